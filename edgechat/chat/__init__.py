@@ -1,0 +1,1 @@
+"""Keep the conversation: turns, and the store that holds them."""

@@ -1,0 +1,1 @@
+"""What computes logits: llama.cpp, and a scripted stand-in for tests."""

@@ -1,0 +1,108 @@
+"""The protocol of a backend. Scheduling, prefix reuse and sampling are written once, above it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+Logits = npt.NDArray[np.float32]
+
+
+class CacheFull(Exception):
+    """The batch found no free cells; nothing was computed and the cache is as before."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A run of tokens of one sequence inside a batch.
+
+    The first token takes position `start`, which is the sequence's present length. Logits are wanted for
+    the last `n_logits` tokens: 0 for a chunk inside a prompt, 1 to sample, k + 1 to verify k drafts.
+    """
+
+    seq: int
+    start: int
+    tokens: Seq[int]
+    n_logits: int
+
+
+@dataclass(frozen=True, slots=True)
+class Capabilities:
+    """What a backend can do; asking for what it cannot is an error, never ignored."""
+
+    mixes: bool
+    """One batch may hold parts of several sequences."""
+
+
+class Vocabulary(Protocol):
+    """Tokens to bytes and back."""
+
+    @property
+    def size(self) -> int:
+        """Number of tokens; the width of a row of logits."""
+        ...
+
+    @property
+    def bos(self) -> str:
+        """Text of the beginning-of-sequence token, or ''."""
+        ...
+
+    @property
+    def eos(self) -> str:
+        """Text of the end-of-sequence token, or ''."""
+        ...
+
+    def tokenize(self, text: str, *, bos: bool, special: bool) -> list[int]:
+        """Return the ids of `text`.
+
+        bos: put the beginning-of-sequence token in front, if the model wants one and the text has none.
+        special: read control tokens written in the text as such.
+        """
+        ...
+
+    def piece(self, token: int, *, special: bool = False) -> bytes:
+        """Return the bytes of a token, which may be part of a character; control tokens are empty unless asked for."""
+        ...
+
+    def is_end(self, token: int) -> bool:
+        """Say whether this token ends a generation."""
+        ...
+
+
+class Backend(Protocol):
+    """A loaded model with its cache. One thread; whoever makes it closes it."""
+
+    capabilities: Capabilities
+    vocabulary: Vocabulary
+    context: int
+    """Cells of the cache, shared by all sequences."""
+    n_seq_max: int
+    n_batch: int
+    """Tokens that one call of `decode` may hold."""
+    chat_template: str | None
+    architecture: str
+    n_params: int
+    train_context: int
+
+    def decode(self, parts: Seq[Part]) -> Logits:
+        """Compute a batch; return one row of logits for each wanted token, in the order of the parts.
+
+        The rows are valid until the next call. Raises CacheFull, or DecodeFailed.
+        """
+        ...
+
+    def truncate(self, seq: int, length: int) -> bool:
+        """Cut a sequence down to `length` tokens.
+
+        False means that the result would not be true (facts of the architecture, not of the call); the
+        sequence is then unchanged. Length 0 always works.
+        """
+        ...
+
+    def close(self) -> None:
+        """Free the cache, then the model."""
+        ...

@@ -1,0 +1,175 @@
+"""What front end and worker say to each other: typed messages, no pickle, nothing native.
+
+    front end                                worker
+    Load(plan)                        ->
+                                      <-     Loading(progress) ... Loaded(model) | Failed
+    Generate(request)                 ->
+                                      <-     Prefill(done, total) ... Delta(text) ... Finished | Failed
+    Cancel(request_id)                ->
+                                      <-     Finished(reason="cancelled")
+    end of file                       ->     the worker ends
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from edgechat.errors import ErrorInfo
+from edgechat.planner.plan import LoadPlan
+
+Role = Literal["system", "user", "assistant"]
+FinishReason = Literal["stop", "length", "context", "cancelled"]
+"""stop: the model ended or a stop string came; length: max_tokens; context: the cache is full."""
+
+
+class Message(msgspec.Struct, frozen=True):
+    """One message of a chat as the template gets it. `thinking` is the reasoning before an answer."""
+
+    role: Role
+    content: str
+    thinking: str = ""
+
+
+class Sampling(msgspec.Struct, frozen=True, kw_only=True):
+    """How a token is chosen. The order is llama.cpp's: penalties, top-k, top-p, min-p, temperature."""
+
+    temperature: float = 0.8
+    """0 takes the likeliest token."""
+    top_k: int = 40
+    """0 switches the filter off, as do top_p 1, min_p 0, repetition_penalty 1 and the other penalties 0."""
+    top_p: float = 0.95
+    min_p: float = 0.05
+    repetition_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    penalty_window: int = 64
+    """How many of the last tokens, the prompt's included, the penalties look at."""
+    seed: int | None = None
+    """The same seed gives the same text again; None takes a new one each time."""
+
+
+class ChatRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """One turn to be answered."""
+
+    id: str
+    messages: tuple[Message, ...]
+    sampling: Sampling = Sampling()
+    max_tokens: int | None = None
+    stop: tuple[str, ...] = ()
+    think: bool | None = None
+    """Switch the model's thinking on or off; None leaves it to the template."""
+    date: str | None = None
+    """The day the template prints (ISO), frozen per chat so that its prefix does not change at midnight."""
+
+
+class Usage(msgspec.Struct, frozen=True):
+    """Tokens of one request. `cached_tokens` of the prompt were not computed again."""
+
+    prompt_tokens: int
+    cached_tokens: int
+    completion_tokens: int
+
+
+class Timings(msgspec.Struct, frozen=True):
+    """Of one request, as the worker saw it. Rates are tokens per second, 0 where there was nothing to time."""
+
+    ttft_ms: float
+    """From the request's arrival to its first token."""
+    prompt_tps: float
+    decode_tps: float
+    """Of the tokens after the first."""
+
+
+class ModelInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """What was loaded."""
+
+    name: str
+    architecture: str
+    backend: str
+    n_params: int
+    context: int
+    train_context: int
+    can_switch_thinking: bool
+    template: Literal["own", "chatml"]
+    """chatml: the file brought no template, so the commonest one is used."""
+    load_ms: float
+    memory_bytes: int = 0
+    """Resident memory of the worker after the load."""
+
+
+# From the front end.
+
+
+class Load(msgspec.Struct, frozen=True, tag=True):
+    """Load the model; the first message of a worker's life, sent once."""
+
+    plan: LoadPlan
+
+
+class Generate(msgspec.Struct, frozen=True, tag=True):
+    """Answer a request."""
+
+    request: ChatRequest
+
+
+class Cancel(msgspec.Struct, frozen=True, tag=True):
+    """Stop a request within one decode call; what it has cached stays valid."""
+
+    request_id: str
+
+
+Command = Load | Generate | Cancel
+
+# From the worker.
+
+
+class Loading(msgspec.Struct, frozen=True, tag=True):
+    """The load goes on; `progress` is from 0 to 1."""
+
+    progress: float
+
+
+class Loaded(msgspec.Struct, frozen=True, tag=True):
+    """The model is ready."""
+
+    model: ModelInfo
+
+
+class Prefill(msgspec.Struct, frozen=True, tag=True):
+    """The prompt is being read: `done` of `total` tokens are in the cache."""
+
+    request_id: str
+    done: int
+    total: int
+
+
+class Delta(msgspec.Struct, frozen=True, tag=True):
+    """More text. Whole characters, never part of a stop string; `tokens` so far in this reply."""
+
+    request_id: str
+    text: str
+    thinking: bool
+    tokens: int
+
+
+class Finished(msgspec.Struct, frozen=True, tag=True):
+    """The reply is complete."""
+
+    request_id: str
+    reason: FinishReason
+    usage: Usage
+    timings: Timings
+
+
+class Failed(msgspec.Struct, frozen=True, tag=True):
+    """A request failed, or (with no request_id) the load did."""
+
+    request_id: str | None
+    error: ErrorInfo
+
+
+Event = Loading | Loaded | Prefill | Delta | Finished | Failed
+RequestEvent = Prefill | Delta | Finished
+"""What a front end sees of its request; a Failed arrives as an exception."""

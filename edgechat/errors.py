@@ -1,0 +1,125 @@
+"""Every error that edgechat raises on purpose, in one tree.
+
+    EdgechatError                 what happened, and a hint: the next thing to do
+    ├── ModelNotFound             no such file, and no such name in the catalogue
+    ├── ModelFileError            the file is not a model that can be loaded
+    ├── DoesNotFit                the memory at hand does not carry the model or the context
+    ├── PromptTooLong             the prompt does not fit into the context
+    ├── TemplateError             the model's chat template failed, looped or grew without bound
+    ├── SwitchUnknown             thinking was switched on a model that has no such switch
+    ├── SettingsError             settings.toml or models.toml says something that makes no sense
+    ├── StoreError                the conversations cannot be read or written
+    └── EngineError               the engine failed; exit code 3
+        ├── LoadFailed            llama.cpp refused the model
+        ├── DecodeFailed          a decode call failed, or gave numbers that are none
+        ├── EngineCrashed         the worker process died
+        └── RequestRefused        this request has already killed the worker twice
+
+Foreign exceptions are turned into one of these where they arise; the command line and the app print
+`message` and `hint` at their edge, and nowhere else. An error crosses the worker's pipe as `ErrorInfo`.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import msgspec
+
+
+class ErrorInfo(msgspec.Struct, frozen=True):
+    """An error as it travels over a pipe: the name of its class, and what it says."""
+
+    kind: str
+    message: str
+    hint: str | None = None
+
+
+class EdgechatError(Exception):
+    """The base of all: `message` says what happened and why, `hint` what to do next."""
+
+    exit_code: ClassVar[int] = 1
+
+    def __init__(self, message: str, *, hint: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+
+    def info(self) -> ErrorInfo:
+        """Return the form in which this error crosses a pipe."""
+        return ErrorInfo(type(self).__name__, self.message, self.hint)
+
+
+class ModelNotFound(EdgechatError):
+    """No such file, and no such name in the catalogue."""
+
+
+class ModelFileError(EdgechatError):
+    """The file is not a model that can be loaded."""
+
+
+class DoesNotFit(EdgechatError):
+    """The memory at hand does not carry the model or the context."""
+
+
+class PromptTooLong(EdgechatError):
+    """The prompt does not fit into the context."""
+
+
+class TemplateError(EdgechatError):
+    """The model's chat template failed, looped or grew without bound."""
+
+
+class SwitchUnknown(EdgechatError):
+    """Thinking was switched on a model that has no such switch."""
+
+
+class SettingsError(EdgechatError):
+    """settings.toml or models.toml says something that makes no sense."""
+
+
+class StoreError(EdgechatError):
+    """The conversations cannot be read or written."""
+
+
+class EngineError(EdgechatError):
+    """The engine failed."""
+
+    exit_code = 3
+
+
+class LoadFailed(EngineError):
+    """llama.cpp refused the model."""
+
+    exit_code = 1
+
+
+class DecodeFailed(EngineError):
+    """A decode call failed, or gave numbers that are none."""
+
+
+class EngineCrashed(EngineError):
+    """The worker process died; `log_tail` holds the last lines it wrote."""
+
+    def __init__(self, message: str, *, hint: str | None = None, log_tail: str = "") -> None:
+        super().__init__(message, hint=hint)
+        self.log_tail = log_tail
+
+
+class RequestRefused(EngineError):
+    """This request has already killed the worker twice."""
+
+
+def from_info(info: ErrorInfo) -> EdgechatError:
+    """Return the error that `info` describes; an unknown kind becomes an EngineError."""
+    found = _BY_NAME.get(info.kind, EngineError)
+    return found(info.message, hint=info.hint)
+
+
+def _tree(root: type[EdgechatError]) -> dict[str, type[EdgechatError]]:
+    found = {root.__name__: root}
+    for child in root.__subclasses__():
+        found |= _tree(child)
+    return found
+
+
+_BY_NAME = _tree(EdgechatError)

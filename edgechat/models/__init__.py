@@ -1,0 +1,1 @@
+"""What could run: the catalogue, GGUF headers, and the files on this machine."""

@@ -1,0 +1,49 @@
+"""The one way a child process of edgechat is started, from a checkout and from a frozen binary alike.
+
+A child speaks over its own stdin and stdout, which it takes away at once (`adopt_pipe`): file descriptor 1
+then points at the log, so nothing that native code prints can reach the pipe or the terminal. There is no
+port, and nothing that another user could open. A child that reads end-of-file has lost its parent.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from typing import Any, BinaryIO
+
+ROLE_FLAG = "--child"
+
+
+def command(role: str) -> list[str]:
+    """Return the command line that starts a child with this role (see `edgechat.__main__`)."""
+    if getattr(sys, "frozen", False):
+        return [sys.executable, ROLE_FLAG, role]
+    # -P: the folder the user stands in must not shadow our modules.
+    return [sys.executable, "-P", "-m", "edgechat", ROLE_FLAG, role]
+
+
+def options(log: BinaryIO | int) -> dict[str, Any]:
+    """Return Popen's options for a child: pipes for stdin and stdout, `log` for stderr.
+
+    The child gets a session of its own, so that Ctrl+C in the terminal reaches only the front end.
+    """
+    apart: dict[str, Any] = {"start_new_session": True}
+    if sys.platform == "win32":
+        apart = {"creationflags": subprocess.CREATE_NO_WINDOW | subprocess.CREATE_NEW_PROCESS_GROUP}
+    return {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": log, **apart}
+
+
+def adopt_pipe() -> tuple[BinaryIO, BinaryIO]:
+    """In a child: return (from parent, to parent) and point stdin at nothing, stdout at the log."""
+    incoming, outgoing = os.dup(0), os.dup(1)
+    null = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(null, 0)
+    os.close(null)
+    os.dup2(2, 1)
+    if sys.platform == "win32":
+        import msvcrt
+
+        msvcrt.setmode(incoming, os.O_BINARY)
+        msvcrt.setmode(outgoing, os.O_BINARY)
+    return os.fdopen(incoming, "rb"), os.fdopen(outgoing, "wb", buffering=0)

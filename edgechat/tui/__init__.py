@@ -1,0 +1,1 @@
+"""The terminal UI. Textual is imported here and nowhere else."""
