@@ -106,7 +106,7 @@ class EngineCrashed(EngineError):
 
 
 class RequestRefused(EngineError):
-    """This request has already killed the worker twice."""
+    """The request has already killed the worker twice."""
 
 
 def from_info(info: ErrorInfo) -> EdgechatError:

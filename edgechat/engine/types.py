@@ -1,13 +1,13 @@
 """What front end and worker say to each other: typed messages, no pickle, nothing native.
 
-    front end                                worker
-    Load(plan)                        ->
-                                      <-     Loading(progress) ... Loaded(model) | Failed
-    Generate(request)                 ->
-                                      <-     Prefill(done, total) ... Delta(text) ... Finished | Failed
-    Cancel(request_id)                ->
-                                      <-     Finished(reason="cancelled")
-    end of file                       ->     the worker ends
+front end                                worker
+Load(plan)                        ->
+<-     Loading(progress) ... Loaded(model) | Failed
+Generate(request)                 ->
+<-     Prefill(done, total) ... Delta(text) ... Finished | Failed
+Cancel(request_id)                ->
+<-     Finished(reason="cancelled")
+end of file                       ->     the worker ends
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class Usage(msgspec.Struct, frozen=True):
 
 
 class Timings(msgspec.Struct, frozen=True):
-    """Of one request, as the worker saw it. Rates are tokens per second, 0 where there was nothing to time."""
+    """Of one request, as the worker saw it. Rates are tokens per second, 0 where nothing was timed."""
 
     ttft_ms: float
     """From the request's arrival to its first token."""

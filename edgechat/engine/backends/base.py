@@ -65,7 +65,7 @@ class Vocabulary(Protocol):
         ...
 
     def piece(self, token: int, *, special: bool = False) -> bytes:
-        """Return the bytes of a token, which may be part of a character; control tokens are empty unless asked for."""
+        """Return the bytes of a token, perhaps part of a character; control tokens only with `special`."""
         ...
 
     def is_end(self, token: int) -> bool:
