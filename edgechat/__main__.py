@@ -1,0 +1,28 @@
+"""`python -m edgechat`, the `edgechat` command, and every child process of both.
+
+Nothing heavy is imported before it is known which of them this is.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+
+from edgechat.spawn import ROLE_FLAG
+
+# Roles of child processes, and the module whose main() each runs.
+ROLES = {"engine": "edgechat.engine.worker", "template": "edgechat.engine.template_child"}
+
+
+def main() -> None:
+    """Run the command line, or the child whose role is named."""
+    if sys.argv[1:2] == [ROLE_FLAG]:
+        importlib.import_module(ROLES[sys.argv[2]]).main()
+        return
+    from edgechat.cli.main import run_cli
+
+    sys.exit(run_cli())
+
+
+if __name__ == "__main__":
+    main()

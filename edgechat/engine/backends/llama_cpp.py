@@ -1,0 +1,87 @@
+"""The llama.cpp backend.
+
+llama.cpp's cache operations return True where their result is wrong on some architectures: a windowed
+model cut back behind its window goes on with keys that are no longer there. `truncate` therefore decides
+for itself (see `_can_cut`) and answers False where the result would not be the true one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+
+from edgechat.engine.backends.base import CacheFull, Capabilities, Logits, Part, Vocabulary
+from edgechat.errors import LoadFailed
+from edgechat.native import logs
+from edgechat.native.handles import Context, ContextParams, Model
+from edgechat.native.vocabulary import NativeVocabulary
+from edgechat.planner.plan import LoadPlan
+
+
+class LlamaCppBackend:
+    """A GGUF model in llama.cpp."""
+
+    capabilities = Capabilities(mixes=True)
+
+    def __init__(self, plan: LoadPlan, on_progress: Callable[[float], None] | None = None) -> None:
+        """Load by the plan; LoadFailed if llama.cpp refuses."""
+        logs.install()
+        with ExitStack() as stack:
+            self._model = Model(Path(plan.model_path), gpu_layers=plan.gpu_layers, on_progress=on_progress)
+            stack.callback(self._model.close)
+            if not self._model.can_decode:
+                raise LoadFailed(
+                    f"{plan.model_name} is an encoder: it makes embeddings and cannot chat.",
+                    hint="Choose a model made for chat; `edgechat run guide` always works.",
+                )
+            self._context = Context(self._model, _context_params(plan))
+            stack.callback(self._context.close)
+            self._close = stack.pop_all().close
+        self.vocabulary: Vocabulary = NativeVocabulary(self._model)
+        self.context = self._context.n_ctx
+        self.n_seq_max = plan.n_seq_max
+        self.n_batch = plan.n_batch
+        self.chat_template = self._model.chat_template
+        self.architecture = self._model.architecture
+        self.n_params = self._model.n_params
+        self.train_context = self._model.train_context
+        self._window = self._model.window
+        self._recurrent = self._model.has_recurrent_state
+
+    def decode(self, parts: Sequence[Part]) -> Logits:
+        """Compute a batch; see `Backend.decode`."""
+        rows = self._context.decode([(part.seq, part.start, part.tokens, part.n_logits) for part in parts])
+        if rows is None:
+            raise CacheFull
+        return rows
+
+    def truncate(self, seq: int, length: int) -> bool:
+        """Cut a sequence; see `Backend.truncate`."""
+        if length > 0 and not self._can_cut(seq, length):
+            return False
+        return self._context.remove(seq, length)
+
+    def _can_cut(self, seq: int, length: int) -> bool:
+        if self._recurrent:
+            return False
+        # The next token looks back over the whole window: every position of it must still be there.
+        return not self._window or self._context.first_position(seq) <= max(0, length - self._window)
+
+    def close(self) -> None:
+        """Free the cache, then the model."""
+        self._close()
+
+
+def _context_params(plan: LoadPlan) -> ContextParams:
+    return ContextParams(
+        n_ctx=plan.context,
+        n_batch=plan.n_batch,
+        n_ubatch=plan.n_ubatch,
+        n_seq_max=plan.n_seq_max,
+        n_outputs_max=plan.n_outputs_max,
+        n_rs_seq=plan.n_rs_seq,
+        threads=plan.threads,
+        cache_type=plan.cache_type,
+        flash_attention=plan.flash_attention,
+    )

@@ -1,0 +1,163 @@
+"""A backend that says what a script tells it to: for tests of everything above it, at any speed.
+
+The script is a JSON file, `model_path` of the plan:
+
+    {"reply": "the default reply",
+     "rules": [{"when": "hello", "reply": "Hi!", "crash_after": 3}],
+     "token_ms": 5, "prompt_token_ms": 0.1, "load_ms": 100}
+
+The first rule whose `when` is part of the last user message wins. `crash_after` kills the process with
+SIGKILL after so many tokens of that reply, `nan_after` computes NaN. Tokens are bytes. The reply follows
+from the sequence's own tokens alone, so it survives preemption, prefix reuse and restarts.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import msgspec
+import numpy as np
+
+from edgechat.engine.backends.base import CacheFull, Capabilities, Logits, Part, Vocabulary
+from edgechat.errors import LoadFailed
+from edgechat.planner.plan import LoadPlan
+
+_START, _END, _BOS = 256, 257, 258
+_SPECIAL = {_START: b"<|im_start|>", _END: b"<|im_end|>", _BOS: b"<s>"}
+_SIZE = 259
+_CERTAIN = 50.0
+
+
+class Rule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What to answer when the last user message contains `when`."""
+
+    when: str
+    reply: str
+    crash_after: int | None = None
+    nan_after: int | None = None
+
+
+class Script(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The file; times are milliseconds."""
+
+    reply: str = "I am a script."
+    rules: tuple[Rule, ...] = ()
+    token_ms: float = 0.0
+    prompt_token_ms: float = 0.0
+    load_ms: float = 0.0
+    load_error: str | None = None
+    mixes: bool = True
+    cuts: bool = True
+    template: str | None = None
+
+
+class ScriptedVocabulary:
+    """A token is a byte, but for three control tokens."""
+
+    size = _SIZE
+    bos = "<s>"
+    eos = "<|im_end|>"
+
+    def tokenize(self, text: str, *, bos: bool, special: bool) -> list[int]:
+        """See `Vocabulary.tokenize`."""
+        raw = text.encode()
+        tokens: list[int] = [_BOS] if bos else []
+        at = 0
+        while at < len(raw):
+            found = next(
+                (one for one, mark in _SPECIAL.items() if special and raw.startswith(mark, at)), None
+            )
+            tokens.append(raw[at] if found is None else found)
+            at += 1 if found is None else len(_SPECIAL[found])
+        return tokens
+
+    def piece(self, token: int, *, special: bool = False) -> bytes:
+        """See `Vocabulary.piece`."""
+        return bytes([token]) if token < 256 else _SPECIAL[token] if special else b""
+
+    def is_end(self, token: int) -> bool:
+        """See `Vocabulary.is_end`."""
+        return token == _END
+
+
+class ScriptedBackend:
+    """Logits that leave no choice."""
+
+    def __init__(self, plan: LoadPlan, on_progress: Callable[[float], None] | None = None) -> None:
+        """Read the script; LoadFailed if it says so."""
+        self._script = msgspec.json.decode(Path(plan.model_path).read_bytes(), type=Script)
+        for step in range(1, 11):
+            time.sleep(self._script.load_ms / 10_000)
+            if on_progress is not None:
+                on_progress(step / 10)
+        if self._script.load_error:
+            raise LoadFailed(self._script.load_error)
+        self.capabilities = Capabilities(mixes=self._script.mixes)
+        self.vocabulary: Vocabulary = ScriptedVocabulary()
+        self.context = plan.context
+        self.n_seq_max = plan.n_seq_max
+        self.n_batch = plan.n_batch
+        self.chat_template = self._script.template
+        self.architecture = "scripted"
+        self.n_params = 0
+        self.train_context = plan.context
+        self._cache: dict[int, list[int]] = {}
+
+    def decode(self, parts: Sequence[Part]) -> Logits:
+        """See `Backend.decode`."""
+        if len({part.seq for part in parts}) > 1 and not self.capabilities.mixes:
+            raise ValueError("this script cannot mix sequences in a batch")
+        n_tokens = sum(len(part.tokens) for part in parts)
+        if sum(map(len, self._cache.values())) + n_tokens > self.context:
+            raise CacheFull
+        rows = []
+        for part in parts:
+            held = self._cache.setdefault(part.seq, [])
+            if part.start != len(held):
+                raise ValueError(f"sequence {part.seq} has {len(held)} tokens, not {part.start}")
+            for at, token in enumerate(part.tokens):
+                held.append(token)
+                if at >= len(part.tokens) - part.n_logits:
+                    rows.append(self._row(held))
+        self._take_time(parts)
+        return np.array(rows, np.float32).reshape(len(rows), _SIZE)
+
+    def _take_time(self, parts: Sequence[Part]) -> None:
+        sizes = [len(part.tokens) for part in parts]
+        prompt = sum(size for size in sizes if size > 1)
+        time.sleep((self._script.token_ms * (1 in sizes) + self._script.prompt_token_ms * prompt) / 1000)
+
+    def _row(self, tokens: list[int]) -> Logits:
+        row = np.zeros(_SIZE, np.float32)
+        header = [_START, *b"assistant\n"]
+        starts = [at for at, token in enumerate(tokens) if token == _START]
+        answer_at = starts[-1] + len(header) if starts else 0
+        rule = self._rule(tokens[: starts[-1]] if starts else tokens)
+        reply = rule.reply.encode()
+        at = len(tokens) - answer_at
+        if at == rule.crash_after:
+            os.kill(os.getpid(), getattr(signal, "SIGKILL", signal.SIGTERM))
+        row[reply[at] if 0 <= at < len(reply) else _END] = np.nan if at == rule.nan_after else _CERTAIN
+        return row
+
+    def _rule(self, tokens: list[int]) -> Rule:
+        role = [_START, *b"user"]
+        users = [at for at, token in enumerate(tokens) if token == _START and tokens[at : at + 5] == role]
+        last = bytes(token for token in tokens[users[-1] :] if token < 256) if users else b""
+        text = last.decode("utf-8", "replace")
+        default = Rule("", self._script.reply)
+        return next((rule for rule in self._script.rules if rule.when in text), default)
+
+    def truncate(self, seq: int, length: int) -> bool:
+        """See `Backend.truncate`."""
+        if length and not self._script.cuts:
+            return False
+        del self._cache.setdefault(seq, [])[length:]
+        return True
+
+    def close(self) -> None:
+        """Nothing to free."""

@@ -1,0 +1,52 @@
+"""What a decode call costs, learnt from the calls themselves, to size the next chunk of a prompt."""
+
+from __future__ import annotations
+
+CALL_LIMIT = 0.25
+"""Seconds that no call should exceed: the longest anybody's stream, cancel or keypress waits."""
+
+_AIM = 0.8 * CALL_LIMIT
+_FIRST_CHUNK = 16
+_GROWTH = 4
+_LEAST_CHUNK = 8
+
+
+class CallCost:
+    """An affine model of the seconds of a call: a(1 token) + slope * (tokens - 1).
+
+    One token and many cost very differently (weights are read once either way), so a single rate would
+    shrink the chunks without end on a machine that is bound by memory. The slope follows the depth of
+    the cache by itself, since every call is observed.
+    """
+
+    def __init__(self) -> None:
+        self._single: float | None = None
+        self._slope: float | None = None
+        self._largest = _FIRST_CHUNK // _GROWTH
+
+    def observe(self, n_tokens: int, seconds: float) -> None:
+        """Learn from a call."""
+        if n_tokens < _LEAST_CHUNK:
+            if n_tokens == 1:
+                self._single = _follow(self._single, seconds)
+            return
+        self._largest = max(self._largest, n_tokens)
+        self._slope = _follow(self._slope, max(seconds - (self._single or 0.0), 1e-7) / n_tokens)
+
+    def tokens_within_limit(self) -> int:
+        """Return how many tokens the next call may hold."""
+        known = self._largest * _GROWTH
+        if self._slope is None:
+            return known
+        left = _AIM - (self._single or 0.0)
+        # Where one token alone takes the time, a few more cost little and the prompt must go on.
+        fits = max(int(left / self._slope), _LEAST_CHUNK if left < _AIM / 2 else 1)
+        return min(fits, known)
+
+
+def _follow(old: float | None, new: float) -> float:
+    """Return an average that believes a slow call sooner than a quick one."""
+    if old is None:
+        return new
+    weight = 0.5 if new > old else 0.2
+    return old + weight * (new - old)

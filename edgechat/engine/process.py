@@ -1,0 +1,326 @@
+"""The front end's side of the worker process: start it, stream from it, survive its death.
+
+One EngineProcess stands for one model. Its worker comes with the first request and goes when it has been
+idle for a while, which gives all its memory back; the next request brings a new one. A crash is the same
+thing without the idle time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import signal
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Callable
+from enum import Enum
+from pathlib import Path
+
+import msgspec
+
+from edgechat import frames, paths, spawn
+from edgechat.engine.types import (
+    Cancel,
+    ChatRequest,
+    Command,
+    Delta,
+    Event,
+    Failed,
+    Finished,
+    Generate,
+    Load,
+    Loaded,
+    Loading,
+    ModelInfo,
+    Prefill,
+    RequestEvent,
+)
+from edgechat.errors import EngineCrashed, RequestRefused, from_info
+from edgechat.planner.plan import LoadPlan
+from edgechat.text import printable
+
+_CRASHES_ALLOWED = 2
+_LOGS_KEPT = 10
+_LOG_TAIL = 4096
+_GOODBYE = 2.0
+
+
+class EngineState(Enum):
+    """What the worker does, for a front end to show."""
+
+    STOPPED = "stopped"
+    LOADING = "loading"
+    READY = "ready"
+
+
+class EngineProcess:
+    """A model in a worker process. Belongs to one event loop."""
+
+    def __init__(
+        self,
+        plan: LoadPlan,
+        *,
+        idle_seconds: float = 600.0,
+        on_state: Callable[[EngineState], None] | None = None,
+    ) -> None:
+        self.plan = plan
+        self.model: ModelInfo | None = None
+        self.state = EngineState.STOPPED
+        self._idle_seconds = idle_seconds
+        self._on_state = on_state
+        self._worker: _Worker | None = None
+        self._starting = asyncio.Lock()
+        self._active = 0
+        self._idle_timer: asyncio.TimerHandle | None = None
+        self._stopping: asyncio.Task[None] | None = None
+        self._crashes: Counter[bytes] = Counter()
+
+    async def start(self, on_progress: Callable[[float], None] | None = None) -> ModelInfo:
+        """Load the model if it is not loaded. Raises LoadFailed or EngineCrashed."""
+        async with self._starting:
+            if self._worker is not None and self._worker.alive and self.model is not None:
+                return self.model
+            await self._stop()
+            self._become(EngineState.LOADING)
+            try:
+                self._worker = await _Worker.spawn()
+                self.model = await self._worker.load(self.plan, on_progress)
+            except BaseException:
+                await self._stop()
+                raise
+            self._become(EngineState.READY)
+            return self.model
+
+    async def stream(
+        self, request: ChatRequest, on_progress: Callable[[float], None] | None = None
+    ) -> AsyncIterator[RequestEvent]:
+        """Yield Prefill and Delta events, and at last Finished.
+
+        Starts a worker if there is none (`on_progress` hears of the load). Raises EngineCrashed when the
+        worker dies, RequestRefused if this same request has killed it twice, or what the engine says.
+        Leaving the iteration early cancels the request.
+        """
+        digest = _digest(request)
+        if self._crashes[digest] >= _CRASHES_ALLOWED:
+            raise RequestRefused(
+                f"This message has crashed the engine {self._crashes[digest]} times and is not tried again.",
+                hint="Change the message, or choose another model.",
+            )
+        self._begin()
+        try:
+            await self.start(on_progress)
+            assert self._worker is not None
+            async for event in self._worker.stream(request):
+                yield event
+        except EngineCrashed:
+            self._crashes[digest] += 1
+            self._become(EngineState.STOPPED)
+            raise
+        finally:
+            self._end()
+
+    async def cancel(self, request_id: str) -> None:
+        """Ask the worker to stop a request: its stream ends with reason 'cancelled'."""
+        if self._worker is not None:
+            self._worker.send(Cancel(request_id))
+
+    async def close(self) -> None:
+        """End the worker."""
+        self._forget_timer()
+        if self._stopping is not None:
+            await self._stopping
+        await self._stop()
+
+    def _begin(self) -> None:
+        self._active += 1
+        self._forget_timer()
+
+    def _end(self) -> None:
+        self._active -= 1
+        if not self._active and self._idle_seconds > 0:
+            self._idle_timer = asyncio.get_running_loop().call_later(self._idle_seconds, self._went_idle)
+
+    def _went_idle(self) -> None:
+        if not self._active:
+            self._stopping = asyncio.ensure_future(self._stop_unless_busy())
+
+    async def _stop_unless_busy(self) -> None:
+        async with self._starting:
+            if not self._active:
+                await self._stop()
+
+    def _forget_timer(self) -> None:
+        if self._idle_timer is not None:
+            self._idle_timer.cancel()
+            self._idle_timer = None
+
+    async def _stop(self) -> None:
+        worker, self._worker = self._worker, None
+        if worker is not None:
+            await worker.close()
+        self._become(EngineState.STOPPED)
+
+    def _become(self, state: EngineState) -> None:
+        if state is not self.state:
+            self.state = state
+            if self._on_state is not None:
+                self._on_state(state)
+
+
+class _Worker:
+    """One life of the worker process."""
+
+    def __init__(self, process: asyncio.subprocess.Process, log: Path) -> None:
+        self._process = process
+        self._log = log
+        self._encoder = msgspec.msgpack.Encoder()
+        self._streams: dict[str | None, asyncio.Queue[Event | None]] = {}
+        self._loading = self._open(None)
+        self._reader = asyncio.ensure_future(self._read())
+
+    @classmethod
+    async def spawn(cls) -> _Worker:
+        """Start the process; its stderr goes to a log file of its own."""
+        log = _new_log()
+        with log.open("ab") as stream:
+            process = await asyncio.create_subprocess_exec(*spawn.command("engine"), **spawn.options(stream))
+        return cls(process, log)
+
+    @property
+    def alive(self) -> bool:
+        """Whether events may still come."""
+        return not self._reader.done()
+
+    async def load(self, plan: LoadPlan, on_progress: Callable[[float], None] | None) -> ModelInfo:
+        """Load the model and wait for it."""
+        self.send(Load(plan))
+        while True:
+            match await self._loading.get():
+                case Loading(progress):
+                    if on_progress is not None:
+                        on_progress(progress)
+                case Loaded(model):
+                    return model
+                case Failed(_, error):
+                    raise from_info(error)
+                case None:
+                    raise await self._crashed("while it loaded the model")
+
+    async def stream(self, request: ChatRequest) -> AsyncIterator[RequestEvent]:
+        """Send a request and yield its events."""
+        events = self._open(request.id)
+        finished = False
+        try:
+            self.send(Generate(request))
+            while not finished:
+                match await events.get():
+                    case Prefill() | Delta() as event:
+                        yield event
+                    case Finished() as event:
+                        finished = True
+                        yield event
+                    case Failed(_, error):
+                        finished = True
+                        raise from_info(error)
+                    case None:
+                        finished = True
+                        raise await self._crashed("in the middle of an answer")
+        finally:
+            del self._streams[request.id]
+            if not finished:
+                self.send(Cancel(request.id))
+
+    def send(self, command: Command) -> None:
+        """Write a command; a pipe that is broken shows itself in the reader."""
+        assert self._process.stdin is not None
+        with contextlib.suppress(OSError, RuntimeError):
+            self._process.stdin.write(frames.pack(self._encoder.encode(command)))
+
+    def _open(self, request_id: str | None) -> asyncio.Queue[Event | None]:
+        events: asyncio.Queue[Event | None] = asyncio.Queue()
+        if request_id is not None and not self.alive:
+            events.put_nowait(None)
+        self._streams[request_id] = events
+        return events
+
+    async def _read(self) -> None:
+        """Hand each event to its stream until the worker's end, then tell every stream of the end."""
+        assert self._process.stdout is not None
+        decoder = msgspec.msgpack.Decoder(Event)
+        try:
+            while True:
+                size = frames.length(await self._process.stdout.readexactly(frames.HEADER.size))
+                event: Event = decoder.decode(await self._process.stdout.readexactly(size))
+                stream = self._streams.get(getattr(event, "request_id", None))
+                if stream is not None:  # a cancelled stream may be gone already
+                    stream.put_nowait(event)
+        except (asyncio.IncompleteReadError, OSError):
+            pass
+        except (frames.BrokenFrame, msgspec.DecodeError):
+            self._process.kill()  # it no longer speaks our language: nothing it says can be trusted
+        finally:
+            for stream in self._streams.values():
+                stream.put_nowait(None)
+
+    async def _crashed(self, when: str) -> EngineCrashed:
+        code = await self._process.wait()
+        reason, hint = _explain(code)
+        return EngineCrashed(
+            f"The engine's process died {when} ({reason}).",
+            hint=f"{hint} Its log: {self._log}",
+            log_tail=_tail(self._log),
+        )
+
+    async def close(self) -> None:
+        """Close the pipe, which ends the worker; kill it if it does not heed that."""
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        try:
+            await asyncio.wait_for(self._process.wait(), _GOODBYE)
+        except TimeoutError:
+            with contextlib.suppress(ProcessLookupError):
+                self._process.kill()
+            await self._process.wait()
+        await asyncio.gather(self._reader, return_exceptions=True)
+        transport = getattr(self._process, "_transport", None)
+        if transport is not None:
+            transport.close()
+
+
+def _explain(code: int) -> tuple[str, str]:
+    """Return in words how a process ended, and what to do about it."""
+    again = "What it had said is kept; send the message again to start it anew."
+    if code >= 0:
+        return f"exit code {code}", again
+    with contextlib.suppress(ValueError):
+        name = signal.Signals(-code).name
+        if name == "SIGKILL":
+            return "SIGKILL: killed from outside, most often because memory ran out", again
+        if name == "SIGILL":
+            return "SIGILL: llama.cpp was built for another processor", "Reinstall llama-cpp-python."
+        return name, again
+    return f"signal {-code}", again
+
+
+def _digest(request: ChatRequest) -> bytes:
+    """Return what makes two requests the same work, whatever their ids."""
+    anonymous = msgspec.structs.replace(request, id="")
+    return hashlib.blake2b(msgspec.msgpack.encode(anonymous), digest_size=16).digest()
+
+
+def _new_log() -> Path:
+    """Return the path of a new log, and delete the oldest ones."""
+    folder = paths.log_dir()
+    for old in sorted(folder.glob("engine-*.log"))[: -_LOGS_KEPT + 1]:
+        old.unlink(missing_ok=True)
+    return folder / f"engine-{time.strftime('%Y%m%d-%H%M%S')}-{time.monotonic_ns() % 10**6:06d}.log"
+
+
+def _tail(log: Path) -> str:
+    try:
+        with log.open("rb") as stream:
+            stream.seek(max(0, log.stat().st_size - _LOG_TAIL))
+            return printable(stream.read().decode("utf-8", "replace"))
+    except OSError:
+        return ""

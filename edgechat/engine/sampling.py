@@ -1,0 +1,119 @@
+"""Sampling: one function for all backends, from a row of logits to a distribution and a token of it.
+
+The filters come in llama.cpp's order: penalties, top-k, top-p, min-p, temperature. Each filter keeps a
+head of the tokens sorted by probability, so their combination is the shortest of the heads, and only the
+candidates for that head are ever sorted: 0.15 ms for top-k 40 of 128,000 tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from edgechat.engine.backends.base import Logits
+from edgechat.engine.types import Sampling
+from edgechat.errors import DecodeFailed
+
+Ids = npt.NDArray[np.intp]
+Probabilities = npt.NDArray[np.float64]
+
+_STRIDES = 64
+_SMALL = 4096
+
+
+class Sampler:
+    """The sampling of one request, with its own random numbers."""
+
+    def __init__(self, sampling: Sampling) -> None:
+        self.sampling = sampling
+        self._random = np.random.default_rng(sampling.seed)
+
+    def choose(self, logits: Logits, recent: Sequence[int]) -> int:
+        """Return a token for one row of logits [n_vocab]; `recent` are the tokens before, newest last."""
+        ids, probabilities = distribution(logits, recent, self.sampling)
+        if len(ids) == 1:
+            return int(ids[0])
+        cumulative = np.cumsum(probabilities)
+        at = int(np.searchsorted(cumulative, self._random.random() * cumulative[-1], side="right"))
+        return int(ids[min(at, len(ids) - 1)])
+
+
+def distribution(logits: Logits, recent: Sequence[int], sampling: Sampling) -> tuple[Ids, Probabilities]:
+    """Return the ids that may come next and their probabilities, which add up to 1.
+
+    logits: one row [n_vocab], left as it is. Raises DecodeFailed if it holds numbers that are none.
+    """
+    logits = _penalised(logits, recent, sampling)
+    highest = float(logits.max())
+    if not np.isfinite(highest):  # a NaN anywhere comes out as the maximum
+        raise DecodeFailed(
+            "The model computed numbers that are none (NaN or infinity): its weights may be damaged.",
+            hint="Download the model again, or choose another quant.",
+        )
+    if sampling.temperature <= 0:
+        return np.array([int(logits.argmax())]), np.ones(1)
+    ids = _head(logits, highest, sampling)
+    weights = np.exp((logits[ids].astype(np.float64) - highest) / sampling.temperature)
+    return ids, weights / weights.sum()
+
+
+def _penalised(logits: Logits, recent: Sequence[int], sampling: Sampling) -> Logits:
+    off = sampling.repetition_penalty == 1 and not (sampling.presence_penalty or sampling.frequency_penalty)
+    window = recent[-sampling.penalty_window :] if sampling.penalty_window > 0 else []
+    if off or not window:
+        return logits
+    seen, counts = np.unique(np.asarray(window, np.intp), return_counts=True)
+    logits = logits.copy()
+    values = logits[seen]
+    values = np.where(values > 0, values / sampling.repetition_penalty, values * sampling.repetition_penalty)
+    logits[seen] = values - counts * sampling.frequency_penalty - sampling.presence_penalty
+    return logits
+
+
+def _head(logits: Logits, highest: float, sampling: Sampling) -> Ids:
+    """Return the ids that all filters keep, the likeliest first (in any order if no filter is on)."""
+    n_vocab = len(logits)
+    if 0 < sampling.top_k < n_vocab:
+        ids = top_ids(logits, sampling.top_k)
+        weights = np.exp(logits[ids].astype(np.float64) - highest)
+        return ids[: _kept(weights, float(weights.sum()), sampling)]
+    if sampling.top_p >= 1 and sampling.min_p <= 0:
+        return np.arange(n_vocab)
+    total = float(np.exp(logits - np.float32(highest)).sum(dtype=np.float64))
+    count = 256
+    while True:
+        ids = top_ids(logits, count)
+        weights = np.exp(logits[ids].astype(np.float64) - highest)
+        kept = _kept(weights, total, sampling)
+        if kept < count or count >= n_vocab:
+            return ids[:kept]
+        count = min(8 * count, n_vocab)
+
+
+def _kept(weights: Probabilities, total: float, sampling: Sampling) -> int:
+    """Return how many of the descending weights top-p and min-p keep, at least one."""
+    kept = len(weights)
+    if sampling.top_p < 1:
+        kept = min(kept, int(np.searchsorted(np.cumsum(weights), sampling.top_p * total)) + 1)
+    if sampling.min_p > 0:
+        kept = min(kept, int(np.count_nonzero(weights >= sampling.min_p * weights[0])))
+    return max(1, kept)
+
+
+def top_ids(logits: Logits, count: int) -> Ids:
+    """Return the ids of the `count` largest logits, largest first (all of them if there are fewer).
+
+    A long row is cut into strided columns first: the count-th largest of the columns' maxima is a lower
+    bound for the count-th largest logit, and few values reach it.
+    """
+    count = min(count, len(logits))
+    columns = len(logits) // _STRIDES
+    if len(logits) <= _SMALL or count >= columns:
+        ids = np.argpartition(logits, -count)[-count:]
+    else:
+        maxima = logits[: columns * _STRIDES].reshape(_STRIDES, columns).max(axis=0)
+        bound = np.partition(maxima, -count)[-count]
+        ids = np.flatnonzero(logits >= bound)
+    return ids[np.argsort(-logits[ids], kind="stable")][:count]

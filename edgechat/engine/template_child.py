@@ -1,0 +1,87 @@
+"""The child process that renders chat templates.
+
+A template is a program of a stranger. The sandbox keeps it from our objects, but nothing inside a process
+can bound the memory of `'a' * 300000000` or the time of a nested loop: so it runs in a process of its own,
+which `template.py` watches and kills.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+from datetime import datetime
+from typing import Any
+
+import msgspec
+
+from edgechat import frames, spawn
+
+
+class Render(msgspec.Struct, frozen=True):
+    """A template and what it is rendered with; `date` is what `strftime_now` prints."""
+
+    template: str
+    variables: dict[str, Any]
+    date: str | None = None
+
+
+class Rendered(msgspec.Struct, frozen=True):
+    """The text, or what the template complained of."""
+
+    text: str = ""
+    error: str | None = None
+
+
+def render(request: Render) -> Rendered:
+    """Render in the immutable sandbox; every failure of the template comes back as text."""
+    try:
+        template = _environment(request.date).from_string(request.template)
+        return Rendered(template.render(**request.variables))
+    except Exception as error:
+        return Rendered(error=str(error)[:500] or type(error).__name__)
+
+
+@functools.lru_cache(maxsize=4)
+def _environment(date: str | None) -> Any:
+    """Return the environment that chat templates expect: transformers' settings and helper functions."""
+    from jinja2.ext import loopcontrols
+    from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+    day = datetime.fromisoformat(date) if date else datetime.now()
+    environment = ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols], keep_trailing_newline=False
+    )
+    environment.filters["tojson"] = _to_json
+    environment.globals["raise_exception"] = _raise
+    environment.globals["strftime_now"] = day.strftime
+    return environment
+
+
+def _to_json(value: Any, indent: int | None = None, **_options: Any) -> str:
+    # Jinja's own filter escapes <, > and & for HTML, which would change what the model reads.
+    return json.dumps(value, ensure_ascii=False, indent=indent)
+
+
+def _raise(message: str) -> None:
+    raise ValueError(message)
+
+
+def _limit_memory(n_bytes: int) -> None:
+    try:
+        import resource
+    except ImportError:  # Windows: the parent's watch is the only limit
+        return
+    resource.setrlimit(resource.RLIMIT_AS, (n_bytes, n_bytes))
+
+
+def main() -> None:
+    """Answer Render with Rendered until the parent goes away."""
+    incoming, outgoing = spawn.adopt_pipe()
+    from edgechat.engine.template import MEMORY_LIMIT
+
+    _limit_memory(MEMORY_LIMIT)
+    _environment(None)
+    outgoing.write(frames.pack(b""))  # ready: from here on the clock is the template's
+    while (payload := frames.read(incoming)) is not None:
+        answer = render(msgspec.msgpack.decode(payload, type=Render))
+        outgoing.write(frames.pack(msgspec.msgpack.encode(answer)))

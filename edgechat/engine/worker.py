@@ -1,0 +1,155 @@
+"""The worker process: the engine's loop between a pipe of commands and a pipe of events.
+
+It ends when its parent does: the thread that reads commands sees the end of the file, however the parent
+died, and ends the process at once, whatever native code is doing.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import os
+import queue
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterable
+from typing import BinaryIO
+
+import msgspec
+import psutil
+
+from edgechat import frames, spawn
+from edgechat.engine.backends.base import Backend
+from edgechat.engine.engine import Engine
+from edgechat.engine.template import ChatTemplate, TemplateProcess
+from edgechat.engine.types import Cancel, Command, Event, Failed, Generate, Load, Loaded, Loading, ModelInfo
+from edgechat.errors import EdgechatError, EngineError
+from edgechat.planner.plan import LoadPlan
+
+_PROGRESS_EVERY = 0.05
+
+
+class Pipe:
+    """Commands in, events out."""
+
+    def __init__(self, incoming: BinaryIO, outgoing: BinaryIO) -> None:
+        self.commands: queue.SimpleQueue[Command] = queue.SimpleQueue()
+        self._incoming = incoming
+        self._outgoing = outgoing
+        self._encoder = msgspec.msgpack.Encoder()
+        threading.Thread(target=self._read, daemon=True, name="commands").start()
+
+    def _read(self) -> None:
+        decoder = msgspec.msgpack.Decoder(Command)
+        try:
+            while (payload := frames.read(self._incoming)) is not None:
+                self.commands.put(decoder.decode(payload))
+        except (frames.BrokenFrame, msgspec.DecodeError, OSError) as error:
+            print(f"the pipe to the front end broke: {error}", file=sys.stderr)
+        # Not sys.exit: a native call may run for long, and nobody is there to read its result.
+        os._exit(0)
+
+    def send(self, events: Iterable[Event]) -> None:
+        """Write the events in one go; a parent that is gone ends the process."""
+        data = b"".join(frames.pack(self._encoder.encode(event)) for event in events)
+        try:
+            while data:
+                data = data[self._outgoing.write(data) :]
+        except OSError:
+            os._exit(0)
+
+
+def load(plan: LoadPlan, pipe: Pipe) -> tuple[Engine, ModelInfo]:
+    """Load by the plan, telling the progress, and compute one token before calling it ready."""
+    began = time.perf_counter()
+    told = 0.0
+
+    def progress(value: float) -> None:
+        nonlocal told
+        if time.perf_counter() - told > _PROGRESS_EVERY:
+            told = time.perf_counter()
+            pipe.send([Loading(value)])
+
+    renderer = TemplateProcess()
+    backend = _backend(plan, progress)
+    words = backend.vocabulary
+    template = ChatTemplate(backend.chat_template, bos=words.bos, eos=words.eos, process=renderer)
+    engine = Engine(backend, template)
+    engine.warm_up()
+    model = ModelInfo(
+        name=plan.model_name,
+        architecture=backend.architecture,
+        backend=plan.backend,
+        n_params=backend.n_params,
+        context=backend.context,
+        train_context=backend.train_context,
+        can_switch_thinking=template.can_switch_thinking,
+        template="own" if template.is_own else "chatml",
+        load_ms=1000 * (time.perf_counter() - began),
+        memory_bytes=psutil.Process().memory_info().rss,
+    )
+    return engine, model
+
+
+def _backend(plan: LoadPlan, progress: Callable[[float], None]) -> Backend:
+    # Imported here: each brings its own native library, and only one is needed.
+    if plan.backend == "scripted":
+        from edgechat.engine.backends.scripted import ScriptedBackend
+
+        return ScriptedBackend(plan, progress)
+    from edgechat.engine.backends.llama_cpp import LlamaCppBackend
+
+    return LlamaCppBackend(plan, progress)
+
+
+def serve(engine: Engine, pipe: Pipe) -> None:
+    """Step while there is work, wait for commands while there is none."""
+    while True:
+        for command in _commands(pipe, wait=engine.is_idle):
+            pipe.send(_obey(engine, command))
+        pipe.send(engine.step())
+
+
+def _commands(pipe: Pipe, *, wait: bool) -> Iterable[Command]:
+    try:
+        yield pipe.commands.get(block=wait)
+        while True:
+            yield pipe.commands.get_nowait()
+    except queue.Empty:
+        return
+
+
+def _obey(engine: Engine, command: Command) -> list[Event]:
+    match command:
+        case Generate(request):
+            try:
+                engine.submit(request)
+            except EdgechatError as error:
+                return [Failed(request.id, error.info())]
+        case Cancel(request_id):
+            return engine.cancel(request_id)
+        case Load():
+            raise ValueError("a worker loads one model in its life")
+    return []
+
+
+def main() -> None:
+    """Run until the parent goes away."""
+    incoming, outgoing = spawn.adopt_pipe()
+    faulthandler.enable()
+    pipe = Pipe(incoming, outgoing)
+    first = pipe.commands.get()
+    if not isinstance(first, Load):
+        raise ValueError("the first command must be Load")
+    try:
+        engine, model = load(first.plan, pipe)
+    except EdgechatError as error:
+        pipe.send([Failed(None, error.info())])
+        return
+    except Exception as error:
+        traceback.print_exc()
+        pipe.send([Failed(None, EngineError(f"The engine failed while loading: {error!r}").info())])
+        return
+    pipe.send([Loaded(model)])
+    serve(engine, pipe)

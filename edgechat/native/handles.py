@@ -1,0 +1,242 @@
+"""llama.cpp's objects with an owner each: a Model and a Context free what they hold, once, on close().
+
+The high-level `Llama` of llama-cpp-python hides most of what the engine needs and computes more than it
+uses, so only the low-level functions are called. Every return code is looked at here.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import llama_cpp.llama_cpp as lib
+import numpy as np
+import numpy.typing as npt
+
+from edgechat.errors import DecodeFailed, LoadFailed
+from edgechat.native import logs
+
+CACHE_TYPES = {"f16": lib.GGML_TYPE_F16, "q8_0": lib.GGML_TYPE_Q8_0, "q4_0": lib.GGML_TYPE_Q4_0}
+DECODE_OK, DECODE_NO_CELLS = 0, 1
+
+
+@dataclass(frozen=True, slots=True)
+class ContextParams:
+    """The parameters of a context that edgechat sets; the rest are llama.cpp's defaults."""
+
+    n_ctx: int
+    n_batch: int
+    n_ubatch: int
+    n_seq_max: int
+    n_outputs_max: int
+    n_rs_seq: int
+    threads: int
+    cache_type: str
+    flash_attention: bool
+
+
+class Model:
+    """Weights and vocabulary."""
+
+    def __init__(
+        self, path: Path, *, gpu_layers: int = -1, on_progress: Callable[[float], None] | None = None
+    ) -> None:
+        """Load `path`; LoadFailed carries llama.cpp's own last words."""
+        lib.llama_backend_init()
+        params = lib.llama_model_default_params()
+        params.n_gpu_layers = gpu_layers
+        report = on_progress or (lambda _progress: None)
+
+        @lib.llama_progress_callback  # type: ignore[untyped-decorator]
+        def progress(value: float, _user: object) -> bool:
+            report(value)
+            return True
+
+        params.progress_callback = progress
+        logs.last_errors.clear()
+        self._pointer = lib.llama_model_load_from_file(str(path).encode(), params)
+        if not self._pointer:
+            raise LoadFailed(
+                f"llama.cpp cannot load {path.name}: {_last_words()}",
+                hint="The file may need a newer edgechat, or be damaged: download it again, "
+                "or try another model (`edgechat run guide` always works).",
+            )
+        self.vocab = lib.llama_model_get_vocab(self._pointer)
+
+    @property
+    def pointer(self) -> int:
+        """The model as llama.cpp knows it; an error after close()."""
+        if not self._pointer:
+            raise ValueError("the model is closed")
+        return int(self._pointer)
+
+    @property
+    def architecture(self) -> str:
+        """The GGUF architecture: 'llama', 'gemma3', ..."""
+        return self.meta("general.architecture") or "unknown"
+
+    @property
+    def n_params(self) -> int:
+        """Number of weights."""
+        return int(lib.llama_model_n_params(self.pointer))
+
+    @property
+    def train_context(self) -> int:
+        """Tokens of context that the model was trained for."""
+        return int(lib.llama_model_n_ctx_train(self.pointer))
+
+    @property
+    def window(self) -> int:
+        """Tokens of the attention window that some layers have, or 0."""
+        return int(lib.llama_model_n_swa(self.pointer))
+
+    @property
+    def has_recurrent_state(self) -> bool:
+        """Whether some layers keep a state that cannot be cut."""
+        pointer = self.pointer
+        return bool(lib.llama_model_is_recurrent(pointer) or lib.llama_model_is_hybrid(pointer))
+
+    @property
+    def can_decode(self) -> bool:
+        """False for encoders: embedding and reranking models."""
+        return bool(lib.llama_model_has_decoder(self.pointer))
+
+    @property
+    def chat_template(self) -> str | None:
+        """The default chat template of the file."""
+        found = lib.llama_model_chat_template(self.pointer, None)
+        return found.decode("utf-8", "replace") if found else None
+
+    def meta(self, key: str) -> str | None:
+        """Return a metadata value as llama.cpp prints it, up to 1 KiB of it."""
+        buffer = ctypes.create_string_buffer(1024)
+        size = lib.llama_model_meta_val_str(self.pointer, key.encode(), buffer, len(buffer))
+        return buffer.value.decode("utf-8", "replace") if size >= 0 else None
+
+    def close(self) -> None:
+        """Free the model; contexts made of it must be closed before."""
+        if self._pointer:
+            lib.llama_model_free(self._pointer)
+            self._pointer = None
+
+
+class Context:
+    """A cache and the buffers to compute with. The model must outlive it."""
+
+    def __init__(self, model: Model, params: ContextParams) -> None:
+        """Allocate; LoadFailed if llama.cpp cannot."""
+        self._batch = _Batch(params.n_batch)
+        native = lib.llama_context_default_params()
+        native.n_ctx = params.n_ctx
+        native.n_batch = params.n_batch
+        native.n_ubatch = params.n_ubatch
+        native.n_seq_max = params.n_seq_max
+        native.n_outputs_max = params.n_outputs_max
+        native.n_rs_seq = params.n_rs_seq
+        native.n_threads = native.n_threads_batch = params.threads
+        native.flash_attn_type = (
+            lib.LLAMA_FLASH_ATTN_TYPE_ENABLED
+            if params.flash_attention
+            else lib.LLAMA_FLASH_ATTN_TYPE_DISABLED
+        )
+        native.type_k = native.type_v = CACHE_TYPES[params.cache_type]
+        # A full-size cache for windowed layers costs several times the memory (12 GiB instead of 2.5).
+        native.swa_full = False
+        native.kv_unified = True
+        native.no_perf = True
+        logs.last_errors.clear()
+        self._pointer = lib.llama_init_from_model(model.pointer, native)
+        if not self._pointer:
+            raise LoadFailed(
+                f"llama.cpp cannot make a context of {params.n_ctx} tokens: {_last_words()}",
+                hint="Try a shorter context: --ctx 4096.",
+            )
+        self._n_vocab = int(lib.llama_vocab_n_tokens(model.vocab))
+        self._memory = lib.llama_get_memory(self._pointer)
+
+    @property
+    def n_ctx(self) -> int:
+        """Cells of the cache."""
+        return int(lib.llama_n_ctx(self._pointer))
+
+    def decode(self, runs: Sequence[tuple[int, int, Sequence[int], int]]) -> npt.NDArray[np.float32] | None:
+        """Compute runs of (sequence, start position, tokens, wanted rows).
+
+        Returns the rows [n, n_vocab], valid until the next call; None if no free cells were found.
+        Raises DecodeFailed.
+        """
+        n_rows = self._batch.fill(runs)
+        code = int(lib.llama_decode(self._pointer, self._batch.native))
+        if code == DECODE_NO_CELLS:
+            return None
+        if code != DECODE_OK:
+            raise DecodeFailed(
+                f"llama.cpp could not compute a batch (code {code}): {_last_words()}",
+                hint="Send the message again; if it fails again, try a shorter context or another model.",
+            )
+        if not n_rows:
+            # Without rows to fetch nothing else waits for the device.
+            lib.llama_synchronize(self._pointer)
+            return np.empty((0, self._n_vocab), np.float32)
+        first = ctypes.cast(lib.llama_get_logits(self._pointer), ctypes.POINTER(ctypes.c_float))
+        return np.ctypeslib.as_array(first, (n_rows, self._n_vocab))
+
+    def remove(self, seq: int, start: int) -> bool:
+        """Remove the cells of `seq` from position `start` on, as llama.cpp sees fit."""
+        return bool(lib.llama_memory_seq_rm(self._memory, seq, start, -1))
+
+    def first_position(self, seq: int) -> int:
+        """The smallest position that every layer still holds of `seq`; -1 for none."""
+        return int(lib.llama_memory_seq_pos_min(self._memory, seq))
+
+    def close(self) -> None:
+        """Free the cache and the buffers."""
+        if self._pointer:
+            lib.llama_free(self._pointer)
+            self._pointer = None
+
+
+class _Batch:
+    """A llama_batch over arrays of our own, so that filling it is a few slices."""
+
+    def __init__(self, capacity: int) -> None:
+        self._token = np.zeros(capacity, np.int32)
+        self._position = np.zeros(capacity, np.int32)
+        self._n_seq = np.ones(capacity, np.int32)
+        self._seq = np.zeros(capacity, np.int32)
+        self._wanted = np.zeros(capacity, np.int8)
+        self._seq_pointers = self._seq.ctypes.data + 4 * np.arange(capacity, dtype=np.uintp)
+        self.native = lib.llama_batch()
+        self.native.token = _pointer(self._token, ctypes.c_int32)
+        self.native.pos = _pointer(self._position, ctypes.c_int32)
+        self.native.n_seq_id = _pointer(self._n_seq, ctypes.c_int32)
+        self.native.seq_id = _pointer(self._seq_pointers, ctypes.POINTER(ctypes.c_int32))
+        self.native.logits = _pointer(self._wanted, ctypes.c_int8)
+
+    def fill(self, runs: Sequence[tuple[int, int, Sequence[int], int]]) -> int:
+        """Lay the runs out; return the number of wanted rows."""
+        at = n_rows = 0
+        for seq, start, tokens, wanted in runs:
+            end = at + len(tokens)
+            if end > len(self._token):
+                raise ValueError(f"a batch of {end} tokens is over the limit of {len(self._token)}")
+            self._token[at:end] = tokens
+            self._position[at:end] = range(start, start + len(tokens))
+            self._seq[at:end] = seq
+            self._wanted[at:end] = 0
+            self._wanted[end - wanted : end] = 1
+            n_rows += wanted
+            at = end
+        self.native.n_tokens = at
+        return n_rows
+
+
+def _pointer(array: npt.NDArray[Any], kind: Any) -> Any:
+    return ctypes.cast(ctypes.c_void_p(array.ctypes.data), ctypes.POINTER(kind))
+
+
+def _last_words() -> str:
+    return logs.last_errors[-1] if logs.last_errors else "it gave no reason"

@@ -1,0 +1,65 @@
+"""Tokens to bytes and back, by llama.cpp's own tokenizer."""
+
+from __future__ import annotations
+
+import ctypes
+
+import llama_cpp.llama_cpp as lib
+
+from edgechat.native.handles import Model
+
+
+class NativeVocabulary:
+    """The vocabulary of a loaded model, which must outlive it."""
+
+    def __init__(self, model: Model) -> None:
+        self._vocab = model.vocab
+        self.size = int(lib.llama_vocab_n_tokens(self._vocab))
+        self._bos_id = int(lib.llama_vocab_bos(self._vocab))
+        self._adds_bos = bool(lib.llama_vocab_get_add_bos(self._vocab)) and self._bos_id >= 0
+        self.bos = self._text(self._bos_id)
+        self.eos = self._text(int(lib.llama_vocab_eos(self._vocab)))
+        self._pieces: dict[int, bytes] = {}
+        self._ends: dict[int, bool] = {}
+
+    def _text(self, token: int) -> str:
+        return self.piece_of(token, special=True).decode("utf-8", "replace") if token >= 0 else ""
+
+    def tokenize(self, text: str, *, bos: bool, special: bool) -> list[int]:
+        """Return the ids of `text`; see `Vocabulary.tokenize`."""
+        raw = text.encode("utf-8", "replace")
+        ids = (ctypes.c_int32 * (len(raw) + 8))()
+        count = int(lib.llama_tokenize(self._vocab, raw, len(raw), ids, len(ids), False, special))
+        if count < 0:
+            ids = (ctypes.c_int32 * -count)()
+            count = int(lib.llama_tokenize(self._vocab, raw, len(raw), ids, len(ids), False, special))
+        tokens = list(ids[:count])
+        if bos and self._adds_bos and tokens[:1] != [self._bos_id]:
+            tokens.insert(0, self._bos_id)
+        return tokens
+
+    def piece_of(self, token: int, *, special: bool) -> bytes:
+        """Return the bytes of a token, uncached."""
+        size = 64
+        while True:
+            buffer = ctypes.create_string_buffer(size)
+            count = int(lib.llama_token_to_piece(self._vocab, token, buffer, size, 0, special))
+            if count >= 0:
+                return buffer.raw[:count]
+            size = -count
+
+    def piece(self, token: int, *, special: bool = False) -> bytes:
+        """Return the bytes of a token; see `Vocabulary.piece`."""
+        if special:
+            return self.piece_of(token, special=True)
+        found = self._pieces.get(token)
+        if found is None:
+            found = self._pieces[token] = self.piece_of(token, special=False)
+        return found
+
+    def is_end(self, token: int) -> bool:
+        """Say whether this token ends a generation."""
+        found = self._ends.get(token)
+        if found is None:
+            found = self._ends[token] = bool(lib.llama_vocab_is_eog(self._vocab, token))
+        return found
