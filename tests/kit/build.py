@@ -101,12 +101,16 @@ def fingerprint(spec: Spec) -> str:
     return digest.hexdigest()[:12]
 
 
-def write(spec: Spec, path: Path) -> None:
-    """Write the model to `path`, one tensor at a time."""
+def write(spec: Spec, path: Path, *, split_max_tensors: int = 0) -> None:
+    """Write the model to `path`, one tensor at a time.
+
+    split_max_tensors: spread it over files of so many tensors, `<stem>-00001-of-0000N.gguf`.
+    """
     tokenizer = copied_tokenizer(spec.tokenizer) if spec.tokenizer else byte_tokenizer(spec.n_vocab)
     damped = dict(spec.damped)
     table = list(tensors(spec.shape, n_tokens(tokenizer), logit_scale=spec.logit_scale, damped=damped))
-    writer = gguf.GGUFWriter(path, spec.shape.arch)
+    architecture = spec.overrides.get("general.architecture", spec.shape.arch)
+    writer = gguf.GGUFWriter(path, architecture, split_max_tensors=split_max_tensors)
     for key, value, kind, sub in _key_values(spec, tokenizer):
         writer.add_key_value(key, value, kind, sub)
     for tensor in table:
@@ -155,7 +159,7 @@ def _key_values(spec: Spec, tokenizer: list[KeyValue]) -> Iterator[KeyValue]:
     for key, value in spec.overrides.items():
         if value is None:
             found.pop(key, None)
-        else:
+        elif key != "general.architecture":  # which the writer puts first
             found[key] = _typed(key, value)
     yield from found.values()
 
