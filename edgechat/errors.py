@@ -16,22 +16,12 @@
         └── RequestRefused        this request has already killed the worker twice
 
 Foreign exceptions are turned into one of these where they arise; the command line and the app print
-`message` and `hint` at their edge, and nowhere else. An error crosses the worker's pipe as `ErrorInfo`.
+`message` and `hint` at their edge, and nowhere else.
 """
 
 from __future__ import annotations
 
 from typing import ClassVar
-
-import msgspec
-
-
-class ErrorInfo(msgspec.Struct, frozen=True):
-    """An error as it travels over a pipe: the name of its class, and what it says."""
-
-    kind: str
-    message: str
-    hint: str | None = None
 
 
 class EdgechatError(Exception):
@@ -43,10 +33,6 @@ class EdgechatError(Exception):
         super().__init__(message)
         self.message = message
         self.hint = hint
-
-    def info(self) -> ErrorInfo:
-        """Return the form in which this error crosses a pipe."""
-        return ErrorInfo(type(self).__name__, self.message, self.hint)
 
 
 class ModelNotFound(EdgechatError):
@@ -109,10 +95,9 @@ class RequestRefused(EngineError):
     """The request has already killed the worker twice."""
 
 
-def from_info(info: ErrorInfo) -> EdgechatError:
-    """Return the error that `info` describes; an unknown kind becomes an EngineError."""
-    found = _BY_NAME.get(info.kind, EngineError)
-    return found(info.message, hint=info.hint)
+def by_name(name: str) -> type[EdgechatError]:
+    """Return the class of that name; one that is not in the tree comes back as EngineError."""
+    return _BY_NAME.get(name, EngineError)
 
 
 def _tree(root: type[EdgechatError]) -> dict[str, type[EdgechatError]]:

@@ -10,7 +10,16 @@ from edgechat.engine.sampling import Sampler
 from edgechat.engine.scheduler import Planned, Scheduler
 from edgechat.engine.sequence import Sequence
 from edgechat.engine.template import ChatTemplate
-from edgechat.engine.types import ChatRequest, Delta, Event, Failed, Finished, FinishReason, Prefill
+from edgechat.engine.types import (
+    ChatRequest,
+    Delta,
+    ErrorInfo,
+    Event,
+    Failed,
+    Finished,
+    FinishReason,
+    Prefill,
+)
 from edgechat.errors import DecodeFailed, EdgechatError, PromptTooLong
 
 
@@ -138,7 +147,7 @@ class Engine:
 
     def _fail(self, sequence: Sequence, error: EdgechatError) -> list[Event]:
         self.scheduler.remove(sequence, keep_cache=False)
-        return [Failed(sequence.id, error.info())]
+        return [Failed(sequence.id, ErrorInfo.of(error))]
 
     def _relieve(self) -> list[Event]:
         """The backend found no cells although the count says there are some: make room and go on."""

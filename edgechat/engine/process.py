@@ -36,7 +36,7 @@ from edgechat.engine.types import (
     Prefill,
     RequestEvent,
 )
-from edgechat.errors import EngineCrashed, RequestRefused, from_info
+from edgechat.errors import EngineCrashed, RequestRefused
 from edgechat.planner.plan import LoadPlan
 from edgechat.text import printable
 
@@ -203,7 +203,7 @@ class _Worker:
                 case Loaded(model):
                     return model
                 case Failed(_, error):
-                    raise from_info(error)
+                    raise error.error()
                 case None:
                     raise await self._crashed("while it loaded the model")
 
@@ -222,7 +222,7 @@ class _Worker:
                         yield event
                     case Failed(_, error):
                         finished = True
-                        raise from_info(error)
+                        raise error.error()
                     case None:
                         finished = True
                         raise await self._crashed("in the middle of an answer")

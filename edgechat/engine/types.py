@@ -16,7 +16,7 @@ from typing import Literal
 
 import msgspec
 
-from edgechat.errors import ErrorInfo
+from edgechat.errors import EdgechatError, by_name
 from edgechat.planner.plan import LoadPlan
 
 Role = Literal["system", "user", "assistant"]
@@ -97,6 +97,23 @@ class ModelInfo(msgspec.Struct, frozen=True, kw_only=True):
     load_ms: float
     memory_bytes: int = 0
     """Resident memory of the worker after the load."""
+
+
+class ErrorInfo(msgspec.Struct, frozen=True):
+    """An error as it crosses the pipe: the name of its class, and what it says."""
+
+    kind: str
+    message: str
+    hint: str | None = None
+
+    @classmethod
+    def of(cls, error: EdgechatError) -> ErrorInfo:
+        """Return what the pipe carries of an error."""
+        return cls(type(error).__name__, error.message, error.hint)
+
+    def error(self) -> EdgechatError:
+        """Return the error again, of the class it was."""
+        return by_name(self.kind)(self.message, hint=self.hint)
 
 
 # From the front end.

@@ -23,7 +23,18 @@ from edgechat import frames, spawn
 from edgechat.engine.backends.base import Backend
 from edgechat.engine.engine import Engine
 from edgechat.engine.template import ChatTemplate, TemplateProcess
-from edgechat.engine.types import Cancel, Command, Event, Failed, Generate, Load, Loaded, Loading, ModelInfo
+from edgechat.engine.types import (
+    Cancel,
+    Command,
+    ErrorInfo,
+    Event,
+    Failed,
+    Generate,
+    Load,
+    Loaded,
+    Loading,
+    ModelInfo,
+)
 from edgechat.errors import EdgechatError, EngineError
 from edgechat.planner.plan import LoadPlan
 
@@ -126,7 +137,7 @@ def _obey(engine: Engine, command: Command) -> list[Event]:
             try:
                 engine.submit(request)
             except EdgechatError as error:
-                return [Failed(request.id, error.info())]
+                return [Failed(request.id, ErrorInfo.of(error))]
         case Cancel(request_id):
             return engine.cancel(request_id)
         case Load():
@@ -145,11 +156,11 @@ def main() -> None:
     try:
         engine, model = load(first.plan, pipe)
     except EdgechatError as error:
-        pipe.send([Failed(None, error.info())])
+        pipe.send([Failed(None, ErrorInfo.of(error))])
         return
     except Exception as error:
         traceback.print_exc()
-        pipe.send([Failed(None, EngineError(f"The engine failed while loading: {error!r}").info())])
+        pipe.send([Failed(None, ErrorInfo.of(EngineError(f"The engine failed while loading: {error!r}")))])
         return
     pipe.send([Loaded(model)])
     serve(engine, pipe)

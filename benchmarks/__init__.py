@@ -1,0 +1,1 @@
+"""Measurements behind the figures in RESULTS.md. Each script prints a table and says its command."""

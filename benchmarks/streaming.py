@@ -1,0 +1,117 @@
+"""Streaming through the worker against a bare llama_decode loop: same model, threads and depth.
+
+    python -m benchmarks.streaming [--model FILE] [--rounds 8] [--depth 512] [--tokens 96]
+
+Rounds alternate between the two, so that a noisy machine is fair to both. The bare loop takes its next
+token from a fixed list: no sampling, no text. `edgechat` samples (temperature 0.8), makes text, and sends
+every token to another process, which prints it to /dev/null.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import ctypes
+import os
+import statistics
+import time
+from pathlib import Path
+
+import llama_cpp.llama_cpp as lib
+
+from edgechat.engine.process import EngineProcess
+from edgechat.engine.types import ChatRequest, Delta, Finished, Message, Sampling
+from edgechat.planner.plan import LoadPlan
+from tests.kit import TINYLLAMA, Spec, build
+
+THREADS = 2
+
+
+class Bare:
+    """The least that can be done: llama_batch_get_one and llama_decode."""
+
+    def __init__(self, model: Path, context: int) -> None:
+        self._quiet = lib.llama_log_callback(lambda *_: None)
+        lib.llama_log_set(self._quiet, None)
+        lib.llama_backend_init()
+        self.model = lib.llama_model_load_from_file(str(model).encode(), lib.llama_model_default_params())
+        params = lib.llama_context_default_params()
+        params.n_ctx, params.n_batch, params.n_ubatch = context, 512, 512
+        params.n_threads = params.n_threads_batch = THREADS
+        params.flash_attn_type = lib.LLAMA_FLASH_ATTN_TYPE_ENABLED
+        params.no_perf = True
+        self.context = lib.llama_init_from_model(self.model, params)
+
+    def run(self, depth: int, tokens: int) -> float:
+        """Fill the cache to `depth`, then return tokens/s of decoding `tokens` one by one."""
+        lib.llama_memory_clear(lib.llama_get_memory(self.context), False)
+        for at in range(0, depth, 512):
+            self._decode([5 + i % 200 for i in range(min(512, depth - at))])
+        began = time.perf_counter()
+        for i in range(tokens):
+            self._decode([5 + i % 200])
+            lib.llama_get_logits(self.context)
+        return tokens / (time.perf_counter() - began)
+
+    def _decode(self, tokens: list[int]) -> None:
+        array = (ctypes.c_int32 * len(tokens))(*tokens)
+        if lib.llama_decode(self.context, lib.llama_batch_get_one(array, len(tokens))):
+            raise RuntimeError("llama_decode failed")
+
+
+async def through_worker(engine: EngineProcess, number: int, depth: int, tokens: int) -> tuple[float, float]:
+    """Return decode tokens/s as the worker timed it, and as this process saw the tokens come."""
+    text = f"{number} " + "x " * depth
+    sampling = Sampling(temperature=0.8, seed=number)
+    arrivals = []
+    rate = 0.0
+    with open(os.devnull, "w") as sink:
+        request = ChatRequest(
+            id=str(number), messages=(Message("user", text),), sampling=sampling, max_tokens=tokens
+        )
+        async for event in engine.stream(request):
+            if isinstance(event, Delta):
+                arrivals.append((time.perf_counter(), event.tokens))
+                sink.write(event.text)
+            elif isinstance(event, Finished):
+                rate = event.timings.decode_tps
+    (first, n_first), (last, n_last) = arrivals[0], arrivals[-1]
+    return rate, (n_last - n_first) / (last - first)
+
+
+async def measure(model: Path, rounds: int, depth: int, tokens: int) -> None:
+    """Alternate, and print the ratios."""
+    context = depth + tokens + 256
+    plan = LoadPlan(model_path=str(model), model_name=model.name, context=context, threads=THREADS)
+    engine = EngineProcess(plan)
+    await engine.start()
+    bare = Bare(model, context)
+    rows = []
+    print(f"{model.name}, {THREADS} threads, depth {depth}, {tokens} tokens, {os.cpu_count()} cores")
+    print("round   bare tok/s   worker tok/s   seen tok/s   ratio   ratio seen")
+    for number in range(rounds):
+        alone = await asyncio.to_thread(bare.run, depth, tokens)
+        worker, seen = await through_worker(engine, number, depth // 2, tokens)
+        rows.append((alone, worker, seen))
+        print(
+            f"{number:5d} {alone:12.1f} {worker:14.1f} {seen:12.1f} {worker / alone:7.3f} {seen / alone:12.3f}"
+        )
+    ratios = sorted(worker / alone for alone, worker, _ in rows)
+    seen_ratios = sorted(seen / alone for alone, _, seen in rows)
+    print(f"median ratio {statistics.median(ratios):.3f}, as seen {statistics.median(seen_ratios):.3f}")
+    await engine.close()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--model", type=Path)
+    parser.add_argument("--rounds", type=int, default=8)
+    parser.add_argument("--depth", type=int, default=512)
+    parser.add_argument("--tokens", type=int, default=96)
+    options = parser.parse_args()
+    model = options.model or build(Spec(shape=TINYLLAMA, weights="Q4_0", n_vocab=32000))
+    asyncio.run(measure(model, options.rounds, options.depth, options.tokens))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,181 @@
+"""The `edgechat` command: its options, and the one place where errors become text and exit codes.
+
+Imports of what a command needs are inside the command: `edgechat --version` takes 0.08 s, of which typer
+is half; importing the app or the engine here would triple that.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Annotated
+
+import typer
+
+from edgechat import __version__
+from edgechat.errors import EdgechatError
+
+USAGE_ERROR = 2
+ENGINE_FAILURE = 3
+INTERRUPTED = 130
+
+app = typer.Typer(
+    name="edgechat",
+    help="Chat with a language model on your own machine.",
+    add_completion=True,
+    no_args_is_help=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+class Debug:
+    """Whether --debug was given, anywhere on the line."""
+
+    on = False
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"edgechat {__version__}")
+        raise typer.Exit
+
+
+def _debug(wanted: bool) -> None:
+    Debug.on = Debug.on or wanted
+
+
+DebugOption = Annotated[
+    bool, typer.Option("--debug", callback=_debug, help="Show the traceback of an error.", show_default=False)
+]
+
+
+@app.callback(invoke_without_command=True)
+def chat(
+    context: typer.Context,
+    model: Annotated[
+        str | None,
+        typer.Option("--model", "-m", help="The model to chat with: a file, a catalogue name, or 'guide'."),
+    ] = None,
+    debug: DebugOption = False,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """Open the chat, or run a command."""
+    if context.invoked_subcommand is not None:
+        if model is not None:
+            raise typer.BadParameter(
+                f"goes with the app; write `edgechat {context.invoked_subcommand} MODEL`"
+            )
+        return
+    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+        _complain(
+            "edgechat opens an app that fills the terminal, and there is no terminal here.",
+            'Ask a single question instead: edgechat run guide "What is edgechat?"',
+        )
+        raise typer.Exit(USAGE_ERROR)
+    from edgechat.tui.app import run_app
+
+    raise typer.Exit(run_app(model))
+
+
+@app.command(
+    epilog="Without PROMPT in a terminal, run holds a conversation: Ctrl+C stops an answer, Ctrl+D ends it."
+)
+def run(
+    model: Annotated[str, typer.Argument(help="A GGUF file, a catalogue name, or 'guide'.")],
+    prompt: Annotated[
+        str | None, typer.Argument(help="What to ask. What is piped in is read too, and put after it.")
+    ] = None,
+    system: Annotated[str | None, typer.Option(help="The system prompt.")] = None,
+    temperature: Annotated[
+        float | None, typer.Option(min=0, max=5, help="0 takes the likeliest token; more is more varied.")
+    ] = None,
+    top_k: Annotated[int | None, typer.Option(min=0, help="Choose among so many tokens; 0: all.")] = None,
+    top_p: Annotated[
+        float | None, typer.Option(min=0, max=1, help="Choose among this probability mass.")
+    ] = None,
+    min_p: Annotated[
+        float | None, typer.Option(min=0, max=1, help="Drop tokens below this share of the likeliest one.")
+    ] = None,
+    repetition_penalty: Annotated[float | None, typer.Option(min=0.01, max=5, help="1: none.")] = None,
+    presence_penalty: Annotated[float | None, typer.Option(min=-2, max=2, help="0: none.")] = None,
+    frequency_penalty: Annotated[float | None, typer.Option(min=-2, max=2, help="0: none.")] = None,
+    seed: Annotated[int | None, typer.Option(min=0, help="The same seed gives the same text again.")] = None,
+    max_tokens: Annotated[int | None, typer.Option(min=1, help="Stop after so many tokens.")] = None,
+    ctx: Annotated[int | None, typer.Option(min=1, help="Tokens that the context holds.")] = None,
+    stop: Annotated[list[str] | None, typer.Option(help="Stop before this text; may be given again.")] = None,
+    think: Annotated[
+        bool | None, typer.Option("--think/--no-think", help="Switch a reasoning model's thinking on or off.")
+    ] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON object at the end.")] = False,
+    debug: DebugOption = False,
+) -> None:
+    """Ask a model, and print the answer as it comes."""
+    from edgechat.cli import run as command
+
+    sampling = {
+        "temperature": temperature,
+        "top_k": top_k,
+        "top_p": top_p,
+        "min_p": min_p,
+        "repetition_penalty": repetition_penalty,
+        "presence_penalty": presence_penalty,
+        "frequency_penalty": frequency_penalty,
+        "seed": seed,
+    }
+    options = command.Options(
+        model=model,
+        prompt=prompt,
+        system=system,
+        sampling={name: value for name, value in sampling.items() if value is not None},
+        max_tokens=max_tokens,
+        context=ctx,
+        stop=tuple(stop or ()),
+        think=think,
+        json=json,
+    )
+    raise typer.Exit(command.run(options))
+
+
+def run_cli() -> int:
+    """Run the command line and return its exit code: 0 fine, 1 a user's error, 2 usage, 3 engine failure."""
+    return translated(lambda: app(standalone_mode=True))
+
+
+def translated(work: Callable[[], object]) -> int:
+    """Run `work`; errors become text on stderr and an exit code, and a traceback only with --debug."""
+    try:
+        work()
+    except SystemExit as done:
+        return done.code if isinstance(done.code, int) else int(done.code is not None)
+    except EdgechatError as error:
+        if Debug.on:
+            raise
+        _complain(error.message, error.hint)
+        return error.exit_code
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except BrokenPipeError:
+        # Whoever read our output has seen enough; Python would complain once more while it closes stdout.
+        sys.stdout = None
+        return 0
+    except Exception as error:
+        if Debug.on:
+            raise
+        _complain(
+            f"edgechat has a fault of its own: {type(error).__name__}: {error}",
+            "Run it again with --debug and report what it prints.",
+        )
+        return ENGINE_FAILURE
+    return 0
+
+
+def _complain(message: str, hint: str | None) -> None:
+    from edgechat.text import printable
+
+    print(f"error: {printable(message)}", file=sys.stderr)
+    if hint:
+        print(f"  {printable(hint)}", file=sys.stderr)

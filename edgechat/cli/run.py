@@ -1,0 +1,243 @@
+"""`edgechat run`: one question, or a conversation line by line. Answers to stdout, all else to stderr."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import signal
+import sys
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from datetime import date
+from typing import Any
+
+import msgspec
+
+from edgechat.cli.status import StatusLine
+from edgechat.engine.process import EngineProcess
+from edgechat.engine.types import ChatRequest, Delta, Finished, Message, ModelInfo, Prefill, Sampling
+from edgechat.errors import EdgechatError, EngineCrashed
+from edgechat.planner.plan import LoadPlan
+from edgechat.planner.prepare import Wishes, prepare
+from edgechat.text import escaped_json, printable
+
+PIPED_LIMIT = 16 * 2**20
+"""Bytes read from a pipe; more than any context holds."""
+_PROMPT = ">>> "
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What the command line said; None and empty mean that it said nothing."""
+
+    model: str
+    prompt: str | None = None
+    system: str | None = None
+    sampling: dict[str, Any] = field(default_factory=dict)
+    max_tokens: int | None = None
+    context: int | None = None
+    stop: tuple[str, ...] = ()
+    think: bool | None = None
+    json: bool = False
+
+
+@dataclass(slots=True)
+class Answer:
+    """An answer as it grows."""
+
+    text: str = ""
+    thinking: str = ""
+    finished: Finished | None = None
+
+
+def run(options: Options) -> int:
+    """Run the command; return the exit code. Raises EdgechatError."""
+    prompt = _whole_prompt(options.prompt)
+    if prompt is None and options.json:
+        raise EdgechatError("--json needs a prompt.", hint='Give one: edgechat run MODEL "PROMPT" --json')
+    if prompt is not None and not prompt.strip():
+        raise EdgechatError("The prompt is empty.", hint='Give one: edgechat run MODEL "PROMPT"')
+    plan = prepare(options.model, Wishes(context=options.context))
+    return asyncio.run(_Run(options, plan).main(prompt))
+
+
+def _whole_prompt(prompt: str | None) -> str | None:
+    """Return the prompt with what is piped in after it; None where a person is there to type."""
+    if sys.stdin is None or sys.stdin.isatty():
+        return prompt
+    piped = sys.stdin.buffer.read(PIPED_LIMIT + 1)
+    if len(piped) > PIPED_LIMIT:
+        raise EdgechatError(
+            f"More than {PIPED_LIMIT // 2**20} MiB were piped in, which no context holds.",
+            hint="Pipe in only the part that matters.",
+        )
+    text = piped.decode("utf-8", "replace")
+    return "\n\n".join(part for part in (prompt, text) if part) if prompt or text else prompt or ""
+
+
+class _Run:
+    """One run of the command: the engine, and the messages so far."""
+
+    def __init__(self, options: Options, plan: LoadPlan) -> None:
+        self.options = options
+        self.plan = plan
+        self.messages = [Message("system", options.system)] if options.system else []
+        self.status = StatusLine(sys.stderr)
+        self.engine = EngineProcess(plan)
+        self.sampling = Sampling(**(plan.sampling.given() | options.sampling))
+        self.model: ModelInfo | None = None
+
+    async def main(self, prompt: str | None) -> int:
+        """Answer `prompt`, or hold a conversation."""
+        try:
+            if prompt is None:
+                return await self._converse()
+            await self._answer(prompt)
+            return 0
+        finally:
+            self.status.clear()
+            await self.engine.close()
+
+    async def _converse(self) -> int:
+        await self._load()
+        print(f"{self.plan.model_name}: Ctrl+C stops an answer, Ctrl+D ends.", file=sys.stderr)
+        with contextlib.suppress(ImportError):
+            import readline  # noqa: F401  (line editing and history for input())
+        while True:
+            try:
+                line = await asyncio.to_thread(input, _PROMPT)
+            except EOFError:
+                print(file=sys.stderr)
+                return 0
+            if not line.strip():
+                continue
+            try:
+                await self._answer(line)
+            except EdgechatError as error:
+                self.status.clear()
+                print(f"error: {error.message}\n  {error.hint or ''}", file=sys.stderr)
+
+    async def _load(self) -> ModelInfo:
+        self.status.show("starting the engine")
+        self.model = await self.engine.start(
+            lambda progress: self.status.show(f"loading {self.plan.model_name} {progress:.0%}")
+        )
+        self.status.clear()
+        if self.model.template == "chatml":
+            print("note: the model brings no chat template; ChatML is used.", file=sys.stderr)
+        return self.model
+
+    async def _answer(self, prompt: str) -> None:
+        """Stream one answer and keep it; what came before a crash is kept as well."""
+        model = await self._load()
+        self.messages.append(Message("user", prompt))
+        answer = Answer()
+        try:
+            with self._interrupt_stops() as request_id:
+                await self._stream(request_id, answer)
+        except EngineCrashed:
+            self._end_line(answer)
+            raise
+        finally:
+            if answer.text:
+                self.messages.append(Message("assistant", answer.text, answer.thinking))
+            else:
+                self.messages.pop()
+        assert answer.finished is not None
+        if self.options.json:
+            print(self._as_json(answer, answer.finished, model))
+        else:
+            self._end_line(answer)
+            self._print_timings(answer.finished)
+
+    async def _stream(self, request_id: str, answer: Answer) -> None:
+        request = ChatRequest(
+            id=request_id,
+            messages=tuple(self.messages),
+            sampling=self.sampling,
+            max_tokens=self.options.max_tokens,
+            stop=self.options.stop,
+            think=self.options.think,
+            date=date.today().isoformat(),
+        )
+        async for event in self.engine.stream(request):
+            match event:
+                case Prefill(_, done, total):
+                    self.status.show(f"reading the prompt {done}/{total} tokens")
+                case Delta(_, text, thinking, tokens):
+                    if thinking:
+                        answer.thinking += text
+                        self.status.show(f"thinking, {tokens} tokens")
+                    else:
+                        answer.text += text
+                        self._print(text)
+                case Finished():
+                    answer.finished = event
+
+    def _print(self, text: str) -> None:
+        if not self.options.json:
+            self.status.clear()
+            sys.stdout.write(printable(text))
+            sys.stdout.flush()
+
+    @contextlib.contextmanager
+    def _interrupt_stops(self) -> Iterator[str]:
+        """Give a request id; meanwhile Ctrl+C cancels that request, and a second one the program."""
+        request_id = uuid.uuid4().hex
+        loop = asyncio.get_running_loop()
+        tasks: list[asyncio.Task[None]] = []
+
+        def stop() -> None:
+            loop.remove_signal_handler(signal.SIGINT)
+            tasks.append(loop.create_task(self.engine.cancel(request_id)))
+
+        # Only a conversation goes on after Ctrl+C; a single question ends with it, as other commands do.
+        handles = self.options.prompt is None and sys.stdin.isatty() and sys.platform != "win32"
+        if handles:
+            loop.add_signal_handler(signal.SIGINT, stop)
+        try:
+            yield request_id
+        finally:
+            if handles:
+                loop.remove_signal_handler(signal.SIGINT)
+
+    def _end_line(self, answer: Answer) -> None:
+        if answer.text and not answer.text.endswith("\n") and not self.options.json:
+            print(flush=True)
+
+    def _print_timings(self, finished: Finished) -> None:
+        usage, timings = finished.usage, finished.timings
+        ends = {"length": "stopped at --max-tokens", "context": "the context is full", "cancelled": "stopped"}
+        parts = [
+            f"{usage.completion_tokens} tokens",
+            f"{timings.decode_tps:.1f} tokens/s",
+            f"first token {timings.ttft_ms:.0f} ms",
+            f"context {usage.prompt_tokens + usage.completion_tokens}/{self.plan.context}",
+        ]
+        if finished.reason in ends:
+            parts.append(ends[finished.reason])
+        print(" · ".join(parts), file=sys.stderr)
+
+    def _as_json(self, answer: Answer, finished: Finished, model: ModelInfo) -> str:
+        timings = msgspec.to_builtins(finished.timings)
+        found = {
+            "text": answer.text,
+            "thinking": answer.thinking or None,
+            "finish_reason": finished.reason,
+            "usage": msgspec.to_builtins(finished.usage),
+            "timings": {"load_ms": model.load_ms, **timings},
+            "plan": msgspec.to_builtins(self.plan),
+            "speculation": None,
+        }
+        return escaped_json(json.dumps(_rounded(found), ensure_ascii=False))
+
+
+def _rounded(value: Any) -> Any:
+    """Return JSON data with floats of three decimals: nobody reads microseconds' digits."""
+    if isinstance(value, dict):
+        return {key: _rounded(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_rounded(one) for one in value]
+    return round(value, 3) if isinstance(value, float) else value
