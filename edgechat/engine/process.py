@@ -13,7 +13,7 @@ import hashlib
 import signal
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, Callable
 from enum import Enum
 from pathlib import Path
 
@@ -94,7 +94,7 @@ class EngineProcess:
 
     async def stream(
         self, request: ChatRequest, on_progress: Callable[[float], None] | None = None
-    ) -> AsyncIterator[RequestEvent]:
+    ) -> AsyncGenerator[RequestEvent, None]:
         """Yield Prefill and Delta events, and at last Finished.
 
         Starts a worker if there is none (`on_progress` hears of the load). Raises EngineCrashed when the
@@ -111,8 +111,10 @@ class EngineProcess:
         try:
             await self.start(on_progress)
             assert self._worker is not None
-            async for event in self._worker.stream(request):
-                yield event
+            # aclosing: an abandoned generator would only be closed, and cancelled, by the garbage collector.
+            async with contextlib.aclosing(self._worker.stream(request)) as events:
+                async for event in events:
+                    yield event
         except EngineCrashed:
             self._crashes[digest] += 1
             self._become(EngineState.STOPPED)
@@ -207,8 +209,10 @@ class _Worker:
                 case None:
                     raise await self._crashed("while it loaded the model")
 
-    async def stream(self, request: ChatRequest) -> AsyncIterator[RequestEvent]:
+    async def stream(self, request: ChatRequest) -> AsyncGenerator[RequestEvent, None]:
         """Send a request and yield its events."""
+        if request.id in self._streams:
+            raise ValueError(f"request {request.id} is running already")
         events = self._open(request.id)
         finished = False
         try:

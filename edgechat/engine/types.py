@@ -51,7 +51,7 @@ class Sampling(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ChatRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """One turn to be answered."""
+    """One turn to be answered. The `id` is used once: late events of a cancelled request still carry it."""
 
     id: str
     messages: tuple[Message, ...]

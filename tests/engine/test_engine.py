@@ -1,0 +1,283 @@
+"""The step loop over the scripted backend: order, fairness, accounting, ends."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from edgechat.engine.backends.scripted import ScriptedBackend
+from edgechat.engine.engine import Engine
+from edgechat.engine.template import ChatTemplate
+from edgechat.engine.types import (
+    ChatRequest,
+    Delta,
+    Event,
+    Failed,
+    Finished,
+    Message,
+    Prefill,
+    Sampling,
+)
+from edgechat.errors import PromptTooLong, SwitchUnknown
+from tests.engine.conftest import MakePlan
+
+MakeEngine = Callable[..., Engine]
+RULES = [{"when": f"<{n}>", "reply": f"reply number {n} " * n} for n in range(1, 7)]
+
+
+@pytest.fixture(scope="module")
+def template() -> Iterator[ChatTemplate]:
+    template = ChatTemplate(None, bos="<s>", eos="<|im_end|>")
+    yield template
+    template.close()
+
+
+@pytest.fixture
+def make(scripted: MakePlan, template: ChatTemplate) -> MakeEngine:
+    def engine(**script: object) -> Engine:
+        return Engine(ScriptedBackend(scripted(**{"rules": RULES} | script)), template)
+
+    return engine
+
+
+def request(name: str, text: str | None = None, **options: object) -> ChatRequest:
+    return ChatRequest(id=name, messages=(Message("user", text or f"<{name}>"),), **options)
+
+
+def run(engine: Engine, limit: int = 5000) -> list[Event]:
+    events: list[Event] = []
+    for _ in range(limit):
+        if engine.is_idle:
+            return events
+        events += engine.step()
+        check(engine)
+    raise AssertionError("the engine does not come to an end")
+
+
+def check(engine: Engine) -> None:
+    """The scheduler's idea of the cache is the cache's own, and it fits."""
+    scheduler = engine.scheduler
+    slots = {one.slot.id: one.slot for one in scheduler.running if one.slot}
+    slots |= {slot.id: slot for slot in scheduler._free}
+    assert len(slots) == engine.backend.n_seq_max
+    cache = engine.backend._cache
+    assert all(cache.get(number, []) == slot.tokens for number, slot in slots.items())
+    assert sum(len(slot.tokens) for slot in slots.values()) <= engine.backend.context
+    for one in scheduler.running:
+        assert one.slot.tokens == one.tokens[: len(one.slot.tokens)]
+
+
+def texts(events: list[Event]) -> dict[str, str]:
+    found: dict[str, str] = defaultdict(str)
+    for event in events:
+        if isinstance(event, Delta):
+            found[event.request_id] += event.text
+    return found
+
+
+def ends(events: list[Event]) -> dict[str, Finished]:
+    return {event.request_id: event for event in events if isinstance(event, Finished)}
+
+
+def test_one_request(make: MakeEngine) -> None:
+    engine = make(reply="Hello, wörld.")
+    engine.submit(request("a", "hi"))
+    events = run(engine)
+    assert texts(events) == {"a": "Hello, wörld."}
+    finished = ends(events)["a"]
+    assert finished.reason == "stop"
+    assert finished.usage.completion_tokens == len("Hello, wörld.".encode())
+    assert finished.usage.prompt_tokens == len(engine.backend._cache[0]) - finished.usage.completion_tokens
+    assert finished.timings.ttft_ms > 0
+
+
+def test_several_sequences_share_batches(make: MakeEngine) -> None:
+    engine = make()
+    for n in range(1, 5):
+        engine.submit(request(str(n)))
+    sizes = []
+    decode = engine.backend.decode
+    engine.backend.decode = lambda parts: (sizes.append(len(parts)), decode(parts))[1]
+    events = run(engine)
+    assert texts(events) == {str(n): f"reply number {n} " * n for n in range(1, 5)}
+    assert max(sizes) == 4
+
+
+def test_a_backend_that_cannot_mix_takes_turns(make: MakeEngine) -> None:
+    engine = make(mixes=False)
+    for n in range(1, 5):
+        engine.submit(request(str(n)))
+    assert texts(run(engine)) == {str(n): f"reply number {n} " * n for n in range(1, 5)}
+
+
+def test_more_requests_than_slots_wait_their_turn(make: MakeEngine) -> None:
+    engine = make(n_seq_max=2)
+    for n in range(1, 7):
+        engine.submit(request(str(n)))
+    assert texts(run(engine)) == {str(n): f"reply number {n} " * n for n in range(1, 7)}
+
+
+def test_a_long_prompt_does_not_stop_a_stream(make: MakeEngine) -> None:
+    engine = make(n_batch=64)
+    engine.submit(request("6"))
+    while not texts(engine.step()):
+        pass
+    engine.submit(request("long", "<5>" + "x" * 1000))
+    during = []
+    while not any(isinstance(event, Delta) and event.request_id == "long" for event in during[-1:]):
+        events = engine.step()
+        assert any(isinstance(e, Delta) and e.request_id == "6" for e in events) or ends(during)
+        during += events
+        if ends(events):
+            break
+    assert sum(isinstance(event, Prefill) for event in during) >= 10
+
+
+def test_a_prompt_that_cannot_fit_names_both_numbers(make: MakeEngine) -> None:
+    with pytest.raises(PromptTooLong, match=r"has 1\d\d tokens, and the context holds 100"):
+        make(context=100).submit(request("a", "x" * 90))
+
+
+def test_a_full_context_ends_the_reply_and_says_so(make: MakeEngine) -> None:
+    engine = make(context=100, reply="y" * 200)
+    engine.submit(request("a", "hi"))
+    events = run(engine)
+    finished = ends(events)["a"]
+    assert finished.reason == "context"
+    assert finished.usage.prompt_tokens + finished.usage.completion_tokens == 100
+    assert texts(events)["a"] == "y" * finished.usage.completion_tokens
+
+
+def test_the_length_is_limited(make: MakeEngine) -> None:
+    engine = make()
+    engine.submit(request("5", max_tokens=7))
+    events = run(engine)
+    assert texts(events)["5"] == "reply n"
+    assert ends(events)["5"].reason == "length"
+
+
+def test_stop_strings(make: MakeEngine) -> None:
+    engine = make()
+    engine.submit(request("5", stop=("number",)))
+    events = run(engine)
+    assert texts(events)["5"] == "reply "
+    assert ends(events)["5"].reason == "stop"
+
+
+def test_cancel_disturbs_no_other(make: MakeEngine) -> None:
+    engine = make()
+    for n in (5, 6):
+        engine.submit(request(str(n)))
+    events = [event for _ in range(10) for event in engine.step()]
+    events += engine.cancel("5")
+    assert engine.cancel("nobody") == []
+    events += run(engine)
+    assert ends(events)["5"].reason == "cancelled"
+    assert texts(events)["6"] == "reply number 6 " * 6
+    assert ("reply number 5 " * 5).startswith(texts(events)["5"])
+
+
+def test_a_request_that_waits_can_be_cancelled(make: MakeEngine) -> None:
+    engine = make(n_seq_max=1)
+    engine.submit(request("5"))
+    engine.submit(request("6"))
+    engine.step()
+    assert ends(engine.cancel("6"))["6"].usage.completion_tokens == 0
+    assert texts(run(engine)).keys() == {"5"}
+
+
+def test_the_next_turn_computes_only_what_is_new(make: MakeEngine) -> None:
+    engine = make(reply="Hello.")
+    first = (Message("user", "a long question " * 10),)
+    engine.submit(ChatRequest(id="a", messages=first))
+    run(engine)
+    second = (*first, Message("assistant", "Hello."), Message("user", "and?"))
+    engine.submit(ChatRequest(id="b", messages=second))
+    usage = ends(run(engine))["b"].usage
+    new = "<|im_end|>\n<|im_start|>user\nand?<|im_end|>\n<|im_start|>assistant\n"
+    n_new = len(engine.backend.vocabulary.tokenize(new, bos=False, special=True))
+    assert usage.prompt_tokens - usage.cached_tokens == n_new
+
+
+def test_where_the_backend_cannot_cut_nothing_is_reused_wrongly(make: MakeEngine) -> None:
+    engine = make(cuts=False)
+    for name, text in (("a", "one two three"), ("b", "one two four"), ("c", "one")):
+        engine.submit(request(name, text))
+        usage = ends(run(engine))[name].usage
+        assert usage.cached_tokens == 0
+
+
+def test_when_the_cache_runs_out_the_youngest_waits_and_nothing_is_lost(make: MakeEngine) -> None:
+    engine = make(context=180)
+    for n in (5, 6):
+        engine.submit(request(str(n)))
+    preempted = []
+    preempt = engine.scheduler.preempt
+    engine.scheduler.preempt = lambda one: (preempted.append(one.id), preempt(one))
+    events = run(engine)
+    assert preempted == ["6"]
+    assert texts(events) == {str(n): f"reply number {n} " * n for n in (5, 6)}
+
+
+def test_numbers_that_are_none_end_only_their_request(make: MakeEngine) -> None:
+    engine = make(rules=[{"when": "bad", "reply": "abc", "nan_after": 2}, *RULES])
+    engine.submit(request("x", "bad"))
+    engine.submit(request("4"))
+    events = run(engine)
+    (failed,) = [event for event in events if isinstance(event, Failed)]
+    assert failed.error.kind == "DecodeFailed"
+    assert texts(events) == {"x": "ab", "4": "reply number 4 " * 4}
+
+
+def test_a_switch_the_template_does_not_know_is_an_error(make: MakeEngine) -> None:
+    with pytest.raises(SwitchUnknown):
+        make().submit(request("a", think=True))
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    steps=st.lists(
+        st.one_of(
+            st.tuples(st.just("submit"), st.integers(1, 6), st.integers(0, 60)),
+            st.tuples(st.just("cancel"), st.integers(0, 30), st.just(0)),
+            st.tuples(st.just("step"), st.integers(1, 30), st.just(0)),
+        ),
+        max_size=40,
+    ),
+    context=st.integers(150, 400),
+    n_seq_max=st.integers(1, 4),
+    cuts=st.booleans(),
+    mixes=st.booleans(),
+)
+def test_any_interleaving_gives_every_request_its_own_reply(
+    make: MakeEngine, steps: list[tuple[str, int, int]], context: int, n_seq_max: int, cuts: bool, mixes: bool
+) -> None:
+    engine = make(context=context, n_seq_max=n_seq_max, cuts=cuts, mixes=mixes)
+    expected: dict[str, str] = {}
+    cancelled: set[str] = set()
+    events: list[Event] = []
+    for what, number, size in steps:
+        if what == "submit":
+            name = str(len(expected))
+            engine.submit(request(name, f"<{number}>" + "z" * size, sampling=Sampling(temperature=0)))
+            expected[name] = f"reply number {number} " * number
+        elif what == "cancel":
+            events += engine.cancel(str(number))
+            cancelled.add(str(number))
+        else:
+            for _ in range(number):
+                events += engine.step()
+                check(engine)
+    events += run(engine)
+    found, finished = texts(events), ends(events)
+    assert finished.keys() == expected.keys()
+    for name, text in expected.items():
+        if finished[name].reason == "stop":
+            assert found[name] == text
+        else:
+            assert text.startswith(found[name])
+            assert finished[name].reason == "context" or name in cancelled

@@ -1,0 +1,248 @@
+"""The front end's side with real workers: they stream, die, go idle and end with their parent."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Callable
+
+import psutil
+import pytest
+
+from edgechat.engine.process import EngineProcess, EngineState
+from edgechat.engine.types import ChatRequest, Delta, Finished, Message
+from edgechat.errors import EngineCrashed, LoadFailed, PromptTooLong, RequestRefused
+from edgechat.planner.plan import LoadPlan
+from tests.engine.conftest import MakePlan
+
+LONG = "a reply that takes its time " * 20
+RULES = [
+    {"when": "slow", "reply": LONG},
+    {"when": "die", "reply": "I was about to say", "crash_after": 9},
+]
+
+
+def request(text: str, name: str = "r") -> ChatRequest:
+    return ChatRequest(id=name, messages=(Message("user", text),))
+
+
+async def said(engine: EngineProcess, text: str, name: str = "r") -> str:
+    return "".join([e.text async for e in engine.stream(request(text, name)) if isinstance(e, Delta)])
+
+
+def workers() -> list[psutil.Process]:
+    return [child for child in psutil.Process().children() if "engine" in child.cmdline()]
+
+
+async def gone(process: psutil.Process, within: float = 2.0) -> bool:
+    deadline = time.monotonic() + within
+    while process.is_running() and process.status() != psutil.STATUS_ZOMBIE:
+        if time.monotonic() > deadline:
+            return False
+        await asyncio.sleep(0.02)
+    return True
+
+
+@pytest.fixture
+async def start(scripted: MakePlan) -> AsyncIterator[Callable[..., EngineProcess]]:
+    made: list[EngineProcess] = []
+
+    def make(idle_seconds: float = 600.0, **script: object) -> EngineProcess:
+        plan = scripted(**{"reply": "Hello!", "rules": RULES, "token_ms": 2} | script)
+        made.append(EngineProcess(plan, idle_seconds=idle_seconds))
+        return made[-1]
+
+    yield make
+    for engine in made:
+        await engine.close()
+
+
+async def test_the_first_request_loads_the_model(start: Callable[..., EngineProcess]) -> None:
+    engine = start(load_ms=100)
+    progress: list[float] = []
+    events = [event async for event in engine.stream(request("hi"), progress.append)]
+    assert "".join(event.text for event in events if isinstance(event, Delta)) == "Hello!"
+    assert isinstance(events[-1], Finished)
+    assert progress == sorted(progress)
+    assert progress
+    assert engine.model is not None
+    assert engine.model.load_ms >= 100
+
+
+async def test_streams_run_side_by_side(start: Callable[..., EngineProcess]) -> None:
+    engine = start()
+    answers = await asyncio.gather(*(said(engine, "slow" if n % 2 else "hi", str(n)) for n in range(8)))
+    assert answers == ["Hello!", LONG] * 4
+    assert len(workers()) == 1
+
+
+async def test_a_killed_worker_costs_no_word_and_the_next_message_works(
+    start: Callable[..., EngineProcess],
+) -> None:
+    engine = start()
+    text = ""
+    with pytest.raises(EngineCrashed, match="SIGKILL") as crash:
+        async for event in engine.stream(request("slow")):
+            if isinstance(event, Delta):
+                text += event.text
+                if len(text) == 50:
+                    workers()[0].kill()
+    assert LONG.startswith(text)
+    assert len(text) >= 50
+    assert "engine-" in (crash.value.hint or "")
+    assert engine.state is EngineState.STOPPED
+    assert await said(engine, "hi") == "Hello!"
+
+
+async def test_a_request_that_kills_twice_is_not_tried_again(start: Callable[..., EngineProcess]) -> None:
+    engine = start()
+    for _ in range(2):
+        with pytest.raises(EngineCrashed):
+            await said(engine, "die")
+    with pytest.raises(RequestRefused, match="crashed the engine 2 times"):
+        await said(engine, "die", "another id")
+    assert await said(engine, "hi") == "Hello!"
+
+
+async def test_a_worker_killed_between_requests_is_replaced(start: Callable[..., EngineProcess]) -> None:
+    engine = start()
+    await said(engine, "hi")
+    workers()[0].kill()
+    await asyncio.sleep(0.2)
+    assert await said(engine, "hi") == "Hello!"
+
+
+async def test_a_worker_killed_while_it_loads_is_a_crash(start: Callable[..., EngineProcess]) -> None:
+    engine = start(load_ms=3000)
+    loading = asyncio.create_task(said(engine, "hi"))
+    while not workers():
+        await asyncio.sleep(0.02)
+    workers()[0].kill()
+    with pytest.raises(EngineCrashed, match="while it loaded"):
+        await loading
+
+
+async def test_what_the_load_says_arrives_as_an_error(start: Callable[..., EngineProcess]) -> None:
+    engine = start(load_error="no such weights")
+    with pytest.raises(LoadFailed, match="no such weights"):
+        await engine.start()
+    assert workers() == []
+
+
+async def test_what_a_request_says_arrives_as_an_error(start: Callable[..., EngineProcess]) -> None:
+    engine = start()
+    with pytest.raises(PromptTooLong, match="4096"):
+        await said(engine, "x" * 5000)
+    assert await said(engine, "hi") == "Hello!"
+
+
+async def test_cancel_ends_a_stream(start: Callable[..., EngineProcess]) -> None:
+    engine = start()
+    reason = None
+    async for event in engine.stream(request("slow")):
+        if isinstance(event, Delta) and event.tokens == 10:
+            await engine.cancel("r")
+        if isinstance(event, Finished):
+            reason = event.reason
+            assert event.usage.completion_tokens < len(LONG)
+    assert reason == "cancelled"
+
+
+async def test_leaving_a_stream_cancels_it(start: Callable[..., EngineProcess]) -> None:
+    engine = start(n_seq_max=1)
+    stream = engine.stream(request("slow"))
+    async for event in stream:
+        if isinstance(event, Delta):
+            break
+    await stream.aclose()
+    began = time.monotonic()
+    assert await said(engine, "hi", "next") == "Hello!"
+    assert time.monotonic() - began < 0.5 * len(LONG) * 0.002
+
+
+async def test_an_idle_worker_gives_its_memory_back(start: Callable[..., EngineProcess]) -> None:
+    engine = start(idle_seconds=0.2)
+    assert await said(engine, "hi") == "Hello!"
+    (worker,) = workers()
+    assert await gone(worker)
+    assert engine.state is EngineState.STOPPED
+    assert await said(engine, "hi") == "Hello!"
+
+
+async def test_a_busy_worker_is_not_idle(start: Callable[..., EngineProcess]) -> None:
+    engine = start(idle_seconds=0.1)
+    assert await said(engine, "slow") == LONG
+
+
+async def test_close_ends_the_worker(start: Callable[..., EngineProcess]) -> None:
+    engine = start()
+    await engine.start()
+    (worker,) = workers()
+    children = worker.children()
+    await engine.close()
+    assert await gone(worker)
+    assert all([await gone(child) for child in children])
+
+
+PARENT = """
+import asyncio, sys
+from edgechat.engine.process import EngineProcess
+from edgechat.engine.types import ChatRequest, Message
+from edgechat.planner.plan import LoadPlan
+
+async def main(path):
+    engine = EngineProcess(LoadPlan(model_path=path, model_name="m", backend="scripted", context=4096, threads=1))
+    await engine.start()
+    print("ready", flush=True)
+    async for _ in engine.stream(ChatRequest(id="r", messages=(Message("user", "slow"),))):
+        pass
+
+asyncio.run(main(sys.argv[1]))
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="POSIX signals")
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGHUP])
+async def test_a_dead_app_leaves_no_worker(scripted: MakePlan, how: signal.Signals) -> None:
+    plan = scripted(rules=RULES, token_ms=20)
+    app = subprocess.Popen([sys.executable, "-c", PARENT, plan.model_path], stdout=subprocess.PIPE)
+    assert app.stdout is not None
+    assert app.stdout.readline() == b"ready\n"
+    family = psutil.Process(app.pid).children(recursive=True)
+    assert len(family) == 2  # the worker, and the process that renders its template
+    os.kill(app.pid, how)
+    app.wait()
+    app.stdout.close()
+    assert all([await gone(one) for one in family])
+
+
+async def test_ctrl_c_in_the_terminal_does_not_reach_the_worker(start: Callable[..., EngineProcess]) -> None:
+    engine = start()
+    await engine.start()
+    (worker,) = workers()
+    assert os.getpgid(worker.pid) != os.getpgid(0)
+
+
+def test_the_front_end_loads_nothing_native() -> None:
+    code = "import edgechat.engine.process, sys; print(*{'llama_cpp', 'numpy', 'jinja2'} & set(sys.modules))"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, check=True).stdout == b"\n"
+
+
+def test_logs_do_not_pile_up(home: object) -> None:
+    from edgechat import paths
+    from edgechat.engine.process import _new_log
+
+    for _ in range(15):
+        _new_log().touch()
+    assert len(list(paths.log_dir().iterdir())) == 10
+
+
+def test_a_plan_survives_the_pipe(scripted: MakePlan) -> None:
+    import msgspec
+
+    plan = scripted()
+    assert msgspec.msgpack.decode(msgspec.msgpack.encode(plan), type=LoadPlan) == plan

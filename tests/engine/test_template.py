@@ -1,0 +1,113 @@
+"""Chat templates: rendered as transformers does, and bounded whatever they try."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+import psutil
+import pytest
+
+from edgechat.engine.template import CHATML, TIME_LIMIT, ChatTemplate
+from edgechat.engine.types import Message
+from edgechat.errors import SwitchUnknown, TemplateError
+
+HELLO = (Message("system", "Be brief."), Message("user", "Hello <b>&"))
+
+
+def render(source: str | None, messages: tuple[Message, ...] = HELLO, **options: object) -> str:
+    template = ChatTemplate(source, bos="<s>", eos="</s>")
+    try:
+        return template.render(messages, **options)
+    finally:
+        template.close()
+
+
+def test_chatml_where_the_model_brings_none() -> None:
+    assert render(None) == (
+        "<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\nHello <b>&<|im_end|>\n<|im_start|>assistant\n"
+    )
+
+
+def test_the_helpers_that_templates_expect() -> None:
+    source = (
+        "{{ bos_token }}{% for m in messages %}{% if loop.first %}{% continue %}{% endif %}"
+        "{{ m | tojson }}{{ m['content'] | trim }}{% endfor %}{{ strftime_now('%d %b %Y') }}{{ eos_token }}"
+    )
+    expected = '<s>{"role": "user", "content": "Hello <b>&"}Hello <b>&09 Oct 2026</s>'
+    assert render(source, date="2026-10-09") == expected
+
+
+def test_thinking_is_switched_where_there_is_a_switch() -> None:
+    source = "{{ enable_thinking is defined }} {{ enable_thinking }}"
+    assert render(source) == "False "
+    assert render(source, think=False) == "True False"
+    with pytest.raises(SwitchUnknown, match="no switch"):
+        render(CHATML, think=True)
+
+
+def test_thoughts_of_earlier_turns_are_there_for_who_wants_them() -> None:
+    messages = (Message("user", "a"), Message("assistant", "b", thinking="t"), Message("user", "c"))
+    assert render("{% for m in messages %}{{ m.reasoning_content }}|{% endfor %}", messages) == "|t||"
+
+
+@pytest.mark.parametrize(
+    ("source", "complaint"),
+    [
+        ("{{ raise_exception('roles must alternate') }}", "roles must alternate"),
+        ("{% for %}", "refused"),
+        ("{{ messages.nothing.at_all }}", "refused"),
+        ("{{ ''.__class__.__mro__ }}", "refused"),
+        ("{{ messages.append(1) }}", "refused"),
+    ],
+)
+def test_a_template_that_fails_says_why(source: str, complaint: str) -> None:
+    with pytest.raises(TemplateError, match=complaint):
+        render(source)
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "{{ 'a' * 300000000 }}",
+        "{{ 'a' | center(3000000000) }}",
+        "{% set ns = namespace(x='aaaaaaaa') %}{% for i in range(60) %}{% set ns.x = ns.x ~ ns.x %}{% endfor %}",
+        "{{ 10 ** (10 ** 10) }}",
+        "{% for i in range(99999) %}{% for j in range(99999) %}{% for k in range(99999) %}{% endfor %}{% endfor %}"
+        "{% endfor %}",
+        "{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}",
+        "{{ 'a' * 20000000 }}",
+    ],
+)
+def test_work_is_bounded_in_time_and_memory(source: str) -> None:
+    template = ChatTemplate(source)
+    began = time.monotonic()
+    try:
+        with pytest.raises(TemplateError):
+            template.render(HELLO)
+    finally:
+        template.close()
+    assert time.monotonic() - began < TIME_LIMIT + 5
+
+
+@pytest.fixture
+def template() -> Iterator[ChatTemplate]:
+    template = ChatTemplate(
+        "{{ 'a' * (messages | length) * 100000000 if messages[0].content == 'big' else 'ok' }}"
+    )
+    yield template
+    template.close()
+
+
+def test_after_an_overrun_the_next_rendering_works(template: ChatTemplate) -> None:
+    big = (Message("user", "big"),) * 9
+    assert template.render(HELLO) == "ok"
+    with pytest.raises(TemplateError):
+        template.render(big)
+    assert template.render(HELLO) == "ok"
+
+
+def test_the_process_is_gone_after_close() -> None:
+    before = set(psutil.Process().children())
+    render(None)
+    assert set(psutil.Process().children()) <= before
