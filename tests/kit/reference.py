@@ -16,7 +16,10 @@ import numpy.typing as npt
 
 Logits = npt.NDArray[np.float32]
 
-_quiet = api.llama_log_callback(lambda level, text, data: None)
+log: list[str] = []
+"""What llama.cpp said since the last load."""
+
+_listener = api.llama_log_callback(lambda level, text, data: log.append(text.decode(errors="replace")))
 
 
 class Reference:
@@ -26,7 +29,8 @@ class Reference:
     """
 
     def __init__(self, path: Path, *, n_ctx: int = 1024, n_seq_max: int = 4, **context: Any) -> None:
-        api.llama_log_set(_quiet, None)
+        api.llama_log_set(_listener, None)
+        log.clear()
         api.llama_backend_init()
         params = api.llama_model_default_params()
         params.n_gpu_layers = 0
