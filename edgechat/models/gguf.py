@@ -241,7 +241,22 @@ def _tensor(cursor: Cursor) -> GgufTensor:
     block, size = kind.block
     if not 0 < tensor.n_elements <= MAX_SIZE or (shape[0] if shape else 1) % block:
         raise damaged(cursor.name, f"the tensor {show(name)} cannot be {list(shape)} in {kind.name}")
+    if not _in_place(name, shape, kind):
+        raise ModelFileError(
+            f"{cursor.name} holds the tensor {show(name)} in {kind.name}, with which llama.cpp would crash.",
+            hint="Get another copy of this model.",
+        )
     return replace(tensor, n_bytes=tensor.n_elements // block * size)
+
+
+def _in_place(name: str, shape: tuple[int, ...], kind: GgmlType) -> bool:
+    """Say whether llama.cpp can compute with a tensor of this type here; its loader does not ask.
+
+    Norms, biases and scales meet activations one by one, which works in F32 only; whole numbers are indices.
+    """
+    if kind is GgmlType.I32:
+        return "tid2eid" in name
+    return kind is GgmlType.F32 or (len(shape) > 1 and not name.endswith("norm.weight"))
 
 
 def _type(number: int, tensor: str, name: str) -> GgmlType:

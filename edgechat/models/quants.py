@@ -9,7 +9,8 @@ class GgmlType(IntEnum):
     """Types of tensors that models on disk use.
 
     The others of ggml are left out on purpose: F64 passes llama.cpp's loader and crashes its first decode,
-    Q8_1 and Q8_K live only inside kernels, and the removed ones (Q4_2, Q4_0_4_4, ...) do not load.
+    Q8_1 and Q8_K live only inside kernels, no model uses integers other than I32, and the removed ones (Q4_2,
+    Q4_0_4_4, ...) do not load.
     """
 
     F32 = 0

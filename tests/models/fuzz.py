@@ -28,7 +28,7 @@ def sound() -> tuple[bytes, ...]:
     """Return small sound headers, with a few bytes of what follows."""
     written = gguf(
         [ARCHITECTURE, entry("llama.block_count", 2), entry("words", strings(["a", "bc"])), entry("f", 0.5)],
-        [tensor("a", (32, 2)), tensor("b", (256,), 12, 256)],
+        [tensor("a", (32, 2)), tensor("b", (256, 1), 12, 256)],
         data=512,
     )
     files = [tiny(kind).read_bytes() for kind in KINDS]

@@ -170,6 +170,25 @@ def test_types_that_no_model_uses(number: int) -> None:
     assert REFUSED[number] in message
 
 
+@pytest.mark.parametrize(
+    ("name", "shape", "kind"),
+    [
+        ("blk.0.ffn_norm.weight", (32,), 1),
+        ("blk.0.attn_q_norm.weight", (32, 2), 8),
+        ("blk.0.attn_q.bias", (32,), 30),
+        ("blk.0.attn_q.weight", (32, 32), 26),
+    ],
+)
+def test_types_that_crash_where_they_stand(name: str, shape: tuple[int, ...], kind: int) -> None:
+    """Each of them passes llama.cpp's loader and ends the process that computes with it."""
+    assert f"'{name}' in" in refusal(gguf(tensors=[tensor(name, shape, kind)], data=4096))
+
+
+def test_a_table_of_indices_is_taken() -> None:
+    name = "blk.0.ffn_gate_tid2eid.weight"
+    assert parse(gguf(tensors=[tensor(name, (8, 4), 26)], data=128)).tensors[0].name == name
+
+
 def test_f64_is_refused_before_it_can_crash_decode(tmp_path: Path) -> None:
     with pytest.raises(ModelFileError, match=r"'blk.0.ffn_norm.weight' in F64"):
         read_model(corrupt.f64_tensor(tmp_path / "x.gguf"))
