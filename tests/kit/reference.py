@@ -5,6 +5,7 @@ Nothing is reused between calls unless the test says so, and every return code i
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
@@ -73,7 +74,7 @@ class Reference:
     def piece(self, token: int, *, special: bool = False) -> bytes:
         """Return the bytes of a token."""
         room = bytearray(256)
-        buffer = (api.ctypes.c_char * len(room)).from_buffer(room)
+        buffer = (ctypes.c_char * len(room)).from_buffer(room)
         n = api.llama_token_to_piece(self.vocab, token, buffer, len(room), 0, special)
         return bytes(room[:n])
 
