@@ -1,7 +1,12 @@
 """A target and a draft that agree as often as wished, without training either.
 
 The draft is one random layer with peaked logits; the target is the same layer and then more, whose output
-projections are scaled by eps. At 0 both compute the same function, at the cost ratio of a real pair.
+projections are scaled by eps. At 0 both compute the same function, at the cost ratio of a real pair; how
+often they agree at another eps depends on the shape. Greedy agreement, measured:
+
+    eps                                      0      0.05   0.1    0.15   0.3    1
+    4 layers of 64, bytes                    1.00   0.95   0.87   0.75   0.64   0.14
+    24 layers of 1024, vocabulary of 32000   1.00   0.60   0.54   0.26   0.10
 """
 
 from __future__ import annotations

@@ -5,6 +5,7 @@ Nothing is reused between calls unless the test says so, and every return code i
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
@@ -16,7 +17,10 @@ import numpy.typing as npt
 
 Logits = npt.NDArray[np.float32]
 
-_quiet = api.llama_log_callback(lambda level, text, data: None)
+log: list[str] = []
+"""What llama.cpp said since the last load."""
+
+_listener = api.llama_log_callback(lambda level, text, data: log.append(text.decode(errors="replace")))
 
 
 class Reference:
@@ -26,7 +30,8 @@ class Reference:
     """
 
     def __init__(self, path: Path, *, n_ctx: int = 1024, n_seq_max: int = 4, **context: Any) -> None:
-        api.llama_log_set(_quiet, None)
+        api.llama_log_set(_listener, None)
+        log.clear()
         api.llama_backend_init()
         params = api.llama_model_default_params()
         params.n_gpu_layers = 0
@@ -69,7 +74,7 @@ class Reference:
     def piece(self, token: int, *, special: bool = False) -> bytes:
         """Return the bytes of a token."""
         room = bytearray(256)
-        buffer = (api.ctypes.c_char * len(room)).from_buffer(room)
+        buffer = (ctypes.c_char * len(room)).from_buffer(room)
         n = api.llama_token_to_piece(self.vocab, token, buffer, len(room), 0, special)
         return bytes(room[:n])
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import llama_cpp.llama_cpp as api
 import numpy as np
 import pytest
 
@@ -22,7 +23,7 @@ from tests.kit import (
     tiny,
 )
 from tests.kit.build import fingerprint, write
-from tests.kit.reference import Logits, Reference, api
+from tests.kit.reference import Logits, Reference
 
 TOKENS = [int(t) for t in np.random.default_rng(0).integers(32, 127, 1000)]
 EXACT = {"type_k": 0, "type_v": 0}

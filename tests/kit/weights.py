@@ -36,7 +36,8 @@ def n_bytes(shape: tuple[int, ...], kind: Type) -> int:
 def _scales(rng: np.random.Generator, n: int, scale: float) -> Bytes:
     """Return n fp16 scales around `scale`, uint8 [n, 2]; random signs keep the weights' mean at zero."""
     spread = rng.uniform(0.75, 1.25, n) * rng.choice(np.array([-1.0, 1.0]), n)
-    return (spread * scale).astype(np.float16).view(np.uint8).reshape(n, 2)
+    scales: Bytes = (spread * scale).astype(np.float16).view(np.uint8)
+    return scales.reshape(n, 2)
 
 
 def _q4_0(rng: np.random.Generator, n: int, std: float) -> Bytes:
