@@ -1,0 +1,201 @@
+"""What a GGUF file says about its model: metadata and the table of tensors, without the weights."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from edgechat.errors import ModelFileError
+from edgechat.models.quants import FILE_TYPES, GgmlType
+
+MAX_LAYERS = 512
+"""As in llama.cpp."""
+MAX_NUMBER = 2**31 - 1
+"""No count of a model's shape is larger."""
+
+Scalar = int | float | bool | str
+
+
+@dataclass(frozen=True, slots=True)
+class GgufArray:
+    """An array of the metadata; `values` is None where it has more than 1024, as vocabularies have."""
+
+    type: str
+    """Of the elements: 'string', 'uint32', 'float32', ..."""
+    count: int
+    values: tuple[Scalar, ...] | None
+
+
+Value = Scalar | GgufArray
+
+
+@dataclass(frozen=True, slots=True)
+class GgufTensor:
+    """One tensor of the table."""
+
+    name: str
+    shape: tuple[int, ...]
+    """In ggml's order: the contiguous dimension first."""
+    type: GgmlType
+    offset: int
+    """Bytes from the start of its own file's data."""
+    n_bytes: int
+
+    @property
+    def n_elements(self) -> int:
+        """Number of weights."""
+        n = 1
+        for size in self.shape:
+            n *= size
+        return n
+
+
+@dataclass(frozen=True, slots=True)
+class GgufHeader:
+    """The header of a model. Properties raise ModelFileError where the file lacks or garbles what they need.
+
+    Sizes are bytes; lengths and counts are tokens, layers, heads or channels.
+    """
+
+    path: str
+    """What messages call the file."""
+    version: int
+    metadata: dict[str, Value]
+    tensors: tuple[GgufTensor, ...]
+    data_offset: int
+    alignment: int
+    file_size: int
+
+    @property
+    def architecture(self) -> str:
+        """Name of the architecture as llama.cpp knows it: 'llama', 'qwen3', ..."""
+        found = self.text("general.architecture")
+        if not found:
+            raise self._lacks("general.architecture")
+        return found
+
+    @property
+    def name(self) -> str | None:
+        """The model's own name."""
+        return self.text("general.name")
+
+    @property
+    def licence(self) -> str | None:
+        """The licence that the file states, usually an SPDX name in lower case."""
+        return self.text("general.license")
+
+    @property
+    def chat_template(self) -> str | None:
+        """The Jinja source of the chat template; None for a model that was not made for chat."""
+        return self.text("tokenizer.chat_template")
+
+    @property
+    def quant(self) -> str | None:
+        """The mixture the file was quantized to ('Q4_K_M'), as it says itself."""
+        found = self.metadata.get("general.file_type")
+        return FILE_TYPES.get(found) if isinstance(found, int) else None
+
+    @property
+    def n_params(self) -> int:
+        """Number of weights of all tensors."""
+        return sum(tensor.n_elements for tensor in self.tensors)
+
+    @property
+    def weights_bytes(self) -> int:
+        """Bytes of all tensors."""
+        return sum(tensor.n_bytes for tensor in self.tensors)
+
+    @property
+    def n_layers(self) -> int:
+        """Number of blocks, those that only predict further tokens (MTP) among them."""
+        n = self.number("block_count")
+        if not 0 < n <= MAX_LAYERS:
+            raise ModelFileError(f"{self.path} says it has {n} layers; up to {MAX_LAYERS} make sense.")
+        return n
+
+    @property
+    def context_length(self) -> int:
+        """Tokens the model was trained to look back on."""
+        return self.number("context_length")
+
+    @property
+    def embedding_length(self) -> int:
+        """Channels of the residual stream."""
+        return self.number("embedding_length")
+
+    @property
+    def vocab_size(self) -> int:
+        """Number of tokens."""
+        tokens = self.metadata.get("tokenizer.ggml.tokens")
+        return tokens.count if isinstance(tokens, GgufArray) else self.number("vocab_size")
+
+    @property
+    def heads(self) -> tuple[int, ...]:
+        """Attention heads of each layer."""
+        return self.per_layer("attention.head_count")
+
+    @property
+    def kv_heads(self) -> tuple[int, ...]:
+        """Key and value heads of each layer; 0 where a layer has no attention."""
+        return self.per_layer("attention.head_count_kv", self.heads)
+
+    @property
+    def key_length(self) -> int:
+        """Channels of a head's key."""
+        return self.number("attention.key_length", self._head_length)
+
+    @property
+    def value_length(self) -> int:
+        """Channels of a head's value."""
+        return self.number("attention.value_length", self._head_length)
+
+    @property
+    def sliding_window(self) -> int:
+        """Tokens that a windowed layer sees; 0 where there is no window."""
+        return self.number("attention.sliding_window", 0)
+
+    @property
+    def _head_length(self) -> int:
+        return self.embedding_length // max(1, *self.heads)
+
+    def text(self, key: str) -> str | None:
+        """Return a string of the metadata by its full name, or None where it is missing or no string."""
+        found = self.metadata.get(key)
+        return found if isinstance(found, str) else None
+
+    def shape_value(self, key: str) -> Value | None:
+        """Return what the metadata says under the architecture's prefix, or None."""
+        return self.metadata.get(f"{self.architecture}.{key}")
+
+    def number(self, key: str, default: int | None = None) -> int:
+        """Return a count under the architecture's prefix; it must be there unless a default is given."""
+        found = self.shape_value(key)
+        if found is None and default is not None:
+            return default
+        if found is None:
+            raise self._lacks(f"{self.architecture}.{key}")
+        return self._checked(key, found)
+
+    def per_layer(self, key: str, default: tuple[int, ...] | None = None) -> tuple[int, ...]:
+        """Return a count for each layer, whether the file gives one for all or a list."""
+        found = self.shape_value(key)
+        if found is None and default is not None:
+            return default
+        if not isinstance(found, GgufArray):
+            return (self.number(key),) * self.n_layers
+        if found.values is None or len(found.values) < self.n_layers:
+            raise ModelFileError(f"{self.path} lists {found.count} {key!r} for {self.n_layers} layers.")
+        return tuple(self._checked(key, value) for value in found.values[: self.n_layers])
+
+    def _checked(self, key: str, value: Any) -> int:
+        if not isinstance(value, int) or not 0 <= value <= MAX_NUMBER:
+            raise ModelFileError(
+                f"{self.path} gives no sensible number for {key!r}.", hint="Try another copy of this model."
+            )
+        return int(value)
+
+    def _lacks(self, key: str) -> ModelFileError:
+        return ModelFileError(
+            f"{self.path} does not say what model it holds: {key!r} is missing.",
+            hint="It may be a part of a model only; chat needs the file with the language model.",
+        )

@@ -1,0 +1,144 @@
+"""The types of weights: their numbers in a GGUF file, the sizes of their blocks, the names people use."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+
+class GgmlType(IntEnum):
+    """Types of tensors that models on disk use.
+
+    The others of ggml are left out on purpose: F64 passes llama.cpp's loader and crashes its first decode,
+    Q8_1 and Q8_K live only inside kernels, and the removed ones (Q4_2, Q4_0_4_4, ...) do not load.
+    """
+
+    F32 = 0
+    F16 = 1
+    Q4_0 = 2
+    Q4_1 = 3
+    Q5_0 = 6
+    Q5_1 = 7
+    Q8_0 = 8
+    Q2_K = 10
+    Q3_K = 11
+    Q4_K = 12
+    Q5_K = 13
+    Q6_K = 14
+    IQ2_XXS = 16
+    IQ2_XS = 17
+    IQ3_XXS = 18
+    IQ1_S = 19
+    IQ4_NL = 20
+    IQ3_S = 21
+    IQ2_S = 22
+    IQ4_XS = 23
+    I32 = 26
+    IQ1_M = 29
+    BF16 = 30
+    TQ1_0 = 34
+    TQ2_0 = 35
+    MXFP4 = 39
+    NVFP4 = 40
+    Q1_0 = 41
+    Q2_0 = 42
+
+    @property
+    def block(self) -> tuple[int, int]:
+        """Weights in a block, and the bytes it takes."""
+        return _BLOCKS[self]
+
+    def row_bytes(self, n: int) -> int:
+        """Return the bytes of n weights; n is a multiple of the block."""
+        weights, size = _BLOCKS[self]
+        return n // weights * size
+
+
+_BLOCKS: dict[GgmlType, tuple[int, int]] = {
+    GgmlType.F32: (1, 4),
+    GgmlType.F16: (1, 2),
+    GgmlType.Q4_0: (32, 18),
+    GgmlType.Q4_1: (32, 20),
+    GgmlType.Q5_0: (32, 22),
+    GgmlType.Q5_1: (32, 24),
+    GgmlType.Q8_0: (32, 34),
+    GgmlType.Q2_K: (256, 84),
+    GgmlType.Q3_K: (256, 110),
+    GgmlType.Q4_K: (256, 144),
+    GgmlType.Q5_K: (256, 176),
+    GgmlType.Q6_K: (256, 210),
+    GgmlType.IQ2_XXS: (256, 66),
+    GgmlType.IQ2_XS: (256, 74),
+    GgmlType.IQ3_XXS: (256, 98),
+    GgmlType.IQ1_S: (256, 50),
+    GgmlType.IQ4_NL: (32, 18),
+    GgmlType.IQ3_S: (256, 110),
+    GgmlType.IQ2_S: (256, 82),
+    GgmlType.IQ4_XS: (256, 136),
+    GgmlType.I32: (1, 4),
+    GgmlType.IQ1_M: (256, 56),
+    GgmlType.BF16: (1, 2),
+    GgmlType.TQ1_0: (256, 54),
+    GgmlType.TQ2_0: (256, 66),
+    GgmlType.MXFP4: (32, 17),
+    GgmlType.NVFP4: (64, 36),
+    GgmlType.Q1_0: (128, 18),
+    GgmlType.Q2_0: (64, 18),
+}
+
+REFUSED = {
+    4: "Q4_2",
+    5: "Q4_3",
+    9: "Q8_1",
+    15: "Q8_K",
+    24: "I8",
+    25: "I16",
+    27: "I64",
+    28: "F64",
+    31: "Q4_0_4_4",
+    32: "Q4_0_4_8",
+    33: "Q4_0_8_8",
+    36: "IQ4_NL_4_4",
+    37: "IQ4_NL_4_8",
+    38: "IQ4_NL_8_8",
+}
+"""Types that ggml knows or knew and no model on disk may have."""
+
+FILE_TYPES = {
+    0: "F32",
+    1: "F16",
+    2: "Q4_0",
+    3: "Q4_1",
+    7: "Q8_0",
+    8: "Q5_0",
+    9: "Q5_1",
+    10: "Q2_K",
+    11: "Q3_K_S",
+    12: "Q3_K_M",
+    13: "Q3_K_L",
+    14: "Q4_K_S",
+    15: "Q4_K_M",
+    16: "Q5_K_S",
+    17: "Q5_K_M",
+    18: "Q6_K",
+    19: "IQ2_XXS",
+    20: "IQ2_XS",
+    21: "Q2_K_S",
+    22: "IQ3_XS",
+    23: "IQ3_XXS",
+    24: "IQ1_S",
+    25: "IQ4_NL",
+    26: "IQ3_S",
+    27: "IQ3_M",
+    28: "IQ2_S",
+    29: "IQ2_M",
+    30: "IQ4_XS",
+    31: "IQ1_M",
+    32: "BF16",
+    36: "TQ1_0",
+    37: "TQ2_0",
+    38: "MXFP4",
+    39: "NVFP4",
+    40: "Q1_0",
+    41: "Q2_0",
+}
+"""Names of `general.file_type`: the mixture a file was quantized to."""

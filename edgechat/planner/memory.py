@@ -1,0 +1,152 @@
+"""What a cache takes, by formula: to prune candidates before llama.cpp itself is asked.
+
+The formulas are llama.cpp's own (llama-kv-cache.cpp, -iswa.cpp, llama-memory-recurrent.cpp), exact for dense,
+grouped, windowed, latent (MLA), short-convolution and Mamba-like models with a unified cache. Where an
+architecture is not known to have windows, every layer is taken to see all: too much rather than too little.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from edgechat.models.header import GgufArray, GgufHeader
+from edgechat.models.quants import GgmlType
+from edgechat.planner.plan import CacheType
+
+CELLS = 256
+"""llama.cpp rounds the cells of a cache up to a multiple of this."""
+
+_TYPES: dict[CacheType, GgmlType] = {"f16": GgmlType.F16, "q8_0": GgmlType.Q8_0, "q4_0": GgmlType.Q4_0}
+
+_WINDOW_PERIODS = {
+    "gemma2": 2,
+    "gemma3": 6,
+    "gemma3n": 5,
+    "gpt-oss": 2,
+    "cohere2": 4,
+    "exaone4": 4,
+    "olmo2": 4,
+}
+"""Every so many layers one sees everything, the last of them, where the file itself does not say."""
+
+_RECURRENT_PERIODS = {"qwen35": 4, "qwen35moe": 4, "qwen3next": 4}
+_PARALLEL = {"falcon-h1"}
+"""Every layer has both attention and a recurrent state."""
+
+
+def cache_bytes(
+    header: GgufHeader,
+    n_ctx: int,
+    cache_type: CacheType,
+    *,
+    n_seq_max: int = 1,
+    n_ubatch: int = 512,
+    swa_full: bool = False,
+) -> int:
+    """Return the bytes of the keys and values of `n_ctx` tokens, shared by `n_seq_max` sequences.
+
+    Raises ModelFileError where the header lacks the shape of the model.
+    """
+    cells = _padded(n_ctx)
+    window = header.sliding_window
+    windowed_cells = cells if swa_full else min(cells, _padded(min(cells, window * n_seq_max + n_ubatch)))
+    return sum(
+        _cell_bytes(header, heads, windowed, cache_type) * (windowed_cells if windowed else cells)
+        for heads, windowed in _attention_layers(header)
+    )
+
+
+def cache_bytes_per_token(header: GgufHeader, cache_type: CacheType = "f16") -> int:
+    """Return what one more token of context takes beyond all windows."""
+    layers = _attention_layers(header)
+    return sum(_cell_bytes(header, heads, False, cache_type) for heads, windowed in layers if not windowed)
+
+
+def recurrent_bytes(header: GgufHeader, n_seq: int, n_rs_seq: int = 0) -> int:
+    """Return the bytes of the recurrent states (F32) of `n_seq` sequences with `n_rs_seq` snapshots each.
+
+    0 for models without such layers, and for the kinds the formulas do not know (RWKV, KDA).
+    """
+    layers = sum(_recurrent_layers(header))
+    return layers * _state_size(header) * 4 * n_seq * (1 + n_rs_seq)
+
+
+def _padded(n: int) -> int:
+    return (n + CELLS - 1) // CELLS * CELLS
+
+
+def _state_size(header: GgufHeader) -> int:
+    """Return the numbers in one layer's state: of its convolution, and of its recurrence."""
+    kernel = header.number("shortconv.l_cache", 0)
+    if kernel:
+        return header.embedding_length * (kernel - 1)
+    inner, state = header.number("ssm.inner_size", 0), header.number("ssm.state_size", 0)
+    groups = header.number("ssm.group_count", 0)
+    width = max(0, header.number("ssm.conv_kernel", 0) - 1)
+    return width * (inner + 2 * groups * state) + state * inner
+
+
+def _recurrent_layers(header: GgufHeader) -> list[bool]:
+    """Return which layers keep a recurrent state."""
+    n = _n_layers(header)
+    if header.shape_value("shortconv.l_cache") is None and header.shape_value("ssm.inner_size") is None:
+        return [False] * n
+    if header.architecture in _PARALLEL:
+        return [True] * n
+    listed = header.shape_value("attention.recurrent_layers")
+    if isinstance(listed, GgufArray) and listed.values and len(listed.values) >= n:
+        return [bool(value) for value in listed.values[:n]]
+    if header.architecture in _RECURRENT_PERIODS:
+        period = header.number("full_attention_interval", _RECURRENT_PERIODS[header.architecture])
+        return [(layer + 1) % max(1, period) != 0 for layer in range(n)]
+    # What is left marks them by giving them no key heads; feed-forward layers of Nemotron-H have none either.
+    widths = header.per_layer("feed_forward_length", (0,) * header.n_layers)
+    alone = any(width == 0 for width in widths)
+    return [
+        heads == 0 and not (alone and width)
+        for heads, width in zip(header.kv_heads[:n], widths, strict=False)
+    ]
+
+
+def _n_layers(header: GgufHeader) -> int:
+    """Return the layers an ordinary context runs: without those that only predict further tokens."""
+    return max(0, header.n_layers - header.number("nextn_predict_layers", 0))
+
+
+def _attention_layers(header: GgufHeader) -> Iterator[tuple[int, bool]]:
+    """Yield, for each layer that keeps keys and values, its key heads and whether it has a window."""
+    n = _n_layers(header)
+    parallel = header.architecture in _PARALLEL
+    recurrent = _recurrent_layers(header)
+    keeping = n - header.number("attention.shared_kv_layers", 0)
+    if header.architecture == "gemma3n":
+        keeping = min(keeping, 20)
+    windows = _windows(header, n)
+    kv_heads = header.kv_heads
+    for layer in range(max(0, keeping)):
+        if kv_heads[layer] and (parallel or not recurrent[layer]):
+            yield kv_heads[layer], windows[layer]
+
+
+def _windows(header: GgufHeader, n: int) -> list[bool]:
+    """Return which layers have a window."""
+    if not header.sliding_window:
+        return [False] * n
+    listed = header.shape_value("attention.sliding_window_pattern")
+    if isinstance(listed, GgufArray) and listed.values and len(listed.values) >= n:
+        return [bool(value) for value in listed.values[:n]]
+    period = _WINDOW_PERIODS.get(header.architecture, 1)
+    if listed is not None:
+        period = header.number("attention.sliding_window_pattern")
+    return [period > 0 and layer % period < period - 1 for layer in range(n)]
+
+
+def _cell_bytes(header: GgufHeader, heads: int, windowed: bool, cache_type: CacheType) -> int:
+    """Return the bytes of one token in one layer: a row of keys, and one of values unless they are latent."""
+    kind = _TYPES[cache_type]
+    keys, values = header.key_length, header.value_length
+    if windowed:
+        keys = header.number("attention.key_length_swa", keys)
+        values = header.number("attention.value_length_swa", values)
+    latent = header.number("attention.key_length_mla", 0) and header.number("attention.value_length_mla", 0)
+    return kind.row_bytes(keys * heads) + (0 if latent else kind.row_bytes(values * heads))

@@ -1,0 +1,50 @@
+"""Small real models with random weights, for tests and benchmarks: made in milliseconds, kept in `.models/`.
+
+    path = tiny("hybrid")                                   the least model of a kind
+    path = build(Spec(shape=TINYLLAMA, weights="Q4_0", n_vocab=32000))
+    target, draft = pair(eps=0.05)                          agree about half the time
+
+Needs `gguf` and `numpy`, nothing else.
+"""
+
+from tests.kit.build import MODELS_DIR, Q4_K_M, Spec, build, tiny
+from tests.kit.pairs import PAIR, pair
+from tests.kit.shapes import (
+    DENSE,
+    DRAFT_68M,
+    HYBRID,
+    KINDS,
+    LLAMA_1B,
+    MOE,
+    QWEN3,
+    TINYLLAMA,
+    WINDOWED,
+    Shape,
+)
+from tests.kit.tokenizers import CHATML, END, N_BYTES_VOCAB, NOT_PRINTABLE, START, TEXT_END
+
+__all__ = [
+    "CHATML",
+    "DENSE",
+    "DRAFT_68M",
+    "END",
+    "HYBRID",
+    "KINDS",
+    "LLAMA_1B",
+    "MODELS_DIR",
+    "MOE",
+    "NOT_PRINTABLE",
+    "N_BYTES_VOCAB",
+    "PAIR",
+    "Q4_K_M",
+    "QWEN3",
+    "START",
+    "TEXT_END",
+    "TINYLLAMA",
+    "WINDOWED",
+    "Shape",
+    "Spec",
+    "build",
+    "pair",
+    "tiny",
+]

@@ -1,0 +1,174 @@
+"""Small real models with random weights: describe one with a `Spec`, `build` writes it once and keeps it."""
+
+from __future__ import annotations
+
+import fnmatch
+import hashlib
+import math
+import os
+import tempfile
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import gguf
+import numpy as np
+from gguf import GGMLQuantizationType as Type
+from gguf import GGUFValueType as Value
+
+from tests.kit import weights
+from tests.kit.shapes import DENSE, KINDS, Shape, Tensor, metadata, tensors
+from tests.kit.tokenizers import (
+    CHATML,
+    N_BYTES_VOCAB,
+    KeyValue,
+    byte_tokenizer,
+    copied_tokenizer,
+    n_tokens,
+)
+
+MODELS_DIR = Path(__file__).parents[2] / ".models"
+FORMAT = 1
+"""Part of every cached file's name: raise it when the same Spec would give other bytes."""
+
+FILE_TYPES = {Type.F32: 0, Type.F16: 1, Type.Q4_0: 2, Type.Q8_0: 7, Type.Q4_K: 15, Type.Q6_K: 18}
+
+Q4_K_M: Mapping[str, str] = {
+    "output.weight": "Q6_K",
+    "blk.*.attn_v.weight": "Q6_K",
+    "blk.*.ffn_down*.weight": "Q6_K",
+}
+"""For `Spec.types` beside weights="Q4_K": near the real mixture, in which half of these are Q6_K."""
+
+
+@dataclass(frozen=True, slots=True)
+class Spec:
+    """Everything that decides the bytes of a model."""
+
+    shape: Shape = DENSE
+    weights: str = "F32"
+    """F32, F16, Q8_0, Q4_0, Q4_K or Q6_K."""
+    types: Mapping[str, str] = field(default_factory=dict)
+    """Name pattern -> another type for these tensors; norms too, where the pattern names them."""
+    seed: int = 1
+    n_vocab: int = N_BYTES_VOCAB
+    """Of the byte tokenizer: padded up to this many tokens."""
+    tokenizer: Path | None = None
+    """A GGUF whose tokenizer is copied instead."""
+    chat_template: str | None = CHATML
+    """None keeps what a copied tokenizer brings."""
+    logit_scale: float = 4.0
+    """Standard deviation of the logits: higher is more peaked."""
+    mute: tuple[int, ...] = ()
+    """Ids whose logit is always 0, so that greedy decoding (nearly) never gives them."""
+    damped: Mapping[int, float] = field(default_factory=dict)
+    """Layer -> factor of what it adds to the residual stream."""
+    name: str = "kit"
+    overrides: Mapping[str, Any] = field(default_factory=dict)
+    """Metadata put on top; None takes a key out. Numbers become UINT32 and FLOAT32."""
+
+
+def tiny(kind: str = "dense", *, folder: Path = MODELS_DIR, **changes: Any) -> Path:
+    """Return the path of a tiny model: dense, qwen3, windowed, hybrid or moe; `changes` go to its Spec."""
+    return build(Spec(shape=KINDS[kind], name=f"tiny-{kind}", **changes), folder=folder)
+
+
+def build(spec: Spec, *, folder: Path = MODELS_DIR) -> Path:
+    """Return the path of the model that `spec` describes, writing it if this is the first time.
+
+    Safe beside other processes that build the same: the file appears whole or not at all.
+    """
+    path = folder / f"{spec.name}-{spec.weights}-{fingerprint(spec)}.gguf"
+    if not path.exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        handle, part = tempfile.mkstemp(dir=folder, prefix=".part-", suffix=".gguf")
+        os.close(handle)
+        try:
+            write(spec, Path(part))
+            os.replace(part, path)
+        finally:
+            Path(part).unlink(missing_ok=True)
+    return path
+
+
+def fingerprint(spec: Spec) -> str:
+    """Return a short hash of everything that decides the model's bytes."""
+    frozen = replace(spec, types=sorted(spec.types.items()), damped=sorted(spec.damped.items()))  # type: ignore[arg-type]
+    digest = hashlib.sha256(f"{FORMAT} {replace(frozen, tokenizer=None)!r}".encode())
+    if spec.tokenizer:
+        digest.update(spec.tokenizer.read_bytes())
+    return digest.hexdigest()[:12]
+
+
+def write(spec: Spec, path: Path, *, split_max_tensors: int = 0) -> None:
+    """Write the model to `path`, one tensor at a time.
+
+    split_max_tensors: spread it over files of so many tensors, `<stem>-00001-of-0000N.gguf`.
+    """
+    tokenizer = copied_tokenizer(spec.tokenizer) if spec.tokenizer else byte_tokenizer(spec.n_vocab)
+    damped = dict(spec.damped)
+    table = list(tensors(spec.shape, n_tokens(tokenizer), logit_scale=spec.logit_scale, damped=damped))
+    architecture = spec.overrides.get("general.architecture", spec.shape.arch)
+    writer = gguf.GGUFWriter(path, architecture, split_max_tensors=split_max_tensors)
+    for key, value, kind, sub in _key_values(spec, tokenizer):
+        writer.add_key_value(key, value, kind, sub)
+    for tensor in table:
+        kind_ = type_of(spec, tensor)
+        size = weights.n_bytes(tensor.shape, kind_)
+        writer.add_tensor_info(tensor.name, tensor.shape[::-1], np.dtype(np.float32), size, raw_dtype=kind_)
+    try:
+        writer.write_header_to_file()
+        writer.write_kv_data_to_file()
+        writer.write_ti_data_to_file()
+        for tensor in table:
+            writer.write_tensor_data(_data(spec, tensor))
+    finally:
+        writer.close()
+
+
+def type_of(spec: Spec, tensor: Tensor) -> Type:
+    """Return the type in which a tensor is written."""
+    for pattern, kind in spec.types.items():
+        if fnmatch.fnmatch(tensor.name, pattern):
+            return Type[kind]
+    return Type.F32 if tensor.plain or tensor.gain is None else Type[spec.weights]
+
+
+def _data(spec: Spec, tensor: Tensor) -> weights.Bytes:
+    kind = type_of(spec, tensor)
+    if tensor.gain is None:
+        return weights.ones(tensor.shape, kind)
+    std = tensor.gain / math.sqrt(tensor.shape[0])
+    data = weights.matrix(spec.seed, tensor.name, tensor.shape, kind, std)
+    if tensor.name == "output.weight" and spec.mute:
+        data[list(spec.mute)] = 0
+    return data
+
+
+def _key_values(spec: Spec, tokenizer: list[KeyValue]) -> Iterator[KeyValue]:
+    found: dict[str, KeyValue] = {}
+    plain: dict[str, Any] = {"general.name": spec.name, "general.file_type": FILE_TYPES[Type[spec.weights]]}
+    plain |= {f"{spec.shape.arch}.{key}": value for key, value in metadata(spec.shape).items()}
+    plain[f"{spec.shape.arch}.vocab_size"] = n_tokens(tokenizer)
+    for key, value in plain.items():
+        found[key] = _typed(key, value)
+    found |= {entry[0]: entry for entry in tokenizer}
+    if spec.chat_template is not None:
+        found["tokenizer.chat_template"] = _typed("tokenizer.chat_template", spec.chat_template)
+    for key, value in spec.overrides.items():
+        if value is None:
+            found.pop(key, None)
+        elif key != "general.architecture":  # which the writer puts first
+            found[key] = _typed(key, value)
+    yield from found.values()
+
+
+def _typed(key: str, value: Any) -> KeyValue:
+    if isinstance(value, list):
+        return key, value, Value.ARRAY, _typed(key, value[0])[2]
+    kinds = {bool: Value.BOOL, int: Value.UINT32, float: Value.FLOAT32, str: Value.STRING}
+    kind = kinds[type(value)]
+    if kind is Value.UINT32 and value < 0:
+        kind = Value.INT32
+    return key, value, kind, None

@@ -1,0 +1,162 @@
+"""Shapes of the models that the kit makes: which tensors an architecture has, and its metadata.
+
+One frozen `Shape` describes them all; `tensors()` and `metadata()` read it as llama.cpp would.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """The numbers of an architecture. Counts of layers, heads, channels and tokens."""
+
+    arch: str = "llama"
+    n_layers: int = 2
+    n_embd: int = 64
+    n_ff: int = 128
+    n_heads: int = 4
+    n_kv_heads: int = 2
+    head_dim: int = 0
+    """0 means n_embd // n_heads."""
+    context_length: int = 4096
+    rope_base: float = 10000.0
+    window: int = 0
+    """Tokens that a windowed layer sees; gemma3 only."""
+    n_experts: int = 0
+    n_experts_used: int = 0
+    conv_layers: tuple[int, ...] = ()
+    """Layers that are recurrent (a short convolution) instead of attention; lfm2 only."""
+    conv_kernel: int = 3
+
+    @property
+    def head(self) -> int:
+        """Channels of one attention head."""
+        return self.head_dim or self.n_embd // self.n_heads
+
+    def sized(self, **changes: Any) -> Shape:
+        """Return this shape with some numbers changed."""
+        return replace(self, **changes)
+
+
+class Tensor(NamedTuple):
+    """One tensor to be made: `gain` is the standard deviation times sqrt(fan-in); None means all ones."""
+
+    name: str
+    shape: tuple[int, ...]
+    """In ggml's order: the contiguous dimension (the fan-in) first."""
+    gain: float | None
+    plain: bool = False
+    """Kept in F32 whatever the type of the weights, as llama.cpp wants it."""
+
+
+DENSE = Shape()
+QWEN3 = Shape(arch="qwen3", head_dim=32)
+WINDOWED = Shape(arch="gemma3", n_layers=6, head_dim=32, window=128)
+"""Five windowed layers, then a full one: the pattern of Gemma 3."""
+HYBRID = Shape(arch="lfm2", n_layers=4, conv_layers=(0, 1, 3))
+MOE = Shape(arch="qwen3moe", head_dim=32, n_ff=64, n_experts=8, n_experts_used=2)
+
+KINDS: dict[str, Shape] = {
+    "dense": DENSE,
+    "qwen3": QWEN3,
+    "windowed": WINDOWED,
+    "hybrid": HYBRID,
+    "moe": MOE,
+}
+
+TINYLLAMA = Shape(n_layers=22, n_embd=2048, n_ff=5632, n_heads=32, n_kv_heads=4, context_length=2048)
+"""TinyLlama 1.1B, with a vocabulary of 32000."""
+DRAFT_68M = Shape(n_layers=2, n_embd=768, n_ff=3072, n_heads=12, n_kv_heads=12, context_length=2048)
+"""A draft for it: 68M with a vocabulary of 32000."""
+LLAMA_1B = Shape(
+    n_layers=16, n_embd=2048, n_ff=8192, n_heads=32, n_kv_heads=8, context_length=131072, rope_base=500000.0
+)
+"""Llama 3.2 1B, with a vocabulary of 128256."""
+
+
+def _attention(shape: Shape, p: str, gain: float) -> Iterator[Tensor]:
+    q, kv = shape.n_heads * shape.head, shape.n_kv_heads * shape.head
+    yield Tensor(p + "attn_q.weight", (shape.n_embd, q), 1.0)
+    yield Tensor(p + "attn_k.weight", (shape.n_embd, kv), 1.0)
+    yield Tensor(p + "attn_v.weight", (shape.n_embd, kv), 1.0)
+    yield Tensor(p + "attn_output.weight", (q, shape.n_embd), gain)
+    if shape.arch != "llama":
+        yield Tensor(p + "attn_q_norm.weight", (shape.head,), None)
+        yield Tensor(p + "attn_k_norm.weight", (shape.head,), None)
+    if shape.arch == "gemma3":
+        yield Tensor(p + "post_attention_norm.weight", (shape.n_embd,), None)
+
+
+def _short_convolution(shape: Shape, p: str, gain: float) -> Iterator[Tensor]:
+    yield Tensor(p + "shortconv.conv.weight", (shape.conv_kernel, shape.n_embd), 1.0, plain=True)
+    yield Tensor(p + "shortconv.in_proj.weight", (shape.n_embd, 3 * shape.n_embd), 1.0)
+    yield Tensor(p + "shortconv.out_proj.weight", (shape.n_embd, shape.n_embd), gain)
+
+
+def _feed_forward(shape: Shape, p: str, gain: float) -> Iterator[Tensor]:
+    e, f, x = shape.n_embd, shape.n_ff, shape.n_experts
+    if x:
+        yield Tensor(p + "ffn_gate_inp.weight", (e, x), 1.0, plain=True)
+        yield Tensor(p + "ffn_gate_exps.weight", (e, f, x), 1.0)
+        yield Tensor(p + "ffn_up_exps.weight", (e, f, x), 1.0)
+        yield Tensor(p + "ffn_down_exps.weight", (f, e, x), gain)
+        return
+    yield Tensor(p + "ffn_gate.weight", (e, f), 1.0)
+    yield Tensor(p + "ffn_up.weight", (e, f), 1.0)
+    yield Tensor(p + "ffn_down.weight", (f, e), gain)
+    if shape.arch == "gemma3":
+        yield Tensor(p + "post_ffw_norm.weight", (e,), None)
+
+
+def tensors(shape: Shape, n_vocab: int, *, logit_scale: float, damped: dict[int, float]) -> Iterator[Tensor]:
+    """Yield every tensor of a model, in file order.
+
+    logit_scale: standard deviation of the logits. damped: layer -> factor of its two output projections;
+    at 0 a layer adds nothing.
+    """
+    # Gemma multiplies embeddings by sqrt(n_embd) itself; the others get a deviation of 1 from here.
+    embedding = 1.0 if shape.arch == "gemma3" else math.sqrt(shape.n_embd)
+    yield Tensor("token_embd.weight", (shape.n_embd, n_vocab), embedding)
+    norm = "token_embd_norm.weight" if shape.arch == "lfm2" else "output_norm.weight"
+    yield Tensor(norm, (shape.n_embd,), None)
+    yield Tensor("output.weight", (shape.n_embd, n_vocab), logit_scale)
+    for layer in range(shape.n_layers):
+        p, gain = f"blk.{layer}.", damped.get(layer, 1.0)
+        yield Tensor(p + "attn_norm.weight", (shape.n_embd,), None)
+        mixer = _short_convolution if layer in shape.conv_layers else _attention
+        yield from mixer(shape, p, gain)
+        yield Tensor(p + "ffn_norm.weight", (shape.n_embd,), None)
+        yield from _feed_forward(shape, p, gain)
+
+
+def metadata(shape: Shape) -> dict[str, Any]:
+    """Return the keys of the architecture, without its prefix."""
+    kv: dict[str, Any] = {
+        "block_count": shape.n_layers,
+        "context_length": shape.context_length,
+        "embedding_length": shape.n_embd,
+        "feed_forward_length": shape.n_ff,
+        "attention.head_count": shape.n_heads,
+        "attention.head_count_kv": shape.n_kv_heads,
+        "attention.key_length": shape.head,
+        "attention.value_length": shape.head,
+        "attention.layer_norm_rms_epsilon": 1e-5,
+        "rope.freq_base": shape.rope_base,
+        "rope.dimension_count": shape.head,
+    }
+    if shape.window:
+        kv["attention.sliding_window"] = shape.window
+    if shape.conv_layers:
+        layers = range(shape.n_layers)
+        kv["attention.head_count_kv"] = [0 if i in shape.conv_layers else shape.n_kv_heads for i in layers]
+        kv["shortconv.l_cache"] = shape.conv_kernel
+    if shape.n_experts:
+        kv["expert_count"] = shape.n_experts
+        kv["expert_used_count"] = shape.n_experts_used
+        kv["expert_feed_forward_length"] = shape.n_ff
+    return kv

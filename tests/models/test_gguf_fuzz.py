@@ -1,0 +1,38 @@
+"""Whatever the bytes are, the reader answers with a header or a ModelFileError, and soon."""
+
+from __future__ import annotations
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.models.fuzz import PIECES, hold, mutated, sound
+
+CAREFUL = settings(max_examples=300, deadline=1000)
+
+
+@CAREFUL
+@given(st.integers(0, 2**64))
+def test_mutated_headers(seed: int) -> None:
+    data, size = mutated(seed)
+    hold(data, size)
+
+
+@CAREFUL
+@given(st.binary(max_size=200), st.sampled_from([3, 2, 1, 0x03000000]), st.integers(0, 2**41))
+def test_bytes_after_a_sound_beginning(data: bytes, version: int, size: int) -> None:
+    whole = b"GGUF" + version.to_bytes(4, "little") + data
+    hold(whole, max(size, len(whole)))
+
+
+@CAREFUL
+@given(st.data())
+def test_one_number_overwritten(data: st.DataObject) -> None:
+    header = data.draw(st.sampled_from(sound()))
+    piece = data.draw(st.sampled_from(PIECES))
+    at = data.draw(st.integers(0, len(header) - len(piece)))
+    hold(header[:at] + piece + header[at + len(piece) :], len(header))
+
+
+def test_the_mutations_reach_every_outcome() -> None:
+    outcomes = {hold(*mutated(seed)) for seed in range(500)}
+    assert outcomes == {"read", "refused", "unfinished"}

@@ -1,0 +1,237 @@
+"""Every way in which a file can be wrong, and what the reader says to it."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from edgechat.errors import ModelFileError
+from edgechat.models import cursor
+from edgechat.models.gguf import parse_header, read_header, read_model
+from edgechat.models.header import GgufHeader
+from edgechat.models.quants import REFUSED
+from tests.kit import corrupt, tiny
+from tests.models.raw import ARCHITECTURE, entry, gguf, strings, tensor, text, u32, u64
+
+
+def parse(data: bytes, file_size: int | None = None) -> GgufHeader:
+    return parse_header(data, len(data) if file_size is None else file_size, "x.gguf")
+
+
+def refusal(data: bytes, file_size: int | None = None) -> str:
+    """Return what the reader says to a bad file; the hint must say something too."""
+    with pytest.raises(ModelFileError) as caught:
+        parse(data, file_size)
+    assert caught.value.hint
+    assert "x.gguf" in caught.value.message
+    return caught.value.message
+
+
+@pytest.mark.parametrize(
+    ("magic", "says"),
+    [
+        (b"GGUX", "begins with b'GGUX'"),
+        (b"\x1b[2J", r"begins with b'\x1b[2J'"),
+        (b"PK\x03\x04", "PyTorch"),
+        (b"lmgg", "2023"),
+        (b"vers", "Git LFS"),
+        (b"<!do", "web page"),
+    ],
+)
+def test_wrong_magic(magic: bytes, says: str, tmp_path: Path) -> None:
+    path = corrupt.wrong_magic(tiny(), tmp_path / "x.gguf", magic)
+    with pytest.raises(ModelFileError) as caught:
+        read_header(path)
+    assert "x.gguf is not a GGUF file" in caught.value.message
+    assert says in caught.value.message
+
+
+def test_wrong_versions() -> None:
+    assert "big-endian" in refusal(gguf(version=0x03000000))
+    assert "big-endian" in refusal(gguf(version=0x02000000))
+    assert "version 1" in refusal(gguf(version=1))
+    assert "version 4" in refusal(gguf(version=4))
+    assert "version 4294967295" in refusal(gguf(version=0xFFFFFFFF))
+
+
+def test_what_is_no_file(tmp_path: Path) -> None:
+    with pytest.raises(ModelFileError, match="does not exist"):
+        read_header(tmp_path / "none.gguf")
+    with pytest.raises(ModelFileError, match="is a folder"):
+        read_header(tmp_path)
+    with pytest.raises(ModelFileError, match="cannot be read"):
+        read_header(Path("a\0b"))
+    empty = tmp_path / "empty.gguf"
+    empty.touch()
+    with pytest.raises(ModelFileError, match="is empty"):
+        read_header(empty)
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="has no pipes")
+def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.gguf")
+    with pytest.raises(ModelFileError, match="no regular file"):
+        read_header(tmp_path / "pipe.gguf")
+
+
+def test_a_file_that_may_not_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*args: Any, **kwargs: Any) -> None:
+        raise PermissionError
+
+    monkeypatch.setattr(Path, "open", refuse)
+    with pytest.raises(ModelFileError, match="may not be read"):
+        read_header(tiny())
+
+
+def test_a_cut_file_says_how_much_is_missing(tmp_path: Path) -> None:
+    """Cut in its header, it says how much at least; cut in the weights, how much."""
+    path, out = tiny(), tmp_path / "x.gguf"
+    size = path.stat().st_size
+    for keep in (1, 3, 4, 7, 8, 23, 24, 100, 5000):
+        with pytest.raises(ModelFileError, match=r"cut short: \d+ bytes of it or more"):
+            read_header(corrupt.truncated(path, out, keep=keep))
+    for missing in (1, 32, 1000):
+        with pytest.raises(ModelFileError, match=f"of its {size} bytes, {missing} are missing"):
+            read_header(corrupt.truncated(path, out, keep=-missing))
+
+
+BAD_HEADERS: dict[str, tuple[bytes, str]] = {
+    "tensors beyond reason": (gguf(n_tensors=2**64 - 1), "claims 18446744073709551615 tensors"),
+    "tensors beyond the file": (gguf(n_tensors=60_000), "or more are missing"),
+    "entries beyond reason": (gguf(n_entries=2**63), "metadata entries"),
+    "entries beyond the file": (gguf(n_entries=60_000), "or more are missing"),
+    "key longer than the file": (gguf([u64(60_000) + bytes(99)]), "cut short"),
+    "key beyond reason": (gguf([u64(2**63) + bytes(99)]), "a text of 9223372036854775808 bytes"),
+    "key without a name": (gguf([entry("", 1)]), "has no name"),
+    "key that is no text": (gguf([entry(b"\xff\xfe", 1)]), "is not UTF-8"),
+    "key twice": (gguf([entry("a", 1), entry("a", 2)]), "'a' appears twice"),
+    "key with escapes twice": (gguf([entry("\x1b[2J", 1)] * 2), r"'\x1b[2J' appears twice"),
+    "text beyond reason": (gguf([text("a") + u32(8) + u64(2**40)]), "a text of"),
+    "value of no type": (gguf([entry("a", u32(13) + bytes(8))]), "the type (13) of the entry 'a'"),
+    "array of no type": (gguf([entry("a", u32(9) + u32(99) + u64(1) + bytes(8))]), "the type (99)"),
+    "array of arrays": (gguf([entry("a", u32(9) + u32(9) + u64(1) + bytes(20))]), "array of arrays"),
+    "array longer than the file": (gguf([entry("a", u32(9) + u32(12) + u64(2**60))]), "cut short"),
+    "strings beyond reason": (gguf([entry("a", u32(9) + u32(8) + u64(2**60))]), "strings in 'a'"),
+    "strings beyond the file": (gguf([entry("a", u32(9) + u32(8) + u64(10**6))]), "or more are missing"),
+    "string in an array too long": (
+        gguf([entry("a", u32(9) + u32(8) + u64(1025) + u64(2**62) + bytes(9000))]),
+        "cut short",
+    ),
+    "alignment of 0": (gguf([entry("general.alignment", 0)]), "alignment of 0"),
+    "alignment of 48": (gguf([entry("general.alignment", 48)]), "alignment of 48"),
+    "alignment beyond reason": (gguf([entry("general.alignment", 2**30)]), "alignment of"),
+    "alignment in words": (gguf([entry("general.alignment", "32")]), "alignment is no number"),
+    "tensor of five dimensions": (gguf(tensors=[tensor("a", (1,) * 5)], data=64), "5 dimensions"),
+    "tensor of a million dimensions": (
+        gguf(tensors=[text("a") + u32(10**6) + bytes(40)], data=64),
+        "1000000 dimensions",
+    ),
+    "tensor of nothing": (gguf(tensors=[tensor("a", (32, 0))], data=64), "cannot be [32, 0]"),
+    "tensor of everything": (gguf(tensors=[tensor("a", (2**32, 2**32))], data=64), "cannot be"),
+    "tensor of half a block": (gguf(tensors=[tensor("a", (33,), 8)], data=64), "[33] in Q8_0"),
+    "tensor in no block": (gguf(tensors=[tensor("a", (), 8)], data=64), "[] in Q8_0"),
+    "tensor with a long name": (gguf(tensors=[tensor("a" * 64)], data=128), "a text of 64 bytes"),
+    "tensor twice": (
+        gguf(tensors=[tensor("a"), tensor("a", offset=128)], data=256),
+        "the tensor 'a' appears twice",
+    ),
+    "tensors that overlap": (
+        gguf(tensors=[tensor("a"), tensor("b", offset=96)], data=256),
+        "the tensor 'b' lies at 96 instead of 128",
+    ),
+    "tensors with a gap": (
+        gguf(tensors=[tensor("a"), tensor("b", offset=160)], data=512),
+        "the tensor 'b' lies at 160 instead of 128",
+    ),
+    "tensor off its alignment": (gguf(tensors=[tensor("a", offset=1)], data=256), "lies at 1"),
+    "tensors beyond any disk": (
+        gguf(tensors=[tensor("a", (2**61,)), tensor("b", (2**61,), offset=2**63)], data=64),
+        "larger than any disk",
+    ),
+    "tensor beyond the file": (gguf(tensors=[tensor("a", (100,))], data=399), "1 are missing"),
+    "tensor of an unknown type": (gguf(tensors=[tensor("a", kind=99)], data=128), "type (99)"),
+}
+
+
+@pytest.mark.parametrize("name", BAD_HEADERS)
+def test_bad_headers(name: str) -> None:
+    data, says = BAD_HEADERS[name]
+    assert says in refusal(data)
+
+
+@pytest.mark.parametrize("number", REFUSED)
+def test_types_that_no_model_uses(number: int) -> None:
+    message = refusal(gguf(tensors=[tensor("a", (256,), number)], data=4096))
+    assert REFUSED[number] in message
+
+
+def test_f64_is_refused_before_it_can_crash_decode(tmp_path: Path) -> None:
+    with pytest.raises(ModelFileError, match=r"'blk.0.ffn_norm.weight' in F64"):
+        read_model(corrupt.f64_tensor(tmp_path / "x.gguf"))
+
+
+def test_many_strings_in_many_arrays_are_counted_together() -> None:
+    words = u32(9) + u32(8) + u64(1_500_000) + bytes(8 * 1_500_000)
+    assert "strings in 'b'" in refusal(gguf([entry("a", words), entry("b", words)]))
+
+
+def test_text_is_kept_within_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cursor, "MAX_KEPT", 100)
+    assert "a text of 60 bytes stands where 40 are the most" in refusal(
+        gguf([entry("a", "x" * 60), entry("b", "x" * 60)])
+    )
+
+
+def test_a_header_without_end_is_not_followed() -> None:
+    """A file of a terabyte that claims a text of half of it: nothing near that is asked for."""
+    data = gguf([entry("a", u32(9) + u32(0) + u64(2**39))])
+    assert "larger than 128 MiB" in refusal(data, file_size=2**40)
+
+
+def test_a_large_hole_is_quick(tmp_path: Path) -> None:
+    head = gguf([entry("a", u32(9) + u32(8) + u64(2_000_000))], n_entries=2)
+    path = tmp_path / "x.gguf"
+    path.write_bytes(head)
+    path = corrupt.sparse(path, tmp_path / "y.gguf", size=1 << 34)
+    start = time.perf_counter()
+    with pytest.raises(ModelFileError):
+        read_header(path)
+    assert time.perf_counter() - start < 2
+
+
+# Properties of odd headers
+
+
+def header_of(**values: Any) -> GgufHeader:
+    entries = [entry("llama." + key.replace("__", "."), value) for key, value in values.items()]
+    return parse(gguf([ARCHITECTURE, *entries]))
+
+
+@pytest.mark.parametrize(
+    ("read", "says"),
+    [
+        (lambda: parse(gguf([])).architecture, "'general.architecture' is missing"),
+        (lambda: header_of().n_layers, "'llama.block_count' is missing"),
+        (lambda: header_of(block_count=0).n_layers, "says it has 0 layers"),
+        (lambda: header_of(block_count=100_000).n_layers, "says it has 100000 layers"),
+        (lambda: header_of(block_count="three").n_layers, "no sensible number for 'block_count'"),
+        (lambda: header_of(context_length=2**32 - 1).context_length, "no sensible number"),
+        (lambda: header_of(context_length=1.5).context_length, "no sensible number"),
+        (lambda: header_of(block_count=3, attention__head_count=strings(["a"])).heads, "lists 1"),
+        (lambda: header_of(block_count=1, attention__head_count=strings(["a"])).heads, "no sensible"),
+    ],
+)
+def test_shapes_that_make_no_sense(read: Callable[[], object], says: str) -> None:
+    with pytest.raises(ModelFileError) as caught:
+        read()
+    assert says in caught.value.message
+
+
+def test_no_heads_divide_nothing() -> None:
+    header = header_of(block_count=1, embedding_length=64, attention__head_count=0)
+    assert header.key_length == 64
