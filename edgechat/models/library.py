@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import difflib
 import os
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -45,7 +46,8 @@ def resolve(name: str) -> ResolvedModel:
     if os.path.isdir(path):
         raise _folder(name, path)
     if os.path.isfile(path):
-        return ResolvedModel(_text_path(path), _shown(path.name.removesuffix(".gguf")))
+        path = _first_part(_text_path(path))
+        return ResolvedModel(path, _shown(path.name.removesuffix(".gguf")))
     if os.path.lexists(path):
         raise ModelFileError(f"{_shown(name)} is not a file that can be read.", hint="Name a .gguf file.")
     raise _unknown(name)
@@ -112,6 +114,11 @@ def _text_path(path: Path) -> Path:
     return path
 
 
+def _first_part(path: Path) -> Path:
+    """Return the first file of a model that is split into several: the one llama.cpp wants to be given."""
+    return path.with_name(re.sub(r"-[0-9]{5}(-of-[0-9]{5}\.gguf)$", r"-00001\1", path.name))
+
+
 def _not_here(entry: CatalogueEntry) -> ModelNotFound:
     if entry.repo is None:
         return ModelNotFound(
@@ -120,7 +127,7 @@ def _not_here(entry: CatalogueEntry) -> ModelNotFound:
         )
     folder = paths.data_dir() / "models"
     return ModelNotFound(
-        f"{entry.name} is in the catalogue, but its file is not on this machine yet ({entry.description})",
+        f"{entry.name} is in the catalogue, but its file is not on this machine yet. {entry.description}",
         hint=f"Download {entry.file_name} from https://huggingface.co/{entry.repo} into {folder}",
     )
 

@@ -46,6 +46,12 @@ def test_a_path(home: Path) -> None:
         assert (found.path, found.name, found.entry) == (path, "My Model", None)
 
 
+def test_a_split_model_is_its_first_part(home: Path) -> None:
+    first = put(home / "here" / "big-00001-of-00003.gguf")
+    put(home / "here" / "big-00003-of-00003.gguf")
+    assert resolve("big-00003-of-00003.gguf").path == first
+
+
 def test_a_folder_names_what_it_holds(home: Path) -> None:
     for letter in "abcdefgh":
         put(home / "here" / "models" / f"{letter}.gguf")
