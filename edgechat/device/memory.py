@@ -22,8 +22,8 @@ class Memory:
     """What is built in."""
     available: int
     """What this process and its children may take now without swapping or being killed."""
-    bound: str
-    """What sets `available`, in words: 'the machine', 'the control group /sys/fs/cgroup/a'."""
+    bound: str | None = None
+    """What allows less than the machine has, in words: 'the control group /sys/fs/cgroup/a'."""
 
 
 def read_memory(root: Path = Path("/"), limits: dict[str, int] | None = None) -> Memory:
@@ -35,7 +35,7 @@ def read_memory(root: Path = Path("/"), limits: dict[str, int] | None = None) ->
     table = read_table(root / "proc/meminfo")
     if "MemTotal" not in table or "MemAvailable" not in table:
         return _portable()
-    bounds = [(table["MemAvailable"] * 1024, "the machine")]
+    bounds: list[tuple[int, str | None]] = [(table["MemAvailable"] * 1024, None)]
     for group in groups("memory", root):
         bounds += _left_in(group, root)
     bounds += _left_of(resource_limits() if limits is None else limits, root)
@@ -85,4 +85,4 @@ def _portable() -> Memory:
     import psutil
 
     memory = psutil.virtual_memory()
-    return Memory(memory.total, memory.available, "the machine")
+    return Memory(memory.total, memory.available)
