@@ -72,6 +72,7 @@ def test_memory_high_is_a_limit_too(tmp_path: Path) -> None:
 )
 def test_namespaced_groups(tmp_path: Path, path: str, mount: str, folder: str) -> None:
     tree = trees.cgroup2(path, {folder: group(str(2 * GIB), GIB)}, mount)
+    tree |= {f"sys/fs/other/{name}": text for name, text in group("1", 1).items()}  # not a group at all
     assert read_memory(trees.lay(tmp_path, trees.meminfo(64000, 60000), tree), {}).available == GIB
 
 

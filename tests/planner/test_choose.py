@@ -10,6 +10,7 @@ from edgechat.device.memory import Memory
 from edgechat.device.profile import DeviceProfile
 from edgechat.errors import DoesNotFit, SettingsError
 from edgechat.planner.choose import CONTEXTS, NO_WISHES, SPARE, WORKER_BYTES, Wishes, plan
+from edgechat.planner.memory import cache_bytes, recurrent_bytes
 from edgechat.planner.plan import CacheType, LoadPlan
 from tests.planner.headers import FOUND, GIB, LLAMA_8B, QWEN35_4B, header, machine
 
@@ -96,6 +97,19 @@ def test_a_wish_that_cannot_fit_names_both_numbers_and_the_nearest_that_does() -
     assert refused(6, Wishes(context=nearest + 1))
 
 
+@pytest.mark.parametrize(("trained", "nearest"), [(6000, 5888), (131072, 130816), (131072, 256)])
+def test_the_nearest_context_is_the_nearest(trained: int, nearest: int) -> None:
+    def ask(context: int, free: int) -> LoadPlan:
+        wishes = Wishes(context=context, cache_type="f16")
+        return plan(FOUND, header(LLAMA_8B, context_length=trained), machine(free), wishes)
+
+    free = ask(nearest, 64 * GIB).total_bytes + WORKER_BYTES
+    assert ask(nearest, free).context == nearest
+    with pytest.raises(DoesNotFit) as caught:
+        ask(trained, free)
+    assert f"A context of {nearest} tokens fits." in (caught.value.hint or "")
+
+
 def test_a_wish_beyond_training_names_both_numbers() -> None:
     error = refused(64, Wishes(context=8192), context_length=4096)
     assert "8192" in error.message
@@ -116,8 +130,11 @@ def test_heads_that_no_block_divides_keep_the_cache_in_f16() -> None:
 
 
 def test_a_recurrent_model_gets_fewer_sequences() -> None:
-    made = plan(FOUND, header(QWEN35_4B, arch="qwen35"), machine(16 * GIB), NO_WISHES)
+    hybrid = header(QWEN35_4B, arch="qwen35")
+    made = plan(FOUND, hybrid, machine(16 * GIB), NO_WISHES)
     assert (made.n_seq_max, made.n_outputs_max) == (2, 2)
+    state = made.cache_bytes - cache_bytes(hybrid, made.context, made.cache_type, n_seq_max=2)
+    assert state == recurrent_bytes(hybrid, 2) > 0
     assert any("state of its own" in reason for reason in made.reasons)
     dense = planned(16)
     assert (dense.n_seq_max, dense.n_outputs_max, dense.n_batch, dense.n_layers) == (4, 4, 512, 32)
