@@ -95,13 +95,14 @@ def read_cpu(root: Path = Path("/"), allowed: frozenset[int] | None = None) -> C
     root: where /proc and /sys are looked for.
     allowed: the logical processors we may run on; None asks the system.
     """
-    online = parse_list(read_text(root / _CPUS / "online"))
+    listed = re.findall(r"^processor\s*: ([0-9]+)$", read_text(root / "proc/cpuinfo"), re.MULTILINE)
+    online = parse_list(read_text(root / _CPUS / "online") or ",".join(listed))
     if not online:
         return _mac() if sys.platform == "darwin" else _portable()
     if allowed is None:
-        allowed = _affinity()
-    cores = _cores(root, online)
-    return Cpu(_name(root), cores, (allowed or online) & online, _quota(root))
+        allowed = _affinity() or online
+    # A container may be shown processors numbered from 0 while its affinity has the host's numbers.
+    return Cpu(_name(root), _cores(root, online), (allowed & online) or online, _quota(root))
 
 
 def parse_list(text: str) -> frozenset[int]:

@@ -93,8 +93,14 @@ def test_cpuinfo_tells_the_cores_where_topology_is_hidden(tmp_path: Path) -> Non
         f"processor\t: {cpu}\nmodel name\t: X\nphysical id\t: 0\ncore id\t\t: {cpu // 2}\n\n"
         for cpu in range(4)
     )
-    tree = {"sys/devices/system/cpu/online": "0-3\n", "proc/cpuinfo": cpuinfo}
-    assert read_cpu(trees.lay(tmp_path, tree), ALL).physical == 2
+    quota = trees.cgroup2("/", {"": {"cpu.max": "150000 100000\n"}})
+    cpu = read_cpu(trees.lay(tmp_path, {"proc/cpuinfo": cpuinfo}, quota), frozenset({2, 3}))
+    assert (cpu.physical, len(cpu.usable), cpu.quota) == (2, 1, 1.5)
+
+
+def test_numbers_that_a_container_made_up(tmp_path: Path) -> None:
+    cpu = read_cpu(trees.lay(tmp_path, trees.vm()), frozenset({37, 41}))
+    assert choose_threads(cpu)[0] == 2
 
 
 def test_offline_siblings_do_not_count(tmp_path: Path) -> None:
