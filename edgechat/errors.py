@@ -44,7 +44,7 @@ class ModelFileError(EdgechatError):
 
 
 class DoesNotFit(EdgechatError):
-    """The memory at hand does not carry the model or the context."""
+    """The memory at hand does not carry the model or the context, or its training does not carry that."""
 
 
 class PromptTooLong(EdgechatError):

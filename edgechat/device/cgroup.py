@@ -1,0 +1,113 @@
+"""The control groups this process is in, innermost first, in the layout of cgroup v1 or v2.
+
+A limit set on any ancestor binds, so every group between ours and the mount point is listed. In a
+container the file system may show our own group as its root, or hide the names of what lies above: then
+the mount point alone is what we can see, and it is what binds.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Literal
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """One control group: its folder, and which version's files the folder holds."""
+
+    version: Literal[1, 2]
+    folder: Path
+
+
+@dataclass(frozen=True, slots=True)
+class _Mount:
+    """A mounted hierarchy: which part of it (`top`) is seen at which path (`point`)."""
+
+    version: Literal[1, 2]
+    controllers: frozenset[str]
+    top: PurePosixPath
+    point: PurePosixPath
+
+
+def groups(controller: str, root: Path = Path("/")) -> list[Group]:
+    """Return the groups that may limit us for `controller` ("cpu" or "memory"), of both versions.
+
+    root: where /proc and /sys are looked for. Empty where there are no control groups.
+    """
+    ours = _memberships(root)
+    found: list[Group] = []
+    for mount in _mounts(root):
+        if mount.version == 1 and controller not in mount.controllers:
+            continue
+        path = ours.get("" if mount.version == 2 else controller)
+        if path is not None:
+            found += [Group(mount.version, folder) for folder in _lineage(mount, path, root)]
+    return found
+
+
+def _memberships(root: Path) -> dict[str, PurePosixPath]:
+    """Return controller -> path of our group; version 2 has one path for all, under ''."""
+    paths: dict[str, PurePosixPath] = {}
+    for line in read_text(root / "proc/self/cgroup").splitlines():
+        number, _, rest = line.partition(":")
+        controllers, _, path = rest.partition(":")
+        if number == "0" and not controllers:
+            paths[""] = PurePosixPath(path)
+        else:
+            paths |= {name: PurePosixPath(path) for name in controllers.split(",") if name}
+    return paths
+
+
+def _mounts(root: Path) -> list[_Mount]:
+    # Fields of mountinfo: id parent dev ROOT POINT options [tags] - TYPE source SUPEROPTIONS
+    found: list[_Mount] = []
+    for line in read_text(root / "proc/self/mountinfo").splitlines():
+        before, _, after = line.partition(" - ")
+        fields, kind = before.split(), after.split()
+        if len(fields) < 5 or len(kind) < 3 or kind[0] not in ("cgroup", "cgroup2"):
+            continue
+        top, point = (PurePosixPath(_unescaped(field)) for field in fields[3:5])
+        version: Literal[1, 2] = 2 if kind[0] == "cgroup2" else 1
+        found.append(_Mount(version, frozenset(kind[2].split(",")), top, point))
+    return found
+
+
+def _lineage(mount: _Mount, path: PurePosixPath, root: Path) -> list[Path]:
+    point = root / str(mount.point).lstrip("/")
+    # A path with '..' belongs to a group outside of our namespace, which is nowhere to be seen.
+    if ".." in path.parts or not path.is_relative_to(mount.top):
+        return [point]
+    names = path.relative_to(mount.top).parts
+    folders = [point.joinpath(*names[:depth]) for depth in range(len(names), -1, -1)]
+    return [folder for folder in folders if folder.is_dir()]
+
+
+def _unescaped(field: str) -> str:
+    r"""Return a field of mountinfo with its octal escapes (\040 is a space) undone."""
+    return re.sub(r"\\([0-7]{3})", lambda found: chr(int(found.group(1), 8)), field)
+
+
+def read_text(path: Path) -> str:
+    """Return the text of a small file of /proc or /sys, or '' where it cannot be read."""
+    try:
+        return path.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
+
+
+def read_number(path: Path) -> int | None:
+    """Return the number that a file of /sys holds; None where it is missing, 'max' or no number."""
+    text = read_text(path).strip()
+    return int(text) if re.fullmatch(r"-?[0-9]+", text) else None
+
+
+def read_table(path: Path) -> dict[str, int]:
+    """Return the `name number` lines of a file, also as 'Name:  number kB' (which stays in kB)."""
+    table: dict[str, int] = {}
+    for line in read_text(path).splitlines():
+        words = line.replace(":", " ").split()
+        if len(words) >= 2 and words[1].isascii() and words[1].isdigit():
+            table[words[0]] = int(words[1])
+    return table

@@ -1,0 +1,242 @@
+"""The processor: its cores, which of them we may use and for how much of the time, and how many threads.
+
+Linux tells by files under /sys and /proc, macOS by sysctl; elsewhere psutil knows the numbers only.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from edgechat.device.cgroup import groups, read_number, read_text
+
+_CPUS = "sys/devices/system/cpu"
+# A little core of an ARM chip has 0.2 to 0.5 of the biggest core's capacity, a middle one 0.6 and more.
+_FAST_CAPACITY = 0.6
+
+
+@dataclass(frozen=True, slots=True)
+class Core:
+    """A physical core: the numbers of its logical processors (two with SMT), and its kind."""
+
+    cpus: tuple[int, ...]
+    fast: bool = True
+    """A performance core; on a chip with one kind of core all are."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cpu:
+    """The processor, and what of it is ours."""
+
+    name: str
+    cores: tuple[Core, ...]
+    allowed: frozenset[int]
+    """The logical processors that the affinity of this process lets us run on."""
+    quota: float | None = None
+    """Processors' worth of time that the tightest control group grants; None is no limit."""
+
+    @property
+    def logical(self) -> int:
+        """Number of logical processors."""
+        return sum(len(core.cpus) for core in self.cores)
+
+    @property
+    def physical(self) -> int:
+        """Number of physical cores."""
+        return len(self.cores)
+
+    @property
+    def efficiency(self) -> int:
+        """Number of cores that are not performance cores."""
+        return sum(not core.fast for core in self.cores)
+
+    @property
+    def usable(self) -> tuple[Core, ...]:
+        """The cores we may run on."""
+        return tuple(core for core in self.cores if not self.allowed.isdisjoint(core.cpus))
+
+
+def choose_threads(cpu: Cpu) -> tuple[int, str]:
+    """Return how many threads compute best here, and why, as a sentence.
+
+    One thread on each performance core: a second thread on a core shares its arithmetic units, and a slow
+    core makes all the others wait at the end of every layer.
+    """
+    fast = [core for core in cpu.usable if core.fast]
+    chosen = fast or list(cpu.usable)
+    count = max(1, len(chosen))
+    if cpu.quota is not None and int(cpu.quota) < count:
+        count = max(1, int(cpu.quota))
+        return count, f"{_threads(count)}: a control group grants {cpu.quota:g} processors' worth of time."
+    kind = "core"
+    if cpu.efficiency:
+        kind = "performance core" if fast else "efficiency core"
+    reasons = [f"{_threads(count)}: one for each {kind}"]
+    if len(cpu.usable) < cpu.physical:
+        reasons.append(f"this process may run on {len(cpu.usable)} of {cpu.physical} cores")
+    if fast and len(fast) < len(cpu.usable):
+        reasons.append("efficiency cores would slow the others down")
+    if any(len(core.cpus) > 1 for core in chosen):
+        reasons.append("a second thread on a core gains nothing")
+    return count, "; ".join(reasons) + "."
+
+
+def _threads(count: int) -> str:
+    return "1 thread" if count == 1 else f"{count} threads"
+
+
+def read_cpu(root: Path = Path("/"), allowed: frozenset[int] | None = None) -> Cpu:
+    """Return the processor of this machine.
+
+    root: where /proc and /sys are looked for.
+    allowed: the logical processors we may run on; None asks the system.
+    """
+    listed = re.findall(r"^processor\s*: ([0-9]+)$", read_text(root / "proc/cpuinfo"), re.MULTILINE)
+    online = parse_list(read_text(root / _CPUS / "online") or ",".join(listed))
+    if not online:
+        return _mac() if sys.platform == "darwin" else _portable()
+    if allowed is None:
+        allowed = _affinity() or online
+    # A container may be shown processors numbered from 0 while its affinity has the host's numbers.
+    return Cpu(_name(root), _cores(root, online), (allowed & online) or online, _quota(root))
+
+
+def parse_list(text: str) -> frozenset[int]:
+    """Return the numbers of a list as the kernel writes it ('0-3,8'); empty if it is malformed."""
+    numbers: set[int] = set()
+    for part in text.strip().split(","):
+        found = re.fullmatch(r"([0-9]{1,5})(?:-([0-9]{1,5}))?", part)
+        if not found:
+            return frozenset()
+        first = int(found.group(1))
+        numbers |= set(range(first, int(found.group(2) or first) + 1))
+    return frozenset(numbers)
+
+
+# Linux
+
+
+def _cores(root: Path, online: frozenset[int]) -> tuple[Core, ...]:
+    siblings: set[tuple[int, ...]] = set()
+    by_place = _places(root)
+    for cpu in online:
+        topology = root / _CPUS / f"cpu{cpu}" / "topology"
+        # core_cpus_list is the newer name of the same file.
+        text = read_text(topology / "core_cpus_list") or read_text(topology / "thread_siblings_list")
+        together = parse_list(text) or by_place.get(cpu, frozenset())
+        siblings.add(tuple(sorted((together | {cpu}) & online)))
+    slow = _slow(root, online)
+    return tuple(Core(cpus, slow.isdisjoint(cpus)) for cpus in sorted(siblings))
+
+
+def _places(root: Path) -> dict[int, frozenset[int]]:
+    """Return logical processor -> all processors of its core by /proc/cpuinfo, which x86 tells it by."""
+    cores: dict[tuple[str, str], set[int]] = {}
+    for block in read_text(root / "proc/cpuinfo").split("\n\n"):
+        facts = dict(re.findall(r"^([^:\t]+?)\s*: ?(.*)$", block, re.MULTILINE))
+        if "core id" in facts and facts.get("processor", "").isdigit():
+            place = (facts.get("physical id", "0"), facts["core id"])
+            cores.setdefault(place, set()).add(int(facts["processor"]))
+    return {cpu: frozenset(cpus) for cpus in cores.values() for cpu in cpus}
+
+
+def _slow(root: Path, online: frozenset[int]) -> frozenset[int]:
+    """Return the logical processors that belong to efficiency cores."""
+    if parse_list(read_text(root / "sys/devices/cpu_core/cpus")):  # an Intel hybrid
+        return parse_list(read_text(root / "sys/devices/cpu_atom/cpus"))
+    read = {cpu: read_number(root / _CPUS / f"cpu{cpu}" / "cpu_capacity") for cpu in online}
+    capacity = {cpu: number for cpu, number in read.items() if number is not None}
+    most = max(capacity.values(), default=0)
+    return frozenset(cpu for cpu, number in capacity.items() if number < _FAST_CAPACITY * most)
+
+
+def _quota(root: Path) -> float | None:
+    """Return the tightest quota among all our control groups, in processors."""
+    quotas: list[float] = []
+    for group in groups("cpu", root):
+        if group.version == 2:
+            quota, _, period = read_text(group.folder / "cpu.max").strip().partition(" ")
+        else:
+            quota = read_text(group.folder / "cpu.cfs_quota_us").strip()
+            period = read_text(group.folder / "cpu.cfs_period_us").strip()
+        if quota.isdigit() and period.isdigit() and int(quota) > 0 and int(period) > 0:
+            quotas.append(int(quota) / int(period))
+    return min(quotas, default=None)
+
+
+def _name(root: Path) -> str:
+    cpuinfo = read_text(root / "proc/cpuinfo")
+    found = re.search(r"^(?:model name|Model)\s*:\s*(.+)$", cpuinfo, re.MULTILINE)
+    board = read_text(root / "proc/device-tree/model").strip("\0\n ")
+    return " ".join((found.group(1) if found else board or platform.machine()).split())
+
+
+def _affinity() -> frozenset[int] | None:
+    return frozenset(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None
+
+
+# macOS
+
+
+def _mac() -> Cpu:
+    import subprocess
+
+    keys = ["machdep.cpu.brand_string", "hw.logicalcpu", "hw.physicalcpu", "hw.perflevel0.physicalcpu"]
+    try:
+        # Keys that this Mac lacks are left out of the answer.
+        answer = subprocess.run(["/usr/sbin/sysctl", *keys], capture_output=True, text=True, timeout=5)
+    except (OSError, subprocess.SubprocessError):
+        return _portable()
+    return mac_cpu(answer.stdout) or _portable()
+
+
+def mac_cpu(answer: str) -> Cpu | None:
+    """Return the processor of a Mac from what `sysctl` printed, or None if that says too little.
+
+    A Mac with two kinds of cores calls the faster kind perflevel0. There is no affinity and no quota.
+    """
+    facts = dict(re.findall(r"^([\w.]+): (.+)$", answer, re.MULTILINE))
+    numbers = {key: int(value) for key, value in facts.items() if value.isdigit()}
+    physical, logical = numbers.get("hw.physicalcpu", 0), numbers.get("hw.logicalcpu", 0)
+    if not physical:
+        return None
+    cores = _numbered(physical, max(physical, logical), numbers.get("hw.perflevel0.physicalcpu"))
+    name = facts.get("machdep.cpu.brand_string", platform.machine())
+    return Cpu(name, cores, frozenset(cpu for core in cores for cpu in core.cpus))
+
+
+# Elsewhere
+
+
+def _portable() -> Cpu:
+    import psutil
+
+    logical = psutil.cpu_count() or 1
+    cores = _numbered(psutil.cpu_count(logical=False) or logical, logical)
+    allowed = frozenset(range(logical))
+    if sys.platform == "win32":
+        allowed &= frozenset(psutil.Process().cpu_affinity())
+    return Cpu(platform.processor() or platform.machine(), cores, allowed)
+
+
+def _numbered(physical: int, logical: int, n_fast: int | None = None) -> tuple[Core, ...]:
+    """Return cores numbered in order, where only how many there are is known.
+
+    Chips with a second thread on some of their cores have it on the performance cores, and Windows numbers
+    those first.
+    """
+    physical = min(physical, logical)
+    each, doubled = divmod(logical, physical)
+    if each > 1:
+        doubled = 0
+    threads = [each + (index < doubled) for index in range(physical)]
+    fast = n_fast or doubled or physical
+    starts = [sum(threads[:index]) for index in range(physical)]
+    return tuple(
+        Core(tuple(range(start, start + count)), index < fast)
+        for index, (start, count) in enumerate(zip(starts, threads, strict=True))
+    )

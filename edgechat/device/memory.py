@@ -1,0 +1,88 @@
+"""How much memory there is, and how much of it may be taken now. Swap never counts.
+
+A page of a file that the kernel caches can be given back at once, so it counts as free here. That holds for
+a model's own file too: whoever plans a load charges the weights in full, mapped or not.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from edgechat.device.cgroup import Group, groups, read_number, read_table
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """The machine's memory, in bytes."""
+
+    total: int
+    """What is built in."""
+    available: int
+    """What this process and its children may take now without swapping or being killed."""
+    bound: str | None = None
+    """What allows less than the machine has, in words: 'the control group /sys/fs/cgroup/a'."""
+
+
+def read_memory(root: Path = Path("/"), limits: dict[str, int] | None = None) -> Memory:
+    """Return the memory of this machine as it is now.
+
+    root: where /proc and /sys are looked for.
+    limits: the resource limits that are set (see `resource_limits`); None asks for this process's own.
+    """
+    table = read_table(root / "proc/meminfo")
+    if "MemTotal" not in table or "MemAvailable" not in table:
+        return _portable()
+    bounds: list[tuple[int, str | None]] = [(table["MemAvailable"] * 1024, None)]
+    for group in groups("memory", root):
+        bounds += _left_in(group, root)
+    bounds += _left_of(resource_limits() if limits is None else limits, root)
+    available, bound = min(bounds, key=lambda pair: pair[0])
+    return Memory(table["MemTotal"] * 1024, max(0, available), bound)
+
+
+def resource_limits() -> dict[str, int]:
+    """Return the limits in bytes that `ulimit` has set on this process, by the name of its option."""
+    if sys.platform == "win32":
+        return {}
+    import resource
+
+    # The limit on resident memory (-m) is not here: Linux has not enforced it since 2.4.30.
+    kinds = {"ulimit -v": resource.RLIMIT_AS, "ulimit -d": resource.RLIMIT_DATA}
+    soft = {name: resource.getrlimit(kind)[0] for name, kind in kinds.items()}
+    return {name: limit for name, limit in soft.items() if limit != resource.RLIM_INFINITY}
+
+
+def _left_in(group: Group, root: Path) -> Iterator[tuple[int, str]]:
+    """Yield what a control group leaves free, if it sets a limit at all."""
+    # Above memory.high a process is not killed but slowed to a crawl. Version 1 counts a group's children
+    # only in the figures that begin with total_.
+    names = ["memory.max", "memory.high"] if group.version == 2 else ["memory.limit_in_bytes"]
+    current_name, prefix = (
+        ("memory.current", "") if group.version == 2 else ("memory.usage_in_bytes", "total_")
+    )
+    limits = [limit for name in names if (limit := read_number(group.folder / name)) is not None]
+    current = read_number(group.folder / current_name)
+    if not limits or current is None:
+        return
+    stat = read_table(group.folder / "memory.stat")
+    cached = stat.get(f"{prefix}inactive_file", 0) + stat.get(f"{prefix}active_file", 0)
+    shown = Path("/", group.folder.relative_to(root))
+    yield min(limits) - max(0, current - cached), f"the control group {shown}"
+
+
+def _left_of(limits: dict[str, int], root: Path) -> Iterator[tuple[int, str]]:
+    """Yield what resource limits leave, with our own use standing for what a worker starts with."""
+    status = read_table(root / "proc/self/status")
+    used = {"ulimit -v": status.get("VmSize", 0), "ulimit -d": status.get("VmData", 0)}
+    for name, limit in limits.items():
+        yield limit - used[name] * 1024, f"the limit set by {name}"
+
+
+def _portable() -> Memory:
+    import psutil
+
+    memory = psutil.virtual_memory()
+    return Memory(memory.total, memory.available)

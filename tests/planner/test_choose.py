@@ -1,0 +1,208 @@
+from __future__ import annotations
+
+import re
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from edgechat.device.memory import Memory
+from edgechat.device.profile import DeviceProfile
+from edgechat.errors import DoesNotFit, SettingsError
+from edgechat.planner.choose import CONTEXTS, NO_WISHES, SPARE, WORKER_BYTES, Wishes, plan
+from edgechat.planner.memory import cache_bytes, recurrent_bytes
+from edgechat.planner.plan import CacheType, LoadPlan
+from tests.planner.headers import FOUND, GIB, LLAMA_8B, QWEN35_4B, header, machine
+
+
+def planned(free: float, wishes: Wishes = NO_WISHES, **changes: int) -> LoadPlan:
+    return plan(FOUND, header(LLAMA_8B, **changes), machine(int(free * GIB)), wishes)
+
+
+def refused(free: float, wishes: Wishes = NO_WISHES, **changes: int) -> DoesNotFit:
+    with pytest.raises(DoesNotFit) as caught:
+        planned(free, wishes, **changes)
+    return caught.value
+
+
+# 4 GiB of weights; a token takes 128 KiB of cache in f16, 68 in q8_0; the rest is about 0.4 GiB.
+@pytest.mark.parametrize(
+    ("free", "context", "cache_type"),
+    [
+        (16, 16384, "f16"),
+        (7.5, 16384, "f16"),
+        (6.5, 8192, "f16"),
+        (5.6, 4096, "f16"),
+        (5.3, 4096, "q8_0"),
+        (5.05, 2048, "q8_0"),  # f16 takes as much for 2048 tokens as q8_0 for 3855
+        (4.6, 2048, "q8_0"),  # only just
+    ],
+)
+def test_the_ladder(free: float, context: int, cache_type: CacheType) -> None:
+    made = planned(free)
+    assert (made.context, made.cache_type) == (context, cache_type)
+    assert made.total_bytes + WORKER_BYTES <= made.budget_bytes == int(free * GIB)
+
+
+def test_what_just_fits_says_so() -> None:
+    assert "only just" in planned(4.6).reasons[0]
+    assert "only just" not in planned(5.3).reasons[0]
+
+
+def test_what_limits_the_memory_is_named() -> None:
+    tight = DeviceProfile(machine(GIB).cpu, Memory(64 * GIB, 4 * GIB, "the control group /a"))
+    with pytest.raises(DoesNotFit, match=r"only 4\.0 GiB are free under the control group /a\."):
+        plan(FOUND, header(LLAMA_8B), tight, NO_WISHES)
+
+
+def test_nothing_fits() -> None:
+    error = refused(4.0)
+    assert error.exit_code == 1
+    assert "needs about" in error.message
+    assert "4.0 GiB" in error.message
+    assert error.hint == "Close other programs, or choose a smaller model."
+
+
+@pytest.mark.parametrize(
+    ("trained", "context"), [(8192, 8192), (6000, 4096), (2048, 2048), (1000, 1024), (0, 16384)]
+)
+def test_never_beyond_what_the_model_was_trained_on(trained: int, context: int) -> None:
+    assert planned(64, context_length=trained).context == context
+
+
+def test_a_wish_is_kept_and_rounded_up() -> None:
+    made = planned(64, Wishes(context=30000, cache_type="q4_0", threads=3))
+    assert (made.context, made.cache_type, made.threads) == (30208, "q4_0", 3)
+
+
+def test_a_wish_may_take_what_is_spared_otherwise() -> None:
+    assert planned(6.5).context == 8192
+    assert planned(6.6, Wishes(context=16384)).context == 16384
+
+
+def test_a_wish_shrinks_the_cache_before_it_is_refused() -> None:
+    made = planned(5.8, Wishes(context=16384))
+    assert made.cache_type == "q8_0"
+    assert "q8_0 because" in made.reasons[0]
+
+
+def test_a_wish_that_cannot_fit_names_both_numbers_and_the_nearest_that_does() -> None:
+    error = refused(6, Wishes(context=65536))
+    found = re.search(r"A context of (\d+) tokens fits", error.hint or "")
+    assert "65536" in error.message
+    assert "6.0 GiB" in error.message
+    assert found
+    nearest = int(found.group(1))
+    assert planned(6, Wishes(context=nearest)).context == nearest
+    assert refused(6, Wishes(context=nearest + 1))
+
+
+@pytest.mark.parametrize(("trained", "nearest"), [(6000, 5888), (131072, 130816), (131072, 256)])
+def test_the_nearest_context_is_the_nearest(trained: int, nearest: int) -> None:
+    def ask(context: int, free: int) -> LoadPlan:
+        wishes = Wishes(context=context, cache_type="f16")
+        return plan(FOUND, header(LLAMA_8B, context_length=trained), machine(free), wishes)
+
+    free = ask(nearest, 64 * GIB).total_bytes + WORKER_BYTES
+    assert ask(nearest, free).context == nearest
+    with pytest.raises(DoesNotFit) as caught:
+        ask(trained, free)
+    assert f"A context of {nearest} tokens fits." in (caught.value.hint or "")
+
+
+def test_a_wish_beyond_training_names_both_numbers() -> None:
+    error = refused(64, Wishes(context=8192), context_length=4096)
+    assert "8192" in error.message
+    assert "4096" in error.message
+    assert planned(64, Wishes(context=4096), context_length=4096).context == 4096
+
+
+@pytest.mark.parametrize("wishes", [Wishes(context=0), Wishes(context=-5), Wishes(threads=0)])
+def test_wishes_without_sense(wishes: Wishes) -> None:
+    with pytest.raises(SettingsError, match="makes no sense"):
+        planned(64, wishes)
+
+
+def test_heads_that_no_block_divides_keep_the_cache_in_f16() -> None:
+    odd = {"attention__key_length": 80, "attention__value_length": 80}
+    assert "80" in refused(64, Wishes(cache_type="q8_0"), **odd).message
+    assert all(planned(free, **odd).cache_type == "f16" for free in (4.8, 5.0, 5.3, 6, 64))
+
+
+def test_a_recurrent_model_gets_fewer_sequences() -> None:
+    hybrid = header(QWEN35_4B, arch="qwen35")
+    made = plan(FOUND, hybrid, machine(16 * GIB), NO_WISHES)
+    assert (made.n_seq_max, made.n_outputs_max) == (2, 2)
+    state = made.cache_bytes - cache_bytes(hybrid, made.context, made.cache_type, n_seq_max=2)
+    assert state == recurrent_bytes(hybrid, 2) > 0
+    assert any("state of its own" in reason for reason in made.reasons)
+    dense = planned(16)
+    assert (dense.n_seq_max, dense.n_outputs_max, dense.n_batch, dense.n_layers) == (4, 4, 512, 32)
+
+
+def test_threads_come_with_their_reason() -> None:
+    made = planned(16)
+    assert made.threads == 4
+    assert "4 threads: one for each core." in made.reasons
+    assert "3 threads, as asked for." in planned(16, Wishes(threads=3)).reasons
+
+
+def test_reasons_are_sentences() -> None:
+    for free in (4.6, 5.3, 6.5, 64):
+        assert all(reason.endswith(".") and reason[0].isalnum() for reason in planned(free).reasons)
+
+
+_free = st.floats(0.1, 64)
+_types = st.sampled_from([None, "f16", "q8_0", "q4_0"])
+_shapes = st.fixed_dictionaries(
+    {
+        "block_count": st.integers(1, 80),
+        "attention__head_count_kv": st.sampled_from([1, 2, 8, 32]),
+        "context_length": st.sampled_from([0, 512, 2048, 6000, 40960, 262144]),
+        "vocab_size": st.integers(100, 300_000),
+        "attention__sliding_window": st.sampled_from([0, 512, 4096]),
+    }
+)
+
+
+@given(free=_free, context=st.none() | st.integers(1, 300_000), cache_type=_types, shape=_shapes)
+def test_a_plan_fits_or_says_what_would(
+    free: float, context: int | None, cache_type: CacheType | None, shape: dict[str, int]
+) -> None:
+    wishes = Wishes(context=context, cache_type=cache_type)
+    trained = shape["context_length"]
+    assume(not (context and trained and context > trained))
+    try:
+        made = planned(free, wishes, **shape)
+    except DoesNotFit as error:
+        found = re.search(r"A context of (\d+) tokens fits", error.hint or "")
+        if found:
+            nearest = Wishes(context=min(int(found.group(1)), trained or 10**9), cache_type=cache_type)
+            assert planned(free, nearest, **shape).context == int(found.group(1))
+        return
+    assert made.total_bytes + WORKER_BYTES <= int(free * GIB)
+    assert made.context % 256 == 0
+    assert made.cache_type == cache_type or cache_type is None
+    if context:
+        assert 0 <= made.context - context < 256
+    else:
+        assert made.context in CONTEXTS or made.context == 512
+
+
+@given(free=_free, more=st.floats(0, 16), shape=_shapes)
+def test_more_memory_never_shortens_the_context(free: float, more: float, shape: dict[str, int]) -> None:
+    try:
+        first = planned(free, **shape)
+    except DoesNotFit:
+        return
+    second = planned(free + more, **shape)
+    assert second.context >= first.context
+    assert (second.context, second.cache_type != "f16") >= (
+        first.context,
+        False,
+    ) or second.cache_type == "f16"
+
+
+def test_the_automatic_choice_leaves_a_tenth_to_others() -> None:
+    made = planned(7.5)
+    assert made.total_bytes + WORKER_BYTES <= made.budget_bytes * (1 - SPARE)

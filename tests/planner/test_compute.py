@@ -1,0 +1,35 @@
+from __future__ import annotations
+
+import pytest
+
+from edgechat.planner.compute import compute_bytes, output_bytes
+from tests.planner.headers import GEMMA_12B, LLAMA_8B, QWEN3_30B, header
+
+MIB = 2**20
+
+
+@pytest.mark.parametrize(
+    ("numbers", "arch", "n_ctx", "allocated"),
+    # What llama.cpp 0c1e57098 allocates on a CPU: flash attention, f16, n_ubatch 512, 4 sequences.
+    [
+        (LLAMA_8B, "llama", 2048, 118.0),
+        (LLAMA_8B, "llama", 8192, 124.0),
+        (LLAMA_8B, "llama", 16384, 132.0),
+        (GEMMA_12B, "gemma3", 2048, 124.5),
+        (GEMMA_12B, "gemma3", 8192, 133.0),
+        (GEMMA_12B, "gemma3", 16384, 141.0),
+        (QWEN3_30B, "qwen3moe", 2048, 90.0),
+        (QWEN3_30B, "qwen3moe", 16384, 104.0),
+    ],
+)
+def test_against_the_allocator(numbers: dict[str, int], arch: str, n_ctx: int, allocated: float) -> None:
+    assert compute_bytes(header(numbers, arch=arch), n_ctx) / MIB == pytest.approx(allocated, rel=0.01)
+
+
+def test_the_logits_decide_where_the_vocabulary_is_huge() -> None:
+    small = header(LLAMA_8B, embedding_length=64, feed_forward_length=64, vocab_size=2_000_000)
+    assert compute_bytes(small, 256) >= 4 * 4 * 2_000_000
+
+
+def test_output() -> None:
+    assert output_bytes(header(LLAMA_8B), 4) == 4 * 4 * 128256

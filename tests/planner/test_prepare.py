@@ -1,0 +1,81 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from edgechat import settings
+from edgechat.errors import DoesNotFit, ModelFileError, ModelNotFound
+from edgechat.planner.choose import Wishes
+from edgechat.planner.prepare import prepare
+from tests.kit.build import tiny
+
+TRAINED = 4096
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("EDGECHAT_HOME", str(tmp_path))
+    return tmp_path
+
+
+@pytest.fixture(scope="module")
+def model() -> str:
+    return str(tiny())
+
+
+def test_a_real_file_on_this_machine(model: str) -> None:
+    made = prepare(model)
+    assert made.backend == "llama.cpp"
+    assert (made.model_path, made.context, made.cache_type) == (model, TRAINED, "f16")
+    assert 0 < made.total_bytes < made.budget_bytes
+    assert made.threads >= 1
+    assert len(made.reasons) == 4
+
+
+def test_wishes_win_over_settings(model: str) -> None:
+    settings.settings_file().write_text("context = 1024\nthreads = 7\n")
+    made = prepare(model)
+    assert (made.context, made.threads) == (1024, 7)
+    made = prepare(model, Wishes(context=2048, threads=1))
+    assert (made.context, made.threads) == (2048, 1)
+
+
+def test_a_setting_beyond_training_is_cut_but_a_wish_is_refused(model: str) -> None:
+    settings.settings_file().write_text("context = 100000\n")
+    made = prepare(model)
+    assert made.context == TRAINED
+    assert "100000" in made.reasons[-1]
+    with pytest.raises(DoesNotFit):
+        prepare(model, Wishes(context=100000))
+
+
+def test_a_file_that_is_no_model(home: Path) -> None:
+    path = home / "a.gguf"
+    path.write_bytes(b"<html>")
+    with pytest.raises(ModelFileError):
+        prepare(str(path))
+    with pytest.raises(ModelNotFound):
+        prepare(str(home / "b.gguf"))
+
+
+def test_a_script_needs_no_model(home: Path) -> None:
+    path = home / "talk.scripted.json"
+    path.write_text("{}")
+    made = prepare(str(path))
+    assert (made.backend, made.context, made.threads, made.model_path) == ("scripted", 4096, 1, str(path))
+    assert prepare(str(path), Wishes(context=100)).context == 100
+
+
+def test_planning_loads_nothing_heavy(model: str) -> None:
+    code = (
+        "import sys; from edgechat.planner.prepare import prepare; prepare(sys.argv[1]);"
+        "print([m for m in ('numpy', 'llama_cpp', 'huggingface_hub', 'psutil') if m in sys.modules])"
+    )
+    top = Path(__file__).parents[2]
+    answer = subprocess.run(
+        [sys.executable, "-c", code, model], capture_output=True, text=True, check=True, cwd=top
+    )
+    assert answer.stdout.strip() == ("[]" if sys.platform == "linux" else "['psutil']")

@@ -1,0 +1,113 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from edgechat import settings
+from edgechat.engine.types import Sampling
+from edgechat.errors import SettingsError
+from edgechat.settings import SamplingDefaults, Settings
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("EDGECHAT_HOME", str(tmp_path))
+    return tmp_path
+
+
+def write(text: str | bytes) -> None:
+    settings.settings_file().write_bytes(text if isinstance(text, bytes) else text.encode())
+
+
+def refusal(text: str | bytes) -> SettingsError:
+    write(text)
+    with pytest.raises(SettingsError) as caught:
+        settings.load()
+    assert str(settings.settings_file()) in caught.value.message
+    return caught.value
+
+
+def test_no_file_means_defaults() -> None:
+    assert settings.load() == Settings(idle_minutes=10)
+
+
+def test_everything_at_once() -> None:
+    write('model = "guide"\ncontext = 4096\nthreads = 3\nidle_minutes = 2.5\n[sampling]\ntemperature = 1\n')
+    expected = Settings(model="guide", context=4096, threads=3, idle_minutes=2.5)
+    assert settings.load() == msgspec.structs.replace(expected, sampling=SamplingDefaults(temperature=1.0))
+
+
+def test_a_byte_order_mark_is_no_error() -> None:
+    write(b"\xef\xbb\xbfcontext = 4096\n")
+    assert settings.load().context == 4096
+
+
+def test_a_misspelt_field() -> None:
+    error = refusal("contxt = 4096\n")
+    assert "contxt" in error.message
+    assert error.hint == "Did you mean context?"
+
+
+def test_a_misspelt_field_of_a_table() -> None:
+    error = refusal("[sampling]\ntemprature = 0.5\n")
+    assert "sampling.temprature" in error.message
+    assert error.hint == "Did you mean sampling.temperature?"
+
+
+def test_a_field_like_no_other_lists_them() -> None:
+    assert "idle_minutes" in (refusal("zzz = 1\n").hint or "")
+
+
+@pytest.mark.parametrize(
+    ("text", "field"),
+    [
+        ('context = "big"', "context"),
+        ("context = 0", "context"),
+        ("threads = -1", "threads"),
+        ("threads = 2.5", "threads"),
+        ("threads = true", "threads"),
+        ('model = ""', "model"),
+        ("idle_minutes = -1", "idle_minutes"),
+        ("idle_minutes = nan", "idle_minutes"),
+        ("sampling = 3", "sampling"),
+        ("[sampling]\ntop_p = 0", "sampling.top_p"),
+        ("[sampling]\ntemperature = nan", "sampling.temperature"),
+        ("[sampling]\ntemperature = inf", "sampling.temperature"),
+    ],
+)
+def test_values_that_make_no_sense(text: str, field: str) -> None:
+    error = refusal(text)
+    assert f"{field} = " in error.message
+    assert "null" not in error.message
+
+
+@pytest.mark.parametrize("text", ["context = \n", "a = 1\na = 2\n", b"model = '\xff'\n"])
+def test_no_toml(text: str | bytes) -> None:
+    assert "cannot be read" in refusal(text).message
+
+
+def test_control_characters_do_not_reach_the_terminal() -> None:
+    assert "\x1b" not in refusal('"\\u001b[2J" = 1\n').message
+    assert "\x1b" not in refusal('context = "\\u001b[2J"\n').message
+
+
+def test_the_names_are_those_of_the_engine() -> None:
+    assert set(SamplingDefaults.__struct_fields__) <= set(Sampling.__struct_fields__)
+
+
+_some = st.builds(
+    SamplingDefaults, temperature=st.none() | st.floats(0, 2), top_k=st.none() | st.integers(0, 99)
+)
+
+
+@given(mine=_some, theirs=_some)
+def test_over_keeps_mine_and_fills_with_theirs(mine: SamplingDefaults, theirs: SamplingDefaults) -> None:
+    both = mine.over(theirs)
+    for name in SamplingDefaults.__struct_fields__:
+        own, other = getattr(mine, name), getattr(theirs, name)
+        assert getattr(both, name) == (other if own is None else own)
+    assert Sampling(**both.given()).top_k == (40 if both.top_k is None else both.top_k)
