@@ -93,9 +93,8 @@ async def measure(model: Path, rounds: int, depth: int, tokens: int) -> None:
         alone = await asyncio.to_thread(bare.run, depth, tokens)
         worker, seen = await through_worker(engine, number, depth // 2, tokens)
         rows.append((alone, worker, seen))
-        print(
-            f"{number:5d} {alone:12.1f} {worker:14.1f} {seen:12.1f} {worker / alone:7.3f} {seen / alone:12.3f}"
-        )
+        ratios = f"{worker / alone:7.3f} {seen / alone:12.3f}"
+        print(f"{number:5d} {alone:12.1f} {worker:14.1f} {seen:12.1f} {ratios}")
     ratios = sorted(worker / alone for alone, worker, _ in rows)
     seen_ratios = sorted(seen / alone for alone, _, seen in rows)
     print(f"median ratio {statistics.median(ratios):.3f}, as seen {statistics.median(seen_ratios):.3f}")

@@ -26,7 +26,9 @@ from edgechat.text import one_line
 S = TypeVar("S", bound=msgspec.Struct)
 
 
-class SamplingDefaults(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class SamplingDefaults(
+    msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True
+):
     """How a token is chosen, as far as someone has an opinion; the fields of the engine's Sampling."""
 
     temperature: Annotated[float, Meta(ge=0, le=5)] | None = None
@@ -41,6 +43,8 @@ class SamplingDefaults(msgspec.Struct, frozen=True, forbid_unknown_fields=True, 
     """Divide the scores of tokens that came lately by this; 1 leaves them as they are."""
     presence_penalty: Annotated[float, Meta(ge=-2, le=2)] | None = None
     """Take this off the scores of tokens that came lately, however often."""
+    frequency_penalty: Annotated[float, Meta(ge=-2, le=2)] | None = None
+    """Take this off the scores of tokens that came lately, once for each time."""
 
     def over(self, other: SamplingDefaults) -> SamplingDefaults:
         """Return these values, and those of `other` where there is none here."""

@@ -19,8 +19,9 @@ from edgechat.cli.status import StatusLine
 from edgechat.engine.process import EngineProcess
 from edgechat.engine.types import ChatRequest, Delta, Finished, Message, ModelInfo, Prefill, Sampling
 from edgechat.errors import EdgechatError, EngineCrashed
+from edgechat.planner.choose import Wishes
 from edgechat.planner.plan import LoadPlan
-from edgechat.planner.prepare import Wishes, prepare
+from edgechat.planner.prepare import prepare
 from edgechat.text import escaped_json, printable
 
 PIPED_LIMIT = 16 * 2**20

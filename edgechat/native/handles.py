@@ -7,6 +7,7 @@ uses, so only the low-level functions are called. Every return code is looked at
 from __future__ import annotations
 
 import ctypes
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -239,4 +240,7 @@ def _pointer(array: npt.NDArray[Any], kind: Any) -> Any:
 
 
 def _last_words() -> str:
-    return logs.last_errors[-1] if logs.last_errors else "it gave no reason"
+    """Return the first error logged, which is the cause; the later ones say that something failed."""
+    if not logs.last_errors:
+        return "it gave no reason"
+    return re.sub(r"^\w+: ", "", logs.last_errors[0])  # without the name of the C function

@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import sys
-from collections import deque
 from typing import Any
 
 import llama_cpp.llama_cpp as lib
 
-_WARN, _ERROR, _CONTINUED = 3, 4, 5
+_WARN, _ERROR = 3, 4
+_KEPT = 16
 
-last_errors: deque[str] = deque(maxlen=8)
-"""The last lines that llama.cpp logged as errors; whoever is about to call clears it."""
+last_errors: list[str] = []
+"""The first errors that llama.cpp logged; whoever is about to call clears it."""
 
 
 @lib.llama_log_callback  # type: ignore[untyped-decorator]
 def _receive(level: int, text: bytes, _user: Any) -> None:
     line = text.decode("utf-8", "replace")
-    if level == _ERROR and line.strip():
+    if level == _ERROR and line.strip() and len(last_errors) < _KEPT:
         last_errors.append(line.strip())
     if level in (_WARN, _ERROR):
         sys.stderr.write(line)

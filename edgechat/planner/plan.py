@@ -6,6 +6,8 @@ from typing import Literal
 
 import msgspec
 
+from edgechat.settings import SamplingDefaults
+
 BackendName = Literal["llama.cpp", "scripted"]
 CacheType = Literal["f16", "q8_0", "q4_0"]
 
@@ -37,6 +39,8 @@ class LoadPlan(msgspec.Struct, frozen=True, kw_only=True):
     compute_bytes: int = 0
     budget_bytes: int = 0
     """Memory that was free when the plan was made; what the plan needs stays under it."""
+    sampling: SamplingDefaults = SamplingDefaults()
+    """What settings.toml says, and below that what the model's makers recommend."""
     reasons: tuple[str, ...] = ()
 
     @property

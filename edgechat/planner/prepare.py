@@ -39,7 +39,9 @@ def prepare(model: str, wishes: Wishes = NO_WISHES) -> LoadPlan:
             threads=given.threads if wishes.threads is None else wishes.threads,
         ),
     )
-    return msgspec.structs.replace(made, reasons=(*made.reasons, note)) if note else made
+    sampling = given.sampling.over(found.entry.sampling) if found.entry else given.sampling
+    reasons = (*made.reasons, note) if note else made.reasons
+    return msgspec.structs.replace(made, sampling=sampling, reasons=reasons)
 
 
 def _scripted(found: ResolvedModel, wishes: Wishes) -> LoadPlan:

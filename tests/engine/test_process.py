@@ -85,12 +85,17 @@ async def test_a_killed_worker_costs_no_word_and_the_next_message_works(
 ) -> None:
     engine = start()
     text = ""
-    with pytest.raises(EngineCrashed, match="SIGKILL") as crash:
+
+    async def listen() -> None:
+        nonlocal text
         async for event in engine.stream(request("slow")):
             if isinstance(event, Delta):
                 text += event.text
                 if len(text) == 50:
                     workers()[0].kill()
+
+    with pytest.raises(EngineCrashed, match="SIGKILL") as crash:
+        await listen()
     assert LONG.startswith(text)
     assert len(text) >= 50
     assert "engine-" in (crash.value.hint or "")
@@ -169,6 +174,7 @@ async def test_an_idle_worker_gives_its_memory_back(start: Callable[..., EngineP
     assert await said(engine, "hi") == "Hello!"
     (worker,) = workers()
     assert await gone(worker)
+    await asyncio.sleep(0.1)
     assert engine.state is EngineState.STOPPED
     assert await said(engine, "hi") == "Hello!"
 
@@ -195,7 +201,8 @@ from edgechat.engine.types import ChatRequest, Message
 from edgechat.planner.plan import LoadPlan
 
 async def main(path):
-    engine = EngineProcess(LoadPlan(model_path=path, model_name="m", backend="scripted", context=4096, threads=1))
+    plan = LoadPlan(model_path=path, model_name="m", backend="scripted", context=4096, threads=1)
+    engine = EngineProcess(plan)
     await engine.start()
     print("ready", flush=True)
     async for _ in engine.stream(ChatRequest(id="r", messages=(Message("user", "slow"),))):

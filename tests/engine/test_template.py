@@ -25,7 +25,8 @@ def render(source: str | None, messages: tuple[Message, ...] = HELLO, **options:
 
 def test_chatml_where_the_model_brings_none() -> None:
     assert render(None) == (
-        "<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\nHello <b>&<|im_end|>\n<|im_start|>assistant\n"
+        "<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\nHello <b>&<|im_end|>\n"
+        "<|im_start|>assistant\n"
     )
 
 
@@ -71,10 +72,10 @@ def test_a_template_that_fails_says_why(source: str, complaint: str) -> None:
     [
         "{{ 'a' * 300000000 }}",
         "{{ 'a' | center(3000000000) }}",
-        "{% set ns = namespace(x='aaaaaaaa') %}{% for i in range(60) %}{% set ns.x = ns.x ~ ns.x %}{% endfor %}",
+        "{% set ns = namespace(x='aaaaaaaa') %}"
+        "{% for i in range(60) %}{% set ns.x = ns.x ~ ns.x %}{% endfor %}",
         "{{ 10 ** (10 ** 10) }}",
-        "{% for i in range(99999) %}{% for j in range(99999) %}{% for k in range(99999) %}{% endfor %}{% endfor %}"
-        "{% endfor %}",
+        "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}",
         "{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}",
         "{{ 'a' * 20000000 }}",
     ],
