@@ -14,13 +14,6 @@ from edgechat.planner.plan import LoadPlan
 MakePlan = Callable[..., LoadPlan]
 
 
-@pytest.fixture(autouse=True)
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Keep logs and chats of tests out of the user's folders."""
-    monkeypatch.setenv("EDGECHAT_HOME", str(tmp_path / "home"))
-    return tmp_path / "home"
-
-
 @pytest.fixture
 def scripted(tmp_path: Path) -> MakePlan:
     """Return a function that plans a scripted model: `scripted(reply="x", context=100)`."""

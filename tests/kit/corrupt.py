@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from tests.kit.build import Spec, write
+from tests.kit.shapes import DENSE, metadata
 
 
 def truncated(path: Path, out: Path, *, keep: int) -> Path:
@@ -42,7 +43,8 @@ def sparse(path: Path, out: Path, *, size: int) -> Path:
 
 def unknown_architecture(out: Path, name: str = "nonesuch") -> Path:
     """Write a sound file of an architecture that llama.cpp does not know."""
-    write(Spec(overrides={"general.architecture": name}), out)
+    keys = {f"{name}.{key}": value for key, value in metadata(DENSE).items()}
+    write(Spec(overrides={"general.architecture": name, **keys}), out)
     return out
 
 

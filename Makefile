@@ -1,0 +1,57 @@
+# make run    install into .venv and open the chat       make test   all checks and tests
+# make check  lint, types, layers                         make soak   what takes longer than a coffee
+# make bench  the figures of benchmarks/RESULTS.md        make lock   pin the versions that were tested
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check
+LOCK := packaging/constraints.txt
+
+# llama.cpp is built from source. RPC gives it a device like a GPU on any machine, which tests need; a GPU
+# is built in by adding its flag: CMAKE_ARGS="-DGGML_RPC=ON -DGGML_CUDA=ON" make run
+export CMAKE_ARGS ?= -DGGML_RPC=ON
+QUESTION := What is edgechat?
+
+.PHONY: run check test soak bench lock clean
+
+# The app where there is a terminal, one question to the guide where there is none.
+run: $(VENV)/.installed
+	@if [ -t 0 ] && [ -t 1 ]; then exec $(BIN)/edgechat; \
+	else echo "> $(QUESTION)"; exec $(BIN)/edgechat run guide "$(QUESTION)" </dev/null; fi
+
+check: $(VENV)/.installed-dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+test: check
+	$(BIN)/python -m pytest -q
+
+soak: $(VENV)/.installed-dev
+	$(BIN)/python -m pytest -q -m soak --timeout 3600
+
+bench: $(VENV)/.installed-dev
+	$(BIN)/python -m benchmarks.streaming
+	$(BIN)/python -m benchmarks.startup
+	$(BIN)/python -m benchmarks.keypress
+
+lock: $(VENV)/.installed-dev
+	$(PIP) freeze --exclude-editable >$(LOCK)
+
+clean:
+	rm -rf $(VENV) build dist .models .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
+
+$(VENV)/bin/python:
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "edgechat needs Python 3.11 or newer: make PYTHON=python3.12 run")'
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.installed: pyproject.toml $(LOCK) | $(VENV)/bin/python
+	@echo "Installing edgechat; llama.cpp is compiled for this machine, which takes some minutes the first time."
+	$(PIP) install --quiet -c $(LOCK) -e .
+	@touch $@
+
+$(VENV)/.installed-dev: pyproject.toml $(LOCK) $(VENV)/.installed
+	$(PIP) install --quiet -c $(LOCK) -e '.[dev]'
+	@touch $@

@@ -1,0 +1,260 @@
+"""`edgechat run` as a program: what it prints where, and how it ends."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from tests import terminal
+from tests.kit import NOT_PRINTABLE, corrupt, tiny
+
+EDGECHAT = [sys.executable, "-m", "edgechat"]
+Run = subprocess.CompletedProcess[str]
+
+
+def edgechat(*words: str | Path, piped: str | None = None) -> Run:
+    options: dict[str, Any] = {"input": piped} if piped is not None else {"stdin": subprocess.DEVNULL}
+    return subprocess.run(
+        [*EDGECHAT, *map(str, words)], capture_output=True, text=True, timeout=60, check=False, **options
+    )
+
+
+@pytest.fixture(scope="module")
+def model() -> Path:
+    return tiny("dense", mute=NOT_PRINTABLE)
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> Callable[..., Path]:
+    def write(**fields: object) -> Path:
+        path = tmp_path / "model.scripted.json"
+        path.write_text(json.dumps(fields))
+        return path
+
+    return write
+
+
+def complaint(run: Run, code: int = 1) -> str:
+    """Return the message of a run that must have ended with one, and with no traceback."""
+    assert run.returncode == code, run
+    assert run.stdout == ""
+    assert run.stderr.startswith("error: "), run.stderr
+    assert "Traceback" not in run.stderr
+    assert len(run.stderr.splitlines()) == 2, run.stderr  # what happened, and what to do next
+    return run.stderr
+
+
+def test_the_answer_goes_to_stdout_and_the_rest_to_stderr(script: Callable[..., Path]) -> None:
+    run = edgechat("run", script(reply="Hello, wörld."), "hi")
+    assert (run.returncode, run.stdout) == (0, "Hello, wörld.\n")
+    assert "14 tokens" in run.stderr
+    assert "\x1b" not in run.stderr
+
+
+def test_a_real_model_answers(model: Path) -> None:
+    run = edgechat("run", model, "hi", "--max-tokens", "20", "--temperature", "0")
+    assert run.returncode == 0
+    assert len(run.stdout) == 21
+
+
+def test_the_seed_repeats_the_answer(model: Path) -> None:
+    words = ("run", model, "hi", "--max-tokens", "30", "--temperature", "1.5")
+    first, second, other = (edgechat(*words, "--seed", seed).stdout for seed in "778")
+    assert first == second != other
+
+
+def test_json(model: Path) -> None:
+    run = edgechat(
+        "run", model, "hi", "--max-tokens", "20", "--system", "Be brief.", "--json", "--ctx", "512"
+    )
+    found = json.loads(run.stdout)
+    assert found.keys() == {
+        "text",
+        "thinking",
+        "finish_reason",
+        "usage",
+        "timings",
+        "plan",
+        "speculation",
+    }
+    assert found["finish_reason"] == "length"
+    assert found["usage"]["completion_tokens"] == 20
+    assert found["usage"]["cached_tokens"] == 0
+    assert found["timings"].keys() == {"load_ms", "ttft_ms", "prompt_tps", "decode_tps"}
+    assert found["timings"]["ttft_ms"] > 0
+    assert found["plan"]["context"] == 512
+    assert found["plan"]["reasons"]
+
+
+def test_a_piped_prompt(script: Callable[..., Path]) -> None:
+    path = script(
+        rules=[{"when": "Sum up:\n\nthe text", "reply": "both"}, {"when": "the text", "reply": "one"}]
+    )
+    assert edgechat("run", path, piped="the text").stdout == "one\n"
+    assert edgechat("run", path, "Sum up:", piped="the text").stdout == "both\n"
+    assert "empty" in complaint(edgechat("run", path, piped=" \n"))
+
+
+def test_stop_strings_and_thinking(script: Callable[..., Path]) -> None:
+    template = (
+        "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
+        "<|im_start|>assistant\n{% if enable_thinking is defined and not enable_thinking %}{% endif %}"
+        "{# </think> #}"
+    )
+    path = script(reply="<think>hm</think>one two three", template=template)
+    found = json.loads(
+        edgechat("run", path, "hi", "--json", "--stop", " three", "--stop", "x", "--think").stdout
+    )
+    assert (found["text"], found["thinking"], found["finish_reason"]) == ("one two", "hm", "stop")
+    assert edgechat("run", path, "hi").stdout == "one two three\n"
+
+
+def test_control_characters_never_reach_the_terminal(script: Callable[..., Path]) -> None:
+    path = script(reply="a\x1b]52;c;aGk=\x07b\x9b31mc\r\x08d\te\n")
+    assert edgechat("run", path, "hi").stdout == "a]52;c;aGk=b31mcd\te\n"
+    raw = edgechat("run", path, "hi", "--json").stdout
+    assert not any(ord(letter) < 32 or 127 <= ord(letter) < 160 for letter in raw.strip())
+    assert "\x1b" in json.loads(raw)["text"]
+
+
+HOSTILE = {
+    "raises": ("{{ raise_exception('no thanks') }}", "no thanks"),
+    "loops": ("{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}", "template"),
+    "grows": ("{{ 'a' * 300000000 }}", "template"),
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_template_that_fails(name: str) -> None:
+    source, words = HOSTILE[name]
+    assert words in complaint(edgechat("run", tiny("dense", chat_template=source), "hi"))
+
+
+def test_files_that_are_no_models(model: Path, tmp_path: Path) -> None:
+    text = tmp_path / "notes.gguf"
+    text.write_text("these are notes")
+    bad = {
+        tmp_path / "missing.gguf": "no file",
+        tmp_path: "folder",
+        text: "not a GGUF file",
+        corrupt.truncated(model, tmp_path / "short.gguf", keep=-1000): "missing",
+        corrupt.truncated(model, tmp_path / "header.gguf", keep=100): "",
+        corrupt.wrong_magic(model, tmp_path / "magic.gguf"): "not a GGUF file",
+        corrupt.patched(model, tmp_path / "corrupt.gguf", at=24, data=b"\xff" * 64): "",
+        corrupt.unknown_architecture(tmp_path / "arch.gguf"): "unknown model architecture: 'nonesuch'",
+        corrupt.f64_tensor(tmp_path / "f64.gguf"): "F64",
+    }
+    for path, words in bad.items():
+        assert words in complaint(edgechat("run", path, "hi")), path
+
+
+def test_a_context_that_cannot_be(model: Path) -> None:
+    assert "4096" in complaint(edgechat("run", model, "hi", "--ctx", "100000"))
+    said = complaint(edgechat("run", model, "word " * 500, "--ctx", "512"))
+    assert "the context holds 512" in said
+
+
+def test_a_context_that_does_not_fit_into_memory(tmp_path: Path) -> None:
+    huge = tiny("dense", overrides={"llama.context_length": 2**31 - 1})
+    assert "fit" in complaint(edgechat("run", huge, "hi", "--ctx", "2000000000"))
+
+
+def test_debug_shows_the_traceback(tmp_path: Path) -> None:
+    for words in (("--debug", "run", "nosuch", "hi"), ("run", "nosuch", "hi", "--debug")):
+        run = edgechat(*words)
+        assert run.returncode == 1
+        assert "Traceback" in run.stderr
+        assert "ModelNotFound" in run.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("rnu", "x"), "Did you mean 'run'"),
+        (("run",), "Missing argument"),
+        (("run", "guide", "hi", "--temprature", "1"), "temperature"),
+        (("run", "guide", "hi", "--temperature", "hot"), "temperature"),
+        (("run", "guide", "hi", "--max-tokens", "0"), "max-tokens"),
+        (("--model", "x", "run", "guide", "hi"), "edgechat run MODEL"),
+    ],
+)
+def test_usage_errors(words: tuple[str, ...], said: str) -> None:
+    run = edgechat(*words)
+    assert run.returncode == 2
+    assert said in run.stderr
+    assert "Traceback" not in run.stderr
+
+
+def test_without_a_terminal_the_app_says_what_to_do_instead() -> None:
+    assert "edgechat run guide" in complaint(edgechat(), 2)
+
+
+def test_a_crash_keeps_what_was_said(script: Callable[..., Path]) -> None:
+    path = script(
+        reply="I was about to", rules=[{"when": "die", "reply": "so far so good", "crash_after": 6}]
+    )
+    run = edgechat("run", path, "die")
+    assert run.returncode == 3
+    assert run.stdout == "so far\n"
+    assert "SIGKILL" in run.stderr
+    assert "Traceback" not in run.stderr
+
+
+def test_a_reader_that_goes_away_is_no_error(script: Callable[..., Path]) -> None:
+    path = script(reply="many words " * 2000, token_ms=0.1)
+    words = " ".join([*EDGECHAT, "run", str(path), "hi"])
+    run = subprocess.run(
+        ["sh", "-c", f"{words} | head -c 10"], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert run.stdout == "many words"
+    assert "Traceback" not in run.stderr
+    assert "error" not in run.stderr
+
+
+def test_version() -> None:
+    from edgechat import __version__
+
+    assert edgechat("--version").stdout == f"edgechat {__version__}\n"
+
+
+in_a_terminal = pytest.mark.skipif(not terminal.available, reason="tmux is not installed")
+
+
+@in_a_terminal
+def test_a_conversation_line_by_line(script: Callable[..., Path]) -> None:
+    path = script(
+        rules=[{"when": "second", "reply": "Goodbye."}, {"when": "slow", "reply": "ab " * 500}], token_ms=5
+    )
+    with terminal.Terminal([*EDGECHAT, "run", str(path)]) as screen:
+        screen.wait_for(">>>")
+        screen.keys("first", "Enter")
+        screen.wait_for("I am a script.", "tokens/s")
+        screen.keys("slow", "Enter")
+        screen.wait_for("ab ab ab")
+        screen.keys("C-c")
+        screen.wait_for("stopped")
+        screen.keys("second", "Enter")
+        screen.wait_for("Goodbye.")
+        screen.keys("C-d")
+        screen.shell("echo rc=$? $(stty -a | grep -o '[-]*echo ')", "rc=0 echo")
+
+
+@in_a_terminal
+def test_ctrl_c_ends_a_question_and_leaves_the_terminal_as_it_was(script: Callable[..., Path]) -> None:
+    path = script(reply="ab " * 5000, token_ms=5)
+    with terminal.Terminal([*EDGECHAT, "run", str(path), "hi"]) as screen:
+        screen.wait_for("ab ab ab")
+        family = psutil.Process(screen.pid()).children(recursive=True)
+        assert len(family) == 3
+        screen.keys("C-c")
+        last = screen.shell("echo rc=$? $(stty -a | grep -o '[-]*echo ')", "rc=130 echo")
+        assert "Traceback" not in last
+        _, alive = psutil.wait_procs(family, timeout=3)
+        assert not alive
