@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from typing import Any
 
 from edgechat.engine.types import (
@@ -63,7 +63,7 @@ class FakeEngine:
 
     async def stream(
         self, request: ChatRequest, on_progress: Callable[[float], None] | None = None
-    ) -> AsyncIterator[RequestEvent]:
+    ) -> AsyncGenerator[RequestEvent, None]:
         self.requests.append(request)
         self._cancelled.discard(request.id)
         script = self._scripts.pop(0) if len(self._scripts) > 1 else self._scripts[0]

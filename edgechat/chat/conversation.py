@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 from datetime import date
 from typing import Protocol
@@ -37,7 +37,7 @@ class Engine(Protocol):
 
     def stream(
         self, request: ChatRequest, on_progress: Callable[[float], None] | None = None
-    ) -> AsyncIterator[RequestEvent]:
+    ) -> AsyncGenerator[RequestEvent, None]:
         """Answer a request; the events end after a Finished, or with an EdgechatError.
 
         Loads the model where it is not loaded, telling `on_progress` (0 to 1).
@@ -122,8 +122,9 @@ class Conversation:
         """
         if self.answering or not self.turns or self.turns[-1].role != "user":
             raise RuntimeError("there is no turn of the user that waits for an answer")
+        reply = self._new_turn("assistant", "", "streaming")
         request = ChatRequest(
-            id=self.turns[-1].id,
+            id=reply.id,
             messages=messages_of(self.turns),
             sampling=sampling or Sampling(),
             max_tokens=max_tokens,
@@ -132,7 +133,7 @@ class Conversation:
         )
         self._running, self._begun, self._stopping = (engine, request.id), False, False
         try:
-            draft = await Draft.begin(self._store, self._new_turn("assistant", "", "streaming"))
+            draft = await Draft.begin(self._store, reply)
             async with aclosing(self._write(draft, engine, request, on_progress)) as events:
                 async for event in events:
                     yield event
@@ -174,15 +175,16 @@ class Conversation:
     ) -> AsyncGenerator[RequestEvent, None]:
         finished: Finished | None = None
         error: EdgechatError | None = None
-        events = engine.stream(request, on_progress)
         try:
-            async for event in events:
-                self._begun = True
-                if isinstance(event, Delta):
-                    draft.add(event)
-                elif isinstance(event, Finished):
-                    finished = event
-                yield event
+            # Left early, the stream is closed at once, and with it the worker's work.
+            async with aclosing(engine.stream(request, on_progress)) as events:
+                async for event in events:
+                    self._begun = True
+                    if isinstance(event, Delta):
+                        draft.add(event)
+                    elif isinstance(event, Finished):
+                        finished = event
+                    yield event
         except EdgechatError as exc:
             error = exc
             raise
@@ -191,7 +193,6 @@ class Conversation:
                 await draft.end(self._end_state(draft.turn, finished, error), engine.model, finished, error)
             finally:
                 self.turns.append(draft.turn)
-                await _close(events)
 
     def _end_state(self, turn: Turn, finished: Finished | None, error: EdgechatError | None) -> TurnState:
         if finished is not None and finished.reason != "cancelled":
@@ -210,12 +211,6 @@ class Conversation:
             parent_id=self.turns[-1].id if self.turns else None,
             created_at=time.time(),
         )
-
-
-async def _close(events: AsyncIterator[RequestEvent]) -> None:
-    """End a stream that was left early now, and with it the worker's work, not when it is collected."""
-    if isinstance(events, AsyncGenerator):
-        await events.aclose()
 
 
 def messages_of(turns: Sequence[Turn]) -> tuple[Message, ...]:

@@ -10,7 +10,7 @@ import msgspec
 
 from edgechat.chat.records import Figures, Turn, TurnState
 from edgechat.chat.store import Store
-from edgechat.engine.types import Delta, Finished, ModelInfo
+from edgechat.engine.types import Delta, ErrorInfo, Finished, ModelInfo
 from edgechat.errors import EdgechatError, StoreError
 
 FLUSH_SECONDS = 0.4
@@ -76,7 +76,7 @@ class Draft:
             thinking_seconds=round(self._thinking_seconds, 1),
         )
         self._turn = msgspec.structs.replace(
-            self.turn, state=state, figures=figures, error=error.info() if error else None
+            self.turn, state=state, figures=figures, error=ErrorInfo.of(error) if error else None
         )
         await self._store.update_turn(self._turn)
 

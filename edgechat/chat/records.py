@@ -6,8 +6,7 @@ from typing import Literal
 
 import msgspec
 
-from edgechat.engine.types import FinishReason, Role, Timings, Usage
-from edgechat.errors import ErrorInfo
+from edgechat.engine.types import ErrorInfo, FinishReason, Role, Timings, Usage
 
 TurnState = Literal["complete", "streaming", "stopped", "interrupted", "failed"]
 """How far a turn came.

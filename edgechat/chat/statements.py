@@ -10,7 +10,7 @@ import msgspec
 
 from edgechat.chat.owner import Owner, alive
 from edgechat.chat.records import Chat, Figures, Turn
-from edgechat.errors import ErrorInfo
+from edgechat.engine.types import ErrorInfo
 
 _CHAT = "id, title, model, date, created_at, updated_at"
 _TURN = "id, conversation_id, role, content, thinking, state, parent_id, created_at, figures, error"

@@ -8,7 +8,7 @@ from contextlib import aclosing, suppress
 
 from edgechat.chat.conversation import Conversation
 from edgechat.chat.records import Turn
-from edgechat.engine.types import Delta, Finished, Prefill, RequestEvent
+from edgechat.engine.types import Delta, Finished, Prefill, RequestEvent, Sampling
 from edgechat.errors import EdgechatError
 from edgechat.tui.activity import Activity
 from edgechat.tui.session import AppEngine
@@ -35,14 +35,15 @@ class Answer:
         self._tokens = 0
         self._first_at = 0.0
 
-    async def run(self, conversation: Conversation, engine: AppEngine) -> None:
+    async def run(self, conversation: Conversation, engine: AppEngine, sampling: Sampling) -> None:
         """Stream the reply to its end. Whatever that is, it is on the screen afterwards, errors included."""
         before = len(conversation.turns)
         problem: EdgechatError | None = None
         painting = asyncio.create_task(self._paint())
         self._activity.show("Waiting for the model")
         try:
-            async with aclosing(conversation.answer(engine, on_progress=self._show_load)) as events:
+            reply = conversation.answer(engine, sampling=sampling, on_progress=self._show_load)
+            async with aclosing(reply) as events:
                 async for event in events:
                     self._take(event)
         except EdgechatError as exc:

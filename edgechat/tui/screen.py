@@ -186,9 +186,11 @@ class ChatScreen(Screen[None]):
         from edgechat.tui.answer import Answer
 
         try:
-            conversation, engine = await self.session.talk(), await self.session.engine()
-            self._tell_plan(self.session)
-            await Answer(self.transcript, self.activity, self.status).run(conversation, engine)
+            session = self.session
+            conversation, engine = await session.talk(), await session.engine()
+            self._tell_plan(session)
+            answer = Answer(self.transcript, self.activity, self.status)
+            await answer.run(conversation, engine, session.sampling)
             if engine.model is not None:
                 self.status.context = engine.model.context
         except EdgechatError as exc:

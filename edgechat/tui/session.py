@@ -10,7 +10,7 @@ from typing import Protocol
 
 from edgechat.chat.conversation import Conversation, Engine
 from edgechat.chat.store import Store
-from edgechat.engine.types import ModelInfo
+from edgechat.engine.types import ModelInfo, Sampling
 from edgechat.errors import ModelNotFound
 from edgechat.planner.plan import LoadPlan
 
@@ -38,11 +38,13 @@ class Services:
     prepare: Callable[[str], LoadPlan]
     """From a model's name to its plan. May take a while; called in a thread."""
     engine: Callable[[LoadPlan], AppEngine]
+    preferred: Callable[[], str | None] = lambda: None
+    """The model that the settings name. Raises SettingsError."""
 
     @classmethod
     def real(cls) -> Services:
         """Return edgechat's own; nothing of them is imported before it is called."""
-        return cls(_store_path, _prepare, _engine)
+        return cls(_store_path, _prepare, _engine, _preferred)
 
 
 class Session:
@@ -76,6 +78,11 @@ class Session:
                 self._engine = self._services.engine(self.plan)
             return self._engine
 
+    @property
+    def sampling(self) -> Sampling:
+        """How tokens are chosen: by the settings, else by the model's makers, else by us."""
+        return Sampling(**(self.plan.sampling.given() if self.plan else {}))
+
     async def talk(self) -> Conversation:
         """Return the conversation that goes on; a new one if there is none. Raises StoreError."""
         if self.conversation is None:
@@ -95,6 +102,7 @@ class Session:
             await self._store.close()
 
     async def _make_plan(self) -> LoadPlan:
+        self.model = self.model or await asyncio.to_thread(self._services.preferred)
         if self.model is not None:
             return await asyncio.to_thread(self._services.prepare, self.model)
         last = await (await self.store()).preference(_LAST_MODEL)
@@ -124,6 +132,13 @@ def _prepare(model: str) -> LoadPlan:
 
 
 def _engine(plan: LoadPlan) -> AppEngine:
+    from edgechat import settings
     from edgechat.engine.process import EngineProcess
 
-    return EngineProcess(plan)
+    return EngineProcess(plan, idle_seconds=settings.load().idle_minutes * 60)
+
+
+def _preferred() -> str | None:
+    from edgechat import settings
+
+    return settings.load().model

@@ -14,8 +14,8 @@ import pytest
 from edgechat.chat.migrations import MIGRATIONS
 from edgechat.chat.records import Chat, Figures, Turn
 from edgechat.chat.store import Store
-from edgechat.engine.types import Timings, Usage
-from edgechat.errors import ErrorInfo, StoreError
+from edgechat.engine.types import ErrorInfo, Timings, Usage
+from edgechat.errors import StoreError
 
 
 def chat(name: str = "c1") -> Chat:
