@@ -1,0 +1,89 @@
+"""A reply while it is written: its words go to the store at least every half second."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from contextlib import suppress
+
+import msgspec
+
+from edgechat.chat.records import Figures, Turn, TurnState
+from edgechat.chat.store import Store
+from edgechat.engine.types import Delta, ErrorInfo, Finished, ModelInfo
+from edgechat.errors import EdgechatError, StoreError
+
+FLUSH_SECONDS = 0.4
+
+
+class Draft:
+    """The words of one streaming reply, and the task that saves them: first `begin`, last `end`."""
+
+    def __init__(self, store: Store, turn: Turn) -> None:
+        self._store = store
+        self._turn = turn
+        self._content: list[str] = []
+        self._thinking: list[str] = []
+        self._thinking_tokens = 0
+        self._thinking_began = 0.0
+        self._thinking_seconds = 0.0
+        self._changed = asyncio.Event()
+        self._saver: asyncio.Task[None] | None = None
+
+    @classmethod
+    async def begin(cls, store: Store, turn: Turn) -> Draft:
+        """Write the empty turn into the store and start to save what comes."""
+        draft = cls(store, turn)
+        await store.add_turn(turn)
+        draft._saver = asyncio.create_task(draft._save_what_comes())
+        return draft
+
+    @property
+    def turn(self) -> Turn:
+        """The reply as far as it has come."""
+        return msgspec.structs.replace(
+            self._turn, content="".join(self._content), thinking="".join(self._thinking)
+        )
+
+    def add(self, delta: Delta) -> None:
+        """Take the next words."""
+        if delta.thinking:
+            self._thinking_began = self._thinking_began or time.monotonic()
+            self._thinking_seconds = time.monotonic() - self._thinking_began
+            self._thinking_tokens = delta.tokens
+            self._thinking.append(delta.text)
+        else:
+            self._content.append(delta.text)
+        self._changed.set()
+
+    async def end(
+        self,
+        state: TurnState,
+        model: ModelInfo | None,
+        finished: Finished | None,
+        error: EdgechatError | None,
+    ) -> None:
+        """Save the whole reply in its end state. Raises StoreError; `turn` is complete all the same."""
+        if self._saver is not None:
+            self._saver.cancel()
+            await asyncio.wait([self._saver])
+        figures = Figures(
+            reason=finished.reason if finished else None,
+            usage=finished.usage if finished else None,
+            timings=finished.timings if finished else None,
+            context=model.context if model else 0,
+            thinking_tokens=self._thinking_tokens,
+            thinking_seconds=round(self._thinking_seconds, 1),
+        )
+        self._turn = msgspec.structs.replace(
+            self.turn, state=state, figures=figures, error=ErrorInfo.of(error) if error else None
+        )
+        await self._store.update_turn(self._turn)
+
+    async def _save_what_comes(self) -> None:
+        # A store that fails here fails again in `end`, which is where it is told.
+        with suppress(StoreError):
+            while await self._changed.wait():
+                self._changed.clear()
+                await self._store.update_turn(self.turn)
+                await asyncio.sleep(FLUSH_SECONDS)

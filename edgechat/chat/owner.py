@@ -1,0 +1,44 @@
+"""Which running program writes a reply: so that a dead one's can be told from a living one's.
+
+A file in WAL mode belongs to one machine, so a process number is enough. Should a living writer ever be
+taken for dead (a container with numbers of its own), its next words put its reply right again.
+"""
+
+from __future__ import annotations
+
+import os
+
+import msgspec
+
+_SAME_START = 2.0
+"""Seconds by which a process's start time may seem to move when the clock is set."""
+
+
+class Owner(msgspec.Struct, frozen=True):
+    """A process, told apart from a later one with the same number by its start time (seconds since 1970)."""
+
+    pid: int
+    started: float
+
+
+def this_process() -> Owner:
+    """Return the owner that this process is."""
+    return Owner(os.getpid(), _started(os.getpid()) or 0.0)
+
+
+def alive(owner: Owner) -> bool:
+    """Say whether the process still runs."""
+    started = _started(owner.pid)
+    return started is not None and abs(started - owner.started) < _SAME_START
+
+
+def _started(pid: int) -> float | None:
+    import psutil  # 15 ms, needed only once there is a store to open
+
+    try:
+        process = psutil.Process(pid)
+        if process.status() == psutil.STATUS_ZOMBIE:
+            return None
+        return float(process.create_time())
+    except psutil.Error:
+        return None

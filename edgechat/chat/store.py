@@ -1,0 +1,165 @@
+"""The conversations on disk: one SQLite file, written before anything is computed.
+
+Every call runs on the store's own thread, so the event loop never waits for a disk; awaiting a call means
+that its words are in the file. Several programs may use one file at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sqlite3
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Concatenate, ParamSpec, TypeVar
+
+from edgechat.chat import statements
+from edgechat.chat.migrations import migrate
+from edgechat.chat.owner import Owner, this_process
+from edgechat.chat.records import Chat, Turn
+from edgechat.errors import StoreError
+
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
+
+_BUSY_MS = 5_000
+
+
+class Store:
+    """The conversations of one file. Open it with `Store.open`, and close it."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="store")
+        self._db: sqlite3.Connection | None = None
+        self._owner: Owner | None = None
+
+    @classmethod
+    async def open(cls, path: Path) -> Store:
+        """Open or make the file, bring it to this schema, and mark the replies of dead programs.
+
+        Raises StoreError; a file that cannot be read is left as it is.
+        """
+        store = cls(path)
+        try:
+            await store._on_thread(store._connect)
+            await store._call(statements.interrupt_orphans)
+        except BaseException:
+            await store.close()
+            raise
+        return store
+
+    async def close(self) -> None:
+        """Finish what is being written and let go of the file."""
+        db, self._db = self._db, None
+        if db is not None:
+            await self._on_thread(db.close)
+        self._thread.shutdown(wait=False)
+
+    async def add_turn(self, turn: Turn, *, chat: Chat | None = None) -> None:
+        """Append a turn; `chat` is the conversation that it begins, and None in one that exists."""
+        owner = self._owner if turn.state == "streaming" else None
+        await self._call(statements.insert_turn, turn, owner, chat)
+
+    async def update_turn(self, turn: Turn) -> None:
+        """Write the text and the state that a reply has now."""
+        await self._call(statements.update_turn, turn)
+
+    async def set_model(self, chat_id: str, model: str) -> None:
+        """Note which model writes in a chat now."""
+        await self._call(statements.set_model, chat_id, model)
+
+    async def chats(self, limit: int = 100) -> list[Chat]:
+        """Return the chats, the one that was used last first."""
+        return await self._call(statements.chats, limit)
+
+    async def load(self, chat_id: str) -> tuple[Chat, list[Turn]]:
+        """Return a chat and all its turns in the order of writing; StoreError where there is none."""
+        await self._call(statements.interrupt_orphans)
+        chat = await self._call(statements.chat, chat_id)
+        if chat is None:
+            raise StoreError(f"There is no conversation {chat_id!r}.")
+        return chat, await self._call(statements.turns, chat_id)
+
+    async def delete(self, chat_id: str) -> None:
+        """Delete a chat and its turns."""
+        await self._call(statements.delete_chat, chat_id)
+
+    async def preference(self, name: str) -> str | None:
+        """Return what was remembered under a name, or None."""
+        return await self._call(statements.preference, name)
+
+    async def set_preference(self, name: str, value: str) -> None:
+        """Remember a value under a name, for the next start."""
+        await self._call(statements.set_preference, name, value)
+
+    async def _call(
+        self,
+        statement: Callable[Concatenate[sqlite3.Connection, _P], _T],
+        *args: _P.args,
+        **kwargs: _P.kwargs,
+    ) -> _T:
+        db = self._db
+        if db is None:
+            raise StoreError("The conversations are closed.")
+        return await self._on_thread(lambda: statement(db, *args, **kwargs))
+
+    async def _on_thread(self, work: Callable[[], _T]) -> _T:
+        loop = asyncio.get_running_loop()
+        try:
+            return await loop.run_in_executor(self._thread, work)
+        except (sqlite3.Error, OSError) as exc:
+            raise _store_error(self.path, exc) from exc
+
+    def _connect(self) -> None:
+        # Made first and by us, so that it is nobody else's to read; SQLite gives -wal and -shm its mode.
+        os.close(os.open(self.path, os.O_CREAT | os.O_RDWR, 0o600))
+        self.path.chmod(0o600)
+        db = sqlite3.connect(
+            self.path, isolation_level=None, check_same_thread=False, timeout=_BUSY_MS / 1000
+        )
+        try:
+            _use_wal(db)
+            db.execute("PRAGMA foreign_keys = ON")
+            migrate(db)
+        except BaseException:
+            db.close()
+            raise
+        self._db, self._owner = db, this_process()
+
+
+def _use_wal(db: sqlite3.Connection) -> None:
+    # The change to WAL needs the file for itself and does not wait on the busy timeout.
+    give_up = time.monotonic() + _BUSY_MS / 1000
+    while True:
+        try:
+            db.execute("PRAGMA journal_mode = WAL")
+            return
+        except sqlite3.OperationalError as exc:
+            if exc.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > give_up:
+                raise
+            time.sleep(0.02)
+
+
+def _store_error(path: Path, exc: sqlite3.Error | OSError) -> StoreError:
+    code = getattr(exc, "sqlite_errorcode", 0) & 0xFF
+    if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
+        return StoreError(
+            f"The file of the conversations is damaged: {path} ({exc}).",
+            hint=f"edgechat leaves it untouched. Move it aside to start afresh: mv '{path}' '{path}.damaged'",
+        )
+    if code == sqlite3.SQLITE_FULL:
+        return StoreError(
+            f"The disk is full; the conversation cannot be saved to {path}.", hint="Free some space."
+        )
+    if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+        return StoreError(
+            f"Another program holds {path}.",
+            hint="Close the program that has the file open, then send again.",
+        )
+    return StoreError(
+        f"The conversations cannot be read or written: {path} ({exc}).",
+        hint="See that the folder exists, is yours and may be written; EDGECHAT_HOME names another one.",
+    )

@@ -1,0 +1,77 @@
+"""The Textual app: one screen, the terminal's own colours, and a clean way out.
+
+What is imported here and in `screen` stands between the user and the first frame (0.25 s, nearly all of it
+Textual); everything else comes after it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from contextlib import suppress
+from typing import TYPE_CHECKING, ClassVar
+
+from textual.app import App
+from textual.binding import Binding, BindingType
+from textual.screen import Screen
+
+from edgechat.tui.screen import ChatScreen
+from edgechat.tui.theme import TERMINAL
+
+if TYPE_CHECKING:
+    from edgechat.tui.session import Services
+
+
+class EdgechatApp(App[None]):
+    """edgechat in a terminal. `services` are the layers below, edgechat's own where none are given."""
+
+    TITLE = "edgechat"
+    ENABLE_COMMAND_PALETTE = False
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("ctrl+q", "quit", "Quit", priority=True),
+        Binding("ctrl+c", "copy_or_quit", show=False, priority=True),
+    ]
+
+    def __init__(self, model: str | None = None, *, services: Services | None = None) -> None:
+        # Said here already: Textual picks its filters (NO_COLOR's too) before the theme is known.
+        super().__init__(ansi_color=True)
+        self._chat = ChatScreen(services, model)
+        self.register_theme(TERMINAL)
+        self.theme = TERMINAL.name
+        # Scrolling that glides takes the processor from the model, and races with text that moves.
+        self.animation_level = "none"
+
+    def get_default_screen(self) -> Screen[None]:
+        """Return the chat."""
+        return self._chat
+
+    def on_mount(self) -> None:
+        """Leave by the same door whatever tells us to."""
+        for name in ("SIGINT", "SIGTERM", "SIGHUP"):
+            with suppress(AttributeError, NotImplementedError, ValueError, RuntimeError):
+                asyncio.get_running_loop().add_signal_handler(getattr(signal, name), self._leave)
+
+    async def action_quit(self) -> None:
+        """Save what is being written, then end."""
+        await self._chat.wind_down()
+        self.exit()
+
+    async def action_copy_or_quit(self) -> None:
+        """Ctrl+C: copy what is selected; nothing is, so end."""
+        selected = self._chat.prompt.selected_text or self._chat.get_selected_text()
+        if not selected:
+            await self.action_quit()
+            return
+        self.copy_to_clipboard(selected)
+        self._chat.clear_selection()
+        self.notify("Copied", timeout=1.5)
+
+    def _leave(self) -> None:
+        self.run_worker(self.action_quit(), group="quit", exclusive=True)
+
+
+def run_app(model: str | None = None) -> int:
+    """Open the chat with a model (a path, a name; None takes the last one), and return the exit code."""
+    app = EdgechatApp(model)
+    app.run()
+    return app.return_code or 0

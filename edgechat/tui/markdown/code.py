@@ -1,0 +1,85 @@
+"""Source code in colours, a handful of lines at a time."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+from textual.content import Content, Span
+
+if TYPE_CHECKING:
+    from pygments.lexer import Lexer
+
+# Code is coloured in runs of lines, so that a growing block costs its last run and not all of itself.
+_RUN_AT_LEAST = 24
+_RUN_AT_MOST = 48
+
+_STYLES = (
+    ("Comment", ".code-comment"),
+    ("Keyword", ".code-keyword"),
+    ("Operator.Word", ".code-keyword"),
+    ("Literal.String", ".code-string"),
+    ("Literal.Number", ".code-number"),
+    ("Name.Function", ".code-name"),
+    ("Name.Class", ".code-name"),
+    ("Name.Tag", ".code-name"),
+    ("Name.Decorator", ".code-name"),
+    ("Name.Builtin", ".code-builtin"),
+    ("Generic.Deleted", ".code-keyword"),
+    ("Generic.Inserted", ".code-string"),
+)
+
+
+def coloured(source: str, language: str) -> list[Content]:
+    """Return the lines of `source` with spans for their colours; plain for a language nobody knows."""
+    lines = source.expandtabs(4).split("\n")
+    if not language or _lexer(language.lower()) is None:
+        return [Content(line) for line in lines]
+    return [line for run in _runs(lines) for line in _coloured_run("\n".join(run), language.lower())]
+
+
+def _runs(lines: list[str]) -> list[list[str]]:
+    """Cut where a new statement begins at the margin after an empty line, so that most strings end before."""
+    runs: list[list[str]] = []
+    start = 0
+    for at in range(1, len(lines)):
+        length = at - start
+        paragraph = not lines[at - 1].strip() and lines[at][:1].strip()
+        if length >= _RUN_AT_MOST or (length >= _RUN_AT_LEAST and paragraph):
+            runs.append(lines[start:at])
+            start = at
+    runs.append(lines[start:])
+    return runs
+
+
+@lru_cache(maxsize=512)
+def _coloured_run(source: str, language: str) -> list[Content]:
+    lexer = _lexer(language)
+    assert lexer is not None
+    at = 0
+    spans: list[Span] = []
+    for token_type, text in lexer.get_tokens(source):
+        if (style := _style(token_type)) and text.strip():
+            spans.append(Span(at, at + len(text), style))
+        at += len(text)
+    return list(Content(source, spans).split(allow_blank=True))
+
+
+@lru_cache(maxsize=256)
+def _style(token_type: Any) -> str:
+    from pygments.token import string_to_tokentype
+
+    return next((style for name, style in _STYLES if token_type in string_to_tokentype(name)), "")
+
+
+@lru_cache(maxsize=64)
+def _lexer(language: str) -> Lexer | None:
+    """Return Pygments' lexer for a name that it brings itself.
+
+    Its own look-up searches every installed package for plugins: 50 ms for a name that a model made up.
+    """
+    from pygments.lexers import LEXERS, get_lexer_by_name
+
+    if not any(language in aliases for _, _, aliases, _, _ in LEXERS.values()):
+        return None
+    return get_lexer_by_name(language, stripnl=False, ensurenl=False)

@@ -1,0 +1,144 @@
+"""What stands behind the screen: the store, the engine of the chosen model, and the conversation."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from edgechat.chat.conversation import Conversation, Engine
+from edgechat.chat.store import Store
+from edgechat.engine.types import ModelInfo, Sampling
+from edgechat.errors import ModelNotFound
+from edgechat.planner.plan import LoadPlan
+
+DEFAULT_MODEL = "guide"
+_LAST_MODEL = "model"
+
+
+class AppEngine(Engine, Protocol):
+    """An engine that can be loaded ahead of the first question, and closed."""
+
+    async def start(self, on_progress: Callable[[float], None] | None = None) -> ModelInfo:
+        """Load the model if it is not loaded."""
+        ...
+
+    async def close(self) -> None:
+        """End the worker."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Services:
+    """The layers below, as functions: tests put their own in."""
+
+    store_path: Callable[[], Path]
+    prepare: Callable[[str], LoadPlan]
+    """From a model's name to its plan. May take a while; called in a thread."""
+    engine: Callable[[LoadPlan], AppEngine]
+    preferred: Callable[[], str | None] = lambda: None
+    """The model that the settings name. Raises SettingsError."""
+
+    @classmethod
+    def real(cls) -> Services:
+        """Return edgechat's own; nothing of them is imported before it is called."""
+        return cls(_store_path, _prepare, _engine, _preferred)
+
+
+class Session:
+    """Opens each thing when it is first asked for; what failed is tried again at the next call."""
+
+    def __init__(self, services: Services, model: str | None = None) -> None:
+        self.model = model
+        """The name of the model, once it is known."""
+        self.plan: LoadPlan | None = None
+        self.missing: str | None = None
+        """The model that was used last, if its file is gone and the default stands in for it."""
+        self.conversation: Conversation | None = None
+        self._services = services
+        self._store: Store | None = None
+        self._engine: AppEngine | None = None
+        self._opening = asyncio.Lock()
+        self._planning = asyncio.Lock()
+
+    async def store(self) -> Store:
+        """Return the open store. Raises StoreError."""
+        async with self._opening:
+            if self._store is None:
+                self._store = await Store.open(self._services.store_path())
+            return self._store
+
+    async def engine(self) -> AppEngine:
+        """Return the engine of the chosen model, not yet loaded. Raises EdgechatError."""
+        async with self._planning:
+            if self._engine is None:
+                self.plan = await self._make_plan()
+                self._engine = self._services.engine(self.plan)
+            return self._engine
+
+    @property
+    def sampling(self) -> Sampling:
+        """How tokens are chosen: by the settings, else by the model's makers, else by us."""
+        return Sampling(**(self.plan.sampling.given() if self.plan else {}))
+
+    async def talk(self) -> Conversation:
+        """Return the conversation that goes on; a new one if there is none. Raises StoreError."""
+        if self.conversation is None:
+            self.conversation = Conversation(await self.store(), self.model or DEFAULT_MODEL)
+        return self.conversation
+
+    async def remember_model(self) -> None:
+        """Begin with this model next time. Raises StoreError."""
+        if self.model is not None:
+            await (await self.store()).set_preference(_LAST_MODEL, self.model)
+
+    async def close(self) -> None:
+        """End the worker, then close the store."""
+        if self._engine is not None:
+            await self._engine.close()
+        if self._store is not None:
+            await self._store.close()
+
+    async def _make_plan(self) -> LoadPlan:
+        self.model = self.model or await asyncio.to_thread(self._services.preferred)
+        if self.model is not None:
+            return await asyncio.to_thread(self._services.prepare, self.model)
+        last = await (await self.store()).preference(_LAST_MODEL)
+        if last is not None and last != DEFAULT_MODEL:
+            try:
+                plan = await asyncio.to_thread(self._services.prepare, last)
+            except ModelNotFound:
+                self.missing = last
+            else:
+                self.model = last
+                return plan
+        plan = await asyncio.to_thread(self._services.prepare, DEFAULT_MODEL)
+        self.model = DEFAULT_MODEL
+        return plan
+
+
+def _store_path() -> Path:
+    from edgechat.paths import data_dir
+
+    return data_dir() / "chats.db"
+
+
+def _prepare(model: str) -> LoadPlan:
+    from edgechat.planner.prepare import prepare
+
+    return prepare(model)
+
+
+def _engine(plan: LoadPlan) -> AppEngine:
+    from edgechat import settings
+    from edgechat.engine.process import EngineProcess
+
+    return EngineProcess(plan, idle_seconds=settings.load().idle_minutes * 60)
+
+
+def _preferred() -> str | None:
+    from edgechat import settings
+
+    return settings.load().model

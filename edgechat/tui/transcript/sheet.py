@@ -1,0 +1,154 @@
+"""A widget that shows lines of text: what every piece of the transcript is on the screen."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from rich.segment import Segment
+from textual.geometry import Region, Size
+from textual.selection import Selection
+from textual.strip import Strip
+from textual.style import Style
+from textual.widget import Widget
+
+from edgechat.tui.markdown.layout import Line
+
+
+class Sheet(Widget):
+    """Lines of text that are laid out at once, at any width, and can be selected with the mouse.
+
+    Subclasses say which lines (`lay_out`) and call `changed` when they are others. Spans of a line are named
+    after component classes ('.strong').
+    """
+
+    DEFAULT_CSS = """
+    Sheet {
+        width: 1fr;
+        height: auto;
+        padding: 1 0 0 0;
+
+        .strong { text-style: bold; }
+        .em { text-style: italic; }
+        .strike { text-style: strike; }
+        .code { color: $secondary; }
+        .link { text-style: underline; }
+        .heading { text-style: bold; color: $primary; }
+        .marker { color: $primary; }
+        .faint { text-style: dim; }
+        .warning { color: $warning; }
+        .error { color: $error; }
+        .code-comment { text-style: dim italic; }
+        .code-keyword { color: $accent; }
+        .code-string { color: $success; }
+        .code-number { color: $warning; }
+        .code-name { color: $primary; }
+        .code-builtin { color: $secondary; }
+    }
+    """
+
+    COMPONENT_CLASSES: ClassVar[set[str]] = {
+        "strong",
+        "em",
+        "strike",
+        "code",
+        "link",
+        "heading",
+        "marker",
+        "faint",
+        "warning",
+        "error",
+        "code-block",
+        "code-comment",
+        "code-keyword",
+        "code-string",
+        "code-number",
+        "code-name",
+        "code-builtin",
+    }
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._lines: list[Line] = []
+        self._width = 0
+        self._drawn: dict[int, Strip] = {}
+
+    def lay_out(self, width: int) -> list[Line]:
+        """Return all lines at a width."""
+        raise NotImplementedError
+
+    def changed(self) -> None:
+        """Show what is new; only the lines that changed are drawn again."""
+        if not self._width:
+            return
+        old = self._lines
+        self._lines = self.lay_out(self._width)
+        pairs = enumerate(zip(old, self._lines, strict=False))
+        first = next((y for y, (was, now) in pairs if _differ(was, now)), min(len(old), len(self._lines)))
+        self._drawn = {y: strip for y, strip in self._drawn.items() if y < first}
+        if len(old) == len(self._lines):
+            self.refresh(Region(0, first, self.size.width, len(old) - first))
+        else:
+            self.refresh(layout=True)
+
+    def get_content_width(self, container: Size, viewport: Size) -> int:
+        """Take the width there is."""
+        return container.width
+
+    def get_content_height(self, container: Size, viewport: Size, width: int) -> int:
+        """Return the number of lines at this width."""
+        if width != self._width:
+            self._width, self._lines, self._drawn = width, self.lay_out(width), {}
+        return len(self._lines)
+
+    def render_line(self, y: int) -> Strip:
+        """Draw a line, the selected part of it marked."""
+        style = self.visual_style
+        if y >= len(self._lines):
+            return Strip.blank(self.size.width, style.rich_style)
+        selected = self.text_selection
+        strip = self._drawn.get(y) if selected is None else None
+        if strip is None:
+            strip = self._draw(self._lines[y], y, style, selected)
+            if selected is None:
+                self._drawn[y] = strip
+        return strip.crop_extend(0, self.size.width, style.rich_style).apply_offsets(0, y)
+
+    def _draw(self, line: Line, y: int, style: Style, selected: Selection | None) -> Strip:
+        content = line.content
+        if selected is not None and (span := selected.get_span(y)) is not None:
+            start, end = span
+            content = content.stylize(
+                Style.from_rich_style(self.selection_style),
+                max(start, line.lead),
+                len(content) if end == -1 else end,
+            )
+        rendered = content.render(style, end="", parse_style=self._named_style)
+        return Strip([Segment(text, found.rich_style) for text, found in rendered], content.cell_length)
+
+    def _named_style(self, name: str | Style) -> Style:
+        if isinstance(name, Style):
+            return name
+        return self.get_visual_style(name[1:], partial=True) if name.startswith(".") else Style.null()
+
+    def get_selection(self, selection: Selection) -> tuple[str, str] | None:
+        """Return the selected text, without the bars and bullets that stand before the lines."""
+        text: list[str] = []
+        for y, line in enumerate(self._lines):
+            if (span := selection.get_span(y)) is not None:
+                start, end = span
+                plain = line.content.plain
+                text.append(plain[max(start, line.lead) : len(plain) if end == -1 else end])
+        return "\n".join(text), "\n"
+
+    def selection_updated(self, selection: Selection | None) -> None:
+        """Draw again without or with the selection."""
+        self.refresh()
+
+    def notify_style_update(self) -> None:
+        """Draw again in the new colours."""
+        self._drawn = {}
+        super().notify_style_update()
+
+
+def _differ(was: Line, now: Line) -> bool:
+    return was is not now and not (was.lead == now.lead and was.content.is_same(now.content))

@@ -1,0 +1,222 @@
+"""The scrolling transcript. Pieces far from the screen are numbers: a height each, guessed or measured."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable
+from itertools import accumulate
+
+from textual.containers import VerticalScroll
+from textual.geometry import Region
+from textual.layout import WidgetPlacement
+from textual.scrollbar import ScrollBar
+from textual.widget import Widget
+from textual.widgets import Static
+
+from edgechat.tui.transcript.pieces import Piece, ThoughtPiece
+from edgechat.tui.transcript.sheet import Sheet
+
+
+class Transcript(VerticalScroll, can_focus=False):
+    """Shows pieces from top to bottom, and follows the end while the reader is there.
+
+    The pieces within a screen's height of what is visible are mounted, an unbroken run `[first, last)`.
+    Where a guessed height proves wrong, the layout moves the scroll position along with the text, so that
+    what is being read stays where it is.
+    """
+
+    DEFAULT_CSS = """
+    Transcript {
+        align-horizontal: center;
+        scrollbar-gutter: stable;
+        scrollbar-size-vertical: 1;
+
+        & > Sheet { max-width: 100; margin: 0 2; }
+        & > .filler { height: 0; width: 1fr; max-width: 100; margin: 0 2; }
+    }
+    """
+
+    def __init__(self, *, id: str | None = None) -> None:
+        super().__init__(id=id)
+        self.pieces: list[Piece] = []
+        self._first = self._last = 0
+        self._heights: list[int | None] = []
+        self._tops: list[int] | None = None
+        self._laid_out_width = 0
+        self._reading = (0, 0)
+        """The piece at the top of the screen, and the line of it."""
+        self._filler = Static(classes="filler")
+        self._settling = False
+        self._end = 0
+        """Where the text ended when it was last laid out."""
+
+    def on_mount(self) -> None:
+        """Follow the end from the beginning."""
+        self.mount(self._filler)
+        self.anchor()
+
+    def add(self, *pieces: Piece) -> None:
+        """Append pieces."""
+        self.pieces += pieces
+        self._heights += [None] * len(pieces)
+        self._tops = None
+        self._settle()
+        self.refresh(layout=True)
+
+    def append(self, piece: Piece, text: str) -> None:
+        """Let a piece grow."""
+        piece.append(text)
+        if piece.sheet is None:
+            self._heights[self.pieces.index(piece)] = None
+            self._tops = None
+            self.refresh(layout=True)
+
+    def remove_from(self, index: int) -> None:
+        """Take away the pieces from `index` to the end."""
+        gone = self.pieces[index:]
+        del self.pieces[index:], self._heights[index:]
+        self._first, self._last = min(self._first, index), min(self._last, index)
+        self._tops = None
+        self._unmount(gone)
+        self._reading = min(self._reading, (index, 0))
+        self.anchor()
+
+    def toggle_thoughts(self) -> bool:
+        """Unfold every thought, or fold them if the last one is unfolded; False if there is none."""
+        thoughts = [piece for piece in self.pieces if isinstance(piece, ThoughtPiece)]
+        unfold = bool(thoughts) and not thoughts[-1].unfolded
+        for index, piece in enumerate(self.pieces):
+            if isinstance(piece, ThoughtPiece) and piece.unfolded != unfold:
+                piece.toggle()
+                self._heights[index] = self._tops = None
+        self.refresh(layout=True)
+        return bool(thoughts)
+
+    @property
+    def mounted_pieces(self) -> list[Piece]:
+        """The pieces that are widgets now."""
+        return self.pieces[self._first : self._last]
+
+    def process_layout(self, placements: list[WidgetPlacement]) -> list[WidgetPlacement]:
+        """Put the run of mounted pieces where it belongs among all of them."""
+        self._measure(placements)
+        tops = self._positions()
+        moved = [
+            placement._replace(region=placement.region.translate((0, tops[self._first])))
+            for placement in placements
+            if placement.widget is not self._filler
+        ]
+        # The filler stands for what is below; it keeps a short text at the top, a long one off the prompt.
+        bottom, end = tops[self._last], max(tops[-1] + 1, self.scrollable_content_region.height)
+        for filler in placements:
+            if filler.widget is self._filler:
+                x, _, width, _ = filler.region
+                moved.append(filler._replace(region=Region(x, bottom, width, end - bottom)))
+        self._hold_reading_position(tops, end)
+        if not self._settling:
+            self._settling = True
+            self.call_later(self._settle)
+        return moved
+
+    def _measure(self, placements: list[WidgetPlacement]) -> None:
+        width = self.scrollable_content_region.width
+        if width != self._laid_out_width:
+            self._laid_out_width, self._heights = width, [None] * len(self.pieces)
+            self._tops = None
+        by_widget = {placement.widget: placement.region.height for placement in placements}
+        for index in range(self._first, self._last):
+            height = by_widget.get(self.pieces[index].sheet)  # type: ignore[arg-type]
+            if height is not None and height != self._heights[index]:
+                self._heights[index], self._tops = height, None
+
+    def _positions(self) -> list[int]:
+        """Return the top of each piece, and at last the end of all."""
+        if self._tops is None:
+            width = self._laid_out_width or 80
+            heights = (
+                piece.estimate(width) if height is None else height
+                for piece, height in zip(self.pieces, self._heights, strict=True)
+            )
+            self._tops = list(accumulate(heights, initial=0))
+        return self._tops
+
+    def _hold_reading_position(self, tops: list[int], end: int) -> None:
+        if self.scroll_y >= self._end - self.scrollable_content_region.height:
+            self._anchor_released = False
+        self._end = end
+        if self.following:
+            return
+        index, line = self._reading
+        wanted = float(tops[min(index, len(self.pieces))] + line)
+        if wanted != self.scroll_y:
+            # Past the watchers, as Textual's own anchor does it: they would ask for this very layout.
+            self.set_reactive(Widget.scroll_y, wanted)
+            self.set_reactive(Widget.scroll_target_y, wanted)
+            self.vertical_scrollbar.set_reactive(ScrollBar.position, wanted)
+
+    @property
+    def following(self) -> bool:
+        """Whether the view keeps to the end as text comes."""
+        return self._anchored and not self._anchor_released
+
+    def watch_scroll_y(self, old_value: float, new_value: float) -> None:
+        """Remember what is being read, and mount what comes near."""
+        super().watch_scroll_y(old_value, new_value)
+        tops = self._positions()
+        index = max(0, min(bisect_right(tops, round(new_value)) - 1, len(self.pieces) - 1))
+        self._reading = (index, round(new_value) - tops[index])
+        self._settle()
+
+    def _settle(self) -> None:
+        """Mount the pieces near the screen, and let go of those far away."""
+        self._settling = False
+        if not self.is_mounted or not self._filler.is_mounted:
+            return
+        screen = max(self.size.height, 20)
+        tops = self._positions()
+        top = max(0, tops[-1] - screen) if self.following else round(self.scroll_y)
+        near = self._run(tops, top - screen, top + 2 * screen)
+        far = self._run(tops, top - 2 * screen, top + 3 * screen)
+        if self._last <= near[0] or self._first >= near[1] or self._first == self._last:
+            wanted = near
+        else:
+            wanted = (
+                min(max(self._first, far[0]), near[0]),
+                max(min(self._last, far[1]), near[1]),
+            )
+        if wanted != (self._first, self._last):
+            self._mount_run(*wanted)
+
+    def _run(self, tops: list[int], top: int, bottom: int) -> tuple[int, int]:
+        first = max(0, bisect_right(tops, top) - 1)
+        last = min(len(self.pieces), bisect_right(tops, bottom))
+        return first, max(first, last)
+
+    def _mount_run(self, first: int, last: int) -> None:
+        had, wanted = range(self._first, self._last), range(first, last)
+        self._unmount(self.pieces[index] for index in had if index not in wanted)
+        before = [index for index in wanted if not had or index < had.start]
+        after = [index for index in wanted if had and index >= had.stop]
+        self._first, self._last = first, last
+        if before:
+            self.mount(*self._sheets(before), before=0)
+        if after:
+            self.mount(*self._sheets(after), before=self._filler)
+
+    def _sheets(self, indexes: Iterable[int]) -> list[Widget]:
+        sheets: list[Widget] = []
+        for index in indexes:
+            piece = self.pieces[index]
+            piece.sheet = piece.new_sheet()
+            sheets.append(piece.sheet)
+        return sheets
+
+    def _unmount(self, pieces: Iterable[Piece]) -> None:
+        gone: list[Sheet] = []
+        for piece in pieces:
+            if piece.sheet is not None:
+                piece.sheet.display = False  # it goes later, but takes no room from now on
+                gone.append(piece.sheet)
+                piece.sheet = None
+        if gone:
+            self.remove_children(gone)

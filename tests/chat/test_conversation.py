@@ -1,0 +1,190 @@
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import aclosing
+from pathlib import Path
+
+import pytest
+
+from edgechat.chat.conversation import Conversation, messages_of
+from edgechat.chat.records import Turn
+from edgechat.chat.store import Store
+from edgechat.engine.types import Delta, Finished, Message, Prefill
+from edgechat.errors import DecodeFailed, EngineCrashed, StoreError
+from tests.fakes import FakeEngine, thought
+
+
+@pytest.fixture
+async def store(tmp_path: Path) -> AsyncIterator[Store]:
+    opened = await Store.open(tmp_path / "chats.db")
+    yield opened
+    await opened.close()
+
+
+async def drain(events: AsyncIterator[object]) -> list[object]:
+    return [event async for event in events]
+
+
+async def stored(store: Store, conversation: Conversation) -> list[Turn]:
+    _, turns = await store.load(conversation.chat.id)
+    return turns
+
+
+async def test_a_turn_is_saved_before_it_is_computed_with(store: Store) -> None:
+    conversation = Conversation(store, "guide")
+    seen: list[Turn] = []
+
+    class Watching(FakeEngine):
+        async def stream(self, request, on_progress=None):  # type: ignore[no-untyped-def]
+            seen.extend(await stored(store, conversation))
+            async for event in super().stream(request, on_progress):
+                yield event
+
+    await drain(conversation.send(Watching(), "Hello\nyou"))
+    assert [(one.role, one.content, one.state) for one in seen] == [
+        ("user", "Hello\nyou", "complete"),
+        ("assistant", "", "streaming"),
+    ]
+    assert conversation.chat.title == "Hello you"
+
+
+async def test_a_conversation_without_words_is_not_stored(store: Store) -> None:
+    Conversation(store, "guide")
+    assert await store.chats() == []
+
+
+async def test_a_reply_is_passed_on_and_kept_with_its_figures(store: Store) -> None:
+    engine = FakeEngine([Prefill("", 5, 20), thought("Hm. "), thought("Well."), "Yes", "."])
+    conversation = Conversation(store, "guide")
+    events = await drain(conversation.send(engine, "Is it?"))
+    assert [type(event) for event in events] == [Prefill, Delta, Delta, Delta, Delta, Finished]
+    reply = conversation.turns[-1]
+    assert (reply.content, reply.thinking, reply.state) == ("Yes.", "Hm. Well.", "complete")
+    assert reply.figures is not None
+    assert (reply.figures.thinking_tokens, reply.figures.context, reply.figures.reason) == (2, 4096, "stop")
+    assert await stored(store, conversation) == conversation.turns
+
+
+async def test_the_model_is_sent_the_whole_chat_and_its_first_day(store: Store) -> None:
+    engine = FakeEngine(["One."], ["Two."])
+    conversation = Conversation(store, "guide")
+    await drain(conversation.send(engine, "1?"))
+    again = await Conversation.load(store, conversation.chat.id)
+    await drain(again.send(engine, "2?"))
+    first, second = engine.requests
+    assert second.messages == (Message("user", "1?"), Message("assistant", "One."), Message("user", "2?"))
+    assert first.date == second.date == conversation.chat.date
+
+
+async def test_a_crash_keeps_the_text_and_the_next_turn_works(store: Store) -> None:
+    engine = FakeEngine(["So ", "far", EngineCrashed("It died.", hint="Again.")], ["Here."])
+    conversation = Conversation(store, "guide")
+    with pytest.raises(EngineCrashed):
+        await drain(conversation.send(engine, "Go."))
+    reply = (await stored(store, conversation))[-1]
+    assert (reply.content, reply.state) == ("So far", "interrupted")
+    assert reply.error is not None
+    assert reply.error.kind == "EngineCrashed"
+    await drain(conversation.send(engine, "On."))
+    assert conversation.turns[-1].content == "Here."
+    assert Message("assistant", "So far") in engine.requests[-1].messages
+
+
+async def test_a_failed_reply_leaves_no_gap_and_may_be_tried_again(store: Store) -> None:
+    engine = FakeEngine([DecodeFailed("NaN.")], ["Now."])
+    conversation = Conversation(store, "guide")
+    with pytest.raises(DecodeFailed):
+        await drain(conversation.send(engine, "Go."))
+    assert conversation.turns[-1].state == "failed"
+    assert conversation.can_retry
+    conversation.take_back_reply()
+    await drain(conversation.answer(engine))
+    assert [one.content for one in conversation.turns] == ["Go.", "Now."]
+    assert not conversation.can_retry
+    loaded = await Conversation.load(store, conversation.chat.id)
+    assert loaded.turns == conversation.turns
+    assert len(await stored(store, conversation)) == 3
+
+
+def test_turns_that_meet_over_an_empty_reply_become_one() -> None:
+    def turn(role: str, content: str, state: str = "complete") -> Turn:
+        return Turn(id=content, chat_id="c", role=role, content=content, state=state, created_at=0.0)  # type: ignore[arg-type]
+
+    turns = [turn("user", "a"), turn("assistant", "", "stopped"), turn("user", "b"), turn("assistant", "c")]
+    assert messages_of(turns) == (Message("user", "a\n\nb"), Message("assistant", "c"))
+
+
+async def test_a_stopped_reply_is_marked(store: Store) -> None:
+    engine = FakeEngine(["One ", 5.0, "two"])
+    conversation = Conversation(store, "guide")
+    async for event in conversation.send(engine, "Count."):
+        if isinstance(event, Delta):
+            assert await conversation.stop()
+    assert (await stored(store, conversation))[-1].state == "stopped"
+    assert conversation.turns[-1].content == "One "
+
+
+async def test_stopping_before_the_engine_has_begun_is_up_to_the_reader(store: Store) -> None:
+    engine = FakeEngine(load_seconds=10.0)
+    conversation = Conversation(store, "guide")
+    task = asyncio.create_task(drain(conversation.send(engine, "Go.")))
+    while not conversation.answering:
+        await asyncio.sleep(0.01)
+    assert not await conversation.stop()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert (await stored(store, conversation))[-1].state == "stopped"
+
+
+async def test_a_stream_that_is_left_is_interrupted_and_its_engine_let_go(store: Store) -> None:
+    closed = asyncio.Event()
+
+    class Closing(FakeEngine):
+        async def stream(self, request, on_progress=None):  # type: ignore[no-untyped-def]
+            try:
+                async for event in super().stream(request, on_progress):
+                    yield event
+            finally:
+                closed.set()
+
+    conversation = Conversation(store, "guide")
+    async with aclosing(conversation.send(Closing(["One ", 5.0, "two"]), "Count.")) as events:
+        async for event in events:
+            if isinstance(event, Delta):
+                break
+    assert closed.is_set()
+    assert not conversation.answering
+    assert (await stored(store, conversation))[-1].state == "interrupted"
+
+
+async def test_the_words_are_in_the_store_while_the_model_pauses(store: Store) -> None:
+    engine = FakeEngine(["One ", 0.1, "two ", 0.1, "three", 3.0])
+    conversation = Conversation(store, "guide")
+    task = asyncio.create_task(drain(conversation.send(engine, "Count.")))
+    await asyncio.sleep(1.0)
+    assert (await stored(store, conversation))[-1].content == "One two three"
+    assert (await stored(store, conversation))[-1].state == "streaming"
+    await conversation.stop()
+    await task
+
+
+async def test_a_store_that_fails_at_the_end_is_told_and_the_text_stays(store: Store) -> None:
+    engine = FakeEngine(["One ", "two"])
+    conversation = Conversation(store, "guide")
+
+    async def lose_the_store() -> None:
+        async for event in conversation.send(engine, "Count."):
+            if isinstance(event, Finished):
+                await store.close()
+
+    with pytest.raises(StoreError):
+        await lose_the_store()
+    assert conversation.turns[-1].content == "One two"
+
+
+async def test_text_that_is_no_text_is_stored_as_what_it_can_be(store: Store) -> None:
+    conversation = Conversation(store, "guide")
+    await drain(conversation.send(FakeEngine(), "broken \udce4 half"))
+    assert (await stored(store, conversation))[0].content == "broken ? half"

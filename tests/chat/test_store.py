@@ -1,0 +1,220 @@
+from __future__ import annotations
+
+import asyncio
+import os
+import sqlite3
+import stat
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from edgechat.chat.migrations import MIGRATIONS
+from edgechat.chat.records import Chat, Figures, Turn
+from edgechat.chat.store import Store
+from edgechat.engine.types import ErrorInfo, Timings, Usage
+from edgechat.errors import StoreError
+
+
+def chat(name: str = "c1") -> Chat:
+    return Chat(id=name, title="A title", model="guide", date="2026-08-01", created_at=1.0, updated_at=1.0)
+
+
+def turn(name: str, *, chat_id: str = "c1", **fields: object) -> Turn:
+    plain: dict[str, object] = {"role": "user", "content": name, "created_at": 1.0}
+    return Turn(id=name, chat_id=chat_id, **(plain | fields))  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "chats.db"
+
+
+async def test_what_was_written_is_read_by_the_next_program(path: Path) -> None:
+    figures = Figures(reason="stop", usage=Usage(5, 0, 2), timings=Timings(1.0, 2.0, 3.0), context=4096)
+    question = turn("q", content="Was heißt 'naïve'?\n\tüber\x00 \N{GRINNING FACE}")
+    reply = turn("a", role="assistant", parent_id="q", thinking="hm", figures=figures)
+    failed = turn(
+        "b", role="assistant", state="failed", error=ErrorInfo("EngineCrashed", "It died.", "Again.")
+    )
+    store = await Store.open(path)
+    await store.add_turn(question, chat=chat())
+    await store.add_turn(reply)
+    await store.add_turn(failed)
+    await store.close()
+    store = await Store.open(path)
+    found, turns = await store.load("c1")
+    assert (found.title, found.model, found.date) == ("A title", "guide", "2026-08-01")
+    assert turns == [question, reply, failed]
+    await store.close()
+
+
+async def test_chats_come_with_the_latest_first_and_go_with_their_turns(path: Path) -> None:
+    store = await Store.open(path)
+    await store.add_turn(turn("q1"), chat=chat("c1"))
+    await store.add_turn(turn("q2", chat_id="c2"), chat=chat("c2"))
+    assert [one.id for one in await store.chats()] == ["c2", "c1"]
+    await store.add_turn(turn("q3"))
+    assert [one.id for one in await store.chats()] == ["c1", "c2"]
+    await store.delete("c1")
+    assert [one.id for one in await store.chats()] == ["c2"]
+    with pytest.raises(StoreError, match="no conversation"):
+        await store.load("c1")
+    left = sqlite3.connect(path).execute("SELECT id FROM turns").fetchall()
+    assert left == [("q2",)]
+    await store.close()
+
+
+async def test_the_file_is_nobody_elses_to_read(path: Path) -> None:
+    path.touch(mode=0o644)
+    store = await Store.open(path)
+    await store.add_turn(turn("q"), chat=chat())
+    for file in path.parent.glob("chats.db*"):
+        assert stat.S_IMODE(file.stat().st_mode) == 0o600, file
+    assert sqlite3.connect(path).execute("PRAGMA journal_mode").fetchone() == ("wal",)
+    await store.close()
+
+
+async def test_a_newer_schema_is_refused_and_left_alone(path: Path) -> None:
+    newer = len(MIGRATIONS) + 1
+    with sqlite3.connect(path) as db:
+        db.execute(f"PRAGMA user_version = {newer}")
+    with pytest.raises(StoreError, match="newer edgechat") as caught:
+        await Store.open(path)
+    assert caught.value.hint is not None
+    assert sqlite3.connect(path).execute("PRAGMA user_version").fetchone() == (newer,)
+
+
+@pytest.mark.parametrize("damage", ["not a database at all" * 100, None])
+async def test_a_damaged_file_is_told_and_left_alone(path: Path, damage: str | None) -> None:
+    if damage is None:
+        store = await Store.open(path)
+        await store.add_turn(turn("q"), chat=chat())
+        await store.close()
+        raw = bytearray(path.read_bytes())
+        raw[200:] = os.urandom(len(raw) - 200)
+        path.write_bytes(raw)
+    else:
+        path.write_text(damage)
+    before = path.read_bytes()
+
+    async def read() -> None:
+        store = await Store.open(path)
+        await store.load("c1")
+
+    with pytest.raises(StoreError, match="damaged") as caught:
+        await read()
+    assert "mv '" in (caught.value.hint or "")
+    assert path.read_bytes() == before
+
+
+async def test_a_folder_that_cannot_be_written_is_told(tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match="cannot be read or written"):
+        await Store.open(tmp_path / "missing" / "chats.db")
+
+
+async def test_preferences_are_remembered(path: Path) -> None:
+    store = await Store.open(path)
+    assert await store.preference("model") is None
+    await store.set_preference("model", "a")
+    await store.set_preference("model", "b")
+    await store.close()
+    store = await Store.open(path)
+    assert await store.preference("model") == "b"
+    await store.close()
+
+
+_WRITER = """
+import asyncio, sys, time
+from pathlib import Path
+from edgechat.chat.records import Chat, Turn
+from edgechat.chat.store import Store
+
+async def main(path, name, n):
+    store = await Store.open(Path(path))
+    for i in range(n):
+        new = Chat(id=name, title=name, model="m", date="d", created_at=1.0, updated_at=1.0)
+        turn = Turn(id=f"{name}-{i}", chat_id=name, role="user", content=str(i), created_at=time.time())
+        await store.add_turn(turn, chat=None if i else new)
+    await store.close()
+
+asyncio.run(main(sys.argv[1], sys.argv[2], int(sys.argv[3])))
+"""
+
+
+def test_several_programs_make_and_write_one_file_at_once(path: Path) -> None:
+    writers = [
+        subprocess.Popen([sys.executable, "-c", _WRITER, str(path), f"w{i}", "40"], stderr=subprocess.PIPE)
+        for i in range(4)
+    ]
+    for writer in writers:
+        _, err = writer.communicate(timeout=60)
+        assert writer.returncode == 0, err.decode()
+    rows = sqlite3.connect(path).execute(
+        "SELECT conversation_id, count(*), max(position) FROM turns GROUP BY conversation_id"
+    )
+    assert sorted(rows) == [(f"w{i}", 40, 39) for i in range(4)]
+
+
+_STREAMER = """
+import asyncio, sys, time
+from pathlib import Path
+from edgechat.chat.conversation import Conversation
+from edgechat.chat.store import Store
+from tests.fakes import FakeEngine, words
+
+async def main(path):
+    store = await Store.open(Path(path))
+    conversation = Conversation(store, "guide")
+    engine = FakeEngine(words(" ".join(f"word{i}" for i in range(10_000)), 0.01))
+    async for event in conversation.send(engine, "Count."):
+        if text := getattr(event, "text", ""):
+            print(time.monotonic(), text, flush=True)
+
+asyncio.run(main(sys.argv[1]))
+"""
+
+
+def _killed_in_mid_answer(path: Path, seconds: float) -> list[tuple[float, str]]:
+    """Stream in a process, kill it, and return what it had said and when; the time of death comes last."""
+    streamer = subprocess.Popen(
+        [sys.executable, "-c", _STREAMER, str(path)], stdout=subprocess.PIPE, text=True
+    )
+    assert streamer.stdout is not None
+    first = streamer.stdout.readline()
+    time.sleep(seconds)
+    streamer.kill()
+    died = time.monotonic()
+    lines = [first, *streamer.stdout.readlines()]
+    streamer.wait()
+    said = [
+        (float(line.split(" ")[0]), line.split(" ", 1)[1].rstrip("\n"))
+        for line in lines
+        if line.endswith("\n")
+    ]
+    return [*said, (died, "")]
+
+
+async def test_a_program_killed_in_mid_answer_loses_at_most_half_a_second(path: Path) -> None:
+    *said, (died, _) = _killed_in_mid_answer(path, 1.7)
+    due = "".join(text for when, text in said if when < died - 0.55)
+    store = await Store.open(path)
+    (one,) = await store.chats()
+    _, (question, reply) = await store.load(one.id)
+    await store.close()
+    assert question.content == "Count."
+    assert reply.state == "interrupted"
+    assert len(due) > 300
+    assert reply.content.startswith(due)
+
+
+async def test_a_reply_that_another_program_is_writing_is_left_alone(path: Path) -> None:
+    writer = await Store.open(path)
+    await writer.add_turn(turn("q"), chat=chat())
+    await writer.add_turn(turn("a", role="assistant", state="streaming"))
+    reader = await Store.open(path)
+    _, turns = await reader.load("c1")
+    assert turns[-1].state == "streaming"
+    await asyncio.gather(writer.close(), reader.close())

@@ -1,0 +1,106 @@
+"""An engine that replays a script of events: the seam between a front end and the worker process."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Sequence
+from typing import Any
+
+from edgechat.engine.types import (
+    ChatRequest,
+    Delta,
+    Finished,
+    ModelInfo,
+    Prefill,
+    RequestEvent,
+    Timings,
+    Usage,
+)
+from edgechat.errors import EdgechatError
+
+Step = str | float | EdgechatError | Prefill | Delta
+"""A word to say, seconds to wait, an error to raise, or an event as it is."""
+
+MODEL = ModelInfo(
+    name="scripted",
+    architecture="fake",
+    backend="scripted",
+    n_params=0,
+    context=4096,
+    train_context=4096,
+    can_switch_thinking=False,
+    template="own",
+    load_ms=1.0,
+)
+
+
+def thought(text: str) -> Delta:
+    return Delta("", text, True, 0)
+
+
+class FakeEngine:
+    """Answers each request with the next script; the last one again when there are no more."""
+
+    def __init__(self, *scripts: Sequence[Step], load_seconds: float = 0.0) -> None:
+        self.model: ModelInfo | None = None
+        self.requests: list[ChatRequest] = []
+        self.load_error: EdgechatError | None = None
+        self.closed = False
+        self._scripts = list(scripts) or [["Hello", " there."]]
+        self._load_seconds = load_seconds
+        self._cancelled: set[str] = set()
+
+    async def start(self, on_progress: Callable[[float], None] | None = None) -> ModelInfo:
+        if self.model is None:
+            for step in range(1, 5):
+                await asyncio.sleep(self._load_seconds / 4)
+                if on_progress is not None:
+                    on_progress(step / 4)
+            if self.load_error is not None:
+                raise self.load_error
+            self.model = MODEL
+        return self.model
+
+    async def stream(
+        self, request: ChatRequest, on_progress: Callable[[float], None] | None = None
+    ) -> AsyncGenerator[RequestEvent, None]:
+        self.requests.append(request)
+        self._cancelled.discard(request.id)
+        script = self._scripts.pop(0) if len(self._scripts) > 1 else self._scripts[0]
+        await self.start(on_progress)
+        tokens, reason = 0, "stop"
+        for step in script:
+            if isinstance(step, float):
+                await self._wait(request.id, step)
+            elif isinstance(step, EdgechatError):
+                raise step
+            elif isinstance(step, Prefill):
+                yield Prefill(request.id, step.done, step.total)
+            else:
+                tokens += 1
+                text, thinking = (step, False) if isinstance(step, str) else (step.text, step.thinking)
+                yield Delta(request.id, text, thinking, tokens)
+            if request.id in self._cancelled:
+                reason = "cancelled"
+                break
+        usage, timings = Usage(20, 0, tokens), Timings(10.0, 500.0, 25.0)
+        yield Finished(request.id, reason, usage, timings)  # type: ignore[arg-type]
+
+    async def _wait(self, request_id: str, seconds: float) -> None:
+        end = asyncio.get_running_loop().time() + seconds
+        while request_id not in self._cancelled and asyncio.get_running_loop().time() < end:
+            await asyncio.sleep(min(seconds, 0.01))
+
+    async def cancel(self, request_id: str) -> None:
+        self._cancelled.add(request_id)
+
+    async def close(self) -> None:
+        self.closed = True
+
+
+def words(text: str, seconds: float) -> list[Any]:
+    """Return a script that says `text` word by word."""
+    script: list[Step] = []
+    for word in text.split(" "):
+        script += [word + " ", seconds]
+    return script

@@ -1,0 +1,315 @@
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from textual import events
+
+from edgechat.chat.store import Store
+from edgechat.engine.types import Prefill
+from edgechat.errors import EngineCrashed, LoadFailed, ModelNotFound
+from edgechat.planner.plan import LoadPlan
+from tests.fakes import FakeEngine, thought, words
+from tests.tui.driving import app_with, ask, plan, say, stored_turns, text_of, transcript, until
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "chats.db"
+
+
+async def test_a_question_is_answered_and_stored(path: Path) -> None:
+    app = app_with(FakeEngine(["Hello **there**", ", you."]), path)
+    async with app.run_test() as pilot:
+        await say(pilot, "Hi, who are you?")
+        shown = text_of(pilot)
+        assert "▌ Hi, who are you?" in shown
+        assert "Hello there, you." in shown
+        assert "25.0 tok/s" in shown
+        assert "22 of 4,096 tokens (1%)" in shown
+    assert [turn.content for turn in await stored_turns(path)] == [
+        "Hi, who are you?",
+        "Hello **there**, you.",
+    ]
+
+
+async def test_the_reply_is_seen_while_it_streams(path: Path) -> None:
+    app = app_with(FakeEngine(["One ", 0.3, "two ", 30.0, "three"]), path)
+    async with app.run_test() as pilot:
+        await ask(pilot, "Count.")
+        await until(pilot, lambda: "One two" in text_of(pilot))
+        assert "Writing" in text_of(pilot)
+
+
+async def test_escape_stops_and_the_reply_is_marked(path: Path) -> None:
+    app = app_with(FakeEngine(["One ", 30.0, "two"]), path)
+    async with app.run_test() as pilot:
+        await ask(pilot, "Count.")
+        await until(pilot, lambda: "One" in text_of(pilot))
+        assert "Stop" in text_of(pilot)
+        await pilot.press("escape")
+        await until(pilot, lambda: "You stopped the reply here" in text_of(pilot))
+        await until(pilot, lambda: "Stop\n" not in text_of(pilot) and "New chat" in text_of(pilot))
+    assert (await stored_turns(path))[-1].state == "stopped"
+
+
+async def test_escape_before_the_model_is_loaded_gives_the_reply_up(path: Path) -> None:
+    app = app_with(FakeEngine(load_seconds=30.0), path)
+    async with app.run_test() as pilot:
+        await until(pilot, lambda: "Loading" in text_of(pilot))
+        await ask(pilot, "Count.")
+        await until(pilot, lambda: app.screen.session.conversation is not None)  # type: ignore[attr-defined]
+        await until(pilot, lambda: app.screen.session.conversation.answering)  # type: ignore[attr-defined]
+        await pilot.press("escape")
+        await until(pilot, lambda: "You stopped the reply here" in text_of(pilot))
+    assert (await stored_turns(path))[-1].state == "stopped"
+
+
+async def test_an_engine_that_does_not_stop_is_left_at_the_second_escape(path: Path) -> None:
+    class Deaf(FakeEngine):
+        async def cancel(self, request_id: str) -> None:
+            pass
+
+    app = app_with(Deaf(["One ", 30.0, "two"]), path)
+    async with app.run_test() as pilot:
+        await ask(pilot, "Count.")
+        await until(pilot, lambda: "One" in text_of(pilot))
+        await pilot.press("escape")
+        await until(pilot, lambda: "Stopping" in text_of(pilot))
+        await pilot.press("escape")
+        await until(pilot, lambda: "You stopped the reply here" in text_of(pilot))
+
+
+async def test_a_crash_is_told_the_text_stays_and_the_next_question_works(path: Path) -> None:
+    crash = EngineCrashed("The engine's process died.", hint="Send the message again.")
+    app = app_with(FakeEngine(["So ", "far", crash], ["Here ", "again."]), path)
+    async with app.run_test() as pilot:
+        await say(pilot, "Go.")
+        shown = text_of(pilot)
+        assert "So far" in shown
+        assert "The engine's process died." in shown
+        assert "Send the message again." in shown
+        assert "interrupted" in shown
+        assert "Traceback" not in shown
+        await say(pilot, "On.")
+        assert "Here again." in text_of(pilot)
+        assert "So far" in text_of(pilot)
+    assert [turn.state for turn in await stored_turns(path)] == [
+        "complete",
+        "interrupted",
+        "complete",
+        "complete",
+    ]
+
+
+async def test_a_failed_question_is_asked_once_more_by_key(path: Path) -> None:
+    app = app_with(FakeEngine([EngineCrashed("It died.")], ["Now."]), path)
+    async with app.run_test() as pilot:
+        await say(pilot, "Go.")
+        await until(pilot, lambda: "Try again" in text_of(pilot))
+        await pilot.press("ctrl+r")
+        await until(pilot, lambda: "Now." in text_of(pilot))
+        await until(pilot, lambda: "Try again" not in text_of(pilot))
+
+
+async def test_a_second_question_waits_in_the_box(path: Path) -> None:
+    app = app_with(FakeEngine(["One ", 30.0, "two"]), path)
+    async with app.run_test() as pilot:
+        await ask(pilot, "First")
+        await until(pilot, lambda: "One" in text_of(pilot))
+        await ask(pilot, "Second")
+        assert "still answering" in text_of(pilot)
+        assert app.screen.prompt.text == "Second"  # type: ignore[attr-defined]
+        await pilot.press("escape")
+        await until(pilot, lambda: "still answering" not in text_of(pilot))
+        assert app.screen.prompt.text == "Second"  # type: ignore[attr-defined]
+    assert len(await stored_turns(path)) == 2
+
+
+async def test_loading_and_reading_the_prompt_are_seen(path: Path) -> None:
+    app = app_with(FakeEngine([Prefill("", 512, 2048), 0.4, "Done."], load_seconds=0.8), path)
+    async with app.run_test() as pilot:
+        await until(pilot, lambda: "Loading the model" in text_of(pilot))
+        await until(pilot, lambda: "50%" in text_of(pilot))
+        await ask(pilot, "A long one.")
+        await until(pilot, lambda: "Reading 512 of 2,048 tokens" in text_of(pilot))
+        await until(pilot, lambda: "Done." in text_of(pilot))
+        await until(pilot, lambda: "Reading" not in text_of(pilot))
+
+
+async def test_a_model_that_cannot_be_loaded_is_told_once_and_tried_again(path: Path) -> None:
+    engine = FakeEngine(["Hello."])
+    engine.load_error = LoadFailed("The file is cut short.", hint="Download it again.")
+    app = app_with(engine, path)
+    async with app.run_test() as pilot:
+        await until(pilot, lambda: "The file is cut short." in text_of(pilot))
+        assert "Download it again." in text_of(pilot)
+        engine.load_error = None
+        await say(pilot, "Hi")
+        assert "Hello." in text_of(pilot)
+
+
+async def test_a_store_that_cannot_be_read_keeps_the_question_in_the_box(path: Path) -> None:
+    path.write_text("this is no database" * 100)
+    app = app_with(FakeEngine(), path)
+    async with app.run_test() as pilot:
+        await until(pilot, lambda: "damaged" in text_of(pilot))
+        await say(pilot, "Hi")
+        assert app.screen.prompt.text == "Hi"  # type: ignore[attr-defined]
+    assert path.read_text().startswith("this is no database")
+
+
+async def test_thinking_is_folded_and_unfolds(path: Path) -> None:
+    app = app_with(FakeEngine([thought("Let me "), thought("see."), "Yes."]), path)
+    async with app.run_test() as pilot:
+        await say(pilot, "Is it?")
+        assert "▸ Thought for" in text_of(pilot)
+        assert "2 tokens" in text_of(pilot)
+        assert "Let me see." not in text_of(pilot)
+        await pilot.press("ctrl+t")
+        await pilot.pause()
+        assert "│ Let me see." in text_of(pilot)
+        await pilot.press("ctrl+t")
+        await pilot.pause()
+        assert "Let me see." not in text_of(pilot)
+
+
+async def test_a_new_chat_is_empty_and_stored_only_with_its_first_words(path: Path) -> None:
+    app = app_with(FakeEngine(["Hello."]), path)
+    async with app.run_test() as pilot:
+        await say(pilot, "First")
+        await pilot.press("ctrl+n")
+        await pilot.pause()
+        assert "First" not in text_of(pilot)
+        store = await Store.open(path)
+        assert len(await store.chats()) == 1
+        await say(pilot, "Second")
+        assert [one.title for one in await store.chats()] == ["Second", "First"]
+        await store.close()
+
+
+async def test_several_lines_are_typed_pasted_and_sent_as_one(path: Path) -> None:
+    app = app_with(FakeEngine(["Ok."]), path)
+    async with app.run_test() as pilot:
+        prompt = app.screen.prompt  # type: ignore[attr-defined]
+        await pilot.press(*"one", "ctrl+j", *"two", "shift+enter")
+        prompt.post_message(events.Paste("three\r\nfour\rfive\x1b[31m"))
+        await pilot.pause()
+        assert prompt.text == "one\ntwo\nthree\nfour\nfive[31m"
+        assert prompt.size.height == 5
+        prompt.insert("\n" * 20)
+        await pilot.pause()
+        assert prompt.size.height == 8
+        await pilot.press("enter")
+        await until(pilot, lambda: "Ok." in text_of(pilot))
+        assert prompt.text == ""
+    assert (await stored_turns(path))[0].content.startswith("one\ntwo\nthree\nfour\nfive")
+
+
+async def test_escape_sequences_of_a_model_are_inert(path: Path) -> None:
+    evil = "\x1b]52;c;aGFja2Vk\x07\x1b[2J\x9b31mred\x9d0;title\x07\x00 `\x1b[31m` \x85"
+    app = app_with(FakeEngine([thought(evil), evil, "```\n" + evil + "\n```"]), path, model="\x1b[2Jevil")
+    async with app.run_test() as pilot:
+        await say(pilot, "Paint. " + evil)
+        await pilot.press("ctrl+t")
+        await pilot.pause()
+        shown = text_of(pilot)
+        assert "]52;c;aGFja2Vk" in shown
+        assert not any((ord(one) < 32 and one != "\n") or 127 <= ord(one) < 160 for one in shown)
+
+
+async def test_the_last_model_is_taken_again_unless_its_file_is_gone(path: Path) -> None:
+    async with app_with(FakeEngine(), path, model="mine.gguf").run_test() as pilot:
+        await until(pilot, lambda: "mine.gguf it is." in text_of(pilot))
+        await say(pilot, "Hi")
+    async with app_with(FakeEngine(), path).run_test() as pilot:
+        await until(pilot, lambda: "mine.gguf it is." in text_of(pilot))
+
+    def prepare(model: str) -> LoadPlan:
+        if model == "mine.gguf":
+            raise ModelNotFound("There is no mine.gguf.")
+        return plan(model)
+
+    async with app_with(FakeEngine(), path, prepare=prepare).run_test() as pilot:
+        await until(pilot, lambda: "mine.gguf, used last time, is gone; guide stands in" in text_of(pilot))
+
+
+async def test_quitting_in_mid_answer_keeps_the_words(path: Path) -> None:
+    engine = FakeEngine(["One ", 30.0, "two"])
+    app = app_with(engine, path)
+    async with app.run_test() as pilot:
+        await ask(pilot, "Count.")
+        await until(pilot, lambda: "One" in text_of(pilot))
+        await pilot.press("ctrl+c")
+        await pilot.pause()
+        assert not app.is_running or app._exit
+    reply = (await stored_turns(path))[-1]
+    assert (reply.content, reply.state) == ("One ", "interrupted")
+    assert engine.closed
+
+
+async def test_control_c_copies_what_is_selected(path: Path) -> None:
+    app = app_with(FakeEngine(["Copy me."]), path)
+    async with app.run_test() as pilot:
+        await say(pilot, "Go.")
+        app.screen.text_select_all()
+        await pilot.pause()
+        await pilot.press("ctrl+c")
+        await pilot.pause()
+        assert app.is_running
+        assert "Copy me." in app.clipboard
+        assert "▌" not in app.clipboard
+
+
+@pytest.mark.parametrize("width", [30, 60, 100, 160])
+async def test_nothing_is_lost_at_any_width(path: Path, width: int) -> None:
+    reply = (
+        "A list:\n\n- "
+        + "word " * 30
+        + "\n\n| a | b |\n|---|---|\n| "
+        + "x" * 50
+        + " | end |\n\n```py\n"
+        + "y" * 200
+    )
+    app = app_with(FakeEngine([reply]), path)
+    async with app.run_test(size=(width, 60)) as pilot:
+        await say(pilot, "Go.")
+        shown = text_of(pilot)
+        assert shown.count("word") == 30
+        assert shown.count("x") >= 50
+        assert shown.count("y") >= 200
+        assert max(map(len, shown.split("\n"))) <= width
+        assert "Send" in shown
+
+
+async def test_no_color_is_heeded(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NO_COLOR", "1")
+    app = app_with(FakeEngine(["# Red\n\n`code`"]), path)
+    async with app.run_test() as pilot:
+        await say(pilot, "Go.")
+        assert app.no_color
+        for strip in app.screen._compositor.render_strips():
+            for segment in strip:
+                assert segment.style is None or segment.style.color is None or segment.style.color.is_default
+
+
+async def test_a_fast_model_is_painted_a_few_times_a_second(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app = app_with(FakeEngine(words("word " * 400, 0.001)), path)
+    paints = 0
+    async with app.run_test() as pilot:
+        pane = transcript(pilot)
+        append = pane.append
+
+        def counted(*args: object) -> None:
+            nonlocal paints
+            paints += 1
+            append(*args)  # type: ignore[arg-type]
+
+        monkeypatch.setattr(pane, "append", counted)
+        began = asyncio.get_running_loop().time()
+        await say(pilot, "Go.")
+        assert 1 < paints <= 1 + 16 * (asyncio.get_running_loop().time() - began)
+        assert text_of(pilot).count("word") > 100
