@@ -2,8 +2,8 @@
 
     python -m benchmarks.startup [--rounds 15]
 
-The first frame is timed from the start of the process to the first bytes that draw the app's title or
-prompt, in a pseudo-terminal of 100 x 30 that answers nothing.
+The first frame is timed from the start of the process to the first bytes that draw its text,
+in a pseudo-terminal of 100 x 30 that answers nothing.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def first_frame(sign: bytes) -> float:
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--rounds", type=int, default=15)
-    parser.add_argument("--sign", default="guide", help="text that the first frame shows")
+    parser.add_argument("--sign", default="stays on this machine", help="text of the first frame")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as home:
         os.environ["EDGECHAT_HOME"] = home

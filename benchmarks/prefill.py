@@ -1,0 +1,128 @@
+"""A long prompt in chunks: how long its calls take, what chunks cost, and what a stream beside it feels.
+
+    python -m benchmarks.prefill [--prompt 1700] [--rounds 3]
+
+The engine runs in this process, so that every decode call can be timed. The reference is the same prompt
+in calls of 512 tokens, as fast as this machine computes it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import statistics
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from edgechat.engine.backends.base import Logits, Part
+from edgechat.engine.backends.llama_cpp import LlamaCppBackend
+from edgechat.engine.engine import Engine
+from edgechat.engine.template import ChatTemplate
+from edgechat.engine.types import ChatRequest, Delta, Message, Sampling
+from edgechat.planner.plan import LoadPlan
+from tests.kit import TINYLLAMA, Spec, build
+
+THREADS = 2
+
+
+class Timed(LlamaCppBackend):
+    """The backend, with the seconds and the tokens of every call."""
+
+    calls: list[tuple[int, float]]
+
+    def decode(self, parts: Sequence[Part]) -> Logits:
+        """Time a call."""
+        began = time.perf_counter()
+        rows = super().decode(parts)
+        self.calls.append((sum(len(part.tokens) for part in parts), time.perf_counter() - began))
+        return rows
+
+
+def open_engine(model: Path) -> Engine:
+    plan = LoadPlan(model_path=str(model), model_name=model.name, context=2048 + 512, threads=THREADS)
+    Timed.calls = []
+    backend = Timed(plan)
+    engine = Engine(backend, ChatTemplate(backend.chat_template))
+    engine.warm_up()
+    return engine
+
+
+def whole(engine: Engine, n_prompt: int) -> float:
+    """Return the seconds of the prompt in calls as large as they can be."""
+    began = time.perf_counter()
+    for at in range(0, n_prompt, 512):
+        size = min(512, n_prompt - at)
+        engine.backend.decode([Part(0, at, [65 + i % 50 for i in range(size)], int(at + size == n_prompt))])
+    seconds = time.perf_counter() - began
+    engine.backend.truncate(0, 0)
+    return seconds
+
+
+def ask(engine: Engine, name: str, n_prompt: int, max_tokens: int) -> None:
+    text = (f"{name} " + "".join(chr(65 + i % 50) for i in range(n_prompt)))[: n_prompt - 24]
+    said = (Message("user", text),)
+    engine.submit(ChatRequest(id=name, messages=said, sampling=Sampling(seed=1), max_tokens=max_tokens))
+
+
+def alone(engine: Engine, name: str, n_prompt: int) -> tuple[float, list[tuple[int, float]]]:
+    """Return the seconds to the first token of a prompt with nothing beside it, and its calls."""
+    Timed.calls.clear()
+    began = time.perf_counter()
+    ask(engine, name, n_prompt, 1)
+    while not engine.is_idle:
+        engine.step()
+    return time.perf_counter() - began, list(Timed.calls)
+
+
+def beside_a_stream(engine: Engine, name: str, n_prompt: int) -> tuple[float, list[float]]:
+    """Return the same for a prompt that arrives beside a stream, and the gaps between the stream's tokens."""
+    ask(engine, "stream" + name, 100, 2000)
+    stamps: list[float] = []
+    asked = 0.0
+    while True:
+        events = [event for event in engine.step() if isinstance(event, Delta)]
+        now = time.perf_counter()
+        if any(event.request_id == name for event in events):
+            engine.cancel("stream" + name)
+            gaps = [b - a for a, b in itertools.pairwise(stamps) if b > asked]
+            while not engine.is_idle:
+                engine.step()
+            return now - asked, gaps
+        stamps += [now] * any(event.request_id == "stream" + name for event in events)
+        if len(stamps) == 20 and not asked:
+            asked = now
+            ask(engine, name, n_prompt, 4)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--prompt", type=int, default=1700)
+    parser.add_argument("--rounds", type=int, default=3)
+    options = parser.parse_args()
+    model = build(Spec(shape=TINYLLAMA, weights="Q4_0", n_vocab=32000, mute=(257, 258)))
+    engine = open_engine(model)
+    print(f"{model.name}, {THREADS} threads, a prompt of {options.prompt} tokens")
+    ratios, ratios_beside = [], []
+    for number in range(options.rounds):
+        reference = whole(engine, options.prompt)
+        first, calls = alone(engine, f"a{number}", options.prompt)
+        later, gaps = beside_a_stream(engine, f"b{number}", options.prompt)
+        ratios.append(reference / first)
+        ratios_beside.append(reference / later)
+        longest = max(seconds for _, seconds in calls[3:])
+        print(
+            f"calls of 512: {reference:.2f} s; in {len(calls)} chunks: {first:.2f} s, longest call "
+            f"{1000 * longest:.0f} ms, median {statistics.median(n for n, _ in calls):.0f} tokens; beside a "
+            f"stream: {later:.2f} s, gaps median {1000 * statistics.median(gaps):.0f}, "
+            f"longest {1000 * max(gaps):.0f} ms"
+        )
+    print(
+        f"prefill speed, of calls of 512: alone {statistics.median(ratios):.2f}, "
+        f"beside a stream {statistics.median(ratios_beside):.2f}"
+    )
+    engine.close()
+
+
+if __name__ == "__main__":
+    main()
