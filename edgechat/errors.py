@@ -8,6 +8,7 @@
     ├── TemplateError             the model's chat template failed, looped or grew without bound
     ├── SwitchUnknown             thinking was switched on a model that has no such switch
     ├── SettingsError             settings.toml or models.toml says something that makes no sense
+    ├── FolderError               a folder for settings, chats or logs cannot be made
     ├── StoreError                the conversations cannot be read or written
     └── EngineError               the engine failed; exit code 3
         ├── LoadFailed            llama.cpp refused the model
@@ -61,6 +62,10 @@ class SwitchUnknown(EdgechatError):
 
 class SettingsError(EdgechatError):
     """settings.toml or models.toml says something that makes no sense."""
+
+
+class FolderError(EdgechatError):
+    """A folder for settings, chats or logs cannot be made."""
 
 
 class StoreError(EdgechatError):

@@ -10,13 +10,21 @@ from pathlib import Path
 
 import platformdirs
 
+from edgechat.errors import FolderError
+
 _APP = "edgechat"
 
 
 def _folder(kind: str, default: str) -> Path:
     home = os.environ.get("EDGECHAT_HOME")
     path = Path(home) / kind if home else Path(default)
-    path.mkdir(parents=True, exist_ok=True, mode=0o700)
+    try:
+        path.mkdir(parents=True, exist_ok=True, mode=0o700)
+    except OSError as error:
+        raise FolderError(
+            f"edgechat cannot make its folder {path}: {error.strerror}.",
+            hint="Set EDGECHAT_HOME to a folder that you may write to.",
+        ) from error
     return path
 
 

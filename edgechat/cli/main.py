@@ -6,6 +6,7 @@ is half; importing the app or the engine here would triple that.
 
 from __future__ import annotations
 
+import io
 import sys
 from collections.abc import Callable
 from typing import Annotated
@@ -87,7 +88,7 @@ def chat(
 def run(
     model: Annotated[str, typer.Argument(help="A GGUF file, a catalogue name, or 'guide'.")],
     prompt: Annotated[
-        str | None, typer.Argument(help="What to ask. What is piped in is read too, and put after it.")
+        str | None, typer.Argument(help="What to ask. What is piped in is put after it; - is only that.")
     ] = None,
     system: Annotated[str | None, typer.Option(help="The system prompt.")] = None,
     temperature: Annotated[
@@ -128,20 +129,29 @@ def run(
     }
     options = command.Options(
         model=model,
-        prompt=prompt,
-        system=system,
+        prompt=_as_text(prompt),
+        system=_as_text(system),
         sampling={name: value for name, value in sampling.items() if value is not None},
         max_tokens=max_tokens,
         context=ctx,
-        stop=tuple(stop or ()),
+        stop=tuple(_as_text(one) or "" for one in stop or ()),
         think=think,
         json=json,
     )
     raise typer.Exit(command.run(options))
 
 
+def _as_text(word: str | None) -> str | None:
+    """Return a word of the command line with bytes that are no UTF-8 replaced: models are sent text."""
+    return None if word is None else word.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+
+
 def run_cli() -> int:
     """Run the command line and return its exit code: 0 fine, 1 a user's error, 2 usage, 3 engine failure."""
+    for stream in (sys.stdout, sys.stderr):
+        # A terminal that cannot show a letter shows a question mark; the answer goes on.
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
     return translated(lambda: app(standalone_mode=True))
 
 

@@ -55,7 +55,7 @@ class Answer:
 
 def run(options: Options) -> int:
     """Run the command; return the exit code. Raises EdgechatError."""
-    prompt = _whole_prompt(options.prompt)
+    prompt = _whole_prompt(None if options.prompt == "-" else options.prompt)
     if prompt is None and options.json:
         raise EdgechatError("--json needs a prompt.", hint='Give one: edgechat run MODEL "PROMPT" --json')
     if prompt is not None and not prompt.strip():

@@ -99,6 +99,7 @@ def test_a_piped_prompt(script: Callable[..., Path]) -> None:
     )
     assert edgechat("run", path, piped="the text").stdout == "one\n"
     assert edgechat("run", path, "Sum up:", piped="the text").stdout == "both\n"
+    assert edgechat("run", path, "-", piped="the text").stdout == "one\n"
     assert "empty" in complaint(edgechat("run", path, piped=" \n"))
 
 
@@ -216,6 +217,18 @@ def test_a_reader_that_goes_away_is_no_error(script: Callable[..., Path]) -> Non
     assert run.stdout == "many words"
     assert "Traceback" not in run.stderr
     assert "error" not in run.stderr
+
+
+def test_words_that_are_no_utf_8_and_terminals_that_are_not(script: Callable[..., Path]) -> None:
+    path = script(rules=[{"when": "a\ufffdb", "reply": "wörld"}])
+    command = f"PYTHONIOENCODING=ascii {' '.join(EDGECHAT)} run {path} \"$(printf 'a\\377b')\" </dev/null"
+    run = subprocess.run(["sh", "-c", command], capture_output=True, text=True, timeout=60, check=True)
+    assert run.stdout == "w?rld\n"
+
+
+def test_a_home_that_cannot_be_made(script: Callable[..., Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("EDGECHAT_HOME", "/dev/null/home")
+    assert "cannot make its folder" in complaint(edgechat("run", script(), "hi"))
 
 
 def test_version() -> None:
