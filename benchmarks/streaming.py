@@ -4,9 +4,8 @@
 
 Short rounds alternate between the two, so that a noisy machine is fair to both; each begins at the same
 depth, from the cache. The ratio is that of all rounds together, with the spread of the rounds beside it.
-The bare
-token from a fixed list: no sampling, no text. `edgechat` samples (temperature 0.8), makes text, and sends
-every token to another process, which prints it to /dev/null.
+The bare loop takes its next token from a fixed list: no sampling, no text. `edgechat` samples (temperature
+0.8), makes text, and sends every token to another process, which writes it to /dev/null.
 """
 
 from __future__ import annotations
