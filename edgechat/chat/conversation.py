@@ -133,7 +133,7 @@ class Conversation:
         )
         self._running, self._begun, self._stopping = (engine, request.id), False, False
         try:
-            draft = await Draft.begin(self._store, reply)
+            draft = Draft(self._store, reply)
             async with aclosing(self._write(draft, engine, request, on_progress)) as events:
                 async for event in events:
                     yield event
@@ -176,6 +176,7 @@ class Conversation:
         finished: Finished | None = None
         error: EdgechatError | None = None
         try:
+            await draft.begin()
             # Left early, the stream is closed at once, and with it the worker's work.
             async with aclosing(engine.stream(request, on_progress)) as events:
                 async for event in events:
@@ -189,10 +190,16 @@ class Conversation:
             error = exc
             raise
         finally:
-            try:
-                await draft.end(self._end_state(draft.turn, finished, error), engine.model, finished, error)
-            finally:
-                self.turns.append(draft.turn)
+            if draft.begun:
+                await self._end(draft, engine.model, finished, error)
+
+    async def _end(
+        self, draft: Draft, model: ModelInfo | None, finished: Finished | None, error: EdgechatError | None
+    ) -> None:
+        try:
+            await draft.end(self._end_state(draft.turn, finished, error), model, finished, error)
+        finally:
+            self.turns.append(draft.turn)
 
     def _end_state(self, turn: Turn, finished: Finished | None, error: EdgechatError | None) -> TurnState:
         if finished is not None and finished.reason != "cancelled":

@@ -19,6 +19,9 @@ FLUSH_SECONDS = 0.4
 class Draft:
     """The words of one streaming reply, and the task that saves them: first `begin`, last `end`."""
 
+    begun = False
+    """Whether the turn is in the store, or on its way there."""
+
     def __init__(self, store: Store, turn: Turn) -> None:
         self._store = store
         self._turn = turn
@@ -30,13 +33,15 @@ class Draft:
         self._changed = asyncio.Event()
         self._saver: asyncio.Task[None] | None = None
 
-    @classmethod
-    async def begin(cls, store: Store, turn: Turn) -> Draft:
-        """Write the empty turn into the store and start to save what comes."""
-        draft = cls(store, turn)
-        await store.add_turn(turn)
-        draft._saver = asyncio.create_task(draft._save_what_comes())
-        return draft
+    async def begin(self) -> None:
+        """Write the empty turn into the store and start to save what comes. Raises StoreError."""
+        self.begun = True
+        try:
+            await self._store.add_turn(self._turn)
+        except StoreError:
+            self.begun = False
+            raise
+        self._saver = asyncio.create_task(self._save_what_comes())
 
     @property
     def turn(self) -> Turn:

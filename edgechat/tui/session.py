@@ -92,7 +92,10 @@ class Session:
     async def remember_model(self) -> None:
         """Begin with this model next time. Raises StoreError."""
         if self.model is not None:
-            await (await self.store()).set_preference(_LAST_MODEL, self.model)
+            # The next start may be in another folder.
+            file = Path(self.model)
+            lasting = str(file.absolute()) if file.is_file() else self.model
+            await (await self.store()).set_preference(_LAST_MODEL, lasting)
 
     async def close(self) -> None:
         """End the worker, then close the store."""

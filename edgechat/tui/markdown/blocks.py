@@ -41,31 +41,45 @@ class Block:
     """Of a table; the first one is the header."""
 
 
-class BlockBuilder:
-    """Turns a run of tokens into blocks."""
+@dataclass(frozen=True, slots=True)
+class Midlist:
+    """Where a list was cut between two of its items."""
 
-    def __init__(self) -> None:
+    number: int | None
+    """The next item's number; None in a list with bullets."""
+    gap: bool
+    """Whether an empty line stands before the next item."""
+
+
+class BlockBuilder:
+    """Turns a run of tokens into blocks; `lines` is the source they were parsed from.
+
+    A run may end between two items of a top-level list; the rest of it, parsed for itself, is then built
+    with the `midlist` of the first part.
+    """
+
+    def __init__(self, lines: Sequence[str], midlist: Midlist | None = None) -> None:
         self.blocks: list[Block] = []
+        self._lines = lines
+        self._midlist = midlist
         self._leads: list[tuple[str, str]] = []
         self._numbers: list[int | None] = []
         self._list_begins = False
         self._rows: list[list[Content]] = []
 
     def build(self, tokens: Sequence[Token]) -> list[Block]:
-        """Return the blocks of `tokens`, which must be whole top-level blocks."""
+        """Return the blocks of `tokens`."""
         inline_kind: Literal["text", "heading"] = "text"
-        tight = False
         for token in tokens:
             match token.type:
                 case "heading_open":
                     inline_kind = "heading"
                 case "paragraph_open":
-                    inline_kind, tight = "text", token.hidden
+                    inline_kind = "text"
                 case "inline" if self._rows:
                     self._rows[-1].append(inline_content(token))
                 case "inline":
-                    self._add(Block(inline_kind, inline_content(token)), tight=tight)
-                    tight = False
+                    self._add(Block(inline_kind, inline_content(token), gap=self._gap_before(token)))
                 case "fence" | "code_block":
                     language = token.info.split()[0] if token.info.split() else ""
                     self._add(Block("code", Content(token.content.rstrip("\n")), language=language))
@@ -80,12 +94,23 @@ class BlockBuilder:
                     self._nest(token)
         return self.blocks
 
+    def cut_before(self, token: Token) -> Midlist | None:
+        """Return what the rest of a list must know that goes on with `token`; None outside of lists."""
+        return Midlist(self._numbers[0], self._gap_before(token)) if self._numbers else None
+
+    def _gap_before(self, token: Token) -> bool:
+        # What the writer left empty, and not CommonMark's looseness, which a later item may change.
+        line = token.map[0] if token.map else 0
+        if not self._numbers:
+            return True
+        if line == 0:
+            return self._midlist is None or self._midlist.gap
+        return not self._lines[line - 1].strip()
+
     def _nest(self, token: Token) -> None:
         match token.type:
             case "bullet_list_open" | "ordered_list_open":
-                self._list_begins = not self._numbers
-                ordered = token.type == "ordered_list_open"
-                self._numbers.append(int(token.attrs.get("start", 1)) if ordered else None)
+                self._begin_list(token)
             case "bullet_list_close" | "ordered_list_close":
                 self._numbers.pop()
             case "list_item_open":
@@ -93,7 +118,16 @@ class BlockBuilder:
             case "blockquote_open":
                 self._leads.append(("▎ ", "▎ "))
             case "list_item_close" | "blockquote_close":
+                if self._leads[-1][0] != self._leads[-1][1]:
+                    self._add(Block("text", gap=False))  # an item without words still has its mark
                 self._leads.pop()
+
+    def _begin_list(self, token: Token) -> None:
+        goes_on = self._midlist is not None and not self._numbers and not self.blocks
+        if not self._numbers:
+            self._list_begins = not goes_on
+        start = int(token.attrs.get("start", 1)) if token.type == "ordered_list_open" else None
+        self._numbers.append(self._midlist.number if goes_on and self._midlist else start)
 
     def _item_lead(self) -> tuple[str, str]:
         number = self._numbers[-1]
@@ -105,10 +139,10 @@ class BlockBuilder:
             self._numbers[-1] = number + 1
         return mark, " " * len(mark)
 
-    def _add(self, block: Block, *, tight: bool = False) -> None:
+    def _add(self, block: Block) -> None:
         first = "".join(lead[0] for lead in self._leads)
         rest = "".join(lead[1] for lead in self._leads)
-        gap = self._list_begins or not tight
+        gap = self._list_begins or block.gap
         self._list_begins = False
         # A marker is written once, before the first block of its item.
         self._leads = [(after, after) for _, after in self._leads]

@@ -30,39 +30,36 @@ _STYLES = (
 )
 
 
-def coloured(source: str, language: str) -> list[Content]:
-    """Return the lines of `source` with spans for their colours; plain for a language nobody knows."""
+def runs(source: str) -> list[str]:
+    """Return `source` in pieces that are coloured each for itself.
+
+    A cut comes where a new statement begins at the margin after an empty line: most strings end before it.
+    """
     lines = source.expandtabs(4).split("\n")
-    if not language or _lexer(language.lower()) is None:
-        return [Content(line) for line in lines]
-    return [line for run in _runs(lines) for line in _coloured_run("\n".join(run), language.lower())]
-
-
-def _runs(lines: list[str]) -> list[list[str]]:
-    """Cut where a new statement begins at the margin after an empty line, so that most strings end before."""
-    runs: list[list[str]] = []
+    found: list[str] = []
     start = 0
     for at in range(1, len(lines)):
         length = at - start
         paragraph = not lines[at - 1].strip() and lines[at][:1].strip()
         if length >= _RUN_AT_MOST or (length >= _RUN_AT_LEAST and paragraph):
-            runs.append(lines[start:at])
+            found.append("\n".join(lines[start:at]))
             start = at
-    runs.append(lines[start:])
-    return runs
+    found.append("\n".join(lines[start:]))
+    return found
 
 
-@lru_cache(maxsize=512)
-def _coloured_run(source: str, language: str) -> list[Content]:
-    lexer = _lexer(language)
-    assert lexer is not None
+def coloured(run: str, language: str) -> list[Content]:
+    """Return the lines of a run with spans for their colours; plain for a language nobody knows."""
+    lexer = _lexer(language.lower()) if language else None
+    if lexer is None:
+        return [Content(line) for line in run.split("\n")]
     at = 0
     spans: list[Span] = []
-    for token_type, text in lexer.get_tokens(source):
+    for token_type, text in lexer.get_tokens(run):
         if (style := _style(token_type)) and text.strip():
             spans.append(Span(at, at + len(text), style))
         at += len(text)
-    return list(Content(source, spans).split(allow_blank=True))
+    return list(Content(run, spans).split(allow_blank=True))
 
 
 @lru_cache(maxsize=256)

@@ -1,15 +1,17 @@
-"""A Markdown text that grows at its end: only its last top-level block is ever parsed and laid out again."""
+"""A Markdown text that grows at its end: only its last block or list item is parsed and laid out again."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from edgechat.tui.markdown.blocks import Block, BlockBuilder
+from edgechat.tui.markdown.blocks import Block, BlockBuilder, Midlist
 from edgechat.tui.markdown.layout import EMPTY, Line, lines_of
 
 if TYPE_CHECKING:
     from markdown_it import MarkdownIt
+    from markdown_it.token import Token
 
 
 class Document:
@@ -19,6 +21,8 @@ class Document:
         self._settled: list[Block] = []
         self._open: list[Block] = []
         self._tail = ""
+        self._midlist: Midlist | None = None
+        """Set while the tail goes on with a list of which the first items are settled."""
         self._width = 0
         self._lines: list[Line] = []
         """Of the settled blocks."""
@@ -30,16 +34,22 @@ class Document:
     def append(self, text: str) -> None:
         """Take more text."""
         self._tail += text
-        tokens = _parser().parse(self._tail)
-        begin = 0
-        for at, token in enumerate(tokens):
-            if token.level == 0 and token.map is not None and token.nesting >= 0:
-                begin = at
-        last_map = tokens[begin].map if tokens else None
-        if begin and last_map is not None:
-            self._settled += BlockBuilder().build(tokens[:begin])
-            self._tail = "".join(self._tail.splitlines(keepends=True)[last_map[0] :])
-        self._open = BlockBuilder().build(tokens[begin:])
+        if "\n" in text:
+            self._settle()
+        self._open = BlockBuilder(self._tail.split("\n"), self._midlist).build(_parser().parse(self._tail))
+
+    def _settle(self) -> None:
+        """Take what no further line can change out of the tail: all but the last block, or item of a list."""
+        # Whole lines only: a '-' may yet become '-5', which begins no item.
+        whole = self._tail[: self._tail.rindex("\n") + 1]
+        tokens = _parser().parse(whole)
+        begin = _last_beginning(tokens)
+        line = (tokens[begin].map or [0])[0] if tokens else 0
+        if line:
+            builder = BlockBuilder(whole.split("\n"), self._midlist)
+            self._settled += builder.build(tokens[:begin])
+            self._midlist = builder.cut_before(tokens[begin])
+            self._tail = "\n".join(self._tail.split("\n")[line:])
 
     def lines(self, width: int) -> list[Line]:
         """Return all lines at a width; those of settled blocks are the same objects as before."""
@@ -54,6 +64,17 @@ class Document:
         return lines
 
 
+def _last_beginning(tokens: Sequence[Token]) -> int:
+    """Return where the last part begins that may still change: a top-level block, or the item of a list."""
+    begin, in_list = 0, False
+    for at, token in enumerate(tokens):
+        if token.level == 0 and token.nesting >= 0:
+            begin, in_list = at, token.type in ("bullet_list_open", "ordered_list_open")
+        elif token.level == 1 and in_list and token.type == "list_item_open" and at > begin + 1:
+            begin = at
+    return begin
+
+
 def _extend(lines: list[Line], block: Block, width: int) -> None:
     if lines and block.gap:
         lines.append(EMPTY)
@@ -65,4 +86,5 @@ def _parser() -> MarkdownIt:
     """Return the parser: CommonMark and tables; HTML stays the text it is."""
     from markdown_it import MarkdownIt  # 40 ms, needed only once there is something to show
 
-    return MarkdownIt("commonmark", {"html": False}).enable(["table", "strikethrough"])
+    # What is nested deeper the parser leaves out; fifty lists in each other is more than anyone writes.
+    return MarkdownIt("commonmark", {"html": False, "maxNesting": 100}).enable(["table", "strikethrough"])

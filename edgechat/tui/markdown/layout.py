@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import NamedTuple
 
 from textual.content import Content
 
 from edgechat.tui.markdown.blocks import Block, Row
-from edgechat.tui.markdown.code import coloured
+from edgechat.tui.markdown.code import coloured, runs
 
 _NARROWEST = 8
 _BETWEEN_COLUMNS = 2
@@ -47,10 +48,19 @@ def _led(line: Content, lead: str) -> Line:
 
 def _code(block: Block, width: int) -> list[Line]:
     lines: list[Line] = []
-    for line in coloured(block.content.plain, block.language):
+    for run in runs(block.content.plain):
+        lines += _code_run(run, block.language, width, block.rest if lines else block.first, block.rest)
+    return lines
+
+
+@lru_cache(maxsize=256)
+def _code_run(run: str, language: str, width: int, first: str, rest: str) -> list[Line]:
+    # Kept, so that of a long piece of code only the last run is coloured and folded again.
+    lines: list[Line] = []
+    for line in coloured(run, language):
         for part in line.fold(width - 2) if line else [line]:
-            lead = block.rest if lines else block.first
-            bar = Content.assemble((lead, ".marker"), ("▏ ", ".faint"), part.stylize_before(".code-block"))
+            lead = rest if lines else first
+            bar = Content.assemble((lead, ".marker"), ("▏ ", ".faint"), part)
             lines.append(Line(bar, len(lead) + 2))
     return lines
 

@@ -57,7 +57,6 @@ class Sheet(Widget):
         "faint",
         "warning",
         "error",
-        "code-block",
         "code-comment",
         "code-keyword",
         "code-string",

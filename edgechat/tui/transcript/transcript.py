@@ -16,6 +16,9 @@ from textual.widgets import Static
 from edgechat.tui.transcript.pieces import Piece, ThoughtPiece
 from edgechat.tui.transcript.sheet import Sheet
 
+_WIDEST, _MARGIN = 100, 2
+"""The measure of the text; the style sheet below says the same."""
+
 
 class Transcript(VerticalScroll, can_focus=False):
     """Shows pieces from top to bottom, and follows the end while the reader is there.
@@ -31,8 +34,8 @@ class Transcript(VerticalScroll, can_focus=False):
         scrollbar-gutter: stable;
         scrollbar-size-vertical: 1;
 
-        & > Sheet { max-width: 100; margin: 0 2; }
-        & > .filler { height: 0; width: 1fr; max-width: 100; margin: 0 2; }
+        & > Sheet, & > .filler { max-width: 100; margin: 0 2; }
+        & > .filler { height: 0; width: 1fr; }
     }
     """
 
@@ -40,9 +43,10 @@ class Transcript(VerticalScroll, can_focus=False):
         super().__init__(id=id)
         self.pieces: list[Piece] = []
         self._first = self._last = 0
-        self._heights: list[int | None] = []
+        self._heights: list[int] = []
+        """Of each piece, in lines: measured if it has been near the screen at this width, else guessed."""
         self._tops: list[int] | None = None
-        self._laid_out_width = 0
+        self._width = 80
         self._reading = (0, 0)
         """The piece at the top of the screen, and the line of it."""
         self._filler = Static(classes="filler")
@@ -58,7 +62,7 @@ class Transcript(VerticalScroll, can_focus=False):
     def add(self, *pieces: Piece) -> None:
         """Append pieces."""
         self.pieces += pieces
-        self._heights += [None] * len(pieces)
+        self._heights += [piece.estimate(self._width) for piece in pieces]
         self._tops = None
         self._settle()
         self.refresh(layout=True)
@@ -67,8 +71,7 @@ class Transcript(VerticalScroll, can_focus=False):
         """Let a piece grow."""
         piece.append(text)
         if piece.sheet is None:
-            self._heights[self.pieces.index(piece)] = None
-            self._tops = None
+            self._guess_again(self.pieces.index(piece))
             self.refresh(layout=True)
 
     def remove_from(self, index: int) -> None:
@@ -88,7 +91,7 @@ class Transcript(VerticalScroll, can_focus=False):
         for index, piece in enumerate(self.pieces):
             if isinstance(piece, ThoughtPiece) and piece.unfolded != unfold:
                 piece.toggle()
-                self._heights[index] = self._tops = None
+                self._guess_again(index)
         self.refresh(layout=True)
         return bool(thoughts)
 
@@ -119,10 +122,10 @@ class Transcript(VerticalScroll, can_focus=False):
         return moved
 
     def _measure(self, placements: list[WidgetPlacement]) -> None:
-        width = self.scrollable_content_region.width
-        if width != self._laid_out_width:
-            self._laid_out_width, self._heights = width, [None] * len(self.pieces)
-            self._tops = None
+        width = min(_WIDEST, self.scrollable_content_region.width - 2 * _MARGIN)
+        if width != self._width:
+            self._width, self._tops = width, None
+            self._heights = [piece.estimate(width) for piece in self.pieces]
         by_widget = {placement.widget: placement.region.height for placement in placements}
         for index in range(self._first, self._last):
             height = by_widget.get(self.pieces[index].sheet)  # type: ignore[arg-type]
@@ -132,13 +135,11 @@ class Transcript(VerticalScroll, can_focus=False):
     def _positions(self) -> list[int]:
         """Return the top of each piece, and at last the end of all."""
         if self._tops is None:
-            width = self._laid_out_width or 80
-            heights = (
-                piece.estimate(width) if height is None else height
-                for piece, height in zip(self.pieces, self._heights, strict=True)
-            )
-            self._tops = list(accumulate(heights, initial=0))
+            self._tops = list(accumulate(self._heights, initial=0))
         return self._tops
+
+    def _guess_again(self, index: int) -> None:
+        self._heights[index], self._tops = self.pieces[index].estimate(self._width), None
 
     def _hold_reading_position(self, tops: list[int], end: int) -> None:
         if self.scroll_y >= self._end - self.scrollable_content_region.height:

@@ -1,0 +1,217 @@
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator
+
+import pytest
+from textual.app import App, ComposeResult
+from textual.pilot import Pilot
+
+from edgechat.tui.transcript.pieces import NotePiece, ReplyPiece, ThoughtPiece, UserPiece
+from edgechat.tui.transcript.sheet import Sheet
+from edgechat.tui.transcript.transcript import Transcript
+
+HEIGHT = 30
+
+
+class TranscriptApp(App[None]):
+    def compose(self) -> ComposeResult:
+        yield Transcript()
+
+    def on_mount(self) -> None:
+        self.animation_level = "none"
+
+
+@pytest.fixture
+async def pilot() -> AsyncIterator[Pilot[None]]:
+    async with TranscriptApp().run_test(size=(80, HEIGHT)) as running:
+        yield running
+
+
+def pane(pilot: Pilot[None]) -> Transcript:
+    return pilot.app.query_one(Transcript)
+
+
+def shown(pilot: Pilot[None]) -> list[str]:
+    return [strip.text.strip(" ▁▂▃▄▅▆▇█") for strip in pilot.app.screen._compositor.render_strips()]
+
+
+async def settle(pilot: Pilot[None]) -> None:
+    for _ in range(4):
+        await pilot.pause()
+
+
+def turns(n: int) -> list[UserPiece | ReplyPiece]:
+    """Return questions and answers of many sizes, each line of them known by its number."""
+    pieces: list[UserPiece | ReplyPiece] = []
+    for at in range(n // 2):
+        pieces.append(UserPiece(f"question {at}"))
+        paragraphs = [f"answer {at}.{line} " + "and so on " * (at * line % 23) for line in range(1 + at % 7)]
+        pieces.append(ReplyPiece("\n\n".join(paragraphs)))
+    return pieces
+
+
+async def test_of_two_thousand_turns_only_those_near_the_screen_are_widgets(pilot: Pilot[None]) -> None:
+    pieces = turns(2000)
+    began = time.perf_counter()
+    pane(pilot).add(*pieces)
+    await settle(pilot)
+    assert time.perf_counter() - began < 2.0
+    assert 3 <= len(pane(pilot).query(Sheet)) < 60
+    assert "answer 999." in "\n".join(shown(pilot))
+    for where in (0.5, 0.1, 0.9, 0.0, 1.0):
+        pane(pilot).scroll_to(y=where * pane(pilot).max_scroll_y, animate=False)
+        await settle(pilot)
+        assert 3 <= len(pane(pilot).query(Sheet)) < 60
+        assert sum(bool(line) for line in shown(pilot)) > HEIGHT / 3
+    assert sum(piece.sheet is not None for piece in pieces) == len(pane(pilot).query(Sheet))
+
+
+async def test_both_ends_are_reached_line_by_line_and_nothing_is_left_out(pilot: Pilot[None]) -> None:
+    pane(pilot).add(*turns(120))
+    await settle(pilot)
+    seen: list[str] = []
+    pane(pilot).scroll_home(animate=False)
+    await settle(pilot)
+    while True:
+        assert len(pane(pilot).query(Sheet)) < 60
+        page = [line for line in shown(pilot) if line]
+        seen += [line for line in page if line not in seen]
+        if pane(pilot).scroll_y >= pane(pilot).max_scroll_y:
+            break
+        pane(pilot).scroll_page_down(animate=False)
+        await settle(pilot)
+    firsts = [line for line in seen if line.startswith(("question", "▌", "answer"))]
+    expected = []
+    for at in range(60):
+        expected += [f"▌ question {at}", *[f"answer {at}.{line}" for line in range(1 + at % 7)]]
+    found = [
+        " ".join(line.split()[:3]) if line[0] == "▌" else line.split()[0] + " " + line.split()[1]
+        for line in firsts
+    ]
+    assert found == expected
+
+
+async def test_what_is_read_stays_where_it_is_while_heights_above_are_learnt(pilot: Pilot[None]) -> None:
+    pane(pilot).add(*turns(400))
+    await settle(pilot)
+    for _ in range(40):
+        before = shown(pilot)
+        pane(pilot).scroll_relative(y=-3, animate=False)
+        await settle(pilot)
+        assert shown(pilot)[3:] == before[:-3]
+
+
+async def test_the_view_follows_the_end_only_while_the_reader_is_there(pilot: Pilot[None]) -> None:
+    pane(pilot).add(*turns(60))
+    live = ReplyPiece("begins")
+    pane(pilot).add(live)
+    await settle(pilot)
+    for at in range(30):
+        pane(pilot).append(live, f"\n\nline {at}")
+        await pilot.pause()
+    assert "line 29" in shown(pilot)
+    pane(pilot).scroll_relative(y=-5, animate=False)
+    await settle(pilot)
+    before = shown(pilot)
+    for at in range(30, 60):
+        pane(pilot).append(live, f"\n\nline {at}")
+        await pilot.pause()
+    assert shown(pilot) == before
+    pane(pilot).scroll_end(animate=False)
+    await settle(pilot)
+    assert "line 59" in shown(pilot)
+    pane(pilot).append(live, "\n\nline 60")
+    await settle(pilot)
+    assert "line 60" in shown(pilot)
+
+
+async def test_scrolling_down_at_the_end_or_where_all_fits_does_not_lose_the_end(pilot: Pilot[None]) -> None:
+    live = ReplyPiece("begins")
+    pane(pilot).add(live)
+    await settle(pilot)
+    for key in (pane(pilot).scroll_up, pane(pilot).scroll_page_down):
+        key(animate=False)
+        await settle(pilot)
+    for at in range(60):
+        pane(pilot).append(live, f"\n\nline {at}")
+        await pilot.pause()
+    assert "line 59" in shown(pilot)
+    pane(pilot).scroll_page_down(animate=False)
+    await settle(pilot)
+    pane(pilot).append(live, "\n\nlast\n\nlines")
+    await settle(pilot)
+    assert "lines" in shown(pilot)
+
+
+async def test_a_reply_out_of_sight_grows_without_a_widget(pilot: Pilot[None]) -> None:
+    live = ReplyPiece("begins")
+    pane(pilot).add(*turns(400), live)
+    await settle(pilot)
+    pane(pilot).scroll_home(animate=False)
+    await settle(pilot)
+    assert live.sheet is None
+    before = shown(pilot)
+    for at in range(50):
+        pane(pilot).append(live, f"\n\nline {at}")
+    await settle(pilot)
+    assert live.sheet is None
+    assert shown(pilot) == before
+    pane(pilot).scroll_end(animate=False)
+    await settle(pilot)
+    assert "line 49" in shown(pilot)
+
+
+async def test_a_resize_keeps_the_place(pilot: Pilot[None]) -> None:
+    pane(pilot).add(*turns(400))
+    await settle(pilot)
+    pane(pilot).scroll_to(y=pane(pilot).max_scroll_y // 2, animate=False)
+    await settle(pilot)
+    top = next(line for line in shown(pilot) if line)
+    await pilot.resize_terminal(50, HEIGHT)
+    await settle(pilot)
+    assert top.split()[:2] == next(line for line in shown(pilot) if line).split()[:2]
+
+
+async def test_a_short_chat_begins_at_the_top_and_a_cleared_one_is_empty(pilot: Pilot[None]) -> None:
+    pane(pilot).add(NotePiece("first"))
+    await settle(pilot)
+    assert shown(pilot)[1] == "first"
+    pane(pilot).add(*turns(200))
+    await settle(pilot)
+    pane(pilot).scroll_home(animate=False)
+    await settle(pilot)
+    pane(pilot).remove_from(0)
+    pane(pilot).add(NotePiece("second"))
+    await settle(pilot)
+    assert shown(pilot)[1] == "second"
+    assert not any(shown(pilot)[2:])
+
+
+async def test_thoughts_unfold_where_they_are_not_mounted_too(pilot: Pilot[None]) -> None:
+    thoughts = [ThoughtPiece(f"deep\nthought {at}", seconds=1.0) for at in range(200)]
+    pane(pilot).add(*thoughts)
+    await settle(pilot)
+    assert pane(pilot).toggle_thoughts()
+    await settle(pilot)
+    assert "│ thought 199" in shown(pilot)
+    pane(pilot).scroll_home(animate=False)
+    await settle(pilot)
+    assert "│ thought 0" in shown(pilot)
+    assert pane(pilot).toggle_thoughts()
+    await settle(pilot)
+    assert "│ thought 0" not in shown(pilot)
+
+
+async def test_an_append_is_cheap_however_long_the_chat(pilot: Pilot[None]) -> None:
+    pane(pilot).add(*turns(2000))
+    live = ReplyPiece("```python\n")
+    pane(pilot).add(live)
+    await settle(pilot)
+    costs = []
+    for at in range(60):
+        began = time.process_time()
+        pane(pilot).append(live, f"def f{at}(x: int) -> str:\n    return str(x)  # a comment\n\n\n")
+        await pilot.pause()
+        costs.append(time.process_time() - began)
+    assert sorted(costs)[len(costs) // 2] < 0.03, costs
