@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Coroutine
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -135,6 +136,9 @@ class ChatScreen(Screen[None]):
                 self._tell_problem(exc)
         if not self.answering:
             self.activity.clear()
+        # All that is loaded by now stays: looking through it for garbage would hold up a key for 40 ms.
+        gc.collect()
+        gc.freeze()
 
     def _tell_load(self, share: float) -> None:
         self.activity.show("Loading the model", share)
