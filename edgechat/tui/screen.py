@@ -151,8 +151,8 @@ class ChatScreen(Screen[None]):
             note = f"{session.missing}, used last time, is gone; {session.plan.model_name} stands in for it."
             self.transcript.add(NotePiece(note, "warning"))
         # Into the piece at the top, so that it never comes between a question and its answer.
-        for reason in session.plan.reasons:
-            self.transcript.append(self._welcome, f"\n{reason}")
+        if session.plan.reasons:
+            self.transcript.append(self._welcome, "\n\n" + "\n".join(session.plan.reasons))
 
     def _tell_problem(self, error: EdgechatError) -> None:
         self.transcript.add(ProblemPiece(error.message, error.hint))
