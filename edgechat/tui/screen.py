@@ -193,6 +193,7 @@ class ChatScreen(Screen[None]):
             session = self.session
             conversation, engine = await session.talk(), await session.engine()
             self._tell_plan(session)
+            await conversation.use_model(session.model or "")
             answer = Answer(self.transcript, self.activity, self.status)
             await answer.run(conversation, engine, session.sampling)
             if engine.model is not None:
