@@ -92,6 +92,13 @@ class Conversation:
         """Whether the last turn of the user has no complete reply."""
         return bool(self.turns) and (self.turns[-1].role == "user" or self.turns[-1].state != "complete")
 
+    async def use_model(self, model: str) -> None:
+        """Note which model writes from now on. Raises StoreError."""
+        if model != self.chat.model:
+            self.chat = msgspec.structs.replace(self.chat, model=model)
+            if self._stored:
+                await self._store.set_model(self.chat.id, model)
+
     async def ask(self, text: str) -> Turn:
         """Save a turn of the user and return it. Raises StoreError, and then nothing has changed."""
         text = text.encode("utf-8", "replace").decode()

@@ -37,27 +37,19 @@ class Activity(Static):
 
     def show(self, words: str, share: float | None = None) -> None:
         """Say what goes on; `share` (0 to 1) is how much of it is done, where that is known."""
+        if (words, share) == (self._words, self._share):
+            return
         self._words, self._share = words, share
         if self._timer is not None:
             self._timer.resume()
         self._turn()
 
-    def tell(self, words: str) -> None:
-        """Say something that stays, without a spinner."""
-        self.clear()
-        self.update(Content(words))
-
     def clear(self) -> None:
         """Nothing goes on any more."""
-        self._words = ""
+        self._words, self._share = "", None
         if self._timer is not None:
             self._timer.pause()
-        self.update("")
-
-    @property
-    def words(self) -> str:
-        """What the line says goes on, or ''."""
-        return self._words
+        self.update("", layout=False)
 
     def _turn(self) -> None:
         frame = _FRAMES[int(time.monotonic() * 10) % len(_FRAMES)]
@@ -65,4 +57,4 @@ class Activity(Static):
         if self._share is not None:
             done = round(self._share * _BAR_WIDTH)
             parts += ["  ", "━" * done, ("━" * (_BAR_WIDTH - done), "dim"), f" {self._share:.0%}"]
-        self.update(Content.assemble(*parts))
+        self.update(Content.assemble(*parts), layout=False)

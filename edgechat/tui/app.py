@@ -6,9 +6,7 @@ Textual); everything else comes after it.
 
 from __future__ import annotations
 
-import asyncio
-import signal
-from contextlib import suppress
+import threading
 from typing import TYPE_CHECKING, ClassVar
 
 from textual.app import App
@@ -16,6 +14,7 @@ from textual.binding import Binding, BindingType
 from textual.screen import Screen
 
 from edgechat.tui.screen import ChatScreen
+from edgechat.tui.signals import EndSignals, heed_hang_up
 from edgechat.tui.theme import TERMINAL
 
 if TYPE_CHECKING:
@@ -47,13 +46,13 @@ class EdgechatApp(App[None]):
 
     def on_mount(self) -> None:
         """Leave by the same door whatever tells us to."""
-        for name in ("SIGINT", "SIGTERM", "SIGHUP"):
-            with suppress(AttributeError, NotImplementedError, ValueError, RuntimeError):
-                asyncio.get_running_loop().add_signal_handler(getattr(signal, name), self._leave)
+        if threading.current_thread() is threading.main_thread():
+            self._signals = EndSignals(self.action_quit)
 
     async def action_quit(self) -> None:
         """Save what is being written, then end."""
         await self._chat.wind_down()
+        heed_hang_up()
         self.exit()
 
     async def action_copy_or_quit(self) -> None:
@@ -65,9 +64,6 @@ class EdgechatApp(App[None]):
         self.copy_to_clipboard(selected)
         self._chat.clear_selection()
         self.notify("Copied", timeout=1.5)
-
-    def _leave(self) -> None:
-        self.run_worker(self.action_quit(), group="quit", exclusive=True)
 
 
 def run_app(model: str | None = None) -> int:

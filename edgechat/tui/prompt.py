@@ -12,6 +12,8 @@ from textual.widgets import TextArea
 
 from edgechat.text import printable
 
+_NEWLINE = ("ctrl+j", "shift+enter", "alt+enter")
+
 
 class PromptBox(TextArea):
     """Grows with its text up to eight lines. Enter sends; Shift+Enter and Ctrl+J begin a line."""
@@ -31,7 +33,7 @@ class PromptBox(TextArea):
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("enter", "send", "Send"),
-        Binding("ctrl+j,shift+enter,alt+enter", "newline", "New line"),
+        Binding(",".join(_NEWLINE), "newline", "New line"),
         # The transcript's, which never has the focus.
         Binding("pageup", "screen.scroll('page_up')", show=False),
         Binding("pagedown", "screen.scroll('page_down')", show=False),
@@ -58,9 +60,15 @@ class PromptBox(TextArea):
         self.move_cursor(self.document.end)
 
     async def _on_key(self, event: events.Key) -> None:
-        # TextArea's own handler comes after this one and would put a line's end into the text.
+        # Here and not by binding: a binding runs later, and fast keys would overtake it.
         if event.key == "enter":
-            event.prevent_default()
+            self.action_send()
+        elif event.key in _NEWLINE:
+            self.action_newline()
+        else:
+            return
+        event.stop()
+        event.prevent_default()
 
     def action_send(self) -> None:
         """Hand the text to whoever listens; an empty one is none."""

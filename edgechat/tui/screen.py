@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Coroutine
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -135,6 +136,9 @@ class ChatScreen(Screen[None]):
                 self._tell_problem(exc)
         if not self.answering:
             self.activity.clear()
+        # All that is loaded by now stays: looking through it for garbage would hold up a key for 40 ms.
+        gc.collect()
+        gc.freeze()
 
     def _tell_load(self, share: float) -> None:
         self.activity.show("Loading the model", share)
@@ -147,8 +151,8 @@ class ChatScreen(Screen[None]):
             note = f"{session.missing}, used last time, is gone; {session.plan.model_name} stands in for it."
             self.transcript.add(NotePiece(note, "warning"))
         # Into the piece at the top, so that it never comes between a question and its answer.
-        for reason in session.plan.reasons:
-            self.transcript.append(self._welcome, f"\n{reason}")
+        if session.plan.reasons:
+            self.transcript.append(self._welcome, "\n\n" + "\n".join(session.plan.reasons))
 
     def _tell_problem(self, error: EdgechatError) -> None:
         self.transcript.add(ProblemPiece(error.message, error.hint))
@@ -189,6 +193,7 @@ class ChatScreen(Screen[None]):
             session = self.session
             conversation, engine = await session.talk(), await session.engine()
             self._tell_plan(session)
+            await conversation.use_model(session.model or "")
             answer = Answer(self.transcript, self.activity, self.status)
             await answer.run(conversation, engine, session.sampling)
             if engine.model is not None:

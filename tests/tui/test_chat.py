@@ -222,9 +222,12 @@ async def test_escape_sequences_of_a_model_are_inert(path: Path) -> None:
 async def test_the_last_model_is_taken_again_unless_its_file_is_gone(path: Path) -> None:
     async with app_with(FakeEngine(), path, model="mine.gguf").run_test() as pilot:
         await until(pilot, lambda: "mine.gguf it is." in text_of(pilot))
-        await say(pilot, "Hi")
     async with app_with(FakeEngine(), path).run_test() as pilot:
+        await say(pilot, "Asked before anybody knows which model it will be")
         await until(pilot, lambda: "mine.gguf it is." in text_of(pilot))
+    store = await Store.open(path)
+    assert [one.model for one in await store.chats()] == ["mine.gguf"]
+    await store.close()
 
     def prepare(model: str) -> LoadPlan:
         if model == "mine.gguf":

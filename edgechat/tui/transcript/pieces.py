@@ -6,7 +6,7 @@ here, because nothing reaches the transcript but as a piece.
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import Literal
 
 from textual import events
 from textual.content import Content
@@ -221,8 +221,6 @@ class NoteSheet(Sheet):
 
 class ProblemSheet(Sheet):
     """The message in the colour of errors, the hint below it."""
-
-    ALLOW_SELECT: ClassVar[bool] = True
 
     def __init__(self, piece: ProblemPiece) -> None:
         super().__init__()
