@@ -11,10 +11,11 @@ import itertools
 import json
 import random
 import time
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from statistics import mean
 
 import numpy
 import torch
@@ -32,17 +33,17 @@ BUILD = Path(__file__).parents[2] / "build" / "guide"
 class Training:
     """How a model is trained. `steps` batches of about `batch_tokens` tokens, padding counted."""
 
-    steps: int = 900
+    steps: int = 850
     batch_tokens: int = 4096
     longest: int = 1024
-    muon_rate: float = 0.02
-    adam_rate: float = 3e-3
+    muon_rate: float = 0.004
+    adam_rate: float = 2e-3
     weight_decay: float = 0.05
     dropout: float = 0.0
-    recitation: float = 0.1  # what a token counts that decides nothing
+    recitation: float = 0.2  # what a token counts that decides nothing
     whole: float = 0.25  # the share of conversations that are not cut after their last decision
     single: float = 0.65  # the share of steps that see single questions only
-    bpe_dropout: float = 0.15
+    bpe_dropout: float = 0.1
     warmup: float = 0.02
     cooldown: float = 0.5
     tokenizer_conversations: int = 6000
@@ -168,6 +169,7 @@ def train(config: Config, training: Training) -> tuple[Model, Tokenizer]:
     steppers = optimizers(model, training)
     full = [[group["lr"] for group in stepper.param_groups] for stepper in steppers]
     started, seen = time.monotonic(), 0
+    recent: deque[float] = deque(maxlen=50)
     for step, (ids, weights) in enumerate(
         itertools.islice(batches(corpus, tokenizer, training), training.steps)
     ):
@@ -184,10 +186,11 @@ def train(config: Config, training: Training) -> tuple[Model, Tokenizer]:
             stepper.step()
             stepper.zero_grad(set_to_none=True)
         seen += ids.numel()
+        recent.append(loss.item())
         if step % 50 == 0 or step == training.steps - 1:
             took = time.monotonic() - started
             print(
-                f"step {step:5d}  loss {loss.item():.4f}  {seen / took:6.0f} tokens/s  {took:4.0f} s",
+                f"step {step:5d}  loss {mean(recent):.4f}  {seen / took:6.0f} tokens/s  {took:4.0f} s",
                 flush=True,
             )
     return model, tokenizer
