@@ -1,0 +1,129 @@
+"""Write the trained guide as a GGUF file, and check that llama.cpp reads its text as the training did.
+
+$ python packaging/guide/export.py [--type f16]
+"""
+
+import argparse
+import itertools
+import json
+import random
+from pathlib import Path
+
+import gguf
+import llama_cpp
+import numpy
+from corpus import Corpus, conversations
+from shape import Config
+from tokenizer import CHAT_TEMPLATE, END, END_OF_TEXT, SPECIAL, Tokenizer, as_text
+
+ROOT = Path(__file__).parents[2]
+BUILD = ROOT / "build" / "guide"
+GUIDE = ROOT / "edgechat" / "data" / "guide.gguf"
+
+TYPES = {"q8_0": gguf.GGMLQuantizationType.Q8_0, "f16": gguf.GGMLQuantizationType.F16}
+FILE_TYPES = {"q8_0": gguf.LlamaFileType.MOSTLY_Q8_0, "f16": gguf.LlamaFileType.MOSTLY_F16}
+
+
+def write(build: Path, path: Path, kind: str) -> None:
+    """Write the GGUF: metadata, tokenizer, and the weights as `kind` (norms stay float32)."""
+    config = Config(**json.loads((build / "config.json").read_text(encoding="utf-8")))
+    tokenizer = Tokenizer.load(build / "tokenizer.json")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    out = gguf.GGUFWriter(path, "llama")
+    add_metadata(out, config, kind)
+    add_tokenizer(out, tokenizer)
+    with numpy.load(build / "weights.npz") as weights:
+        for name, array in weights.items():
+            if array.ndim == 1:
+                out.add_tensor(name, array.astype(numpy.float32))
+            else:
+                out.add_tensor(name, gguf.quants.quantize(array, TYPES[kind]), raw_dtype=TYPES[kind])
+    out.write_header_to_file()
+    out.write_kv_data_to_file()
+    out.write_tensors_to_file()
+    out.close()
+
+
+def add_metadata(out: gguf.GGUFWriter, config: Config, kind: str) -> None:
+    """What the model is, and its shape."""
+    out.add_name("edgechat guide")
+    out.add_description(
+        f"A tiny model of {config.size} parameters that answers questions about edgechat, and only those."
+    )
+    out.add_license("mit")
+    out.add_author("The edgechat project")
+    out.add_languages(["en"])
+    out.add_tags(["edgechat", "guide", "text-generation"])
+    out.add_size_label(f"{config.parameters / 1e6:.1f}M")
+    out.add_file_type(FILE_TYPES[kind])
+    out.add_vocab_size(config.vocab)
+    out.add_context_length(config.context)
+    out.add_embedding_length(config.dim)
+    out.add_block_count(config.layers)
+    out.add_feed_forward_length(config.hidden)
+    out.add_head_count(config.heads)
+    out.add_head_count_kv(config.heads)
+    out.add_layer_norm_rms_eps(config.norm_eps)
+    out.add_rope_dimension_count(config.dim // config.heads)
+    out.add_rope_freq_base(config.rope_base)
+
+
+def add_tokenizer(out: gguf.GGUFWriter, tokenizer: Tokenizer) -> None:
+    """Tokens, merges, the special ones, and the chat template."""
+    kinds = [
+        gguf.TokenType.CONTROL if token in SPECIAL else gguf.TokenType.NORMAL for token in tokenizer.tokens
+    ]
+    out.add_tokenizer_model("gpt2")
+    out.add_tokenizer_pre("gpt-2")
+    out.add_token_list(tokenizer.tokens)
+    out.add_token_types(kinds)
+    out.add_token_merges([" ".join(pair) for pair in tokenizer.merges])
+    out.add_bos_token_id(tokenizer.special(END_OF_TEXT))
+    out.add_eos_token_id(tokenizer.special(END))
+    out.add_eot_token_id(tokenizer.special(END))
+    out.add_pad_token_id(tokenizer.special(END_OF_TEXT))
+    out.add_add_bos_token(False)
+    out.add_add_space_prefix(False)
+    out.add_chat_template(CHAT_TEMPLATE)
+
+
+def check_tokens(build: Path, path: Path, count: int = 3000) -> int:
+    """Compare both tokenizers on every answer and on `count` conversations; returns how many texts agreed.
+
+    A model that is fed other ids than it was trained on answers a little worse, and nobody can see why.
+    """
+    config = Config(**json.loads((build / "config.json").read_text(encoding="utf-8")))
+    tokenizer = Tokenizer.load(build / "tokenizer.json")
+    corpus = Corpus(config.size)
+    llama = llama_cpp.Llama(str(path), vocab_only=True, verbose=False)
+    chats = list(itertools.islice(conversations(corpus, random.Random(0)), count))
+    for chat in chats:
+        ours, _ = tokenizer.render(chat)
+        theirs = llama.tokenize(as_text(chat).encode(), add_bos=False, special=True)
+        if ours != theirs:
+            raise SystemExit(f"the tokenizers disagree on {as_text(chat)!r}")
+    answers = [i.answer for i in (*corpus.intents.values(), *corpus.groups.values())]
+    odd = ["Grüße, \t naïve\n\n  café 3.14 — “quotes” 日本語 🙂 don't WE'LL 100%  end ", *UNICODE]
+    for text in (*answers, *odd):
+        if tokenizer.encode(text) != llama.tokenize(text.encode(), add_bos=False, special=False):
+            raise SystemExit(f"the tokenizers disagree on {text!r}")
+    return len(chats) + len(answers) + len(odd)
+
+
+UNICODE = ("²½ⅷ ١٢٣", "a\u00a0b\u2003c", "e\u0301 \u200d \ufeff", "\x01\x07", "___ $$$ __init__")
+
+
+def main() -> None:
+    """Export and check."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--type", choices=TYPES, default="q8_0")
+    parser.add_argument("--build", type=Path, default=BUILD)
+    parser.add_argument("--out", type=Path, default=GUIDE)
+    options = parser.parse_args()
+    write(options.build, options.out, options.type)
+    agreed = check_tokens(options.build, options.out)
+    print(f"{options.out}: {options.out.stat().st_size:,} bytes; both tokenizers agree on {agreed:,} texts")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,82 @@
+"""A llama in a hundred lines: what llama.cpp runs as architecture `llama`, for training it from scratch."""
+
+import torch
+from shape import Config
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+
+def rotations(config: Config, length: int) -> tuple[Tensor, Tensor]:
+    """Cosines and sines of the rotary embedding, each (length, head_dim / 2)."""
+    head = config.dim // config.heads
+    frequencies = config.rope_base ** (-torch.arange(0, head, 2).float() / head)
+    angles = torch.outer(torch.arange(length).float(), frequencies)
+    return angles.cos(), angles.sin()
+
+
+def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Rotate neighbouring pairs of x (batch, heads, length, head_dim).
+
+    llama.cpp's `llama` architecture pairs neighbours, so nothing has to be permuted on export.
+    """
+    even, odd = x[..., ::2], x[..., 1::2]
+    return torch.stack((even * cos - odd * sin, even * sin + odd * cos), dim=-1).flatten(-2)
+
+
+class Layer(nn.Module):
+    """Attention and a gated feed-forward, each behind a norm; names follow the GGUF tensors."""
+
+    def __init__(self, c: Config) -> None:
+        super().__init__()
+        self.heads = c.heads
+        self.attn_norm = nn.RMSNorm(c.dim, c.norm_eps)
+        self.attn_q = nn.Linear(c.dim, c.dim, bias=False)
+        self.attn_k = nn.Linear(c.dim, c.dim, bias=False)
+        self.attn_v = nn.Linear(c.dim, c.dim, bias=False)
+        self.attn_output = nn.Linear(c.dim, c.dim, bias=False)
+        self.ffn_norm = nn.RMSNorm(c.dim, c.norm_eps)
+        self.ffn_gate = nn.Linear(c.dim, c.hidden, bias=False)
+        self.ffn_up = nn.Linear(c.dim, c.hidden, bias=False)
+        self.ffn_down = nn.Linear(c.hidden, c.dim, bias=False)
+
+    def forward(self, x: Tensor, cos: Tensor, sin: Tensor, dropout: float) -> Tensor:
+        """From (batch, length, dim) to the same shape."""
+        batch, length, dim = x.shape
+        h = self.attn_norm(x)
+        q, k, v = (
+            p(h).view(batch, length, self.heads, -1).transpose(1, 2)
+            for p in (self.attn_q, self.attn_k, self.attn_v)
+        )
+        q, k = rotate(q, cos, sin), rotate(k, cos, sin)
+        h = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        h = self.attn_output(h.transpose(1, 2).reshape(batch, length, dim))
+        x = x + F.dropout(h, dropout, self.training)
+        h = self.ffn_norm(x)
+        h = self.ffn_down(F.silu(self.ffn_gate(h)) * self.ffn_up(h))
+        return x + F.dropout(h, dropout, self.training)
+
+
+class Model(nn.Module):
+    """Token ids in, logits at chosen places out."""
+
+    def __init__(self, config: Config) -> None:
+        super().__init__()
+        self.config = config
+        self.token_embd = nn.Embedding(config.vocab, config.dim)
+        self.blk = nn.ModuleList(Layer(config) for _ in range(config.layers))
+        self.output_norm = nn.RMSNorm(config.dim, config.norm_eps)
+        nn.init.normal_(self.token_embd.weight, std=0.02)
+        for layer in self.blk:  # a layer begins as the identity: deep models train more calmly that way
+            nn.init.zeros_(layer.attn_output.weight)
+            nn.init.zeros_(layer.ffn_down.weight)
+
+    def forward(self, ids: Tensor, wanted: Tensor, dropout: float = 0.0) -> Tensor:
+        """From ids (batch, length) and wanted (batch, length) bool to logits (wanted.sum(), vocab).
+
+        Only the places whose next token counts are projected on the vocabulary.
+        """
+        cos, sin = rotations(self.config, ids.shape[1])
+        x = F.dropout(self.token_embd(ids), dropout, self.training)
+        for layer in self.blk:
+            x = layer(x, cos, sin, dropout)
+        return F.linear(self.output_norm(x[wanted]), self.token_embd.weight)

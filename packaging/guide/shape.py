@@ -1,0 +1,28 @@
+"""The shape of a guide model, apart from torch so that export and evaluation can read it."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """The shape of a model. Every dimension is a multiple of 256, so that every tensor can be quantised."""
+
+    vocab: int = 2048
+    dim: int = 256
+    layers: int = 4
+    heads: int = 4
+    hidden: int = 768
+    context: int = 2048
+    rope_base: float = 10_000.0
+    norm_eps: float = 1e-5
+
+    @property
+    def parameters(self) -> int:
+        """How many numbers the model has learned (the output shares the embedding)."""
+        layer = 4 * self.dim**2 + 3 * self.dim * self.hidden + 2 * self.dim
+        return self.vocab * self.dim + self.layers * layer + self.dim
+
+    @property
+    def size(self) -> str:
+        """The same, as the guide says it."""
+        return f"about {self.parameters / 1e6:.1f} million".replace(".0 ", " ")
