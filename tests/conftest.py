@@ -5,6 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
+
+# How long an example takes is the machine's affair; pytest's own timeout ends what hangs.
+settings.register_profile("edgechat", deadline=None)
+settings.load_profile("edgechat")
 
 
 @pytest.fixture(autouse=True)

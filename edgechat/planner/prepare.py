@@ -40,7 +40,8 @@ def prepare(model: str, wishes: Wishes = NO_WISHES) -> LoadPlan:
         ),
     )
     sampling = given.sampling.over(found.entry.sampling) if found.entry else given.sampling
-    reasons = (*made.reasons, note) if note else made.reasons
+    about = found.entry.description if found.entry else ""
+    reasons = tuple(reason for reason in (about, *made.reasons, note) if reason)
     return msgspec.structs.replace(made, sampling=sampling, reasons=reasons)
 
 

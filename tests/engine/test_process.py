@@ -158,7 +158,7 @@ async def test_cancel_ends_a_stream(start: Callable[..., EngineProcess]) -> None
 
 
 async def test_leaving_a_stream_cancels_it(start: Callable[..., EngineProcess]) -> None:
-    engine = start(n_seq_max=1)
+    engine = start(n_seq_max=1, token_ms=40)  # 22 s, should it go on
     stream = engine.stream(request("slow"))
     async for event in stream:
         if isinstance(event, Delta):
@@ -166,7 +166,7 @@ async def test_leaving_a_stream_cancels_it(start: Callable[..., EngineProcess]) 
     await stream.aclose()
     began = time.monotonic()
     assert await said(engine, "hi", "next") == "Hello!"
-    assert time.monotonic() - began < 0.5 * len(LONG) * 0.002
+    assert time.monotonic() - began < 10
 
 
 async def test_an_idle_worker_gives_its_memory_back(start: Callable[..., EngineProcess]) -> None:

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from tests.models.fuzz import PIECES, hold, mutated, sound
 
-CAREFUL = settings(max_examples=300, deadline=1000)
+CAREFUL = settings(max_examples=300, deadline=None)
 
 
 @CAREFUL

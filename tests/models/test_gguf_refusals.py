@@ -217,10 +217,10 @@ def test_a_large_hole_is_quick(tmp_path: Path) -> None:
     path = tmp_path / "x.gguf"
     path.write_bytes(head)
     path = corrupt.sparse(path, tmp_path / "y.gguf", size=1 << 34)
-    start = time.perf_counter()
+    start = time.process_time()
     with pytest.raises(ModelFileError):
         read_header(path)
-    assert time.perf_counter() - start < 2
+    assert time.process_time() - start < 2
 
 
 # Properties of odd headers

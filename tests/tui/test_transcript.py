@@ -53,10 +53,10 @@ def turns(n: int) -> list[UserPiece | ReplyPiece]:
 
 async def test_of_two_thousand_turns_only_those_near_the_screen_are_widgets(pilot: Pilot[None]) -> None:
     pieces = turns(2000)
-    began = time.perf_counter()
+    began = time.process_time()
     pane(pilot).add(*pieces)
     await settle(pilot)
-    assert time.perf_counter() - began < 2.0
+    assert time.process_time() - began < 2.0
     assert 3 <= len(pane(pilot).query(Sheet)) < 60
     assert "answer 999." in "\n".join(shown(pilot))
     for where in (0.5, 0.1, 0.9, 0.0, 1.0):
