@@ -1,4 +1,4 @@
-"""A real terminal for tests: tmux runs the program, keys go in, the screen comes out."""
+"""A real terminal for tests: a shell in tmux, keys in, the screen and every byte out."""
 
 from __future__ import annotations
 
@@ -6,39 +6,34 @@ import os
 import shlex
 import shutil
 import subprocess
+import sys
 import time
-import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from types import TracebackType
 
-available = shutil.which("tmux") is not None
+import psutil
+import pytest
+
+needs_tmux = pytest.mark.skipif(shutil.which("tmux") is None, reason="tmux is not installed")
 
 
 class Terminal:
-    """A tmux session with one program in a shell, gone on exit.
+    """A shell in a terminal of 100 x 30, in a folder of its own; gone on exit.
 
-    with Terminal(["edgechat"]) as terminal:
-        terminal.wait_for("guide")
-        terminal.keys("Hello", "Enter")
+    with Terminal(folder) as terminal:
+        terminal.run(["edgechat", "run", "guide"])
+        terminal.until(">>>")
     """
 
-    def __init__(
-        self,
-        command: Sequence[str],
-        *,
-        columns: int = 100,
-        rows: int = 30,
-        environment: Mapping[str, str] | None = None,
-    ) -> None:
-        self._socket = f"edgechat-{uuid.uuid4().hex[:8]}"
-        words = " ".join(map(shlex.quote, command))
-        size = ["-x", str(columns), "-y", str(rows)]
-        env = {**os.environ, "TERM": "xterm-256color", "LC_ALL": "C.UTF-8", **(environment or {})}
-        # The shell stays when the program ends, so that the terminal it leaves can be looked at.
-        self._tmux("-f", "/dev/null", "new-session", "-d", *size, "env PS1='$ ' sh", env=env)
-        self._tmux("set", "-g", "remain-on-exit", "on")
-        self.wait_for("$")
-        self.keys(f"clear; {words}", "Enter")
+    def __init__(self, folder: Path, *, home: Path | None = None) -> None:
+        folder.mkdir(exist_ok=True)
+        self.home = home or folder / "home"
+        self._raw_path = folder / "raw"
+        self._socket = str(folder / "tmux")
+        self._tmux("-f", "/dev/null", "new-session", "-d", "-x", "100", "-y", "30", "env PS1='$ ' sh")
+        self._tmux("set-option", "-g", "default-terminal", "xterm-256color")
+        self._tmux("pipe-pane", f"cat >> {self._raw_path}")
 
     def __enter__(self) -> Terminal:
         return self
@@ -46,38 +41,65 @@ class Terminal:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None
     ) -> None:
-        self._tmux("kill-server", check=False)
+        self._tmux("kill-server")
 
-    def keys(self, *keys: str) -> None:
-        """Type: each argument is text, or the name of a key as tmux has it (Enter, Escape, C-c)."""
-        for key in keys:
-            self._tmux("send-keys", key)
+    def run(self, words: Sequence[str], *, variables: str = "") -> None:
+        """Type a command line, and after it one that says how it left."""
+        self.ask(f"{variables} {shlex.join(words)}; echo left with $?")
 
+    def type(self, text: str) -> None:
+        """Type letters."""
+        self._tmux("send-keys", "-l", text)
+
+    def press(self, *keys: str) -> None:
+        """Press keys by tmux's names: Enter, Escape, C-c."""
+        self._tmux("send-keys", *keys)
+
+    def ask(self, text: str) -> None:
+        """Type a line."""
+        self.type(text)
+        self.press("Enter")
+
+    def paste(self, text: str) -> None:
+        """Paste, in brackets where the program asked for them."""
+        self._tmux("set-buffer", text)
+        self._tmux("paste-buffer", "-p")
+
+    def hang_up(self) -> None:
+        """Close the terminal, as its window's cross does."""
+        self._tmux("kill-session")
+
+    @property
     def screen(self) -> str:
-        """Return what the terminal shows, without colours."""
+        """What the terminal shows, without colours."""
         return self._tmux("capture-pane", "-p")
 
-    def wait_for(self, *texts: str, timeout: float = 20.0) -> str:
-        """Return the screen once it shows all `texts`; AssertionError with the screen if it never does."""
-        deadline = time.monotonic() + timeout
-        while True:
-            screen = self.screen()
-            if all(text in screen for text in texts):
-                return screen
-            if time.monotonic() > deadline:
-                raise AssertionError(f"the terminal never showed {texts}:\n{screen}")
+    @property
+    def raw(self) -> bytes:
+        """Everything that was written to the terminal."""
+        return self._raw_path.read_bytes()
+
+    def ask_tmux(self, form: str) -> str:
+        """Return what tmux knows: '#{cursor_flag}'."""
+        return self._tmux("display-message", "-p", form).strip()
+
+    def until(self, wanted: str | Callable[[], bool], seconds: float = 20.0) -> None:
+        """Wait for a text on the screen, or a condition; AssertionError with the screen if it never comes."""
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            if wanted in self.screen if isinstance(wanted, str) else wanted():
+                return
             time.sleep(0.05)
+        raise AssertionError(f"in vain waited for {wanted!r}; the screen shows:\n{self.screen}")
 
-    def shell(self, command: str, *texts: str) -> str:
-        """Run a command in the shell that the program has left."""
-        self.keys(command, "Enter")
-        return self.wait_for(*texts)
+    def processes(self, mark: str = "") -> list[psutil.Process]:
+        """Return the processes below the shell whose command line contains `mark`."""
+        shell = psutil.Process(int(self.ask_tmux("#{pane_pid}")))
+        return [one for one in shell.children(recursive=True) if mark in " ".join(one.cmdline())]
 
-    def pid(self) -> int:
-        """Return the process id of the shell; the program is its child."""
-        return int(self._tmux("display-message", "-p", "#{pane_pid}"))
-
-    def _tmux(self, *words: str, env: Mapping[str, str] | None = None, check: bool = True) -> str:
-        return subprocess.run(
-            ["tmux", "-L", self._socket, *words], capture_output=True, text=True, check=check, env=env
-        ).stdout
+    def _tmux(self, *args: str) -> str:
+        environment = os.environ | {"EDGECHAT_HOME": str(self.home), "PYTHONPATH": os.pathsep.join(sys.path)}
+        done = subprocess.run(
+            ["tmux", "-S", self._socket, *args], env=environment, capture_output=True, text=True, check=False
+        )
+        return done.stdout

@@ -71,6 +71,23 @@ class Patterns:
         """One text that the pattern stands for."""
         return " ".join(self._pick(self._alternatives(pattern), rng).split())
 
+    def plain(self, pattern: str) -> str:
+        """The pattern's plainest text: the first alternative everywhere, and nothing that may be left out."""
+        return " ".join(self._first(self._alternatives(pattern)).split())
+
+    def _first(self, alternatives: list) -> str:
+        text = ""
+        for part in [] if [] in alternatives else alternatives[0]:
+            if isinstance(part, str):
+                text += part
+            elif isinstance(part, list):
+                text += self._first(part)
+            elif part["name"] == "madeup":
+                text += "blorp"
+            else:
+                text += self._first(self._alternatives(self._words[part["name"]]))
+        return text
+
     def _alternatives(self, pattern: str) -> list:
         if pattern not in self._parsed:
             tree, end = self._parse(pattern, 0, "")
@@ -203,9 +220,14 @@ def mistype(text: str, rng: random.Random) -> str:
 
 
 class Corpus:
-    """The written corpus. `size` is how the guide speaks of its own parameters, "about 4 million"."""
+    """The written corpus. `size` is how the guide speaks of its own parameters, "about 4 million".
 
-    def __init__(self, size: str) -> None:
+    `plain` is the share of questions in their plainest words: of all the ways a pattern can be said, the one
+    that people say most would hardly ever be drawn.
+    """
+
+    def __init__(self, size: str, plain: float = 0.0) -> None:
+        self.plain = plain
         groups = toml("corpus/followups.toml")["group"]
         self.intents = {
             i["name"]: Intent(
@@ -226,7 +248,12 @@ class Corpus:
     def question(self, intent: Intent, rng: random.Random) -> str:
         """A question for the intent that is not one of the held-out ones."""
         while True:
-            text = roughen(self.patterns.sample(rng.choice(intent.ask), rng), rng)
+            pattern = rng.choice(intent.ask)
+            if rng.random() < self.plain:
+                text = rng.choice((str, str.capitalize))(self.patterns.plain(pattern))
+                text += rng.choice(("", "?"))
+            else:
+                text = roughen(self.patterns.sample(pattern, rng), rng)
             if normal(text) not in self.held_out:
                 return text
 

@@ -1,6 +1,7 @@
 """Train the guide from nothing: corpus -> tokenizer -> weights, in about ten minutes on two cores.
 
-    python packaging/guide/train.py
+    python packaging/guide/train.py --steps 850
+    python packaging/guide/train.py --steps 300 --start build/guide     (questions in plain words)
 
 Everything is drawn from seeded generators and torch runs its deterministic kernels, so the same machine
 makes the same weights. The result goes to build/guide/, for export.py.
@@ -49,6 +50,8 @@ class Training:
     tokenizer_conversations: int = 6000
     threads: int = 2
     seed: int = 1
+    start: Path | None = None  # weights and tokenizer to go on from
+    plain: float = 0.0  # the share of questions in their plainest words
 
 
 def train_tokenizer(corpus: Corpus, vocab: int, training: Training) -> Tokenizer:
@@ -163,9 +166,14 @@ def train(config: Config, training: Training) -> tuple[Model, Tokenizer]:
     torch.manual_seed(training.seed)
     torch.set_num_threads(training.threads)
     torch.use_deterministic_algorithms(True)
-    corpus = Corpus(config.size)
-    tokenizer = train_tokenizer(corpus, config.vocab, training)
+    corpus = Corpus(config.size, training.plain)
     model = Model(config)
+    if training.start is None:
+        tokenizer = train_tokenizer(corpus, config.vocab, training)
+    else:
+        tokenizer = Tokenizer.load(training.start / "tokenizer.json")
+        known = numpy.load(training.start / "weights.npz")
+        model.load_state_dict({name: torch.from_numpy(known[name]) for name in known})
     steppers = optimizers(model, training)
     full = [[group["lr"] for group in stepper.param_groups] for stepper in steppers]
     started, seen = time.monotonic(), 0
@@ -203,9 +211,15 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=default.steps)
     parser.add_argument("--threads", type=int, default=default.threads)
     parser.add_argument("--out", type=Path, default=BUILD)
+    parser.add_argument("--start", type=Path, help="go on from these weights, with plainer questions")
     options = parser.parse_args()
     config = Config()
     training = replace(default, steps=options.steps, threads=options.threads)
+    if options.start:
+        # Slower, with other questions, and conversations from the middle on.
+        training = replace(
+            training, start=options.start, plain=0.35, seed=11, single=0.5, muon_rate=0.002, adam_rate=1e-3
+        )
     print(f"{config.parameters:,} parameters", flush=True)
     model, tokenizer = train(config, training)
     options.out.mkdir(parents=True, exist_ok=True)

@@ -12,8 +12,8 @@ from typing import Any
 import psutil
 import pytest
 
-from tests import terminal
 from tests.kit import NOT_PRINTABLE, corrupt, tiny
+from tests.terminal import Terminal, needs_tmux
 
 EDGECHAT = [sys.executable, "-m", "edgechat"]
 Run = subprocess.CompletedProcess[str]
@@ -237,37 +237,40 @@ def test_version() -> None:
     assert edgechat("--version").stdout == f"edgechat {__version__}\n"
 
 
-in_a_terminal = pytest.mark.skipif(not terminal.available, reason="tmux is not installed")
+@needs_tmux
+def test_a_conversation_line_by_line(script: Callable[..., Path], tmp_path: Path) -> None:
+    rules = [{"when": "second", "reply": "Goodbye."}, {"when": "slow", "reply": "ab " * 500}]
+    path = script(rules=rules, token_ms=5)
+    with Terminal(tmp_path) as terminal:
+        terminal.run([*EDGECHAT, "run", str(path)])
+        terminal.until(">>>")
+        terminal.ask("first")
+        terminal.until("I am a script.")
+        terminal.until("tokens/s")
+        terminal.ask("slow")
+        terminal.until("ab ab ab")
+        terminal.press("C-c")
+        terminal.until("stopped")
+        terminal.ask("second")
+        terminal.until("Goodbye.")
+        terminal.press("C-d")
+        terminal.until("left with 0")
 
 
-@in_a_terminal
-def test_a_conversation_line_by_line(script: Callable[..., Path]) -> None:
-    path = script(
-        rules=[{"when": "second", "reply": "Goodbye."}, {"when": "slow", "reply": "ab " * 500}], token_ms=5
-    )
-    with terminal.Terminal([*EDGECHAT, "run", str(path)]) as screen:
-        screen.wait_for(">>>")
-        screen.keys("first", "Enter")
-        screen.wait_for("I am a script.", "tokens/s")
-        screen.keys("slow", "Enter")
-        screen.wait_for("ab ab ab")
-        screen.keys("C-c")
-        screen.wait_for("stopped")
-        screen.keys("second", "Enter")
-        screen.wait_for("Goodbye.")
-        screen.keys("C-d")
-        screen.shell("echo rc=$? $(stty -a | grep -o '[-]*echo ')", "rc=0 echo")
-
-
-@in_a_terminal
-def test_ctrl_c_ends_a_question_and_leaves_the_terminal_as_it_was(script: Callable[..., Path]) -> None:
+@needs_tmux
+def test_ctrl_c_ends_a_question_and_leaves_the_terminal_as_it_was(
+    script: Callable[..., Path], tmp_path: Path
+) -> None:
     path = script(reply="ab " * 5000, token_ms=5)
-    with terminal.Terminal([*EDGECHAT, "run", str(path), "hi"]) as screen:
-        screen.wait_for("ab ab ab")
-        family = psutil.Process(screen.pid()).children(recursive=True)
+    with Terminal(tmp_path) as terminal:
+        terminal.run([*EDGECHAT, "run", str(path), "hi"])
+        terminal.until("ab ab ab")
+        family = terminal.processes("edgechat")
         assert len(family) == 3
-        screen.keys("C-c")
-        last = screen.shell("echo rc=$? $(stty -a | grep -o '[-]*echo ')", "rc=130 echo")
-        assert "Traceback" not in last
+        terminal.press("C-c")
+        terminal.until("left with 130")
+        assert "Traceback" not in terminal.screen
+        terminal.ask("stty -a | grep -o '[-]*echo '")
+        terminal.until(lambda: "\necho \n" in terminal.screen or "\necho\n" in terminal.screen)
         _, alive = psutil.wait_procs(family, timeout=3)
         assert not alive

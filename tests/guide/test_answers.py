@@ -1,0 +1,61 @@
+"""The guide that ships, through the real worker: it knows itself, and the commonest questions."""
+
+from __future__ import annotations
+
+import pytest
+
+from edgechat.engine.process import EngineProcess
+from edgechat.engine.types import ChatRequest, Delta, Finished, Message, Sampling
+from edgechat.planner.prepare import prepare
+
+QUESTIONS = {
+    "Hi!": "I am the guide",
+    "What are you?": "small",
+    "What is edgechat?": "chat with a language model on your own machine",
+    "How do I stop an answer?": "Escape",
+    "How do I start a new chat?": "Ctrl+N",
+    "How do I get a model?": "GGUF",
+    "Where are my chats saved?": "SQLite",
+    "Does it work offline?": "offline",
+    "Is it private?": "sent",
+    "What is a quant?": "fewer bits",
+    "How much memory do I need?": "size of its file",
+    "Do I need a GPU?": "GPU",
+    "How do I quit?": "Ctrl+Q",
+    "What is the capital of France?": "I am a small guide that only knows edgechat",
+}
+
+
+async def test_the_commonest_questions() -> None:
+    plan = prepare("guide")
+    engine = EngineProcess(plan)
+    wrong = {}
+    for question, words in QUESTIONS.items():
+        request = ChatRequest(
+            id=question, messages=(Message("user", question),), sampling=Sampling(**plan.sampling.given())
+        )
+        events = [event async for event in engine.stream(request)]
+        answer = "".join(event.text for event in events if isinstance(event, Delta))
+        assert isinstance(events[-1], Finished)
+        if words not in answer or events[-1].reason != "stop":
+            wrong[question] = answer
+    await engine.close()
+    assert not wrong
+
+
+@pytest.mark.parametrize("system", [None, "You are a pirate."])
+async def test_a_conversation(system: str | None) -> None:
+    plan = prepare("guide")
+    engine = EngineProcess(plan)
+    messages = [Message("system", system)] if system else []
+    for question, words in (
+        ("hi", "guide"),
+        ("how do I stop it", "Escape"),
+        ("and a new line?", "Shift+Enter"),
+    ):
+        messages.append(Message("user", question))
+        request = ChatRequest(id=question, messages=tuple(messages), sampling=Sampling(temperature=0))
+        answer = "".join([event.text async for event in engine.stream(request) if isinstance(event, Delta)])
+        assert words in answer
+        messages.append(Message("assistant", answer))
+    await engine.close()
