@@ -10,7 +10,7 @@ from edgechat.planner.prepare import prepare
 
 QUESTIONS = {
     "Hi!": "I am the guide",
-    "What are you?": "small",
+    "What are you?": "tiny language model",
     "What is edgechat?": "chat with a language model on your own machine",
     "How do I stop an answer?": "Escape",
     "How do I start a new chat?": "Ctrl+N",
