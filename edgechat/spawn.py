@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, TextIO
 
 ROLE_FLAG = "--child"
 
@@ -22,7 +22,7 @@ def command(role: str) -> list[str]:
     return [sys.executable, "-P", "-m", "edgechat", ROLE_FLAG, role]
 
 
-def options(log: BinaryIO | int) -> dict[str, Any]:
+def options(log: BinaryIO | TextIO | int) -> dict[str, Any]:
     """Return Popen's options for a child: pipes for stdin and stdout, `log` for stderr.
 
     The child gets a session of its own, so that Ctrl+C in the terminal reaches only the front end.

@@ -8,7 +8,9 @@ CALL_LIMIT = 0.25
 _AIM = 0.8 * CALL_LIMIT
 _FIRST_CHUNK = 16
 _GROWTH = 4
-_LEAST_CHUNK = 8
+_LEAST_CHUNK = 2
+"""The smallest call that teaches the slope: what is never chosen again could never be corrected."""
+_BOUND_BY_MEMORY = 8
 
 
 class CallCost:
@@ -27,11 +29,11 @@ class CallCost:
     def observe(self, n_tokens: int, seconds: float) -> None:
         """Learn from a call."""
         if n_tokens < _LEAST_CHUNK:
-            if n_tokens == 1:
-                self._single = _follow(self._single, seconds)
+            self._single = _follow(self._single, seconds)
             return
         self._largest = max(self._largest, n_tokens)
-        self._slope = _follow(self._slope, max(seconds - (self._single or 0.0), 1e-7) / n_tokens)
+        slope = max(seconds - (self._single or 0.0), 1e-7) / (n_tokens - (self._single is not None))
+        self._slope = _follow(self._slope, slope)
 
     def tokens_within_limit(self) -> int:
         """Return how many tokens the next call may hold."""
@@ -40,13 +42,13 @@ class CallCost:
             return known
         left = _AIM - (self._single or 0.0)
         # Where one token alone takes the time, a few more cost little and the prompt must go on.
-        fits = max(int(left / self._slope), _LEAST_CHUNK if left < _AIM / 2 else 1)
+        fits = max(1 + int(left / self._slope), _BOUND_BY_MEMORY if left < _AIM / 2 else _LEAST_CHUNK)
         return min(fits, known)
 
 
 def _follow(old: float | None, new: float) -> float:
-    """Return an average that believes a slow call sooner than a quick one."""
+    """Return an average that believes a slow call, or the end of a stall, sooner than a quick one."""
     if old is None:
         return new
-    weight = 0.5 if new > old else 0.2
+    weight = 0.5 if new > old or new < old / 2 else 0.2
     return old + weight * (new - old)

@@ -9,7 +9,7 @@ from edgechat.engine.reply import Reply, Where
 from edgechat.engine.sampling import Sampler
 from edgechat.engine.scheduler import Planned, Scheduler
 from edgechat.engine.sequence import Sequence
-from edgechat.engine.template import ChatTemplate
+from edgechat.engine.template import TEXT_LIMIT, ChatTemplate
 from edgechat.engine.types import (
     ChatRequest,
     Delta,
@@ -20,7 +20,10 @@ from edgechat.engine.types import (
     FinishReason,
     Prefill,
 )
-from edgechat.errors import DecodeFailed, EdgechatError, PromptTooLong
+from edgechat.errors import DecodeFailed, EdgechatError, PromptTooLong, TemplateError
+
+_LONGEST_PIECE = 512
+"""Bytes; no vocabulary has a token as long, so a longer text has more tokens than its bytes over this."""
 
 
 class Engine:
@@ -40,13 +43,19 @@ class Engine:
     def submit(self, request: ChatRequest) -> None:
         """Queue a request. Raises TemplateError, SwitchUnknown or PromptTooLong."""
         arrived = time.perf_counter()
+        size = sum(len(message.content.encode("utf-8", "replace")) for message in request.messages)
+        if size > min(_LONGEST_PIECE * self.scheduler.cells, TEXT_LIMIT):
+            # Refused before it is rendered: others' streams wait while this thread works on it.
+            raise _too_long(f"more than {size // _LONGEST_PIECE}", self.scheduler.cells)
         prompt = self.template.render(request.messages, think=request.think, date=request.date)
         tokens = self.backend.vocabulary.tokenize(prompt, bos=True, special=True)
-        if len(tokens) >= self.backend.context:
-            raise PromptTooLong(
-                f"The conversation has {len(tokens)} tokens, and the context holds {self.backend.context}.",
-                hint="Shorten it, start a new chat, or ask for a longer context with --ctx.",
+        if not tokens:
+            raise TemplateError(
+                "The model's chat template renders these messages as nothing at all.",
+                hint="The file may be damaged: use a copy of the model from another source.",
             )
+        if len(tokens) >= self.scheduler.cells:
+            raise _too_long(str(len(tokens)), self.scheduler.cells)
         marks = self.template.marks
         opened = marks is not None and prompt.rstrip().endswith(marks.open)
         self.scheduler.waiting.append(
@@ -84,7 +93,8 @@ class Engine:
         try:
             logits = self._decode(planned)
         except CacheFull:
-            return self._relieve()
+            self.scheduler.lower_cells(planned)  # the next plan makes room
+            return []
         except DecodeFailed as error:
             return [event for sequence, _ in planned for event in self._fail(sequence, error)]
         return self._accept(planned, logits)
@@ -131,9 +141,10 @@ class Engine:
         ]
         if reply.stopped:
             return events + self._finish(sequence, "stop")
-        if sequence.n_generated == sequence.request.max_tokens:
+        limit = sequence.request.max_tokens
+        if limit is not None and sequence.n_generated >= limit:
             return events + self._finish(sequence, "length")
-        if len(sequence.tokens) >= self.backend.context:
+        if len(sequence.tokens) >= self.scheduler.cells:
             return events + self._finish(sequence, "context")
         return events
 
@@ -149,16 +160,6 @@ class Engine:
         self.scheduler.remove(sequence, keep_cache=False)
         return [Failed(sequence.id, ErrorInfo.of(error))]
 
-    def _relieve(self) -> list[Event]:
-        """The backend found no cells although the count says there are some: make room and go on."""
-        scheduler = self.scheduler
-        if scheduler.drop_idle():
-            return []
-        if len(scheduler.running) > 1:
-            scheduler.preempt(scheduler.running[-1])
-            return []
-        return self._finish(scheduler.running[0], "context")
-
     def _tokens_of_marks(self) -> frozenset[int]:
         """Return the control tokens that marks of thinking are made of; they print as nothing otherwise."""
         marks = self.template.marks
@@ -173,3 +174,10 @@ class Engine:
         """Free the template's process and the backend."""
         self.template.close()
         self.backend.close()
+
+
+def _too_long(tokens: str, cells: int) -> PromptTooLong:
+    return PromptTooLong(
+        f"The conversation has {tokens} tokens, and the context holds {cells}.",
+        hint="Shorten it, start a new chat, or ask for a longer context with --ctx.",
+    )

@@ -27,6 +27,8 @@ class Scheduler:
         self.running: list[Sequence] = []
         self._backend = backend
         self._free = [Slot(number) for number in range(backend.n_seq_max)]
+        self.cells = backend.context
+        """Cells to count with: fewer than the backend's context once it has run out earlier than that."""
         self._clock = 0
         self._prompts_turn = False
 
@@ -68,11 +70,17 @@ class Scheduler:
     def _has_room(self, sequence: Sequence) -> bool:
         """Say whether the sequence's tokens fit beside those that run (idle slots give way)."""
         wanted = sum(len(one.tokens) + _HEADROOM for one in (*self.running, sequence))
-        return wanted <= self._backend.context
+        return wanted <= self.cells
 
     def _seat(self, sequence: Sequence) -> None:
-        """Give the sequence the slot that holds the longest prefix of it, or the one longest unused."""
-        slot = max(self._free, key=lambda one: (common_prefix(one.tokens, sequence.tokens), -one.last_used))
+        """Give the sequence the slot that mostly holds a prefix of it, or an empty one, or the oldest."""
+
+        def worth(slot: Slot) -> tuple[int, bool, int]:
+            shared = common_prefix(slot.tokens, sequence.tokens)
+            # All chats begin alike: a few tokens shared are no reason to cut another chat's cache.
+            return (shared if 2 * shared >= len(slot.tokens) else 0, not slot.tokens, -slot.last_used)
+
+        slot = max(self._free, key=worth)
         self._free.remove(slot)
         # At least one token is computed: the cache holds no logits.
         shared = min(common_prefix(slot.tokens, sequence.tokens), len(sequence.tokens) - 1)
@@ -89,9 +97,13 @@ class Scheduler:
     ) -> tuple[list[Sequence], list[Sequence]]:
         """For a backend that cannot mix: streams and one prompt alternate."""
         if not (streams and prompts):
-            return streams[:1], prompts[:1]
+            return self._next_of(streams), prompts[:1]
         self._prompts_turn = not self._prompts_turn
-        return ([], prompts[:1]) if self._prompts_turn else (streams[:1], [])
+        return ([], prompts[:1]) if self._prompts_turn else (self._next_of(streams), [])
+
+    def _next_of(self, streams: list[Sequence]) -> list[Sequence]:
+        """Return the stream whose last token is the oldest."""
+        return [min(streams, key=lambda one: one.last_token)] if streams else []
 
     def _within_cache(self, planned: Planned) -> Planned:
         """Drop idle slots, then put the youngest back in the queue, until the batch finds free cells."""
@@ -99,7 +111,7 @@ class Scheduler:
             needed = sum(len(part.tokens) for _, part in planned)
             used = sum(len(one.slot.tokens) for one in self.running if one.slot)
             idle = sum(len(slot.tokens) for slot in self._free)
-            if used + idle + needed <= self._backend.context:
+            if used + idle + needed <= self.cells:
                 break
             if idle:
                 self.drop_idle()
@@ -109,8 +121,14 @@ class Scheduler:
                 planned = [pair for pair in planned if pair[0] is not youngest]
             else:
                 sequence, part = planned[0]
-                planned = [_part(sequence, len(part.tokens) - (used + needed - self._backend.context))]
+                planned = [_part(sequence, len(part.tokens) - (used + needed - self.cells))]
         return planned
+
+    def lower_cells(self, planned: Planned) -> None:
+        """The backend had no room for this batch, so it has fewer cells than it said."""
+        used = sum(len(slot.tokens) for slot in self._free)
+        used += sum(len(one.slot.tokens) for one in self.running if one.slot)
+        self.cells = min(self.cells, used + sum(len(part.tokens) for _, part in planned)) - 1
 
     def drop_idle(self) -> bool:
         """Empty the idle slot that was used longest ago; False if there is none with tokens."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import queue
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Sequence
@@ -16,7 +17,7 @@ from edgechat import frames, spawn
 from edgechat.engine import thinking
 from edgechat.engine.template_child import Render, Rendered
 from edgechat.engine.types import Message
-from edgechat.errors import SwitchUnknown, TemplateError
+from edgechat.errors import EngineError, SwitchUnknown, TemplateError
 
 MEMORY_LIMIT = 512 * 2**20
 """Bytes that a template's process may take; an honest one takes 30 MB."""
@@ -41,7 +42,7 @@ class TemplateProcess:
     """
 
     def __init__(self) -> None:
-        self._process = subprocess.Popen(spawn.command("template"), **spawn.options(subprocess.DEVNULL))
+        self._process = subprocess.Popen(spawn.command("template"), **spawn.options(sys.stderr))
         self._answers: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         self._ready = False
         threading.Thread(target=self._read, daemon=True, name="template").start()
@@ -59,14 +60,23 @@ class TemplateProcess:
         """Return the answer; TemplateError if the process grew, hung or died over it."""
         assert self._process.stdin is not None
         if not self._ready:
-            self._answer(time.monotonic() + _START_LIMIT)
-            self._ready = True
+            self._wait_until_ready()
         try:
             self._process.stdin.write(frames.pack(msgspec.msgpack.encode(request)))
             self._process.stdin.flush()
         except (OSError, frames.BrokenFrame) as error:
             raise _overrun("could not be handed the messages") from error
         return msgspec.msgpack.decode(self._answer(time.monotonic() + TIME_LIMIT), type=Rendered)
+
+    def _wait_until_ready(self) -> None:
+        try:
+            self._answer(time.monotonic() + _START_LIMIT)
+        except TemplateError as error:  # no template has been sent yet: the fault is ours
+            raise EngineError(
+                f"The process for chat templates did not start (exit code {self._process.poll()}).",
+                hint="Look into the engine's log, and report what it says.",
+            ) from error
+        self._ready = True
 
     def _answer(self, deadline: float) -> bytes:
         while True:
@@ -150,7 +160,7 @@ class ChatTemplate:
             self._process = TemplateProcess()
         try:
             return self._process.ask(request)
-        except TemplateError:
+        except (TemplateError, EngineError):
             self.close()
             raise
 

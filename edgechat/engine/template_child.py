@@ -7,8 +7,10 @@ which `template.py` watches and kills.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
+import signal
 from datetime import datetime
 from typing import Any
 
@@ -67,21 +69,29 @@ def _raise(message: str) -> None:
 
 
 def _limit_memory(n_bytes: int) -> None:
-    try:
+    # Windows has no such limit and macOS refuses it; there the parent's watch is the only one.
+    with contextlib.suppress(ImportError, ValueError, OSError):
         import resource
-    except ImportError:  # Windows: the parent's watch is the only limit
-        return
-    resource.setrlimit(resource.RLIMIT_AS, (n_bytes, n_bytes))
+
+        resource.setrlimit(resource.RLIMIT_AS, (n_bytes, n_bytes))
+
+
+def _end_after(seconds: int) -> None:
+    """End this process in `seconds`, whatever it is doing: whoever watches it may be dead. 0: never mind."""
+    if hasattr(signal, "alarm"):
+        signal.alarm(seconds)
 
 
 def main() -> None:
     """Answer Render with Rendered until the parent goes away."""
     incoming, outgoing = spawn.adopt_pipe()
-    from edgechat.engine.template import MEMORY_LIMIT
+    from edgechat.engine.template import MEMORY_LIMIT, TIME_LIMIT
 
     _limit_memory(MEMORY_LIMIT)
     _environment(None)
     outgoing.write(frames.pack(b""))  # ready: from here on the clock is the template's
     while (payload := frames.read(incoming)) is not None:
+        _end_after(int(TIME_LIMIT) + 2)
         answer = render(msgspec.msgpack.decode(payload, type=Render))
+        _end_after(0)
         outgoing.write(frames.pack(msgspec.msgpack.encode(answer)))

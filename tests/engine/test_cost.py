@@ -45,6 +45,20 @@ def test_where_one_token_takes_too_long_the_prompt_goes_on() -> None:
     assert sizes[-1] >= 8
 
 
+@pytest.mark.parametrize("name", MACHINES)
+@pytest.mark.parametrize("stall", [0.5, 3.0, 30.0])
+def test_one_stalled_call_is_forgotten(name: str, stall: float) -> None:
+    seconds = MACHINES[name]
+    cost = CallCost()
+    cost.observe(1, seconds(1))
+    cost.observe(16, stall)
+    sizes = []
+    for _ in range(40):
+        sizes.append(min(cost.tokens_within_limit(), 4096))
+        cost.observe(sizes[-1], seconds(sizes[-1]))
+    assert sizes[-1] == 4096 or seconds(sizes[-1]) >= 0.5 * CALL_LIMIT
+
+
 def test_deeper_calls_cost_more_and_chunks_shrink() -> None:
     cost, sizes = settle(lambda n: 0.004 * n)
     for _ in range(20):

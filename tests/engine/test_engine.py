@@ -22,7 +22,7 @@ from edgechat.engine.types import (
     Prefill,
     Sampling,
 )
-from edgechat.errors import PromptTooLong, SwitchUnknown
+from edgechat.errors import PromptTooLong, SwitchUnknown, TemplateError
 from tests.engine.conftest import MakePlan
 
 MakeEngine = Callable[..., Engine]
@@ -201,6 +201,41 @@ def test_the_next_turn_computes_only_what_is_new(make: MakeEngine) -> None:
     new = "<|im_end|>\n<|im_start|>user\nand?<|im_end|>\n<|im_start|>assistant\n"
     n_new = len(engine.backend.vocabulary.tokenize(new, bos=False, special=True))
     assert usage.prompt_tokens - usage.cached_tokens == n_new
+
+
+def test_two_chats_that_take_turns_both_stay_warm(make: MakeEngine) -> None:
+    engine = make(reply="Hello.")
+    chats = {name: (Message("user", f"{name} long question " * 10),) for name in ("first", "second")}
+    for turn in range(3):
+        for name, said in chats.items():
+            engine.submit(ChatRequest(id=f"{name}{turn}", messages=said))
+            usage = ends(run(engine))[f"{name}{turn}"].usage
+            assert usage.cached_tokens > 100 or not turn
+            chats[name] = (*said, Message("assistant", "Hello."), Message("user", "and?"))
+
+
+def test_a_template_that_renders_nothing_is_an_error(make: MakeEngine) -> None:
+    engine = make()
+    engine.template = ChatTemplate("{# nothing #}")
+    engine.backend.vocabulary.tokenize = lambda text, bos, special: []
+    with pytest.raises(TemplateError, match="nothing at all"):
+        engine.submit(request("a"))
+    engine.template.close()
+
+
+def test_a_text_far_too_long_is_refused_before_any_work(make: MakeEngine) -> None:
+    engine = make(context=100)
+    engine.template = None
+    with pytest.raises(PromptTooLong, match="more than"):
+        engine.submit(request("a", "x" * 100_000))
+
+
+def test_a_backend_with_fewer_cells_than_it_says(make: MakeEngine) -> None:
+    engine = make(context=400)
+    engine.backend.context = 180
+    for n in (5, 6):
+        engine.submit(request(str(n)))
+    assert texts(run(engine)) == {str(n): f"reply number {n} " * n for n in (5, 6)}
 
 
 def test_where_the_backend_cannot_cut_nothing_is_reused_wrongly(make: MakeEngine) -> None:

@@ -5,10 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 
+import msgspec
 import psutil
 import pytest
 
-from edgechat.engine.template import CHATML, TIME_LIMIT, ChatTemplate
+from edgechat import frames
+from edgechat.engine.template import CHATML, TIME_LIMIT, ChatTemplate, TemplateProcess
+from edgechat.engine.template_child import Render
 from edgechat.engine.types import Message
 from edgechat.errors import SwitchUnknown, TemplateError
 
@@ -89,6 +92,15 @@ def test_work_is_bounded_in_time_and_memory(source: str) -> None:
     finally:
         template.close()
     assert time.monotonic() - began < TIME_LIMIT + 5
+
+
+def test_a_template_whose_watcher_is_dead_ends_by_itself() -> None:
+    process = TemplateProcess()
+    source = "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}"
+    payload = msgspec.msgpack.encode(Render(source, {}))
+    process._process.stdin.write(frames.pack(payload))
+    process._process.stdin.flush()
+    process._process.wait(TIME_LIMIT + 15)
 
 
 @pytest.fixture

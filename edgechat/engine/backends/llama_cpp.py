@@ -41,12 +41,13 @@ class LlamaCppBackend:
         self.vocabulary: Vocabulary = NativeVocabulary(self._model)
         self.context = self._context.n_ctx
         self.n_seq_max = plan.n_seq_max
-        self.n_batch = plan.n_batch
         self.chat_template = self._model.chat_template
         self.architecture = self._model.architecture
         self.n_params = self._model.n_params
         self.train_context = self._model.train_context
         self._window = self._model.window
+        # A batch of several micro-batches loses keys inside the window, in silence (seen with two sequences).
+        self.n_batch = min(plan.n_batch, plan.n_ubatch) if self._window else plan.n_batch
         self._recurrent = self._model.has_recurrent_state
 
     def decode(self, parts: Sequence[Part]) -> Logits:
