@@ -15,7 +15,7 @@ import pytest
 
 from edgechat.engine.process import EngineProcess, EngineState
 from edgechat.engine.types import ChatRequest, Delta, Finished, Message
-from edgechat.errors import EngineCrashed, LoadFailed, PromptTooLong, RequestRefused
+from edgechat.errors import EngineCrashed, EngineError, LoadFailed, PromptTooLong, RequestRefused
 from edgechat.planner.plan import LoadPlan
 from tests.engine.conftest import MakePlan
 
@@ -38,7 +38,7 @@ def workers() -> list[psutil.Process]:
     return [child for child in psutil.Process().children() if "engine" in child.cmdline()]
 
 
-async def gone(process: psutil.Process, within: float = 2.0) -> bool:
+async def gone(process: psutil.Process, within: float = 10.0) -> bool:
     deadline = time.monotonic() + within
     while process.is_running() and process.status() != psutil.STATUS_ZOMBIE:
         if time.monotonic() > deadline:
@@ -169,6 +169,58 @@ async def test_leaving_a_stream_cancels_it(start: Callable[..., EngineProcess]) 
     assert time.monotonic() - began < 10
 
 
+async def test_a_request_is_cancelled_while_the_model_loads(start: Callable[..., EngineProcess]) -> None:
+    engine = start(load_ms=500)
+    answer = asyncio.create_task(collect(engine, "slow"))
+    await asyncio.sleep(0.2)
+    await engine.cancel("r")
+    (finished,) = await answer
+    assert isinstance(finished, Finished)
+    assert finished.reason == "cancelled"
+    assert await said(engine, "hi", "next") == "Hello!"
+
+
+async def collect(engine: EngineProcess, text: str) -> list[object]:
+    return [event async for event in engine.stream(request(text))]
+
+
+async def test_a_request_beside_a_killer_is_not_to_blame(start: Callable[..., EngineProcess]) -> None:
+    engine = start(token_ms=20)
+    for _ in range(2):
+        beside = asyncio.create_task(said(engine, "slow", "innocent"))
+        await asyncio.sleep(0.4)
+        with pytest.raises(EngineCrashed):
+            await said(engine, "die", "killer")
+        with pytest.raises(EngineCrashed):
+            await beside
+    async for event in engine.stream(request("slow", "again")):
+        if isinstance(event, Delta):
+            break
+
+
+async def test_close_ends_streams_and_loads(start: Callable[..., EngineProcess]) -> None:
+    engine = start(token_ms=20)
+    answer = asyncio.create_task(collect(engine, "slow"))
+    await asyncio.sleep(0.5)
+    await engine.close()
+    assert (await answer)[-1].reason == "cancelled"
+    for wait in (0.0, 0.01, 0.3):
+        loading = start(load_ms=1000)
+        started = asyncio.create_task(loading.start())
+        await asyncio.sleep(wait)
+        await loading.close()
+        with pytest.raises(EngineError):
+            await started
+    assert workers() == []
+
+
+async def test_a_model_loaded_ahead_and_never_used_goes_idle(start: Callable[..., EngineProcess]) -> None:
+    engine = start(idle_seconds=0.2)
+    await engine.start()
+    (worker,) = workers()
+    assert await gone(worker)
+
+
 async def test_an_idle_worker_gives_its_memory_back(start: Callable[..., EngineProcess]) -> None:
     engine = start(idle_seconds=0.2)
     assert await said(engine, "hi") == "Hello!"
@@ -243,9 +295,14 @@ def test_logs_do_not_pile_up(home: object) -> None:
     from edgechat import paths
     from edgechat.engine.process import _new_log
 
-    for _ in range(15):
-        _new_log().touch()
-    assert len(list(paths.log_dir().iterdir())) == 10
+    folder = paths.log_dir()
+    for number in range(15):
+        (folder / f"engine-20200101-000000-{number:06d}-{2**30 + number}.log").touch()
+    in_use = folder / f"engine-20200101-000000-000000-{os.getpid()}.log"
+    in_use.touch()
+    _new_log().touch()
+    assert len(list(folder.iterdir())) == 11
+    assert in_use.exists()
 
 
 def test_a_plan_survives_the_pipe(scripted: MakePlan) -> None:
