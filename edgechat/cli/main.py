@@ -14,6 +14,7 @@ from typing import Annotated
 import typer
 
 from edgechat import __version__
+from edgechat.cli.edge import as_text, complain
 from edgechat.errors import EdgechatError
 
 USAGE_ERROR = 2
@@ -72,7 +73,7 @@ def chat(
             )
         return
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
-        _complain(
+        complain(
             "edgechat opens an app that fills the terminal, and there is no terminal here.",
             'Ask a single question instead: edgechat run guide "What is edgechat?"',
         )
@@ -129,21 +130,16 @@ def run(
     }
     options = command.Options(
         model=model,
-        prompt=_as_text(prompt),
-        system=_as_text(system),
+        prompt=None if prompt is None else as_text(prompt),
+        system=None if system is None else as_text(system),
         sampling={name: value for name, value in sampling.items() if value is not None},
         max_tokens=max_tokens,
         context=ctx,
-        stop=tuple(_as_text(one) or "" for one in stop or ()),
+        stop=tuple(map(as_text, stop or ())),
         think=think,
         json=json,
     )
     raise typer.Exit(command.run(options))
-
-
-def _as_text(word: str | None) -> str | None:
-    """Return a word of the command line with bytes that are no UTF-8 replaced: models are sent text."""
-    return None if word is None else word.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
 
 
 def run_cli() -> int:
@@ -164,7 +160,7 @@ def translated(work: Callable[[], object]) -> int:
     except EdgechatError as error:
         if Debug.on:
             raise
-        _complain(error.message, error.hint)
+        complain(error.message, error.hint)
         return error.exit_code
     except KeyboardInterrupt:
         return INTERRUPTED
@@ -175,17 +171,9 @@ def translated(work: Callable[[], object]) -> int:
     except Exception as error:
         if Debug.on:
             raise
-        _complain(
+        complain(
             f"edgechat has a fault of its own: {type(error).__name__}: {error}",
             "Run it again with --debug and report what it prints.",
         )
         return ENGINE_FAILURE
     return 0
-
-
-def _complain(message: str, hint: str | None) -> None:
-    from edgechat.text import printable
-
-    print(f"error: {printable(message)}", file=sys.stderr)
-    if hint:
-        print(f"  {printable(hint)}", file=sys.stderr)

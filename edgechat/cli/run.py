@@ -5,16 +5,19 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import signal
 import sys
+import threading
 import uuid
-from collections.abc import Iterator
+from collections.abc import Coroutine
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from datetime import date
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
+from edgechat import settings
+from edgechat.cli.edge import as_text, complain
 from edgechat.cli.status import StatusLine
 from edgechat.engine.process import EngineProcess
 from edgechat.engine.types import ChatRequest, Delta, Finished, Message, ModelInfo, Prefill, Sampling
@@ -23,6 +26,8 @@ from edgechat.planner.choose import Wishes
 from edgechat.planner.plan import LoadPlan
 from edgechat.planner.prepare import prepare
 from edgechat.text import escaped_json, printable
+
+T = TypeVar("T")
 
 PIPED_LIMIT = 16 * 2**20
 """Bytes read from a pipe; more than any context holds."""
@@ -61,7 +66,8 @@ def run(options: Options) -> int:
     if prompt is not None and not prompt.strip():
         raise EdgechatError("The prompt is empty.", hint='Give one: edgechat run MODEL "PROMPT"')
     plan = prepare(options.model, Wishes(context=options.context))
-    return asyncio.run(_Run(options, plan).main(prompt))
+    _Run(options, plan).main(prompt)
+    return 0
 
 
 def _whole_prompt(prompt: str | None) -> str | None:
@@ -79,65 +85,73 @@ def _whole_prompt(prompt: str | None) -> str | None:
 
 
 class _Run:
-    """One run of the command: the engine, and the messages so far."""
+    """One run of the command: the engine, and the messages so far.
+
+    The event loop has a thread of its own, so that the main thread is free for input() and for Ctrl+C.
+    """
 
     def __init__(self, options: Options, plan: LoadPlan) -> None:
         self.options = options
         self.plan = plan
         self.messages = [Message("system", options.system)] if options.system else []
         self.status = StatusLine(sys.stderr)
-        self.engine = EngineProcess(plan)
+        self.engine = EngineProcess(plan, idle_seconds=60 * settings.load().idle_minutes)
         self.sampling = Sampling(**(plan.sampling.given() | options.sampling))
-        self.model: ModelInfo | None = None
+        self.loop = asyncio.new_event_loop()
 
-    async def main(self, prompt: str | None) -> int:
-        """Answer `prompt`, or hold a conversation."""
+    def main(self, prompt: str | None) -> None:
+        """Answer `prompt`, or hold a conversation where there is none."""
+        threading.Thread(target=self.loop.run_forever, daemon=True, name="engine").start()
         try:
             if prompt is None:
-                return await self._converse()
-            await self._answer(prompt)
-            return 0
+                self._converse()
+            else:
+                self._answer(prompt)
         finally:
             self.status.clear()
-            await self.engine.close()
+            self._begin(self.engine.close()).result()
 
-    async def _converse(self) -> int:
-        await self._load()
+    def _begin(self, work: Coroutine[Any, Any, T]) -> Future[T]:
+        return asyncio.run_coroutine_threadsafe(work, self.loop)
+
+    def _converse(self) -> None:
+        self._load()
         print(f"{self.plan.model_name}: Ctrl+C stops an answer, Ctrl+D ends.", file=sys.stderr)
         with contextlib.suppress(ImportError):
             import readline  # noqa: F401  (line editing and history for input())
         while True:
             try:
-                line = await asyncio.to_thread(input, _PROMPT)
+                line = as_text(input(_PROMPT))
             except EOFError:
                 print(file=sys.stderr)
-                return 0
+                return
             if not line.strip():
                 continue
             try:
-                await self._answer(line)
+                self._answer(line)
             except EdgechatError as error:
                 self.status.clear()
-                print(f"error: {error.message}\n  {error.hint or ''}", file=sys.stderr)
+                complain(error.message, error.hint)
 
-    async def _load(self) -> ModelInfo:
+    def _load(self) -> ModelInfo:
         self.status.show("starting the engine")
-        self.model = await self.engine.start(
-            lambda progress: self.status.show(f"loading {self.plan.model_name} {progress:.0%}")
-        )
+        known = self.engine.model
+        model = self._begin(self.engine.start(self._show_load)).result()
         self.status.clear()
-        if self.model.template == "chatml":
+        if model.template == "chatml" and known is None:
             print("note: the model brings no chat template; ChatML is used.", file=sys.stderr)
-        return self.model
+        return model
 
-    async def _answer(self, prompt: str) -> None:
+    def _show_load(self, progress: float) -> None:
+        self.status.show(f"loading {self.plan.model_name} {progress:.0%}")
+
+    def _answer(self, prompt: str) -> None:
         """Stream one answer and keep it; what came before a crash is kept as well."""
-        model = await self._load()
+        model = self._load()
         self.messages.append(Message("user", prompt))
         answer = Answer()
         try:
-            with self._interrupt_stops() as request_id:
-                await self._stream(request_id, answer)
+            self._wait_for(answer)
         except EngineCrashed:
             self._end_line(answer)
             raise
@@ -152,6 +166,18 @@ class _Run:
         else:
             self._end_line(answer)
             self._print_timings(answer.finished)
+
+    def _wait_for(self, answer: Answer) -> None:
+        """Wait for the answer. In a conversation the first Ctrl+C stops it; else it ends the program."""
+        request_id = uuid.uuid4().hex
+        streaming = self._begin(self._stream(request_id, answer))
+        try:
+            streaming.result()
+        except KeyboardInterrupt:
+            if self.options.prompt is not None or not sys.stdin.isatty():
+                raise
+            self._begin(self.engine.cancel(request_id))
+            streaming.result()
 
     async def _stream(self, request_id: str, answer: Answer) -> None:
         request = ChatRequest(
@@ -182,27 +208,6 @@ class _Run:
             self.status.clear()
             sys.stdout.write(printable(text))
             sys.stdout.flush()
-
-    @contextlib.contextmanager
-    def _interrupt_stops(self) -> Iterator[str]:
-        """Give a request id; meanwhile Ctrl+C cancels that request, and a second one the program."""
-        request_id = uuid.uuid4().hex
-        loop = asyncio.get_running_loop()
-        tasks: list[asyncio.Task[None]] = []
-
-        def stop() -> None:
-            loop.remove_signal_handler(signal.SIGINT)
-            tasks.append(loop.create_task(self.engine.cancel(request_id)))
-
-        # Only a conversation goes on after Ctrl+C; a single question ends with it, as other commands do.
-        handles = self.options.prompt is None and sys.stdin.isatty() and sys.platform != "win32"
-        if handles:
-            loop.add_signal_handler(signal.SIGINT, stop)
-        try:
-            yield request_id
-        finally:
-            if handles:
-                loop.remove_signal_handler(signal.SIGINT)
 
     def _end_line(self, answer: Answer) -> None:
         if answer.text and not answer.text.endswith("\n") and not self.options.json:

@@ -258,6 +258,32 @@ def test_a_conversation_line_by_line(script: Callable[..., Path], tmp_path: Path
 
 
 @needs_tmux
+def test_ctrl_c_at_the_prompt_ends_a_conversation(script: Callable[..., Path], tmp_path: Path) -> None:
+    with Terminal(tmp_path) as terminal:
+        terminal.run([*EDGECHAT, "run", str(script())])
+        terminal.until(">>>")
+        terminal.ask("first")
+        terminal.until("tokens/s")
+        terminal.press("C-c")
+        terminal.until("left with 130")
+        assert "Traceback" not in terminal.screen
+        assert not terminal.processes("edgechat")
+
+
+@needs_tmux
+def test_an_error_in_a_conversation_is_printed_harmless(tmp_path: Path) -> None:
+    model = tiny("dense", chat_template="{{ raise_exception('\x1b]0;pwned\x07 no') }}")
+    with Terminal(tmp_path) as terminal:
+        terminal.run([*EDGECHAT, "run", str(model)])
+        terminal.until(">>>")
+        terminal.ask("hi")
+        terminal.until("pwned no")
+        assert b"\x1b]0;pwned" not in terminal.raw
+        terminal.press("C-d")
+        terminal.until("left with 0")
+
+
+@needs_tmux
 def test_ctrl_c_ends_a_question_and_leaves_the_terminal_as_it_was(
     script: Callable[..., Path], tmp_path: Path
 ) -> None:

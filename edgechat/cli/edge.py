@@ -1,0 +1,19 @@
+"""Where words come in from a terminal and go out to it."""
+
+from __future__ import annotations
+
+import sys
+
+
+def as_text(word: str) -> str:
+    """Return what was typed with bytes that are no UTF-8 replaced: models are sent text."""
+    return word.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+
+
+def complain(message: str, hint: str | None) -> None:
+    """Print an error for people on stderr: what happened, and what to do next."""
+    from edgechat.text import printable
+
+    print(f"error: {printable(message)}", file=sys.stderr)
+    if hint:
+        print(f"  {printable(hint)}", file=sys.stderr)
