@@ -17,15 +17,13 @@ from pathlib import Path
 
 from tests.kit import TINYLLAMA, Spec, build
 
-SPINS = {"OpenMP's own": None, "1000 (ours)": "1000", "0": "0"}
+SPINS = {"300000 (OpenMP's own)": "300000", "1000 (ours)": "1000", "0": "0"}
 TOKENS = 16
 
 
-def run(model: Path, spin: str | None) -> float:
+def run(model: Path, spin: str) -> float:
     """Return tokens/s of a bare loop in a process with this setting."""
-    environment = {name: value for name, value in os.environ.items() if name != "GOMP_SPINCOUNT"}
-    if spin is not None:
-        environment["GOMP_SPINCOUNT"] = spin
+    environment = {**os.environ, "GOMP_SPINCOUNT": spin}
     command = [sys.executable, "-m", "benchmarks.busy", "--once", str(model)]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
     return float(done.stdout)

@@ -18,6 +18,9 @@ import statistics
 import time
 from pathlib import Path
 
+import edgechat.native  # noqa: F401  (first: it sets how OpenMP's threads wait, for both sides)
+
+# isort: split
 import llama_cpp.llama_cpp as lib
 
 from edgechat.engine.process import EngineProcess
