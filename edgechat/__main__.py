@@ -15,6 +15,7 @@ ROLES = {
     "engine": "edgechat.engine.worker",
     "template": "edgechat.engine.template_child",
     "devices": "edgechat.native.devices",
+    "gpu": "edgechat.device.sources",
     "speed": "edgechat.device.bandwidth_child",
 }
 
