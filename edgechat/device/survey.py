@@ -13,7 +13,7 @@ from typing import Literal, TypeVar
 
 from edgechat.ask import ChildFailed
 from edgechat.device import amdgpu
-from edgechat.device.bandwidth import measure_speed
+from edgechat.device.bandwidth import Speed, measure_speed
 from edgechat.device.gpu import Sighting, merge, sightings_of
 from edgechat.device.isa import read_instruction_sets
 from edgechat.device.mac import mac_sightings
@@ -64,10 +64,14 @@ def survey(*, refresh: bool = False, measure: bool = True) -> Survey:
         seen += _asked(failures, "torch", lambda: read_source("torch")) or ()
     profile = replace(profile, accelerators=merge(seen, profile.memory))
     if measure and (refresh or profile.speed is None or profile.speed.disturbed):
-        speed = _asked(failures, "speed", lambda: measure_speed(profile.cpu, profile.memory))
-        profile = replace(profile, speed=speed or profile.speed)
+        profile = replace(profile, speed=_measured(failures, profile, refresh) or profile.speed)
     instructions = read_instruction_sets() or (inventory.build.features if inventory else ())
     return Survey(profile, instructions, inventory.build if inventory else None, tuple(failures))
+
+
+def _measured(failures: list[Failure], profile: DeviceProfile, refresh: bool) -> Speed | None:
+    before = None if refresh else profile.speed
+    return _asked(failures, "speed", lambda: measure_speed(profile.cpu, profile.memory, before=before))
 
 
 def _asked(failures: list[Failure], source: Asked, question: Callable[[], _T]) -> _T | None:

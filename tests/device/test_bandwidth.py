@@ -72,3 +72,11 @@ def test_a_child_that_crashes(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ChildFailed):
         measure_speed(cpu(), RAM)
     assert cached_speed(cpu()) is None
+
+
+def test_a_disturbed_measurement_does_not_spoil_a_better_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    good = Speed(bandwidth=2e10, compute=1e11, threads=2)
+    answering(monkeypatch, Speed(bandwidth=1e10, compute=3e11, threads=2, disturbed=True))
+    speed = measure_speed(cpu(), RAM, before=good)
+    assert (speed.bandwidth, speed.compute, speed.disturbed) == (2e10, 3e11, True)
+    assert measure_speed(cpu(), RAM).bandwidth == 1e10
