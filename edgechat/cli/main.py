@@ -141,6 +141,31 @@ def run(
     raise typer.Exit(command.run(options))
 
 
+@app.command()
+def device(
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    refresh: Annotated[
+        bool, typer.Option("--refresh", help="Measure the speed again, which is otherwise done once.")
+    ] = False,
+    debug: DebugOption = False,
+) -> None:
+    """Show what this machine can carry: processor, memory, GPUs, speed, disk, and llama.cpp's build."""
+    from edgechat.cli import device as command
+
+    raise typer.Exit(command.run(json=json, refresh=refresh))
+
+
+@app.command(epilog="The exit code is 0 when nothing is wrong, 1 when something is; notes do not count.")
+def doctor(
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    debug: DebugOption = False,
+) -> None:
+    """Look for what keeps edgechat from working well here, and say what to do about it."""
+    from edgechat.cli import doctor as command
+
+    raise typer.Exit(command.run(json=json))
+
+
 def _as_text(word: str | None) -> str | None:
     """Return a word of the command line with bytes that are no UTF-8 replaced: models are sent text."""
     return None if word is None else word.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
