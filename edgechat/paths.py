@@ -43,6 +43,11 @@ def log_dir() -> Path:
     return _folder("log", platformdirs.user_log_dir(_APP, appauthor=False))
 
 
+def cache_dir() -> Path:
+    """Return the folder of what can be found out again: figures that took a while to measure."""
+    return _folder("cache", platformdirs.user_cache_dir(_APP, appauthor=False))
+
+
 def shipped(name: str) -> Path:
     """Return the path of a file that comes with edgechat: `models.toml`, `guide.gguf`.
 

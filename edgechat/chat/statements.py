@@ -11,6 +11,7 @@ import msgspec
 from edgechat.chat.owner import Owner, alive
 from edgechat.chat.records import Chat, Figures, Turn
 from edgechat.engine.types import ErrorInfo
+from edgechat.text import one_line
 
 _CHAT = "id, title, model, date, created_at, updated_at"
 _TURN = "id, conversation_id, role, content, thinking, state, parent_id, created_at, figures, error"
@@ -110,6 +111,12 @@ def interrupt_orphans(db: sqlite3.Connection) -> int:
                 orphans,
             )
     return len(orphans)
+
+
+def flaw(db: sqlite3.Connection) -> str | None:
+    """Return the first thing in the file that does not hold together, or None; reads all of it."""
+    (said,) = db.execute("PRAGMA quick_check(1)").fetchone()
+    return None if said == "ok" else one_line(said)
 
 
 def preference(db: sqlite3.Connection, name: str) -> str | None:

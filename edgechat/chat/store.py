@@ -15,6 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Concatenate, ParamSpec, TypeVar
 
+from edgechat import paths
 from edgechat.chat import statements
 from edgechat.chat.migrations import migrate
 from edgechat.chat.owner import Owner, this_process
@@ -25,6 +26,11 @@ _P = ParamSpec("_P")
 _T = TypeVar("_T")
 
 _BUSY_MS = 5_000
+
+
+def store_path() -> Path:
+    """Return the path of the file, which need not exist."""
+    return paths.data_dir() / "chats.db"
 
 
 class Store:
@@ -87,6 +93,12 @@ class Store:
         """Delete a chat and its turns."""
         await self._call(statements.delete_chat, chat_id)
 
+    async def check(self) -> None:
+        """Read the whole file. Raises StoreError where its parts do not hold together."""
+        flaw = await self._call(statements.flaw)
+        if flaw is not None:
+            raise _damaged(self.path, flaw)
+
     async def preference(self, name: str) -> str | None:
         """Return what was remembered under a name, or None."""
         return await self._call(statements.preference, name)
@@ -143,13 +155,17 @@ def _use_wal(db: sqlite3.Connection) -> None:
             time.sleep(0.02)
 
 
+def _damaged(path: Path, flaw: str) -> StoreError:
+    return StoreError(
+        f"The file of the conversations is damaged: {path} ({flaw}).",
+        hint=f"edgechat leaves it untouched. Move it aside to start afresh: mv '{path}' '{path}.damaged'",
+    )
+
+
 def _store_error(path: Path, exc: sqlite3.Error | OSError) -> StoreError:
     code = getattr(exc, "sqlite_errorcode", 0) & 0xFF
     if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
-        return StoreError(
-            f"The file of the conversations is damaged: {path} ({exc}).",
-            hint=f"edgechat leaves it untouched. Move it aside to start afresh: mv '{path}' '{path}.damaged'",
-        )
+        return _damaged(path, str(exc))
     if code == sqlite3.SQLITE_FULL:
         return StoreError(
             f"The disk is full; the conversation cannot be saved to {path}.", hint="Free some space."

@@ -142,6 +142,31 @@ def run(
     raise typer.Exit(command.run(options))
 
 
+@app.command()
+def device(
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    refresh: Annotated[
+        bool, typer.Option("--refresh", help="Measure the speed again, which is otherwise done once.")
+    ] = False,
+    debug: DebugOption = False,
+) -> None:
+    """Show what this machine can carry: processor, memory, GPUs, speed, disk, and llama.cpp's build."""
+    from edgechat.cli import device as command
+
+    raise typer.Exit(command.run(json=json, refresh=refresh))
+
+
+@app.command(epilog="The exit code is 0 when nothing is wrong, 1 when something is; notes do not count.")
+def doctor(
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    debug: DebugOption = False,
+) -> None:
+    """Look for what keeps edgechat from working well here, and say what to do about it."""
+    from edgechat.cli import doctor as command
+
+    raise typer.Exit(command.run(json=json))
+
+
 def run_cli() -> int:
     """Run the command line and return its exit code: 0 fine, 1 a user's error, 2 usage, 3 engine failure."""
     for stream in (sys.stdout, sys.stderr):

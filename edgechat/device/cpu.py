@@ -55,6 +55,11 @@ class Cpu:
         return sum(not core.fast for core in self.cores)
 
     @property
+    def smt(self) -> bool:
+        """Whether some core runs two threads at once."""
+        return self.logical > self.physical
+
+    @property
     def usable(self) -> tuple[Core, ...]:
         """The cores we may run on."""
         return tuple(core for core in self.cores if not self.allowed.isdisjoint(core.cpus))

@@ -24,6 +24,8 @@ class Memory:
     """What this process and its children may take now without swapping or being killed."""
     bound: str | None = None
     """What allows less than the machine has, in words: 'the control group /sys/fs/cgroup/a'."""
+    limit: int | None = None
+    """How much `bound` allows in all, taken or not; None without a bound."""
 
 
 def read_memory(root: Path = Path("/"), limits: dict[str, int] | None = None) -> Memory:
@@ -35,12 +37,12 @@ def read_memory(root: Path = Path("/"), limits: dict[str, int] | None = None) ->
     table = read_table(root / "proc/meminfo")
     if "MemTotal" not in table or "MemAvailable" not in table:
         return _portable()
-    bounds: list[tuple[int, str | None]] = [(table["MemAvailable"] * 1024, None)]
+    bounds: list[tuple[int, str | None, int | None]] = [(table["MemAvailable"] * 1024, None, None)]
     for group in groups("memory", root):
         bounds += _left_in(group, root)
     bounds += _left_of(resource_limits() if limits is None else limits, root)
-    available, bound = min(bounds, key=lambda pair: pair[0])
-    return Memory(table["MemTotal"] * 1024, max(0, available), bound)
+    available, bound, limit = min(bounds, key=lambda one: one[0])
+    return Memory(table["MemTotal"] * 1024, max(0, available), bound, limit)
 
 
 def resource_limits() -> dict[str, int]:
@@ -55,8 +57,8 @@ def resource_limits() -> dict[str, int]:
     return {name: limit for name, limit in soft.items() if limit != resource.RLIM_INFINITY}
 
 
-def _left_in(group: Group, root: Path) -> Iterator[tuple[int, str]]:
-    """Yield what a control group leaves free, if it sets a limit at all."""
+def _left_in(group: Group, root: Path) -> Iterator[tuple[int, str, int]]:
+    """Yield what a control group leaves free, its name and its limit, if it sets one at all."""
     # Above memory.high a process is not killed but slowed to a crawl. Version 1 counts a group's children
     # only in the figures that begin with total_.
     names = ["memory.max", "memory.high"] if group.version == 2 else ["memory.limit_in_bytes"]
@@ -70,15 +72,15 @@ def _left_in(group: Group, root: Path) -> Iterator[tuple[int, str]]:
     stat = read_table(group.folder / "memory.stat")
     cached = stat.get(f"{prefix}inactive_file", 0) + stat.get(f"{prefix}active_file", 0)
     shown = Path("/", group.folder.relative_to(root))
-    yield min(limits) - max(0, current - cached), f"the control group {shown}"
+    yield min(limits) - max(0, current - cached), f"the control group {shown}", min(limits)
 
 
-def _left_of(limits: dict[str, int], root: Path) -> Iterator[tuple[int, str]]:
+def _left_of(limits: dict[str, int], root: Path) -> Iterator[tuple[int, str, int]]:
     """Yield what resource limits leave, with our own use standing for what a worker starts with."""
     status = read_table(root / "proc/self/status")
     used = {"ulimit -v": status.get("VmSize", 0), "ulimit -d": status.get("VmData", 0)}
     for name, limit in limits.items():
-        yield limit - used[name] * 1024, f"the limit set by {name}"
+        yield limit - used[name] * 1024, f"the limit set by {name}", limit
 
 
 def _portable() -> Memory:

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 from dataclasses import dataclass
+from pathlib import Path
 
+from edgechat.device.bandwidth import Speed, cached_speed
 from edgechat.device.cpu import Cpu, read_cpu
+from edgechat.device.gpu import Accelerator
 from edgechat.device.memory import Memory, read_memory
 
 
@@ -14,8 +19,32 @@ class DeviceProfile:
 
     cpu: Cpu
     memory: Memory
+    speed: Speed | None = None
+    """None until it has been measured once (`edgechat device`)."""
+    accelerators: tuple[Accelerator, ...] = ()
+    """Empty in a quick look: see `edgechat.device.survey`."""
+
+    @property
+    def free(self) -> int:
+        """Bytes that may be taken on everything together; memory that is shared counts once."""
+        return self.memory.available + sum(one.own for one in self.accelerators if one.usable)
 
 
 def probe() -> DeviceProfile:
-    """Look at this machine now; memory that others take or give back changes the answer."""
-    return DeviceProfile(read_cpu(), read_memory())
+    """Look at this machine now, without starting anything: some milliseconds.
+
+    Memory that others take or give back changes the answer.
+    """
+    cpu = read_cpu()
+    return DeviceProfile(cpu, read_memory(), cached_speed(cpu))
+
+
+def disk_free(path: Path) -> int | None:
+    """Return the bytes that we may write where `path` is or would be; None where nobody knows."""
+    for folder in (path, *path.parents):
+        if os.path.isdir(folder):
+            try:
+                return shutil.disk_usage(folder).free
+            except OSError:
+                return None
+    return None

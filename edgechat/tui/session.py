@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Protocol
 
 from edgechat.chat.conversation import Conversation, Engine
-from edgechat.chat.store import Store
+from edgechat.chat.store import Store, store_path
 from edgechat.engine.types import ModelInfo, Sampling
 from edgechat.errors import ModelNotFound
 from edgechat.planner.plan import LoadPlan
@@ -44,7 +44,7 @@ class Services:
     @classmethod
     def real(cls) -> Services:
         """Return edgechat's own; nothing of them is imported before it is called."""
-        return cls(_store_path, _prepare, _engine, _preferred)
+        return cls(store_path, _prepare, _engine, _preferred)
 
 
 class Session:
@@ -120,12 +120,6 @@ class Session:
         plan = await asyncio.to_thread(self._services.prepare, DEFAULT_MODEL)
         self.model = DEFAULT_MODEL
         return plan
-
-
-def _store_path() -> Path:
-    from edgechat.paths import data_dir
-
-    return data_dir() / "chats.db"
 
 
 def _prepare(model: str) -> LoadPlan:

@@ -110,6 +110,21 @@ async def test_a_damaged_file_is_told_and_left_alone(path: Path, damage: str | N
     assert path.read_bytes() == before
 
 
+async def test_a_check_finds_what_opening_does_not(path: Path) -> None:
+    store = await Store.open(path)
+    for number in range(200):
+        await store.add_turn(turn(f"q{number}", content="x" * 500), chat=None if number else chat())
+    await store.check()
+    await store.close()
+    raw = bytearray(path.read_bytes())
+    raw[-4096 * 8 : -4096 * 4] = bytes(4096 * 4)
+    path.write_bytes(raw)
+    store = await Store.open(path)
+    with pytest.raises(StoreError, match="damaged"):
+        await store.check()
+    await store.close()
+
+
 async def test_a_folder_that_cannot_be_written_is_told(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="cannot be read or written"):
         await Store.open(tmp_path / "missing" / "chats.db")

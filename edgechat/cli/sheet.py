@@ -1,0 +1,41 @@
+"""A sheet of labelled paragraphs for people: aligned, under 80 columns, its labels bold where that can be."""
+
+from __future__ import annotations
+
+import os
+import textwrap
+from collections.abc import Iterable
+from typing import TextIO
+
+from edgechat.text import printable
+
+WIDTH = 79
+_BOLD, _PLAIN = "\x1b[1m", "\x1b[0m"
+
+
+def styled(stream: TextIO) -> bool:
+    """Say whether a stream takes escape sequences: a terminal, and NO_COLOR (no-color.org) not set."""
+    return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+
+
+def sheet(rows: Iterable[tuple[str, str]], *, bold: bool = False, width: int = 11) -> str:
+    """Return the rows (label, text) with the texts in a column; each line of a text is wrapped by itself.
+
+    A line that begins with two spaces is left whole: a command that someone will copy.
+    """
+    lines: list[str] = []
+    for label, text in rows:
+        first = f"{label:<{width}}"
+        if bold and label:
+            first = first.replace(label, f"{_BOLD}{label}{_PLAIN}", 1)
+        for line in printable(text).split("\n"):
+            whole = line.startswith("  ")
+            for part in [line[2:]] if whole else _wrapped(line, WIDTH - width):
+                lines.append((first + part).rstrip())
+                first = " " * width
+    return "\n".join(lines)
+
+
+def _wrapped(line: str, width: int) -> list[str]:
+    # A path is left whole, however long: it is there to be copied.
+    return textwrap.wrap(line, width, break_on_hyphens=False, break_long_words=False) or [""]

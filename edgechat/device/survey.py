@@ -1,0 +1,92 @@
+"""The long look at this machine: every source asked, in children, side by side; half a second or so.
+
+A source that fails is part of the answer, never an error: `edgechat doctor` makes a finding of it.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from typing import Literal, TypeVar
+
+from edgechat.ask import ChildFailed
+from edgechat.device import amdgpu
+from edgechat.device.bandwidth import Speed, measure_speed
+from edgechat.device.gpu import Sighting, merge, sightings_of
+from edgechat.device.isa import read_instruction_sets
+from edgechat.device.mac import mac_sightings
+from edgechat.device.profile import DeviceProfile, probe
+from edgechat.device.sources import read_source
+from edgechat.native.devices import Build, Inventory, read_inventory
+
+_T = TypeVar("_T")
+Asked = Literal["llama.cpp", "nvml", "torch", "speed"]
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """A source that gave no answer."""
+
+    source: Asked
+    why: str
+    """The rest of a sentence: 'ended with SIGSEGV'."""
+
+
+@dataclass(frozen=True, slots=True)
+class Survey:
+    """Everything that can be found out about this machine."""
+
+    profile: DeviceProfile
+    instruction_sets: tuple[str, ...]
+    build: Build | None
+    """None where llama.cpp could not be asked: then there is a Failure."""
+    failures: tuple[Failure, ...] = ()
+
+
+def survey(*, refresh: bool = False, measure: bool = True) -> Survey:
+    """Look at everything.
+
+    measure: measure the processor's speed if that was never done, which takes a second; refresh: do it in
+    any case.
+    """
+    failures: list[Failure] = []
+    with ThreadPoolExecutor(2) as pool:
+        driver = pool.submit(_asked, failures, "nvml", lambda: read_source("nvml"))
+        inventory: Inventory | None = _asked(failures, "llama.cpp", read_inventory)
+        from_driver: tuple[Sighting, ...] = driver.result() or ()
+    # Looked at only now: the children have given back what they took.
+    profile = probe()
+    seen = sightings_of(inventory.devices) if inventory else []
+    seen += [*from_driver, *amdgpu.sightings(), *mac_sightings()]
+    if _is_unclear(seen):
+        seen += _asked(failures, "torch", lambda: read_source("torch")) or ()
+    profile = replace(profile, accelerators=merge(seen, profile.memory))
+    if measure and (refresh or profile.speed is None or profile.speed.disturbed):
+        profile = replace(profile, speed=_measured(failures, profile, refresh) or profile.speed)
+    instructions = read_instruction_sets() or (inventory.build.features if inventory else ())
+    return Survey(profile, instructions, inventory.build if inventory else None, tuple(failures))
+
+
+def _measured(failures: list[Failure], profile: DeviceProfile, refresh: bool) -> Speed | None:
+    before = None if refresh else profile.speed
+    return _asked(failures, "speed", lambda: measure_speed(profile.cpu, profile.memory, before=before))
+
+
+def _asked(failures: list[Failure], source: Asked, question: Callable[[], _T]) -> _T | None:
+    try:
+        return question()
+    except ChildFailed as failed:
+        failures.append(Failure(source, str(failed)))
+        return None
+
+
+def _is_unclear(seen: list[Sighting]) -> bool:
+    """Say whether a card is here whose own memory nobody has told: torch may know, at a cost of seconds.
+
+    On Windows there may be a card although neither ggml nor NVML has seen one.
+    """
+    known = {sighting.pci or sighting.vendor for sighting in seen if sighting.total or sighting.shares_ram}
+    unknown = any((sighting.pci or sighting.vendor) not in known for sighting in seen)
+    return unknown or (sys.platform == "win32" and not seen)

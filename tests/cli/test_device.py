@@ -1,0 +1,119 @@
+"""`edgechat device`: as a program on this machine, and what it would say of others."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from edgechat.cli import device
+from edgechat.cli.sheet import sheet
+from edgechat.device.bandwidth import Speed
+from edgechat.device.cpu import Core, Cpu
+from edgechat.device.gpu import Accelerator
+from edgechat.device.memory import Memory
+from edgechat.device.profile import DeviceProfile
+from edgechat.device.survey import Failure, Survey
+from edgechat.native.devices import Build
+
+GIB = 2**30
+EDGECHAT = [sys.executable, "-m", "edgechat"]
+
+
+def edgechat(*words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([*EDGECHAT, *words], capture_output=True, text=True, timeout=90, check=False)
+
+
+def test_this_machine_for_people() -> None:
+    run = edgechat("device")
+    assert (run.returncode, run.stderr) == (0, "")
+    labels = [line.split()[0] for line in run.stdout.splitlines() if not line.startswith(" ")]
+    assert labels == ["Processor", "Memory", "Graphics", "Speed", "Threads", "Disk", "llama.cpp"]
+    assert all(len(line) < 80 for line in run.stdout.splitlines() if "pytest" not in line)
+    assert "\x1b" not in run.stdout
+
+
+def test_this_machine_for_programs() -> None:
+    run = edgechat("device", "--json")
+    assert (run.returncode, run.stderr) == (0, "")
+    found = json.loads(run.stdout)
+    fields = {"cpu", "memory", "accelerators", "free", "speed", "disk", "llama_cpp", "failures"}
+    assert set(found) == fields
+    assert all(f"\n    {field} " in (device.__doc__ or "") for field in fields)
+    assert found["cpu"]["threads"] >= 1
+    assert 0 < found["memory"]["available"] <= found["memory"]["total"]
+    assert found["speed"]["bandwidth"] > 1e8
+    assert "CPU" in found["llama_cpp"]["backends"]
+    assert found["disk"]["free"] > 0
+    again = json.loads(edgechat("device", "--json").stdout)
+    if not found["speed"]["disturbed"]:
+        assert again["speed"] == found["speed"]
+    anew = json.loads(edgechat("device", "--json", "--refresh").stdout)
+    assert anew["speed"]["measured"] > again["speed"]["measured"]
+
+
+CPU = Cpu("A laptop's", tuple(Core((n,), fast=n < 4) for n in range(8)), frozenset(range(8)), 2.5)
+BUILD = Build("0.3.36", "0.25.3 (0c1e570)", ("CUDA", "CPU"), ("AVX", "AVX2"), True, False, True, True, "")
+
+
+def card(name: str, devices: tuple[str, ...], total: int, *, shares: bool = False) -> Accelerator:
+    return Accelerator(name, "nvidia", devices, total, total // 2, shares, 0, None, ("ggml",))
+
+
+def test_another_machine(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    profile = DeviceProfile(
+        CPU,
+        Memory(16 * GIB, 3 * GIB, "the control group /sys/fs/cgroup", 4 * GIB),
+        Speed(bandwidth=5.1e10, compute=4e11, threads=4, measured=1.0),
+        (
+            card("NVIDIA GeForce RTX 4060", ("CUDA0",), 8 * GIB),
+            card("Intel(R) UHD Graphics", (), 0, shares=True),
+        ),
+    )
+    found = Survey(profile, ("AVX", "AVX2"), BUILD, (Failure("nvml", "ended with SIGSEGV"),))
+    monkeypatch.setattr(device, "survey", lambda **_options: found)
+    assert device.run(json=False, refresh=False) == 0
+    said = capsys.readouterr().out
+    for line in (
+        "           8 cores (4 fast, 4 efficient), one thread each; a control group",
+        "           grants 2.5 processors' worth of time",
+        "Memory     16.0 GiB, of which 3.0 GiB are free now",
+        "           limited to 4.0 GiB by the control group /sys/fs/cgroup",
+        "Graphics   NVIDIA GeForce RTX 4060: 8.0 GiB, 4.0 GiB free (CUDA0)",
+        "Intel(R) UHD Graphics: memory unknown, shares the processor's",
+        "Speed      51 GB/s from memory, 400 GFLOP/s",
+        "Failed     nvml ended with SIGSEGV",
+    ):
+        assert line in said
+    assert all(len(line) < 80 for line in said.splitlines() if "pytest" not in line)
+    assert device.run(json=True, refresh=False) == 0
+    (failure,) = json.loads(capsys.readouterr().out)["failures"]
+    assert failure == {"source": "nvml", "why": "ended with SIGSEGV"}
+
+
+def test_a_machine_that_tells_nothing(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("EDGECHAT_HOME", str(tmp_path / "file"))
+    found = Survey(DeviceProfile(Cpu("", (Core((0,)),), frozenset({0})), Memory(GIB, GIB)), (), None)
+    monkeypatch.setattr(device, "survey", lambda **_options: found)
+    assert device.run(json=False, refresh=False) == 0
+    assert "could not be asked" in capsys.readouterr().out
+    assert device.run(json=True, refresh=False) == 0
+    assert json.loads(capsys.readouterr().out)["disk"] is None
+
+
+def test_a_sheet_wraps_words_and_leaves_commands_whole() -> None:
+    text = "word " * 30 + "\n  command" + " --option" * 20 + "\nof a stranger: \x1b[31mred"
+    lines = sheet([("Label", text)]).split("\n")
+    assert lines[0].startswith("Label      word word")
+    assert all(line.startswith(" " * 11) for line in lines[1:])
+    assert " " * 11 + "command" + " --option" * 20 in lines
+    assert lines[-1] == " " * 11 + "of a stranger: [31mred"
+    path = "/a-folder" * 20
+    assert path in sheet([("Label", f"It is {path} indeed.")])
+    assert sheet([("Label", "x")], bold=True) == "\x1b[1mLabel\x1b[0m      x"

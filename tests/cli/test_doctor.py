@@ -1,0 +1,243 @@
+"""`edgechat doctor`: as a program in a home that is damaged, and its findings about other machines."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from edgechat import paths
+from edgechat.chat.store import store_path
+from edgechat.cli import doctor, findings, remedies
+from edgechat.cli.findings import Finding, Weight, machine_findings
+from edgechat.device.cpu import Core, Cpu
+from edgechat.device.gpu import Accelerator, Vendor
+from edgechat.device.memory import Memory
+from edgechat.device.profile import DeviceProfile
+from edgechat.device.survey import Failure, Survey
+from edgechat.native.devices import Build
+
+GIB = 2**30
+FEATURES = ("AVX", "F16C", "FMA", "AVX2")
+BUILD = Build("0.3.36", "0.25.3", ("RPC", "CPU"), FEATURES, True, True, True, True, "")
+CPU = Cpu("A processor", tuple(Core((n,)) for n in range(8)), frozenset(range(8)))
+PROFILE = DeviceProfile(CPU, Memory(16 * GIB, 9 * GIB))
+HEALTHY = Survey(PROFILE, FEATURES, BUILD)
+
+
+def edgechat(*words: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "edgechat", *words]
+    env = os.environ | environment
+    return subprocess.run(command, capture_output=True, text=True, timeout=90, check=False, env=env)
+
+
+def found_in(survey: Survey, **disks: int) -> list[Finding]:
+    return list(machine_findings(survey, {Path(name): free for name, free in disks.items()}))
+
+
+def with_card(vendor: Vendor, *, shares: bool = False, build: Build = BUILD, **fields: Any) -> Survey:
+    card = Accelerator(f"The {vendor} card", vendor, (), 8 * GIB, 7 * GIB, shares, 0, None, ("kernel",))
+    card = replace(card, **fields)
+    return replace(HEALTHY, profile=replace(PROFILE, accelerators=(card,)), build=build)
+
+
+# As a program
+
+
+def test_what_is_damaged_is_said_with_its_remedy() -> None:
+    paths.config_dir().joinpath("settings.toml").write_text("contxt = 3\n")
+    store_path().write_text("no database" * 100)
+    run = edgechat("doctor")
+    assert (run.returncode, run.stderr) == (1, "")
+    assert "Did you mean context?" in run.stdout
+    assert "is damaged" in run.stdout
+    assert "\x1b" not in run.stdout
+    run = edgechat("doctor", "--json")
+    assert run.returncode == 1
+    said = json.loads(run.stdout)
+    assert said["wrong"] >= 2
+    assert [one["weight"] for one in said["findings"]][:2] == ["broken", "broken"]
+    weights = [Weight[one["weight"].upper()] for one in said["findings"]]
+    assert weights == sorted(weights, reverse=True)
+    assert store_path().read_text() == "no database" * 100
+
+
+def test_a_fresh_home_has_nothing_broken() -> None:
+    said = json.loads(edgechat("doctor", "--json").stdout)
+    assert not [one for one in said["findings"] if one["weight"] == "broken"]
+    assert not store_path().exists()
+
+
+def test_a_home_that_cannot_be_made_is_said_once(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    run = edgechat("doctor", EDGECHAT_HOME=str(tmp_path / "file"))
+    assert run.returncode == 1
+    assert run.stdout.count("cannot make its folder") == 1
+
+
+def test_a_model_of_the_settings_that_is_gone() -> None:
+    paths.config_dir().joinpath("settings.toml").write_text('model = "/nowhere/model.gguf"\n')
+    (finding,) = doctor._own_findings()
+    assert "/nowhere/model.gguf" in finding.what
+
+
+def test_a_guide_that_is_missing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    shipped = paths.shipped
+    monkeypatch.setattr(paths, "shipped", lambda name: tmp_path if name == "guide.gguf" else shipped(name))
+    (finding,) = doctor._own_findings()
+    assert finding.weight is Weight.BROKEN
+    assert "guide.gguf is missing" in finding.what
+
+
+@pytest.mark.skipif(sys.platform == "win32" or os.geteuid() == 0, reason="root may write everywhere")
+def test_a_folder_that_is_read_only() -> None:
+    paths.log_dir().chmod(0o500)
+    (finding,) = doctor._own_findings()
+    assert "cannot be written to" in finding.what
+
+
+def test_a_folder_that_nothing_can_be_written_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(paths, "log_dir", lambda: Path("/proc") if Path("/proc").exists() else Path("/dev"))
+    (finding,) = doctor._own_findings()
+    assert finding.weight is Weight.BROKEN
+    assert "cannot be written to" in finding.what
+
+
+# Other machines
+
+
+def test_nothing_is_wrong_with_a_healthy_machine() -> None:
+    assert found_in(HEALTHY, models=100 * GIB) == []
+
+
+@pytest.mark.parametrize(
+    ("vendor", "backend", "option"),
+    [
+        ("nvidia", "CUDA", "-DGGML_CUDA=ON -DGGML_RPC=ON"),
+        ("amd", "Vulkan", "-DGGML_VULKAN=ON -DGGML_RPC=ON"),
+        ("intel", "Vulkan", "-DGGML_VULKAN=ON -DGGML_RPC=ON"),
+        ("apple", "Metal", "-DGGML_METAL=ON -DGGML_RPC=ON"),
+    ],
+)
+def test_a_build_without_the_backend_of_a_card(vendor: Vendor, backend: str, option: str) -> None:
+    (finding,) = found_in(with_card(vendor))
+    assert finding.weight is Weight.SLOW
+    assert f"has no {backend}, although a" in finding.what
+    assert f"The {vendor} card (8.0 GiB)" in finding.what
+    if sys.platform != "win32":
+        assert f'CMAKE_ARGS="{option}" \\\n' in finding.fix
+    assert "llama-cpp-python==0.3.36" in finding.fix
+    assert sys.executable in finding.fix
+
+
+def test_rocm_where_it_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(remedies.shutil, "which", lambda tool: f"/usr/bin/{tool}")
+    (finding,) = found_in(with_card("amd"))
+    assert "-DGGML_HIP=ON" in finding.fix
+    assert "Install" not in finding.fix
+
+
+def test_graphics_inside_a_processor_are_only_a_note() -> None:
+    (finding,) = found_in(with_card("intel", shares=True))
+    assert finding.weight is Weight.NOTE
+    (finding,) = found_in(with_card("apple", shares=True))
+    assert finding.weight is Weight.SLOW
+
+
+def test_a_card_that_the_build_should_see_but_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in findings._HIDING:
+        monkeypatch.delenv(name, raising=False)
+    cuda = replace_struct(BUILD, backends=("CUDA", "CPU"))
+    (finding,) = found_in(with_card("nvidia", build=cuda))
+    assert "does not see" in finding.what
+    assert "nvidia-smi" in finding.fix
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "-1")
+    (finding,) = found_in(with_card("nvidia", build=cuda))
+    assert finding.weight is Weight.NOTE
+    assert "CUDA_VISIBLE_DEVICES is set to '-1'" in finding.why
+
+
+def test_a_card_that_is_used_is_no_finding() -> None:
+    assert found_in(with_card("nvidia", devices=("CUDA0",))) == []
+
+
+def replace_struct(build: Build, **fields: Any) -> Build:
+    import msgspec
+
+    return msgspec.structs.replace(build, **fields)
+
+
+@pytest.mark.parametrize(("features", "weight"), [(("AVX",), Weight.SLOW), (FEATURES, Weight.NOTE)])
+def test_a_build_that_leaves_the_processor_unused(features: tuple[str, ...], weight: Weight) -> None:
+    build = replace_struct(BUILD, features=features)
+    (finding,) = found_in(replace(HEALTHY, build=build, instruction_sets=(*FEATURES, "AVX512")))
+    assert finding.weight is weight
+    assert ("AVX2" in finding.what) == (weight is Weight.SLOW)
+
+
+def test_no_rpc_is_a_note() -> None:
+    (finding,) = found_in(replace(HEALTHY, build=replace_struct(BUILD, rpc=False, backends=("CPU",))))
+    assert finding.weight is Weight.NOTE
+    assert "-DGGML_RPC=ON" in finding.fix
+
+
+@pytest.mark.parametrize(
+    ("memory", "whats"),
+    [
+        (Memory(16 * GIB, GIB), ["Memory is nearly full"]),
+        (Memory(2 * GIB, GIB), []),
+        (Memory(64 * GIB, 3 * GIB, "the control group /a", 4 * GIB), ["The control group /a allows 4.0 GiB"]),
+        (Memory(64 * GIB, GIB, "the control group /a", 2 * GIB), ["The control group /a allows 2.0 GiB"]),
+        (Memory(64 * GIB, 30 * GIB, "the control group /a", 40 * GIB), []),
+        (
+            Memory(64 * GIB, GIB // 2, "the limit set by ulimit -v", 2 * GIB),
+            ["The limit set by ulimit -v allows 2.0 GiB", "Memory is nearly full"],
+        ),
+    ],
+)
+def test_memory(memory: Memory, whats: list[str]) -> None:
+    found = found_in(replace(HEALTHY, profile=replace(PROFILE, memory=memory)))
+    assert all(one.weight is Weight.TIGHT for one in found)
+    assert [one.what.startswith(what) for one, what in zip(found, whats, strict=True)] == [True] * len(whats)
+
+
+@pytest.mark.parametrize(("quota", "weight"), [(2.0, Weight.TIGHT), (6.0, Weight.NOTE), (8.0, None)])
+def test_a_quota(quota: float, weight: Weight | None) -> None:
+    found = found_in(replace(HEALTHY, profile=replace(PROFILE, cpu=replace(CPU, quota=quota))))
+    assert [one.weight for one in found] == ([] if weight is None else [weight])
+
+
+def test_disks() -> None:
+    found = found_in(HEALTHY, full=GIB, some=5 * GIB, empty=50 * GIB)
+    assert [one.weight for one in found] == [Weight.TIGHT, Weight.NOTE]
+
+
+@pytest.mark.parametrize(
+    ("source", "why", "weight", "said"),
+    [
+        ("llama.cpp", "ended with SIGILL", Weight.BROKEN, "built for another processor"),
+        ("llama.cpp", "gave no answer within 20 seconds", Weight.BROKEN, "no model can be loaded"),
+        ("nvml", "says: Driver/library version mismatch", Weight.SLOW, "updates of the driver"),
+        ("torch", "ended with SIGSEGV", Weight.NOTE, "does not need it"),
+        ("speed", "ended with SIGSEGV", Weight.NOTE, "rougher"),
+    ],
+)
+def test_sources_that_failed(source: Any, why: str, weight: Weight, said: str) -> None:
+    (finding,) = found_in(replace(HEALTHY, build=None, failures=(Failure(source, why),)))
+    assert finding.weight is weight
+    assert why in finding.what
+    assert said in finding.why
+    assert finding.fix
+
+
+def test_an_environment_without_pip(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(remedies.importlib.util, "find_spec", lambda _name: None)
+    assert f"uv pip install --python {sys.executable}" in remedies.install_llama("0.3.36", "-DGGML_CUDA=ON")
+    monkeypatch.setattr(sys, "frozen", True, raising=False)
+    assert remedies.install_llama() == "Download edgechat again, in the variant for this machine."

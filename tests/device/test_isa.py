@@ -1,0 +1,30 @@
+from __future__ import annotations
+
+import platform
+from pathlib import Path
+
+from edgechat.device.isa import mac_instruction_sets, read_instruction_sets
+from tests.device import trees
+
+
+def test_x86_and_arm(tmp_path: Path) -> None:
+    flags = "fpu sse4_2 avx f16c fma bmi2 avx2 avx512f avx512cd avx512vl avx512dq amx_tile amx_int8"
+    root = trees.lay(tmp_path / "x86", {"proc/cpuinfo": f"processor\t: 0\nflags\t\t: {flags}\n"})
+    assert read_instruction_sets(root) == ("AVX", "F16C", "FMA", "BMI2", "AVX2", "AMX_INT8")
+    features = "fp asimd asimdhp asimddp sve i8mm"
+    root = trees.lay(tmp_path / "arm", {"proc/cpuinfo": f"processor\t: 0\nFeatures\t: {features}\n"})
+    assert read_instruction_sets(root) == ("NEON", "FP16_VA", "DOTPROD", "MATMUL_INT8", "SVE")
+
+
+def test_mac() -> None:
+    answer = (
+        "hw.optional.neon: 1\nhw.optional.AdvSIMD: 1\nhw.optional.arm.FEAT_DotProd: 1\n"
+        "hw.optional.arm.FEAT_I8MM: 0\n"
+    )
+    assert mac_instruction_sets(answer) == ("NEON", "DOTPROD")
+    assert mac_instruction_sets("") == ()
+
+
+def test_this_machine() -> None:
+    if platform.machine() == "x86_64":
+        assert "AVX" in read_instruction_sets() or not Path("/proc/cpuinfo").exists()

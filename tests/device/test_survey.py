@@ -1,0 +1,50 @@
+from __future__ import annotations
+
+import os
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from edgechat import spawn
+from edgechat.device import survey as module
+from edgechat.device.profile import disk_free, probe
+from edgechat.device.survey import survey
+from edgechat.native import devices
+
+
+def test_this_machine() -> None:
+    found = survey()
+    assert found.failures == ()
+    assert found.build is not None
+    assert found.instruction_sets
+    assert found.profile.speed is not None
+    assert found.profile.free >= found.profile.memory.available
+    assert probe().speed == found.profile.speed
+
+
+def test_children_that_crash_are_findings(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(spawn, "command", lambda _role: [sys.executable, "-c", "import os; os._exit(7)"])
+    found = survey()
+    assert found.build is None
+    assert {failure.source for failure in found.failures} == {"llama.cpp", "nvml", "speed"}
+    assert all(failure.why == "ended with exit code 7" for failure in found.failures)
+    assert found.instruction_sets or not os.path.exists("/proc/cpuinfo")
+
+
+def test_a_child_that_hangs_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(spawn, "command", lambda _role: [sys.executable, "-c", "import time; time.sleep(60)"])
+    monkeypatch.setattr(module, "read_inventory", lambda: devices.read_inventory(0.3))
+    monkeypatch.setitem(module.__dict__, "read_source", lambda _source: ())
+    started = time.monotonic()
+    found = survey(measure=False)
+    assert time.monotonic() - started < 20
+    assert [(one.source, one.why) for one in found.failures] == [
+        ("llama.cpp", "gave no answer within 0.3 seconds")
+    ]
+
+
+def test_the_free_space_of_a_folder_that_is_not_there_yet(tmp_path: Path) -> None:
+    assert disk_free(tmp_path / "a" / "b") == pytest.approx(disk_free(tmp_path), rel=0.1)
+    assert disk_free(Path("nowhere/at/all")) == pytest.approx(disk_free(Path()), rel=0.1)
