@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from edgechat import frames, spawn
+from edgechat import child, spawn
 
 
 class Render(msgspec.Struct, frozen=True):
@@ -76,12 +76,13 @@ def _limit_memory(n_bytes: int) -> None:
 
 def main() -> None:
     """Answer Render with Rendered until the parent goes away."""
-    incoming, outgoing = spawn.adopt_pipe()
+    pipes = spawn.adopt_pipe()
     from edgechat.engine.template import MEMORY_LIMIT
 
     _limit_memory(MEMORY_LIMIT)
     _environment(None)
-    outgoing.write(frames.pack(b""))  # ready: from here on the clock is the template's
-    while (payload := frames.read(incoming)) is not None:
-        answer = render(msgspec.msgpack.decode(payload, type=Render))
-        outgoing.write(frames.pack(msgspec.msgpack.encode(answer)))
+    child.serve(pipes, _answer)
+
+
+def _answer(question: bytes) -> bytes:
+    return msgspec.msgpack.encode(render(msgspec.msgpack.decode(question, type=Render)))
