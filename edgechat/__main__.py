@@ -11,7 +11,11 @@ import sys
 from edgechat.spawn import ROLE_FLAG
 
 # Roles of child processes, and the module whose main() each runs.
-ROLES = {"engine": "edgechat.engine.worker", "template": "edgechat.engine.template_child"}
+ROLES = {
+    "engine": "edgechat.engine.worker",
+    "template": "edgechat.engine.template_child",
+    "dryrun": "edgechat.planner.dryrun_child",
+}
 
 
 def main() -> None:
