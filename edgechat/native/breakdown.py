@@ -13,6 +13,7 @@ import re
 import sys
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 import llama_cpp.llama_cpp as lib
 
@@ -23,6 +24,7 @@ _SYMBOL = "_Z26llama_get_memory_breakdownPK13llama_context"
 _MOST_TYPES = 256
 _ALIGNMENT = 32
 _MIB = 2**20
+_CPU, _ACCELERATED_CPU = 0, 3  # of ggml_backend_dev_type
 
 
 class _Map(ctypes.Structure):
@@ -80,14 +82,26 @@ def from_map(model: Model, context: Context) -> Breakdown:
 
 
 def _buffer(node: _Node) -> Buffer:
-    name, is_host = lib._lib.ggml_backend_buft_name, lib._lib.ggml_backend_buft_is_host
-    name.argtypes, name.restype = [ctypes.c_void_p], ctypes.c_char_p
-    is_host.argtypes, is_host.restype = [ctypes.c_void_p], ctypes.c_bool
-    return Buffer(name(node.type).decode(), is_host(node.type), node.model, node.context, node.compute)
+    name: bytes = _call("ggml_backend_buft_name", ctypes.c_char_p, node.type)
+    return Buffer(name.decode(), _in_host_memory(node.type), node.model, node.context, node.compute)
+
+
+def _in_host_memory(buffer_type: int) -> bool:
+    # ggml calls a buffer the host's where its bytes can be read as they are, which repacked weights cannot.
+    if _call("ggml_backend_buft_is_host", ctypes.c_bool, buffer_type):
+        return True
+    device = _call("ggml_backend_buft_get_device", ctypes.c_void_p, buffer_type)
+    return bool(device) and _call("ggml_backend_dev_type", ctypes.c_int, device) in (_CPU, _ACCELERATED_CPU)
+
+
+def _call(name: str, result: Any, pointer: int) -> Any:
+    function = getattr(lib._lib, name)
+    function.argtypes, function.restype = [ctypes.c_void_p], result
+    return function(pointer)
 
 
 def _output(model: Model, context: Context) -> int:
-    """Return the bytes of the rows of logits; a context has one for each sequence at least."""
+    """Return the bytes of the rows of logits: one for each sequence, and as many as a batch may ask for."""
     return 4 * model.n_vocab * max(context.n_seq_max, context.n_outputs_max)
 
 

@@ -13,7 +13,7 @@ class Buffer(msgspec.Struct, frozen=True):
     name: str
     """llama.cpp's name of the type: 'CPU', 'CPU_REPACK', 'CUDA0', ..."""
     is_host: bool
-    """Whether the processor can reach it: it lies in the machine's own memory."""
+    """Whether it lies in the machine's own memory."""
     weights: int = 0
     cache: int = 0
     compute: int = 0

@@ -85,6 +85,7 @@ class DryRun:
         self._known: dict[Ask, Breakdown | str] = {}
         self._failed = ""
         self._skeleton: Path | None = None
+        self._shown = 0
         self._child: Child | None = None
         try:
             self._folder = tempfile.TemporaryDirectory(prefix="edgechat-", ignore_cleanup_errors=True)
@@ -107,7 +108,8 @@ class DryRun:
         self._known.clear()
         if self._child is None:
             return
-        path = Path(self._folder.name) / "skeleton.gguf"
+        self._shown += 1  # a name that the process does not know yet
+        path = Path(self._folder.name) / f"skeleton-{self._shown}.gguf"
         try:
             write_skeleton(header, path)
         except (OSError, ModelFileError) as error:
@@ -138,10 +140,11 @@ class DryRun:
         return answer.breakdown or one_line(answer.error) or "it gave no reason"
 
     def _last_words(self) -> str:
-        """Return the first line of the log, which for an abort is the assertion that failed."""
+        """Return the line of the log that says why an abort was."""
         with contextlib.suppress(OSError), self._log.open("rb") as log:
-            words = one_line(log.read(4096).decode("utf-8", "replace").partition("\n")[0])
-            return f" ({words})" if words else ""
+            for line in log.read(2**16).decode("utf-8", "replace").splitlines():
+                if "GGML_ASSERT" in line or "terminate called" in line or "error" in line.lower():
+                    return f" ({one_line(line)})"
         return ""
 
     def close(self) -> None:
