@@ -17,6 +17,7 @@ ROLES = {
     "devices": "edgechat.native.devices",
     "gpu": "edgechat.device.sources",
     "speed": "edgechat.device.bandwidth_child",
+    "dryrun": "edgechat.planner.dryrun_child",
 }
 
 

@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import queue
-import subprocess
 import sys
-import threading
-import time
 from collections.abc import Sequence
-from typing import Any, BinaryIO, cast
+from typing import Any
 
 import msgspec
-import psutil
 
-from edgechat import frames, spawn
+from edgechat.child import Child, ChildLost, ChildNeverReady
 from edgechat.engine import thinking
 from edgechat.engine.template_child import Render, Rendered
 from edgechat.engine.types import Message
@@ -25,8 +20,6 @@ TIME_LIMIT = 3.0
 """Seconds for one rendering; an honest one takes milliseconds."""
 TEXT_LIMIT = 16 * 2**20
 """Characters of a prompt."""
-_WATCH_EVERY = 0.02
-_START_LIMIT = 20.0
 
 # For files that bring no template: the format that most models have seen.
 CHATML = (
@@ -36,76 +29,29 @@ CHATML = (
 
 
 class TemplateProcess:
-    """The rendering process, and a thread that reads its answers so that waiting can end.
-
-    It takes a moment to start: make it before the model is loaded.
-    """
+    """The rendering process. It takes a moment to start: make it before the model is loaded."""
 
     def __init__(self) -> None:
-        self._process = subprocess.Popen(spawn.command("template"), **spawn.options(sys.stderr))
-        self._answers: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
-        self._ready = False
-        threading.Thread(target=self._read, daemon=True, name="template").start()
-
-    def _read(self) -> None:
-        incoming = cast(BinaryIO, self._process.stdout)
-        try:
-            while (payload := frames.read(incoming)) is not None:
-                self._answers.put(payload)
-        except (OSError, ValueError, frames.BrokenFrame):
-            pass
-        self._answers.put(None)
+        self._child = Child("template", log=sys.stderr.fileno())
 
     def ask(self, request: Render) -> Rendered:
         """Return the answer; TemplateError if the process grew, hung or died over it."""
-        assert self._process.stdin is not None
-        if not self._ready:
-            self._wait_until_ready()
+        question = msgspec.msgpack.encode(request)
         try:
-            self._process.stdin.write(frames.pack(msgspec.msgpack.encode(request)))
-            self._process.stdin.flush()
-        except (OSError, frames.BrokenFrame) as error:
-            raise _overrun("could not be handed the messages") from error
-        return msgspec.msgpack.decode(self._answer(time.monotonic() + TIME_LIMIT), type=Rendered)
-
-    def _wait_until_ready(self) -> None:
-        try:
-            self._answer(time.monotonic() + _START_LIMIT)
-        except TemplateError as error:  # no template has been sent yet: the fault is ours
+            answer = self._child.ask(question, seconds=TIME_LIMIT, memory=MEMORY_LIMIT)
+        except ChildNeverReady as lost:
             raise EngineError(
-                f"The process for chat templates did not start (exit code {self._process.poll()}).",
+                f"The process for chat templates did not start: it {lost}.",
                 hint="Look into the engine's log, and report what it says.",
-            ) from error
-        self._ready = True
-
-    def _answer(self, deadline: float) -> bytes:
-        while True:
-            try:
-                payload = self._answers.get(timeout=_WATCH_EVERY)
-            except queue.Empty:
-                self._watch(deadline)
-                continue
-            if payload is None:
-                raise _overrun("took more memory than a template may, and was stopped")
-            return payload
-
-    def _watch(self, deadline: float) -> None:
-        if time.monotonic() > deadline:
-            raise _overrun(f"was still running after {TIME_LIMIT:.0f} seconds")
-        try:
-            used = psutil.Process(self._process.pid).memory_info().rss
-        except psutil.Error:
-            return  # it has just died: the reader is about to say so
-        if used > MEMORY_LIMIT:
-            raise _overrun(f"took {used // 2**20} MiB of memory")
+            ) from lost
+        except ChildLost as lost:
+            died = "took more memory than a template may, and was stopped"
+            raise _overrun(died if str(lost) == "died" else str(lost)) from lost
+        return msgspec.msgpack.decode(answer, type=Rendered)
 
     def close(self) -> None:
         """Kill the process."""
-        self._process.kill()
-        self._process.wait()
-        for pipe in (self._process.stdin, self._process.stdout):
-            if pipe is not None:
-                pipe.close()
+        self._child.close()
 
 
 class ChatTemplate:
@@ -160,7 +106,7 @@ class ChatTemplate:
             self._process = TemplateProcess()
         try:
             return self._process.ask(request)
-        except (TemplateError, EngineError):
+        except (EngineError, TemplateError):
             self.close()
             raise
 

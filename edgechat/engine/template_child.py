@@ -10,13 +10,12 @@ from __future__ import annotations
 import contextlib
 import functools
 import json
-import signal
 from datetime import datetime
 from typing import Any
 
 import msgspec
 
-from edgechat import frames, spawn
+from edgechat import child, spawn
 
 
 class Render(msgspec.Struct, frozen=True):
@@ -76,22 +75,15 @@ def _limit_memory(n_bytes: int) -> None:
         resource.setrlimit(resource.RLIMIT_AS, (n_bytes, n_bytes))
 
 
-def _end_after(seconds: int) -> None:
-    """End this process in `seconds`, whatever it is doing: whoever watches it may be dead. 0: never mind."""
-    if hasattr(signal, "alarm"):
-        signal.alarm(seconds)
-
-
 def main() -> None:
     """Answer Render with Rendered until the parent goes away."""
-    incoming, outgoing = spawn.adopt_pipe()
+    pipes = spawn.adopt_pipe()
     from edgechat.engine.template import MEMORY_LIMIT, TIME_LIMIT
 
     _limit_memory(MEMORY_LIMIT)
     _environment(None)
-    outgoing.write(frames.pack(b""))  # ready: from here on the clock is the template's
-    while (payload := frames.read(incoming)) is not None:
-        _end_after(int(TIME_LIMIT) + 2)
-        answer = render(msgspec.msgpack.decode(payload, type=Render))
-        _end_after(0)
-        outgoing.write(frames.pack(msgspec.msgpack.encode(answer)))
+    child.serve(pipes, _answer, seconds=int(TIME_LIMIT) + 2)
+
+
+def _answer(question: bytes) -> bytes:
+    return msgspec.msgpack.encode(render(msgspec.msgpack.decode(question, type=Render)))

@@ -17,6 +17,7 @@ from typing import Literal
 import msgspec
 
 from edgechat.errors import EdgechatError, by_name
+from edgechat.native.buffers import Buffer
 from edgechat.planner.plan import LoadPlan
 
 Role = Literal["system", "user", "assistant"]
@@ -97,6 +98,8 @@ class ModelInfo(msgspec.Struct, frozen=True, kw_only=True):
     load_ms: float
     memory_bytes: int = 0
     """Resident memory of the worker after the load."""
+    buffers: tuple[Buffer, ...] = ()
+    """What llama.cpp has allocated, to be held against the plan's; empty where that is not known."""
 
 
 class ErrorInfo(msgspec.Struct, frozen=True):

@@ -98,6 +98,7 @@ def load(plan: LoadPlan, pipe: Pipe) -> tuple[Engine, ModelInfo]:
         can_switch_thinking=template.can_switch_thinking,
         template="own" if template.is_own else "chatml",
         load_ms=1000 * (time.perf_counter() - began),
+        buffers=backend.buffers,
         memory_bytes=psutil.Process().memory_info().rss,
     )
     return engine, model

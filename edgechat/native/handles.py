@@ -43,12 +43,23 @@ class Model:
     """Weights and vocabulary."""
 
     def __init__(
-        self, path: Path, *, gpu_layers: int = -1, on_progress: Callable[[float], None] | None = None
+        self,
+        path: Path,
+        *,
+        gpu_layers: int = -1,
+        dry: bool = False,
+        on_progress: Callable[[float], None] | None = None,
     ) -> None:
-        """Load `path`; LoadFailed carries llama.cpp's own last words."""
+        """Load `path`; LoadFailed carries llama.cpp's own last words.
+
+        dry: read the header only; contexts of the model know what they would take, and cannot decode.
+        """
         lib.llama_backend_init()
         params = lib.llama_model_default_params()
         params.n_gpu_layers = gpu_layers
+        if dry:
+            # llama.cpp aborts the process where a dry load would map the file.
+            params.no_alloc, params.load_mode = True, lib.LLAMA_LOAD_MODE_NONE
         report = on_progress or (lambda _progress: None)
 
         @lib.llama_progress_callback  # type: ignore[untyped-decorator]
@@ -83,6 +94,11 @@ class Model:
     def n_params(self) -> int:
         """Number of weights."""
         return int(lib.llama_model_n_params(self.pointer))
+
+    @property
+    def n_vocab(self) -> int:
+        """Number of tokens."""
+        return int(lib.llama_vocab_n_tokens(self.vocab))
 
     @property
     def train_context(self) -> int:
@@ -155,8 +171,16 @@ class Context:
                 f"llama.cpp cannot make a context of {params.n_ctx} tokens: {_last_words()}",
                 hint="Try a shorter context: --ctx 4096.",
             )
-        self._n_vocab = int(lib.llama_vocab_n_tokens(model.vocab))
+        self._n_vocab = model.n_vocab
+        self.n_seq_max, self.n_outputs_max = params.n_seq_max, params.n_outputs_max
         self._memory = lib.llama_get_memory(self._pointer)
+
+    @property
+    def pointer(self) -> int:
+        """The context as llama.cpp knows it; an error after close()."""
+        if not self._pointer:
+            raise ValueError("the context is closed")
+        return int(self._pointer)
 
     @property
     def n_ctx(self) -> int:

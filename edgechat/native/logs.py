@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
+from collections.abc import Iterator
 from typing import Any
 
 import llama_cpp.llama_cpp as lib
@@ -34,3 +36,20 @@ def _receive_all(level: int, text: bytes, user: Any) -> None:
 def install(*, verbose: bool = False) -> None:
     """Take over llama.cpp's log for the life of this process; `verbose` writes all of it."""
     lib.llama_log_set(_receive_all if verbose else _receive, None)
+
+
+@contextlib.contextmanager
+def recording() -> Iterator[list[str]]:
+    """Give a list to which all lines are added that llama.cpp logs meanwhile."""
+    lines: list[str] = []
+
+    @lib.llama_log_callback  # type: ignore[untyped-decorator]
+    def record(level: int, text: bytes, user: Any) -> None:
+        lines.append(text.decode("utf-8", "replace"))
+        _receive(level, text, user)
+
+    lib.llama_log_set(record, None)
+    try:
+        yield lines
+    finally:
+        install()

@@ -1,13 +1,13 @@
 """The choice: from a model's header, this machine and what a person wishes to a LoadPlan with its reasons.
 
-What a load takes is estimated: the weights by the file's own table, cache and compute buffer by formula. The
-weights count in full although they are mapped from the file: pages that are read all the time must stay in
-memory, and those of the file that the kernel has cached already are part of the free memory.
+What a load takes llama.cpp's own allocator says (`dryrun.py`); where it does not, formulas estimate it. The
+weights count in full, and once, although they are mapped from the file: pages that are read all the time must
+stay in memory, and those of the file that the kernel has cached already are part of the free memory.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import msgspec
@@ -15,10 +15,12 @@ import msgspec
 from edgechat.device.cpu import choose_threads
 from edgechat.device.memory import Memory
 from edgechat.device.profile import DeviceProfile
-from edgechat.errors import DoesNotFit, SettingsError
+from edgechat.errors import DoesNotFit, DryRunFailed, SettingsError
 from edgechat.models.header import GgufHeader
 from edgechat.models.library import ResolvedModel
+from edgechat.native.buffers import Breakdown, Buffer
 from edgechat.planner.compute import compute_bytes, output_bytes
+from edgechat.planner.dryrun import MEMORY_LIMIT, Ask
 from edgechat.planner.memory import CELLS, cache_bytes, recurrent_bytes
 from edgechat.planner.plan import CacheType, LoadPlan
 from edgechat.text import mebibytes
@@ -45,6 +47,10 @@ class Wishes(msgspec.Struct, frozen=True, kw_only=True):
 NO_WISHES = Wishes()
 
 
+Measure = Callable[[Ask], Breakdown]
+"""What a load takes by llama.cpp's own account, or DryRunFailed: `DryRun.ask`."""
+
+
 @dataclass(frozen=True, slots=True)
 class _Load:
     """One way of loading the model, and what it takes in bytes."""
@@ -54,6 +60,9 @@ class _Load:
     weights: int
     cache: int
     compute: int
+    source: str
+    """How we know, in words."""
+    buffers: tuple[Buffer, ...] = ()
 
     @property
     def needs(self) -> int:
@@ -68,6 +77,7 @@ class _Model:
     header: GgufHeader
     memory: Memory
     n_seq_max: int
+    measure: Measure | None = None
 
     @property
     def free(self) -> int:
@@ -83,11 +93,24 @@ class _Model:
     def load(self, context: int, cache_type: CacheType) -> _Load:
         """Return what it takes to load the model so; llama.cpp rounds the context up."""
         cells = -(-context // CELLS) * CELLS
+        if self.measure is None:
+            return self._estimate(cells, cache_type, "estimated")
+        if recurrent_bytes(self.header, self.n_seq_max) > MEMORY_LIMIT // 2:
+            return self._estimate(cells, cache_type, "estimated: its states are too large for a dry run")
+        n = self.n_seq_max
+        try:
+            found = self.measure(Ask(n_ctx=cells, cache_type=cache_type, n_seq_max=n, n_outputs_max=n))
+        except DryRunFailed as failed:
+            return self._estimate(cells, cache_type, f"estimated: {failed.message.removesuffix('.')}")
+        exact = "exact, by llama.cpp's own allocator"
+        return _Load(cells, cache_type, found.weights, found.cache, found.compute, exact, found.buffers)
+
+    def _estimate(self, cells: int, cache_type: CacheType, source: str) -> _Load:
         cache = cache_bytes(self.header, cells, cache_type, n_seq_max=self.n_seq_max)
         cache += recurrent_bytes(self.header, self.n_seq_max)
         compute = compute_bytes(self.header, cells, n_seq_max=self.n_seq_max)
         compute += output_bytes(self.header, self.n_seq_max)
-        return _Load(cells, cache_type, self.header.weights_bytes, cache, compute)
+        return _Load(cells, cache_type, self.header.weights_bytes, cache, compute, source)
 
     def comfortable(self, load: _Load) -> bool:
         """Say whether the load leaves something to other programs."""
@@ -105,11 +128,20 @@ class _Model:
         return few * CELLS
 
 
-def plan(found: ResolvedModel, header: GgufHeader, profile: DeviceProfile, wishes: Wishes) -> LoadPlan:
-    """Return how to load this model here. Raises DoesNotFit, and SettingsError for wishes without sense."""
+def plan(
+    found: ResolvedModel,
+    header: GgufHeader,
+    profile: DeviceProfile,
+    wishes: Wishes,
+    measure: Measure | None = None,
+) -> LoadPlan:
+    """Return how to load this model here; without `measure` all sizes are estimated.
+
+    Raises DoesNotFit, and SettingsError for wishes without sense.
+    """
     _check(wishes, header)
     n_seq_max = 2 if recurrent_bytes(header, 1) else 4
-    model = _Model(found.name, header, profile.memory, n_seq_max)
+    model = _Model(found.name, header, profile.memory, n_seq_max, measure)
     load, why_context = _asked(model, wishes, wishes.context) if wishes.context else _best(model, wishes)
     threads, why_threads = choose_threads(profile.cpu)
     if wishes.threads is not None:
@@ -126,6 +158,7 @@ def plan(found: ResolvedModel, header: GgufHeader, profile: DeviceProfile, wishe
         weights_bytes=load.weights,
         cache_bytes=load.cache,
         compute_bytes=load.compute,
+        buffers=load.buffers,
         budget_bytes=model.free,
         reasons=(why_context, _why_memory(model, load), _why_sequences(model), why_threads),
     )
@@ -175,14 +208,14 @@ def _asked(model: _Model, wishes: Wishes, context: int) -> tuple[_Load, str]:
 
 def _best(model: _Model, wishes: Wishes) -> tuple[_Load, str]:
     """Return the load with the longest comfortable context, and why it is that one."""
-    loads = list(_candidates(model, _types(model, wishes)))
-    for number, load in enumerate(loads):
+    load = None
+    for number, load in enumerate(_candidates(model, _types(model, wishes))):
         if model.comfortable(load):
             return load, _why_context(model, load, first=number == 0)
-    smallest = loads[-1]
-    if smallest.needs <= model.free:
-        return smallest, f"Context {smallest.context}: it fits only just; closing other programs helps."
-    raise _does_not_fit(model, smallest)
+    assert load is not None  # there is always a candidate; this is the smallest
+    if load.needs <= model.free:
+        return load, f"Context {load.context}: it fits only just; closing other programs helps."
+    raise _does_not_fit(model, load)
 
 
 def _candidates(model: _Model, types: tuple[CacheType, ...]) -> Iterator[_Load]:
@@ -207,8 +240,9 @@ def _why_context(model: _Model, load: _Load, first: bool) -> str:
 
 def _why_memory(model: _Model, load: _Load) -> str:
     parts = (("weights", load.weights), ("cache", load.cache), ("compute", load.compute))
-    listed = ", ".join(f"{name} {mebibytes(size)}" for name, size in (*parts, ("the program", WORKER_BYTES)))
-    return f"Needs about {mebibytes(load.needs)} ({listed}); {model.free_in_words}."
+    listed = ", ".join(f"{name} {mebibytes(size)}" for name, size in parts)
+    program = f"the program about {mebibytes(WORKER_BYTES)}"
+    return f"Needs {mebibytes(load.needs)}: {listed} ({load.source}), {program}; {model.free_in_words}."
 
 
 def _why_sequences(model: _Model) -> str:

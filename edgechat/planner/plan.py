@@ -6,6 +6,7 @@ from typing import Literal
 
 import msgspec
 
+from edgechat.native.buffers import Buffer
 from edgechat.settings import SamplingDefaults
 
 BackendName = Literal["llama.cpp", "scripted"]
@@ -37,6 +38,8 @@ class LoadPlan(msgspec.Struct, frozen=True, kw_only=True):
     weights_bytes: int = 0
     cache_bytes: int = 0
     compute_bytes: int = 0
+    buffers: tuple[Buffer, ...] = ()
+    """The same by type of buffer, as llama.cpp's own allocator says; empty where the sizes are estimated."""
     budget_bytes: int = 0
     """Memory that was free when the plan was made; what the plan needs stays under it."""
     sampling: SamplingDefaults = SamplingDefaults()

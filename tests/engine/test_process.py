@@ -17,7 +17,9 @@ from edgechat.engine.process import EngineProcess, EngineState
 from edgechat.engine.types import ChatRequest, Delta, Finished, Message
 from edgechat.errors import EngineCrashed, EngineError, LoadFailed, PromptTooLong, RequestRefused
 from edgechat.planner.plan import LoadPlan
+from edgechat.planner.prepare import prepare
 from tests.engine.conftest import MakePlan
+from tests.kit import tiny
 
 LONG = "a reply that takes its time " * 20
 RULES = [
@@ -310,3 +312,16 @@ def test_a_plan_survives_the_pipe(scripted: MakePlan) -> None:
 
     plan = scripted()
     assert msgspec.msgpack.decode(msgspec.msgpack.encode(plan), type=LoadPlan) == plan
+
+
+@pytest.mark.parametrize("kind", ["dense", "windowed", "hybrid", "moe"])
+async def test_the_load_takes_what_was_planned(kind: str) -> None:
+    """Buffer by buffer, through the planner and a real worker: identical on a CPU."""
+    plan = prepare(str(tiny(kind)))
+    engine = EngineProcess(plan)
+    try:
+        model = await engine.start()
+    finally:
+        await engine.close()
+    assert plan.buffers
+    assert {buffer.name: buffer for buffer in model.buffers} == {b.name: b for b in plan.buffers}

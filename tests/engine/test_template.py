@@ -97,10 +97,11 @@ def test_work_is_bounded_in_time_and_memory(source: str) -> None:
 def test_a_template_whose_watcher_is_dead_ends_by_itself() -> None:
     process = TemplateProcess()
     source = "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}"
-    payload = msgspec.msgpack.encode(Render(source, {}))
-    process._process.stdin.write(frames.pack(payload))
-    process._process.stdin.flush()
-    process._process.wait(TIME_LIMIT + 15)
+    pipe = process._child._process
+    pipe.stdin.write(frames.pack(msgspec.msgpack.encode(Render(source, {}))))
+    pipe.stdin.flush()
+    pipe.wait(TIME_LIMIT + 20)
+    process.close()
 
 
 @pytest.fixture

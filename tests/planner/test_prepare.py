@@ -8,8 +8,14 @@ import pytest
 
 from edgechat import settings
 from edgechat.errors import DoesNotFit, ModelFileError, ModelNotFound
+from edgechat.models.gguf import read_model
+from edgechat.models.header import GgufHeader
+from edgechat.models.skeleton import write_skeleton
+from edgechat.planner import dryrun
 from edgechat.planner.choose import Wishes
+from edgechat.planner.dryrun import Ask, DryRun, dry_run
 from edgechat.planner.prepare import prepare
+from tests.kit import corrupt
 from tests.kit.build import tiny
 
 TRAINED = 4096
@@ -33,6 +39,51 @@ def test_a_real_file_on_this_machine(model: str) -> None:
     assert 0 < made.total_bytes < made.budget_bytes
     assert made.threads >= 1
     assert len(made.reasons) == 4
+
+
+@pytest.mark.parametrize("kind", ["dense", "windowed", "hybrid", "moe"])
+def test_sizes_are_llama_cpps_own(kind: str) -> None:
+    path = tiny(kind)
+    made = prepare(str(path))
+    assert "exact, by llama.cpp's own allocator" in made.reasons[1]
+    found = dry_run(read_model(path), [Ask.of(made)])[0]
+    assert (made.cache_bytes, made.compute_bytes) == (found.cache, found.compute)
+    assert made.buffers == found.buffers
+
+
+def test_a_hostile_file_is_never_shown(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shown: list[GgufHeader] = []
+    monkeypatch.setattr(DryRun, "show", lambda self, header: shown.append(header))
+    for path in (corrupt.f64_tensor(home / "a.gguf"), corrupt.truncated(tiny(), home / "b.gguf", keep=-99)):
+        with pytest.raises(ModelFileError):
+            prepare(str(path))
+    assert shown == []
+
+
+def test_native_code_sees_our_own_writing_only(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No text of the file but its name, its licence and what its shape is made of."""
+    written: list[bytes] = []
+
+    def write(header: GgufHeader, path: Path) -> None:
+        write_skeleton(header, path)
+        written.append(path.read_bytes())
+
+    monkeypatch.setattr(dryrun, "write_skeleton", write)
+    made = prepare(
+        str(tiny(overrides={"general.description": "SECRET", "tokenizer.chat_template": "SECRET"}))
+    )
+    assert made.buffers
+    assert len(written) == 1
+    assert b"SECRET" not in written[0]
+    assert b"tokenizer.ggml.tokens" not in written[0]
+
+
+def test_without_a_dry_run_the_plan_is_estimated(model: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dryrun, "MEMORY_LIMIT", 2**20)
+    made = prepare(model)
+    assert "estimated: llama.cpp's dry run gave no answer: its process took" in made.reasons[1]
+    assert made.buffers == ()
+    assert made.context == TRAINED
 
 
 def test_wishes_win_over_settings(model: str) -> None:

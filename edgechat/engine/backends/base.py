@@ -9,6 +9,8 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
+from edgechat.native.buffers import Buffer
+
 Logits = npt.NDArray[np.float32]
 
 
@@ -87,6 +89,8 @@ class Backend(Protocol):
     architecture: str
     n_params: int
     train_context: int
+    buffers: tuple[Buffer, ...]
+    """What it has allocated, where it can tell and the plan said it too."""
 
     def decode(self, parts: Seq[Part]) -> Logits:
         """Compute a batch; return one row of logits for each wanted token, in the order of the parts.

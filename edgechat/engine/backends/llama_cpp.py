@@ -13,7 +13,8 @@ from pathlib import Path
 
 from edgechat.engine.backends.base import CacheFull, Capabilities, Logits, Part, Vocabulary
 from edgechat.errors import LoadFailed
-from edgechat.native import logs
+from edgechat.native import breakdown, logs
+from edgechat.native.buffers import Buffer, counted_once
 from edgechat.native.handles import Context, ContextParams, Model
 from edgechat.native.vocabulary import NativeVocabulary
 from edgechat.planner.plan import LoadPlan
@@ -44,11 +45,19 @@ class LlamaCppBackend:
         self.chat_template = self._model.chat_template
         self.architecture = self._model.architecture
         self.n_params = self._model.n_params
+        self.buffers = self._allocated(plan)
         self.train_context = self._model.train_context
         self._window = self._model.window
         # A batch of several micro-batches loses keys inside the window, in silence (seen with two sequences).
         self.n_batch = min(plan.n_batch, plan.n_ubatch) if self._window else plan.n_batch
         self._recurrent = self._model.has_recurrent_state
+
+    def _allocated(self, plan: LoadPlan) -> tuple[Buffer, ...]:
+        # The plan's were read from the same library's map, in a process that survived it.
+        if not plan.buffers or not breakdown.has_map():
+            return ()
+        found = breakdown.from_map(self._model, self._context)
+        return counted_once(found.buffers, plan.weights_bytes)
 
     def decode(self, parts: Sequence[Part]) -> Logits:
         """Compute a batch; see `Backend.decode`."""

@@ -24,6 +24,7 @@ import numpy as np
 
 from edgechat.engine.backends.base import CacheFull, Capabilities, Logits, Part, Vocabulary
 from edgechat.errors import LoadFailed
+from edgechat.native.buffers import Buffer
 from edgechat.planner.plan import LoadPlan
 
 _START, _END, _BOS = 256, 257, 258
@@ -104,6 +105,7 @@ class ScriptedBackend:
         self.chat_template = self._script.template
         self.architecture = "scripted"
         self.n_params = 0
+        self.buffers: tuple[Buffer, ...] = ()
         self.train_context = plan.context
         self._cache: dict[int, list[int]] = {}
 

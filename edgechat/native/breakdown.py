@@ -1,0 +1,158 @@
+"""What a context takes, buffer type by buffer type, by llama.cpp's own account.
+
+llama.cpp keeps it in a std::map, which a function of its C++ interface returns. Where that function is
+exported and the map's layout is known (libstdc++, so Linux) the map is walked: exact to the byte. Elsewhere
+the same figures come from what llama.cpp logs, rounded to 0.01 MiB as it prints them, and the weights from
+the file's table of tensors. See llama-ext.h for the function, stl_tree.h for the layout.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import re
+import sys
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import llama_cpp.llama_cpp as lib
+
+from edgechat.native.buffers import Breakdown, Buffer
+from edgechat.native.handles import Context, Model
+
+_SYMBOL = "_Z26llama_get_memory_breakdownPK13llama_context"
+_MOST_TYPES = 256
+_ALIGNMENT = 32
+_MIB = 2**20
+_CPU, _ACCELERATED_CPU = 0, 3  # of ggml_backend_dev_type
+
+
+class _Map(ctypes.Structure):
+    """std::map of libstdc++: a comparison without state, then the header of a red-black tree."""
+
+    _fields_ = (
+        ("compare", ctypes.c_uint64),
+        ("color", ctypes.c_uint64),
+        ("root", ctypes.c_void_p),
+        ("leftmost", ctypes.c_void_p),
+        ("rightmost", ctypes.c_void_p),
+        ("count", ctypes.c_uint64),
+    )
+
+
+class _Node(ctypes.Structure):
+    """A node of that tree: links, then buffer type -> (model, context, compute) in bytes."""
+
+    _fields_ = (
+        ("color", ctypes.c_uint64),
+        ("parent", ctypes.c_void_p),
+        ("left", ctypes.c_void_p),
+        ("right", ctypes.c_void_p),
+        ("type", ctypes.c_void_p),
+        ("model", ctypes.c_size_t),
+        ("context", ctypes.c_size_t),
+        ("compute", ctypes.c_size_t),
+    )
+
+
+def has_map() -> bool:
+    """Say whether `from_map` works with this build of llama.cpp."""
+    return sys.platform == "linux" and hasattr(lib._lib, _SYMBOL)
+
+
+def from_map(model: Model, context: Context) -> Breakdown:
+    """Return the breakdown as llama.cpp keeps it; only where `has_map`. The map's few nodes are leaked."""
+    read = getattr(lib._lib, _SYMBOL)
+    read.argtypes, read.restype = [ctypes.c_void_p], _Map
+    tree = read(context.pointer)
+    if tree.count > _MOST_TYPES:
+        raise ValueError("llama.cpp's breakdown is not laid out as expected")
+    found: list[Buffer] = []
+    ahead = [tree.root]
+    while ahead and len(found) <= tree.count:
+        address = ahead.pop()
+        if address:
+            node = _Node.from_address(address)
+            found.append(_buffer(node))
+            ahead += [node.left, node.right]
+    if len(found) != tree.count:
+        raise ValueError("llama.cpp's breakdown is not laid out as expected")
+    found.sort(key=lambda buffer: buffer.name)
+    return Breakdown(tuple(found), _output(model, context), context.n_ctx)
+
+
+def _buffer(node: _Node) -> Buffer:
+    name: bytes = _call("ggml_backend_buft_name", ctypes.c_char_p, node.type)
+    return Buffer(name.decode(), _in_host_memory(node.type), node.model, node.context, node.compute)
+
+
+def _in_host_memory(buffer_type: int) -> bool:
+    # ggml calls a buffer the host's where its bytes can be read as they are, which repacked weights cannot.
+    if _call("ggml_backend_buft_is_host", ctypes.c_bool, buffer_type):
+        return True
+    device = _call("ggml_backend_buft_get_device", ctypes.c_void_p, buffer_type)
+    return bool(device) and _call("ggml_backend_dev_type", ctypes.c_int, device) in (_CPU, _ACCELERATED_CPU)
+
+
+def _call(name: str, result: Any, pointer: int) -> Any:
+    function = getattr(lib._lib, name)
+    function.argtypes, function.restype = [ctypes.c_void_p], result
+    return function(pointer)
+
+
+def _output(model: Model, context: Context) -> int:
+    """Return the bytes of the rows of logits: one for each sequence, and as many as a batch may ask for."""
+    return 4 * model.n_vocab * max(context.n_seq_max, context.n_outputs_max)
+
+
+_LAYER = re.compile(r"load_tensors: layer +(\d+) assigned to device (\S+?),")
+_HOLDS = re.compile(r"layer +\d+: dev = (\S+)")
+_CACHE = re.compile(r": size = +([\d.]+) MiB")
+_COMPUTE = re.compile(r": +(\S+) compute buffer size = +([\d.]+) MiB")
+
+
+def from_log(model: Model, context: Context, lines: Iterable[str], tensors: Mapping[str, int]) -> Breakdown:
+    """Return the breakdown as told by the lines that llama.cpp logged while it made model and context.
+
+    tensors: the bytes of each tensor of the file by its name. Buffer types go by the names of their devices.
+    """
+    layers: dict[int, str] = {}
+    cache: dict[str, float] = defaultdict(float)
+    compute: dict[str, float] = defaultdict(float)
+    holders: Counter[str] = Counter()
+    for line in lines:
+        if match := _LAYER.search(line):
+            layers[int(match[1])] = match[2]
+        elif match := _HOLDS.search(line):
+            holders[match[1]] += 1
+        elif match := _CACHE.search(line):
+            # Printed once for all devices; the layers of one cache are alike.
+            for device, n in holders.items():
+                cache[device] += float(match[1]) * n / holders.total()
+            holders.clear()
+        elif match := _COMPUTE.search(line):
+            compute[match[1]] = float(match[2])  # the last word: it may be reserved more than once
+    weights = _weights(layers, tensors)
+    names = sorted({*weights, *cache, *compute})
+    found = (
+        Buffer(name, _is_host(name), weights[name], round(cache[name] * _MIB), round(compute[name] * _MIB))
+        for name in names
+    )
+    return Breakdown(tuple(found), _output(model, context), context.n_ctx)
+
+
+def _weights(layers: Mapping[int, str], tensors: Mapping[str, int]) -> Counter[str]:
+    """Return the bytes of the weights on each device: a block's on its own, the output's on the last."""
+    found: Counter[str] = Counter()
+    last = layers.get(max(layers, default=0), "CPU")
+    for name, n_bytes in tensors.items():
+        match = re.match(r"blk\.(\d+)\.", name)
+        device = layers.get(int(match[1]), "CPU") if match else last if name.startswith("output") else "CPU"
+        found[device] += -(-n_bytes // _ALIGNMENT) * _ALIGNMENT
+    if "output.weight" not in tensors and last != "CPU":
+        found[last] += tensors.get("token_embd.weight", 0)  # tied: the device gets a copy
+    return found
+
+
+def _is_host(name: str) -> bool:
+    return name.startswith("CPU") or name.endswith("_Host")

@@ -1,0 +1,163 @@
+"""The dry run: llama.cpp's own allocator is asked in advance what a load would take.
+
+It is shown the model's skeleton (`models/skeleton.py`) in a process of its own, since native code that meets
+an odd shape may abort, and answers in milliseconds once it has started. Nothing is allocated but recurrent
+states, which llama.cpp makes even so.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+
+import msgspec
+
+from edgechat.child import Child, ChildLost
+from edgechat.errors import DryRunFailed, ModelFileError
+from edgechat.models.header import GgufHeader
+from edgechat.models.skeleton import write_skeleton
+from edgechat.native.buffers import Breakdown
+from edgechat.planner.plan import CacheType, LoadPlan
+from edgechat.text import one_line
+
+MEMORY_LIMIT = 1 << 30
+"""Bytes that the process may take; without recurrent states it takes 100 MB."""
+TIME_LIMIT = 10.0
+"""Seconds for one answer; an honest one takes milliseconds, more where a GPU has to wake up."""
+
+
+class Ask(msgspec.Struct, frozen=True, kw_only=True):
+    """A load to be asked about; the fields of a LoadPlan that decide what is allocated."""
+
+    n_ctx: int
+    cache_type: CacheType = "f16"
+    n_batch: int = 512
+    n_ubatch: int = 512
+    n_seq_max: int = 4
+    n_outputs_max: int = 4
+    """0 means n_batch; else not less than n_seq_max, or llama.cpp aborts."""
+    n_rs_seq: int = 0
+    gpu_layers: int = -1
+    flash_attention: bool = True
+
+    @classmethod
+    def of(cls, plan: LoadPlan) -> Ask:
+        """Return the question that a plan answers."""
+        return cls(
+            n_ctx=plan.context,
+            cache_type=plan.cache_type,
+            n_batch=plan.n_batch,
+            n_ubatch=plan.n_ubatch,
+            n_seq_max=plan.n_seq_max,
+            n_outputs_max=plan.n_outputs_max,
+            n_rs_seq=plan.n_rs_seq,
+            gpu_layers=plan.gpu_layers,
+            flash_attention=plan.flash_attention,
+        )
+
+
+class Question(msgspec.Struct, frozen=True):
+    """An Ask about the skeleton at `path`."""
+
+    path: str
+    ask: Ask
+
+
+class Answer(msgspec.Struct, frozen=True):
+    """What it would take, or why llama.cpp does not say."""
+
+    breakdown: Breakdown | None = None
+    error: str = ""
+
+
+class DryRun:
+    """A process that answers for one model. Make it early: it takes a moment to start.
+
+    with DryRun() as run:
+        run.show(read_model(path))
+        run.ask(Ask(n_ctx=8192)).cache
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[Ask, Breakdown | str] = {}
+        self._failed = ""
+        self._skeleton: Path | None = None
+        self._shown = 0
+        self._child: Child | None = None
+        try:
+            self._folder = tempfile.TemporaryDirectory(prefix="edgechat-", ignore_cleanup_errors=True)
+            self._log = Path(self._folder.name) / "log"
+            with self._log.open("wb") as log:
+                self._child = Child("dryrun", log=log)
+        except OSError as error:
+            self._failed = f"it cannot be started: {error}"
+
+    def __enter__(self) -> DryRun:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def show(self, header: GgufHeader) -> None:
+        """Let the questions be about this model."""
+        self._known.clear()
+        if self._child is None:
+            return
+        self._shown += 1  # a name that the process does not know yet
+        path = Path(self._folder.name) / f"skeleton-{self._shown}.gguf"
+        try:
+            write_skeleton(header, path)
+        except (OSError, ModelFileError) as error:
+            self._failed = one_line(str(error))
+        self._skeleton = path
+
+    def ask(self, ask: Ask) -> Breakdown:
+        """Return what this load would take. Raises DryRunFailed, at once if it could not answer before."""
+        if ask not in self._known:
+            self._known[ask] = self._ask(ask)
+        found = self._known[ask]
+        if isinstance(found, str):
+            raise DryRunFailed(f"llama.cpp's dry run gave no answer: {found}.")
+        return found
+
+    def _ask(self, ask: Ask) -> Breakdown | str:
+        if self._failed or self._child is None:
+            return self._failed
+        if self._skeleton is None:
+            raise ValueError("no model was shown")
+        question = msgspec.msgpack.encode(Question(str(self._skeleton), ask))
+        try:
+            payload = self._child.ask(question, seconds=TIME_LIMIT, memory=MEMORY_LIMIT)
+            answer = msgspec.msgpack.decode(payload, type=Answer)
+        except (ChildLost, msgspec.DecodeError) as error:
+            self._failed = f"its process {error}{self._last_words()}"
+            return self._failed
+        return answer.breakdown or one_line(answer.error) or "it gave no reason"
+
+    def _last_words(self) -> str:
+        """Return the line of the log that says why an abort was."""
+        with contextlib.suppress(OSError), self._log.open("rb") as log:
+            for line in log.read(2**16).decode("utf-8", "replace").splitlines():
+                if "GGML_ASSERT" in line or "terminate called" in line or "error" in line.lower():
+                    return f" ({one_line(line)})"
+        return ""
+
+    def close(self) -> None:
+        """End the process."""
+        if self._child is not None:
+            self._child.close()
+            self._child = None
+            self._folder.cleanup()
+        self._failed = self._failed or "it has ended"
+
+
+def dry_run(header: GgufHeader, asks: Sequence[Ask]) -> list[Breakdown]:
+    """Return what loads of this model would take. Raises DryRunFailed."""
+    with DryRun() as run:
+        run.show(header)
+        return [run.ask(ask) for ask in asks]

@@ -1,0 +1,216 @@
+"""The dry run: llama.cpp's figures for published models, and every way in which its process may end."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from edgechat.errors import DryRunFailed
+from edgechat.models.gguf import read_model
+from edgechat.models.header import GgufArray
+from edgechat.planner import dryrun
+from edgechat.planner.dryrun import Ask, DryRun, dry_run
+from edgechat.planner.plan import LoadPlan
+from tests.kit import tiny
+from tests.kit.published import published
+
+MIB = 2**20
+
+
+def one(n_ctx: int, **more: Any) -> Ask:
+    """Return a question about a single sequence with one row of logits."""
+    return Ask(n_ctx=n_ctx, **{"n_batch": 2048, "n_seq_max": 1, "n_outputs_max": 1, **more})
+
+
+# (question, MiB of cache, MiB to compute with), as measured from this llama.cpp with whole headers.
+KNOWN: dict[str, list[tuple[Ask, float, float]]] = {
+    "llama-3.1-8b": [
+        (one(8192, n_outputs_max=0), 1024, 266.5),
+        (one(8192), 1024, 124.0),
+        (one(8192, flash_attention=False), 1024, 572.0),
+        (one(32768), 4096, 148.0),
+        (one(32768, flash_attention=False), 4096, 2156),
+        (one(131072), 16384, 244),
+        (one(131072, flash_attention=False), 16384, 8492),
+        (one(32768, cache_type="q8_0"), 2176, 140.1),
+        (one(32768, cache_type="q8_0", n_ubatch=128), 2176, 35.1),
+        (one(1000, cache_type="q4_0"), 36, 109.1),
+        (one(1000), 128, 117),
+    ],
+    "gemma-3-12b": [
+        (one(32768), 2528, 154.0),
+        (one(32768, n_outputs_max=0), 2528, 527.0),
+        (one(32768, n_seq_max=2, n_outputs_max=2), 2848, 155),
+    ],
+    "qwen3-30b-a3b": [(one(32768), 3072, 120), (one(32768, flash_attention=False), 3072, 2142)],
+    "deepseek-v2-lite": [(one(32768), 972, 121), (one(32768, flash_attention=False), 972, 1174)],
+}
+
+
+@pytest.mark.parametrize("name", KNOWN)
+def test_published_models(name: str) -> None:
+    header = published(name)
+    for (ask, cache, compute), found in zip(
+        KNOWN[name], dry_run(header, [ask for ask, _, _ in KNOWN[name]]), strict=True
+    ):
+        assert found.cache == cache * MIB
+        assert (found.compute - found.output) / MIB == pytest.approx(compute, abs=0.1)
+        assert found.weights == header.weights_bytes
+        assert found.output == 4 * header.vocab_size * max(ask.n_seq_max, ask.n_outputs_max)
+
+
+def test_rounding_shows() -> None:
+    assert dry_run(published("llama-3.1-8b"), [one(1000)])[0].n_ctx == 1024
+
+
+def test_snapshots_of_recurrent_states() -> None:
+    header = read_model(tiny("hybrid"))
+    few, many = dry_run(header, [Ask(n_ctx=1024), Ask(n_ctx=1024, n_rs_seq=4)])
+    state = 3 * 64 * 2 * 4
+    assert many.cache - few.cache == 4 * 4 * state
+
+
+def test_a_question_is_what_a_plan_asks() -> None:
+    plan = LoadPlan(
+        model_path="a",
+        model_name="a",
+        context=512,
+        threads=1,
+        n_batch=64,
+        n_ubatch=32,
+        n_seq_max=3,
+        n_outputs_max=5,
+        n_rs_seq=2,
+        gpu_layers=7,
+        cache_type="q4_0",
+        flash_attention=False,
+    )
+    assert Ask.of(plan) == Ask(
+        n_ctx=512,
+        cache_type="q4_0",
+        n_batch=64,
+        n_ubatch=32,
+        n_seq_max=3,
+        n_outputs_max=5,
+        n_rs_seq=2,
+        gpu_layers=7,
+        flash_attention=False,
+    )
+
+
+@pytest.fixture
+def run() -> Iterator[DryRun]:
+    with DryRun() as run:
+        run.show(read_model(tiny()))
+        yield run
+
+
+def pid_of(run: DryRun) -> int:
+    assert run._child is not None
+    return run._child.pid
+
+
+def failure(run: DryRun, ask: Ask, seconds: float = 5) -> str:
+    began = time.monotonic()
+    with pytest.raises(DryRunFailed) as caught:
+        run.ask(ask)
+    assert time.monotonic() - began < seconds
+    return caught.value.message
+
+
+def test_what_llama_cpp_refuses_it_explains_and_goes_on(run: DryRun) -> None:
+    assert "context" in failure(run, Ask(n_ctx=512, cache_type="q4_0", flash_attention=False), 30)
+    assert run.ask(Ask(n_ctx=512)).n_ctx == 512
+
+
+def test_an_abort_is_told_with_its_reason(run: DryRun) -> None:
+    """More sequences than rows of logits: an assertion of llama.cpp."""
+    message = failure(run, Ask(n_ctx=512, n_outputs_max=1), 30)
+    assert "died" in message
+    assert "GGML_ASSERT" in message
+    assert "died" in failure(run, Ask(n_ctx=1024), 0.5)
+
+
+def test_killed(run: DryRun) -> None:
+    known = run.ask(Ask(n_ctx=512))
+    os.kill(pid_of(run), signal.SIGTERM)
+    assert "died" in failure(run, Ask(n_ctx=1024))
+    assert "died" in failure(run, Ask(n_ctx=2048), 0.5)
+    assert run.ask(Ask(n_ctx=512)) == known
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGSTOP"), reason="cannot stop a process")
+def test_hung(run: DryRun, monkeypatch: pytest.MonkeyPatch) -> None:
+    run.ask(Ask(n_ctx=512))
+    pid = pid_of(run)
+    os.kill(pid, signal.SIGSTOP)
+    monkeypatch.setattr(dryrun, "TIME_LIMIT", 0.5)
+    assert "still running" in failure(run, Ask(n_ctx=1024), 3)
+    assert not psutil.pid_exists(pid)
+
+
+def test_grown(run: DryRun, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dryrun, "MEMORY_LIMIT", 2**20)
+    assert "MiB of memory" in failure(run, Ask(n_ctx=1024), 10)
+
+
+def test_that_cannot_be_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError("no more processes")
+
+    monkeypatch.setattr(dryrun, "Child", refuse)
+    with DryRun() as run:
+        run.show(read_model(tiny()))
+        assert "no more processes" in failure(run, Ask(n_ctx=512))
+
+
+def test_nothing_is_left_behind(run: DryRun) -> None:
+    folder, pid = Path(run._folder.name), pid_of(run)
+    run.ask(Ask(n_ctx=512))
+    assert sorted(path.name for path in folder.iterdir()) == ["log", "skeleton-1.gguf"]
+    run.close()
+    assert not folder.exists()
+    assert not psutil.pid_exists(pid)
+    assert "ended" in failure(run, Ask(n_ctx=1024))
+
+
+def test_another_model_in_the_same_life(run: DryRun) -> None:
+    first = run.ask(Ask(n_ctx=512))
+    run.show(read_model(tiny("moe")))
+    assert run.ask(Ask(n_ctx=512)).weights == read_model(tiny("moe")).weights_bytes != first.weights
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        {"llama.embedding_length": 0},
+        {"llama.attention.head_count": 0},
+        {"llama.block_count": 2**31 - 1},
+        {"llama.context_length": 2**64 - 1},
+        {"llama.attention.head_count_kv": GgufArray("uint32", 3, (0, 2**32 - 1, 1))},
+        {"llama.rope.dimension_count": -1},
+        {"llama.expert_count": 2**32 - 1},
+        {"llama.vocab_size": "many"},
+        {"llama.vocab_size": 2**31 - 1},
+        {"general.architecture": "nonesuch"},
+        {"llama.odd": GgufArray("uint64", 10**6, None)},
+    ],
+)
+def test_odd_shapes_end_in_an_error_or_an_answer(entry: dict[str, Any]) -> None:
+    """Whatever native code makes of them, this process lives and the next model is served."""
+    header = read_model(tiny())
+    metadata = {key: value for key, value in header.metadata.items() if "tokens" not in key} | entry
+    metadata.setdefault("llama.vocab_size", 259)
+    began = time.monotonic()
+    with contextlib.suppress(DryRunFailed):
+        dry_run(replace(header, metadata=metadata), [Ask(n_ctx=512)])
+    assert time.monotonic() - began < 30

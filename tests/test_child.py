@@ -1,0 +1,113 @@
+"""A child that is asked: answers in order, and an end in bounded time whatever it does."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import psutil
+import pytest
+
+from edgechat import child
+from edgechat.child import Child, ChildLost, resident_bytes
+
+ECHO = "from edgechat import child, spawn; child.serve(spawn.adopt_pipe(), {})"
+Start = Callable[[str], Child]
+QUIET: dict[str, Any] = {"seconds": 5.0, "memory": 2**30}
+
+
+@pytest.fixture
+def start(monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
+    made: list[Child] = []
+
+    def start(answer: str) -> Child:
+        command = [sys.executable, "-c", ECHO.format(answer)]
+        monkeypatch.setattr("edgechat.spawn.command", lambda role: command)
+        made.append(Child("test"))
+        return made[-1]
+
+    yield start
+    for one in made:
+        one.close()
+
+
+def lost(one: Child, question: bytes = b"x", **limits: float) -> str:
+    with pytest.raises(ChildLost) as caught:
+        one.ask(question, **QUIET | limits)
+    assert not psutil.pid_exists(one.pid)
+    return str(caught.value)
+
+
+def test_many_answers(start: Start) -> None:
+    one = start("bytes.upper")
+    assert [one.ask(bytes([97 + n]), **QUIET) for n in range(5)] == [b"A", b"B", b"C", b"D", b"E"]
+    large = b"a" * 2**22
+    assert one.ask(large, **QUIET) == large.upper()
+
+
+def test_its_prints_do_not_reach_the_pipe(start: Start) -> None:
+    one = start("lambda q: print('hello', flush=True) or q")
+    assert one.ask(b"x", **QUIET) == b"x"
+
+
+@pytest.mark.parametrize(
+    ("answer", "what"),
+    [
+        ("lambda q: __import__('os').abort()", "died"),
+        ("lambda q: 1 / 0", "died"),
+        ("lambda q: __import__('time').sleep(99)", "still running"),
+        ("lambda q: [globals().update(x=bytearray(2**28)), __import__('time').sleep(99)]", "of memory"),
+    ],
+)
+def test_odd_ends(start: Start, answer: str, what: str) -> None:
+    began = time.monotonic()
+    assert what in lost(start(answer), seconds=2.0, memory=2**27)
+    assert time.monotonic() - began < 10
+
+
+def test_a_child_that_never_gets_ready(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(child, "START_LIMIT", 0.5)
+    monkeypatch.setattr("edgechat.spawn.command", lambda role: [sys.executable, "-c", "input(); input()"])
+    assert "still running" in lost(Child("test"))
+
+
+def test_asked_after_its_end(start: Start) -> None:
+    one = start("bytes.upper")
+    one.ask(b"x", **QUIET)
+    one.close()
+    assert lost(one)
+
+
+def test_an_orphan_ends_over_its_question(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would not see that its parent is gone before it has an answer."""
+    code = "from edgechat import child, spawn; child._ORPHANED_AFTER = 1; import time\n"
+    code += "child.serve(spawn.adopt_pipe(), lambda q: time.sleep(99))"
+    parent = (
+        "import sys, threading, time; from edgechat import spawn; from edgechat.child import Child\n"
+        f"spawn.command = lambda role: [sys.executable, '-c', {code!r}]\n"
+        "one = Child('x')\n"
+        "threading.Thread(target=one.ask, args=(b'x',), kwargs=dict(seconds=99, memory=2**40)).start()\n"
+        "print(one.pid, flush=True); time.sleep(99)"
+    )
+    process = subprocess.Popen([sys.executable, "-c", parent], stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    pid = int(process.stdout.readline())
+    time.sleep(0.5)
+    process.kill()
+    process.wait()
+    process.stdout.close()
+    deadline = time.monotonic() + 10
+    while psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def test_resident_bytes() -> None:
+    assert resident_bytes(os.getpid()) == pytest.approx(psutil.Process().memory_info().rss, rel=0.2)
+    gone = subprocess.Popen([sys.executable, "-c", "pass"])
+    gone.wait()
+    assert resident_bytes(gone.pid) == 0
