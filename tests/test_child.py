@@ -84,8 +84,8 @@ def test_asked_after_its_end(start: Start) -> None:
 
 def test_an_orphan_ends_over_its_question(monkeypatch: pytest.MonkeyPatch) -> None:
     """It would not see that its parent is gone before it has an answer."""
-    code = "from edgechat import child, spawn; child._ORPHANED_AFTER = 1; import time\n"
-    code += "child.serve(spawn.adopt_pipe(), lambda q: time.sleep(99))"
+    code = "from edgechat import child, spawn; import time\n"
+    code += "child.serve(spawn.adopt_pipe(), lambda q: time.sleep(99), seconds=1)"
     parent = (
         "import sys, threading, time; from edgechat import spawn; from edgechat.child import Child\n"
         f"spawn.command = lambda role: [sys.executable, '-c', {code!r}]\n"
