@@ -69,7 +69,7 @@ def measure(model: Path, keys: int) -> list[float]:
     """Return the seconds of each keypress during one long answer."""
     app = App(model)
     try:
-        app.until("Needs about", 60)
+        app.until("are free", 60)
         app.rest(5)
         app.type("Tell me everything\r")
         app.rest(5)
