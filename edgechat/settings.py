@@ -33,7 +33,7 @@ class SamplingDefaults(
 
     temperature: Annotated[float, Meta(ge=0, le=5)] | None = None
     """0 takes the likeliest token; higher values are more varied."""
-    top_k: Annotated[int, Meta(ge=0)] | None = None
+    top_k: Annotated[int, Meta(ge=0, le=2**31 - 1)] | None = None
     """Choose among this many of the likeliest tokens; 0 among all."""
     top_p: Annotated[float, Meta(gt=0, le=1)] | None = None
     """Choose among the likeliest tokens that have this probability together; 1 among all."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from contextlib import suppress
 
 import msgspec
 
@@ -86,9 +85,11 @@ class Draft:
         await self._store.update_turn(self._turn)
 
     async def _save_what_comes(self) -> None:
-        # A store that fails here fails again in `end`, which is where it is told.
-        with suppress(StoreError):
-            while await self._changed.wait():
-                self._changed.clear()
+        while await self._changed.wait():
+            self._changed.clear()
+            try:
                 await self._store.update_turn(self.turn)
-                await asyncio.sleep(FLUSH_SECONDS)
+            except StoreError:
+                # Tried again: a lock or a full disk may pass. What stays is told by `end`.
+                self._changed.set()
+            await asyncio.sleep(FLUSH_SECONDS)

@@ -7,6 +7,7 @@ is half; importing the app or the engine here would triple that.
 from __future__ import annotations
 
 import io
+import os
 import sys
 from collections.abc import Callable
 from typing import Annotated
@@ -169,6 +170,9 @@ def doctor(
 
 def run_cli() -> int:
     """Run the command line and return its exit code: 0 fine, 1 a user's error, 2 usage, 3 engine failure."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:  # closed by whoever started us
+            setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115  (for the life of the process)
     for stream in (sys.stdout, sys.stderr):
         # A terminal that cannot show a letter shows a question mark; the answer goes on.
         if isinstance(stream, io.TextIOWrapper):

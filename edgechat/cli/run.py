@@ -21,7 +21,7 @@ from edgechat.cli.edge import as_text, complain
 from edgechat.cli.status import StatusLine
 from edgechat.engine.process import EngineProcess
 from edgechat.engine.types import ChatRequest, Delta, Finished, Message, ModelInfo, Prefill, Sampling
-from edgechat.errors import EdgechatError, EngineCrashed
+from edgechat.errors import EdgechatError
 from edgechat.planner.choose import Wishes
 from edgechat.planner.plan import LoadPlan
 from edgechat.planner.prepare import prepare
@@ -152,7 +152,7 @@ class _Run:
         answer = Answer()
         try:
             self._wait_for(answer)
-        except EngineCrashed:
+        except EdgechatError:
             self._end_line(answer)
             raise
         finally:

@@ -179,5 +179,5 @@ class Engine:
 def _too_long(tokens: str, cells: int) -> PromptTooLong:
     return PromptTooLong(
         f"The conversation has {tokens} tokens, and the context holds {cells}.",
-        hint="Shorten it, start a new chat, or ask for a longer context with --ctx.",
+        hint="Shorten it or start a new chat; --ctx, or context in settings.toml, asks for a longer context.",
     )

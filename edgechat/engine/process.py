@@ -344,7 +344,10 @@ class _Worker:
             with contextlib.suppress(ProcessLookupError):
                 self._process.kill()
             await self._process.wait()
-        await asyncio.gather(self._reader, return_exceptions=True)
+        # A child of the worker's that lives on would hold the pipe open.
+        await asyncio.wait([self._reader], timeout=_GOODBYE)
+        self._reader.cancel()
+        await asyncio.wait([self._reader])
         transport = getattr(self._process, "_transport", None)
         if transport is not None:
             transport.close()
@@ -357,7 +360,7 @@ def _cancelled(request_id: str) -> Finished:
 
 def _explain(code: int) -> tuple[str, str]:
     """Return in words how a process ended, and what to do about it."""
-    again = "What it had said is kept; send the message again to start it anew."
+    again = "The next message starts it anew, and what the app showed of the answer is kept."
     if code >= 0:
         return f"exit code {code}", again
     with contextlib.suppress(ValueError):

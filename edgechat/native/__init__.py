@@ -9,3 +9,5 @@ sleep, costs nothing on an idle machine. OpenMP reads the variable when it is lo
 import os
 
 os.environ.setdefault("GOMP_SPINCOUNT", "1000")
+# When two threads abort at once, ggml's debuggers wait for each other for ever and hold our pipes.
+os.environ.setdefault("GGML_NO_BACKTRACE", "1")
