@@ -7,7 +7,6 @@ does to this process (abort, crash, loop) happens to nobody else.
 from __future__ import annotations
 
 import contextlib
-import os
 from pathlib import Path
 
 import msgspec
@@ -89,7 +88,6 @@ def _params(ask: Ask) -> ContextParams:
 def main() -> None:
     """Answer Question with Answer until the parent goes away."""
     pipes = spawn.adopt_pipe()
-    os.environ["GGML_NO_BACKTRACE"] = "1"  # else an abort would start a debugger on itself
     logs.install()
     loader = Loader()
 
