@@ -9,7 +9,6 @@ from __future__ import annotations
 import ctypes
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,24 +18,10 @@ import numpy.typing as npt
 
 from edgechat.errors import DecodeFailed, LoadFailed
 from edgechat.native import logs
+from edgechat.native.params import LoadParams
 
 CACHE_TYPES = {"f16": lib.GGML_TYPE_F16, "q8_0": lib.GGML_TYPE_Q8_0, "q4_0": lib.GGML_TYPE_Q4_0}
 DECODE_OK, DECODE_NO_CELLS = 0, 1
-
-
-@dataclass(frozen=True, slots=True)
-class ContextParams:
-    """The parameters of a context that edgechat sets; the rest are llama.cpp's defaults."""
-
-    n_ctx: int
-    n_batch: int
-    n_ubatch: int
-    n_seq_max: int
-    n_outputs_max: int
-    n_rs_seq: int
-    threads: int
-    cache_type: str
-    flash_attention: bool
 
 
 class Model:
@@ -45,8 +30,8 @@ class Model:
     def __init__(
         self,
         path: Path,
+        load: LoadParams,
         *,
-        gpu_layers: int = -1,
         dry: bool = False,
         on_progress: Callable[[float], None] | None = None,
     ) -> None:
@@ -56,7 +41,7 @@ class Model:
         """
         lib.llama_backend_init()
         params = lib.llama_model_default_params()
-        params.n_gpu_layers = gpu_layers
+        params.n_gpu_layers = load.gpu_layers
         if dry:
             # llama.cpp aborts the process where a dry load would map the file.
             params.no_alloc, params.load_mode = True, lib.LLAMA_LOAD_MODE_NONE
@@ -143,11 +128,11 @@ class Model:
 class Context:
     """A cache and the buffers to compute with. The model must outlive it."""
 
-    def __init__(self, model: Model, params: ContextParams) -> None:
+    def __init__(self, model: Model, params: LoadParams) -> None:
         """Allocate; LoadFailed if llama.cpp cannot."""
         self._batch = _Batch(params.n_batch)
         native = lib.llama_context_default_params()
-        native.n_ctx = params.n_ctx
+        native.n_ctx = params.context
         native.n_batch = params.n_batch
         native.n_ubatch = params.n_ubatch
         native.n_seq_max = params.n_seq_max
@@ -168,7 +153,7 @@ class Context:
         self._pointer = lib.llama_init_from_model(model.pointer, native)
         if not self._pointer:
             raise LoadFailed(
-                f"llama.cpp cannot make a context of {params.n_ctx} tokens: {_last_words()}",
+                f"llama.cpp cannot make a context of {params.context} tokens: {_last_words()}",
                 hint="Try a shorter context: --ctx 4096.",
             )
         self._n_vocab = model.n_vocab

@@ -19,10 +19,11 @@ from edgechat.errors import DoesNotFit, DryRunFailed, SettingsError
 from edgechat.models.header import GgufHeader
 from edgechat.models.library import ResolvedModel
 from edgechat.native.buffers import Breakdown, Buffer
+from edgechat.native.params import CacheType, LoadParams
 from edgechat.planner.compute import compute_bytes, output_bytes
-from edgechat.planner.dryrun import MEMORY_LIMIT, Ask
+from edgechat.planner.dryrun import MEMORY_LIMIT
 from edgechat.planner.memory import CELLS, cache_bytes, recurrent_bytes
-from edgechat.planner.plan import CacheType, LoadPlan
+from edgechat.planner.plan import LoadPlan
 from edgechat.text import mebibytes
 
 CONTEXTS = (16384, 8192, 4096, 2048)
@@ -47,7 +48,7 @@ class Wishes(msgspec.Struct, frozen=True, kw_only=True):
 NO_WISHES = Wishes()
 
 
-Measure = Callable[[Ask], Breakdown]
+Measure = Callable[[LoadParams], Breakdown]
 """What a load takes by llama.cpp's own account, or DryRunFailed: `DryRun.ask`."""
 
 
@@ -99,7 +100,9 @@ class _Model:
             return self._estimate(cells, cache_type, "estimated: its states are too large for a dry run")
         n = self.n_seq_max
         try:
-            found = self.measure(Ask(n_ctx=cells, cache_type=cache_type, n_seq_max=n, n_outputs_max=n))
+            found = self.measure(
+                LoadParams(context=cells, cache_type=cache_type, n_seq_max=n, n_outputs_max=n)
+            )
         except DryRunFailed as failed:
             return self._estimate(cells, cache_type, f"estimated: {failed.message.removesuffix('.')}")
         exact = "exact, by llama.cpp's own allocator"

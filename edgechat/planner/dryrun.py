@@ -20,7 +20,7 @@ from edgechat.errors import DryRunFailed, ModelFileError
 from edgechat.models.header import GgufHeader
 from edgechat.models.skeleton import write_skeleton
 from edgechat.native.buffers import Breakdown
-from edgechat.planner.plan import CacheType, LoadPlan
+from edgechat.native.params import LoadParams
 from edgechat.text import one_line
 
 MEMORY_LIMIT = 1 << 30
@@ -29,41 +29,11 @@ TIME_LIMIT = 10.0
 """Seconds for one answer; an honest one takes milliseconds, more where a GPU has to wake up."""
 
 
-class Ask(msgspec.Struct, frozen=True, kw_only=True):
-    """A load to be asked about; the fields of a LoadPlan that decide what is allocated."""
-
-    n_ctx: int
-    cache_type: CacheType = "f16"
-    n_batch: int = 512
-    n_ubatch: int = 512
-    n_seq_max: int = 4
-    n_outputs_max: int = 4
-    """0 means n_batch; else not less than n_seq_max, or llama.cpp aborts."""
-    n_rs_seq: int = 0
-    gpu_layers: int = -1
-    flash_attention: bool = True
-
-    @classmethod
-    def of(cls, plan: LoadPlan) -> Ask:
-        """Return the question that a plan answers."""
-        return cls(
-            n_ctx=plan.context,
-            cache_type=plan.cache_type,
-            n_batch=plan.n_batch,
-            n_ubatch=plan.n_ubatch,
-            n_seq_max=plan.n_seq_max,
-            n_outputs_max=plan.n_outputs_max,
-            n_rs_seq=plan.n_rs_seq,
-            gpu_layers=plan.gpu_layers,
-            flash_attention=plan.flash_attention,
-        )
-
-
 class Question(msgspec.Struct, frozen=True):
-    """An Ask about the skeleton at `path`."""
+    """A load of the skeleton at `path`."""
 
     path: str
-    ask: Ask
+    params: LoadParams
 
 
 class Answer(msgspec.Struct, frozen=True):
@@ -78,11 +48,11 @@ class DryRun:
 
     with DryRun() as run:
         run.show(read_model(path))
-        run.ask(Ask(n_ctx=8192)).cache
+        run.ask(LoadParams(context=8192)).cache
     """
 
     def __init__(self) -> None:
-        self._known: dict[Ask, Breakdown | str] = {}
+        self._known: dict[LoadParams, Breakdown | str] = {}
         self._failed = ""
         self._skeleton: Path | None = None
         self._shown = 0
@@ -116,21 +86,21 @@ class DryRun:
             self._failed = one_line(str(error))
         self._skeleton = path
 
-    def ask(self, ask: Ask) -> Breakdown:
+    def ask(self, params: LoadParams) -> Breakdown:
         """Return what this load would take. Raises DryRunFailed, at once if it could not answer before."""
-        if ask not in self._known:
-            self._known[ask] = self._ask(ask)
-        found = self._known[ask]
+        if params not in self._known:
+            self._known[params] = self._ask(params)
+        found = self._known[params]
         if isinstance(found, str):
             raise DryRunFailed(f"llama.cpp's dry run gave no answer: {found}.")
         return found
 
-    def _ask(self, ask: Ask) -> Breakdown | str:
+    def _ask(self, params: LoadParams) -> Breakdown | str:
         if self._failed or self._child is None:
             return self._failed
         if self._skeleton is None:
             raise ValueError("no model was shown")
-        question = msgspec.msgpack.encode(Question(str(self._skeleton), ask))
+        question = msgspec.msgpack.encode(Question(str(self._skeleton), params))
         try:
             payload = self._child.ask(question, seconds=TIME_LIMIT, memory=MEMORY_LIMIT)
             answer = msgspec.msgpack.decode(payload, type=Answer)
@@ -156,8 +126,8 @@ class DryRun:
         self._failed = self._failed or "it has ended"
 
 
-def dry_run(header: GgufHeader, asks: Sequence[Ask]) -> list[Breakdown]:
+def dry_run(header: GgufHeader, loads: Sequence[LoadParams]) -> list[Breakdown]:
     """Return what loads of this model would take. Raises DryRunFailed."""
     with DryRun() as run:
         run.show(header)
-        return [run.ask(ask) for ask in asks]
+        return [run.ask(one) for one in loads]

@@ -16,8 +16,9 @@ from edgechat.errors import EdgechatError
 from edgechat.models.gguf import read_header
 from edgechat.native import breakdown, logs
 from edgechat.native.buffers import Breakdown
-from edgechat.native.handles import Context, ContextParams, Model
-from edgechat.planner.dryrun import Answer, Ask, Question
+from edgechat.native.handles import Context, Model
+from edgechat.native.params import LoadParams
+from edgechat.planner.dryrun import Answer, Question
 
 
 class Loader:
@@ -26,7 +27,7 @@ class Loader:
     def __init__(self, *, portable: bool = False) -> None:
         """portable: do without llama.cpp's C++ interface even where it is there."""
         self._portable = portable or not breakdown.has_map()
-        self._key: tuple[str, int] | None = None
+        self._key: tuple[object, ...] | None = None
         self._model: Model | None = None
         self._said: list[str] = []
         self._tensors: dict[str, int] = {}
@@ -34,25 +35,26 @@ class Loader:
     def answer(self, question: Question) -> Answer:
         """Return what the load would take, or llama.cpp's own words for why it would not do it."""
         try:
-            return Answer(self._breakdown(self._load(question), question.ask))
+            return Answer(self._breakdown(self._load(question), question.params))
         except EdgechatError as error:
             return Answer(error=error.message)
 
     def _load(self, question: Question) -> Model:
-        key = (question.path, question.ask.gpu_layers)
+        params = question.params
+        key = (question.path, params.devices, params.split, params.experts_in_ram, params.rpc)
         if self._model is None or key != self._key:
             self.close()
             path = Path(question.path)
             with self._listening() as self._said:
-                self._model = Model(path, gpu_layers=question.ask.gpu_layers, dry=True)
+                self._model = Model(path, params, dry=True)
             if self._portable:
                 self._tensors = {tensor.name: tensor.n_bytes for tensor in read_header(path).tensors}
             self._key = key
         return self._model
 
-    def _breakdown(self, model: Model, ask: Ask) -> Breakdown:
+    def _breakdown(self, model: Model, params: LoadParams) -> Breakdown:
         with self._listening() as said:
-            context = Context(model, _params(ask))
+            context = Context(model, params)
         try:
             if self._portable:
                 return breakdown.from_log(model, context, [*self._said, *said], self._tensors)
@@ -69,20 +71,6 @@ class Loader:
         if self._model is not None:
             self._model.close()
             self._model = None
-
-
-def _params(ask: Ask) -> ContextParams:
-    return ContextParams(
-        n_ctx=ask.n_ctx,
-        n_batch=ask.n_batch,
-        n_ubatch=ask.n_ubatch,
-        n_seq_max=ask.n_seq_max,
-        n_outputs_max=ask.n_outputs_max,
-        n_rs_seq=ask.n_rs_seq,
-        threads=1,
-        cache_type=ask.cache_type,
-        flash_attention=ask.flash_attention,
-    )
 
 
 def main() -> None:

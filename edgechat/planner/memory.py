@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 from edgechat.models.header import GgufArray, GgufHeader
 from edgechat.models.quants import GgmlType
-from edgechat.planner.plan import CacheType
+from edgechat.native.params import CacheType
 
 CELLS = 256
 """llama.cpp rounds the cells of a cache up to a multiple of this."""

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from typing import Literal
 
-import msgspec
-
 from edgechat.native.buffers import Buffer
+from edgechat.native.params import LoadParams
 from edgechat.settings import SamplingDefaults
 
 BackendName = Literal["llama.cpp", "scripted"]
-CacheType = Literal["f16", "q8_0", "q4_0"]
 
 
-class LoadPlan(msgspec.Struct, frozen=True, kw_only=True):
+class LoadPlan(LoadParams, frozen=True, kw_only=True):
     """How a model is loaded. Crosses the pipe to the worker, and is shown to people as it is.
 
     Counts are tokens, sequences or layers; sizes are bytes.
@@ -22,19 +20,7 @@ class LoadPlan(msgspec.Struct, frozen=True, kw_only=True):
     model_path: str
     model_name: str
     backend: BackendName = "llama.cpp"
-    context: int
-    """Cells of the KV cache, shared by all sequences."""
-    threads: int
-    n_batch: int = 512
-    n_ubatch: int = 512
-    n_seq_max: int = 4
-    n_outputs_max: int = 4
-    n_rs_seq: int = 0
-    gpu_layers: int = -1
-    """Layers on the accelerator; -1 means all of them, and nothing where there is none."""
     n_layers: int = 0
-    cache_type: CacheType = "f16"
-    flash_attention: bool = True
     weights_bytes: int = 0
     cache_bytes: int = 0
     compute_bytes: int = 0

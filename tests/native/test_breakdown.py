@@ -13,8 +13,9 @@ from edgechat.models.skeleton import write_skeleton
 from edgechat.native import breakdown, logs
 from edgechat.native.buffers import Breakdown, Buffer, counted_once
 from edgechat.native.handles import Context, Model
-from edgechat.planner.dryrun import Ask, Question, dry_run
-from edgechat.planner.dryrun_child import Loader, _params
+from edgechat.native.params import LoadParams
+from edgechat.planner.dryrun import Question, dry_run
+from edgechat.planner.dryrun_child import Loader
 from tests.kit import KINDS, Spec, build, tiny
 from tests.kit.published import published
 
@@ -32,7 +33,7 @@ def quiet() -> Iterator[None]:
     logs.last_errors.clear()
 
 
-def dry(path: Path, ask: Ask, *, portable: bool) -> Breakdown:
+def dry(path: Path, ask: LoadParams, *, portable: bool) -> Breakdown:
     loader = Loader(portable=portable)
     try:
         answer = loader.answer(Question(str(path), ask))
@@ -42,9 +43,9 @@ def dry(path: Path, ask: Ask, *, portable: bool) -> Breakdown:
     return answer.breakdown
 
 
-def real(path: Path, ask: Ask) -> Breakdown:
-    model = Model(path, gpu_layers=ask.gpu_layers)
-    context = Context(model, _params(ask))
+def real(path: Path, ask: LoadParams) -> Breakdown:
+    model = Model(path, ask)
+    context = Context(model, ask)
     try:
         return breakdown.from_map(model, context)
     finally:
@@ -63,7 +64,7 @@ def test_the_function_is_there() -> None:
 def test_the_log_gives_the_same_as_the_map(kind: str, cache_type: str, tmp_path: Path) -> None:
     path = build(Spec(shape=KINDS[kind].sized(head_dim=32, n_heads=2, n_embd=64), name=f"cache-{kind}"))
     write_skeleton(read_model(path), tmp_path / "a.gguf")
-    ask = Ask(n_ctx=16384, cache_type=cache_type, n_ubatch=256)
+    ask = LoadParams(context=16384, cache_type=cache_type, n_ubatch=256)
     _same(*(dry(tmp_path / "a.gguf", ask, portable=portable) for portable in (False, True)))
 
 
@@ -71,7 +72,7 @@ def test_the_log_gives_the_same_as_the_map(kind: str, cache_type: str, tmp_path:
 @pytest.mark.parametrize("name", ["llama-3.1-8b", "gemma-3-12b", "qwen3-30b-a3b", "deepseek-v2-lite"])
 def test_the_log_gives_the_same_for_large_models(name: str, tmp_path: Path) -> None:
     write_skeleton(published(name), tmp_path / "a.gguf")
-    ask = Ask(n_ctx=32768)
+    ask = LoadParams(context=32768)
     _same(*(dry(tmp_path / "a.gguf", ask, portable=portable) for portable in (False, True)))
 
 
@@ -87,7 +88,7 @@ def _same(exact: Breakdown, logged: Breakdown) -> None:
 @needs_map
 @pytest.mark.parametrize("kind", KINDS_HERE)
 def test_planned_against_the_real_load(kind: str) -> None:
-    ask = Ask(n_ctx=4096, gpu_layers=0)
+    ask = LoadParams(context=4096)
     planned = dry_run(read_model(tiny(kind)), [ask])[0]
     loaded = real(tiny(kind), ask)
     assert {b.name: b for b in planned.buffers} == {
@@ -99,7 +100,7 @@ def test_planned_against_the_real_load(kind: str) -> None:
 @needs_map
 def test_weights_that_are_mapped_and_repacked_count_once() -> None:
     path = build(Spec(weights="Q4_0", shape=KINDS["dense"].sized(n_embd=256, n_ff=512), name="repacked"))
-    ask = Ask(n_ctx=512, gpu_layers=0)
+    ask = LoadParams(context=512)
     planned = dry_run(read_model(path), [ask])[0]
     loaded = real(path, ask)
     assert planned.weights == pytest.approx(read_model(path).weights_bytes, abs=4096)
@@ -135,8 +136,9 @@ def test_the_log_of_a_machine_with_two_devices() -> None:
         "sched_reserve:  CUDA_Host compute buffer size =     0.50 MiB\n",
     ]
     tensors = {"token_embd.weight": 64, "blk.0.a": 32, "blk.1.a": 33, "output_norm.weight": 32}
-    model = Model(tiny(), gpu_layers=0)
-    context = Context(model, _params(Ask(n_ctx=256)))
+    params = LoadParams(context=256)
+    model = Model(tiny(), params)
+    context = Context(model, params)
     try:
         found = breakdown.from_log(model, context, lines, tensors)
     finally:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import re
 
+import msgspec
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
@@ -10,10 +11,10 @@ from edgechat.device.memory import Memory
 from edgechat.device.profile import DeviceProfile
 from edgechat.errors import DoesNotFit, DryRunFailed, SettingsError
 from edgechat.native.buffers import Breakdown, Buffer
+from edgechat.native.params import CacheType, LoadParams
 from edgechat.planner.choose import CONTEXTS, NO_WISHES, SPARE, WORKER_BYTES, Measure, Wishes, plan
-from edgechat.planner.dryrun import Ask
 from edgechat.planner.memory import cache_bytes, recurrent_bytes
-from edgechat.planner.plan import CacheType, LoadPlan
+from edgechat.planner.plan import LoadPlan
 from tests.planner.headers import FOUND, GIB, LLAMA_8B, QWEN35_4B, header, machine
 
 
@@ -154,24 +155,24 @@ def test_reasons_are_sentences() -> None:
         assert all(reason.endswith(".") and reason[0].isalnum() for reason in planned(free).reasons)
 
 
-def allocator(cells_cost: int, asked: list[Ask]) -> Measure:
+def allocator(cells_cost: int, asked: list[LoadParams]) -> Measure:
     """Return an allocator that wants this much for a token, whatever the formulas say."""
 
-    def measure(ask: Ask) -> Breakdown:
+    def measure(ask: LoadParams) -> Breakdown:
         asked.append(ask)
         rate = cells_cost if ask.cache_type == "f16" else cells_cost * 17 // 32
-        return Breakdown((Buffer("CPU", True, 4 * GIB, ask.n_ctx * rate, 300),), 30, ask.n_ctx)
+        return Breakdown((Buffer("CPU", True, 4 * GIB, ask.context * rate, 300),), 30, ask.context)
 
     return measure
 
 
 def test_the_allocator_decides_where_it_answers() -> None:
-    asked: list[Ask] = []
+    asked: list[LoadParams] = []
     cheap = plan(FOUND, header(LLAMA_8B), machine(5 * GIB), NO_WISHES, allocator(1024, asked))
     assert (cheap.context, cheap.cache_bytes, cheap.compute_bytes) == (16384, 16384 * 1024, 330)
     assert cheap.buffers == (Buffer("CPU", True, 4 * GIB, 16384 * 1024, 300),)
     assert "exact, by llama.cpp's own allocator" in cheap.reasons[1]
-    assert asked == [Ask.of(cheap)]
+    assert [msgspec.structs.replace(one, threads=cheap.threads) for one in asked] == [LoadParams.of(cheap)]
     dear = plan(FOUND, header(LLAMA_8B), machine(16 * GIB), NO_WISHES, allocator(2**20, asked))
     assert dear.context == 8192
 
@@ -189,7 +190,7 @@ def test_the_nearest_context_is_the_allocators_too() -> None:
 
 
 def test_formulas_serve_where_the_allocator_is_silent() -> None:
-    def silent(ask: Ask) -> Breakdown:
+    def silent(ask: LoadParams) -> Breakdown:
         raise DryRunFailed("llama.cpp's dry run gave no answer: its process died.")
 
     made = plan(FOUND, header(LLAMA_8B), machine(16 * GIB), NO_WISHES, silent)
@@ -201,7 +202,7 @@ def test_formulas_serve_where_the_allocator_is_silent() -> None:
 
 def test_states_too_large_for_a_dry_run_are_estimated() -> None:
     """They are really allocated in a dry run."""
-    asked: list[Ask] = []
+    asked: list[LoadParams] = []
     huge = header(QWEN35_4B, arch="qwen35", ssm__inner_size=2**16)
     made = plan(FOUND, huge, machine(64 * GIB), NO_WISHES, allocator(1024, asked))
     assert "too large for a dry run" in made.reasons[1]

@@ -17,8 +17,9 @@ import pytest
 from edgechat.errors import DryRunFailed
 from edgechat.models.gguf import read_model
 from edgechat.models.header import GgufArray
+from edgechat.native.params import LoadParams
 from edgechat.planner import dryrun
-from edgechat.planner.dryrun import Ask, DryRun, dry_run
+from edgechat.planner.dryrun import DryRun, dry_run
 from edgechat.planner.plan import LoadPlan
 from tests.kit import tiny
 from tests.kit.published import published
@@ -26,13 +27,13 @@ from tests.kit.published import published
 MIB = 2**20
 
 
-def one(n_ctx: int, **more: Any) -> Ask:
+def one(n_ctx: int, **more: Any) -> LoadParams:
     """Return a question about a single sequence with one row of logits."""
-    return Ask(n_ctx=n_ctx, **{"n_batch": 2048, "n_seq_max": 1, "n_outputs_max": 1, **more})
+    return LoadParams(context=n_ctx, **{"n_batch": 2048, "n_seq_max": 1, "n_outputs_max": 1, **more})
 
 
 # (question, MiB of cache, MiB to compute with), as measured from this llama.cpp with whole headers.
-KNOWN: dict[str, list[tuple[Ask, float, float]]] = {
+KNOWN: dict[str, list[tuple[LoadParams, float, float]]] = {
     "llama-3.1-8b": [
         (one(8192, n_outputs_max=0), 1024, 266.5),
         (one(8192), 1024, 124.0),
@@ -74,7 +75,7 @@ def test_rounding_shows() -> None:
 
 def test_snapshots_of_recurrent_states() -> None:
     header = read_model(tiny("hybrid"))
-    few, many = dry_run(header, [Ask(n_ctx=1024), Ask(n_ctx=1024, n_rs_seq=4)])
+    few, many = dry_run(header, [LoadParams(context=1024), LoadParams(context=1024, n_rs_seq=4)])
     state = 3 * 64 * 2 * 4
     assert many.cache - few.cache == 4 * 4 * state
 
@@ -90,19 +91,22 @@ def test_a_question_is_what_a_plan_asks() -> None:
         n_seq_max=3,
         n_outputs_max=5,
         n_rs_seq=2,
-        gpu_layers=7,
+        devices=("CUDA0",),
+        split=(7,),
         cache_type="q4_0",
         flash_attention=False,
     )
-    assert Ask.of(plan) == Ask(
-        n_ctx=512,
+    assert LoadParams.of(plan) == LoadParams(
+        context=512,
+        threads=1,
         cache_type="q4_0",
         n_batch=64,
         n_ubatch=32,
         n_seq_max=3,
         n_outputs_max=5,
         n_rs_seq=2,
-        gpu_layers=7,
+        devices=("CUDA0",),
+        split=(7,),
         flash_attention=False,
     )
 
@@ -119,7 +123,7 @@ def pid_of(run: DryRun) -> int:
     return run._child.pid
 
 
-def failure(run: DryRun, ask: Ask, seconds: float = 5) -> str:
+def failure(run: DryRun, ask: LoadParams, seconds: float = 5) -> str:
     began = time.monotonic()
     with pytest.raises(DryRunFailed) as caught:
         run.ask(ask)
@@ -128,39 +132,39 @@ def failure(run: DryRun, ask: Ask, seconds: float = 5) -> str:
 
 
 def test_what_llama_cpp_refuses_it_explains_and_goes_on(run: DryRun) -> None:
-    assert "context" in failure(run, Ask(n_ctx=512, cache_type="q4_0", flash_attention=False), 30)
-    assert run.ask(Ask(n_ctx=512)).n_ctx == 512
+    assert "context" in failure(run, LoadParams(context=512, cache_type="q4_0", flash_attention=False), 30)
+    assert run.ask(LoadParams(context=512)).n_ctx == 512
 
 
 def test_an_abort_is_told_with_its_reason(run: DryRun) -> None:
     """More sequences than rows of logits: an assertion of llama.cpp."""
-    message = failure(run, Ask(n_ctx=512, n_outputs_max=1), 30)
+    message = failure(run, LoadParams(context=512, n_outputs_max=1), 30)
     assert "died" in message
     assert "GGML_ASSERT" in message
-    assert "died" in failure(run, Ask(n_ctx=1024), 0.5)
+    assert "died" in failure(run, LoadParams(context=1024), 0.5)
 
 
 def test_killed(run: DryRun) -> None:
-    known = run.ask(Ask(n_ctx=512))
+    known = run.ask(LoadParams(context=512))
     os.kill(pid_of(run), signal.SIGTERM)
-    assert "died" in failure(run, Ask(n_ctx=1024))
-    assert "died" in failure(run, Ask(n_ctx=2048), 0.5)
-    assert run.ask(Ask(n_ctx=512)) == known
+    assert "died" in failure(run, LoadParams(context=1024))
+    assert "died" in failure(run, LoadParams(context=2048), 0.5)
+    assert run.ask(LoadParams(context=512)) == known
 
 
 @pytest.mark.skipif(not hasattr(signal, "SIGSTOP"), reason="cannot stop a process")
 def test_hung(run: DryRun, monkeypatch: pytest.MonkeyPatch) -> None:
-    run.ask(Ask(n_ctx=512))
+    run.ask(LoadParams(context=512))
     pid = pid_of(run)
     os.kill(pid, signal.SIGSTOP)
     monkeypatch.setattr(dryrun, "TIME_LIMIT", 0.5)
-    assert "still running" in failure(run, Ask(n_ctx=1024), 3)
+    assert "still running" in failure(run, LoadParams(context=1024), 3)
     assert not psutil.pid_exists(pid)
 
 
 def test_grown(run: DryRun, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dryrun, "MEMORY_LIMIT", 2**20)
-    assert "MiB of memory" in failure(run, Ask(n_ctx=1024), 10)
+    assert "MiB of memory" in failure(run, LoadParams(context=1024), 10)
 
 
 def test_that_cannot_be_started(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -170,23 +174,23 @@ def test_that_cannot_be_started(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dryrun, "Child", refuse)
     with DryRun() as run:
         run.show(read_model(tiny()))
-        assert "no more processes" in failure(run, Ask(n_ctx=512))
+        assert "no more processes" in failure(run, LoadParams(context=512))
 
 
 def test_nothing_is_left_behind(run: DryRun) -> None:
     folder, pid = Path(run._folder.name), pid_of(run)
-    run.ask(Ask(n_ctx=512))
+    run.ask(LoadParams(context=512))
     assert sorted(path.name for path in folder.iterdir()) == ["log", "skeleton-1.gguf"]
     run.close()
     assert not folder.exists()
     assert not psutil.pid_exists(pid)
-    assert "ended" in failure(run, Ask(n_ctx=1024))
+    assert "ended" in failure(run, LoadParams(context=1024))
 
 
 def test_another_model_in_the_same_life(run: DryRun) -> None:
-    first = run.ask(Ask(n_ctx=512))
+    first = run.ask(LoadParams(context=512))
     run.show(read_model(tiny("moe")))
-    assert run.ask(Ask(n_ctx=512)).weights == read_model(tiny("moe")).weights_bytes != first.weights
+    assert run.ask(LoadParams(context=512)).weights == read_model(tiny("moe")).weights_bytes != first.weights
 
 
 @pytest.mark.parametrize(
@@ -212,5 +216,5 @@ def test_odd_shapes_end_in_an_error_or_an_answer(entry: dict[str, Any]) -> None:
     metadata.setdefault("llama.vocab_size", 259)
     began = time.monotonic()
     with contextlib.suppress(DryRunFailed):
-        dry_run(replace(header, metadata=metadata), [Ask(n_ctx=512)])
+        dry_run(replace(header, metadata=metadata), [LoadParams(context=512)])
     assert time.monotonic() - began < 30

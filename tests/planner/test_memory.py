@@ -10,8 +10,8 @@ import pytest
 from edgechat.errors import ModelFileError
 from edgechat.models.gguf import read_header
 from edgechat.models.header import GgufArray, GgufHeader
+from edgechat.native.params import CacheType
 from edgechat.planner.memory import cache_bytes, cache_bytes_per_token, recurrent_bytes
-from edgechat.planner.plan import CacheType
 from tests.kit import KINDS, Spec, build, reference, tiny
 from tests.kit.reference import Reference
 

@@ -11,9 +11,10 @@ from edgechat.errors import DoesNotFit, ModelFileError, ModelNotFound
 from edgechat.models.gguf import read_model
 from edgechat.models.header import GgufHeader
 from edgechat.models.skeleton import write_skeleton
+from edgechat.native.params import LoadParams
 from edgechat.planner import dryrun
 from edgechat.planner.choose import Wishes
-from edgechat.planner.dryrun import Ask, DryRun, dry_run
+from edgechat.planner.dryrun import DryRun, dry_run
 from edgechat.planner.prepare import prepare
 from tests.kit import corrupt
 from tests.kit.build import tiny
@@ -46,7 +47,7 @@ def test_sizes_are_llama_cpps_own(kind: str) -> None:
     path = tiny(kind)
     made = prepare(str(path))
     assert "exact, by llama.cpp's own allocator" in made.reasons[1]
-    found = dry_run(read_model(path), [Ask.of(made)])[0]
+    found = dry_run(read_model(path), [LoadParams.of(made)])[0]
     assert (made.cache_bytes, made.compute_bytes) == (found.cache, found.compute)
     assert made.buffers == found.buffers
 

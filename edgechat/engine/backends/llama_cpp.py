@@ -15,7 +15,7 @@ from edgechat.engine.backends.base import CacheFull, Capabilities, Logits, Part,
 from edgechat.errors import LoadFailed
 from edgechat.native import breakdown, logs
 from edgechat.native.buffers import Buffer, counted_once
-from edgechat.native.handles import Context, ContextParams, Model
+from edgechat.native.handles import Context, Model
 from edgechat.native.vocabulary import NativeVocabulary
 from edgechat.planner.plan import LoadPlan
 
@@ -29,14 +29,14 @@ class LlamaCppBackend:
         """Load by the plan; LoadFailed if llama.cpp refuses."""
         logs.install()
         with ExitStack() as stack:
-            self._model = Model(Path(plan.model_path), gpu_layers=plan.gpu_layers, on_progress=on_progress)
+            self._model = Model(Path(plan.model_path), plan, on_progress=on_progress)
             stack.callback(self._model.close)
             if not self._model.can_decode:
                 raise LoadFailed(
                     f"{plan.model_name} is an encoder: it makes embeddings and cannot chat.",
                     hint="Choose a model made for chat; `edgechat run guide` always works.",
                 )
-            self._context = Context(self._model, _context_params(plan))
+            self._context = Context(self._model, plan)
             stack.callback(self._context.close)
             self._close = stack.pop_all().close
         self.vocabulary: Vocabulary = NativeVocabulary(self._model)
@@ -81,17 +81,3 @@ class LlamaCppBackend:
     def close(self) -> None:
         """Free the cache, then the model."""
         self._close()
-
-
-def _context_params(plan: LoadPlan) -> ContextParams:
-    return ContextParams(
-        n_ctx=plan.context,
-        n_batch=plan.n_batch,
-        n_ubatch=plan.n_ubatch,
-        n_seq_max=plan.n_seq_max,
-        n_outputs_max=plan.n_outputs_max,
-        n_rs_seq=plan.n_rs_seq,
-        threads=plan.threads,
-        cache_type=plan.cache_type,
-        flash_attention=plan.flash_attention,
-    )

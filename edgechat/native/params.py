@@ -1,0 +1,46 @@
+"""How a model is loaded: what decides where llama.cpp allocates how much. Nothing native is imported here."""
+
+from __future__ import annotations
+
+from typing import Literal, Self
+
+import msgspec
+
+CacheType = Literal["f16", "q8_0", "q4_0"]
+
+
+class LoadParams(msgspec.Struct, frozen=True, kw_only=True):
+    """The parameters of a model and its context that edgechat sets; the rest are llama.cpp's defaults."""
+
+    context: int
+    """Cells of the KV cache, shared by all sequences; llama.cpp rounds them up to a multiple of 256."""
+    cache_type: CacheType = "f16"
+    threads: int = 1
+    n_batch: int = 512
+    """Tokens of a call."""
+    n_ubatch: int = 512
+    """Tokens that are computed at a time; the compute buffers grow with it."""
+    n_seq_max: int = 4
+    n_outputs_max: int = 4
+    """Rows of logits of one call; 0 means n_batch, else not less than n_seq_max, or llama.cpp aborts."""
+    n_rs_seq: int = 0
+    """Snapshots of a recurrent state, for each sequence."""
+    flash_attention: bool = True
+    devices: tuple[str, ...] = ()
+    """llama.cpp's names of the accelerators to use, the first layers' first; none: the processor alone."""
+    split: tuple[int, ...] = ()
+    """Layers on each of `devices`; the last layers of the model, and what makes logits counts as one more."""
+    experts_in_ram: int = 0
+    """So many of the first layers keep their experts (MoE) in the machine's own memory."""
+    rpc: tuple[str, ...] = ()
+    """Servers (host:port) whose devices are among `devices`."""
+
+    @property
+    def gpu_layers(self) -> int:
+        """Layers on accelerators."""
+        return sum(self.split)
+
+    @classmethod
+    def of(cls, other: LoadParams) -> Self:
+        """Return the parameters alone of what has more: a LoadPlan's."""
+        return cls(**{name: getattr(other, name) for name in cls.__struct_fields__})
