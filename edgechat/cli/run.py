@@ -22,9 +22,9 @@ from edgechat.cli.status import StatusLine
 from edgechat.engine.process import EngineProcess
 from edgechat.engine.types import ChatRequest, Delta, Finished, Message, ModelInfo, Prefill, Sampling
 from edgechat.errors import EdgechatError
-from edgechat.planner.choose import Wishes
 from edgechat.planner.plan import LoadPlan
 from edgechat.planner.prepare import prepare
+from edgechat.planner.wishes import Wishes
 from edgechat.text import escaped_json, printable
 
 T = TypeVar("T")

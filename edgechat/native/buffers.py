@@ -17,6 +17,8 @@ class Buffer(msgspec.Struct, frozen=True):
     weights: int = 0
     cache: int = 0
     compute: int = 0
+    device: str = "CPU"
+    """llama.cpp's name of the device that it belongs to."""
 
     @property
     def total(self) -> int:

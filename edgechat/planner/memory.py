@@ -47,19 +47,44 @@ def cache_bytes(
 
     Raises ModelFileError where the header lacks the shape of the model.
     """
+    found = layer_cache_bytes(
+        header, n_ctx, cache_type, n_seq_max=n_seq_max, n_ubatch=n_ubatch, swa_full=swa_full
+    )
+    return sum(found)
+
+
+def layer_cache_bytes(
+    header: GgufHeader,
+    n_ctx: int,
+    cache_type: CacheType,
+    *,
+    n_seq_max: int = 1,
+    n_ubatch: int = 512,
+    swa_full: bool = False,
+) -> tuple[int, ...]:
+    """Return the same for each layer; 0 for those that keep no keys."""
     cells = _padded(n_ctx)
     window = header.sliding_window
     windowed_cells = cells if swa_full else min(cells, _padded(min(cells, window * n_seq_max + n_ubatch)))
-    return sum(
-        _cell_bytes(header, heads, windowed, cache_type) * (windowed_cells if windowed else cells)
-        for heads, windowed in _attention_layers(header)
-    )
+    found = [0] * header.n_layers
+    for layer, heads, windowed in _attention_layers(header):
+        row = _cell_bytes(header, heads, windowed, cache_type)
+        found[layer] = row * (windowed_cells if windowed else cells)
+    return tuple(found)
+
+
+def layer_recurrent_bytes(header: GgufHeader, n_seq: int, n_rs_seq: int = 0) -> tuple[int, ...]:
+    """Return the bytes of each layer's recurrent states; see `recurrent_bytes`."""
+    state = _state_size(header) * 4 * n_seq * (1 + n_rs_seq)
+    keeping = _recurrent_layers(header)
+    keeping += [False] * (header.n_layers - len(keeping))
+    return tuple(state * keeps for keeps in keeping)
 
 
 def cache_bytes_per_token(header: GgufHeader, cache_type: CacheType = "f16") -> int:
     """Return what one more token of context takes beyond all windows."""
     layers = _attention_layers(header)
-    return sum(_cell_bytes(header, heads, False, cache_type) for heads, windowed in layers if not windowed)
+    return sum(_cell_bytes(header, heads, False, cache_type) for _, heads, windowed in layers if not windowed)
 
 
 def recurrent_bytes(header: GgufHeader, n_seq: int, n_rs_seq: int = 0) -> int:
@@ -67,8 +92,7 @@ def recurrent_bytes(header: GgufHeader, n_seq: int, n_rs_seq: int = 0) -> int:
 
     0 for models without such layers, and for the kinds the formulas do not know (RWKV, KDA).
     """
-    layers = sum(_recurrent_layers(header))
-    return layers * _state_size(header) * 4 * n_seq * (1 + n_rs_seq)
+    return sum(layer_recurrent_bytes(header, n_seq, n_rs_seq))
 
 
 def _padded(n: int) -> int:
@@ -113,8 +137,8 @@ def _n_layers(header: GgufHeader) -> int:
     return max(0, header.n_layers - header.number("nextn_predict_layers", 0))
 
 
-def _attention_layers(header: GgufHeader) -> Iterator[tuple[int, bool]]:
-    """Yield, for each layer that keeps keys and values, its key heads and whether it has a window."""
+def _attention_layers(header: GgufHeader) -> Iterator[tuple[int, int, bool]]:
+    """Yield each layer that keeps keys and values: its number, its key heads, whether it has a window."""
     n = _n_layers(header)
     parallel = header.architecture in _PARALLEL
     recurrent = _recurrent_layers(header)
@@ -125,7 +149,7 @@ def _attention_layers(header: GgufHeader) -> Iterator[tuple[int, bool]]:
     kv_heads = header.kv_heads
     for layer in range(max(0, keeping)):
         if kv_heads[layer] and (parallel or not recurrent[layer]):
-            yield kv_heads[layer], windows[layer]
+            yield layer, kv_heads[layer], windows[layer]
 
 
 def _windows(header: GgufHeader, n: int) -> list[bool]:

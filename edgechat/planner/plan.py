@@ -2,13 +2,53 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
+
+import msgspec
 
 from edgechat.native.buffers import Buffer
 from edgechat.native.params import LoadParams
+from edgechat.planner.learned import Where
+from edgechat.planner.speed import Forecast, Prediction
 from edgechat.settings import SamplingDefaults
 
 BackendName = Literal["llama.cpp", "scripted"]
+
+
+class DeviceMemory(msgspec.Struct, frozen=True, kw_only=True):
+    """What the load takes of one memory, in bytes."""
+
+    name: str
+    """'RAM', or llama.cpp's name of an accelerator."""
+    budget_bytes: int
+    """What may be taken, when the plan was made."""
+    weights_bytes: int = 0
+    cache_bytes: int = 0
+    compute_bytes: int = 0
+    program_bytes: int = 0
+    """Of the process around llama.cpp; in RAM only."""
+
+    @property
+    def total_bytes(self) -> int:
+        """Everything together."""
+        return self.weights_bytes + self.cache_bytes + self.compute_bytes + self.program_bytes
+
+
+class Divergence(msgspec.Struct, frozen=True, kw_only=True):
+    """What a quantization loses: the mean Kullback-Leibler divergence from the unquantized model."""
+
+    value: float
+    source: str
+
+
+class Alternative(msgspec.Struct, frozen=True, kw_only=True):
+    """Another plan that was near, and why it was not taken."""
+
+    model: str
+    quant: str | None
+    context: int
+    decode_tps: float
+    why_not: str
 
 
 class LoadPlan(LoadParams, frozen=True, kw_only=True):
@@ -18,21 +58,78 @@ class LoadPlan(LoadParams, frozen=True, kw_only=True):
     """
 
     model_path: str
+    """Empty where the model is not on this machine."""
     model_name: str
     backend: BackendName = "llama.cpp"
+    quant: str | None = None
+    file_bytes: int = 0
     n_layers: int = 0
-    weights_bytes: int = 0
-    cache_bytes: int = 0
-    compute_bytes: int = 0
+    memory: tuple[DeviceMemory, ...] = ()
+    """What is taken where; RAM first."""
     buffers: tuple[Buffer, ...] = ()
     """The same by type of buffer, as llama.cpp's own allocator says; empty where the sizes are estimated."""
-    budget_bytes: int = 0
-    """Memory that was free when the plan was made; what the plan needs stays under it."""
+    forecast: Forecast | None = None
+    """How long a token takes before any correction: what real runs are held against."""
+    predicted: Prediction | None = None
+    where: Where | None = None
+    """What the speed depends on, to learn it by."""
+    kl_divergence: Divergence | None = None
     sampling: SamplingDefaults = SamplingDefaults()
     """What settings.toml says, and below that what the model's makers recommend."""
+    notes: tuple[str, ...] = ()
+    """What was asked for and is not so."""
     reasons: tuple[str, ...] = ()
+    alternatives: tuple[Alternative, ...] = ()
+    anyway: bool = False
+    """Load it although it does not seem to fit."""
+
+    @property
+    def weights_bytes(self) -> int:
+        """Of all memories together."""
+        return sum(one.weights_bytes for one in self.memory)
+
+    @property
+    def cache_bytes(self) -> int:
+        """Of all memories together."""
+        return sum(one.cache_bytes for one in self.memory)
+
+    @property
+    def compute_bytes(self) -> int:
+        """Of all memories together."""
+        return sum(one.compute_bytes for one in self.memory)
 
     @property
     def total_bytes(self) -> int:
         """What the load takes altogether."""
-        return self.weights_bytes + self.cache_bytes + self.compute_bytes
+        return sum(one.total_bytes for one in self.memory)
+
+
+def as_json(plan: LoadPlan) -> dict[str, Any]:
+    """Return a plan as programs get it; sizes are bytes, times milliseconds, null is what nobody knows."""
+    return {
+        "model": plan.model_name,
+        "path": plan.model_path or None,
+        "quant": plan.quant,
+        "file_bytes": plan.file_bytes,
+        "context": plan.context,
+        "cache_type": plan.cache_type,
+        "threads": plan.threads,
+        "gpu_layers": plan.gpu_layers,
+        "n_layers": plan.n_layers,
+        "split": dict(zip(plan.devices, plan.split, strict=True)),
+        "experts_in_ram": plan.experts_in_ram,
+        "n_batch": plan.n_batch,
+        "n_ubatch": plan.n_ubatch,
+        "n_seq_max": plan.n_seq_max,
+        "n_outputs_max": plan.n_outputs_max,
+        "n_rs_seq": plan.n_rs_seq,
+        "flash_attention": plan.flash_attention,
+        "devices": [{**msgspec.to_builtins(one), "total_bytes": one.total_bytes} for one in plan.memory],
+        "exact": bool(plan.buffers),
+        "draft": None,
+        "predicted": msgspec.to_builtins(plan.predicted),
+        "kl_divergence": msgspec.to_builtins(plan.kl_divergence),
+        "notes": list(plan.notes),
+        "reasons": list(plan.reasons),
+        "alternatives": msgspec.to_builtins(plan.alternatives),
+    }

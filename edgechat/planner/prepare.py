@@ -7,11 +7,12 @@ import msgspec
 from edgechat import settings
 from edgechat.device.profile import probe
 from edgechat.models.gguf import read_model
-from edgechat.models.header import GgufHeader
 from edgechat.models.library import ResolvedModel, resolve
-from edgechat.planner.choose import NO_WISHES, Wishes, plan
+from edgechat.planner.choose import plan
 from edgechat.planner.dryrun import DryRun
+from edgechat.planner.learned import Learned
 from edgechat.planner.plan import LoadPlan
+from edgechat.planner.wishes import NO_WISHES, Wishes
 
 _SCRIPTED = ".scripted.json"
 
@@ -29,26 +30,21 @@ def prepare(model: str, wishes: Wishes = NO_WISHES) -> LoadPlan:
         header = read_model(found.path)
         dry.show(header)
         given = settings.load()
-        wishes, note = _settled(wishes, given, header)
-        made = plan(found, header, probe(), wishes, dry.ask)
+        wishes = _settled(wishes, given)
+        made = plan(found.name, header, probe(), wishes, dry.ask, Learned.read(), path=str(found.path))
     sampling = given.sampling.over(found.entry.sampling) if found.entry else given.sampling
     about = found.entry.description if found.entry else ""
-    reasons = tuple(reason for reason in (about, *made.reasons, note) if reason)
+    reasons = tuple(reason for reason in (about, *made.reasons) if reason)
     return msgspec.structs.replace(made, sampling=sampling, reasons=reasons)
 
 
-def _settled(wishes: Wishes, given: settings.Settings, header: GgufHeader) -> tuple[Wishes, str]:
-    """Return the wishes with what settings.toml says where there is none, and a note of what was not kept."""
-    context, note = given.context, ""
-    if wishes.context is None and context is not None and 0 < header.context_length < context:
-        note = f"settings.toml asks for a context of {context}; the model was trained on no more than this."
-        context = header.context_length
-    settled = Wishes(
-        context=context if wishes.context is None else wishes.context,
-        cache_type=wishes.cache_type,
+def _settled(wishes: Wishes, given: settings.Settings) -> Wishes:
+    """Return the wishes with what settings.toml says where there is none."""
+    return msgspec.structs.replace(
+        wishes,
+        context=given.context if wishes.context is None else wishes.context,
         threads=given.threads if wishes.threads is None else wishes.threads,
     )
-    return settled, note
 
 
 def _scripted(found: ResolvedModel, wishes: Wishes) -> LoadPlan:

@@ -7,15 +7,15 @@ from pathlib import Path
 import pytest
 
 from edgechat import settings
-from edgechat.errors import DoesNotFit, ModelFileError, ModelNotFound
+from edgechat.errors import ModelFileError, ModelNotFound
 from edgechat.models.gguf import read_model
 from edgechat.models.header import GgufHeader
 from edgechat.models.skeleton import write_skeleton
 from edgechat.native.params import LoadParams
 from edgechat.planner import dryrun
-from edgechat.planner.choose import Wishes
 from edgechat.planner.dryrun import DryRun, dry_run
 from edgechat.planner.prepare import prepare
+from edgechat.planner.wishes import Wishes
 from tests.kit import corrupt
 from tests.kit.build import tiny
 
@@ -37,9 +37,9 @@ def test_a_real_file_on_this_machine(model: str) -> None:
     made = prepare(model)
     assert made.backend == "llama.cpp"
     assert (made.model_path, made.context, made.cache_type) == (model, TRAINED, "f16")
-    assert 0 < made.total_bytes < made.budget_bytes
+    assert 0 < made.total_bytes < made.memory[0].budget_bytes
     assert made.threads >= 1
-    assert len(made.reasons) == 4
+    assert len(made.reasons) == 5
 
 
 @pytest.mark.parametrize("kind", ["dense", "windowed", "hybrid", "moe"])
@@ -95,13 +95,11 @@ def test_wishes_win_over_settings(model: str) -> None:
     assert (made.context, made.threads) == (2048, 1)
 
 
-def test_a_setting_beyond_training_is_cut_but_a_wish_is_refused(model: str) -> None:
+def test_a_context_beyond_training_is_cut_and_noted(model: str) -> None:
     settings.settings_file().write_text("context = 100000\n")
-    made = prepare(model)
-    assert made.context == TRAINED
-    assert "100000" in made.reasons[-1]
-    with pytest.raises(DoesNotFit):
-        prepare(model, Wishes(context=100000))
+    for made in (prepare(model), prepare(model, Wishes(context=200000))):
+        assert made.context == TRAINED
+        assert "00000" in made.notes[0]
 
 
 def test_a_file_that_is_no_model(home: Path) -> None:

@@ -1,0 +1,116 @@
+"""What may be taken where: the memory that is free now, less a margin, and what a load takes of it.
+
+A card that shares the machine's memory has a limit of its own, but what it holds is charged to the one
+memory that there is. Swap counts nowhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from edgechat.device.gpu import Accelerator
+from edgechat.device.memory import Memory
+from edgechat.device.profile import DeviceProfile
+from edgechat.native.buffers import Breakdown
+from edgechat.text import mebibytes
+
+RAM = "RAM"
+SPARE = 0.1
+"""Share of the free RAM that is left to other programs, unless someone wishes for more context."""
+_CARD_MARGIN = 512 * 2**20
+_CARD_SHARE = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class Needs:
+    """What a load takes of one memory, in bytes."""
+
+    weights: int = 0
+    cache: int = 0
+    compute: int = 0
+    program: int = 0
+    """Of the process around llama.cpp."""
+
+    @property
+    def total(self) -> int:
+        """Everything together."""
+        return self.weights + self.cache + self.compute + self.program
+
+    def __add__(self, other: Needs) -> Needs:
+        return Needs(
+            self.weights + other.weights,
+            self.cache + other.cache,
+            self.compute + other.compute,
+            self.program + other.program,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Card:
+    """An accelerator whose memory a load may take."""
+
+    name: str
+    """llama.cpp's name of it."""
+    about: Accelerator
+
+    @property
+    def budget(self) -> int:
+        """Bytes that may be taken: the free ones but for what drivers and screens may still want."""
+        free = self.about.free
+        return max(0, free - min(_CARD_MARGIN, int(_CARD_SHARE * free)))
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """All memory that a load may take."""
+
+    memory: Memory
+    cards: tuple[Card, ...] = ()
+    """The best one last: it gets the last layers and the output."""
+
+    @classmethod
+    def of(cls, profile: DeviceProfile) -> Budget:
+        """Return the budget of a machine as it is now."""
+        usable = [one for one in profile.accelerators if one.usable and one.free > 0]
+        # Own memory before shared, then the larger: the one filled first stands last.
+        usable.sort(key=lambda one: (not one.shares_ram, one.free))
+        return cls(profile.memory, tuple(Card(one.devices[0], one) for one in usable))
+
+    @property
+    def ram(self) -> int:
+        """Bytes of RAM that are free."""
+        return self.memory.available
+
+    @property
+    def in_words(self) -> str:
+        """'7.9 GiB are free', and under which limit."""
+        limit = f" under {self.memory.bound}" if self.memory.bound else ""
+        return f"{mebibytes(self.ram)} are free{limit}"
+
+    def charged(self, needs: dict[str, Needs]) -> int:
+        """Return the bytes of RAM that a load takes, with what shared cards hold."""
+        shared = (max(0, needs[one.name].total - one.about.own) for one in self._shared(needs))
+        return needs.get(RAM, Needs()).total + sum(shared)
+
+    def _shared(self, needs: dict[str, Needs]) -> Iterable[Card]:
+        return (one for one in self.cards if one.about.shares_ram and one.name in needs)
+
+    def over(self, needs: dict[str, Needs]) -> dict[str, int]:
+        """Return the bytes by which each card's budget is exceeded, where it is."""
+        beyond = {one.name: needs[one.name].total - one.budget for one in self.cards if one.name in needs}
+        return {name: n for name, n in beyond.items() if n > 0}
+
+    def fits(self, needs: dict[str, Needs], *, spare: float = 0.0) -> bool:
+        """Say whether a load stays inside everywhere, with a share of the RAM left over."""
+        return not self.over(needs) and self.charged(needs) <= self.ram * (1 - spare)
+
+
+def needs_of(found: Breakdown, program: int) -> dict[str, Needs]:
+    """Return what llama.cpp's account means for each memory; its process around it is in RAM."""
+    needs = {RAM: Needs(compute=found.output, program=program)}
+    for buffer in found.buffers:
+        name = RAM if buffer.is_host else buffer.device
+        more = Needs(buffer.weights, buffer.cache, buffer.compute)
+        needs[name] = needs.get(name, Needs()) + more
+    return needs

@@ -1,0 +1,175 @@
+"""The ways of loading one model on one machine: what each takes, by llama.cpp's own word, and its speed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from edgechat.errors import DryRunFailed
+from edgechat.models.header import GgufHeader
+from edgechat.native.buffers import Breakdown, Buffer
+from edgechat.native.params import CacheType, LoadParams
+from edgechat.planner.budget import RAM, Budget, Needs, needs_of
+from edgechat.planner.compute import compute_bytes, output_bytes
+from edgechat.planner.dryrun import MEMORY_LIMIT
+from edgechat.planner.layout import Extras, Layout, estimated, layouts
+from edgechat.planner.memory import (
+    CELLS,
+    cache_bytes_per_token,
+    layer_cache_bytes,
+    layer_recurrent_bytes,
+    recurrent_bytes,
+)
+from edgechat.planner.shape import ModelShape, shape_of
+from edgechat.planner.speed import Forecast, Rate, forecast
+
+PROGRAM_BYTES = 256 * 2**20
+"""The process around a model (interpreter, libraries, vocabulary), until it was measured once."""
+EXACT = "exact, by llama.cpp's own allocator"
+_TRIES = 6
+
+Measure = Callable[[LoadParams], Breakdown]
+"""What a load takes by llama.cpp's own account, or DryRunFailed: `DryRun.ask`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """One way of loading the model."""
+
+    params: LoadParams
+    layout: Layout
+    needs: Mapping[str, Needs]
+    """Of each memory: 'RAM' and the cards by name."""
+    forecast: Forecast
+    source: str
+    """How we know what it takes, in words."""
+    buffers: tuple[Buffer, ...] = ()
+    """By type of buffer; empty where it is estimated."""
+
+    @property
+    def context(self) -> int:
+        """Tokens, as llama.cpp rounds them."""
+        return self.params.context
+
+    @property
+    def total(self) -> int:
+        """Bytes altogether."""
+        return sum(one.total for one in self.needs.values())
+
+
+@dataclass(frozen=True)
+class Loader:
+    """A model on a machine."""
+
+    header: GgufHeader
+    budget: Budget
+    rates: Mapping[str | None, Rate]
+    """Of the processor (None) and of each card."""
+    measure: Measure | None = None
+    program: int = PROGRAM_BYTES
+    n_rs_seq: int = 0
+
+    @cached_property
+    def shape(self) -> ModelShape:
+        """The model layer by layer."""
+        return shape_of(self.header)
+
+    @cached_property
+    def n_seq_max(self) -> int:
+        """Sequences that stay warm; each takes a state of its own where there are recurrent layers."""
+        return 2 if recurrent_bytes(self.header, 1) else 4
+
+    def load(self, context: int, cache_type: CacheType) -> Load:
+        """Return the fastest way that fits with this context; where none does, the processor's alone."""
+        cells = -(-context // CELLS) * CELLS
+        about = self._about(cells, cache_type)
+        tried: list[Load] = []
+        ahead = [(self._forecast(one, cache_type), one) for one in layouts(self.shape, about, self.budget)]
+        ahead.sort(key=lambda pair: pair[0].decode)  # stable: the plainest of equals stays first
+        for _, one in ahead:
+            found = self._fitted(cells, cache_type, one, about)
+            tried.append(found)
+            if self.budget.fits(dict(found.needs)):
+                return found
+        return tried[-1]
+
+    def _about(self, cells: int, cache_type: CacheType) -> Extras:
+        n = self.n_seq_max
+        keys = layer_cache_bytes(self.header, cells, cache_type, n_seq_max=n)
+        states = layer_recurrent_bytes(self.header, n, self.n_rs_seq)
+        return Extras(
+            cache=[key + state for key, state in zip(keys, states, strict=True)],
+            compute=compute_bytes(self.header, cells, n_seq_max=n),
+            output=output_bytes(self.header, n),
+            program=self.program,
+        )
+
+    def _forecast(self, on: Layout, cache_type: CacheType) -> Forecast:
+        per_token = cache_bytes_per_token(self.header, cache_type)
+        return forecast(self.shape, on.placed(self.shape), self.rates, per_token)
+
+    def _fitted(self, cells: int, cache_type: CacheType, on: Layout, about: Extras) -> Load:
+        """Return the load, with layers taken off cards or put on them as llama.cpp's account says."""
+        best: Load | None = None
+        for _ in range(_TRIES):
+            found = self._measured(cells, cache_type, on, about)
+            over = self.budget.over(dict(found.needs))
+            if not over and (best is None or found.layout.n > best.layout.n):
+                best = found
+            changed = self._less(on, over, about) if over else self._more(found, about)
+            if changed is None or (best is not None and changed.n <= best.layout.n):
+                break
+            on = changed
+        return best or found
+
+    def _less(self, on: Layout, over: Mapping[str, int], about: Extras) -> Layout:
+        size = max(about.parts(self.shape, on.experts_in_ram))
+        for name, n_bytes in over.items():
+            if name in on.devices:
+                on = on.changed(name, -n_bytes // max(1, size))
+        return on
+
+    def _more(self, found: Load, about: Extras) -> Layout | None:
+        """Return a layout with one more layer where the account leaves room that the formulas did not see."""
+        on, parts = found.layout, self.shape.parts
+        if found.source != EXACT or on.n == len(parts) or not on.n:
+            return None
+        size = about.parts(self.shape, on.experts_in_ram)[len(parts) - on.n - 1]
+        for card in self.budget.cards:
+            if card.name in on.devices and card.budget - found.needs[card.name].total >= size:
+                return on.changed(card.name, 1)
+        return None
+
+    def _measured(self, cells: int, cache_type: CacheType, on: Layout, about: Extras) -> Load:
+        params = LoadParams(
+            context=cells,
+            cache_type=cache_type,
+            n_seq_max=self.n_seq_max,
+            n_outputs_max=self.n_seq_max,
+            n_rs_seq=self.n_rs_seq,
+            devices=on.devices,
+            split=on.split,
+            experts_in_ram=on.experts_in_ram,
+        )
+        load = Load(
+            params=params,
+            layout=on,
+            needs=estimated(self.shape, about, on),
+            forecast=self._forecast(on, cache_type),
+            source="estimated",
+        )
+        if self.measure is None:
+            return load
+        if recurrent_bytes(self.header, self.n_seq_max, self.n_rs_seq) > MEMORY_LIMIT // 2:
+            return replace(load, source="estimated: its states are too large for a dry run")
+        try:
+            found = self.measure(params)
+        except DryRunFailed as failed:
+            return replace(load, source=f"estimated: {failed.message.removesuffix('.')}")
+        return replace(load, needs=needs_of(found, self.program), source=EXACT, buffers=found.buffers)
+
+
+def ram_of(load: Load) -> Needs:
+    """Return what a load takes of the machine's own memory."""
+    return load.needs.get(RAM, Needs())

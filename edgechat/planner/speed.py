@@ -1,0 +1,185 @@
+"""How fast a load will be: seconds from bytes and operations, corrected by what this machine did before.
+
+Decoding a token reads every active weight and the cache before it once, so it is bound by the bandwidth of
+the memory they lie in; prefill is bound by arithmetic (Williams et al. 2009, "Roofline"). The rates of the
+processor are measured (`device/bandwidth.py`), those of a graphics card guessed, until loads that really
+happened correct both: see `learned.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import msgspec
+
+from edgechat.device.bandwidth import Speed
+from edgechat.device.gpu import Accelerator, Vendor
+from edgechat.models.quants import GgmlType
+from edgechat.planner.shape import Layer, ModelShape
+
+PROMPT = 1000
+"""Tokens of the prompt whose first token is predicted, and of the context at which decoding is."""
+
+_UNMEASURED = (20e9, 100e9)
+_CARDS: dict[Vendor, tuple[float, float]] = {
+    "nvidia": (350e9, 15e12),
+    "amd": (300e9, 8e12),
+    "intel": (200e9, 5e12),
+    "apple": (100e9, 3e12),
+    "other": (100e9, 2e12),
+}
+"""Bandwidth and operations of a middling card of each maker: a guess, until a load was measured."""
+_SHARED_COMPUTE = 4.0
+"""A graphics unit in the processor multiplies so many times faster than the processor itself."""
+_BUS = 12e9
+"""Bytes a second to a card: what lies in RAM is sent there for large batches, where that is faster."""
+_MICRO_BATCH = 512
+_CALL = 0.5e-3
+"""Seconds of a call whatever it holds: the graph, the sampling, the way to the screen."""
+_KERNELS: dict[GgmlType, float] = {
+    GgmlType.F32: 0.6,
+    GgmlType.F16: 0.8,
+    GgmlType.BF16: 0.8,
+    GgmlType.Q8_0: 1.1,
+    GgmlType.Q4_0: 2.0,
+    GgmlType.IQ4_NL: 1.8,
+    GgmlType.MXFP4: 1.0,
+    GgmlType.Q2_K: 1.2,
+    GgmlType.Q3_K: 1.2,
+    GgmlType.Q4_K: 1.8,
+    GgmlType.Q5_K: 1.2,
+    GgmlType.Q6_K: 1.2,
+    GgmlType.IQ4_XS: 1.2,
+}
+"""Speed of llama.cpp's kernels on a processor against a product of float32 matrices; others 0.6."""
+_ATTENTION = 0.35
+"""The same for the attention to the cache."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rate:
+    """What a device does in a second."""
+
+    bandwidth: float
+    """Bytes read from its memory."""
+    compute: float
+    """Floating-point operations, with whole matrices."""
+
+
+class Forecast(msgspec.Struct, frozen=True, kw_only=True):
+    """Seconds by the roofline, before any correction."""
+
+    decode: float
+    """Of one token with nothing before it."""
+    decode_depth: float
+    """More of it for each token before it."""
+    prefill: float
+    """Of each token of a prompt."""
+    prefill_depth: float
+    """More of it for each token before it."""
+
+    def decoding(self, depth: float) -> float:
+        """Return the seconds of a token after `depth` others."""
+        return self.decode + self.decode_depth * depth
+
+    def prefilling(self, n: int, depth: int = 0) -> float:
+        """Return the seconds of `n` tokens of a prompt after `depth` others."""
+        return n * (self.prefill + self.prefill_depth * (depth + n / 2))
+
+
+class Prediction(msgspec.Struct, frozen=True, kw_only=True):
+    """What a user will see."""
+
+    decode_tps: float
+    """Tokens a second, at 1,000 tokens of context."""
+    prompt_tps: float
+    """Tokens of a prompt of 1,000 a second."""
+    ttft_ms: float
+    """From sending such a prompt to the first token."""
+    basis: str
+    """How we know, in words."""
+
+
+@dataclass(frozen=True, slots=True)
+class Correction:
+    """Real seconds over those of the roofline, and how we know."""
+
+    decode: float = 1.0
+    prefill: float = 1.0
+    basis: str = "a first guess from this machine's speed; the first answers correct it"
+
+
+def predict(forecast: Forecast, correction: Correction) -> Prediction:
+    """Return what to expect of a load."""
+    decode = correction.decode * forecast.decoding(PROMPT)
+    prefill = correction.prefill * forecast.prefilling(PROMPT)
+    return Prediction(
+        decode_tps=1 / decode,
+        prompt_tps=PROMPT / prefill,
+        ttft_ms=1000 * (prefill + decode),
+        basis=correction.basis,
+    )
+
+
+def rate_of_processor(speed: Speed | None) -> Rate:
+    """Return what was measured, or the rate of a slow laptop."""
+    return Rate(speed.bandwidth, speed.compute) if speed is not None else Rate(*_UNMEASURED)
+
+
+def rate_of_card(card: Accelerator, processor: Rate) -> Rate:
+    """Return what a card of this kind usually does."""
+    if card.devices and card.devices[0].startswith("RPC"):
+        return processor
+    bandwidth, compute = _CARDS[card.vendor]
+    if not card.shares_ram:
+        return Rate(bandwidth, compute)
+    return Rate(processor.bandwidth, max(compute / 4, _SHARED_COMPUTE * processor.compute))
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """A part of the model on a device: None is the processor."""
+
+    part: Layer
+    device: str | None = None
+    experts_in_ram: bool = False
+
+
+def forecast(
+    shape: ModelShape,
+    placed: Sequence[Placed],
+    rates: Mapping[str | None, Rate],
+    cache_bytes_per_token: int,
+) -> Forecast:
+    """Return the seconds of a load whose parts lie so. rates: of each device; None is the processor.
+
+    cache_bytes_per_token: of keys and values, in all layers that see everything.
+    """
+    decode = prefill = 0.0
+    kernel = _KERNELS.get(shape.main_type, 0.6)
+    fastest = max((rate.compute for device, rate in rates.items() if device is not None), default=0.0)
+    for one in placed:
+        part, rate = one.part, rates[one.device]
+        in_ram = one.experts_in_ram or one.device is None
+        own = rates[None] if in_ram else rate
+        decode += part.read / rate.bandwidth + part.experts_read / own.bandwidth
+        prefill += _arithmetic(part.operations, part.weights, one.device is None, rate, kernel, fastest)
+        prefill += _arithmetic(part.experts_operations, part.experts, in_ram, own, kernel, fastest)
+    on = [one.device for one in placed[:-1]] or [None]
+    bandwidth = len(on) / sum(1 / rates[device].bandwidth for device in on)
+    compute = len(on) / sum(1 / rates[device].compute for device in on)
+    return Forecast(
+        decode=_CALL + decode,
+        decode_depth=cache_bytes_per_token / bandwidth,
+        prefill=_CALL / _MICRO_BATCH + prefill,
+        prefill_depth=shape.attention / (_ATTENTION * compute),
+    )
+
+
+def _arithmetic(n: int, n_bytes: int, in_ram: bool, rate: Rate, kernel: float, fastest: float) -> float:
+    """Return the seconds of one token of a large batch in weights that lie in RAM, or on the card."""
+    if not in_ram:
+        return n / rate.compute
+    alone = n / (kernel * rate.compute)
+    return min(alone, n_bytes / _BUS / _MICRO_BATCH + n / fastest) if fastest else alone

@@ -1,0 +1,58 @@
+"""What a person asks for instead of leaving the choice to the planner."""
+
+from __future__ import annotations
+
+import msgspec
+
+from edgechat.errors import DoesNotFit, SettingsError
+from edgechat.models.header import GgufHeader
+from edgechat.native.params import CacheType
+
+READABLE = 5.0
+"""Tokens a second, some 230 words a minute: less is slower than people read."""
+
+
+class Wishes(msgspec.Struct, frozen=True, kw_only=True):
+    """None leaves the choice."""
+
+    context: int | None = None
+    """Tokens."""
+    cache_type: CacheType | None = None
+    threads: int | None = None
+    min_tps: float | None = None
+    """Tokens a second, below which a quantization or a model is not chosen."""
+    anyway: bool = False
+    """Load although it does not seem to fit."""
+
+
+NO_WISHES = Wishes()
+
+
+def checked(wishes: Wishes, header: GgufHeader) -> tuple[Wishes, tuple[str, ...]]:
+    """Return the wishes as far as this model can grant them, and a sentence about each that it cannot.
+
+    Raises SettingsError for wishes without sense, DoesNotFit for a cache that the model cannot have.
+    """
+    for name in ("context", "threads"):
+        value = getattr(wishes, name)
+        if value is not None and value < 1:
+            raise SettingsError(f"{name} = {value} makes no sense.", hint=f"Ask for {name} = 1 or more.")
+    if wishes.cache_type not in (None, "f16") and not may_quantize(header):
+        raise DoesNotFit(
+            f"A cache in {wishes.cache_type} takes blocks of 32 numbers, and this model's heads have "
+            f"{header.key_length}.",
+            hint="Leave the cache at f16.",
+        )
+    trained = header.context_length
+    if wishes.context is None or not trained or wishes.context <= trained:
+        return wishes, ()
+    note = (
+        f"A context of {wishes.context} tokens was asked for; this model was trained on no more than "
+        f"{trained}, so it gets that."
+    )
+    return msgspec.structs.replace(wishes, context=trained), (note,)
+
+
+def may_quantize(header: GgufHeader) -> bool:
+    """Say whether a cache in blocks of 32 numbers can hold this model's keys and values."""
+    return header.key_length % 32 == 0 and header.value_length % 32 == 0
