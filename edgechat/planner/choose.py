@@ -8,7 +8,7 @@ stay in memory, and those of the file that the kernel has cached already are par
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import msgspec
 
@@ -111,9 +111,7 @@ def chooser(
         architecture=header.architecture,
         quant=loader.shape.main_type.name,
     )
-    program = history.program_bytes(where)
-    if program is not None:
-        loader = Loader(header, budget, rates, measure, program=program)
+    loader = replace(loader, beyond=history.beyond(where))
     return Chooser(name, loader, history, where)
 
 

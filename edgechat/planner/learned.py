@@ -57,8 +57,8 @@ class Runs(msgspec.Struct, frozen=True, kw_only=True):
     decode: tuple[float, ...] = ()
     """Real seconds over the roofline's."""
     prefill: tuple[float, ...] = ()
-    program: tuple[int, ...] = ()
-    """Bytes of memory of its own that the process took beyond llama.cpp's buffers."""
+    beyond: tuple[int, ...] = ()
+    """Bytes of memory of its own that the process took beyond its plan, or less than it."""
     when: float = 0.0
     """Of the last one, in seconds since 1970."""
 
@@ -85,10 +85,11 @@ class Learned:
             return Correction()
         return Correction(decode, prefill, f"corrected by {decode_of or prefill_of} on this machine")
 
-    def program_bytes(self, where: Where) -> int | None:
-        """Return what the process around a model took at most; None if that was never seen."""
-        alike = [one for one in self._near(where) if one.program]
-        return max((n for one in alike[:1] for n in one.program if 0 < n < _MOST_BYTES), default=None)
+    def beyond(self, where: Where) -> int:
+        """Return what such a process took beyond its plan at most; 0 where that was never seen."""
+        alike = [one for one in self._near(where) if one.beyond]
+        seen = [n for one in alike[:1] for n in one.beyond if abs(n) < _MOST_BYTES]
+        return max(seen, default=0)
 
     def _factors(self, where: Where, name: str) -> tuple[float, str]:
         for one in self._near(where):
@@ -114,7 +115,7 @@ class Learned:
         *,
         decode: float | None = None,
         prefill: float | None = None,
-        program: int | None = None,
+        beyond: int | None = None,
     ) -> Learned:
         """Return the same with one more run, the oldest forgotten."""
         old = self._runs.get(where, Runs(where=where))
@@ -122,7 +123,7 @@ class Learned:
             where=where,
             decode=_appended(old.decode, decode),
             prefill=_appended(old.prefill, prefill),
-            program=_appended(old.program, program),
+            beyond=_appended(old.beyond, beyond),
             when=time.time(),
         )
         others = [one for at, one in self._runs.items() if at != where]
@@ -142,10 +143,10 @@ def learn(
     *,
     decode: float | None = None,
     prefill: float | None = None,
-    program: int | None = None,
+    beyond: int | None = None,
 ) -> None:
     """Keep what a run took. Takes a millisecond or two."""
-    Learned.read().with_run(where, decode=decode, prefill=prefill, program=program).write()
+    Learned.read().with_run(where, decode=decode, prefill=prefill, beyond=beyond).write()
 
 
 @cache

@@ -10,7 +10,7 @@ from edgechat.errors import DryRunFailed
 from edgechat.models.header import GgufHeader
 from edgechat.native.buffers import Breakdown, Buffer
 from edgechat.native.params import CacheType, LoadParams
-from edgechat.planner.budget import RAM, Budget, Needs, needs_of
+from edgechat.planner.budget import Budget, Needs, needs_of
 from edgechat.planner.compute import compute_bytes, output_bytes
 from edgechat.planner.dryrun import MEMORY_LIMIT
 from edgechat.planner.layout import Extras, Layout, estimated, layouts
@@ -24,8 +24,10 @@ from edgechat.planner.memory import (
 from edgechat.planner.shape import ModelShape, shape_of
 from edgechat.planner.speed import Forecast, Rate, forecast
 
-PROGRAM_BYTES = 256 * 2**20
-"""The process around a model (interpreter, libraries, vocabulary), until it was measured once."""
+_PROGRAM = 64 * 2**20
+"""The process around a model, and the one that renders its template: interpreter and libraries."""
+_PER_TOKEN = 400
+"""Bytes that llama.cpp keeps for each token of the vocabulary."""
 EXACT = "exact, by llama.cpp's own allocator"
 _TRIES = 6
 
@@ -67,7 +69,8 @@ class Loader:
     rates: Mapping[str | None, Rate]
     """Of the processor (None) and of each card."""
     measure: Measure | None = None
-    program: int = PROGRAM_BYTES
+    beyond: int = 0
+    """Bytes that processes around models like this were seen to take beyond `program`."""
     n_rs_seq: int = 0
 
     @cached_property
@@ -79,6 +82,11 @@ class Loader:
     def n_seq_max(self) -> int:
         """Sequences that stay warm; each takes a state of its own where there are recurrent layers."""
         return 2 if recurrent_bytes(self.header, 1) else 4
+
+    @property
+    def program(self) -> int:
+        """Bytes of the process around the model."""
+        return max(0, program_bytes(self.header.vocab_size) + self.beyond)
 
     def load(self, context: int, cache_type: CacheType) -> Load:
         """Return the fastest way that fits with this context; where none does, the processor's alone."""
@@ -170,6 +178,6 @@ class Loader:
         return replace(load, needs=needs_of(found, self.program), source=EXACT, buffers=found.buffers)
 
 
-def ram_of(load: Load) -> Needs:
-    """Return what a load takes of the machine's own memory."""
-    return load.needs.get(RAM, Needs())
+def program_bytes(n_vocab: int) -> int:
+    """Return what the processes around a model take, by measurements on Linux: 30 to 130 MB."""
+    return _PROGRAM + _PER_TOKEN * n_vocab
