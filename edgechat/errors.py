@@ -13,6 +13,7 @@
     ├── StoreError                the conversations cannot be read or written
     └── EngineError               the engine failed; exit code 3
         ├── LoadFailed            llama.cpp refused the model
+        │   └── OutOfMemory       or had not the memory for it
         ├── DecodeFailed          a decode call failed, or gave numbers that are none
         ├── EngineCrashed         the worker process died
         └── RequestRefused        this request has already killed the worker twice
@@ -87,6 +88,10 @@ class LoadFailed(EngineError):
     """llama.cpp refused the model."""
 
     exit_code = 1
+
+
+class OutOfMemory(LoadFailed):
+    """llama.cpp could not have the memory it wanted."""
 
 
 class DecodeFailed(EngineError):

@@ -22,7 +22,7 @@ from edgechat.cli.status import StatusLine
 from edgechat.engine.process import EngineProcess
 from edgechat.engine.types import ChatRequest, Delta, Finished, Message, ModelInfo, Prefill, Sampling
 from edgechat.errors import EdgechatError
-from edgechat.planner.plan import LoadPlan
+from edgechat.planner.plan import LoadPlan, as_json
 from edgechat.planner.prepare import prepare
 from edgechat.planner.wishes import Wishes
 from edgechat.text import escaped_json, printable
@@ -66,8 +66,14 @@ def run(options: Options) -> int:
     if prompt is not None and not prompt.strip():
         raise EdgechatError("The prompt is empty.", hint='Give one: edgechat run MODEL "PROMPT"')
     plan = prepare(options.model, Wishes(context=options.context))
+    for note in plan.notes:
+        _note(note)
     _Run(options, plan).main(prompt)
     return 0
+
+
+def _note(text: str) -> None:
+    print(f"note: {printable(text)}", file=sys.stderr)
 
 
 def _whole_prompt(prompt: str | None) -> str | None:
@@ -95,7 +101,7 @@ class _Run:
         self.plan = plan
         self.messages = [Message("system", options.system)] if options.system else []
         self.status = StatusLine(sys.stderr)
-        self.engine = EngineProcess(plan, idle_seconds=60 * settings.load().idle_minutes)
+        self.engine = EngineProcess(plan, idle_seconds=60 * settings.load().idle_minutes, on_note=self._tell)
         self.sampling = Sampling(**(plan.sampling.given() | options.sampling))
         self.loop = asyncio.new_event_loop()
 
@@ -139,8 +145,12 @@ class _Run:
         model = self._begin(self.engine.start(self._show_load)).result()
         self.status.clear()
         if model.template == "chatml" and known is None:
-            print("note: the model brings no chat template; ChatML is used.", file=sys.stderr)
+            self._tell("the model brings no chat template; ChatML is used.")
         return model
+
+    def _tell(self, note: str) -> None:
+        self.status.clear()
+        _note(note)
 
     def _show_load(self, progress: float) -> None:
         self.status.show(f"loading {self.plan.model_name} {progress:.0%}")
@@ -234,7 +244,7 @@ class _Run:
             "finish_reason": finished.reason,
             "usage": msgspec.to_builtins(finished.usage),
             "timings": {"load_ms": model.load_ms, **timings},
-            "plan": msgspec.to_builtins(self.plan),
+            "plan": as_json(self.engine.plan),
             "speculation": None,
         }
         return escaped_json(json.dumps(_rounded(found), ensure_ascii=False))

@@ -6,12 +6,13 @@ a model's own file too: whoever plans a load charges the weights in full, mapped
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from edgechat.device.cgroup import Group, groups, read_number, read_table
+from edgechat.device.cgroup import Group, groups, read_number, read_table, read_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +56,12 @@ def resource_limits() -> dict[str, int]:
     kinds = {"ulimit -v": resource.RLIMIT_AS, "ulimit -d": resource.RLIMIT_DATA}
     soft = {name: resource.getrlimit(kind)[0] for name, kind in kinds.items()}
     return {name: limit for name, limit in soft.items() if limit != resource.RLIM_INFINITY}
+
+
+def oom_kills(root: Path = Path("/")) -> int | None:
+    """Return how often Linux has killed a process since it started because memory ran out; else None."""
+    found = re.search(r"^oom_kill (\d+)$", read_text(root / "proc/vmstat"), re.MULTILINE)
+    return int(found[1]) if found else None
 
 
 def _left_in(group: Group, root: Path) -> Iterator[tuple[int, str, int]]:

@@ -74,9 +74,21 @@ class Engine:
         sequence = self.scheduler.find(request_id)
         return self._finish(sequence, "cancelled") if sequence else []
 
-    def warm_up(self) -> None:
-        """Compute one token, so that the first request meets no cold pages and the cost is known."""
+    @property
+    def n_running(self) -> int:
+        """Requests that are not finished."""
+        return len(self.scheduler.running) + len(self.scheduler.waiting)
+
+    def warm_up(self, *, whole: bool = False) -> None:
+        """Compute one token, so that the first request meets no cold pages and the cost is known.
+
+        whole: a full batch before it, so that an accelerator allocates now what it allocates late.
+        """
         token = self.backend.vocabulary.tokenize("a", bos=False, special=False)[:1]
+        if whole:
+            n = min(self.backend.n_batch, self.backend.context)
+            self.backend.decode([Part(seq=0, start=0, tokens=token * n, n_logits=1)])
+            self.backend.truncate(0, 0)
         seconds = 0.0
         for _ in range(2):  # the first call pages the weights in; the second is what a call costs
             began = time.perf_counter()

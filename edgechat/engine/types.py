@@ -18,6 +18,7 @@ import msgspec
 
 from edgechat.errors import EdgechatError, by_name
 from edgechat.native.buffers import Buffer
+from edgechat.planner.compare import Difference
 from edgechat.planner.plan import LoadPlan
 
 Role = Literal["system", "user", "assistant"]
@@ -99,7 +100,9 @@ class ModelInfo(msgspec.Struct, frozen=True, kw_only=True):
     memory_bytes: int = 0
     """Resident memory of the worker after the load."""
     buffers: tuple[Buffer, ...] = ()
-    """What llama.cpp has allocated, to be held against the plan's; empty where that is not known."""
+    """What llama.cpp has allocated; empty where that is not known."""
+    differences: tuple[Difference, ...] = ()
+    """Where that is not what was planned."""
 
 
 class ErrorInfo(msgspec.Struct, frozen=True):

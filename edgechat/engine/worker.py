@@ -22,6 +22,7 @@ import psutil
 from edgechat import frames, spawn
 from edgechat.engine.backends.base import Backend
 from edgechat.engine.engine import Engine
+from edgechat.engine.experience import Experience, anonymous_memory
 from edgechat.engine.template import ChatTemplate, TemplateProcess
 from edgechat.engine.types import (
     Cancel,
@@ -71,7 +72,7 @@ class Pipe:
             os._exit(0)
 
 
-def load(plan: LoadPlan, pipe: Pipe) -> tuple[Engine, ModelInfo]:
+def load(plan: LoadPlan, pipe: Pipe) -> tuple[Engine, ModelInfo, Experience]:
     """Load by the plan, telling the progress, and compute one token before calling it ready."""
     began = time.perf_counter()
     told = 0.0
@@ -87,7 +88,9 @@ def load(plan: LoadPlan, pipe: Pipe) -> tuple[Engine, ModelInfo]:
     words = backend.vocabulary
     template = ChatTemplate(backend.chat_template, bos=words.bos, eos=words.eos, process=renderer)
     engine = Engine(backend, template)
-    engine.warm_up()
+    experience = Experience(plan)
+    found = experience.loaded(backend.buffers, backend.touched_bytes, anonymous_memory())
+    engine.warm_up(whole=bool(plan.devices))
     model = ModelInfo(
         name=plan.model_name,
         architecture=backend.architecture,
@@ -99,9 +102,10 @@ def load(plan: LoadPlan, pipe: Pipe) -> tuple[Engine, ModelInfo]:
         template="own" if template.is_own else "chatml",
         load_ms=1000 * (time.perf_counter() - began),
         buffers=backend.buffers,
+        differences=found,
         memory_bytes=psutil.Process().memory_info().rss,
     )
-    return engine, model
+    return engine, model, experience
 
 
 def _backend(plan: LoadPlan, progress: Callable[[float], None]) -> Backend:
@@ -115,12 +119,14 @@ def _backend(plan: LoadPlan, progress: Callable[[float], None]) -> Backend:
     return LlamaCppBackend(plan, progress)
 
 
-def serve(engine: Engine, pipe: Pipe) -> None:
+def serve(engine: Engine, pipe: Pipe, experience: Experience) -> None:
     """Step while there is work, wait for commands while there is none."""
     while True:
         for command in _commands(pipe, wait=engine.is_idle):
             pipe.send(_obey(engine, command))
-        pipe.send(engine.step())
+        events = engine.step()
+        pipe.send(events)
+        experience.watch(events, engine.n_running)
 
 
 def _commands(pipe: Pipe, *, wait: bool) -> Iterable[Command]:
@@ -155,7 +161,7 @@ def main() -> None:
     if not isinstance(first, Load):
         raise ValueError("the first command must be Load")
     try:
-        engine, model = load(first.plan, pipe)
+        engine, model, experience = load(first.plan, pipe)
     except EdgechatError as error:
         pipe.send([Failed(None, ErrorInfo.of(error))])
         return
@@ -164,4 +170,4 @@ def main() -> None:
         pipe.send([Failed(None, ErrorInfo.of(EngineError(f"The engine failed while loading: {error!r}")))])
         return
     pipe.send([Loaded(model)])
-    serve(engine, pipe)
+    serve(engine, pipe, experience)

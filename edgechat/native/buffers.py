@@ -51,6 +51,11 @@ class Breakdown(msgspec.Struct, frozen=True):
         return sum(buffer.compute for buffer in self.buffers) + self.output
 
 
+def is_mapped(buffer: Buffer) -> bool:
+    """Say whether the weights in it are pages of the file."""
+    return buffer.name.endswith(_MAPPED)
+
+
 def counted_once(buffers: tuple[Buffer, ...], weights: int) -> tuple[Buffer, ...]:
     """Return the buffers of a load that maps its file, as they would be without the mapping.
 

@@ -16,7 +16,7 @@ import llama_cpp.llama_cpp as lib
 import numpy as np
 import numpy.typing as npt
 
-from edgechat.errors import DecodeFailed, LoadFailed
+from edgechat.errors import DecodeFailed, LoadFailed, OutOfMemory
 from edgechat.native import logs
 from edgechat.native.params import LoadParams
 
@@ -56,7 +56,7 @@ class Model:
         logs.last_errors.clear()
         self._pointer = lib.llama_model_load_from_file(str(path).encode(), params)
         if not self._pointer:
-            raise LoadFailed(
+            raise _refusal()(
                 f"llama.cpp cannot load {path.name}: {_last_words()}",
                 hint="The file may need a newer edgechat, or be damaged: download it again, "
                 "or try another model (`edgechat run guide` always works).",
@@ -152,7 +152,7 @@ class Context:
         logs.last_errors.clear()
         self._pointer = lib.llama_init_from_model(model.pointer, native)
         if not self._pointer:
-            raise LoadFailed(
+            raise _refusal()(
                 f"llama.cpp cannot make a context of {params.context} tokens: {_last_words()}",
                 hint="Try a shorter context: --ctx 4096.",
             )
@@ -246,6 +246,12 @@ class _Batch:
 
 def _pointer(array: npt.NDArray[Any], kind: Any) -> Any:
     return ctypes.cast(ctypes.c_void_p(array.ctypes.data), ctypes.POINTER(kind))
+
+
+def _refusal() -> type[LoadFailed]:
+    """Return the kind of error that llama.cpp's last words speak of; it has no codes for them."""
+    words = " ".join(logs.last_errors).lower()
+    return OutOfMemory if "alloc" in words or "out of memory" in words else LoadFailed
 
 
 def _last_words() -> str:

@@ -95,6 +95,8 @@ def chooser(
     profile: DeviceProfile,
     measure: Measure | None = None,
     history: Learned | None = None,
+    *,
+    threads: int,
 ) -> Chooser:
     """Return a model on a machine; without `measure` all sizes are estimated."""
     history = history or Learned()
@@ -102,7 +104,6 @@ def chooser(
     budget = Budget.of(profile)
     rates: dict[str | None, Rate] = {None: processor}
     rates |= {card.name: rate_of_card(card.about, processor) for card in budget.cards}
-    threads, _ = choose_threads(profile.cpu)
     loader = Loader(header, budget, rates, measure)
     where = Where(
         machine=f"{profile.cpu.name}, {threads} threads",
@@ -130,36 +131,38 @@ def plan(
     Raises DoesNotFit, and SettingsError for wishes without sense.
     """
     wishes, notes = wishing.checked(wishes, header)
-    on = chooser(name, header, profile, measure, history)
-    load, why_context = _asked(on, wishes, wishes.context) if wishes.context else _best(on, wishes)
     threads, why_threads = choose_threads(profile.cpu)
     if wishes.threads is not None:
         threads, why_threads = wishes.threads, f"{wishes.threads} threads, as asked for."
-    params = {name: getattr(load.params, name) for name in load.params.__struct_fields__}
-    predicted = predict(load.forecast, on.correction(load))
-    return LoadPlan(
-        **(params | {"threads": threads}),
+    on = chooser(name, header, profile, measure, history, threads=threads)
+    load, why_context = _asked(on, wishes, wishes.context) if wishes.context else _best(on, wishes)
+    blank = LoadPlan(
+        context=load.context,
+        threads=threads,
         model_path=path,
         model_name=name,
         quant=header.quant,
         file_bytes=header.file_size,
         n_layers=header.n_layers,
+        notes=notes,
+        anyway=wishes.anyway,
+    )
+    made = completed(blank, on, load)
+    reasons = (why_context, *_why_split(on, load), _why_memory(on, load), _why_sequences(on), why_threads)
+    return msgspec.structs.replace(made, reasons=(*reasons, _why_speed(made)))
+
+
+def completed(plan: LoadPlan, on: Chooser, load: Load) -> LoadPlan:
+    """Return the plan with everything that follows from a way of loading it; not its reasons."""
+    params = {name: getattr(load.params, name) for name in load.params.__struct_fields__}
+    return msgspec.structs.replace(
+        plan,
+        **(params | {"threads": plan.threads}),
         memory=tuple(_memory(on, load)),
         buffers=load.buffers,
         forecast=load.forecast,
-        predicted=predicted,
+        predicted=predict(load.forecast, on.correction(load)),
         where=on.where_of(load),
-        notes=notes,
-        anyway=wishes.anyway,
-        reasons=(
-            why_context,
-            *_why_split(on, load),
-            _why_memory(on, load),
-            _why_sequences(on),
-            why_threads,
-            f"About {predicted.decode_tps:.3g} tokens a second, and {predicted.ttft_ms / 1000:.2g} s to the "
-            f"first after a prompt of 1,000: {predicted.basis}.",
-        ),
     )
 
 
@@ -268,6 +271,15 @@ def _why_sequences(on: Chooser) -> str:
     if not state:
         return f"{n} sequences share the cache, so that several chats stay warm."
     return f"{n} sequences: each keeps a state of its own, {mebibytes(state)}."
+
+
+def _why_speed(plan: LoadPlan) -> str:
+    found = plan.predicted
+    assert found is not None
+    return (
+        f"About {found.decode_tps:.3g} tokens a second, and {found.ttft_ms / 1000:.2g} s to the first after "
+        f"a prompt of 1,000: {found.basis}."
+    )
 
 
 def _does_not_fit(on: Chooser, load: Load) -> DoesNotFit:

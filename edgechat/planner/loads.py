@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 
+import msgspec
+
 from edgechat.errors import DryRunFailed
 from edgechat.models.header import GgufHeader
 from edgechat.native.buffers import Breakdown, Buffer
@@ -102,13 +104,13 @@ class Loader:
                 return found
         return tried[-1]
 
-    def _about(self, cells: int, cache_type: CacheType) -> Extras:
+    def _about(self, cells: int, cache_type: CacheType, n_ubatch: int = 512) -> Extras:
         n = self.n_seq_max
-        keys = layer_cache_bytes(self.header, cells, cache_type, n_seq_max=n)
+        keys = layer_cache_bytes(self.header, cells, cache_type, n_seq_max=n, n_ubatch=n_ubatch)
         states = layer_recurrent_bytes(self.header, n, self.n_rs_seq)
         return Extras(
             cache=[key + state for key, state in zip(keys, states, strict=True)],
-            compute=compute_bytes(self.header, cells, n_seq_max=n),
+            compute=compute_bytes(self.header, cells, n_seq_max=n, n_ubatch=n_ubatch),
             output=output_bytes(self.header, n),
             program=self.program,
         )
@@ -121,7 +123,7 @@ class Loader:
         """Return the load, with layers taken off cards or put on them as llama.cpp's account says."""
         best: Load | None = None
         for _ in range(_TRIES):
-            found = self._measured(cells, cache_type, on, about)
+            found = self._measured(self._params(cells, cache_type, on), on, about)
             over = self.budget.over(dict(found.needs))
             if not over and (best is None or found.layout.n > best.layout.n):
                 best = found
@@ -149,8 +151,14 @@ class Loader:
                 return on.changed(card.name, 1)
         return None
 
-    def _measured(self, cells: int, cache_type: CacheType, on: Layout, about: Extras) -> Load:
-        params = LoadParams(
+    def exactly(self, params: LoadParams) -> Load:
+        """Return what a load with these parameters takes, whether it fits or not."""
+        on = Layout(params.devices, params.split, params.experts_in_ram)
+        plain = LoadParams.of(msgspec.structs.replace(params, threads=1))
+        return self._measured(plain, on, self._about(params.context, params.cache_type, params.n_ubatch))
+
+    def _params(self, cells: int, cache_type: CacheType, on: Layout) -> LoadParams:
+        return LoadParams(
             context=cells,
             cache_type=cache_type,
             n_seq_max=self.n_seq_max,
@@ -160,11 +168,13 @@ class Loader:
             split=on.split,
             experts_in_ram=on.experts_in_ram,
         )
+
+    def _measured(self, params: LoadParams, on: Layout, about: Extras) -> Load:
         load = Load(
             params=params,
             layout=on,
             needs=estimated(self.shape, about, on),
-            forecast=self._forecast(on, cache_type),
+            forecast=self._forecast(on, params.cache_type),
             source="estimated",
         )
         if self.measure is None:

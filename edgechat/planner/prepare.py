@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from edgechat import settings
-from edgechat.device.profile import probe
+from edgechat.device.profile import DeviceProfile, probe
 from edgechat.models.gguf import read_model
 from edgechat.models.library import ResolvedModel, resolve
 from edgechat.planner.choose import plan
@@ -31,11 +31,16 @@ def prepare(model: str, wishes: Wishes = NO_WISHES) -> LoadPlan:
         dry.show(header)
         given = settings.load()
         wishes = _settled(wishes, given)
-        made = plan(found.name, header, probe(), wishes, dry.ask, Learned.read(), path=str(found.path))
+        made = plan(found.name, header, look(dry), wishes, dry.ask, Learned.read(), path=str(found.path))
     sampling = given.sampling.over(found.entry.sampling) if found.entry else given.sampling
     about = found.entry.description if found.entry else ""
     reasons = tuple(reason for reason in (about, *made.reasons) if reason)
     return msgspec.structs.replace(made, sampling=sampling, reasons=reasons)
+
+
+def look(dry: DryRun | None = None) -> DeviceProfile:
+    """Return this machine as it is now; with its accelerators where a dry run can be asked for them."""
+    return probe()
 
 
 def _settled(wishes: Wishes, given: settings.Settings) -> Wishes:

@@ -100,6 +100,7 @@ class ChatScreen(Screen[None]):
             from edgechat.tui.session import Services, Session
 
             self._session = Session(self._services or Services.real(), self._wanted_model)
+            self._session.on_note = self._tell_note
         return self._session
 
     @property
@@ -152,7 +153,13 @@ class ChatScreen(Screen[None]):
             self.transcript.add(NotePiece(note, "warning"))
         # Into the piece at the top, so that it never comes between a question and its answer.
         if session.plan.reasons:
-            self.transcript.append(self._welcome, "\n\n" + "\n".join(session.plan.reasons))
+            told = (*session.plan.notes, *session.plan.reasons)
+            self.transcript.append(self._welcome, "\n\n" + "\n".join(told))
+
+    def _tell_note(self, note: str) -> None:
+        # At the top for good, where it comes between no question and its answer; and now where one looks.
+        self.transcript.append(self._welcome, f"\n\n{note}")
+        self.notify(note, severity="warning", timeout=10, markup=False)
 
     def _tell_problem(self, error: EdgechatError) -> None:
         self.transcript.add(ProblemPiece(error.message, error.hint))

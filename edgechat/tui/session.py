@@ -37,7 +37,8 @@ class Services:
     store_path: Callable[[], Path]
     prepare: Callable[[str], LoadPlan]
     """From a model's name to its plan. May take a while; called in a thread."""
-    engine: Callable[[LoadPlan], AppEngine]
+    engine: Callable[[LoadPlan, Callable[[str], None]], AppEngine]
+    """From a plan to its engine, which tells what it has to change about the plan."""
     preferred: Callable[[], str | None] = lambda: None
     """The model that the settings name. Raises SettingsError."""
 
@@ -57,6 +58,8 @@ class Session:
         self.missing: str | None = None
         """The model that was used last, if its file is gone and the default stands in for it."""
         self.conversation: Conversation | None = None
+        self.on_note: Callable[[str], None] = lambda _note: None
+        """Hears what had to be changed about the plan."""
         self._services = services
         self._store: Store | None = None
         self._engine: AppEngine | None = None
@@ -75,7 +78,7 @@ class Session:
         async with self._planning:
             if self._engine is None:
                 self.plan = await self._make_plan()
-                self._engine = self._services.engine(self.plan)
+                self._engine = self._services.engine(self.plan, lambda note: self.on_note(note))
             return self._engine
 
     @property
@@ -128,11 +131,11 @@ def _prepare(model: str) -> LoadPlan:
     return prepare(model)
 
 
-def _engine(plan: LoadPlan) -> AppEngine:
+def _engine(plan: LoadPlan, on_note: Callable[[str], None]) -> AppEngine:
     from edgechat import settings
     from edgechat.engine.process import EngineProcess
 
-    return EngineProcess(plan, idle_seconds=settings.load().idle_minutes * 60)
+    return EngineProcess(plan, idle_seconds=settings.load().idle_minutes * 60, on_note=on_note)
 
 
 def _preferred() -> str | None:

@@ -295,7 +295,7 @@ def test_the_front_end_loads_nothing_native() -> None:
 
 def test_logs_do_not_pile_up(home: object) -> None:
     from edgechat import paths
-    from edgechat.engine.process import _new_log
+    from edgechat.engine.life import _new_log
 
     folder = paths.log_dir()
     for number in range(15):

@@ -28,7 +28,7 @@ def app_with(
     model: str | None = None,
     prepare: Callable[[str], LoadPlan] = plan,
 ) -> EdgechatApp:
-    return EdgechatApp(model, services=Services(lambda: path, prepare, lambda _: engine))
+    return EdgechatApp(model, services=Services(lambda: path, prepare, lambda _plan, _note: engine))
 
 
 def chat_screen(pilot: Pilot[None]):  # type: ignore[no-untyped-def]

@@ -91,6 +91,8 @@ class Backend(Protocol):
     train_context: int
     buffers: tuple[Buffer, ...]
     """What it has allocated, where it can tell and the plan said it too."""
+    touched_bytes: int
+    """Of the process's own memory that its buffers have filled by loading; 0 where it cannot tell."""
 
     def decode(self, parts: Seq[Part]) -> Logits:
         """Compute a batch; return one row of logits for each wanted token, in the order of the parts.

@@ -14,7 +14,7 @@ from pathlib import Path
 from edgechat.engine.backends.base import CacheFull, Capabilities, Logits, Part, Vocabulary
 from edgechat.errors import LoadFailed
 from edgechat.native import breakdown, logs
-from edgechat.native.buffers import Buffer, counted_once
+from edgechat.native.buffers import Buffer, counted_once, is_mapped
 from edgechat.native.handles import Context, Model
 from edgechat.native.vocabulary import NativeVocabulary
 from edgechat.planner.plan import LoadPlan
@@ -45,6 +45,7 @@ class LlamaCppBackend:
         self.chat_template = self._model.chat_template
         self.architecture = self._model.architecture
         self.n_params = self._model.n_params
+        self.touched_bytes = 0
         self.buffers = self._allocated(plan)
         self.train_context = self._model.train_context
         self._window = self._model.window
@@ -57,6 +58,10 @@ class LlamaCppBackend:
         if not plan.buffers or not breakdown.has_map():
             return ()
         found = breakdown.from_map(self._model, self._context)
+        # What is computed in is filled by the first batches; what is mapped is the file's.
+        self.touched_bytes = sum(
+            one.cache + (0 if is_mapped(one) else one.weights) for one in found.buffers if one.is_host
+        )
         return counted_once(found.buffers, plan.weights_bytes)
 
     def decode(self, parts: Sequence[Part]) -> Logits:

@@ -106,6 +106,7 @@ class ScriptedBackend:
         self.architecture = "scripted"
         self.n_params = 0
         self.buffers: tuple[Buffer, ...] = ()
+        self.touched_bytes = 0
         self.train_context = plan.context
         self._cache: dict[int, list[int]] = {}
 

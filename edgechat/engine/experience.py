@@ -1,0 +1,80 @@
+"""What the worker learns of its load for the next plan: real memory and speed held against the plan."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+from edgechat.engine.types import Event, Finished
+from edgechat.native.buffers import Buffer
+from edgechat.planner.compare import Difference, differences
+from edgechat.planner.learned import learn
+from edgechat.planner.plan import LoadPlan
+from edgechat.text import mebibytes
+
+_PROMPT, _REPLY = 128, 16
+"""Tokens; shorter ones say little about speed."""
+
+
+class Experience:
+    """The experience with one load."""
+
+    def __init__(self, plan: LoadPlan) -> None:
+        self._plan = plan
+        self._shared = False
+
+    def loaded(
+        self, buffers: tuple[Buffer, ...], touched: int, anonymous: int | None
+    ) -> tuple[Difference, ...]:
+        """Compare what was allocated with the plan, and learn what the process takes besides.
+
+        touched: bytes of buffers of its own that the process has written to. anonymous: of its memory, all
+        that is not mapped from files; None where nobody knows.
+        """
+        planned = sum(one.program_bytes for one in self._plan.memory)
+        if self._plan.where is not None and anonymous is not None:
+            learn(self._plan.where, beyond=anonymous - touched - planned)
+        found = differences(self._plan.buffers, buffers) if buffers else ()
+        for one in found:
+            print(
+                f"{one.name} takes {mebibytes(one.real)} for {one.what}, not {mebibytes(one.planned)}",
+                file=sys.stderr,
+            )
+        return found
+
+    def watch(self, events: Iterable[Event], n_running: int) -> None:
+        """Learn the speed from requests that ran alone."""
+        self._shared = self._shared or n_running > 1
+        for event in events:
+            if isinstance(event, Finished):
+                if not self._shared:
+                    self._ran(event)
+                self._shared = n_running > 0
+
+    def _ran(self, finished: Finished) -> None:
+        forecast, where = self._plan.forecast, self._plan.where
+        if forecast is None or where is None:
+            return
+        usage, timings = finished.usage, finished.timings
+        computed = usage.prompt_tokens - usage.cached_tokens
+        decode = prefill = None
+        if computed >= _PROMPT and timings.prompt_tps > 0:
+            expected = forecast.prefilling(computed, usage.cached_tokens)
+            prefill = computed / timings.prompt_tps / expected
+        if usage.completion_tokens >= _REPLY and timings.decode_tps > 0:
+            depth = usage.prompt_tokens + usage.completion_tokens / 2
+            decode = 1 / timings.decode_tps / forecast.decoding(depth)
+        if prefill is not None or decode is not None:
+            learn(where, decode=decode, prefill=prefill)
+
+
+def anonymous_memory() -> int | None:
+    """Return the bytes of this process's memory that are not mapped from files; None but on Linux."""
+    try:
+        status = Path("/proc/self/status").read_text(encoding="ascii", errors="replace")
+    except OSError:
+        return None
+    found = re.search(r"^RssAnon:\s+(\d+) kB$", status, re.MULTILINE)
+    return int(found[1]) * 1024 if found else None

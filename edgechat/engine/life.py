@@ -1,0 +1,237 @@
+"""One life of the worker process: its pipe, the streams of its requests, and why it ended."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import time
+from collections.abc import AsyncGenerator, Callable
+from pathlib import Path
+
+import msgspec
+import psutil
+
+from edgechat import frames, paths, spawn
+from edgechat.device.memory import oom_kills
+from edgechat.engine.types import (
+    Cancel,
+    ChatRequest,
+    Command,
+    Delta,
+    Event,
+    Failed,
+    Finished,
+    Generate,
+    Load,
+    Loaded,
+    Loading,
+    ModelInfo,
+    Prefill,
+    RequestEvent,
+    Timings,
+    Usage,
+)
+from edgechat.errors import EngineCrashed
+from edgechat.planner.plan import LoadPlan
+from edgechat.text import printable
+
+_LOGS_KEPT = 10
+_LOG_TAIL = 4096
+_GOODBYE = 2.0
+_SIGKILL = 9  # signal.SIGKILL, which Windows does not have
+
+
+class WorkerLife:
+    """One life of the worker process."""
+
+    def __init__(
+        self, process: asyncio.subprocess.Process, log: Path, on_end: Callable[[WorkerLife], None]
+    ) -> None:
+        self.victims: set[str] = set()
+        """The requests that were running when it died."""
+        self._process = process
+        self._on_end = on_end
+        self._closing = False
+        self._garbled = False
+        self._abandoned: set[str] = set()
+        self._log = log
+        self._oom_kills = oom_kills()
+        self._encoder = msgspec.msgpack.Encoder()
+        self._streams: dict[str | None, asyncio.Queue[Event | None]] = {}
+        self._loading = self._open(None)
+        self._reader = asyncio.ensure_future(self._read())
+
+    @classmethod
+    async def spawn(cls, on_end: Callable[[WorkerLife], None]) -> WorkerLife:
+        """Start the process; its stderr goes to a log file of its own."""
+        log = _new_log()
+        with log.open("ab") as stream:
+            process = await asyncio.create_subprocess_exec(*spawn.command("engine"), **spawn.options(stream))
+        return cls(process, log, on_end)
+
+    @property
+    def lost_its_memory(self) -> bool:
+        """Whether the system killed it because memory ran out, as far as the system tells."""
+        killed = not self._closing and not self._garbled and self._process.returncode == -_SIGKILL
+        return killed and (self._oom_kills is None or oom_kills() != self._oom_kills)
+
+    @property
+    def alive(self) -> bool:
+        """Whether events may still come."""
+        return not self._reader.done()
+
+    async def load(self, plan: LoadPlan, on_progress: Callable[[float], None] | None) -> ModelInfo:
+        """Load the model and wait for it."""
+        self.send(Load(plan))
+        while True:
+            match await self._loading.get():
+                case Loading(progress):
+                    if on_progress is not None:
+                        on_progress(progress)
+                case Loaded(model):
+                    return model
+                case Failed(_, error):
+                    raise error.error()
+                case None:
+                    raise await self._crashed("while it loaded the model")
+
+    async def stream(self, request: ChatRequest) -> AsyncGenerator[RequestEvent, None]:
+        """Send a request and yield its events."""
+        if request.id in self._streams or request.id in self._abandoned:
+            raise ValueError(f"request {request.id} is running already")
+        events = self._open(request.id)
+        finished = False
+        try:
+            self.send(Generate(request))
+            while not finished:
+                match await events.get():
+                    case Prefill() | Delta() as event:
+                        yield event
+                    case Finished() as event:
+                        finished = True
+                        yield event
+                    case Failed(_, error):
+                        finished = True
+                        raise error.error()
+                    case None if self._closing:
+                        finished = True
+                        yield cancelled(request.id)
+                    case None:
+                        finished = True
+                        raise await self._crashed("in the middle of an answer")
+        finally:
+            del self._streams[request.id]
+            if not finished:
+                self._abandoned.add(request.id)
+                self.send(Cancel(request.id))
+
+    def send(self, command: Command) -> None:
+        """Write a command; a pipe that is broken shows itself in the reader."""
+        assert self._process.stdin is not None
+        with contextlib.suppress(OSError, RuntimeError):
+            self._process.stdin.write(frames.pack(self._encoder.encode(command)))
+
+    def _open(self, request_id: str | None) -> asyncio.Queue[Event | None]:
+        events: asyncio.Queue[Event | None] = asyncio.Queue()
+        if request_id is not None and not self.alive:
+            events.put_nowait(None)
+        self._streams[request_id] = events
+        return events
+
+    async def _read(self) -> None:
+        """Hand each event to its stream until the worker's end, then tell every stream of the end."""
+        assert self._process.stdout is not None
+        decoder = msgspec.msgpack.Decoder(Event)
+        try:
+            while True:
+                size = frames.length(await self._process.stdout.readexactly(frames.HEADER.size))
+                event: Event = decoder.decode(await self._process.stdout.readexactly(size))
+                name = getattr(event, "request_id", None)
+                if (stream := self._streams.get(name)) is not None:
+                    stream.put_nowait(event)
+                elif isinstance(event, Finished | Failed) and name is not None:
+                    self._abandoned.discard(name)
+        except (asyncio.IncompleteReadError, OSError):
+            pass
+        except (frames.BrokenFrame, msgspec.DecodeError):
+            self._garbled = True  # it no longer speaks our language: nothing it says can be trusted
+            self._process.kill()
+        finally:
+            self.victims = {name for name in self._streams if name is not None}
+            self._on_end(self)
+            for stream in self._streams.values():
+                stream.put_nowait(None)
+
+    async def _crashed(self, when: str) -> EngineCrashed:
+        code = await self._process.wait()
+        reason, hint = _explain(code)
+        if self._garbled:
+            reason = "what it sent could not be understood, so it was stopped"
+        return EngineCrashed(
+            f"The engine's process died {when} ({reason}).",
+            hint=f"{hint} Its log: {self._log}",
+            log_tail=_tail(self._log),
+        )
+
+    async def close(self) -> None:
+        """Close the pipe, which ends the worker; kill it if it does not heed that. May be called again."""
+        self._closing = True
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        try:
+            await asyncio.wait_for(self._process.wait(), _GOODBYE)
+        except TimeoutError:
+            with contextlib.suppress(ProcessLookupError):
+                self._process.kill()
+            await self._process.wait()
+        # A child of the worker's that lives on would hold the pipe open.
+        await asyncio.wait([self._reader], timeout=_GOODBYE)
+        self._reader.cancel()
+        await asyncio.wait([self._reader])
+        transport = getattr(self._process, "_transport", None)
+        if transport is not None:
+            transport.close()
+
+
+def cancelled(request_id: str) -> Finished:
+    """Return the end of a request that a worker never answered."""
+    return Finished(request_id, "cancelled", Usage(0, 0, 0), Timings(0.0, 0.0, 0.0))
+
+
+def _explain(code: int) -> tuple[str, str]:
+    """Return in words how a process ended, and what to do about it."""
+    again = "The next message starts it anew, and what the app showed of the answer is kept."
+    if code >= 0:
+        return f"exit code {code}", again
+    with contextlib.suppress(ValueError):
+        name = signal.Signals(-code).name
+        if name == "SIGKILL":
+            return "SIGKILL: killed from outside, most often because memory ran out", again
+        if name == "SIGILL":
+            return "SIGILL: llama.cpp was built for another processor", "Reinstall llama-cpp-python."
+        return name, again
+    return f"signal {-code}", again
+
+
+def _new_log() -> Path:
+    """Return the path of a new log, and delete the oldest ones."""
+    folder = paths.log_dir()
+    for old in sorted(folder.glob("engine-*.log"))[: -_LOGS_KEPT + 1]:
+        writer = old.stem.rsplit("-", 1)[-1]
+        # A log in use stays: another app's worker may still have something to say.
+        with contextlib.suppress(OSError):
+            if not (writer.isdigit() and psutil.pid_exists(int(writer))):
+                old.unlink()
+    stamp = f"{time.strftime('%Y%m%d-%H%M%S')}-{time.monotonic_ns() % 10**6:06d}"
+    return folder / f"engine-{stamp}-{os.getpid()}.log"
+
+
+def _tail(log: Path) -> str:
+    try:
+        with log.open("rb") as stream:
+            stream.seek(max(0, log.stat().st_size - _LOG_TAIL))
+            return printable(stream.read().decode("utf-8", "replace"))
+    except OSError:
+        return ""

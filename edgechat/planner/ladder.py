@@ -1,0 +1,101 @@
+"""When a plan does not fit after all: the steps down from it, each told to the user.
+
+Memory is looked at again just before a load; other programs may have taken some since the plan was made. And
+a load may fail, or be killed, although it seemed to fit: then at least one step is taken.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+
+from edgechat.device.profile import DeviceProfile
+from edgechat.errors import DoesNotFit
+from edgechat.models.gguf import read_model
+from edgechat.models.header import GgufHeader
+from edgechat.planner.budget import RAM, Budget, Needs
+from edgechat.planner.choose import chooser, completed
+from edgechat.planner.dryrun import DryRun
+from edgechat.planner.learned import Learned
+from edgechat.planner.loads import Measure
+from edgechat.planner.memory import CELLS
+from edgechat.planner.plan import LoadPlan
+from edgechat.planner.prepare import look
+from edgechat.planner.wishes import may_quantize
+from edgechat.text import mebibytes
+
+_SMALL_BATCH = 128
+_LEAST_CONTEXT = 2048
+
+
+def refit(plan: LoadPlan, *, failed: bool = False) -> tuple[LoadPlan, tuple[str, ...]]:
+    """Return the plan as it fits into the memory that is free now, and what had to be changed.
+
+    failed: it did not load, so at least one step is taken. Raises DoesNotFit where no step is left.
+    """
+    if plan.backend == "scripted" or (plan.anyway and not failed):
+        return plan, ()
+    if not failed and not plan.devices and _fits(plan, Budget.of(look())):
+        return plan, ()
+    with DryRun() as dry:
+        header = read_model(Path(plan.model_path))
+        dry.show(header)
+        return descend(plan, header, look(dry), dry.ask, failed=failed)
+
+
+def descend(
+    plan: LoadPlan, header: GgufHeader, profile: DeviceProfile, measure: Measure, *, failed: bool
+) -> tuple[LoadPlan, tuple[str, ...]]:
+    """Return the first step from the plan downwards that fits this machine; see `refit`."""
+    on = chooser(plan.model_name, header, profile, measure, Learned.read(), threads=plan.threads)
+    told: list[str] = []
+    start = plan
+    while failed or not _fits(plan, on.budget):
+        step = step_down(plan, header)
+        if step is None:
+            raise _nothing_left(start, on.budget)
+        params, why = step
+        plan = completed(plan, on, on.loader.exactly(params))
+        told.append(why)
+        failed = False
+    return plan, tuple(told)
+
+
+def step_down(plan: LoadPlan, header: GgufHeader) -> tuple[LoadPlan, str] | None:
+    """Return the next thing to do with less of, and a sentence about it; None at the end of the ladder."""
+    replace = msgspec.structs.replace
+    if plan.n_ubatch > _SMALL_BATCH:
+        smaller = replace(plan, n_batch=_SMALL_BATCH, n_ubatch=_SMALL_BATCH)
+        return smaller, f"Prompts are read {_SMALL_BATCH} tokens at a time, to take less memory."
+    if plan.cache_type == "f16" and may_quantize(header):
+        return replace(plan, cache_type="q8_0"), "The cache is kept in 8 bits, to take less memory."
+    if plan.context > _LEAST_CONTEXT:
+        half = max(_LEAST_CONTEXT, plan.context // 2 // CELLS * CELLS)
+        return replace(plan, context=half), f"The context is cut to {half} tokens, to take less memory."
+    if plan.split:
+        split = tuple(count - max(1, count // 4) for count in plan.split)
+        kept = [(name, count) for name, count in zip(plan.devices, split, strict=True) if count]
+        fewer = replace(plan, devices=tuple(name for name, _ in kept), split=tuple(n for _, n in kept))
+        return fewer, f"{plan.gpu_layers - fewer.gpu_layers} layers fewer are on the accelerator."
+    return None
+
+
+def _fits(plan: LoadPlan, budget: Budget) -> bool:
+    return budget.fits(_needs(plan))
+
+
+def _needs(plan: LoadPlan) -> dict[str, Needs]:
+    return {
+        one.name: Needs(one.weights_bytes, one.cache_bytes, one.compute_bytes, one.program_bytes)
+        for one in plan.memory
+    }
+
+
+def _nothing_left(plan: LoadPlan, budget: Budget) -> DoesNotFit:
+    needs = next((one.total_bytes for one in plan.memory if one.name == RAM), 0)
+    return DoesNotFit(
+        f"{plan.model_name} needs {mebibytes(needs)}, but only {budget.in_words} now, and nothing is left "
+        "to be made smaller.",
+        hint="Close other programs, choose a smaller model, or try all the same with --load-anyway.",
+    )
