@@ -54,6 +54,14 @@ DebugOption = Annotated[
 ]
 
 
+AnywayOption = Annotated[
+    bool,
+    typer.Option(
+        "--load-anyway", help="Load the model although it does not seem to fit.", show_default=False
+    ),
+]
+
+
 @app.callback(invoke_without_command=True)
 def chat(
     context: typer.Context,
@@ -61,6 +69,7 @@ def chat(
         str | None,
         typer.Option("--model", "-m", help="The model to chat with: a file, a catalogue name, or 'guide'."),
     ] = None,
+    load_anyway: AnywayOption = False,
     debug: DebugOption = False,
     version: Annotated[
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
@@ -81,7 +90,7 @@ def chat(
         raise typer.Exit(USAGE_ERROR)
     from edgechat.tui.app import run_app
 
-    raise typer.Exit(run_app(model))
+    raise typer.Exit(run_app(model, anyway=load_anyway))
 
 
 @app.command(
@@ -114,6 +123,7 @@ def run(
         bool | None, typer.Option("--think/--no-think", help="Switch a reasoning model's thinking on or off.")
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object at the end.")] = False,
+    load_anyway: AnywayOption = False,
     debug: DebugOption = False,
 ) -> None:
     """Ask a model, and print the answer as it comes."""
@@ -139,6 +149,7 @@ def run(
         stop=tuple(map(as_text, stop or ())),
         think=think,
         json=json,
+        anyway=load_anyway,
     )
     raise typer.Exit(command.run(options))
 

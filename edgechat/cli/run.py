@@ -47,6 +47,7 @@ class Options:
     stop: tuple[str, ...] = ()
     think: bool | None = None
     json: bool = False
+    anyway: bool = False
 
 
 @dataclass(slots=True)
@@ -65,7 +66,7 @@ def run(options: Options) -> int:
         raise EdgechatError("--json needs a prompt.", hint='Give one: edgechat run MODEL "PROMPT" --json')
     if prompt is not None and not prompt.strip():
         raise EdgechatError("The prompt is empty.", hint='Give one: edgechat run MODEL "PROMPT"')
-    plan = prepare(options.model, Wishes(context=options.context))
+    plan = prepare(options.model, Wishes(context=options.context, anyway=options.anyway))
     for note in plan.notes:
         _note(note)
     _Run(options, plan).main(prompt)

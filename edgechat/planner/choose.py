@@ -289,6 +289,7 @@ def _does_not_fit(on: Chooser, load: Load) -> DoesNotFit:
     if longest >= CELLS:
         hint = f"A context of {longest} tokens fits. {hint}"
     needs = mebibytes(on.budget.charged(dict(load.needs)))
+    hint += " To try it all the same: --load-anyway"
     return DoesNotFit(
         f"{on.name} with a context of {load.context} tokens needs about {needs}, "
         f"but only {on.budget.in_words}.",

@@ -31,10 +31,13 @@ class EdgechatApp(App[None]):
         Binding("ctrl+c", "copy_or_quit", show=False, priority=True),
     ]
 
-    def __init__(self, model: str | None = None, *, services: Services | None = None) -> None:
+    def __init__(
+        self, model: str | None = None, *, anyway: bool = False, services: Services | None = None
+    ) -> None:
+        """anyway: load the model although it does not seem to fit."""
         # Said here already: Textual picks its filters (NO_COLOR's too) before the theme is known.
         super().__init__(ansi_color=True)
-        self._chat = ChatScreen(services, model)
+        self._chat = ChatScreen(services, model, anyway=anyway)
         self.register_theme(TERMINAL)
         self.theme = TERMINAL.name
         # Scrolling that glides takes the processor from the model, and races with text that moves.
@@ -66,8 +69,8 @@ class EdgechatApp(App[None]):
         self.notify("Copied", timeout=1.5)
 
 
-def run_app(model: str | None = None) -> int:
+def run_app(model: str | None = None, *, anyway: bool = False) -> int:
     """Open the chat with a model (a path, a name; None takes the last one), and return the exit code."""
-    app = EdgechatApp(model)
+    app = EdgechatApp(model, anyway=anyway)
     app.run()
     return app.return_code or 0

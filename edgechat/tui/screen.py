@@ -48,8 +48,9 @@ class ChatScreen(Screen[None]):
         Binding("ctrl+end", "scroll('end')", show=False),
     ]
 
-    def __init__(self, services: Services | None, model: str | None) -> None:
+    def __init__(self, services: Services | None, model: str | None, *, anyway: bool) -> None:
         super().__init__()
+        self._anyway = anyway
         self._services = services
         self._wanted_model = model
         self._session: Session | None = None
@@ -99,7 +100,7 @@ class ChatScreen(Screen[None]):
             # SQLite and the engine come with it: 40 ms that the first frame does not wait for.
             from edgechat.tui.session import Services, Session
 
-            self._session = Session(self._services or Services.real(), self._wanted_model)
+            self._session = Session(self._services or Services.real(anyway=self._anyway), self._wanted_model)
             self._session.on_note = self._tell_note
         return self._session
 

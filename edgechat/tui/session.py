@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
@@ -43,9 +44,12 @@ class Services:
     """The model that the settings name. Raises SettingsError."""
 
     @classmethod
-    def real(cls) -> Services:
-        """Return edgechat's own; nothing of them is imported before it is called."""
-        return cls(store_path, _prepare, _engine, _preferred)
+    def real(cls, *, anyway: bool = False) -> Services:
+        """Return edgechat's own; nothing of them is imported before it is called.
+
+        anyway: load a model although it does not seem to fit.
+        """
+        return cls(store_path, partial(_prepare, anyway=anyway), _engine, _preferred)
 
 
 class Session:
@@ -125,10 +129,11 @@ class Session:
         return plan
 
 
-def _prepare(model: str) -> LoadPlan:
+def _prepare(model: str, *, anyway: bool) -> LoadPlan:
     from edgechat.planner.prepare import prepare
+    from edgechat.planner.wishes import Wishes
 
-    return prepare(model)
+    return prepare(model, Wishes(anyway=anyway))
 
 
 def _engine(plan: LoadPlan, on_note: Callable[[str], None]) -> AppEngine:

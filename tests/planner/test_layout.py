@@ -1,0 +1,112 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from edgechat.device.gpu import Accelerator
+from edgechat.device.profile import DeviceProfile
+from edgechat.planner.budget import RAM, Budget, Needs
+from edgechat.planner.layout import Extras, Layout, estimated, layouts
+from edgechat.planner.shape import Layer, ModelShape, shape_of
+from tests.planner.headers import GIB, LLAMA_8B, header, machine
+
+MIB = 2**20
+
+
+def card(name: str, free: float, *, shares_ram: bool = False, own: float | None = None) -> Accelerator:
+    n = int(free * GIB)
+    return Accelerator(
+        name=name,
+        vendor="nvidia",
+        devices=(name,),
+        total=n,
+        free=n,
+        shares_ram=shares_ram,
+        own=(0 if shares_ram else n) if own is None else int(own * GIB),
+        pci=None,
+        sources=("ggml",),
+    )
+
+
+def with_cards(ram: float, *cards: Accelerator) -> DeviceProfile:
+    return replace(machine(int(ram * GIB)), accelerators=cards)
+
+
+def uniform(n: int, size: int, experts: int = 0, tied: int = 0) -> ModelShape:
+    layer = Layer(size, experts, size, experts // 8, 2 * size, experts // 4)
+    base = shape_of(header(LLAMA_8B))
+    return replace(base, layers=(layer,) * n, output=Layer(size, 0, size), embedding=size, tied=tied)
+
+
+def extras(n: int, cache: int = 0, compute: int = 0) -> Extras:
+    return Extras(cache=[cache] * n, compute=compute, output=0, program=0)
+
+
+def first(shape: ModelShape, more: Extras, profile: DeviceProfile) -> Layout:
+    return next(iter(layouts(shape, more, Budget.of(profile))))
+
+
+def test_the_larger_card_is_filled_first_and_stands_last() -> None:
+    shape, more = uniform(10, GIB), extras(10)
+    both = with_cards(64, card("B", 7), card("A", 3))
+    assert first(shape, more, both) == Layout(("A", "B"), (2, 6))
+    assert Layout(("A", "B"), (2, 6)).devices_of(11) == [None] * 3 + ["A"] * 2 + ["B"] * 6
+
+
+def test_own_memory_comes_before_shared() -> None:
+    both = with_cards(64, card("igpu", 30, shares_ram=True), card("dgpu", 4))
+    assert first(uniform(10, GIB), extras(10), both) == Layout(("igpu", "dgpu"), (8, 3))
+
+
+def test_cache_and_compute_take_their_part_of_a_card() -> None:
+    one = with_cards(64, card("A", 8))
+    assert first(uniform(10, GIB), extras(10), one).split == (7,)
+    assert first(uniform(10, GIB), extras(10, cache=GIB), one).split == (4,)
+    assert first(uniform(10, GIB), extras(10, compute=2 * GIB), one).split == (5,)
+
+
+def test_experts_stay_in_ram_where_that_keeps_all_else_on_the_card() -> None:
+    shape = uniform(10, 100 * MIB, experts=GIB)
+    plain, routed, processor = layouts(shape, extras(10), Budget.of(with_cards(64, card("A", 5))))
+    assert plain == Layout(("A",), (5,))  # the output and four layers with their experts
+    assert routed == Layout(("A",), (11,), 7)
+    assert processor == Layout()
+    assert len(list(layouts(shape, extras(10), Budget.of(with_cards(64, card("A", 50)))))) == 2
+
+
+def test_a_tied_matrix_lies_twice_only_where_a_card_has_the_output() -> None:
+    shape = uniform(2, GIB, tied=GIB)
+    alone = estimated(shape, extras(2), Layout())
+    split = estimated(shape, extras(2), Layout(("A",), (1,)))
+    assert alone == {RAM: Needs(weights=3 * GIB)}
+    assert split == {RAM: Needs(weights=3 * GIB), "A": Needs(weights=GIB)}
+
+
+@given(st.integers(1, 60), st.floats(0.1, 30), st.floats(0.1, 30), st.integers(0, 2 * GIB))
+def test_what_is_laid_out_fits_and_nothing_is_lost(n: int, a: float, b: float, experts: int) -> None:
+    shape, more = uniform(n, 300 * MIB, experts), extras(n, 50 * MIB, 100 * MIB)
+    budget = Budget.of(with_cards(1000, card("A", a), card("B", b)))
+    whole = sum(part.weights + part.experts for part in shape.parts) + shape.embedding
+    for layout in layouts(shape, more, budget):
+        needs = estimated(shape, more, layout)
+        assert not budget.over(needs)
+        assert sum(one.weights for one in needs.values()) == whole
+        assert sum(one.cache for one in needs.values()) == n * 50 * MIB
+        assert layout.n <= n + 1
+
+
+def test_shared_memory_is_charged_once() -> None:
+    budget = Budget.of(with_cards(10, card("igpu", 9, shares_ram=True, own=1)))
+    needs = {RAM: Needs(weights=2 * GIB), "igpu": Needs(weights=5 * GIB)}
+    assert budget.charged(needs) == 6 * GIB
+    assert budget.fits(needs)
+    assert not budget.fits({RAM: Needs(weights=7 * GIB), "igpu": Needs(weights=5 * GIB)})
+
+
+@pytest.mark.parametrize(("free", "margin"), [(24, 0.5), (2, 0.2)])
+def test_a_margin_is_left_on_a_card(free: float, margin: float) -> None:
+    only = Budget.of(with_cards(10, card("A", free))).cards[0]
+    assert only.budget == pytest.approx((free - margin) * GIB, abs=2)
