@@ -43,7 +43,7 @@ def test_the_shipped_catalogue_is_sound() -> None:
 def test_an_entry(tmp_path: Path) -> None:
     (entry,) = read_catalogue(write(tmp_path, GOOD))
     assert entry.names == ("tiny", "small")
-    assert (entry.file_name, entry.any_file) == ("Tiny-Q8_0.gguf", "Tiny-*.gguf")
+    assert (entry.file_name, entry.file_for("q4_K_m")) == ("Tiny-Q8_0.gguf", "Tiny-q4_K_m.gguf")
 
 
 @pytest.mark.parametrize(
