@@ -9,7 +9,8 @@ import pytest
 from edgechat import paths
 from edgechat.models.catalogue import CatalogueEntry, read_catalogue
 from edgechat.models.shipped import shipped_header, shipped_quants
-from edgechat.planner.dryrun import Ask, DryRun
+from edgechat.native.params import LoadParams
+from edgechat.planner.dryrun import DryRun
 
 MIB = 2**20
 ENTRIES = {entry.name: entry for entry in read_catalogue(paths.shipped("models.toml"))}
@@ -77,7 +78,7 @@ def test_caches(run: DryRun, name: str) -> None:
     assert header is not None
     run.show(header)
     for asked, expected in zip((8192, 32768), CACHES[name], strict=True):
-        found = run.ask(Ask(n_ctx=min(asked, entry.context or 0), n_seq_max=1, n_outputs_max=1))
+        found = run.ask(LoadParams(context=min(asked, entry.context or 0), n_seq_max=1, n_outputs_max=1))
         assert found.cache / MIB == pytest.approx(expected, abs=0.01)
         tensors = {tensor.name: tensor.n_bytes for tensor in header.tensors}
         # llama.cpp counts the embeddings of Gemma 4 a second time where they serve as output too.
@@ -93,5 +94,5 @@ def test_every_quantization_is_accepted(run: DryRun, name: str) -> None:
         header = shipped_header(entry, quant)
         assert header is not None
         run.show(header)
-        weights.append(run.ask(Ask(n_ctx=512)).weights)
+        weights.append(run.ask(LoadParams(context=512)).weights)
     assert weights == sorted(weights)
