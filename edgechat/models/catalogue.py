@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import msgspec
+from msgspec import Meta
 
 from edgechat import paths
 from edgechat.errors import SettingsError
+from edgechat.models.quants import canonical
 from edgechat.settings import SamplingDefaults, checked, read_toml
 
 _QUANT = "{quant}"
+_LABEL = r"(?P<quant>(?:UD-)?(?:MXFP|NVFP|BF|FP|F|T?I?Q)[0-9][A-Z0-9_]*)"
+_PART = r"(?:-[0-9]{5}-of-[0-9]{5})?"
+
+Thinking = Literal["none", "always", "default-on", "default-off"]
+"""none: it answers at once. always: it thinks first. The others have a switch that stands so untouched."""
 
 
 class CatalogueEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -22,12 +31,32 @@ class CatalogueEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
     aliases: tuple[str, ...] = ()
     description: str
     licence: str
+    gated: bool = False
+    """Whether the hub wants its terms accepted before a download."""
     repo: str | None = None
     """Its repository on the hub; None for a model that comes with edgechat."""
     file: str
     """Name of its file, in which '{quant}' stands for the quantization."""
+    quants: tuple[str, ...] = ()
+    """The quantizations known to be in the repository, spelled as there."""
     quant: str | None = None
+    """The recommended one, spelled as there."""
+    mlx_repo: str | None = None
+    context: Annotated[int, Meta(ge=1)] | None = None
+    """Tokens it was trained to look back on."""
+    draft: str | None = None
+    """Name of the entry that drafts for it."""
+    no_draft: str | None = None
+    """Why there is none."""
+    thinking: Thinking = "none"
+    quality: Annotated[int, Meta(ge=1, le=6)] | None = None
+    """6 is the best; None for a model that is not meant for chat by itself."""
+    unverified: bool = False
+    """Whether values of its sampling are recalled and not read in a source."""
     sampling: SamplingDefaults = SamplingDefaults()
+    """What its makers recommend, with the thinking switch untouched."""
+    switched_sampling: SamplingDefaults | None = None
+    """The same with the switch moved; None where that is no different."""
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -40,44 +69,126 @@ class CatalogueEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
         return self.file.replace(_QUANT, self.quant or "")
 
     @property
-    def any_file(self) -> str:
-        """A pattern that matches the file with any quantization."""
-        return self.file.replace(_QUANT, "*")
+    def labels(self) -> tuple[str, ...]:
+        """The quantizations known to be in the repository, as everyone spells them: 'Q4_K_M', 'F16'."""
+        return tuple(canonical(quant) for quant in self.quants)
+
+    def file_for(self, quant: str) -> str:
+        """Return the name of the file with this quantization, which may be spelled in any way."""
+        known = {canonical(one): one for one in (*self.quants, self.quant or "")}
+        return self.file.replace(_QUANT, known.get(canonical(quant), quant))
+
+    def quant_of(self, file_name: str) -> str | None:
+        """Return the quantization of a file, spelled as everyone does; None if it is none of this model's.
+
+        Case does not matter. Of a split file any part will do.
+        """
+        before, has_quant, after = self.file.partition(_QUANT)
+        if not has_quant:
+            return None
+        stem = after.removesuffix(".gguf")
+        pattern = f"{re.escape(before)}{_LABEL}{re.escape(stem)}{_PART}{re.escape(after[len(stem) :])}"
+        match = re.fullmatch(pattern, file_name, re.IGNORECASE)
+        return canonical(match["quant"]) if match else None
+
+    def sampling_for(self, think: bool | None) -> SamplingDefaults:
+        """Return what its makers recommend where thinking was switched on or off, or not touched (None)."""
+        default = self.thinking in ("always", "default-on")
+        moved = self.thinking.startswith("default") and think is not None and think != default
+        return self.switched_sampling or self.sampling if moved else self.sampling
 
 
-@cache
 def catalogue() -> tuple[CatalogueEntry, ...]:
-    """Return the catalogue that comes with edgechat. Raises SettingsError."""
-    return read_catalogue(paths.shipped("models.toml"))
+    """Return the catalogue that comes with edgechat, with what the user's own adds. Raises SettingsError."""
+    own = own_catalogue()
+    try:
+        return _joined(own, own.stat().st_mtime_ns)
+    except FileNotFoundError:
+        return _shipped()
+    except OSError as error:
+        raise SettingsError(f"{own} cannot be read: {error.strerror}.", hint="Mend or remove it.") from error
+
+
+def own_catalogue() -> Path:
+    """Return the path of the user's own models.toml, which need not exist."""
+    return paths.config_dir() / "models.toml"
 
 
 def read_catalogue(path: Path) -> tuple[CatalogueEntry, ...]:
     """Return the models of a models.toml. Raises SettingsError naming the file, the model and the field."""
+    return _sound([_entry(table, where) for table, where in _tables(path)], path)
+
+
+@cache
+def _shipped() -> tuple[CatalogueEntry, ...]:
+    return read_catalogue(paths.shipped("models.toml"))
+
+
+@cache
+def _joined(own: Path, _changed_at: int) -> tuple[CatalogueEntry, ...]:
+    """Return the shipped entries, some with fields of the user's, and then the user's new ones."""
+    entries = {entry.name: entry for entry in _shipped()}
+    for table, where in _tables(own):
+        name = table.get("name") if isinstance(table, dict) else None
+        base = entries.get(name) if isinstance(name, str) else None
+        entry = _entry(table if base is None else _fields(base) | table, where)
+        entries[entry.name] = entry
+    return _sound(entries.values(), own)
+
+
+def _fields(entry: CatalogueEntry) -> dict[str, Any]:
+    """Return an entry as the table it was read from."""
+    found = {name: value for name, value in msgspec.structs.asdict(entry).items() if value is not None}
+    for name in ("sampling", "switched_sampling"):
+        if name in found:
+            found[name] = found[name].given()
+    return found
+
+
+def _tables(path: Path) -> list[tuple[Any, str]]:
+    """Return the [[model]] tables of a file, each with what messages call it."""
     table = read_toml(path)
     tables = table.get("model", [])
     if set(table) - {"model"} or not isinstance(tables, list):
         raise SettingsError(f"{path}: there is only [[model]] at the top, once for each model.")
-    entries = [_entry(one, f"{path}, model {number}") for number, one in enumerate(tables, 1)]
+    return [(one, _where(one, f"{path}, model {number}")) for number, one in enumerate(tables, 1)]
+
+
+def _where(table: Any, where: str) -> str:
+    if not isinstance(table, dict):
+        raise SettingsError(f"{where}: that is no table.")
+    return f"{where} ({table['name']})" if isinstance(table.get("name"), str) else where
+
+
+def _sound(entries: Iterable[CatalogueEntry], path: Path) -> tuple[CatalogueEntry, ...]:
+    """Return the entries if no two have a name in common and every draft is one of them."""
+    found = tuple(entries)
     taken: dict[str, str] = {}
-    for entry in entries:
+    for entry in found:
         for name in entry.names:
             if name in taken:
                 raise SettingsError(f"{path}: {name!r} names both {taken[name]} and {entry.name}.")
             taken[name] = entry.name
-    return tuple(entries)
+    known = {entry.name for entry in found}
+    for entry in found:
+        if entry.draft is not None and (entry.draft not in known or entry.draft == entry.name):
+            raise SettingsError(
+                f"{path}: the draft of {entry.name}, {entry.draft!r}, is no other entry's name."
+            )
+    return found
 
 
-def _entry(table: Any, where: str) -> CatalogueEntry:
-    if not isinstance(table, dict):
-        raise SettingsError(f"{where}: that is no table.")
-    if isinstance(table.get("name"), str):
-        where = f"{where} ({table['name']})"
+def _entry(table: dict[str, Any], where: str) -> CatalogueEntry:
     entry = checked(table, CatalogueEntry, where)
     for name in entry.names:
         if not name or name != name.strip().lower() or "/" in name or "\\" in name:
             raise SettingsError(f"{where}: the name {name!r} must be lower case, without slashes.")
     if (_QUANT in entry.file) != bool(entry.quant):
         raise SettingsError(f"{where}: file holds {_QUANT} exactly if there is a quant.")
+    if entry.quants and entry.quant not in entry.quants:
+        raise SettingsError(f"{where}: quant = {entry.quant!r} is none of its quants.")
     if "/" in entry.file or "\\" in entry.file:
         raise SettingsError(f"{where}: file is a name, not a path.")
+    if entry.draft is not None and entry.no_draft is not None:
+        raise SettingsError(f"{where}: there is either a draft or a reason why not (no_draft).")
     return entry

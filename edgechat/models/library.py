@@ -13,6 +13,7 @@ from pathlib import Path
 from edgechat import paths
 from edgechat.errors import ModelFileError, ModelNotFound
 from edgechat.models.catalogue import CatalogueEntry, catalogue
+from edgechat.models.quants import canonical
 from edgechat.text import one_line
 
 _LISTED = 6
@@ -56,17 +57,39 @@ def resolve(name: str) -> ResolvedModel:
 def local_file(entry: CatalogueEntry) -> Path | None:
     """Return where this model's file is on this machine, or None.
 
-    Our own folder comes before the hub's cache. Of several quantizations in one place the recommended one is
-    taken, else the first by name.
+    Of several quantizations the recommended one is taken, else the first of local_files().
     """
     if entry.repo is None:
         shipped = paths.shipped(entry.file)
         return shipped if shipped.is_file() else None
-    for folder in (paths.data_dir() / "models", *_snapshots(entry.repo)):
-        for path in (folder / entry.file_name, *sorted(folder.glob(entry.any_file))):
-            if os.path.isfile(path):
-                return path
-    return None
+    if entry.quant is None:
+        return next((path for path in _places(entry, entry.file) if path.is_file()), None)
+    files = local_files(entry)
+    return files.get(canonical(entry.quant)) or next(iter(files.values()), None)
+
+
+def local_files(entry: CatalogueEntry) -> dict[str, Path]:
+    """Return the files of this model on this machine by quantization ('Q4_K_M'), read from their names.
+
+    Our own folder comes before the hub's cache, the hub's main revision before older ones; in one folder they
+    are ordered by name. A split model is its first part. Empty for a model that is of one quantization only.
+    """
+    found: dict[str, Path] = {}
+    for folder in _places(entry):
+        for name in _ggufs(folder):
+            quant = entry.quant_of(name)
+            path = folder / name
+            if quant is not None and quant not in found and _first_part(path) == path and path.is_file():
+                found[quant] = path
+    return found
+
+
+def _places(entry: CatalogueEntry, file: str = "") -> Iterator[Path]:
+    """Yield the folders in which files of this model may lie, or the paths of one file in them."""
+    yield paths.data_dir() / "models" / file
+    if entry.repo is not None:
+        for folder in _snapshots(entry.repo):
+            yield folder / file
 
 
 def hub_cache() -> Path:

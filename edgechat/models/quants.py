@@ -54,6 +54,12 @@ class GgmlType(IntEnum):
         return n // weights * size
 
 
+def canonical(label: str) -> str:
+    """Return the name of a quantization as everyone spells it: 'Q4_K_M' for 'q4_k_m', 'F16' for 'fp16'."""
+    upper = label.upper()
+    return {"FP16": "F16", "FP32": "F32"}.get(upper, upper)
+
+
 _BLOCKS: dict[GgmlType, tuple[int, int]] = {
     GgmlType.F32: (1, 4),
     GgmlType.F16: (1, 2),

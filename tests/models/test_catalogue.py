@@ -1,11 +1,12 @@
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 
 from edgechat.errors import SettingsError
-from edgechat.models.catalogue import catalogue, read_catalogue
+from edgechat.models.catalogue import catalogue, own_catalogue, read_catalogue
 
 GOOD = """
 [[model]]
@@ -43,7 +44,7 @@ def test_the_shipped_catalogue_is_sound() -> None:
 def test_an_entry(tmp_path: Path) -> None:
     (entry,) = read_catalogue(write(tmp_path, GOOD))
     assert entry.names == ("tiny", "small")
-    assert (entry.file_name, entry.any_file) == ("Tiny-Q8_0.gguf", "Tiny-*.gguf")
+    assert (entry.file_name, entry.file_for("q4_K_m")) == ("Tiny-Q8_0.gguf", "Tiny-q4_K_m.gguf")
 
 
 @pytest.mark.parametrize(
@@ -87,3 +88,137 @@ def test_two_models_of_one_name(tmp_path: Path) -> None:
 def test_a_missing_file(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match="cannot be read"):
         read_catalogue(tmp_path / "models.toml")
+
+
+def test_the_shipped_catalogue_is_ranked_and_whole() -> None:
+    ranked = [entry for entry in catalogue() if entry.quality is not None]
+    assert len(ranked) >= 35
+    bands = [entry.quality or 0 for entry in ranked]
+    assert bands == sorted(bands, reverse=True)
+    assert set(bands) == {1, 2, 3, 4, 5, 6}
+    assert {"mistral-7b", "llama-3.2", "gemma-4"} <= {name for entry in catalogue() for name in entry.names}
+    for entry in catalogue():
+        assert (entry.draft is None) != (entry.no_draft is None), entry.name
+        assert entry.description.endswith((".", "FILE")), entry.name
+        if entry.repo is not None:
+            assert entry.quants
+            assert entry.context
+            assert entry.file.endswith(".gguf")
+            assert len(set(entry.labels)) == len(entry.quants)
+            for quant in entry.quants:
+                assert entry.quant_of(entry.file_for(quant)) in entry.labels
+        if entry.switched_sampling is not None:
+            assert entry.thinking in ("default-on", "default-off"), entry.name
+
+
+@pytest.mark.parametrize(
+    ("name", "file", "quant"),
+    [
+        ("llama-3.1-8b", "Meta-Llama-3.1-8B-Instruct-Q4_K_M.gguf", "Q4_K_M"),
+        ("llama-3.2-1b", "Llama-3.2-1B-Instruct-f16.gguf", "F16"),
+        ("qwen2.5-coder-7b", "qwen2.5-coder-7b-instruct-fp16.gguf", "F16"),
+        ("qwen2.5-coder-7b", "Qwen2.5-Coder-7B-Instruct-Q4_K_M.gguf", "Q4_K_M"),
+        ("tinyllama-1.1b", "tinyllama-1.1b-chat-v1.0.Q4_K_M.gguf", "Q4_K_M"),
+        ("gpt-oss-20b", "gpt-oss-20b-mxfp4.gguf", "MXFP4"),
+        ("llama-3.3-70b", "Llama-3.3-70B-Instruct-Q6_K-00002-of-00002.gguf", "Q6_K"),
+        ("qwen3.6-27b", "Qwen3.6-27B-UD-Q4_K_XL.gguf", "UD-Q4_K_XL"),
+        ("qwen3.6-27b", "Qwen3.6-27B-IQ4_XS.gguf", "IQ4_XS"),
+        ("gemma-4-e4b", "mmproj-gemma-4-E4B-it-bf16.gguf", None),
+        ("gemma-4-e4b", "mtp-gemma-4-E4B-it-Q4_0.gguf", None),
+        ("qwen3-4b", "Qwen3-4B-Instruct-2507-imatrix.gguf", None),
+        ("smollm3-3b", "SmolLM3-3B-Q4_K_M.gguf", None),
+        ("guide", "guide.gguf", None),
+    ],
+)
+def test_quantizations_are_read_from_names(name: str, file: str, quant: str | None) -> None:
+    (entry,) = (entry for entry in catalogue() if entry.name == name)
+    assert entry.quant_of(file) == quant
+
+
+def test_files_are_spelled_as_the_repository_does() -> None:
+    entries = {entry.name: entry for entry in catalogue()}
+    assert entries["qwen2.5-coder-7b"].file_for("Q4_K_M") == "qwen2.5-coder-7b-instruct-q4_k_m.gguf"
+    assert entries["qwen2.5-coder-7b"].file_for("F16") == "qwen2.5-coder-7b-instruct-fp16.gguf"
+    assert entries["llama-3.2-1b"].file_for("F16") == "Llama-3.2-1B-Instruct-f16.gguf"
+    assert entries["llama-3.2-3b"].file_for("q8_0") == "Llama-3.2-3B-Instruct-Q8_0.gguf"
+
+
+def test_sampling_follows_the_switch() -> None:
+    entries = {entry.name: entry for entry in catalogue()}
+    thinks, may, never = entries["qwen3-8b"], entries["qwen3.5-2b"], entries["qwen3-4b"]
+    assert [thinks.sampling_for(on).temperature for on in (None, True, False)] == [0.6, 0.6, 0.7]
+    assert [may.sampling_for(on).presence_penalty for on in (None, False, True)] == [2.0, 2.0, 1.5]
+    assert never.sampling_for(True) == never.sampling
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ('draft = "nobody"', "the draft of tiny, 'nobody'"),
+        ('draft = "tiny"', "the draft of tiny, 'tiny'"),
+        ('draft = "x"\nno_draft = "y"', "either a draft or a reason"),
+        ('thinking = "sometimes"', "thinking = 'sometimes'"),
+        ("quality = 7", "quality = 7"),
+        ('quants = ["Q4_0"]', "quant = 'Q8_0' is none of its quants"),
+        ("context = 0", "context = 0"),
+    ],
+)
+def test_mistakes_in_what_the_planner_reads(tmp_path: Path, line: str, said: str) -> None:
+    path = write(tmp_path, GOOD.replace('quant = "Q8_0"', f'quant = "Q8_0"\n{line}'))
+    with pytest.raises(SettingsError) as caught:
+        read_catalogue(path)
+    assert str(path) in caught.value.message
+    assert said in caught.value.message
+
+
+def own(text: str) -> Path:
+    path = own_catalogue()
+    path.write_text(text)
+    return path
+
+
+def test_the_users_own_models_are_added() -> None:
+    before = catalogue()
+    own(GOOD)
+    assert [entry.name for entry in catalogue()] == [*(entry.name for entry in before), "tiny"]
+    own_catalogue().unlink()
+    assert catalogue() == before
+
+
+def test_the_users_own_fields_win() -> None:
+    before = {entry.name: entry for entry in catalogue()}
+    own('[[model]]\nname = "qwen3-8b"\nquant = "Q8_0"\n[model.sampling]\ntemperature = 0.1')
+    found = {entry.name: entry for entry in catalogue()}
+    assert list(found) == list(before)
+    changed = found.pop("qwen3-8b")
+    assert changed.file_name == "Qwen3-8B-Q8_0.gguf"
+    assert changed.sampling.given() == {"temperature": 0.1}
+    assert changed.aliases == before["qwen3-8b"].aliases
+    assert all(found[name] is before[name] for name in found)
+
+
+def test_changes_are_seen(tmp_path: Path) -> None:
+    path = own(GOOD)
+    assert catalogue()[-1].licence == "MIT"
+    path.write_text(GOOD.replace("MIT", "Other"))
+    os.utime(path, ns=(1, 1))
+    assert catalogue()[-1].licence == "Other"
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("[[model]", "cannot be read"),
+        ('[[model]]\nname = "qwen3-8b"\nquality = 9', "model 1 (qwen3-8b): quality = 9"),
+        ('[[model]]\nname = "new"', "model 1 (new): description is missing"),
+        (GOOD.replace('"small"', '"mistral-7b"'), "'mistral-7b' names both mistral-7b-v0.3 and tiny"),
+        ("[[model]]\nname = 7", "model 1"),
+        ("model = [3]", "no table"),
+    ],
+)
+def test_a_broken_one_is_named(text: str, said: str) -> None:
+    path = own(text)
+    with pytest.raises(SettingsError) as caught:
+        catalogue()
+    assert str(path) in caught.value.message
+    assert said in caught.value.message

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from edgechat.errors import ModelFileError, ModelNotFound
-from edgechat.models.library import hub_cache, resolve
+from edgechat.models.catalogue import catalogue
+from edgechat.models.library import hub_cache, local_file, local_files, resolve
 
 REPO = "models--unsloth--Qwen3-4B-Instruct-2507-GGUF"
 FILE = "Qwen3-4B-Instruct-2507-Q4_K_M.gguf"
@@ -201,3 +202,29 @@ def test_looking_takes_no_network_library() -> None:
     top = Path(__file__).parents[2]
     answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=top)
     assert answer.stdout.strip() == "[]"
+
+
+def test_local_files_by_quantization(home: Path) -> None:
+    entry = next(entry for entry in catalogue() if entry.name == "qwen3-4b")
+    folder = home / "edgechat" / "data" / "models"
+    snapshot = home / ".cache/huggingface/hub" / REPO / "snapshots/aaa"
+    here = put(folder / FILE.lower().replace("q4_k_m", "q8_0"))
+    put(snapshot / FILE.replace("Q4_K_M", "Q8_0"))
+    there = put(snapshot / FILE)
+    split = put(snapshot / FILE.replace("Q4_K_M", "F16-00001-of-00002"))
+    put(snapshot / FILE.replace("Q4_K_M", "F16-00002-of-00002"))
+    put(snapshot / "mmproj-F16.gguf")
+    put(snapshot / FILE.replace("Q4_K_M", "imatrix"))
+    assert local_files(entry) == {"Q8_0": here, "F16": split, "Q4_K_M": there}
+    assert local_file(entry) == there
+
+
+def test_a_file_of_one_quantization_only(home: Path) -> None:
+    (home / "edgechat" / "config").mkdir(parents=True)
+    (home / "edgechat" / "config" / "models.toml").write_text(
+        '[[model]]\nname = "mine"\ndescription = "Mine."\nlicence = "MIT"\n'
+        'repo = "me/mine"\nfile = "mine.gguf"\n'
+    )
+    assert "not on this machine" in refusal("mine")[0]
+    path = put(home / ".cache/huggingface/hub/models--me--mine/snapshots/aaa/mine.gguf")
+    assert resolve("mine").path == path

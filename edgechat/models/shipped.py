@@ -1,0 +1,144 @@
+"""The headers that come with edgechat: what every model of the catalogue would take, before it is downloaded.
+
+`skeletons.bin` holds one skeleton for each model, and for each of its quantizations a byte for each tensor:
+its type. packaging/catalogue writes it, with the types that llama.cpp's own quantizer gives.
+
+    "ECSK", uint32 n, n bytes of index (msgpack: _Index); then for each model, zlib:
+    uint32 s, s bytes of skeleton, and of each quantization the types, in the order of the skeleton's tensors
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from collections.abc import Iterable
+from dataclasses import replace
+from functools import cache, lru_cache
+
+import msgspec
+
+from edgechat import paths
+from edgechat.errors import ModelFileError
+from edgechat.models.catalogue import CatalogueEntry
+from edgechat.models.gguf import parse_header
+from edgechat.models.header import GgufHeader
+from edgechat.models.quants import FILE_TYPES, GgmlType, canonical
+from edgechat.models.skeleton import skeleton
+
+FILE = "skeletons.bin"
+
+_MAGIC = b"ECSK"
+_U32 = struct.Struct("<I")
+
+
+class _Model(msgspec.Struct, frozen=True, array_like=True):
+    """Where one model's part lies, and the bytes of its files by quantization, ordered like their types."""
+
+    name: str
+    repo: str
+    file: str
+    at: int
+    length: int
+    sizes: dict[str, int]
+
+
+class _Index(msgspec.Struct, frozen=True, array_like=True):
+    models: tuple[_Model, ...]
+
+
+def shipped_quants(entry: CatalogueEntry) -> tuple[str, ...]:
+    """Return the quantizations of which a header is shipped, from small to large. Raises ModelFileError."""
+    model = _model(entry)
+    return tuple(sorted(model.sizes, key=model.sizes.__getitem__)) if model else ()
+
+
+def shipped_size(entry: CatalogueEntry, quant: str) -> int | None:
+    """Return the bytes of a file of this model, or None where no header of it is shipped."""
+    model = _model(entry)
+    return model.sizes.get(canonical(quant)) if model else None
+
+
+def shipped_header(entry: CatalogueEntry, quant: str) -> GgufHeader | None:
+    """Return the header of a file of this model as it is in its repository, without the tokenizer, or None.
+
+    None too where the user's own catalogue takes it from another repository. Raises ModelFileError where the
+    shipped file is damaged.
+    """
+    model, label = _model(entry), canonical(quant)
+    if model is None or label not in model.sizes:
+        return None
+    base, types = _base(model.name)
+    number = list(model.sizes).index(label)
+    n = len(base.tensors)
+    tensors, at = [], 0
+    for tensor, kind in zip(base.tensors, types[number * n : (number + 1) * n], strict=True):
+        weights, size = GgmlType(kind).block
+        n_bytes = tensor.n_elements // weights * size
+        tensors.append(replace(tensor, type=GgmlType(kind), offset=at, n_bytes=n_bytes))
+        at += -(-n_bytes // base.alignment) * base.alignment
+    return replace(
+        base,
+        path=entry.file_for(label),
+        metadata=base.metadata | {"general.file_type": _file_type(label)},
+        tensors=tuple(tensors),
+        file_size=model.sizes[label],
+    )
+
+
+def pack_all(models: Iterable[tuple[CatalogueEntry, list[GgufHeader]]]) -> bytes:
+    """Return the contents of the file. All headers of a model have the same tensors in the same order."""
+    index: list[_Model] = []
+    parts: list[bytes] = []
+    at = 0
+    for entry, headers in models:
+        types = b"".join(bytes(tensor.type for tensor in header.tensors) for header in headers)
+        made = skeleton(headers[0])
+        part = zlib.compress(_U32.pack(len(made)) + made + types, 9)
+        sizes = {header.quant or "": header.file_size for header in headers}
+        index.append(_Model(entry.name, entry.repo or "", entry.file, at, len(part), sizes))
+        parts.append(part)
+        at += len(part)
+    packed = msgspec.msgpack.encode(_Index(tuple(index)))
+    return b"".join([_MAGIC, _U32.pack(len(packed)), packed, *parts])
+
+
+def _model(entry: CatalogueEntry) -> _Model | None:
+    model = _index()[0].get(entry.name)
+    same = model is not None and (model.repo, model.file) == (entry.repo, entry.file)
+    return model if same else None
+
+
+def _file_type(label: str) -> int:
+    return next(number for number, name in FILE_TYPES.items() if name == label)
+
+
+@cache
+def _index() -> tuple[dict[str, _Model], bytes]:
+    """Return the models by name, and the bytes that follow the index."""
+    path = paths.shipped(FILE)
+    try:
+        data = path.read_bytes()
+        if data[:4] != _MAGIC:
+            raise ValueError("it begins with something else")
+        start = 8 + _U32.unpack_from(data, 4)[0]
+        index = msgspec.msgpack.decode(data[8:start], type=_Index)
+    except (OSError, ValueError, struct.error, msgspec.DecodeError) as error:
+        raise _damaged(f"{path} cannot be read: {error}") from error
+    return {model.name: model for model in index.models}, data[start:]
+
+
+@lru_cache(maxsize=4)
+def _base(name: str) -> tuple[GgufHeader, bytes]:
+    """Return a model's header, of which only the shapes are meant, and the types of all its quantizations."""
+    models, data = _index()
+    model = models[name]
+    try:
+        part = zlib.decompress(data[model.at : model.at + model.length])
+        end = 4 + _U32.unpack_from(part)[0]
+    except (zlib.error, struct.error) as error:
+        raise _damaged(f"{FILE} is damaged at {name}: {error}") from error
+    return parse_header(part[4:end], 2**62, name), part[end:]
+
+
+def _damaged(what: str) -> ModelFileError:
+    return ModelFileError(f"{what}.", hint="Install edgechat again: this copy is damaged.")

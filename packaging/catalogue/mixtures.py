@@ -1,0 +1,124 @@
+"""Which type llama.cpp gives to each tensor of a quantization: asked of its own quantizer in a dry run.
+
+`llama_model_quantize` with `dry_run` reads a header, writes nothing, and logs a line for each tensor.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import re
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+
+import llama_cpp.llama_cpp as lib
+from tensors import NOT_METADATA, Numbers, plain, table
+
+from edgechat.models.header import GgufArray, GgufHeader, GgufTensor, Value
+from edgechat.models.quants import FILE_TYPES, GgmlType
+from edgechat.models.skeleton import write_skeleton
+from edgechat.native import logs
+
+LADDER = (
+    "Q2_K",
+    "Q3_K_S",
+    "Q3_K_M",
+    "Q3_K_L",
+    "IQ4_XS",
+    "Q4_0",
+    "Q4_K_S",
+    "Q4_K_M",
+    "Q5_K_S",
+    "Q5_K_M",
+    "Q6_K",
+    "Q8_0",
+    "F16",
+    "MXFP4",
+)
+"""What skeletons are made of, where a repository has it."""
+
+_LINE = re.compile(r"\]\s+(?P<name>\S+)\s+- \[.*?\], type =\s*(?P<type>\w+), ")
+_NEW = re.compile(r"-> .* MiB \((?P<type>\w+)\)")
+
+
+def f16(name: str, arch: str, numbers: Numbers) -> GgufHeader:
+    """Return the header of a model as a converter writes it: weights in F16, the rest in F32."""
+    metadata: dict[str, Value] = {"general.architecture": arch, "general.name": name}
+    for key, value in numbers.items():
+        if key not in NOT_METADATA:
+            metadata[f"{arch}.{key}"] = _array(value) if isinstance(value, list) else value
+    rows = table(arch, numbers)
+    kinds = [GgmlType.F32 if plain(row) else GgmlType.F16 for row in rows]
+    tensors = [tensor(*row, kind) for row, kind in zip(rows, kinds, strict=True)]
+    return _with("F16", GgufHeader(f"{name}.gguf", 3, metadata, tuple(tensors), 0, 32, 0))
+
+
+def quantized(header: GgufHeader, quant: str, *, imatrix: bool) -> GgufHeader:
+    """Return the header that llama.cpp's quantizer would write. Raises ValueError where it does not."""
+    if quant == "F16":
+        return header
+    kinds = _ask(header, quant, imatrix)
+    if set(kinds) != {one.name for one in header.tensors}:
+        raise ValueError(f"{header.path}: llama.cpp says nothing of some tensors for {quant}.")
+    tensors = tuple(tensor(one.name, one.shape, kinds[one.name]) for one in header.tensors)
+    return _with(quant, replace(header, tensors=tensors))
+
+
+def _ask(header: GgufHeader, quant: str, imatrix: bool) -> dict[str, GgmlType]:
+    params = lib.llama_model_quantize_default_params()
+    params.ftype = next(number for number, name in FILE_TYPES.items() if name == quant)
+    params.dry_run, params.nthread = True, 1
+    if imatrix:  # of which only matters here that there is one
+        number = (ctypes.c_float * 1)(1.0)
+        data = (lib.llama_model_imatrix_data * 2)()
+        data[0].name, data[0].data, data[0].size = b"none", number, 1
+        params.imatrix = data
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "f16.gguf"
+        write_skeleton(header, path)
+        with logs.recording() as lines:
+            code = lib.llama_model_quantize(bytes(path), bytes(path.with_name("out")), ctypes.byref(params))
+    if code:
+        raise ValueError(f"{header.path}: llama.cpp cannot quantize it to {quant}: {''.join(lines[-3:])}")
+    return _read(lines)
+
+
+def _read(lines: list[str]) -> dict[str, GgmlType]:
+    """Return the type of each tensor by the log: its own, unless the end of its line says another."""
+    found: dict[str, GgmlType] = {}
+    name = ""
+    for line in lines:
+        if begins := _LINE.search(line):
+            name = begins["name"]
+            found[name] = GgmlType[begins["type"].upper()]
+        if name and (ends := _NEW.search(line)):
+            found[name] = GgmlType[ends["type"].upper()]
+            name = ""
+    return found
+
+
+def _with(quant: str, header: GgufHeader) -> GgufHeader:
+    number = next(number for number, name in FILE_TYPES.items() if name == quant)
+    return placed(replace(header, metadata=header.metadata | {"general.file_type": number}))
+
+
+def placed(header: GgufHeader) -> GgufHeader:
+    """Return the header with its tensors one after the other, and their bytes as the size of the file."""
+    at, tensors = 0, []
+    for one in header.tensors:
+        tensors.append(replace(one, offset=at))
+        at += -(-one.n_bytes // 32) * 32
+    return replace(header, tensors=tuple(tensors), file_size=at)
+
+
+def tensor(name: str, shape: tuple[int, ...], kind: GgmlType) -> GgufTensor:
+    """Return a tensor that has no place yet."""
+    n_bytes = kind.row_bytes(shape[0])
+    for n in shape[1:]:
+        n_bytes *= n
+    return GgufTensor(name, shape, kind, 0, n_bytes)
+
+
+def _array(values: list[int] | list[bool]) -> GgufArray:
+    kind = "bool" if isinstance(values[0], bool) else "uint32"
+    return GgufArray(kind, len(values), tuple(values))

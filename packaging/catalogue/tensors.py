@@ -1,0 +1,186 @@
+"""The table of tensors that each architecture has, in the names of llama.cpp's loaders (src/models/*.cpp).
+
+Rows are (name, shape in ggml's order). What a converter leaves in F32 in a file of F16 is `plain`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+Row = tuple[str, tuple[int, ...]]
+Numbers = dict[str, Any]
+
+NOT_METADATA = ("tied", "bias", "rope_freqs", "rope_factors", "alike")
+"""Keys that only say which tensors there are."""
+
+_PLAIN = ("ffn_gate_inp.weight", "ffn_gate_inp_shexp.weight", "ssm_conv1d.weight")
+
+
+def plain(row: Row) -> bool:
+    """Say whether a converter writes this tensor in F32: norms, biases, routers, convolutions."""
+    name, shape = row
+    return (
+        len(shape) == 1
+        or not name.endswith(".weight")
+        or name.endswith("_norm.weight")
+        or name.endswith(_PLAIN)
+    )
+
+
+def table(arch: str, numbers: Numbers) -> list[Row]:
+    """Return all tensors of a model."""
+    rows = [*_ends(numbers)]
+    block = {"phi3": _phi3, "gemma4": _gemma4, "qwen35": _qwen35, "qwen35moe": _qwen35, "gpt-oss": _gpt_oss}
+    for layer in range(numbers["block_count"]):
+        rows += [
+            (f"blk.{layer}.{name}", shape) for name, shape in block.get(arch, _block)(arch, numbers, layer)
+        ]
+    return rows
+
+
+def _ends(n: Numbers) -> Iterator[Row]:
+    e, v = n["embedding_length"], n["vocab_size"]
+    yield "token_embd.weight", (e, v)
+    yield "output_norm.weight", (e,)
+    if not n.get("tied"):
+        yield "output.weight", (e, v)
+    if n.get("rope_freqs"):
+        yield "rope_freqs.weight", (n["rope.dimension_count"] // 2,)
+    if n.get("rope_factors"):
+        for factors in ("rope_factors_long", "rope_factors_short"):
+            yield f"{factors}.weight", (n["rope.dimension_count"] // 2,)
+    if "attention.shared_kv_layers" in n:
+        yield "rope_freqs.weight", (n["attention.key_length"] // 2,)
+    if per_layer := n.get("embedding_length_per_layer_input"):
+        width = per_layer * n["block_count"]
+        yield "per_layer_token_embd.weight", (width, v)
+        yield "per_layer_model_proj.weight", (e, width)
+        yield "per_layer_proj_norm.weight", (per_layer,)
+
+
+def _block(arch: str, n: Numbers, layer: int) -> Iterator[Row]:
+    """llama, smollm3, qwen2, qwen3, qwen3moe, gemma3."""
+    e, d = n["embedding_length"], n["attention.key_length"]
+    q, kv = d * n["attention.head_count"], d * n["attention.head_count_kv"]
+    yield "attn_norm.weight", (e,)
+    yield from _projections(e, q, kv)
+    if n.get("bias"):
+        yield from (("attn_q.bias", (q,)), ("attn_k.bias", (kv,)), ("attn_v.bias", (kv,)))
+    if arch in ("qwen3", "qwen3moe", "gemma3"):
+        yield from (("attn_q_norm.weight", (d,)), ("attn_k_norm.weight", (d,)))
+    if arch == "gemma3":
+        yield from (("post_attention_norm.weight", (e,)), ("post_ffw_norm.weight", (e,)))
+    yield "ffn_norm.weight", (e,)
+    if arch == "qwen3moe":
+        yield from _experts(n)
+    else:
+        yield from _feed_forward(e, n["feed_forward_length"])
+
+
+def _projections(e: int, q: int, kv: int) -> Iterator[Row]:
+    yield "attn_q.weight", (e, q)
+    yield "attn_k.weight", (e, kv)
+    yield "attn_v.weight", (e, kv)
+    yield "attn_output.weight", (q, e)
+
+
+def _feed_forward(e: int, f: int, suffix: str = "") -> Iterator[Row]:
+    yield f"ffn_gate{suffix}.weight", (e, f)
+    yield f"ffn_up{suffix}.weight", (e, f)
+    yield f"ffn_down{suffix}.weight", (f, e)
+
+
+def _experts(n: Numbers) -> Iterator[Row]:
+    e, f, x = n["embedding_length"], n["expert_feed_forward_length"], n["expert_count"]
+    yield "ffn_gate_inp.weight", (e, x)
+    yield "ffn_gate_exps.weight", (e, f, x)
+    yield "ffn_up_exps.weight", (e, f, x)
+    yield "ffn_down_exps.weight", (f, e, x)
+
+
+def _phi3(arch: str, n: Numbers, layer: int) -> Iterator[Row]:
+    e, d, f = n["embedding_length"], n["attention.key_length"], n["feed_forward_length"]
+    kv = d * n["attention.head_count_kv"]
+    yield "attn_norm.weight", (e,)
+    yield "attn_qkv.weight", (e, e + 2 * kv)
+    yield "attn_output.weight", (e, e)
+    yield "ffn_norm.weight", (e,)
+    yield "ffn_up.weight", (e, 2 * f)
+    yield "ffn_down.weight", (f, e)
+
+
+def _gemma4(arch: str, n: Numbers, layer: int) -> Iterator[Row]:
+    """Windowed and full layers differ in heads and their length; in a full one keys may serve as values."""
+    e, windowed = n["embedding_length"], n["attention.sliding_window_pattern"][layer]
+    d = n["attention.key_length_swa" if windowed else "attention.key_length"]
+    q, kv = d * n["attention.head_count"], d * n["attention.head_count_kv"][layer]
+    for norm in ("attn", "post_attention", "ffn", "post_ffw"):
+        yield f"{norm}_norm.weight", (e,)
+    for name, shape in _projections(e, q, kv):
+        if name != "attn_v.weight" or windowed or not n.get("alike"):
+            yield name, shape
+    yield from (
+        ("attn_q_norm.weight", (d,)),
+        ("attn_k_norm.weight", (d,)),
+        ("layer_output_scale.weight", (1,)),
+    )
+    width = n["feed_forward_length"]
+    yield from _feed_forward(e, width[layer] if isinstance(width, list) else width)
+    if x := n.get("expert_count"):
+        f = n["expert_feed_forward_length"]
+        for norm in ("pre_ffw_norm_2", "post_ffw_norm_1", "post_ffw_norm_2"):
+            yield f"{norm}.weight", (e,)
+        yield from (("ffn_gate_inp.weight", (e, x)), ("ffn_gate_inp.scale", (e,)))
+        yield "ffn_gate_up_exps.weight", (e, 2 * f, x)
+        yield from (("ffn_down_exps.weight", (f, e, x)), ("ffn_down_exps.scale", (x,)))
+    if per_layer := n["embedding_length_per_layer_input"]:
+        yield "inp_gate.weight", (e, per_layer)
+        yield "proj.weight", (per_layer, e)
+        yield "post_norm.weight", (e,)
+
+
+def _qwen35(arch: str, n: Numbers, layer: int) -> Iterator[Row]:
+    """Three layers of linear attention (a gated delta net), then a full one with a gate in its queries."""
+    e, d = n["embedding_length"], n["attention.key_length"]
+    yield from (("attn_norm.weight", (e,)), ("post_attention_norm.weight", (e,)))
+    if (layer + 1) % n["full_attention_interval"]:
+        yield from _delta_net(n)
+    else:
+        q, kv = d * n["attention.head_count"], d * n["attention.head_count_kv"]
+        yield from (("attn_q.weight", (e, 2 * q)), ("attn_k.weight", (e, kv)), ("attn_v.weight", (e, kv)))
+        yield "attn_output.weight", (q, e)
+        yield from (("attn_q_norm.weight", (d,)), ("attn_k_norm.weight", (d,)))
+    if arch == "qwen35":
+        yield from _feed_forward(e, n["feed_forward_length"])
+    else:
+        yield from _experts(n)
+        yield "ffn_gate_inp_shexp.weight", (e,)
+        yield from _feed_forward(e, n["expert_shared_feed_forward_length"], "_shexp")
+
+
+def _delta_net(n: Numbers) -> Iterator[Row]:
+    e, state, heads = n["embedding_length"], n["ssm.state_size"], n["ssm.time_step_rank"]
+    values = state * heads
+    channels = 2 * state * n["ssm.group_count"] + values
+    yield "attn_qkv.weight", (e, channels)
+    yield "attn_gate.weight", (e, values)
+    yield "ssm_conv1d.weight", (n["ssm.conv_kernel"], channels)
+    yield from (("ssm_dt.bias", (heads,)), ("ssm_a", (heads,)), ("ssm_norm.weight", (state,)))
+    yield from (("ssm_beta.weight", (e, heads)), ("ssm_alpha.weight", (e, heads)))
+    yield "ssm_out.weight", (values, e)
+
+
+def _gpt_oss(arch: str, n: Numbers, layer: int) -> Iterator[Row]:
+    e, d, f, x = (
+        n[key]
+        for key in ("embedding_length", "attention.key_length", "expert_feed_forward_length", "expert_count")
+    )
+    q, kv = d * n["attention.head_count"], d * n["attention.head_count_kv"]
+    yield from (("attn_norm.weight", (e,)), ("post_attention_norm.weight", (e,)))
+    yield from _projections(e, q, kv)
+    yield from (("attn_q.bias", (q,)), ("attn_k.bias", (kv,)), ("attn_v.bias", (kv,)))
+    yield from (("attn_output.bias", (e,)), ("attn_sinks.weight", (n["attention.head_count"],)))
+    yield from _experts(n)
+    yield "ffn_gate_inp.bias", (x,)
+    yield from (("ffn_gate_exps.bias", (f, x)), ("ffn_up_exps.bias", (f, x)), ("ffn_down_exps.bias", (e, x)))
