@@ -36,8 +36,10 @@ def test_no_file_means_defaults() -> None:
 
 
 def test_everything_at_once() -> None:
-    write('model = "guide"\ncontext = 4096\nthreads = 3\nidle_minutes = 2.5\n[sampling]\ntemperature = 1\n')
-    expected = Settings(model="guide", context=4096, threads=3, idle_minutes=2.5)
+    write(
+        'model = "guide"\ncontext = 4096\nthreads = 3\noffline = true\nidle_minutes = 2.5\n[sampling]\ntemperature = 1\n'
+    )
+    expected = Settings(model="guide", context=4096, threads=3, offline=True, idle_minutes=2.5)
     assert settings.load() == msgspec.structs.replace(expected, sampling=SamplingDefaults(temperature=1.0))
 
 

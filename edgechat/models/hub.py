@@ -179,21 +179,22 @@ def _kept(hub: Endpoint, name: HubName) -> RepoListing | None:
 
 def _listing(hub: Endpoint, repo: str, kept: _Kept) -> RepoListing:
     """Return the listing of an answer. Raises HubAnswerError where a name could lead out of its folder."""
-    files: dict[str, RemoteFile] = {}
+    files: list[RemoteFile] = []
+    names = {one.rfilename for one in kept.info.siblings}
+    if len(names) < len(kept.info.siblings):
+        raise nonsense(hub.url, f"lists a file of {repo} twice")
     for one in kept.info.siblings:
         if not safe_path(one.rfilename):
             raise nonsense(
                 hub.url, f"lists a file of {repo} with an unsafe name: {one_line(one.rfilename, 80)!a}"
             )
-        if one.rfilename in files:
-            raise nonsense(hub.url, f"lists a file of {repo} twice")
         size = one.lfs.size if one.lfs else one.size
         if size is not None:
-            files[one.rfilename] = RemoteFile(one.rfilename, size, one.lfs.sha256 if one.lfs else None)
+            files.append(RemoteFile(one.rfilename, size, one.lfs.sha256 if one.lfs else None))
     licences = [tag.removeprefix("license:") for tag in kept.info.tags if tag.startswith("license:")]
     licence = one_line(licences[0], 80) if licences else None
     gated = kept.info.gated not in (False, "", "false")
-    return RepoListing(repo, kept.info.sha, gated, licence, tuple(files.values()), kept.listed)
+    return RepoListing(repo, kept.info.sha, gated, licence, tuple(files), kept.listed)
 
 
 def _named(listing: RepoListing, name: HubName) -> tuple[GgufChoice, ...]:

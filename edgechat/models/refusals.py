@@ -13,6 +13,7 @@ from edgechat.errors import (
     HubError,
     HubUnreachable,
     RateLimited,
+    RemoteFileChanged,
     RepoNotFound,
 )
 from edgechat.models.catalogue import catalogue
@@ -41,6 +42,14 @@ def nonsense(url: str, what: str) -> HubAnswerError:
     )
 
 
+def changed(what: str) -> RemoteFileChanged:
+    """Return the error for a file that is another one than was listed. what: begins the sentence."""
+    return RemoteFileChanged(
+        f"{what} is not what the hub listed.",
+        hint="It was replaced meanwhile, or a mirror lags behind: try again.",
+    )
+
+
 def refusal(
     hub: Endpoint, repo: str, url: str, status: int, headers: Mapping[str, str], *, had_token: bool
 ) -> HubError:
@@ -53,6 +62,8 @@ def refusal(
         return _rate_limited(url, headers, had_token=had_token)
     if status >= 500 or status == 408:
         return unreachable(url, f"it answers with error {status}")
+    if status == 416:
+        return changed(f"A file of {repo}")
     if not hub.may_see_token(url):
         return nonsense(url, f"keeps the files of {repo}, and answers with error {status}")
     if code == "GatedRepo":

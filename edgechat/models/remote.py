@@ -6,13 +6,15 @@ import re
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 
-from edgechat.errors import HubError, RemoteFileChanged
+from edgechat.errors import ModelFileError, RemoteFileChanged
 from edgechat.models.choices import GgufChoice, RemoteFile
+from edgechat.models.cursor import AGAIN
 from edgechat.models.endpoint import Endpoint
 from edgechat.models.gguf import FIRST_READ, one_model, read_growing
 from edgechat.models.header import GgufHeader
-from edgechat.models.refusals import nonsense, unreachable
+from edgechat.models.refusals import changed, nonsense, unreachable
 from edgechat.models.transfer import Answer, Client, Cut, ask_hub
+from edgechat.text import one_line
 
 TIME_LIMIT = 120.0
 """Seconds for the header of a model, all its parts together."""
@@ -41,7 +43,13 @@ def read_remote_header(hub: Endpoint, repo: str, commit: str, choice: GgufChoice
             parts.append(read_growing(reader.first, file.size, name, start=start))
         return one_model(parts)
 
-    return ask_hub(hub, repo, TIME_LIMIT, work)
+    try:
+        return ask_hub(hub, repo, TIME_LIMIT, work)
+    except ModelFileError as error:
+        if error.hint != AGAIN:
+            raise
+        hint = "It is so on the hub itself: choose another file, or another repository."
+        raise ModelFileError(error.message, hint=hint) from error
 
 
 @dataclass(slots=True)
@@ -122,8 +130,5 @@ class RemoteStart:
             raise nonsense(answer.url, f"sends another part of {self.file.name} than was asked for")
         return last + 1
 
-    def _changed(self) -> HubError:
-        return RemoteFileChanged(
-            f"{self.file.name} is not the file any more that the hub listed.",
-            hint="It was replaced meanwhile, or a mirror lags behind: try again.",
-        )
+    def _changed(self) -> RemoteFileChanged:
+        return changed(one_line(self.file.name))

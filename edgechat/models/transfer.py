@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING, TypeVar
 
 from edgechat import __version__
@@ -18,6 +19,8 @@ from edgechat.models.endpoint import Endpoint, next_address
 from edgechat.models.refusals import CHECK, host, nonsense, refusal, unreachable
 
 if TYPE_CHECKING:
+    import ssl
+
     import httpx2
 
 T = TypeVar("T")
@@ -26,6 +29,8 @@ CONNECT = 5.0
 """Seconds for a connection."""
 IDLE = 8.0
 """Seconds in which something must come: an address for a name, a connection, a byte."""
+SPARE = 1.0
+"""Seconds more for what has no limit of its own, so that one that has can say what was wrong."""
 MAX_REDIRECTS = 5
 PIECE = 1 << 16
 """Bytes that are read at once."""
@@ -64,6 +69,14 @@ class Client:
     @contextmanager
     def get(self, url: str, headers: Mapping[str, str] | None = None) -> Iterator[Answer]:
         """Ask for `url`, and for where it leads. Raises HubError for everything but success; Cut."""
+        import httpx2
+
+        try:
+            yield from self._follow(url, headers)
+        except (httpx2.RemoteProtocolError, httpx2.ReadError, httpx2.WriteError) as error:
+            raise Cut(str(error)) from error
+
+    def _follow(self, url: str, headers: Mapping[str, str] | None) -> Iterator[Answer]:
         linked: dict[str, str] = {}
         for _ in range(MAX_REDIRECTS + 1):
             self._watch.beat()
@@ -118,7 +131,7 @@ class Client:
 def ask_hub(hub: Endpoint, repo: str, seconds: float, work: Callable[[Client], T]) -> T:
     """Return what `work` makes of the hub's answers. Raises HubError, and what `work` raises.
 
-    seconds: for all of it. `work` runs in a thread of its own, which may go on for a moment after it was given up.
+    seconds: for all of it. `work` has a thread of its own, which may go on for a moment when given up.
     """
 
     def run(watch: Watch) -> T:
@@ -126,7 +139,7 @@ def ask_hub(hub: Endpoint, repo: str, seconds: float, work: Callable[[Client], T
 
         try:
             limits = httpx2.Timeout(IDLE, connect=CONNECT)
-            with httpx2.Client(timeout=limits, follow_redirects=False) as http:
+            with httpx2.Client(timeout=limits, verify=_tls(), follow_redirects=False) as http:
                 return work(Client(hub, repo, http, watch, _token()))
         except (httpx2.HTTPError, httpx2.InvalidURL, httpx2.CookieConflict, httpx2.StreamError) as error:
             raise _failed(hub, error) from error
@@ -134,7 +147,7 @@ def ask_hub(hub: Endpoint, repo: str, seconds: float, work: Callable[[Client], T
             raise unreachable(hub.url, "the connection was cut in the middle of an answer") from error
 
     try:
-        return within(seconds, IDLE + 1, run)
+        return within(seconds, IDLE + SPARE, run)
     except OutOfTime as error:
         if error.stalled:
             raise _stalled(hub.url, error.seconds) from error
@@ -142,6 +155,14 @@ def ask_hub(hub: Endpoint, repo: str, seconds: float, work: Callable[[Client], T
             f"{host(hub.url)} is too slow: what was asked of {repo} did not come in {seconds:.0f} seconds.",
             hint=CHECK,
         ) from error
+
+
+@cache
+def _tls() -> ssl.SSLContext:
+    """Return what certificates are checked with; made once, for it takes 25 ms."""
+    import httpx2
+
+    return httpx2.create_ssl_context()
 
 
 def _token() -> str | None:
@@ -168,6 +189,4 @@ def _failed(hub: Endpoint, error: Exception) -> HubError:
         return unreachable(hub.url, "it does not answer in time")
     if isinstance(error, httpx2.InvalidURL | httpx2.UnsupportedProtocol):
         return nonsense(hub.url, f"gave an address that is none ({type(error).__name__})")
-    if isinstance(error, httpx2.RemoteProtocolError):
-        return unreachable(hub.url, "what answers does not speak HTTP, or ended in the middle")
     return unreachable(hub.url, str(error).rstrip(".") or type(error).__name__)
