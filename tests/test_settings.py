@@ -36,11 +36,15 @@ def test_no_file_means_defaults() -> None:
 
 
 def test_everything_at_once() -> None:
-    write(
-        'model = "guide"\ncontext = 4096\nthreads = 3\noffline = true\nidle_minutes = 2.5\n[sampling]\ntemperature = 1\n'
-    )
-    expected = Settings(model="guide", context=4096, threads=3, offline=True, idle_minutes=2.5)
+    write('model = "guide"\ncontext = 4096\nthreads = 3\nidle_minutes = 2.5\n[sampling]\ntemperature = 1\n')
+    expected = Settings(model="guide", context=4096, threads=3, idle_minutes=2.5)
     assert settings.load() == msgspec.structs.replace(expected, sampling=SamplingDefaults(temperature=1.0))
+
+
+def test_staying_off_the_network() -> None:
+    write("offline = true\n")
+    assert settings.load().offline
+    assert "offline" in refusal("offline = 1\n").message
 
 
 def test_a_byte_order_mark_is_no_error() -> None:

@@ -84,9 +84,9 @@ def next_address(url: str, location: str) -> str:
     except ValueError:
         sound = None
     if not sound or "@" in there.netloc or not found.isprintable():
-        raise _astray("which is no address that can be followed")
+        raise _astray("to what is no address")
     if here.scheme == "https" and there.scheme == "http" and not (_is_local(here) and _is_local(there)):
-        raise _astray(f"without encryption, to {one_line(there.hostname or '', 80)}")
+        raise _astray(f"without encryption to {one_line(there.hostname or '', 80)}")
     if _is_local(there) and not _is_local(here):
         raise _astray("to this machine itself")
     return found
@@ -94,7 +94,7 @@ def next_address(url: str, location: str) -> str:
 
 def _astray(where: str) -> HubAnswerError:
     return HubAnswerError(
-        f"The hub sends edgechat elsewhere, {where}; that was not followed.",
+        f"The hub sends edgechat on {where}; it does not go there.",
         hint="If HF_ENDPOINT names a mirror, try without it; else a proxy may be in the way.",
     )
 

@@ -21,6 +21,7 @@ from edgechat.models.endpoint import Endpoint
 from edgechat.text import one_line
 
 CHECK = "Check the network and try again. Models that are on this machine work without it."
+LATER = "Try again later. Models that are on this machine work without it."
 _RESET = re.compile(r'"[\w ]+"\s*;\s*r\s*=\s*0\s*;\s*t\s*=\s*(\d{1,6})', re.ASCII)
 
 
@@ -29,9 +30,9 @@ def host(url: str) -> str:
     return one_line(urlsplit(url).hostname or url, 80)
 
 
-def unreachable(url: str, why: str) -> HubUnreachable:
-    """Return the error for a hub that does not answer. why: ends the sentence."""
-    return HubUnreachable(f"{host(url)} cannot be reached: {one_line(why)}.", hint=CHECK)
+def unreachable(url: str, why: str, *, hint: str = CHECK) -> HubUnreachable:
+    """Return the error for a hub that cannot be asked. why: ends the sentence."""
+    return HubUnreachable(f"{host(url)} cannot be asked: {one_line(why)}.", hint=hint)
 
 
 def nonsense(url: str, what: str) -> HubAnswerError:
@@ -61,7 +62,7 @@ def refusal(
     if status == 429:
         return _rate_limited(url, headers, had_token=had_token)
     if status >= 500 or status == 408:
-        return unreachable(url, f"it answers with error {status}")
+        return unreachable(url, f"it answers with error {status}", hint=LATER)
     if status == 416:
         return changed(f"A file of {repo}")
     if not hub.may_see_token(url):

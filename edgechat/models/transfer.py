@@ -6,6 +6,7 @@ of any size, wait without end where a server drips, and even its headers ask the
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -189,4 +190,14 @@ def _failed(hub: Endpoint, error: Exception) -> HubError:
         return unreachable(hub.url, "it does not answer in time")
     if isinstance(error, httpx2.InvalidURL | httpx2.UnsupportedProtocol):
         return nonsense(hub.url, f"gave an address that is none ({type(error).__name__})")
-    return unreachable(hub.url, str(error).rstrip(".") or type(error).__name__)
+    return unreachable(hub.url, _reason(error))
+
+
+def _reason(error: BaseException) -> str:
+    """Return why there is no connection, in the words of what it first failed on."""
+    while error.__cause__ or error.__context__:
+        error = error.__cause__ or error.__context__ or error
+    if isinstance(error, socket.gaierror):
+        return "no address is known for its name"
+    said = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+    return said.rstrip(".") or type(error).__name__

@@ -151,13 +151,20 @@ def test_nobody_listens(hub: Hub) -> None:
     start = time.monotonic()
     error = refused(HubUnreachable)
     assert took(start) < 5
-    assert "127.0.0.1 cannot be reached" in error.message
+    assert "127.0.0.1 cannot be asked" in error.message
     assert "without it" in (error.hint or "")
 
 
 def test_a_name_that_nobody_knows(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_ENDPOINT", "https://hub.invalid")
-    assert "hub.invalid" in refused(HubUnreachable).message
+    message = refused(HubUnreachable).message
+    assert message == "hub.invalid cannot be asked: no address is known for its name."
+
+
+def test_a_hub_without_encryption_where_some_was_asked_for(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_ENDPOINT", hub.url.replace("http:", "https:"))
+    assert "SSL" in refused(HubUnreachable).message
+    assert not hub.seen
 
 
 def test_a_name_server_that_does_not_answer(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
