@@ -27,6 +27,25 @@ class RemoteFile:
 
 
 @dataclass(frozen=True, slots=True)
+class RepoListing:
+    """The files of a repository at one commit."""
+
+    hub: str
+    """Address of the hub or mirror that listed it."""
+    repo: str
+    """'owner/name'."""
+    commit: str
+    """40 hexadecimal digits."""
+    gated: bool
+    """Files are given only to those who have accepted its terms."""
+    licence: str | None
+    """As the repository states it: 'apache-2.0'."""
+    files: tuple[RemoteFile, ...]
+    listed: float
+    """When the hub was asked, in seconds since 1970."""
+
+
+@dataclass(frozen=True, slots=True)
 class GgufChoice:
     """One model of a repository, in one quantization: a file, or the parts of a split set in their order."""
 

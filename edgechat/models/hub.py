@@ -26,7 +26,7 @@ from edgechat.errors import (
     RepoNotFound,
 )
 from edgechat.models import hubcache
-from edgechat.models.choices import GgufChoice, RemoteFile, gguf_choices, safe_path
+from edgechat.models.choices import GgufChoice, RemoteFile, RepoListing, gguf_choices, safe_path
 from edgechat.models.endpoint import Endpoint, endpoint, require_network
 from edgechat.models.header import GgufHeader
 from edgechat.models.hubname import HubName, valid_repo, valid_revision
@@ -45,22 +45,6 @@ MAX_FILE_SIZE = 1 << 50
 _Size = Annotated[int, Meta(ge=0, le=MAX_FILE_SIZE)]
 _Sha256 = Annotated[str, Meta(pattern=r"\A[0-9a-f]{64}\Z")]
 _Commit = Annotated[str, Meta(pattern=r"\A[0-9a-f]{40}\Z")]
-
-
-@dataclass(frozen=True, slots=True)
-class RepoListing:
-    """The files of a repository at one commit."""
-
-    repo: str
-    commit: str
-    """40 hexadecimal digits."""
-    gated: bool
-    """Files are given only to those who have accepted its terms."""
-    licence: str | None
-    """As the repository states it: 'apache-2.0'."""
-    files: tuple[RemoteFile, ...]
-    listed: float
-    """When the hub was asked, in seconds since 1970."""
 
 
 class _Lfs(msgspec.Struct):
@@ -97,7 +81,6 @@ class RemoteModel:
     listing: RepoListing
     choices: tuple[GgufChoice, ...]
     """The models in it, as far as the name says which; at least one."""
-    hub: Endpoint
     unasked: HubError | None = None
     """Why the hub could not be asked now. The listing is then an older one, of `listing.listed`, and headers
     are those that were read before."""
@@ -117,15 +100,15 @@ class RemoteModel:
 
         Read from the hub the first time, 8 MiB or more. Raises HubError, ModelFileError.
         """
-        found = hubcache.kept_header(self.hub.url, self.repo, self.commit, choice)
+        found = hubcache.kept_header(self.listing, choice)
         if found is not None:
             return found
         what = f"{one_line(choice.name)} of {self.repo} was never looked at"
         if self.unasked is not None:
             raise type(self.unasked)(f"{what}. {self.unasked.message}", hint=self.unasked.hint)
         require_network(False, what)
-        header = read_remote_header(self.hub, self.repo, self.commit, choice)
-        return hubcache.keep_header(self.hub.url, self.repo, self.commit, choice, header)
+        header = read_remote_header(self.listing, choice)
+        return hubcache.keep_header(self.listing, choice, header)
 
 
 def resolve_remote(name: HubName, *, offline: bool) -> RemoteModel:
@@ -143,7 +126,7 @@ def resolve_remote(name: HubName, *, offline: bool) -> RemoteModel:
         if kept is None:
             raise
         listing, unasked = kept, error
-    return RemoteModel(listing, _named(listing, name), hub, unasked)
+    return RemoteModel(listing, _named(listing, name), unasked)
 
 
 def list_repo(repo: str, revision: str | None) -> RepoListing:
@@ -194,7 +177,7 @@ def _listing(hub: Endpoint, repo: str, kept: _Kept) -> RepoListing:
     licences = [tag.removeprefix("license:") for tag in kept.info.tags if tag.startswith("license:")]
     licence = one_line(licences[0], 80) if licences else None
     gated = kept.info.gated not in (False, "", "false")
-    return RepoListing(repo, kept.info.sha, gated, licence, tuple(files), kept.listed)
+    return RepoListing(hub.url, repo, kept.info.sha, gated, licence, tuple(files), kept.listed)
 
 
 def _named(listing: RepoListing, name: HubName) -> tuple[GgufChoice, ...]:

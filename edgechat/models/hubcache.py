@@ -13,7 +13,7 @@ from pathlib import Path
 
 from edgechat import paths
 from edgechat.errors import FolderError, ModelFileError
-from edgechat.models.choices import GgufChoice
+from edgechat.models.choices import GgufChoice, RepoListing
 from edgechat.models.header import GgufHeader
 from edgechat.models.skeleton import pack, unpack
 
@@ -24,12 +24,9 @@ MAX_BYTES = 8 << 20
 """Of an entry."""
 
 
-def kept_header(hub: str, repo: str, commit: str, choice: GgufChoice) -> GgufHeader | None:
-    """Return the header of a model that was read before, as far as `keep_header` keeps it, or None.
-
-    hub: the address of the hub, for a mirror may have other files.
-    """
-    data = _read("headers", _header_key(hub, repo, commit, choice))
+def kept_header(listing: RepoListing, choice: GgufChoice) -> GgufHeader | None:
+    """Return the header of a model that was read before, as far as `keep_header` keeps it, or None."""
+    data = _read("headers", _header_key(listing, choice))
     if data is None:
         return None
     try:
@@ -39,10 +36,10 @@ def kept_header(hub: str, repo: str, commit: str, choice: GgufChoice) -> GgufHea
     return header if header.file_size == choice.total_bytes else None
 
 
-def keep_header(hub: str, repo: str, commit: str, choice: GgufChoice, header: GgufHeader) -> GgufHeader:
+def keep_header(listing: RepoListing, choice: GgufChoice, header: GgufHeader) -> GgufHeader:
     """Keep the shape of a model; return what `kept_header` will. Raises ModelFileError where it has none."""
     data = pack(header)
-    _write("headers", _header_key(hub, repo, commit, choice), data, MAX_HEADERS)
+    _write("headers", _header_key(listing, choice), data, MAX_HEADERS)
     return unpack(data, choice.name.rpartition("/")[2])
 
 
@@ -56,9 +53,10 @@ def keep_listing(hub: str, repo: str, revision: str | None, data: bytes) -> None
     _write("listings", (hub, repo.lower(), revision or ""), data, MAX_LISTINGS)
 
 
-def _header_key(hub: str, repo: str, commit: str, choice: GgufChoice) -> tuple[str, ...]:
+def _header_key(listing: RepoListing, choice: GgufChoice) -> tuple[str, ...]:
+    """Return what makes a header another one; the hub too, for a mirror may have other files."""
     files = (f"{file.name} {file.size} {file.sha256}" for file in choice.files)
-    return (hub, repo.lower(), commit, *files)
+    return (listing.hub, listing.repo.lower(), listing.commit, *files)
 
 
 def _path(kind: str, key: tuple[str, ...]) -> Path:

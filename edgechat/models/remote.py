@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 
 from edgechat.errors import ModelFileError, RemoteFileChanged
-from edgechat.models.choices import GgufChoice, RemoteFile
+from edgechat.models.choices import GgufChoice, RemoteFile, RepoListing
 from edgechat.models.cursor import AGAIN
 from edgechat.models.endpoint import Endpoint
 from edgechat.models.gguf import FIRST_READ, one_model, read_growing
@@ -27,24 +27,27 @@ _CONTENT_RANGE = re.compile(r"bytes (\d{1,19})-(\d{1,19})/(\d{1,19}|\*)", re.ASC
 _SHA256 = re.compile(r"[0-9a-f]{64}", re.ASCII)
 
 
-def read_remote_header(hub: Endpoint, repo: str, commit: str, choice: GgufChoice) -> GgufHeader:
+def read_remote_header(listing: RepoListing, choice: GgufChoice) -> GgufHeader:
     """Read the header of a model on the hub, of a split one the headers of all parts, as one.
 
     Reads 8 MiB of the file, then up to twice that, and so on up to cursor.MAX_HEADER. Raises HubError;
     ModelFileError where the file is no language model.
     """
+    hub = Endpoint(listing.hub)
 
     def work(client: Client) -> GgufHeader:
         parts: list[GgufHeader] = []
         for file in choice.files:
-            reader = RemoteStart(client, hub.file(repo, commit, file.name), file, commit)
+            reader = RemoteStart(
+                client, hub.file(listing.repo, listing.commit, file.name), file, listing.commit
+            )
             start = LATER_READ if parts else FIRST_READ
             name = PurePosixPath(file.name).name
             parts.append(read_growing(reader.first, file.size, name, start=start))
         return one_model(parts)
 
     try:
-        return ask_hub(hub, repo, TIME_LIMIT, work)
+        return ask_hub(hub, listing.repo, TIME_LIMIT, work)
     except ModelFileError as error:
         if error.hint != AGAIN:
             raise

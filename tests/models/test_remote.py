@@ -48,7 +48,7 @@ def model(hub: Hub, file: bytes | Path | None = None) -> RemoteModel:
 
 def fresh(found: RemoteModel) -> GgufHeader:
     """Read the header of the first choice past the cache."""
-    return read_remote_header(found.hub, found.repo, found.commit, found.choices[0])
+    return read_remote_header(found.listing, found.choices[0])
 
 
 def refused(kind: type[HubError], found: RemoteModel) -> HubError:
