@@ -209,8 +209,6 @@ def test_a_drip_is_bounded_as_a_whole(hub: Hub, fault: Fault, monkeypatch: pytes
         Fault(body=b"[" * 100_000),
         Fault(body=b'{"sha": ' + b"[" * 100_000),
         Fault(headers={"Content-Encoding": "gzip"}),
-        Fault(body=b" " * (hub_module.MAX_LISTING + 1)),
-        Fault(body=b" " * (hub_module.MAX_LISTING + 1), chunked=True),
         Fault(status=302, headers={"Location": "https://hub.invalid:99999/"}),
         Fault(status=302, headers={"Location": "ftp://127.0.0.1/"}),
         Fault(status=302, headers={"Location": "http://user:secret@127.0.0.1/"}),
@@ -256,6 +254,13 @@ def test_a_listing_that_makes_no_sense(hub: Hub, changes: dict[str, Any]) -> Non
     refused(HubAnswerError)
     with pytest.raises(HubAnswerError):
         resolve_remote(HubName(REPO), offline=False)
+
+
+@pytest.mark.parametrize("chunked", [False, True])
+def test_a_listing_larger_than_any(hub: Hub, chunked: bool) -> None:
+    answer(hub, spaces=["x" * hub_module.MAX_LISTING])
+    hub.fail("api", Fault(chunked=chunked))
+    assert "more than" in refused(HubAnswerError).message
 
 
 def test_a_renamed_repository_is_found(hub: Hub) -> None:
