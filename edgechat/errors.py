@@ -11,6 +11,14 @@
     ├── SettingsError             settings.toml or models.toml says something that makes no sense
     ├── FolderError               a folder for settings, chats or logs cannot be made
     ├── StoreError                the conversations cannot be read or written
+    ├── HubError                  the hub did not give what was asked of it
+    │   ├── RepoNotFound          no such repository, revision or file there, or none that may be seen
+    │   ├── AccessDenied          a licence must be accepted first, or the token is not taken
+    │   ├── HubUnreachable        no network, no answer in time, or the hub itself has trouble
+    │   ├── RateLimited           too many requests for now
+    │   ├── OfflineMode           it would take the network, which is switched off
+    │   ├── HubAnswerError        an answer that makes no sense, or is larger than any sound one
+    │   └── RemoteFileChanged     the file is no longer the one that was listed
     └── EngineError               the engine failed; exit code 3
         ├── LoadFailed            llama.cpp refused the model
         │   └── OutOfMemory       or had not the memory for it
@@ -76,6 +84,38 @@ class FolderError(EdgechatError):
 
 class StoreError(EdgechatError):
     """The conversations cannot be read or written."""
+
+
+class HubError(EdgechatError):
+    """The hub did not give what was asked of it."""
+
+
+class RepoNotFound(HubError):
+    """No such repository, revision or file on the hub, or none that may be seen."""
+
+
+class AccessDenied(HubError):
+    """A licence must be accepted first, or the token is not taken."""
+
+
+class HubUnreachable(HubError):
+    """There is no network, no answer in time, or the hub itself has trouble."""
+
+
+class RateLimited(HubError):
+    """The hub wants no more requests for now."""
+
+
+class OfflineMode(HubError):
+    """It would take the network, which is switched off."""
+
+
+class HubAnswerError(HubError):
+    """The hub gave an answer that makes no sense, or is larger than any sound one."""
+
+
+class RemoteFileChanged(HubError):
+    """The file is no longer the one that was listed."""
 
 
 class EngineError(EdgechatError):

@@ -66,6 +66,8 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     None: the most that fits comfortably, up to 16384."""
     threads: Annotated[int, Meta(ge=1, le=512)] | None = None
     """Threads that compute. None: one for each performance core."""
+    offline: bool = False
+    """Never use the network: only what is on this machine, and what was learnt of the hub before."""
     idle_minutes: Annotated[float, Meta(ge=0)] = 10
     """Minutes without a request after which the model's memory is given back; 0 keeps it."""
     sampling: SamplingDefaults = SamplingDefaults()

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from hypothesis import settings
+
+from tests.hub import Hub
 
 # How long an example takes is the machine's affair; pytest's own timeout ends what hangs.
 settings.register_profile("edgechat", deadline=None)
@@ -17,3 +20,29 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Keep settings, chats and logs inside the test's folder; child processes inherit it."""
     monkeypatch.setenv("EDGECHAT_HOME", str(tmp_path / "home"))
     return tmp_path / "home"
+
+
+HUB_VARIABLES = (
+    "EDGECHAT_OFFLINE",
+    "HF_HUB_OFFLINE",
+    "TRANSFORMERS_OFFLINE",
+    "HF_TOKEN",
+    "HUGGING_FACE_HUB_TOKEN",
+)
+
+
+@pytest.fixture
+def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Hub]:
+    """Start a hub, and let edgechat ask it, with limits of time that suit a machine's own loopback."""
+    from edgechat.models import transfer
+
+    for name in HUB_VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("NO_PROXY", "*")
+    monkeypatch.setenv("HF_TOKEN_PATH", str(tmp_path / "no-token"))
+    monkeypatch.setattr("huggingface_hub.constants.HF_TOKEN_PATH", str(tmp_path / "no-token"))
+    monkeypatch.setattr(transfer, "IDLE", 0.5)
+    monkeypatch.setattr(transfer, "SPARE", 0.3)
+    with Hub() as hub:
+        monkeypatch.setenv("HF_ENDPOINT", hub.url)
+        yield hub

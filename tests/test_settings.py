@@ -41,6 +41,12 @@ def test_everything_at_once() -> None:
     assert settings.load() == msgspec.structs.replace(expected, sampling=SamplingDefaults(temperature=1.0))
 
 
+def test_staying_off_the_network() -> None:
+    write("offline = true\n")
+    assert settings.load().offline
+    assert "offline" in refusal("offline = 1\n").message
+
+
 def test_a_byte_order_mark_is_no_error() -> None:
     write(b"\xef\xbb\xbfcontext = 4096\n")
     assert settings.load().context == 4096

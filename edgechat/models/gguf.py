@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -23,6 +23,7 @@ __all__ = [
     "GgufHeader",
     "GgufTensor",
     "NeedMoreBytes",
+    "one_model",
     "parse_header",
     "read_header",
     "read_model",
@@ -106,18 +107,35 @@ def read_model(path: Path) -> GgufHeader:
     """
     match = _PART.fullmatch(path.name)
     header = read_header(_part(path, match, 1) if match else path)
+    count = _n_parts(header)
+    if count > 1 and (not match or int(match["count"]) != count):
+        raise ModelFileError(
+            f"{path.name} is one of {count} parts, but not named like one.",
+            hint=f"Name the parts like NAME-00001-of-{count:05}.gguf, all in one folder.",
+        )
+    others = [read_header(_part(path, match, i + 1)) for i in range(1, count)] if match else []
+    return one_model([header, *others])
+
+
+def one_model(parts: Sequence[GgufHeader]) -> GgufHeader:
+    """Return the headers of a model's parts, in their order, as one. Raises ModelFileError.
+
+    The first part's metadata, the tensors of all, the sum of the sizes.
+    """
+    header = parts[0]
+    if max(1, _n_parts(header)) != len(parts):
+        raise damaged(header.path, f"it says that it is one of {_n_parts(header)} parts")
+    if len(parts) > 1:
+        header = _joined(parts)
+    _require_language_model(header)
+    return header
+
+
+def _n_parts(header: GgufHeader) -> int:
     count = header.metadata.get("split.count", 0)
     if not isinstance(count, int) or not 0 <= count <= MAX_PARTS:
         raise damaged(header.path, "it gives no sensible number of parts")
-    if count > 1:
-        if not match or int(match["count"]) != count:
-            raise ModelFileError(
-                f"{path.name} is one of {count} parts, but not named like one.",
-                hint=f"Name the parts like NAME-00001-of-{count:05}.gguf, all in one folder.",
-            )
-        header = _joined([header, *(read_header(_part(path, match, i + 1)) for i in range(1, count))])
-    _require_language_model(header)
-    return header
+    return count
 
 
 def _part(path: Path, match: re.Match[str], number: int) -> Path:
@@ -130,7 +148,7 @@ def _part(path: Path, match: re.Match[str], number: int) -> Path:
     return part
 
 
-def _joined(parts: list[GgufHeader]) -> GgufHeader:
+def _joined(parts: Sequence[GgufHeader]) -> GgufHeader:
     for i, part in enumerate(parts):
         if part.metadata.get("split.no") != i:
             raise damaged(part.path, f"it does not say that it is part {i + 1}")

@@ -1,0 +1,156 @@
+"""The language models among the files of a repository, by name: quants, split sets, and what to skip."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+
+from edgechat.models.gguf import MAX_PARTS
+
+MAX_PATH = 1024
+"""Bytes of a file's name with its folders."""
+MAX_COMPONENT = 255
+"""Bytes of one folder or file: what file systems hold."""
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteFile:
+    """One file of a repository, as the hub lists it."""
+
+    name: str
+    """With its folders: 'BF16/model-00001-of-00002.gguf'."""
+    size: int
+    sha256: str | None = None
+    """64 hexadecimal digits in lower case; None for a file that is small enough to live in git itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class RepoListing:
+    """The files of a repository at one commit."""
+
+    hub: str
+    """Address of the hub or mirror that listed it."""
+    repo: str
+    """'owner/name'."""
+    commit: str
+    """40 hexadecimal digits."""
+    gated: bool
+    """Files are given only to those who have accepted its terms."""
+    licence: str | None
+    """As the repository states it: 'apache-2.0'."""
+    files: tuple[RemoteFile, ...]
+    listed: float
+    """When the hub was asked, in seconds since 1970."""
+
+
+@dataclass(frozen=True, slots=True)
+class GgufChoice:
+    """One model of a repository, in one quantization: a file, or the parts of a split set in their order."""
+
+    name: str
+    """The file's name without ending and number, with its folder."""
+    quant: str | None
+    """The label in its name: 'Q4_K_M', 'UD-Q4_K_M', 'BF16'; None where the name has none."""
+    files: tuple[RemoteFile, ...]
+
+    @property
+    def file_names(self) -> tuple[str, ...]:
+        """Names of all parts."""
+        return tuple(file.name for file in self.files)
+
+    @property
+    def sha256s(self) -> tuple[str | None, ...]:
+        """Hashes of all parts."""
+        return tuple(file.sha256 for file in self.files)
+
+    @property
+    def total_bytes(self) -> int:
+        """Bytes of all parts."""
+        return sum(file.size for file in self.files)
+
+
+_PART = re.compile(r"(?P<stem>.+)-(?P<number>\d{5})-of-(?P<count>\d{5})", re.DOTALL | re.ASCII)
+
+_SIZES = "XXS|XS|XXL|XL|NL|S|M|L"
+_LABEL = re.compile(
+    rf"""(?<![A-Za-z0-9])(?P<label>
+        (?:UD-)?(?:
+            Q[1-8]_[01](?:_(?:4_4|4_8|8_8))?
+          | Q[1-8]_K(?:_(?:{_SIZES}))*
+          | Q[1-8]_0_(?:L|XL)
+          | IQ[1-4]_(?:{_SIZES})
+          | TQ[12]_0 | (?:MX|NV)FP4(?:_MOE)? | BF16 | F(?:P)?(?:16|32)
+        ))(?![A-Za-z0-9])""",
+    re.VERBOSE | re.IGNORECASE | re.ASCII,
+)
+_SAME = {"FP16": "F16", "FP32": "F32"}
+
+# What lies beside models and is none: vision parts, importance matrices, drafts that only work with their
+# target, bare vocabularies. llama.cpp has such a list too (common/download.cpp).
+_BESIDE = re.compile(
+    r"""(?:mmproj|imatrix|draft-|ggml-vocab-).* | .*[-._]imatrix
+      | (?:.*[-._])?(?:mmproj|mtp|eagle3|dflash|dspark)(?:[-._].*)?""",
+    re.VERBOSE | re.IGNORECASE | re.DOTALL,
+)
+
+
+def gguf_choices(files: Iterable[RemoteFile]) -> tuple[GgufChoice, ...]:
+    """Return the language models among `files`, sorted by name. Split sets that lack a part are left out."""
+    single: list[GgufChoice] = []
+    sets: dict[tuple[str, int], dict[int, RemoteFile]] = {}
+    for file in files:
+        stem = _stem(file.name)
+        if stem is None or file.size <= 0:
+            continue
+        match = _PART.fullmatch(stem)
+        if match is None:
+            single.append(GgufChoice(stem, quant_label(stem), (file,)))
+        else:
+            sets.setdefault((match["stem"], int(match["count"])), {})[int(match["number"])] = file
+    whole = [_set(stem, count, parts) for (stem, count), parts in sets.items()]
+    return tuple(sorted([*single, *filter(None, whole)], key=lambda choice: choice.name))
+
+
+def quant_label(name: str) -> str | None:
+    """Return the quantization that a file's name states, in capitals: the last one that it holds, or None."""
+    labels = [match["label"].upper() for match in _LABEL.finditer(PurePosixPath(name).name)]
+    return _SAME.get(labels[-1], labels[-1]) if labels else None
+
+
+def safe_path(name: str) -> bool:
+    """Say whether `name` is a plain relative path that stays in its folder, on every platform."""
+    if not name or len(name.encode("utf-8", "replace")) > MAX_PATH or not _is_text(name):
+        return False
+    if "\\" in name or name[1:2] == ":" or any(ord(char) < 32 or ord(char) == 127 for char in name):
+        return False
+    return all(_safe_component(part) for part in name.split("/"))
+
+
+def _safe_component(part: str) -> bool:
+    return part not in ("", ".", "..") and len(part.encode()) <= MAX_COMPONENT
+
+
+def _is_text(name: str) -> bool:
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _stem(name: str) -> str | None:
+    """Return the name without its ending, or None for what holds no language model."""
+    if not name.lower().endswith(".gguf"):
+        return None
+    stem = name[: -len(".gguf")]
+    base = stem.rpartition("/")[2]
+    return None if not base or _BESIDE.fullmatch(base) else stem
+
+
+def _set(stem: str, count: int, parts: dict[int, RemoteFile]) -> GgufChoice | None:
+    if not 0 < count <= MAX_PARTS or set(parts) != set(range(1, count + 1)):
+        return None
+    files: Sequence[RemoteFile] = [parts[number] for number in range(1, count + 1)]
+    return GgufChoice(stem, quant_label(stem), tuple(files))

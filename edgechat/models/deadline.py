@@ -1,0 +1,70 @@
+"""Work that may hang, bounded in time: looking up a host has no limit of its own, nor has a slow drip."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Generic, TypeVar
+
+T = TypeVar("T")
+
+
+class OutOfTime(Exception):
+    """The work took longer than it may; `stalled`: nothing came any more, as opposed to: too slowly."""
+
+    def __init__(self, seconds: float, *, stalled: bool) -> None:
+        super().__init__(f"nothing for {seconds:g} s" if stalled else f"not done after {seconds:g} s")
+        self.seconds = seconds
+        self.stalled = stalled
+
+
+class Watch:
+    """What the work tells of its progress; any thread may look."""
+
+    def __init__(self) -> None:
+        self.moved = time.monotonic()
+        self.left = False
+
+    def beat(self) -> None:
+        """Say that something came. Raises OutOfTime where nobody waits any more, which ends the work."""
+        if self.left:
+            raise OutOfTime(0, stalled=False)
+        self.moved = time.monotonic()
+
+
+class _Outcome(Generic[T]):
+    def __init__(self) -> None:
+        self.value: list[T] = []
+        self.error: BaseException | None = None
+        self.done = threading.Event()
+
+    def run(self, work: Callable[[Watch], T], watch: Watch) -> None:
+        try:
+            self.value.append(work(watch))
+        except BaseException as error:  # it is raised again where the work was asked for
+            self.error = error
+        self.done.set()
+
+
+def within(seconds: float, idle: float, work: Callable[[Watch], T]) -> T:
+    """Return what `work` returns, in a thread of its own, or raise what it raises.
+
+    seconds: for all of it; idle: without a beat of the watch. Raises OutOfTime when either is over; the
+    thread is then left to end by itself, and keeps no program from ending.
+    """
+    watch, outcome = Watch(), _Outcome[T]()
+    threading.Thread(target=outcome.run, args=(work, watch), name="hub", daemon=True).start()
+    end = time.monotonic() + seconds
+    try:
+        while not outcome.done.wait(max(0.0, min(end, watch.moved + idle) - time.monotonic())):
+            now = time.monotonic()
+            if now >= end:
+                raise OutOfTime(seconds, stalled=False)
+            if now >= watch.moved + idle:
+                raise OutOfTime(idle, stalled=True)
+    finally:
+        watch.left = True
+    if outcome.error is not None:
+        raise outcome.error
+    return outcome.value[0]

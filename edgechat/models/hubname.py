@@ -1,0 +1,108 @@
+"""Names of models on the hub: from what a person typed or pasted to a repository."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+from urllib.parse import quote, unquote, urlsplit
+
+from edgechat.models.choices import safe_path
+
+_HOSTS = frozenset({"huggingface.co", "www.huggingface.co", "hf.co", "www.hf.co"})
+_PART = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9._-]{0,94}[A-Za-z0-9_])?", re.ASCII)
+_LABEL = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,62}[A-Za-z0-9_])?", re.ASCII)
+_REVISION = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9._/-]{0,254}[A-Za-z0-9_])?", re.ASCII)
+_MAX_REPO = 96
+_MAX_TEXT = 2048
+# Folders of a checkout and of the hub's own pages, which stand where an owner would.
+_RESERVED = frozenset({"api", "datasets", "spaces", "docs", "models", "collections", "papers", "blog"})
+
+
+@dataclass(frozen=True, slots=True)
+class HubName:
+    """A repository of models on the hub, and what was said about which of its files."""
+
+    repo: str
+    """'owner/name'."""
+    quant: str | None = None
+    """The label that was asked for, in capitals: 'Q5_K_M'."""
+    revision: str | None = None
+    """A branch, tag or commit; None is the main branch."""
+    file: str | None = None
+    """The file that a link pointed at, with its folder."""
+
+    def __str__(self) -> str:
+        name = self.repo + (f":{self.quant}" if self.quant else "")
+        if self.revision is None:
+            return name
+        place = "blob" if self.file else "tree"
+        link = f"https://huggingface.co/{name}/{place}/{quote(self.revision, safe='')}"
+        return f"{link}/{quote(self.file)}" if self.file else link
+
+
+def parse_model_name(text: str) -> HubName | None:
+    """Return the repository that `text` names, or None where it names none.
+
+    Understood are owner/repo, owner/repo:QUANT, hf.co/owner/repo[:QUANT] and the addresses that a browser
+    shows, of a repository or of a file in it. Whether a file of that name is here is for the caller to ask
+    first: 'models/tiny' could be either; what ends in .gguf is taken for a path.
+    """
+    text = text.strip()
+    if not text or len(text) > _MAX_TEXT or not text.isprintable() or "\\" in text:
+        return None
+    host = text.partition("/")[0]
+    if "://" in text:
+        return _from_link(text)
+    if host.lower() in _HOSTS:
+        return _from_link("https://" + text)
+    return _from_words(text)
+
+
+def valid_repo(repo: str) -> bool:
+    """Say whether the hub would take this for the name of a repository: 'owner/name'."""
+    owner, slash, name = repo.partition("/")
+    if not slash or len(repo) > _MAX_REPO or "--" in repo or ".." in repo or name.endswith(".git"):
+        return False
+    return bool(_PART.fullmatch(owner) and _PART.fullmatch(name))
+
+
+def valid_revision(revision: str) -> bool:
+    """Say whether this can be a branch, a tag or a commit."""
+    return bool(_REVISION.fullmatch(revision)) and ".." not in revision and "//" not in revision
+
+
+def _from_words(text: str) -> HubName | None:
+    repo, colon, label = text.partition(":")
+    if not valid_repo(repo) or repo.partition("/")[0].lower() in _RESERVED:
+        return None
+    if repo.lower().endswith(".gguf") or (colon and not _LABEL.fullmatch(label)):
+        return None
+    return HubName(repo, label.upper() or None)
+
+
+def _from_link(text: str) -> HubName | None:
+    try:
+        link = urlsplit(text)
+        port = link.port
+    except ValueError:
+        return None
+    if link.scheme not in ("http", "https") or (link.hostname or "") not in _HOSTS:
+        return None
+    if port not in (None, 80, 443) or "@" in link.netloc:
+        return None
+    owner, name, *rest = [*link.path.strip("/").split("/"), ""]
+    found = _from_words(f"{owner}/{name}")
+    if found is None:
+        return None
+    revision, file = _place(rest)
+    if (revision is not None and not valid_revision(revision)) or (file is not None and not safe_path(file)):
+        return None
+    return replace(found, revision=revision, file=file)
+
+
+def _place(rest: list[str]) -> tuple[str | None, str | None]:
+    """Return the revision and the file of what follows the repository in a link: blob/main/folder/a.gguf."""
+    if len(rest) < 2 or rest[0] not in ("blob", "resolve", "tree", "raw"):
+        return None, None
+    file = unquote("/".join(rest[2:]).strip("/"))
+    return unquote(rest[1]) or None, file if file and rest[0] != "tree" else None
