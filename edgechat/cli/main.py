@@ -168,6 +168,40 @@ def device(
     raise typer.Exit(command.run(json=json, refresh=refresh))
 
 
+@app.command(epilog="The exit code is 1 where nothing fits.")
+def plan(
+    models: Annotated[
+        list[str] | None,
+        typer.Argument(help="Files, catalogue names, or owner/repo on the hub. None: the whole catalogue."),
+    ] = None,
+    ctx: Annotated[int | None, typer.Option(min=1, help="Tokens that the context should hold.")] = None,
+    min_tps: Annotated[float | None, typer.Option(min=0, help="Tokens a second, at least.")] = None,
+    quality: Annotated[
+        str | None, typer.Option(help="poor, reduced, good, high, near-lossless or reference, at least.")
+    ] = None,
+    ram: Annotated[str | None, typer.Option(help="Plan for a machine with so much memory: 8GiB.")] = None,
+    vram: Annotated[str | None, typer.Option(help="... and such a GPU: 6GiB; 0: without one.")] = None,
+    bandwidth: Annotated[str | None, typer.Option(help="... whose memory gives so much: 50GB/s.")] = None,
+    offline: Annotated[bool, typer.Option("--offline", help="Do not ask the hub.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    debug: DebugOption = False,
+) -> None:
+    """Show what would fit and how fast it would be, before anything is downloaded or loaded."""
+    from edgechat.cli import plan as command
+    from edgechat.cli.quantities import amount, rate, steps
+    from edgechat.planner.machine import Described
+    from edgechat.planner.wishes import Wishes
+
+    options = command.Options(
+        models=tuple(models or ()),
+        described=Described(ram=amount("--ram", ram), vram=amount("--vram", vram), bandwidth=rate(bandwidth)),
+        wishes=Wishes(context=ctx, min_tps=min_tps, quality=steps(quality)),
+        offline=offline,
+        json=json,
+    )
+    raise typer.Exit(command.run(options))
+
+
 @app.command(epilog="The exit code is 0 when nothing is wrong, 1 when something is; notes do not count.")
 def doctor(
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,

@@ -35,7 +35,7 @@ def resolve(name: str) -> ResolvedModel:
     A name of the catalogue wins over a file that happens to be called so; './guide' is always a path.
     Raises ModelNotFound; ModelFileError where there is something of that name that cannot be a model.
     """
-    entry = _entry(name)
+    entry = entry_of(name)
     if entry is not None:
         path = local_file(entry)
         if path is None:
@@ -116,7 +116,8 @@ def _snapshots(repo: str) -> Iterator[Path]:
         yield Path(path)
 
 
-def _entry(name: str) -> CatalogueEntry | None:
+def entry_of(name: str) -> CatalogueEntry | None:
+    """Return the model of the catalogue that has this name or alias."""
     wanted = name.strip().lower()
     return next((entry for entry in catalogue() if wanted in entry.names), None)
 

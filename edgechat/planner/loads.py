@@ -74,11 +74,14 @@ class Loader:
     beyond: int = 0
     """Bytes that processes around models like this were seen to take beyond `program`."""
     n_rs_seq: int = 0
+    scale: float = 1.0
+    """Size of the file that is meant over that of the header's own: another quantization, not yet looked at."""
 
     @cached_property
     def shape(self) -> ModelShape:
         """The model layer by layer."""
-        return shape_of(self.header)
+        found = shape_of(self.header)
+        return found if self.scale == 1.0 else found.scaled(self.scale)
 
     @cached_property
     def n_seq_max(self) -> int:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from edgechat.models.header import GgufHeader, GgufTensor
 from edgechat.models.quants import GgmlType
@@ -61,6 +61,26 @@ class ModelShape:
     def parts(self) -> tuple[Layer, ...]:
         """The layers and after them the output: what is split over devices."""
         return (*self.layers, self.output)
+
+    def scaled(self, factor: float) -> ModelShape:
+        """Return the shape of the same model in another quantization, its file so many times as large."""
+
+        def scaled(part: Layer) -> Layer:
+            return replace(
+                part,
+                weights=round(factor * part.weights),
+                experts=round(factor * part.experts),
+                read=round(factor * part.read),
+                experts_read=round(factor * part.experts_read),
+            )
+
+        return replace(
+            self,
+            layers=tuple(map(scaled, self.layers)),
+            output=scaled(self.output),
+            embedding=round(factor * self.embedding),
+            tied=round(factor * self.tied),
+        )
 
 
 def shape_of(header: GgufHeader) -> ModelShape:

@@ -6,6 +6,7 @@ import msgspec
 
 from edgechat.errors import DoesNotFit, SettingsError
 from edgechat.models.header import GgufHeader
+from edgechat.models.quality import QualityClass
 from edgechat.native.params import CacheType
 
 READABLE = 5.0
@@ -21,6 +22,8 @@ class Wishes(msgspec.Struct, frozen=True, kw_only=True):
     threads: int | None = None
     min_tps: float | None = None
     """Tokens a second, below which a quantization or a model is not chosen."""
+    quality: QualityClass | None = None
+    """The least quality of a quantization; None: good, or worse where nothing else fits."""
     anyway: bool = False
     """Load although it does not seem to fit."""
 

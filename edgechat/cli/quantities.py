@@ -1,0 +1,54 @@
+"""Amounts as people write them: '8GiB', '8g', '6144 MiB', '50GB/s', 'near-lossless'."""
+
+from __future__ import annotations
+
+import re
+
+import typer
+
+from edgechat.models.quality import QualityClass
+
+_AMOUNT = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([kmgt]?)(i?)b?\s*", re.IGNORECASE)
+_POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
+_MOST = 1 << 50
+
+
+def amount(option: str, text: str | None) -> int | None:
+    """Return bytes; 8G and 8GB are taken as 8 GiB, as memory is sold. Raises typer.BadParameter."""
+    if text is None:
+        return None
+    return _number(option, text, 1024, "8GiB")
+
+
+def rate(text: str | None) -> float | None:
+    """Return bytes a second; here GB are 10^9 bytes, as makers count, and GiB are not."""
+    if text is None:
+        return None
+    base = 1024 if "i" in text.lower() else 1000
+    found = _number("--bandwidth", re.sub(r"/s\s*$", "", text), base, "50GB/s")
+    if found < 10**6:
+        raise typer.BadParameter(
+            f"{text!r} is too slow to be a memory; write 50GB/s", param_hint="--bandwidth"
+        )
+    return float(found)
+
+
+def steps(text: str | None) -> QualityClass | None:
+    """Return the class of quality of that name."""
+    if text is None:
+        return None
+    names = {one.label: one for one in QualityClass}
+    found = names.get(text.strip().lower().replace("_", "-").replace(" ", "-"))
+    if found is None:
+        raise typer.BadParameter(f"{text!r} is none of {', '.join(names)}", param_hint="--quality")
+    return found
+
+
+def _number(option: str, text: str, base: int, example: str) -> int:
+    match = _AMOUNT.fullmatch(text)
+    found = int(float(match[1]) * base ** _POWERS[match[2].lower()]) if match else -1
+    if match and match[2] == "" and found:
+        raise typer.BadParameter(f"{text!r} has no unit; write {example}", param_hint=option)
+    if not 0 <= found <= _MOST:
+        raise typer.BadParameter(f"{text!r} is no amount of memory; write {example}", param_hint=option)
+    return found

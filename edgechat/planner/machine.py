@@ -1,0 +1,102 @@
+"""The machine that is planned for: this one as it is now, or another that someone describes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from types import TracebackType
+
+from edgechat.device.bandwidth import Speed
+from edgechat.device.gpu import Accelerator
+from edgechat.device.memory import Memory
+from edgechat.device.profile import DeviceProfile
+from edgechat.errors import DryRunFailed
+from edgechat.models.header import GgufHeader
+from edgechat.native.buffers import Breakdown
+from edgechat.native.params import LoadParams
+from edgechat.planner.dryrun import DryRun
+from edgechat.planner.learned import Learned
+from edgechat.planner.speed import rate_of_processor
+
+SIMULATED = "GPU0"
+"""The name of a card that is not here."""
+_SYSTEM, _SYSTEM_SHARE = 3 * 2**29, 0.2
+_SCREEN_SHARE = 0.08
+
+
+@dataclass(frozen=True, slots=True)
+class Described:
+    """Another machine, as far as it is described; None leaves what is here."""
+
+    ram: int | None = None
+    """Bytes that it has; what its system and its programs usually take is left to them."""
+    vram: int | None = None
+    """Bytes of a card of its own; 0: it has none."""
+    bandwidth: float | None = None
+    """Bytes that its memory gives in a second."""
+
+    def over(self, profile: DeviceProfile) -> DeviceProfile:
+        """Return this machine changed so."""
+        if self.ram is not None:
+            taken = max(_SYSTEM, int(_SYSTEM_SHARE * self.ram))
+            profile = replace(profile, memory=Memory(self.ram, max(0, self.ram - taken)))
+        if self.vram is not None:
+            profile = replace(profile, accelerators=(_card(self.vram),) if self.vram else ())
+        if self.bandwidth is not None:
+            compute = rate_of_processor(profile.speed).compute
+            speed = Speed(bandwidth=self.bandwidth, compute=compute, threads=len(profile.cpu.usable))
+            profile = replace(profile, speed=speed)
+        return profile
+
+
+class Machine:
+    """A profile, what was learnt on it, and llama.cpp's word on what loads take there.
+
+    with Machine(profile) as machine:
+        rate(variant, machine, wishes)
+    """
+
+    def __init__(
+        self, profile: DeviceProfile, *, history: Learned | None = None, dry: DryRun | None = None
+    ) -> None:
+        self.profile = profile
+        self.history = history if history is not None else Learned()
+        self._dry = dry
+
+    def measuring(self, header: GgufHeader) -> Callable[[LoadParams], Breakdown] | None:
+        """Return who says what loads of this model take: nobody, where there is no dry run."""
+        dry = self._dry
+        if dry is None:
+            return None
+        dry.show(header)
+
+        def measure(params: LoadParams) -> Breakdown:
+            if SIMULATED in params.devices:
+                raise DryRunFailed("that accelerator is not here to be asked.")
+            return dry.ask(params)
+
+        return measure
+
+    def __enter__(self) -> Machine:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._dry is not None:
+            self._dry.close()
+
+
+def _card(total: int) -> Accelerator:
+    free = int(total * (1 - _SCREEN_SHARE))
+    return Accelerator(
+        name="a GPU that is not here",
+        vendor="other",
+        devices=(SIMULATED,),
+        total=total,
+        free=free,
+        shares_ram=False,
+        own=free,
+        pci=None,
+        sources=(),
+    )

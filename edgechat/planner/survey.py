@@ -1,0 +1,121 @@
+"""Every file of a model, or every model of the catalogue, held against a machine: what `edgechat plan` shows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+
+from edgechat.ask import ChildFailed
+from edgechat.device.bandwidth import measure_speed
+from edgechat.device.profile import DeviceProfile
+from edgechat.errors import HubError, ModelFileError
+from edgechat.planner.dryrun import DryRun
+from edgechat.planner.learned import Learned
+from edgechat.planner.machine import Described, Machine
+from edgechat.planner.prepare import look
+from edgechat.planner.select import Option, Verdict, best_of, choose, likeliest, rate
+from edgechat.planner.speed import rate_of_processor
+from edgechat.planner.variants import Variant, everything, variants
+from edgechat.planner.wishes import Wishes
+from edgechat.text import mebibytes
+
+_REMOTE_LOOKS = 3
+"""Headers of a hub repository that are read: each costs some megabytes of download."""
+_SIDE_BY_SIDE = 2
+"""Processes that make dry runs for a whole catalogue."""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What was found out."""
+
+    name: str | None
+    """Of the model that was asked about; None for the whole catalogue."""
+    machine: str
+    """In words."""
+    options: tuple[Option, ...]
+    """Files from large to small, or one of each model, best first; never empty."""
+    chosen: Option | None
+    """With its alternatives; None where nothing fits."""
+    instead: Option | None = None
+    """The best of the catalogue that fits, where nothing does that was asked about."""
+
+
+def one_model(name: str, wishes: Wishes, described: Described, *, offline: bool) -> Found:
+    """Hold every file of a model against a machine.
+
+    Raises ModelNotFound, ModelFileError, HubError, SettingsError.
+    """
+    with DryRun() as dry:  # starts while the files are looked for
+        files = variants(name, offline=offline)
+        with Machine(_profile(dry, described), history=Learned.read(), dry=dry) as machine:
+            options = _all_of(files, machine, wishes)
+            chosen = choose(options)
+            instead = None if chosen else _first_that_fits(machine)
+    options.sort(key=lambda one: one.variant.size, reverse=True)
+    return Found(name, in_words(machine.profile), tuple(options), chosen, instead)
+
+
+def all_models(wishes: Wishes, described: Described) -> Found:
+    """Hold the best file of every model of the catalogue against a machine; the network is not asked."""
+    models = everything()
+    with DryRun() as first:
+        profile = _profile(first, described)
+        history = Learned.read()
+
+        def rated(number: int) -> list[Option]:
+            with Machine(profile, history=history, dry=first if number == 0 else DryRun()) as machine:
+                found = (best_of(files, machine, wishes) for files in models[number::_SIDE_BY_SIDE])
+                return [one for one in found if one is not None]
+
+        with ThreadPoolExecutor(_SIDE_BY_SIDE) as pool:
+            options = [one for part in pool.map(rated, range(_SIDE_BY_SIDE)) for one in part]
+    options.sort(key=lambda one: one.rank, reverse=True)
+    return Found(None, in_words(profile), tuple(options), choose(options))
+
+
+def _all_of(files: Sequence[Variant], machine: Machine, wishes: Wishes) -> list[Option]:
+    remote = [one for one in files if one.path is None and one.entry is None]
+    looked = [one for one in files if one not in remote]
+    if remote:
+        looked += likeliest(remote, machine, wishes)[:_REMOTE_LOOKS]
+    options: list[Option] = []
+    failure: HubError | ModelFileError | None = None
+    for one in looked:
+        try:
+            options.append(rate(one, machine, wishes))
+        except (HubError, ModelFileError) as error:
+            failure = failure or error
+    if not options and failure is not None:
+        raise failure
+    return options
+
+
+def _first_that_fits(machine: Machine) -> Option | None:
+    for files in everything():
+        found = best_of(files, machine, Wishes())
+        if found is not None and found.verdict is Verdict.FITS:
+            return found
+    return None
+
+
+def _profile(dry: DryRun, described: Described) -> DeviceProfile:
+    profile = look(dry)
+    if profile.speed is None and described.bandwidth is None:
+        try:
+            profile = replace(profile, speed=measure_speed(profile.cpu, profile.memory))
+        except ChildFailed:  # `edgechat doctor` says why; it is guessed then
+            pass
+    return described.over(profile)
+
+
+def in_words(profile: DeviceProfile) -> str:
+    """Return what a plan is made for, in a line or two."""
+    speed = f"{rate_of_processor(profile.speed).bandwidth / 1e9:.0f} GB/s"
+    text = f"{mebibytes(profile.memory.total)} of RAM, {mebibytes(profile.memory.available)} free, {speed}"
+    for card in profile.accelerators:
+        if card.usable:
+            shared = " shared with the processor" if card.shares_ram else ""
+            text += f"\n{card.name}: {mebibytes(card.total)}, {mebibytes(card.free)} free{shared}"
+    return text
