@@ -14,6 +14,7 @@ import os
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from pathlib import Path
@@ -44,25 +45,20 @@ class RpcServer:
         self.memory = memory
         command = [sys.executable, "-P", "-m", "tests.rpc_server", self.address, str(memory), str(threads)]
         path = os.pathsep.join([str(REPOSITORY), os.environ.get("PYTHONPATH", "")])
+        handle, name = tempfile.mkstemp(prefix="rpc-server-")
+        self._log = Path(name)
         self.process = subprocess.Popen(
-            command,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            env=os.environ | {"PYTHONPATH": path},
-            text=True,
+            command, stdin=subprocess.PIPE, stdout=handle, env=os.environ | {"PYTHONPATH": path}
         )
-        self.allocations: list[int] = []
-        """Bytes of each buffer that it was asked for, in order; what it refused counts negative."""
-        assert self.process.stdout is not None
-        threading.Thread(target=self._read, daemon=True).start()
+        os.close(handle)
         self._wait(port)
 
-    def _read(self) -> None:
-        assert self.process.stdout is not None
-        for line in self.process.stdout:
-            word, _, size = line.partition(" ")
-            if word in ("given", "refused"):
-                self.allocations.append(int(size) if word == "given" else -int(size))
+    @property
+    def allocations(self) -> list[int]:
+        """Bytes of each buffer that it was asked for, in order; what it refused counts negative."""
+        signs = {"given": 1, "refused": -1}
+        lines = (line.split() for line in self._log.read_text().splitlines())
+        return [signs[line[0]] * int(line[1]) for line in lines if line and line[0] in signs]
 
     def _wait(self, port: int) -> None:
         deadline = time.monotonic() + 30
@@ -87,9 +83,9 @@ class RpcServer:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.kill()
-        for pipe in (self.process.stdin, self.process.stdout):
-            assert pipe is not None
-            pipe.close()
+        assert self.process.stdin is not None
+        self.process.stdin.close()
+        self._log.unlink()
 
 
 class _Device(ctypes.Structure):

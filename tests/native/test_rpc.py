@@ -15,7 +15,7 @@ from edgechat.native.devices import read_inventory
 from edgechat.native.handles import Model
 from edgechat.native.params import LoadParams
 from tests.kit import tiny
-from tests.rpc_server import RpcServer
+from tests.rpc_server import RpcServer, skip_without_rpc
 
 MIB = 2**20
 
@@ -75,6 +75,7 @@ def test_without_servers_none_is_listed() -> None:
 
 
 def test_nobody_there() -> None:
+    skip_without_rpc()
     with socket.create_server(("127.0.0.1", 0)) as closed:
         address = f"127.0.0.1:{closed.getsockname()[1]}"
     began = time.monotonic()
