@@ -21,7 +21,8 @@
     │   └── RemoteFileChanged     the file is no longer the one that was listed
     └── EngineError               the engine failed; exit code 3
         ├── LoadFailed            llama.cpp refused the model
-        │   └── OutOfMemory       or had not the memory for it
+        │   ├── OutOfMemory       or had not the memory for it
+        │   └── ServerRefused     a server of llama.cpp is not on this machine, or does not answer
         ├── DecodeFailed          a decode call failed, or gave numbers that are none
         ├── EngineCrashed         the worker process died
         └── RequestRefused        this request has already killed the worker twice
@@ -132,6 +133,10 @@ class LoadFailed(EngineError):
 
 class OutOfMemory(LoadFailed):
     """llama.cpp could not have the memory it wanted."""
+
+
+class ServerRefused(LoadFailed):
+    """An RPC server of llama.cpp is not on this machine, or not there, or busy with another program."""
 
 
 class DecodeFailed(EngineError):

@@ -1,4 +1,4 @@
-"""What all tests share: a home of their own, so that no chat or log of a test reaches the user's folders."""
+"""What all tests share: a home of their own, so that no chat or log is the user's, and devices."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import pytest
 from hypothesis import settings
 
 from tests.hub import Hub
+from tests.rpc_server import RpcServer
 
 # How long an example takes is the machine's affair; pytest's own timeout ends what hangs.
 settings.register_profile("edgechat", deadline=None)
@@ -46,3 +47,13 @@ def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Hub]:
     with Hub() as hub:
         monkeypatch.setenv("HF_ENDPOINT", hub.url)
         yield hub
+
+
+@pytest.fixture(scope="session")
+def servers() -> Iterator[tuple[RpcServer, RpcServer]]:
+    """Two devices, RPC0 and RPC1, of unequal memory.
+
+    For all tests that load models in their own process: it knows one list of servers in its life.
+    """
+    with RpcServer(memory=48 << 20) as large, RpcServer(memory=16 << 20) as small:
+        yield large, small

@@ -13,10 +13,10 @@ import re
 import sys
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
-from typing import Any
 
 import llama_cpp.llama_cpp as lib
 
+from edgechat.native import ggml
 from edgechat.native.buffers import Breakdown, Buffer
 from edgechat.native.handles import Context, Model
 
@@ -24,7 +24,6 @@ _SYMBOL = "_Z26llama_get_memory_breakdownPK13llama_context"
 _MOST_TYPES = 256
 _ALIGNMENT = 32
 _MIB = 2**20
-_CPU, _ACCELERATED_CPU = 0, 3  # of ggml_backend_dev_type
 
 
 class _Map(ctypes.Structure):
@@ -82,22 +81,11 @@ def from_map(model: Model, context: Context) -> Breakdown:
 
 
 def _buffer(node: _Node) -> Buffer:
-    name: bytes = _call("ggml_backend_buft_name", ctypes.c_char_p, node.type)
-    return Buffer(name.decode(), _in_host_memory(node.type), node.model, node.context, node.compute)
-
-
-def _in_host_memory(buffer_type: int) -> bool:
+    device = ggml.holder(node.type)
     # ggml calls a buffer the host's where its bytes can be read as they are, which repacked weights cannot.
-    if _call("ggml_backend_buft_is_host", ctypes.c_bool, buffer_type):
-        return True
-    device = _call("ggml_backend_buft_get_device", ctypes.c_void_p, buffer_type)
-    return bool(device) and _call("ggml_backend_dev_type", ctypes.c_int, device) in (_CPU, _ACCELERATED_CPU)
-
-
-def _call(name: str, result: Any, pointer: int) -> Any:
-    function = getattr(lib._lib, name)
-    function.argtypes, function.restype = [ctypes.c_void_p], result
-    return function(pointer)
+    is_host = device == ggml.CPU or ggml.ask("ggml_backend_buft_is_host", ctypes.c_bool, node.type)
+    name = ggml.buffer_type_name(node.type)
+    return Buffer(name, is_host, node.model, node.context, node.compute, device)
 
 
 def _output(model: Model, context: Context) -> int:
@@ -106,23 +94,29 @@ def _output(model: Model, context: Context) -> int:
 
 
 _LAYER = re.compile(r"load_tensors: layer +(\d+) assigned to device (\S+?),")
+_OVERRIDE = re.compile(r"tensor (\S+) .*buffer type overridden to (\S+)")
 _HOLDS = re.compile(r"layer +\d+: dev = (\S+)")
 _CACHE = re.compile(r": size = +([\d.]+) MiB")
 _COMPUTE = re.compile(r": +(\S+) compute buffer size = +([\d.]+) MiB")
+_EVERYWHERE = ("rope_freqs.", "rope_factors_")
+"""Tensors without a layer of which each device gets a copy."""
 
 
 def from_log(model: Model, context: Context, lines: Iterable[str], tensors: Mapping[str, int]) -> Breakdown:
     """Return the breakdown as told by the lines that llama.cpp logged while it made model and context.
 
-    tensors: the bytes of each tensor of the file by its name. Buffer types go by the names of their devices.
+    tensors: the bytes of each tensor of the file by its name. Repacked weights are not told from others.
     """
     layers: dict[int, str] = {}
+    moved: set[str] = set()
     cache: dict[str, float] = defaultdict(float)
     compute: dict[str, float] = defaultdict(float)
     holders: Counter[str] = Counter()
     for line in lines:
         if match := _LAYER.search(line):
             layers[int(match[1])] = match[2]
+        elif match := _OVERRIDE.search(line):
+            moved.add(match[1])
         elif match := _HOLDS.search(line):
             holders[match[1]] += 1
         elif match := _CACHE.search(line):
@@ -132,26 +126,53 @@ def from_log(model: Model, context: Context, lines: Iterable[str], tensors: Mapp
             holders.clear()
         elif match := _COMPUTE.search(line):
             compute[match[1]] = float(match[2])  # the last word: it may be reserved more than once
-    weights = _weights(layers, tensors)
-    names = sorted({*weights, *cache, *compute})
-    found = (
-        Buffer(name, _is_host(name), weights[name], round(cache[name] * _MIB), round(compute[name] * _MIB))
-        for name in names
-    )
-    return Breakdown(tuple(found), _output(model, context), context.n_ctx)
+    weights = _Weights(model.architecture, layers, moved).of(tensors)
+    return Breakdown(_named(weights, cache, compute), _output(model, context), context.n_ctx)
 
 
-def _weights(layers: Mapping[int, str], tensors: Mapping[str, int]) -> Counter[str]:
-    """Return the bytes of the weights on each device: a block's on its own, the output's on the last."""
-    found: Counter[str] = Counter()
-    last = layers.get(max(layers, default=0), "CPU")
-    for name, n_bytes in tensors.items():
-        match = re.match(r"blk\.(\d+)\.", name)
-        device = layers.get(int(match[1]), "CPU") if match else last if name.startswith("output") else "CPU"
-        found[device] += -(-n_bytes // _ALIGNMENT) * _ALIGNMENT
-    if "output.weight" not in tensors and last != "CPU":
-        found[last] += tensors.get("token_embd.weight", 0)  # tied: the device gets a copy
-    return found
+def _named(
+    weights: Mapping[str, int], cache: Mapping[str, float], compute: Mapping[str, float]
+) -> tuple[Buffer, ...]:
+    """Return one buffer for each type: the log gives weights and cache by device, the rest by buffer type."""
+    types = ggml.buffer_types()
+    owners = {name: device for device, name in types.items()}
+    found: dict[str, Buffer] = {}
+    for name in sorted({types.get(device, device) for device in [*weights, *cache]} | {*compute}):
+        device = owners.get(name, ggml.CPU if _is_host(name) else name)
+        # What has a device's name is in the buffers that it usually makes: not in those pinned in RAM.
+        own = device if types.get(device, device) == name else ""
+        sizes = round(cache.get(own, 0) * _MIB), round(compute.get(name, 0) * _MIB)
+        found[name] = Buffer(name, device == ggml.CPU, weights.get(own, 0), *sizes, device)
+    return tuple(found.values())
+
+
+class _Weights:
+    """Where the tensors of a file go: a layer's to its device, the output's to the last, the rest to RAM."""
+
+    def __init__(self, architecture: str, layers: Mapping[int, str], moved: set[str]) -> None:
+        self._layers, self._moved = layers, moved
+        self._last = layers.get(max(layers, default=0), ggml.CPU)
+        # LFM2's files call the last norm, which the output needs, the embedding's.
+        self._outputs = ("output", "token_embd_norm") if architecture.startswith("lfm2") else ("output",)
+
+    def of(self, tensors: Mapping[str, int]) -> Counter[str]:
+        """Return the bytes on each device."""
+        found: Counter[str] = Counter()
+        for name, n_bytes in tensors.items():
+            for device in self._devices(name):
+                found[device] += -(-n_bytes // _ALIGNMENT) * _ALIGNMENT
+        if "output.weight" not in tensors and self._last != ggml.CPU:
+            found[self._last] += tensors.get("token_embd.weight", 0)  # tied: the device gets a copy
+        return found
+
+    def _devices(self, name: str) -> Iterable[str]:
+        if name in self._moved:  # only ever to RAM
+            return (ggml.CPU,)
+        if match := re.match(r"blk\.(\d+)\.", name):
+            return (self._layers.get(int(match[1]), ggml.CPU),)
+        if name.startswith(_EVERYWHERE):
+            return set(list(self._layers.values())[:-1])
+        return (self._last if name.startswith(self._outputs) else ggml.CPU,)
 
 
 def _is_host(name: str) -> bool:

@@ -18,7 +18,7 @@ class Buffer(msgspec.Struct, frozen=True):
     cache: int = 0
     compute: int = 0
     device: str = "CPU"
-    """llama.cpp's name of the device that it belongs to."""
+    """The device whose memory it takes: 'CPU', also for what is pinned in RAM for a GPU, 'CUDA0', ..."""
 
     @property
     def total(self) -> int:
@@ -68,8 +68,11 @@ def counted_once(buffers: tuple[Buffer, ...], weights: int) -> tuple[Buffer, ...
     for buffer in buffers:
         name = buffer.name.removesuffix(_MAPPED)
         taken = min(buffer.weights, max(0, weights - copied)) if name != buffer.name else buffer.weights
-        old = merged.get(name, Buffer(name, buffer.is_host))
-        merged[name] = Buffer(
-            name, old.is_host, old.weights + taken, old.cache + buffer.cache, old.compute + buffer.compute
+        old = merged.get(name, Buffer(name, buffer.is_host, device=buffer.device))
+        merged[name] = msgspec.structs.replace(
+            old,
+            weights=old.weights + taken,
+            cache=old.cache + buffer.cache,
+            compute=old.compute + buffer.compute,
         )
     return tuple(merged.values())

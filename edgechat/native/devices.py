@@ -7,14 +7,18 @@ crash or hang. So nobody calls `inventory` but the child; all others ask it thro
 from __future__ import annotations
 
 import ctypes
-from typing import Any, Literal
+from typing import Literal
 
 import msgspec
 
 from edgechat.ask import ChildFailed, answer, ask
+from edgechat.errors import ServerRefused
+from edgechat.native import rpc as servers
 
 Kind = Literal["cpu", "gpu", "igpu", "accel", "meta"]
 _KINDS: tuple[Kind, ...] = ("cpu", "gpu", "igpu", "accel", "meta")  # enum ggml_backend_dev_type
+
+_RPC = "RPC"
 
 TIME_LIMIT = 20.0
 """Seconds. A CPU build answers in 0.4; the drivers of GPUs may take several to wake up."""
@@ -64,42 +68,74 @@ class Inventory(msgspec.Struct, frozen=True):
     devices: tuple[NativeDevice, ...]
 
 
-def read_inventory(limit: float = TIME_LIMIT) -> Inventory:
-    """Ask a child for the inventory. Raises ChildFailed, within `limit` seconds."""
+class _Question(msgspec.Struct, frozen=True):
+    """What the child is asked."""
+
+    rpc: tuple[str, ...] = ()
+
+
+class _Answer(msgspec.Struct, frozen=True):
+    """What it says; without an inventory, why one of the servers was refused."""
+
+    inventory: Inventory | None = None
+    refused: str = ""
+
+
+def read_inventory(limit: float = TIME_LIMIT, rpc: tuple[str, ...] = ()) -> Inventory:
+    """Ask a child for the inventory, with the devices of these RPC servers (host:port) if there are any.
+
+    What the child's own drivers take is off the free memory, as what those of a worker take will be.
+    Raises ChildFailed, within `limit` seconds; ServerRefused.
+    """
+    question = msgspec.msgpack.encode(_Question(servers.check(rpc)))
     try:
-        return msgspec.msgpack.decode(ask("devices", limit=limit), type=Inventory)
+        found = msgspec.msgpack.decode(ask("devices", question, limit=limit), type=_Answer)
     except msgspec.DecodeError as error:
         raise ChildFailed(f"gave an answer that makes no sense: {error}") from error
+    if found.inventory is None:
+        raise ServerRefused(found.refused)
+    return found.inventory
 
 
 def main() -> None:
     """Answer with the inventory."""
-    answer(lambda _request: msgspec.msgpack.encode(inventory()))
+    answer(_answer)
 
 
-def inventory() -> Inventory:
-    """Return what is here; loads llama.cpp and starts its backends."""
+def _answer(question: bytes) -> bytes:
+    try:
+        found = _Answer(inventory(msgspec.msgpack.decode(question, type=_Question).rpc))
+    except ServerRefused as error:
+        found = _Answer(refused=error.message)
+    return msgspec.msgpack.encode(found)
+
+
+def inventory(rpc: tuple[str, ...] = ()) -> Inventory:
+    """Return what is here; loads llama.cpp and starts its backends.
+
+    rpc: servers whose devices are listed too, as GPUs. Raises ServerRefused.
+    """
     import llama_cpp
     import llama_cpp.llama_cpp as lib
 
-    from edgechat.native import logs
+    from edgechat.native import ggml, logs
 
     logs.install()
     lib.llama_backend_init()
-    ggml = _Ggml(lib._lib)
-    backends = ggml.backends()
+    servers.register(rpc)
+    backends = [ggml.registry_name(registry) for registry in ggml.registries()]
     build = Build(
         version=llama_cpp.__version__,
-        ggml=f"{ggml.string('ggml_version')} ({ggml.string('ggml_commit')})",
-        backends=backends,
-        features=features_of(_text(lib.llama_print_system_info())),
+        ggml=f"{_version('ggml_version')} ({_version('ggml_commit')})",
+        backends=tuple(name for name in backends if not name.startswith(f"{_RPC}[")),
+        features=features_of(ggml.text(lib.llama_print_system_info())),
         gpu_offload=bool(lib.llama_supports_gpu_offload()),
         rpc=bool(lib.llama_supports_rpc()),
         mmap=bool(lib.llama_supports_mmap()),
         mlock=bool(lib.llama_supports_mlock()),
-        system_info=_text(lib.llama_print_system_info()),
+        system_info=ggml.text(lib.llama_print_system_info()),
     )
-    return Inventory(build, ggml.devices())
+    return Inventory(build, _devices(servers.check(rpc)))
 
 
 def features_of(system_info: str) -> tuple[str, ...]:
@@ -130,58 +166,41 @@ class _Props(ctypes.Structure):
     )
 
 
-class _Ggml:
-    """The functions of ggml that llama_cpp does not bind, found through llama.cpp's own library."""
+def _devices(addresses: tuple[str, ...]) -> tuple[NativeDevice, ...]:
+    """Return the devices, of RPC servers only those of these: others may have gone since."""
+    from edgechat.native import ggml
 
-    def __init__(self, library: Any) -> None:
-        self._library = library
-
-    def _call(self, name: str, result: Any, *args: Any) -> Any:
-        function = getattr(self._library, name)
-        function.restype = result
-        function.argtypes = [type(arg) for arg in args]
-        return function(*args)
-
-    def string(self, name: str) -> str:
-        """Return what a function without arguments says; '?' where this ggml has no such function."""
-        try:
-            return _text(self._call(name, ctypes.c_char_p)) or "?"
-        except AttributeError:
-            return "?"
-
-    def backends(self) -> tuple[str, ...]:
-        """Return the names of the backends that are built in."""
-        count = int(self._call("ggml_backend_reg_count", ctypes.c_size_t))
-        handles = [
-            self._call("ggml_backend_reg_get", ctypes.c_void_p, ctypes.c_size_t(index))
-            for index in range(count)
-        ]
-        return tuple(self._name("ggml_backend_reg_name", handle) for handle in handles)
-
-    def devices(self) -> tuple[NativeDevice, ...]:
-        """Return the devices, those of RPC servers left out: they are other machines."""
-        count = int(self._call("ggml_backend_dev_count", ctypes.c_size_t))
-        listed = (self._device(index) for index in range(count))
-        return tuple(device for device in listed if device.backend != "RPC")
-
-    def _device(self, index: int) -> NativeDevice:
-        handle = ctypes.c_void_p(self._call("ggml_backend_dev_get", ctypes.c_void_p, ctypes.c_size_t(index)))
-        props = _Props()
-        self._call("ggml_backend_dev_get_props", None, handle, ctypes.pointer(props))
-        registry = self._call("ggml_backend_dev_backend_reg", ctypes.c_void_p, handle)
-        return NativeDevice(
-            name=_text(props.name),
-            description=_text(props.description),
-            kind=_KINDS[props.type] if 0 <= props.type < len(_KINDS) else "meta",
-            backend=self._name("ggml_backend_reg_name", registry),
-            free=int(props.memory_free),
-            total=int(props.memory_total),
-            device_id=_text(props.device_id).lower() or None,
-        )
-
-    def _name(self, function: str, handle: int) -> str:
-        return _text(self._call(function, ctypes.c_char_p, ctypes.c_void_p(handle)))
+    found: list[NativeDevice] = []
+    for handle in ggml.devices():
+        backend = ggml.registry_name(ggml.ask("ggml_backend_dev_backend_reg", ctypes.c_void_p, handle))
+        # The address is an RPC device's description.
+        address = ggml.text(ggml.ask("ggml_backend_dev_description", ctypes.c_char_p, handle))
+        if backend != _RPC or address in addresses:
+            found.append(_device(handle, backend))
+    return tuple(found)
 
 
-def _text(raw: bytes | None) -> str:
-    return raw.decode("utf-8", "replace").strip() if raw else ""
+def _device(handle: int, backend: str) -> NativeDevice:
+    from edgechat.native import ggml
+
+    props = _Props()
+    ggml.call("ggml_backend_dev_get_props", None, ctypes.c_void_p(handle), ctypes.pointer(props))
+    return NativeDevice(
+        name=ggml.text(props.name),
+        description=ggml.text(props.description),
+        kind=_KINDS[props.type] if 0 <= props.type < len(_KINDS) else "meta",
+        backend=backend,
+        free=int(props.memory_free),
+        total=int(props.memory_total),
+        device_id=ggml.text(props.device_id).lower() or None,
+    )
+
+
+def _version(name: str) -> str:
+    """Return what a function without arguments says; '?' where this ggml has no such function."""
+    from edgechat.native import ggml
+
+    try:
+        return ggml.text(ggml.call(name, ctypes.c_char_p)) or "?"
+    except AttributeError:
+        return "?"

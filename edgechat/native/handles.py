@@ -17,8 +17,9 @@ import numpy as np
 import numpy.typing as npt
 
 from edgechat.errors import DecodeFailed, LoadFailed, OutOfMemory
-from edgechat.native import logs
+from edgechat.native import logs, rpc
 from edgechat.native.params import LoadParams
+from edgechat.native.placement import Placement, layer_devices
 
 CACHE_TYPES = {"f16": lib.GGML_TYPE_F16, "q8_0": lib.GGML_TYPE_Q8_0, "q4_0": lib.GGML_TYPE_Q4_0}
 DECODE_OK, DECODE_NO_CELLS = 0, 1
@@ -35,13 +36,15 @@ class Model:
         dry: bool = False,
         on_progress: Callable[[float], None] | None = None,
     ) -> None:
-        """Load `path`; LoadFailed carries llama.cpp's own last words.
+        """Load `path` as `load` places it (see `placement`); LoadFailed carries llama.cpp's own last words.
 
         dry: read the header only; contexts of the model know what they would take, and cannot decode.
         """
         lib.llama_backend_init()
+        self._servers: tuple[str, ...] = ()
+        self._placement = Placement(load)
         params = lib.llama_model_default_params()
-        params.n_gpu_layers = load.gpu_layers
+        self._placement.apply(params, load)
         if dry:
             # llama.cpp aborts the process where a dry load would map the file.
             params.no_alloc, params.load_mode = True, lib.LLAMA_LOAD_MODE_NONE
@@ -61,7 +64,19 @@ class Model:
                 hint="The file may need a newer edgechat, or be damaged: download it again, "
                 "or try another model (`edgechat run guide` always works).",
             )
+        self._servers = load.rpc
+        rpc.hold(self._servers)
         self.vocab = lib.llama_model_get_vocab(self._pointer)
+        self._check_split(path, load.gpu_layers)
+
+    def _check_split(self, path: Path, n_placed: int) -> None:
+        # llama.cpp would share out what there is instead, in other proportions than those asked for.
+        n_layers = self.n_layers
+        if n_placed > n_layers + 1:
+            self.close()
+            raise LoadFailed(
+                f"{n_placed} layers of {path.name} cannot be placed: it has {n_layers}, and its output."
+            )
 
     @property
     def pointer(self) -> int:
@@ -79,6 +94,16 @@ class Model:
     def n_params(self) -> int:
         """Number of weights."""
         return int(lib.llama_model_n_params(self.pointer))
+
+    @property
+    def n_layers(self) -> int:
+        """Number of layers, those that only predict further tokens (MTP) among them."""
+        pointer = self.pointer
+        return int(lib.llama_model_n_layer(pointer) + lib.llama_model_n_layer_nextn(pointer))
+
+    def layer_devices(self) -> tuple[str, ...]:
+        """Return the device of each layer and, last, of the output; empty where this build does not say."""
+        return layer_devices(self.pointer, self.n_layers)
 
     @property
     def n_vocab(self) -> int:
@@ -123,6 +148,7 @@ class Model:
         if self._pointer:
             lib.llama_model_free(self._pointer)
             self._pointer = None
+            rpc.release(self._servers)
 
 
 class Context:
@@ -149,6 +175,7 @@ class Context:
         native.swa_full = False
         native.kv_unified = True
         native.no_perf = True
+        native.offload_kqv = native.op_offload = bool(params.devices)
         logs.last_errors.clear()
         self._pointer = lib.llama_init_from_model(model.pointer, native)
         if not self._pointer:

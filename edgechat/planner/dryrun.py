@@ -19,7 +19,9 @@ from edgechat.child import Child, ChildLost
 from edgechat.errors import DryRunFailed, ModelFileError
 from edgechat.models.header import GgufHeader
 from edgechat.models.skeleton import write_skeleton
+from edgechat.native import devices
 from edgechat.native.buffers import Breakdown
+from edgechat.native.devices import Inventory
 from edgechat.native.params import LoadParams
 from edgechat.text import one_line
 
@@ -29,17 +31,27 @@ TIME_LIMIT = 10.0
 """Seconds for one answer; an honest one takes milliseconds, more where a GPU has to wake up."""
 
 
-class Question(msgspec.Struct, frozen=True):
+class Question(msgspec.Struct, frozen=True, tag="load"):
     """A load of the skeleton at `path`."""
 
     path: str
     params: LoadParams
 
 
+class DevicesQuestion(msgspec.Struct, frozen=True, tag="devices"):
+    """What llama.cpp can compute on, the devices of these RPC servers among it."""
+
+    rpc: tuple[str, ...] = ()
+
+
+AnyQuestion = Question | DevicesQuestion
+
+
 class Answer(msgspec.Struct, frozen=True):
-    """What it would take, or why llama.cpp does not say."""
+    """What the load would take, or what there is; or why llama.cpp does not say."""
 
     breakdown: Breakdown | None = None
+    inventory: Inventory | None = None
     error: str = ""
 
 
@@ -95,19 +107,32 @@ class DryRun:
             raise DryRunFailed(f"llama.cpp's dry run gave no answer: {found}.")
         return found
 
+    def inventory(self, rpc: tuple[str, ...] = ()) -> Inventory:
+        """Return what llama.cpp can compute on and what of its memory is free now; no model need be shown.
+
+        See `native.devices.read_inventory`, which asks a process that is made for it. Raises DryRunFailed.
+        """
+        answer = self._answer(DevicesQuestion(rpc), devices.TIME_LIMIT)
+        if answer.inventory is None:
+            raise DryRunFailed(f"llama.cpp does not list its devices: {_reason(answer)}.")
+        return answer.inventory
+
     def _ask(self, params: LoadParams) -> Breakdown | str:
-        if self._failed or self._child is None:
-            return self._failed
-        if self._skeleton is None:
+        if self._skeleton is None and not self._failed:
             raise ValueError("no model was shown")
-        question = msgspec.msgpack.encode(Question(str(self._skeleton), params))
+        answer = self._answer(Question(str(self._skeleton), params), TIME_LIMIT)
+        return answer.breakdown or _reason(answer)
+
+    def _answer(self, question: AnyQuestion, seconds: float) -> Answer:
+        if self._failed or self._child is None:
+            return Answer(error=self._failed)
         try:
-            payload = self._child.ask(question, seconds=TIME_LIMIT, memory=MEMORY_LIMIT)
-            answer = msgspec.msgpack.decode(payload, type=Answer)
+            asked = msgspec.msgpack.encode(question)
+            payload = self._child.ask(asked, seconds=seconds, memory=MEMORY_LIMIT)
+            return msgspec.msgpack.decode(payload, type=Answer)
         except (ChildLost, msgspec.DecodeError) as error:
             self._failed = f"its process {error}{self._last_words()}"
-            return self._failed
-        return answer.breakdown or one_line(answer.error) or "it gave no reason"
+            return Answer(error=self._failed)
 
     def _last_words(self) -> str:
         """Return the line of the log that says why an abort was."""
@@ -124,6 +149,10 @@ class DryRun:
             self._child = None
             self._folder.cleanup()
         self._failed = self._failed or "it has ended"
+
+
+def _reason(answer: Answer) -> str:
+    return one_line(answer.error).removesuffix(".") or "it gave no reason"
 
 
 def dry_run(header: GgufHeader, loads: Sequence[LoadParams]) -> list[Breakdown]:

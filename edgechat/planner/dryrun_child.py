@@ -16,9 +16,10 @@ from edgechat.errors import EdgechatError
 from edgechat.models.gguf import read_header
 from edgechat.native import breakdown, logs
 from edgechat.native.buffers import Breakdown
+from edgechat.native.devices import inventory
 from edgechat.native.handles import Context, Model
 from edgechat.native.params import LoadParams
-from edgechat.planner.dryrun import Answer, Question
+from edgechat.planner.dryrun import Answer, AnyQuestion, DevicesQuestion, Question
 
 
 class Loader:
@@ -32,12 +33,17 @@ class Loader:
         self._said: list[str] = []
         self._tensors: dict[str, int] = {}
 
-    def answer(self, question: Question) -> Answer:
-        """Return what the load would take, or llama.cpp's own words for why it would not do it."""
+    def answer(self, question: AnyQuestion) -> Answer:
+        """Return what was asked for, or llama.cpp's own words for why it would not do it."""
         try:
+            if isinstance(question, DevicesQuestion):
+                return Answer(inventory=inventory(question.rpc))
             return Answer(self._breakdown(self._load(question), question.params))
         except EdgechatError as error:
             return Answer(error=error.message)
+        finally:
+            if isinstance(question, Question) and question.params.rpc:
+                self.close()  # a server answers nobody else while a model of ours lies on it
 
     def _load(self, question: Question) -> Model:
         params = question.params
@@ -80,6 +86,6 @@ def main() -> None:
     loader = Loader()
 
     def answer(question: bytes) -> bytes:
-        return msgspec.msgpack.encode(loader.answer(msgspec.msgpack.decode(question, type=Question)))
+        return msgspec.msgpack.encode(loader.answer(msgspec.msgpack.decode(question, type=AnyQuestion)))
 
     child.serve(pipes, answer)

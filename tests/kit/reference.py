@@ -35,6 +35,9 @@ class Reference:
         api.llama_backend_init()
         params = api.llama_model_default_params()
         params.n_gpu_layers = 0
+        # None at all: without a list llama.cpp would take every device that this process knows.
+        self._devices = (ctypes.c_void_p * 1)(None)
+        params.devices = ctypes.addressof(self._devices)
         self.model = api.llama_model_load_from_file(str(path).encode(), params)
         if not self.model:
             raise RuntimeError(f"llama.cpp does not load {path}")

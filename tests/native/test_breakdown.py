@@ -147,6 +147,6 @@ def test_the_log_of_a_machine_with_two_devices() -> None:
     mib = 2**20
     assert {buffer.name: buffer for buffer in found.buffers} == {
         "CPU": Buffer("CPU", True, 96, round(1.5 * mib), 0),
-        "CUDA0": Buffer("CUDA0", False, 64 + 32 + 64, round(2.5 * mib), 2 * mib),
+        "CUDA0": Buffer("CUDA0", False, 64 + 32 + 64, round(2.5 * mib), 2 * mib, "CUDA0"),
         "CUDA_Host": Buffer("CUDA_Host", True, 0, 0, mib // 2),
     }

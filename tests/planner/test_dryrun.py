@@ -17,12 +17,14 @@ import pytest
 from edgechat.errors import DryRunFailed
 from edgechat.models.gguf import read_model
 from edgechat.models.header import GgufArray
+from edgechat.native.devices import read_inventory
 from edgechat.native.params import LoadParams
 from edgechat.planner import dryrun
 from edgechat.planner.dryrun import DryRun, dry_run
 from edgechat.planner.plan import LoadPlan
 from tests.kit import tiny
 from tests.kit.published import published
+from tests.rpc_server import RpcServer
 
 MIB = 2**20
 
@@ -191,6 +193,47 @@ def test_another_model_in_the_same_life(run: DryRun) -> None:
     first = run.ask(LoadParams(context=512))
     run.show(read_model(tiny("moe")))
     assert run.ask(LoadParams(context=512)).weights == read_model(tiny("moe")).weights_bytes != first.weights
+
+
+def test_devices_are_listed_by_the_same_process(run: DryRun, servers: tuple[RpcServer, RpcServer]) -> None:
+    pid = pid_of(run)
+    before = run.ask(LoadParams(context=512))
+    addresses = tuple(server.address for server in servers)
+    found = run.inventory(addresses)
+    assert [(one.kind, one.free) for one in found.devices if one.backend == "RPC"] == [
+        ("gpu", server.memory) for server in servers
+    ]
+    assert run.inventory() == read_inventory()
+    assert run.ask(LoadParams(context=512, n_batch=256)).weights == before.weights
+    assert pid_of(run) == pid
+
+
+def test_devices_without_a_model() -> None:
+    with DryRun() as run:
+        assert run.inventory().devices
+    with pytest.raises(DryRunFailed, match="it has ended"):
+        run.inventory()
+
+
+def test_a_server_is_free_again_after_each_answer(run: DryRun, servers: tuple[RpcServer, RpcServer]) -> None:
+    """It would serve nobody else, not the worker that loads what was planned."""
+    addresses = tuple(server.address for server in servers)
+    for split in ((1, 1), (2, 1)):
+        ask = LoadParams(context=512, devices=("RPC0", "RPC1"), split=split, rpc=addresses)
+        assert {buffer.device for buffer in run.ask(ask).buffers} == {"CPU", "RPC0", "RPC1"}
+        assert read_inventory(rpc=addresses).devices
+
+
+def test_a_server_that_is_gone(run: DryRun) -> None:
+    with RpcServer(2**20) as server:
+        addresses = (server.address,)
+        assert run.inventory(addresses)
+    ask = LoadParams(context=512, devices=("RPC0",), split=(1,), rpc=addresses)
+    assert f"No llama.cpp server answers at {server.address}" in failure(run, ask)
+    with pytest.raises(DryRunFailed, match=r"No llama\.cpp server answers"):
+        run.inventory(addresses)
+    assert run.ask(LoadParams(context=512))
+    assert run.inventory()
 
 
 @pytest.mark.parametrize(

@@ -62,7 +62,7 @@ class LlamaCppBackend:
         self.touched_bytes = sum(
             one.cache + (0 if is_mapped(one) else one.weights) for one in found.buffers if one.is_host
         )
-        return counted_once(found.buffers, plan.weights_bytes)
+        return counted_once(found.buffers, sum(buffer.weights for buffer in plan.buffers))
 
     def decode(self, parts: Sequence[Part]) -> Logits:
         """Compute a batch; see `Backend.decode`."""

@@ -1,0 +1,91 @@
+"""LoadParams in llama.cpp's terms: which device holds which layer.
+
+The file stays mapped whatever the placement. A page of a tensor that went to a device is read once and given
+back when the kernel needs it, so it takes no memory twice (see `buffers.counted_once`). The exception is
+Metal, which makes of the mapping one buffer that reaches from its first tensor to its last: with some layers
+on the processor and some on Metal it may hold the processor's share too.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any
+
+import llama_cpp.llama_cpp as lib
+
+from edgechat.errors import LoadFailed
+from edgechat.native import ggml, rpc
+from edgechat.native.params import LoadParams
+
+
+class _Override(ctypes.Structure):
+    """struct llama_model_tensor_buft_override."""
+
+    _fields_ = (("pattern", ctypes.c_char_p), ("buffer_type", ctypes.c_void_p))
+
+
+class Placement:
+    """The arrays that llama.cpp is given; it reads them as long as the model lives."""
+
+    def __init__(self, load: LoadParams) -> None:
+        """Find the devices. LoadFailed where one is not there; ServerRefused."""
+        most = int(lib.llama_max_devices())
+        if len(load.devices) != len(load.split) or len(load.devices) > most:
+            raise LoadFailed(
+                f"A split over {len(load.split)} of {len(load.devices)} devices cannot be: "
+                f"llama.cpp wants one number for each, for up to {most}."
+            )
+        rpc.register(load.rpc)
+        # An empty list is not the same as none, which means all devices that there are.
+        self._devices = (ctypes.c_void_p * (len(load.devices) + 1))(*_found(load.devices))
+        # llama.cpp divides sums of these by their sum, and layer numbers by the same: exact for integers.
+        self._split = (ctypes.c_float * most)(*load.split)
+        self._overrides = (_Override * 2)()
+        self._keeps_experts = bool(load.devices and load.experts_in_ram)
+        if self._keeps_experts:
+            self._overrides[0] = _Override(
+                experts_of_first(load.experts_in_ram).encode(),
+                ggml.call("ggml_backend_cpu_buffer_type", ctypes.c_void_p),
+            )
+
+    def apply(self, params: Any, load: LoadParams) -> None:
+        """Point llama_model_params at the arrays."""
+        params.devices = ctypes.addressof(self._devices)
+        params.n_gpu_layers = load.gpu_layers
+        params.split_mode = lib.LLAMA_SPLIT_MODE_LAYER
+        params.tensor_split = ctypes.cast(self._split, ctypes.POINTER(ctypes.c_float))
+        if self._keeps_experts:  # even an empty list would turn pipelining between devices off
+            params.tensor_buft_overrides = ctypes.addressof(self._overrides)
+
+
+def experts_of_first(n_layers: int) -> str:
+    """Return a pattern of the names of the experts' tensors in the first layers (llama.cpp's --n-cpu-moe)."""
+    layers = "|".join(str(layer) for layer in range(n_layers))
+    return rf"blk\.({layers})\.ffn_(up|down|gate|gate_up)_(ch|)exps"
+
+
+def _found(names: tuple[str, ...]) -> list[int]:
+    known = {ggml.device_name(device): device for device in ggml.devices()}
+    missing = [name for name in names if name not in known]
+    if missing:
+        raise LoadFailed(
+            f"llama.cpp has no device {', '.join(missing)} here; it has {', '.join(known)}.",
+            hint="Plan the load anew: what was there may be gone. `edgechat device` shows what is.",
+        )
+    return [known[name] for name in names]
+
+
+_LAYER = "_ZNK11llama_model9dev_layerEi"
+_OUTPUT = "_ZNK11llama_model10dev_outputEv"
+
+
+def layer_devices(model: int, n_layers: int) -> tuple[str, ...]:
+    """Return the device of each layer and of the output, as llama.cpp keeps them.
+
+    Empty where this build does not export the (C++) functions that say so.
+    """
+    if not (hasattr(lib._lib, _LAYER) and hasattr(lib._lib, _OUTPUT)):
+        return ()
+    pointer = ctypes.c_void_p(model)
+    held = [ggml.call(_LAYER, ctypes.c_void_p, pointer, ctypes.c_int(layer)) for layer in range(n_layers)]
+    return tuple(ggml.device_name(device) for device in [*held, ggml.ask(_OUTPUT, ctypes.c_void_p, model)])

@@ -1,0 +1,116 @@
+"""Devices of llama.cpp's RPC servers, on this machine only: the protocol has no authentication.
+
+A server's devices are called RPC0, RPC1, ... in the order in which a process adds its servers, so one process
+knows one list of servers. A server talks to one program at a time; all others wait in its queue without a
+word. llama.cpp ends the process where a server is not there, or goes away: hence the look before every load.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import socket
+from collections import Counter
+from collections.abc import Iterable, Sequence
+
+from edgechat.errors import ServerRefused
+
+_HOSTS = ("127.0.0.1", "localhost")
+_PATIENCE = 3.0
+"""Seconds. A server that is free answers at once, or as soon as it has freed what its last client took."""
+
+_added: list[str] = []
+_held: Counter[str] = Counter()
+
+
+def check(servers: Iterable[str]) -> tuple[str, ...]:
+    """Return the servers as llama.cpp is told of them. ServerRefused where one is not on this machine."""
+    return tuple(dict.fromkeys(_checked(server) for server in servers))
+
+
+def _checked(server: str) -> str:
+    host, _, port = server.rpartition(":")
+    if host in _HOSTS and port.isascii() and port.isdecimal() and 0 < int(port) < 2**16:
+        return f"{_HOSTS[0]}:{int(port)}"  # the number, whatever the name stands for here
+    raise ServerRefused(
+        f"{server!r} is no llama.cpp server on this machine: edgechat takes 127.0.0.1:PORT only, "
+        "since whoever reaches such a server can do with it what they like.",
+        hint="A server on another machine can be brought here through ssh -L 50052:127.0.0.1:50052 HOST.",
+    )
+
+
+def register(servers: Sequence[str]) -> None:
+    """Let llama.cpp know the devices of these servers, and see that each is free to answer.
+
+    ServerRefused where one is not, or where this process knows other servers already.
+    """
+    wanted = list(check(servers))
+    if not wanted:
+        return
+    add = _function()
+    if wanted[: len(_added)] != _added[: len(wanted)]:
+        raise ServerRefused(f"This process has started with other servers: {', '.join(_added)}.")
+    for server in wanted:
+        if not _held[server]:
+            _knock(server)
+    for server in wanted[len(_added) :]:
+        _add(add, server)
+
+
+def hold(servers: Sequence[str]) -> None:
+    """Note that a model of this process lies on them: they answer nobody else until `release`."""
+    _held.update(check(servers))
+
+
+def release(servers: Sequence[str]) -> None:
+    """Undo one `hold`."""
+    _held.subtract(check(servers))
+
+
+def _function() -> int:
+    """Return the address of ggml_backend_rpc_add_server."""
+    from edgechat.native import ggml
+
+    backend = ggml.call("ggml_backend_reg_by_name", ctypes.c_void_p, ctypes.c_char_p(b"RPC"))
+    name = ctypes.c_char_p(b"ggml_backend_rpc_add_server")
+    add = backend and ggml.call(
+        "ggml_backend_reg_get_proc_address", ctypes.c_void_p, ctypes.c_void_p(backend), name
+    )
+    if not add:
+        raise ServerRefused(
+            "This llama.cpp was built without RPC.",
+            hint="Build it anew: CMAKE_ARGS=-DGGML_RPC=ON pip install --force-reinstall --no-binary "
+            "llama-cpp-python llama-cpp-python",
+        )
+    return int(add)
+
+
+def _add(function: int, server: str) -> None:
+    from edgechat.native import ggml
+
+    add = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_char_p)(function)
+    registry = add(server.encode())
+    if not registry:
+        raise ServerRefused(f"The llama.cpp server at {server} has no devices.")
+    ggml.ask("ggml_backend_register", None, registry)
+    _added.append(server)
+
+
+def _knock(server: str) -> None:
+    """Connect, say nothing, and see the server hang up: it is there, and busy with nobody else."""
+    host, _, port = server.rpartition(":")
+    try:
+        with socket.create_connection((host, int(port)), timeout=_PATIENCE) as line:
+            line.shutdown(socket.SHUT_WR)
+            line.recv(1)
+    except TimeoutError as error:
+        raise ServerRefused(
+            f"The llama.cpp server at {server} is busy with another program, or hangs.",
+            hint="It serves one program at a time: close the other one, or start a second server.",
+        ) from error
+    except ConnectionResetError:
+        return  # another way to hang up
+    except OSError as error:
+        raise ServerRefused(
+            f"No llama.cpp server answers at {server}: {error.strerror or error}.",
+            hint=f"Start it: rpc-server --host {host} --port {port}",
+        ) from error

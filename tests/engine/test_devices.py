@@ -1,0 +1,148 @@
+"""Layers on devices, through the backend and a real worker: the same text, and an end when a device goes.
+
+The devices are RPC servers on this machine, which llama.cpp treats as GPUs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from edgechat.engine.backends.base import Logits, Part
+from edgechat.engine.backends.llama_cpp import LlamaCppBackend
+from edgechat.engine.engine import Engine
+from edgechat.engine.process import EngineProcess
+from edgechat.engine.template import ChatTemplate
+from edgechat.engine.types import ChatRequest, Delta, Message, Sampling
+from edgechat.errors import EngineCrashed, ServerRefused
+from edgechat.models.gguf import read_model
+from edgechat.native.params import LoadParams
+from edgechat.planner.dryrun import dry_run
+from edgechat.planner.plan import LoadPlan
+from tests.kit import KINDS, NOT_PRINTABLE, tiny
+from tests.rpc_server import RpcServer
+
+Servers = tuple[RpcServer, RpcServer]
+KINDS_HERE = ("dense", "windowed", "hybrid", "moe")
+QUESTION = (Message("user", "The quick brown fox jumps over the lazy dog. " * 12),)
+
+
+def plan(path: Path, **changes: object) -> LoadPlan:
+    fields = {"context": 1024, "threads": 1, "flash_attention": False, "n_ubatch": 64, "n_seq_max": 3}
+    return LoadPlan(model_path=str(path), model_name=path.stem, **fields | changes)
+
+
+@pytest.fixture
+def on_devices(servers: Servers) -> dict[str, object]:
+    return {"devices": ("RPC0", "RPC1"), "rpc": tuple(server.address for server in servers)}
+
+
+def text(path: Path, **changes: object) -> str:
+    backend = LlamaCppBackend(plan(path, **changes))
+    engine = Engine(backend, ChatTemplate(backend.chat_template))
+    try:
+        engine.submit(ask("r", 40))
+        found = ""
+        while not engine.is_idle:
+            found += "".join(event.text for event in engine.step() if isinstance(event, Delta))
+        return found
+    finally:
+        engine.close()
+
+
+@pytest.mark.parametrize("kind", KINDS_HERE)
+def test_the_text_is_the_processors(kind: str, on_devices: dict[str, object]) -> None:
+    path = tiny(kind, mute=NOT_PRINTABLE)
+    n_layers = KINDS[kind].n_layers
+    expected = text(path)
+    assert len(expected) > 20
+    for split in ((1, 0), (1, 1), (1, n_layers)):
+        assert text(path, split=split, **on_devices) == expected
+    if kind == "moe":
+        assert text(path, split=(1, n_layers), experts_in_ram=1, **on_devices) == expected
+
+
+def logits(made: LoadPlan, tokens: tuple[int, ...]) -> Logits:
+    """Return the last rows of each of four batches: [16, n_vocab]."""
+    backend = LlamaCppBackend(made)
+    try:
+        parts = [Part(0, at, tokens[at : at + 50], 4) for at in range(0, 200, 50)]
+        return np.concatenate([np.array(backend.decode([part])) for part in parts])
+    finally:
+        backend.close()
+
+
+@pytest.mark.parametrize("flash_attention", [False, True])
+@pytest.mark.parametrize("kind", KINDS_HERE)
+def test_the_logits_are_the_processors(
+    kind: str, flash_attention: bool, on_devices: dict[str, object]
+) -> None:
+    """The server computes with the same kernels: what differs is only the order of sums, if anything."""
+    tokens = tuple(int(one) for one in np.random.default_rng(1).integers(3, 250, 200))
+    expected = logits(plan(tiny(kind), flash_attention=flash_attention), tokens)
+    on_both = {"split": (1, KINDS[kind].n_layers)} | on_devices
+    found = logits(plan(tiny(kind), flash_attention=flash_attention, **on_both), tokens)
+    assert np.abs(expected).max() > 4
+    assert np.abs(found - expected).max() < 1e-3
+
+
+def ask(name: str, max_tokens: int = 8) -> ChatRequest:
+    return ChatRequest(id=name, messages=QUESTION, sampling=Sampling(temperature=0), max_tokens=max_tokens)
+
+
+@pytest.fixture
+def two() -> Iterator[Servers]:
+    """Servers that the test may kill; only workers know them."""
+    with RpcServer(48 << 20) as large, RpcServer(16 << 20) as small:
+        yield large, small
+
+
+def spread(path: Path, servers: Servers) -> LoadPlan:
+    """Return a plan with a layer and the output on the devices, and what the dry run says it takes."""
+    made = plan(path, devices=("RPC0", "RPC1"), split=(1, 1), rpc=tuple(server.address for server in servers))
+    (told,) = dry_run(read_model(path), [LoadParams.of(made)])
+    fields = {name: getattr(made, name) for name in LoadPlan.__struct_fields__}
+    return LoadPlan(**fields | {"buffers": told.buffers})
+
+
+@pytest.mark.parametrize("kind", KINDS_HERE)
+async def test_a_worker_takes_on_each_device_what_was_planned(kind: str, two: Servers) -> None:
+    made = spread(tiny(kind, mute=NOT_PRINTABLE), two)
+    engine = EngineProcess(made)
+    try:
+        model = await engine.start()
+        reply = "".join([e.text async for e in engine.stream(ask("r")) if isinstance(e, Delta)])
+    finally:
+        await engine.close()
+    assert {buffer.name: buffer for buffer in model.buffers} == {b.name: b for b in made.buffers}
+    assert {buffer.device for buffer in model.buffers} == {"CPU", "RPC0", "RPC1"}
+    assert len(reply) > 4
+
+
+@pytest.mark.parametrize("victim", [0, 1])
+async def test_a_server_that_dies_ends_the_reply(victim: int, two: Servers) -> None:
+    """llama.cpp ends the worker; the front end says so, and at the next try what is missing."""
+    engine = EngineProcess(spread(tiny(mute=NOT_PRINTABLE), two))
+    killed = 0.0
+
+    async def listen() -> None:
+        nonlocal killed
+        async for event in engine.stream(ask("r", max_tokens=400)):
+            if isinstance(event, Delta) and not killed:
+                two[victim].kill()
+                killed = time.monotonic()
+
+    try:
+        with pytest.raises(EngineCrashed) as crash:
+            await listen()
+        assert time.monotonic() - killed < 10
+        assert "RPC server crashed" in crash.value.log_tail
+        with pytest.raises(ServerRefused, match=two[victim].address):
+            await engine.start()
+    finally:
+        await asyncio.wait_for(engine.close(), 10)
