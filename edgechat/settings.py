@@ -68,6 +68,9 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     """Threads that compute. None: one for each performance core."""
     offline: bool = False
     """Never use the network: only what is on this machine, and what was learnt of the hub before."""
+    rpc: tuple[str, ...] = ()
+    """Servers of llama.cpp's RPC backend on this machine ("127.0.0.1:50052"), whose devices may take layers.
+    Others are refused: the protocol knows no passwords."""
     idle_minutes: Annotated[float, Meta(ge=0)] = 10
     """Minutes without a request after which the model's memory is given back; 0 keeps it."""
     sampling: SamplingDefaults = SamplingDefaults()

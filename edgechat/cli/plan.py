@@ -4,8 +4,8 @@ With --json one MODEL gives one object, several or none a list of them, best fir
 
     model, path, quant, file_bytes, context, cache_type, threads, gpu_layers, n_layers, split, experts_in_ram,
     n_batch, n_ubatch, n_seq_max, n_outputs_max, n_rs_seq, flash_attention
-    devices       a list: name ("RAM" or llama.cpp's), budget_bytes, weights_bytes, cache_bytes, compute_bytes,
-                  program_bytes, total_bytes
+    devices       a list: name ("RAM" or llama.cpp's), budget_bytes, weights_bytes, cache_bytes,
+                  compute_bytes, program_bytes, total_bytes
     exact         whether llama.cpp's own allocator said so; else it is estimated
     draft         null: none is used
     predicted     decode_tps, prompt_tps, ttft_ms (both for 1,000 tokens), basis
@@ -19,7 +19,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from edgechat import settings
@@ -29,7 +29,7 @@ from edgechat.planner.machine import Described
 from edgechat.planner.plan import LoadPlan, as_json
 from edgechat.planner.select import Option
 from edgechat.planner.survey import Found, all_models, one_model
-from edgechat.planner.wishes import Wishes
+from edgechat.planner.wishes import NO_WISHES, Wishes
 from edgechat.text import escaped_json, mebibytes, printable
 
 
@@ -38,8 +38,8 @@ class Options:
     """What the command line said."""
 
     models: tuple[str, ...] = ()
-    described: Described = Described()
-    wishes: Wishes = Wishes()
+    described: Described = field(default_factory=Described)
+    wishes: Wishes = NO_WISHES
     offline: bool = False
     json: bool = False
 

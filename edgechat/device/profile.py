@@ -23,6 +23,8 @@ class DeviceProfile:
     """None until it has been measured once (`edgechat device`)."""
     accelerators: tuple[Accelerator, ...] = ()
     """Empty in a quick look: see `edgechat.device.survey`."""
+    rpc: tuple[str, ...] = ()
+    """Servers whose devices are among them."""
 
     @property
     def free(self) -> int:

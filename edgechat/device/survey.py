@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Literal, TypeVar
 
+from edgechat import settings
 from edgechat.ask import ChildFailed
 from edgechat.device import amdgpu
 from edgechat.device.bandwidth import Speed, measure_speed
@@ -54,7 +55,9 @@ def survey(*, refresh: bool = False, measure: bool = True) -> Survey:
     failures: list[Failure] = []
     with ThreadPoolExecutor(2) as pool:
         driver = pool.submit(_asked, failures, "nvml", lambda: read_source("nvml"))
-        inventory: Inventory | None = _asked(failures, "llama.cpp", read_inventory)
+        inventory: Inventory | None = _asked(
+            failures, "llama.cpp", lambda: read_inventory(rpc=settings.load().rpc)
+        )
         from_driver: tuple[Sighting, ...] = driver.result() or ()
     # Looked at only now: the children have given back what they took.
     profile = probe()

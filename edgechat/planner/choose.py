@@ -7,7 +7,8 @@ stay in memory, and those of the file that the kernel has cached already are par
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 import msgspec
@@ -24,6 +25,7 @@ from edgechat.planner.learned import Learned, Where
 from edgechat.planner.loads import Load, Loader, Measure
 from edgechat.planner.memory import CELLS, recurrent_bytes
 from edgechat.planner.plan import DeviceMemory, LoadPlan
+from edgechat.planner.shape import shape_of
 from edgechat.planner.speed import Correction, Rate, predict, rate_of_card, rate_of_processor
 from edgechat.planner.wishes import NO_WISHES, Wishes
 from edgechat.text import mebibytes
@@ -104,7 +106,7 @@ def chooser(
     budget = Budget.of(profile)
     rates: dict[str | None, Rate] = {None: processor}
     rates |= {card.name: rate_of_card(card.about, processor) for card in budget.cards}
-    loader = Loader(header, budget, rates, measure)
+    loader = Loader(header, shape_of(header), budget, rates, measure, rpc=profile.rpc)
     where = Where(
         machine=f"{profile.cpu.name}, {threads} threads",
         build=learned.build(),
@@ -125,9 +127,11 @@ def plan(
     history: Learned | None = None,
     *,
     path: str = "",
+    nearest: bool = True,
 ) -> LoadPlan:
     """Return how to load this model here; without `measure` all sizes are estimated.
 
+    nearest: where it does not fit, look for the context that does, to name it.
     Raises DoesNotFit, and SettingsError for wishes without sense.
     """
     wishes, notes = wishing.checked(wishes, header)
@@ -136,6 +140,8 @@ def plan(
         threads, why_threads = wishes.threads, f"{wishes.threads} threads, as asked for."
     on = chooser(name, header, profile, measure, history, threads=threads)
     load, why_context = _asked(on, wishes, wishes.context) if wishes.context else _best(on, wishes)
+    if not (on.fits(load) or wishes.anyway):
+        raise _does_not_fit(on, load, nearest)
     blank = LoadPlan(
         context=load.context,
         threads=threads,
@@ -191,47 +197,72 @@ def _asked(on: Chooser, wishes: Wishes, context: int) -> tuple[Load, str]:
     types = _types(on, wishes)
     for cache_type in types:
         load = on.loader.load(context, cache_type)
-        if on.fits(load) or (wishes.anyway and cache_type == types[-1]):
+        if on.fits(load) or cache_type == types[-1]:
             shrunk = wishes.cache_type is None and cache_type != "f16"
             how = f", with the cache in {cache_type} because it does not fit in f16" if shrunk else ""
             return load, f"Context {load.context}: as asked for{how}."
-    raise _does_not_fit(on, load)
+    raise AssertionError("there is always a type of cache")
 
 
 def _best(on: Chooser, wishes: Wishes) -> tuple[Load, str]:
     """Return the load with the longest comfortable context, and why it is that one."""
     types = _types(on, wishes)
-    usual = on.loader.load(min(ENOUGH, on.header.context_length or ENOUGH), types[0])
-    limit = _SLOWER * on.seconds(usual)
-    load, skipped = usual, ""
+    guess = replace(on.loader, measure=None)  # near enough to judge speed by
+    usual = guess.load(min(ENOUGH, on.header.context_length or ENOUGH), types[0])
+    limit = _SLOWER * on.seconds(usual) if on.fits(usual, SPARE) else math.inf
+    slower = 0
+
+    def good(load: Load) -> bool:
+        nonlocal slower
+        if load.context > ENOUGH and on.seconds(load) > limit:
+            slower = max(slower, load.context)
+            return False
+        return on.fits(load, SPARE)
+
     patience = _PATIENCE / on.correction(usual).prefill
     contexts = [one for one in CONTEXTS if one <= USUAL or usual.forecast.prefilling(one) <= patience]
-    for load in _candidates(on, types, contexts):
-        if load.context > ENOUGH and on.fits(usual, SPARE) and on.seconds(load) > limit:
-            skipped = f"more than {load.context // 2} would push layers off the accelerator"
-        elif on.fits(load, SPARE):
-            return load, _why_context(on, load, skipped)
-    if on.fits(load) or wishes.anyway:
+    load = _first_good(on, _candidates(on, types, contexts), good)
+    if not on.fits(load, SPARE):
         return load, f"Context {load.context}: it fits only just; closing other programs helps."
-    raise _does_not_fit(on, load)
+    return load, _why_context(on, load, slower > load.context)
 
 
-def _candidates(on: Chooser, types: tuple[CacheType, ...], contexts: list[int]) -> Iterator[Load]:
-    """Yield what may be chosen, the best first: 8 bits of cache cost less than half of the context."""
+def _candidates(
+    on: Chooser, types: tuple[CacheType, ...], contexts: list[int]
+) -> list[tuple[int, CacheType]]:
+    """Return what may be chosen, the best first: 8 bits of cache cost less than half of the context."""
     trained = on.header.context_length
-    for context in [one for one in contexts if not trained or one <= trained] or [trained]:
-        for cache_type in types:
-            yield on.loader.load(context, cache_type)
+    allowed = [one for one in contexts if not trained or one <= trained] or [trained]
+    return [(context, cache_type) for context in allowed for cache_type in types]
 
 
-def _why_context(on: Chooser, load: Load, skipped: str) -> str:
+def _first_good(on: Chooser, ahead: list[tuple[int, CacheType]], good: Callable[[Load], bool]) -> Load:
+    """Return the first load that is good, the last one where none is; each takes less than the one before."""
+    first, last = 0, len(ahead) - 1
+    load = on.loader.load(*ahead[first])
+    if first == last or good(load):
+        return load
+    found = on.loader.load(*ahead[last])
+    if not good(found):
+        return found
+    while last - first > 1:
+        middle = (first + last) // 2
+        load = on.loader.load(*ahead[middle])
+        if good(load):
+            last, found = middle, load
+        else:
+            first = middle
+    return found
+
+
+def _why_context(on: Chooser, load: Load, slower: bool) -> str:
     trained = on.header.context_length
     cache = "" if load.params.cache_type == "f16" else f", with the cache in {load.params.cache_type}"
     if trained and load.context >= min(trained, CONTEXTS[0]):
         why = "the model was trained on no more" if load.context >= trained else "more is seldom used"
         return f"Context {load.context}{cache}: {why}, and it fits comfortably."
-    if skipped:
-        return f"Context {load.context}{cache}: {skipped}."
+    if slower:
+        return f"Context {load.context}{cache}: more would push layers off the accelerator."
     if load.context >= USUAL:
         return f"Context {load.context}{cache}: enough for long conversations, and it fits comfortably."
     free = mebibytes(on.budget.ram)
@@ -282,9 +313,9 @@ def _why_speed(plan: LoadPlan) -> str:
     )
 
 
-def _does_not_fit(on: Chooser, load: Load) -> DoesNotFit:
+def _does_not_fit(on: Chooser, load: Load, nearest: bool) -> DoesNotFit:
     """Return the error for a load that is too large, naming the nearest context that is not."""
-    longest = min(on.longest(load.params.cache_type), load.context - CELLS)
+    longest = min(on.longest(load.params.cache_type), load.context - CELLS) if nearest else 0
     hint = "Close other programs, or choose a smaller model."
     if longest >= CELLS:
         hint = f"A context of {longest} tokens fits. {hint}"

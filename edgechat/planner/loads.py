@@ -23,7 +23,7 @@ from edgechat.planner.memory import (
     layer_recurrent_bytes,
     recurrent_bytes,
 )
-from edgechat.planner.shape import ModelShape, shape_of
+from edgechat.planner.shape import ModelShape
 from edgechat.planner.speed import Forecast, Rate, forecast
 
 _PROGRAM = 64 * 2**20
@@ -67,6 +67,7 @@ class Loader:
     """A model on a machine."""
 
     header: GgufHeader
+    shape: ModelShape
     budget: Budget
     rates: Mapping[str | None, Rate]
     """Of the processor (None) and of each card."""
@@ -74,14 +75,8 @@ class Loader:
     beyond: int = 0
     """Bytes that processes around models like this were seen to take beyond `program`."""
     n_rs_seq: int = 0
-    scale: float = 1.0
-    """Size of the file that is meant over that of the header's own: another quantization, not yet looked at."""
-
-    @cached_property
-    def shape(self) -> ModelShape:
-        """The model layer by layer."""
-        found = shape_of(self.header)
-        return found if self.scale == 1.0 else found.scaled(self.scale)
+    rpc: tuple[str, ...] = ()
+    """Servers whose devices are among the cards."""
 
     @cached_property
     def n_seq_max(self) -> int:
@@ -126,7 +121,8 @@ class Loader:
         """Return the load, with layers taken off cards or put on them as llama.cpp's account says."""
         best: Load | None = None
         for _ in range(_TRIES):
-            found = self._measured(self._params(cells, cache_type, on), on, about)
+            params = self._params(cells, cache_type, on)
+            found = self._measured(self._estimated(params, on, about))
             over = self.budget.over(dict(found.needs))
             if not over and (best is None or found.layout.n > best.layout.n):
                 best = found
@@ -158,7 +154,8 @@ class Loader:
         """Return what a load with these parameters takes, whether it fits or not."""
         on = Layout(params.devices, params.split, params.experts_in_ram)
         plain = LoadParams.of(msgspec.structs.replace(params, threads=1))
-        return self._measured(plain, on, self._about(params.context, params.cache_type, params.n_ubatch))
+        about = self._about(params.context, params.cache_type, params.n_ubatch)
+        return self._measured(self._estimated(plain, on, about))
 
     def _params(self, cells: int, cache_type: CacheType, on: Layout) -> LoadParams:
         return LoadParams(
@@ -170,22 +167,26 @@ class Loader:
             devices=on.devices,
             split=on.split,
             experts_in_ram=on.experts_in_ram,
+            rpc=self.rpc if on.devices else (),
         )
 
-    def _measured(self, params: LoadParams, on: Layout, about: Extras) -> Load:
-        load = Load(
+    def _estimated(self, params: LoadParams, on: Layout, about: Extras) -> Load:
+        return Load(
             params=params,
             layout=on,
             needs=estimated(self.shape, about, on),
             forecast=self._forecast(on, params.cache_type),
             source="estimated",
         )
+
+    def _measured(self, load: Load) -> Load:
+        """Return the load with what llama.cpp's account says it takes, where it can be had."""
         if self.measure is None:
             return load
         if recurrent_bytes(self.header, self.n_seq_max, self.n_rs_seq) > MEMORY_LIMIT // 2:
             return replace(load, source="estimated: its states are too large for a dry run")
         try:
-            found = self.measure(params)
+            found = self.measure(load.params)
         except DryRunFailed as failed:
             return replace(load, source=f"estimated: {failed.message.removesuffix('.')}")
         return replace(load, needs=needs_of(found, self.program), source=EXACT, buffers=found.buffers)

@@ -63,6 +63,11 @@ class Machine:
         self.history = history if history is not None else Learned()
         self._dry = dry
 
+    @property
+    def unasked(self) -> Machine:
+        """The same, for which everything is estimated."""
+        return Machine(self.profile, history=self.history)
+
     def measuring(self, header: GgufHeader) -> Callable[[LoadParams], Breakdown] | None:
         """Return who says what loads of this model take: nobody, where there is no dry run."""
         dry = self._dry

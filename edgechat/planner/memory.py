@@ -67,9 +67,11 @@ def layer_cache_bytes(
     window = header.sliding_window
     windowed_cells = cells if swa_full else min(cells, _padded(min(cells, window * n_seq_max + n_ubatch)))
     found = [0] * header.n_layers
+    rows: dict[tuple[int, bool], int] = {}  # most layers are alike
     for layer, heads, windowed in _attention_layers(header):
-        row = _cell_bytes(header, heads, windowed, cache_type)
-        found[layer] = row * (windowed_cells if windowed else cells)
+        if (heads, windowed) not in rows:
+            rows[heads, windowed] = _cell_bytes(header, heads, windowed, cache_type)
+        found[layer] = rows[heads, windowed] * (windowed_cells if windowed else cells)
     return tuple(found)
 
 
@@ -83,8 +85,8 @@ def layer_recurrent_bytes(header: GgufHeader, n_seq: int, n_rs_seq: int = 0) -> 
 
 def cache_bytes_per_token(header: GgufHeader, cache_type: CacheType = "f16") -> int:
     """Return what one more token of context takes beyond all windows."""
-    layers = _attention_layers(header)
-    return sum(_cell_bytes(header, heads, False, cache_type) for _, heads, windowed in layers if not windowed)
+    heads = sum(heads for _, heads, windowed in _attention_layers(header) if not windowed)
+    return _cell_bytes(header, heads, False, cache_type) if heads else 0
 
 
 def recurrent_bytes(header: GgufHeader, n_seq: int, n_rs_seq: int = 0) -> int:

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import msgspec
 
 from edgechat import settings
+from edgechat.device import amdgpu
+from edgechat.device.gpu import merge, sightings_of
+from edgechat.device.mac import mac_sightings
 from edgechat.device.profile import DeviceProfile, probe
+from edgechat.errors import DryRunFailed
 from edgechat.models.gguf import read_model
 from edgechat.models.library import ResolvedModel, resolve
 from edgechat.planner.choose import plan
@@ -40,7 +46,16 @@ def prepare(model: str, wishes: Wishes = NO_WISHES) -> LoadPlan:
 
 def look(dry: DryRun | None = None) -> DeviceProfile:
     """Return this machine as it is now; with its accelerators where a dry run can be asked for them."""
-    return probe()
+    profile = probe()
+    if dry is None:
+        return profile
+    servers = settings.load().rpc
+    try:
+        devices = dry.inventory(servers).devices
+    except DryRunFailed:  # then it cannot load anything on them either
+        return profile
+    seen = [*sightings_of(devices), *amdgpu.sightings(), *mac_sightings()]
+    return replace(profile, accelerators=merge(seen, profile.memory), rpc=servers)
 
 
 def _settled(wishes: Wishes, given: settings.Settings) -> Wishes:

@@ -18,7 +18,7 @@ import msgspec
 from edgechat.errors import DoesNotFit, ModelFileError
 from edgechat.models.header import GgufHeader
 from edgechat.models.quality import QualityClass, kl_divergence, quality_class, worth_offering
-from edgechat.planner.choose import ENOUGH, chooser, plan
+from edgechat.planner.choose import ENOUGH, Chooser, chooser, plan
 from edgechat.planner.machine import Machine
 from edgechat.planner.plan import Alternative, Divergence, LoadPlan
 from edgechat.planner.speed import Prediction, predict
@@ -35,6 +35,8 @@ _PER_HALVING, _PER_DOUBLING, _PER_SHORTENING = 0.05, 0.03, 0.05
 _EIGHT_BITS = 0.001
 _PER_CLASS = 0.25
 """Nats between two neighbouring classes of published quality, from which models are chosen."""
+_EASY_TO_READ = 5 * 2**30
+"""Bytes of a file that is taken for a sample: neither split, nor of some odd quantization."""
 _UNKNOWN = 0.05
 """Divergence of a quantization that nobody has measured: worse than Q4_K_M."""
 
@@ -84,6 +86,7 @@ def rate(variant: Variant, machine: Machine, wishes: Wishes, header: GgufHeader 
             machine.measuring(header),
             machine.history,
             path=str(variant.path or ""),
+            nearest=False,
         )
     except DoesNotFit as error:
         return Option(variant, Verdict.TOO_LARGE, -math.inf, why_not=error.message)
@@ -101,20 +104,17 @@ def rate(variant: Variant, machine: Machine, wishes: Wishes, header: GgufHeader 
     return Option(variant, _verdict(header, quant, made.predicted, wishes), worth, made)
 
 
-def best_of(
-    variants: Sequence[Variant], machine: Machine, wishes: Wishes, *, looks: int = 4
-) -> Option | None:
-    """Return the best file of one model after planning few of them; None where no header can be read.
-
-    looks: how many are planned at most before the best of them is taken.
-    """
+def best_of(variants: Sequence[Variant], machine: Machine, wishes: Wishes) -> Option | None:
+    """Return the best file of one model, planning few of them; None where no header can be read."""
     found: list[Option] = []
-    for variant in likeliest(variants, machine, wishes)[:looks]:
+    for variant, guess in likeliest(variants, machine, wishes):
+        # The formulas are exact for the models of the catalogue, but for what they compute with.
+        asked = machine if guess > Verdict.TOO_LARGE else machine.unasked
         try:
-            found.append(rate(variant, machine, wishes))
+            found.append(rate(variant, asked, wishes))
         except ModelFileError:
             continue
-        if found[-1].verdict is Verdict.FITS:
+        if guess is Verdict.TOO_LARGE or found[-1].verdict >= guess:
             break
     return max(found, key=lambda one: one.rank, default=None)
 
@@ -133,28 +133,27 @@ def choose(options: Iterable[Option]) -> Option | None:
     return replace(first, plan=made)
 
 
-def likeliest(variants: Sequence[Variant], machine: Machine, wishes: Wishes) -> list[Variant]:
-    """Return the files of one model, the likeliest choice first, by one of their headers and their sizes."""
-    known = sorted(variants, key=lambda one: abs(one.size - 5 * 2**30))
-    for sample in known:
+def likeliest(variants: Sequence[Variant], machine: Machine, wishes: Wishes) -> list[tuple[Variant, Verdict]]:
+    """Return the files of one model with their likely verdicts, the likeliest choice first.
+
+    Judged by one of their headers and by their sizes.
+    """
+    for sample in sorted(variants, key=lambda one: abs(one.size - _EASY_TO_READ)):
         try:
             header = sample.header()
         except ModelFileError:
             continue
-        return sorted(
-            variants,
-            key=lambda one: _guess(one, header, one.size / max(1, sample.size), machine, wishes),
-            reverse=True,
-        )
+        on = chooser(sample.model, header, machine.profile, None, machine.history, threads=1)
+        guesses = {id(one): _guess(one, on, one.size / max(1, sample.size), wishes) for one in variants}
+        ordered = sorted(variants, key=lambda one: guesses[id(one)], reverse=True)
+        return [(one, guesses[id(one)][0]) for one in ordered]
     return []
 
 
-def _guess(
-    variant: Variant, header: GgufHeader, factor: float, machine: Machine, wishes: Wishes
-) -> tuple[Verdict, float]:
-    """Return the rank that a file seems to deserve, by formula."""
-    on = chooser(variant.model, header, machine.profile, None, machine.history, threads=1)
-    loader = replace(on.loader, scale=factor)
+def _guess(variant: Variant, sample: Chooser, factor: float, wishes: Wishes) -> tuple[Verdict, float]:
+    """Return the rank that a file seems to deserve, by formula; factor: its size over the sample's."""
+    loader = replace(sample.loader, shape=sample.loader.shape.scaled(factor))
+    on, header = replace(sample, loader=loader), sample.header
     trained = header.context_length or ENOUGH
     context = min(wishes.context or ENOUGH, trained)
     load = loader.load(context, wishes.cache_type or "f16")

@@ -1,7 +1,8 @@
-"""Every file of a model, or every model of the catalogue, held against a machine: what `edgechat plan` shows."""
+"""Every file of a model, or every model of the catalogue, held against a machine."""
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -79,7 +80,7 @@ def _all_of(files: Sequence[Variant], machine: Machine, wishes: Wishes) -> list[
     remote = [one for one in files if one.path is None and one.entry is None]
     looked = [one for one in files if one not in remote]
     if remote:
-        looked += likeliest(remote, machine, wishes)[:_REMOTE_LOOKS]
+        looked += [one for one, _ in likeliest(remote, machine, wishes)[:_REMOTE_LOOKS]]
     options: list[Option] = []
     failure: HubError | ModelFileError | None = None
     for one in looked:
@@ -103,10 +104,8 @@ def _first_that_fits(machine: Machine) -> Option | None:
 def _profile(dry: DryRun, described: Described) -> DeviceProfile:
     profile = look(dry)
     if profile.speed is None and described.bandwidth is None:
-        try:
+        with contextlib.suppress(ChildFailed):  # `edgechat doctor` says why; it is guessed then
             profile = replace(profile, speed=measure_speed(profile.cpu, profile.memory))
-        except ChildFailed:  # `edgechat doctor` says why; it is guessed then
-            pass
     return described.over(profile)
 
 
