@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import msgspec
 
@@ -18,104 +18,26 @@ from edgechat.device.profile import DeviceProfile
 from edgechat.errors import DoesNotFit
 from edgechat.models.header import GgufHeader
 from edgechat.native.params import CacheType
-from edgechat.planner import learned
+from edgechat.planner import why
 from edgechat.planner import wishes as wishing
-from edgechat.planner.budget import RAM, SPARE, Budget
-from edgechat.planner.learned import Learned, Where
-from edgechat.planner.loads import Load, Loader, Measure
-from edgechat.planner.memory import CELLS, recurrent_bytes
+from edgechat.planner.budget import RAM, SPARE
+from edgechat.planner.chooser import Chooser, chooser
+from edgechat.planner.learned import Learned
+from edgechat.planner.loads import Load, Measure
+from edgechat.planner.memory import CELLS
 from edgechat.planner.plan import DeviceMemory, LoadPlan
-from edgechat.planner.shape import shape_of
-from edgechat.planner.speed import Correction, Rate, predict, rate_of_card, rate_of_processor
+from edgechat.planner.speed import predict
+from edgechat.planner.why import LONGEST, USUAL
 from edgechat.planner.wishes import NO_WISHES, Wishes
 from edgechat.text import mebibytes
 
-CONTEXTS = (32768, 16384, 8192, 4096, 2048)
+CONTEXTS = (LONGEST, USUAL, 8192, 4096, 2048)
 """Contexts that are tried, in tokens."""
-USUAL = 16384
-"""More is seldom used: it is taken only where filling it takes no longer than `_PATIENCE`."""
 ENOUGH = 8192
 """Layers go to a card for this context first; a longer one must not push more than a few off it."""
 _PATIENCE = 60.0
+"""Seconds that filling a context of more than the usual length may take."""
 _SLOWER = 1.15
-
-
-@dataclass(frozen=True)
-class Chooser:
-    """One model on one machine, with what was learnt of its like."""
-
-    name: str
-    loader: Loader
-    learned: Learned
-    where: Where
-    """With the backend of the processor alone."""
-
-    @property
-    def header(self) -> GgufHeader:
-        """The model's."""
-        return self.loader.header
-
-    @property
-    def budget(self) -> Budget:
-        """What there is."""
-        return self.loader.budget
-
-    def correction(self, load: Load) -> Correction:
-        """Return what earlier loads tell of the speed of this one."""
-        return self.learned.correction(self.where_of(load))
-
-    def where_of(self, load: Load) -> Where:
-        """Return what the speed of a load depends on."""
-        kinds = {name.rstrip("0123456789") for name in load.layout.devices}
-        if not kinds or load.layout.n < len(self.loader.shape.parts) or load.layout.experts_in_ram:
-            kinds.add("CPU")
-        return msgspec.structs.replace(self.where, backend="+".join(sorted(kinds)))
-
-    def fits(self, load: Load, spare: float = 0.0) -> bool:
-        """Say whether a load stays inside its budget, with a share of the RAM left over."""
-        return self.budget.fits(dict(load.needs), spare=spare)
-
-    def seconds(self, load: Load) -> float:
-        """Return the seconds of a token."""
-        return self.correction(load).decode * load.forecast.decoding(0)
-
-    def longest(self, cache_type: CacheType) -> int:
-        """Return the longest context in tokens that fits at all; 0 if none does."""
-        few, many = 0, (self.header.context_length or CONTEXTS[0]) // CELLS + 1
-        while many - few > 1:
-            middle = (few + many) // 2
-            if self.fits(self.loader.load(middle * CELLS, cache_type)):
-                few = middle
-            else:
-                many = middle
-        return few * CELLS
-
-
-def chooser(
-    name: str,
-    header: GgufHeader,
-    profile: DeviceProfile,
-    measure: Measure | None = None,
-    history: Learned | None = None,
-    *,
-    threads: int,
-) -> Chooser:
-    """Return a model on a machine; without `measure` all sizes are estimated."""
-    history = history or Learned()
-    processor = rate_of_processor(profile.speed)
-    budget = Budget.of(profile)
-    rates: dict[str | None, Rate] = {None: processor}
-    rates |= {card.name: rate_of_card(card.about, processor) for card in budget.cards}
-    loader = Loader(header, shape_of(header), budget, rates, measure, rpc=profile.rpc)
-    where = Where(
-        machine=f"{profile.cpu.name}, {threads} threads",
-        build=learned.build(),
-        backend="CPU",
-        architecture=header.architecture,
-        quant=loader.shape.main_type.name,
-    )
-    loader = replace(loader, beyond=history.beyond(where))
-    return Chooser(name, loader, history, where)
 
 
 def plan(
@@ -154,8 +76,8 @@ def plan(
         anyway=wishes.anyway,
     )
     made = completed(blank, on, load)
-    reasons = (why_context, *_why_split(on, load), _why_memory(on, load), _why_sequences(on), why_threads)
-    return msgspec.structs.replace(made, reasons=(*reasons, _why_speed(made)))
+    reasons = (why_context, *why.split(on, load), why.memory(on, load), why.sequences(on), why_threads)
+    return msgspec.structs.replace(made, reasons=(*reasons, why.speed(made)))
 
 
 def completed(plan: LoadPlan, on: Chooser, load: Load) -> LoadPlan:
@@ -224,7 +146,7 @@ def _best(on: Chooser, wishes: Wishes) -> tuple[Load, str]:
     load = _first_good(on, _candidates(on, types, contexts), good)
     if not on.fits(load, SPARE):
         return load, f"Context {load.context}: it fits only just; closing other programs helps."
-    return load, _why_context(on, load, slower > load.context)
+    return load, why.context(on, load, slower > load.context)
 
 
 def _candidates(
@@ -253,64 +175,6 @@ def _first_good(on: Chooser, ahead: list[tuple[int, CacheType]], good: Callable[
         else:
             first = middle
     return found
-
-
-def _why_context(on: Chooser, load: Load, slower: bool) -> str:
-    trained = on.header.context_length
-    cache = "" if load.params.cache_type == "f16" else f", with the cache in {load.params.cache_type}"
-    if trained and load.context >= min(trained, CONTEXTS[0]):
-        why = "the model was trained on no more" if load.context >= trained else "more is seldom used"
-        return f"Context {load.context}{cache}: {why}, and it fits comfortably."
-    if slower:
-        return f"Context {load.context}{cache}: more would push layers off the accelerator."
-    if load.context >= USUAL:
-        return f"Context {load.context}{cache}: enough for long conversations, and it fits comfortably."
-    free = mebibytes(on.budget.ram)
-    return f"Context {load.context}{cache}: more would leave too little of {free} to the rest."
-
-
-def _why_split(on: Chooser, load: Load) -> Iterator[str]:
-    layers, parts = load.layout, len(on.loader.shape.parts)
-    if not on.budget.cards:
-        return
-    if not layers.n:
-        yield "All layers on the processor: not one fits on an accelerator, or it would be slower there."
-        return
-    where = ", ".join(f"{count} on {name}" for name, count in zip(layers.devices, layers.split, strict=True))
-    rest = f", {parts - layers.n} on the processor" if layers.n < parts else ""
-    experts = f"; the experts of {layers.experts_in_ram} stay in RAM" if layers.experts_in_ram else ""
-    yield f"Of {parts} layers (the output counts as one) {where}{rest}{experts}."
-
-
-def _why_memory(on: Chooser, load: Load) -> str:
-    texts = []
-    for name, needs in load.needs.items():
-        parts = (("weights", needs.weights), ("cache", needs.cache), ("compute", needs.compute))
-        listed = ", ".join(f"{what} {mebibytes(size)}" for what, size in parts)
-        program = f", the program about {mebibytes(needs.program)}" if needs.program else ""
-        place = "" if name == RAM else f" on {name}"
-        texts.append(f"{mebibytes(needs.total)}{place}: {listed}{program}")
-    cards = "".join(
-        f", {mebibytes(card.budget)} on {card.name}" for card in on.budget.cards if card.name in load.needs
-    )
-    return f"Needs {'; '.join(texts)} ({load.source}); {on.budget.in_words}{cards}."
-
-
-def _why_sequences(on: Chooser) -> str:
-    state = recurrent_bytes(on.header, 1)
-    n = on.loader.n_seq_max
-    if not state:
-        return f"{n} sequences share the cache, so that several chats stay warm."
-    return f"{n} sequences: each keeps a state of its own, {mebibytes(state)}."
-
-
-def _why_speed(plan: LoadPlan) -> str:
-    found = plan.predicted
-    assert found is not None
-    return (
-        f"About {found.decode_tps:.3g} tokens a second, and {found.ttft_ms / 1000:.2g} s to the first after "
-        f"a prompt of 1,000: {found.basis}."
-    )
 
 
 def _does_not_fit(on: Chooser, load: Load, nearest: bool) -> DoesNotFit:

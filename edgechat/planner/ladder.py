@@ -15,13 +15,14 @@ from edgechat.errors import DoesNotFit
 from edgechat.models.gguf import read_model
 from edgechat.models.header import GgufHeader
 from edgechat.planner.budget import RAM, Budget, Needs
-from edgechat.planner.choose import chooser, completed
+from edgechat.planner.choose import completed
+from edgechat.planner.chooser import chooser
 from edgechat.planner.dryrun import DryRun
 from edgechat.planner.learned import Learned
 from edgechat.planner.loads import Measure
+from edgechat.planner.machine import look
 from edgechat.planner.memory import CELLS
 from edgechat.planner.plan import LoadPlan
-from edgechat.planner.prepare import look
 from edgechat.planner.wishes import may_quantize
 from edgechat.text import mebibytes
 

@@ -12,7 +12,7 @@ from edgechat.errors import DryRunFailed
 from edgechat.models.header import GgufHeader
 from edgechat.native.buffers import Breakdown, Buffer
 from edgechat.native.params import CacheType, LoadParams
-from edgechat.planner.budget import Budget, Needs, needs_of
+from edgechat.planner.budget import RAM, Budget, Needs, needs_of
 from edgechat.planner.compute import compute_bytes, output_bytes
 from edgechat.planner.dryrun import MEMORY_LIMIT
 from edgechat.planner.layout import Extras, Layout, estimated, layouts
@@ -189,7 +189,11 @@ class Loader:
             found = self.measure(load.params)
         except DryRunFailed as failed:
             return replace(load, source=f"estimated: {failed.message.removesuffix('.')}")
-        return replace(load, needs=needs_of(found, self.program), source=EXACT, buffers=found.buffers)
+        needs = needs_of(found, self.program)
+        if not load.layout.n:
+            # A matrix that input and output share may be counted twice; mapped, it is there once.
+            needs[RAM] = replace(needs[RAM], weights=min(needs[RAM].weights, self.header.weights_bytes))
+        return replace(load, needs=needs, source=EXACT, buffers=found.buffers)
 
 
 def program_bytes(n_vocab: int) -> int:

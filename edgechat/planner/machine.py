@@ -6,10 +6,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from types import TracebackType
 
+from edgechat import settings
+from edgechat.device import amdgpu
 from edgechat.device.bandwidth import Speed
-from edgechat.device.gpu import Accelerator
+from edgechat.device.gpu import Accelerator, merge, sightings_of
+from edgechat.device.mac import mac_sightings
 from edgechat.device.memory import Memory
-from edgechat.device.profile import DeviceProfile
+from edgechat.device.profile import DeviceProfile, probe
 from edgechat.errors import DryRunFailed
 from edgechat.models.header import GgufHeader
 from edgechat.native.buffers import Breakdown
@@ -22,6 +25,20 @@ SIMULATED = "GPU0"
 """The name of a card that is not here."""
 _SYSTEM, _SYSTEM_SHARE = 3 * 2**29, 0.2
 _SCREEN_SHARE = 0.08
+
+
+def look(dry: DryRun | None = None) -> DeviceProfile:
+    """Return this machine as it is now; with its accelerators where a dry run can be asked for them."""
+    profile = probe()
+    if dry is None:
+        return profile
+    servers = settings.load().rpc
+    try:
+        devices = dry.inventory(servers).devices
+    except DryRunFailed:  # then it cannot load anything on them either
+        return profile
+    seen = [*sightings_of(devices), *amdgpu.sightings(), *mac_sightings()]
+    return replace(profile, accelerators=merge(seen, profile.memory), rpc=servers)
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Sequence
 
 import msgspec
 
 from edgechat import settings
-from edgechat.device import amdgpu
-from edgechat.device.gpu import merge, sightings_of
-from edgechat.device.mac import mac_sightings
-from edgechat.device.profile import DeviceProfile, probe
-from edgechat.errors import DryRunFailed
-from edgechat.models.gguf import read_model
+from edgechat.models.header import GgufHeader
 from edgechat.models.library import ResolvedModel, resolve
-from edgechat.planner.choose import plan
 from edgechat.planner.dryrun import DryRun
 from edgechat.planner.learned import Learned
+from edgechat.planner.machine import Machine, look
 from edgechat.planner.plan import LoadPlan
+from edgechat.planner.select import choose, planned, rate
+from edgechat.planner.variants import Variant, variants
 from edgechat.planner.wishes import NO_WISHES, Wishes
 
 _SCRIPTED = ".scripted.json"
@@ -32,30 +29,26 @@ def prepare(model: str, wishes: Wishes = NO_WISHES) -> LoadPlan:
     found = resolve(model)
     if found.path.name.endswith(_SCRIPTED):
         return _scripted(found, wishes)
+    given = settings.load()
     with DryRun() as dry:  # starts while the header is read
-        header = read_model(found.path)
-        dry.show(header)
-        given = settings.load()
-        wishes = _settled(wishes, given)
-        made = plan(found.name, header, look(dry), wishes, dry.ask, Learned.read(), path=str(found.path))
+        files = variants(model, offline=True, local=True)
+        headers = [(one, one.header()) for one in files]
+        machine = Machine(look(dry), history=Learned.read(), dry=dry)
+        made = _best(headers, machine, _settled(wishes, given))
     sampling = given.sampling.over(found.entry.sampling) if found.entry else given.sampling
     about = found.entry.description if found.entry else ""
     reasons = tuple(reason for reason in (about, *made.reasons) if reason)
     return msgspec.structs.replace(made, sampling=sampling, reasons=reasons)
 
 
-def look(dry: DryRun | None = None) -> DeviceProfile:
-    """Return this machine as it is now; with its accelerators where a dry run can be asked for them."""
-    profile = probe()
-    if dry is None:
-        return profile
-    servers = settings.load().rpc
-    try:
-        devices = dry.inventory(servers).devices
-    except DryRunFailed:  # then it cannot load anything on them either
-        return profile
-    seen = [*sightings_of(devices), *amdgpu.sightings(), *mac_sightings()]
-    return replace(profile, accelerators=merge(seen, profile.memory), rpc=servers)
+def _best(headers: Sequence[tuple[Variant, GgufHeader]], machine: Machine, wishes: Wishes) -> LoadPlan:
+    """Return the plan for the best of the files that are here. Raises DoesNotFit."""
+    if len(headers) > 1:
+        chosen = choose(rate(one, machine, wishes, header) for one, header in headers)
+        if chosen is not None and chosen.plan is not None:
+            return chosen.plan
+    smallest, header = headers[0]
+    return planned(smallest, header, machine, wishes)
 
 
 def _settled(wishes: Wishes, given: settings.Settings) -> Wishes:

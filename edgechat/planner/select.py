@@ -18,7 +18,8 @@ import msgspec
 from edgechat.errors import DoesNotFit, ModelFileError
 from edgechat.models.header import GgufHeader
 from edgechat.models.quality import QualityClass, kl_divergence, quality_class, worth_offering
-from edgechat.planner.choose import ENOUGH, Chooser, chooser, plan
+from edgechat.planner.choose import ENOUGH, plan
+from edgechat.planner.chooser import Chooser, chooser
 from edgechat.planner.machine import Machine
 from edgechat.planner.plan import Alternative, Divergence, LoadPlan
 from edgechat.planner.speed import Prediction, predict
@@ -74,34 +75,41 @@ class Option:
         return self.verdict, self.worth
 
 
-def rate(variant: Variant, machine: Machine, wishes: Wishes, header: GgufHeader | None = None) -> Option:
-    """Return a file with its plan and its worth. Raises HubError, and ModelFileError where it is damaged."""
-    header = header or variant.header()
-    try:
-        made = plan(
-            variant.model,
-            header,
-            machine.profile,
-            wishes,
-            machine.measuring(header),
-            machine.history,
-            path=str(variant.path or ""),
-            nearest=False,
-        )
-    except DoesNotFit as error:
-        return Option(variant, Verdict.TOO_LARGE, -math.inf, why_not=error.message)
+def planned(
+    variant: Variant, header: GgufHeader, machine: Machine, wishes: Wishes, *, nearest: bool = True
+) -> LoadPlan:
+    """Return the plan for a file, with what its quantization loses; see `choose.plan`."""
+    made = plan(
+        variant.model,
+        header,
+        machine.profile,
+        wishes,
+        machine.measuring(header),
+        machine.history,
+        path=str(variant.path or ""),
+        nearest=nearest,
+    )
     quant = variant.quant or made.quant
     figure = kl_divergence(_base(quant)) if quant else None
-    made = msgspec.structs.replace(
+    return msgspec.structs.replace(
         made,
         quant=quant,
         file_bytes=header.file_size or variant.size,
         kl_divergence=Divergence(value=figure.value, source=figure.source) if figure else None,
     )
+
+
+def rate(variant: Variant, machine: Machine, wishes: Wishes, header: GgufHeader | None = None) -> Option:
+    """Return a file with its plan and its worth. Raises HubError, and ModelFileError where it is damaged."""
+    header = header or variant.header()
+    try:
+        made = planned(variant, header, machine, wishes, nearest=False)
+    except DoesNotFit as error:
+        return Option(variant, Verdict.TOO_LARGE, -math.inf, why_not=error.message)
     assert made.predicted is not None
-    worth = _worth(variant, made.predicted, made.context, quant)
+    worth = _worth(variant, made.predicted, made.context, made.quant)
     worth -= _EIGHT_BITS * (made.cache_type != "f16")
-    return Option(variant, _verdict(header, quant, made.predicted, wishes), worth, made)
+    return Option(variant, _verdict(header, made.quant, made.predicted, wishes), worth, made)
 
 
 def best_of(variants: Sequence[Variant], machine: Machine, wishes: Wishes) -> Option | None:

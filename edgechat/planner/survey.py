@@ -13,8 +13,7 @@ from edgechat.device.profile import DeviceProfile
 from edgechat.errors import HubError, ModelFileError
 from edgechat.planner.dryrun import DryRun
 from edgechat.planner.learned import Learned
-from edgechat.planner.machine import Described, Machine
-from edgechat.planner.prepare import look
+from edgechat.planner.machine import Described, Machine, look
 from edgechat.planner.select import Option, Verdict, best_of, choose, likeliest, rate
 from edgechat.planner.speed import rate_of_processor
 from edgechat.planner.variants import Variant, everything, variants

@@ -1,0 +1,98 @@
+"""One model on one machine: its loads, and what was learnt of their like."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import msgspec
+
+from edgechat.device.profile import DeviceProfile
+from edgechat.models.header import GgufHeader
+from edgechat.native.params import CacheType
+from edgechat.planner import learned
+from edgechat.planner.budget import Budget
+from edgechat.planner.learned import Learned, Where
+from edgechat.planner.loads import Load, Loader, Measure
+from edgechat.planner.memory import CELLS
+from edgechat.planner.shape import shape_of
+from edgechat.planner.speed import Correction, Rate, rate_of_card, rate_of_processor
+
+_LONGEST = 32768
+
+
+@dataclass(frozen=True)
+class Chooser:
+    """One model on one machine, with what was learnt of its like."""
+
+    name: str
+    loader: Loader
+    learned: Learned
+    where: Where
+    """With the backend of the processor alone."""
+
+    @property
+    def header(self) -> GgufHeader:
+        """The model's."""
+        return self.loader.header
+
+    @property
+    def budget(self) -> Budget:
+        """What there is."""
+        return self.loader.budget
+
+    def correction(self, load: Load) -> Correction:
+        """Return what earlier loads tell of the speed of this one."""
+        return self.learned.correction(self.where_of(load))
+
+    def where_of(self, load: Load) -> Where:
+        """Return what the speed of a load depends on."""
+        kinds = {name.rstrip("0123456789") for name in load.layout.devices}
+        if not kinds or load.layout.n < len(self.loader.shape.parts) or load.layout.experts_in_ram:
+            kinds.add("CPU")
+        return msgspec.structs.replace(self.where, backend="+".join(sorted(kinds)))
+
+    def fits(self, load: Load, spare: float = 0.0) -> bool:
+        """Say whether a load stays inside its budget, with a share of the RAM left over."""
+        return self.budget.fits(dict(load.needs), spare=spare)
+
+    def seconds(self, load: Load) -> float:
+        """Return the seconds of a token."""
+        return self.correction(load).decode * load.forecast.decoding(0)
+
+    def longest(self, cache_type: CacheType) -> int:
+        """Return the longest context in tokens that fits at all; 0 if none does."""
+        few, many = 0, (self.header.context_length or _LONGEST) // CELLS + 1
+        while many - few > 1:
+            middle = (few + many) // 2
+            if self.fits(self.loader.load(middle * CELLS, cache_type)):
+                few = middle
+            else:
+                many = middle
+        return few * CELLS
+
+
+def chooser(
+    name: str,
+    header: GgufHeader,
+    profile: DeviceProfile,
+    measure: Measure | None = None,
+    history: Learned | None = None,
+    *,
+    threads: int,
+) -> Chooser:
+    """Return a model on a machine; without `measure` all sizes are estimated."""
+    history = history or Learned()
+    processor = rate_of_processor(profile.speed)
+    budget = Budget.of(profile)
+    rates: dict[str | None, Rate] = {None: processor}
+    rates |= {card.name: rate_of_card(card.about, processor) for card in budget.cards}
+    loader = Loader(header, shape_of(header), budget, rates, measure, rpc=profile.rpc)
+    where = Where(
+        machine=f"{profile.cpu.name}, {threads} threads",
+        build=learned.build(),
+        backend="CPU",
+        architecture=header.architecture,
+        quant=loader.shape.main_type.name,
+    )
+    loader = replace(loader, beyond=history.beyond(where))
+    return Chooser(name, loader, history, where)

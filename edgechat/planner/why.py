@@ -1,0 +1,73 @@
+"""The reasons of a plan, as sentences."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from edgechat.planner.budget import RAM
+from edgechat.planner.chooser import Chooser
+from edgechat.planner.loads import Load
+from edgechat.planner.memory import recurrent_bytes
+from edgechat.planner.plan import LoadPlan
+from edgechat.text import mebibytes
+
+LONGEST, USUAL = 32768, 16384
+"""Tokens: more than the one is never taken by itself, more than the other only where filling it is quick."""
+
+
+def context(on: Chooser, load: Load, slower: bool) -> str:
+    trained = on.header.context_length
+    cache = "" if load.params.cache_type == "f16" else f", with the cache in {load.params.cache_type}"
+    if trained and load.context >= min(trained, LONGEST):
+        why = "the model was trained on no more" if load.context >= trained else "more is seldom used"
+        return f"Context {load.context}{cache}: {why}, and it fits comfortably."
+    if slower:
+        return f"Context {load.context}{cache}: more would push layers off the accelerator."
+    if load.context >= USUAL:
+        return f"Context {load.context}{cache}: enough for long conversations, and it fits comfortably."
+    free = mebibytes(on.budget.ram)
+    return f"Context {load.context}{cache}: more would leave too little of {free} to the rest."
+
+
+def split(on: Chooser, load: Load) -> Iterator[str]:
+    layers, parts = load.layout, len(on.loader.shape.parts)
+    if not on.budget.cards:
+        return
+    if not layers.n:
+        yield "All layers on the processor: not one fits on an accelerator, or it would be slower there."
+        return
+    where = ", ".join(f"{count} on {name}" for name, count in zip(layers.devices, layers.split, strict=True))
+    rest = f", {parts - layers.n} on the processor" if layers.n < parts else ""
+    experts = f"; the experts of {layers.experts_in_ram} stay in RAM" if layers.experts_in_ram else ""
+    yield f"Of {parts} layers (the output counts as one) {where}{rest}{experts}."
+
+
+def memory(on: Chooser, load: Load) -> str:
+    texts = []
+    for name, needs in load.needs.items():
+        parts = (("weights", needs.weights), ("cache", needs.cache), ("compute", needs.compute))
+        listed = ", ".join(f"{what} {mebibytes(size)}" for what, size in parts)
+        program = f", the program about {mebibytes(needs.program)}" if needs.program else ""
+        place = "" if name == RAM else f" on {name}"
+        texts.append(f"{mebibytes(needs.total)}{place}: {listed}{program}")
+    cards = "".join(
+        f", {mebibytes(card.budget)} on {card.name}" for card in on.budget.cards if card.name in load.needs
+    )
+    return f"Needs {'; '.join(texts)} ({load.source}); {on.budget.in_words}{cards}."
+
+
+def sequences(on: Chooser) -> str:
+    state = recurrent_bytes(on.header, 1)
+    n = on.loader.n_seq_max
+    if not state:
+        return f"{n} sequences share the cache, so that several chats stay warm."
+    return f"{n} sequences: each keeps a state of its own, {mebibytes(state)}."
+
+
+def speed(plan: LoadPlan) -> str:
+    found = plan.predicted
+    assert found is not None
+    return (
+        f"About {found.decode_tps:.3g} tokens a second, and {found.ttft_ms / 1000:.2g} s to the first after "
+        f"a prompt of 1,000: {found.basis}."
+    )
