@@ -16,6 +16,7 @@ LONGEST, USUAL = 32768, 16384
 
 
 def context(on: Chooser, load: Load, slower: bool) -> str:
+    """Return why the context is as long as it is; slower: a longer one would have been slower."""
     trained = on.header.context_length
     cache = "" if load.params.cache_type == "f16" else f", with the cache in {load.params.cache_type}"
     if trained and load.context >= min(trained, LONGEST):
@@ -30,6 +31,7 @@ def context(on: Chooser, load: Load, slower: bool) -> str:
 
 
 def split(on: Chooser, load: Load) -> Iterator[str]:
+    """Yield where the layers are, if there is a choice."""
     layers, parts = load.layout, len(on.loader.shape.parts)
     if not on.budget.cards:
         return
@@ -43,6 +45,7 @@ def split(on: Chooser, load: Load) -> Iterator[str]:
 
 
 def memory(on: Chooser, load: Load) -> str:
+    """Return what is needed where, how we know, and what is free."""
     texts = []
     for name, needs in load.needs.items():
         parts = (("weights", needs.weights), ("cache", needs.cache), ("compute", needs.compute))
@@ -57,6 +60,7 @@ def memory(on: Chooser, load: Load) -> str:
 
 
 def sequences(on: Chooser) -> str:
+    """Return how many sequences there are and what they cost."""
     state = recurrent_bytes(on.header, 1)
     n = on.loader.n_seq_max
     if not state:
@@ -65,6 +69,7 @@ def sequences(on: Chooser) -> str:
 
 
 def speed(plan: LoadPlan) -> str:
+    """Return how fast it will be and how we know."""
     found = plan.predicted
     assert found is not None
     return (
