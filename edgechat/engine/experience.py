@@ -11,6 +11,7 @@ from edgechat.engine.types import Event, Finished
 from edgechat.native.buffers import Buffer
 from edgechat.planner.compare import Difference, differences
 from edgechat.planner.learned import learn
+from edgechat.planner.memory import program_bytes
 from edgechat.planner.plan import LoadPlan
 from edgechat.text import mebibytes
 
@@ -26,16 +27,15 @@ class Experience:
         self._shared = False
 
     def loaded(
-        self, buffers: tuple[Buffer, ...], touched: int, anonymous: int | None
+        self, buffers: tuple[Buffer, ...], touched: int, anonymous: int | None, n_vocab: int
     ) -> tuple[Difference, ...]:
         """Compare what was allocated with the plan, and learn what the process takes besides.
 
         touched: bytes of buffers of its own that the process has written to. anonymous: of its memory, all
         that is not mapped from files; None where nobody knows.
         """
-        planned = sum(one.program_bytes for one in self._plan.memory)
         if self._plan.where is not None and anonymous is not None:
-            learn(self._plan.where, beyond=anonymous - touched - planned)
+            learn(self._plan.where, beyond=anonymous - touched - program_bytes(n_vocab))
         found = differences(self._plan.buffers, buffers) if buffers else ()
         for one in found:
             print(

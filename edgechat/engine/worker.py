@@ -89,7 +89,7 @@ def load(plan: LoadPlan, pipe: Pipe) -> tuple[Engine, ModelInfo, Experience]:
     template = ChatTemplate(backend.chat_template, bos=words.bos, eos=words.eos, process=renderer)
     engine = Engine(backend, template)
     experience = Experience(plan)
-    found = experience.loaded(backend.buffers, backend.touched_bytes, anonymous_memory())
+    found = experience.loaded(backend.buffers, backend.touched_bytes, anonymous_memory(), words.size)
     engine.warm_up(whole=bool(plan.devices))
     model = ModelInfo(
         name=plan.model_name,
@@ -125,8 +125,8 @@ def serve(engine: Engine, pipe: Pipe, experience: Experience) -> None:
         for command in _commands(pipe, wait=engine.is_idle):
             pipe.send(_obey(engine, command))
         events = engine.step()
+        experience.watch(events, engine.n_running)  # first: a front end may leave with its answer
         pipe.send(events)
-        experience.watch(events, engine.n_running)
 
 
 def _commands(pipe: Pipe, *, wait: bool) -> Iterable[Command]:

@@ -21,15 +21,12 @@ from edgechat.planner.memory import (
     cache_bytes_per_token,
     layer_cache_bytes,
     layer_recurrent_bytes,
+    program_bytes,
     recurrent_bytes,
 )
 from edgechat.planner.shape import ModelShape
 from edgechat.planner.speed import Forecast, Rate, forecast
 
-_PROGRAM = 64 * 2**20
-"""The process around a model, and the one that renders its template: interpreter and libraries."""
-_PER_TOKEN = 400
-"""Bytes that llama.cpp keeps for each token of the vocabulary."""
 EXACT = "exact, by llama.cpp's own allocator"
 _TRIES = 6
 
@@ -194,8 +191,3 @@ class Loader:
             # A matrix that input and output share may be counted twice; mapped, it is there once.
             needs[RAM] = replace(needs[RAM], weights=min(needs[RAM].weights, self.header.weights_bytes))
         return replace(load, needs=needs, source=EXACT, buffers=found.buffers)
-
-
-def program_bytes(n_vocab: int) -> int:
-    """Return what the processes around a model take, by measurements on Linux: 30 to 130 MB."""
-    return _PROGRAM + _PER_TOKEN * n_vocab
