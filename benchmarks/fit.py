@@ -1,0 +1,147 @@
+"""The plan held against what happens: memory buffer by buffer, the process's peak, and the speed.
+
+    python -m benchmarks.fit [--prompt 1000] [--reply 96] [--rounds 3] [--small] [MODEL ...]
+
+Every model is loaded rounds + 1 times by the worker, each time planned anew: the first load teaches, the
+later ones are held against what was planned and predicted just before them. Without MODEL: the kit's four
+kinds of tiny models, and one of the TinyLlama 1.1B shape in Q4_0, F16 and Q8_0; --small leaves those out.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import statistics
+import tempfile
+import threading
+import time
+from pathlib import Path
+
+from edgechat.engine.process import EngineProcess
+from edgechat.engine.types import ChatRequest, Delta, Finished, Message, ModelInfo, Sampling
+from edgechat.native.buffers import Buffer
+from edgechat.planner.compare import differences
+from edgechat.planner.plan import LoadPlan
+from edgechat.planner.prepare import prepare
+from edgechat.planner.wishes import Wishes
+from tests.kit import TINYLLAMA, Spec, build, tiny
+
+MIB = 2**20
+CONTEXT = 2048
+
+
+class Peak:
+    """The most memory of its own that a process has had, looked at all the time."""
+
+    def __init__(self, pid: int) -> None:
+        self.bytes = 0
+        self._path = Path(f"/proc/{pid}/status")
+        self._done = threading.Event()
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+        self._thread.start()
+
+    def _watch(self) -> None:
+        while not self._done.wait(0.01):
+            for line in self._path.read_text().splitlines():
+                if line.startswith("RssAnon:"):
+                    self.bytes = max(self.bytes, int(line.split()[1]) * 1024)
+
+    def close(self) -> int:
+        """Stop looking; return the bytes."""
+        self._done.set()
+        self._thread.join()
+        return self.bytes
+
+
+def models(small: bool) -> list[Path]:
+    """Return the models that are made for this."""
+    made = [tiny(kind) for kind in ("dense", "windowed", "hybrid", "moe")]
+    if not small:
+        made += [build(Spec(shape=TINYLLAMA, weights=kind)) for kind in ("Q4_0", "F16", "Q8_0")]
+    return made
+
+
+def own(plan: LoadPlan, buffers: tuple[Buffer, ...]) -> int:
+    """Return the bytes of a plan that become the process's own memory: not what is mapped from the file."""
+    mapped = sum(one.weights for one in buffers if one.name == "CPU")
+    return plan.total_bytes - mapped
+
+
+async def load(plan: LoadPlan, prompt: str, reply: int) -> tuple[ModelInfo, int, Finished]:
+    """Load, answer once, and return the model, the peak of its process and the end of the answer."""
+    engine = EngineProcess(plan, idle_seconds=0)
+    try:
+        model = await engine.start()
+        assert engine._worker is not None
+        peak = Peak(engine._worker._process.pid)
+        request = ChatRequest(
+            id="1",
+            messages=(Message("user", prompt),),
+            sampling=Sampling(temperature=1.0, seed=1),
+            max_tokens=reply,
+        )
+        async for event in engine.stream(request):
+            if not isinstance(event, Delta):
+                last = event
+        assert isinstance(last, Finished)
+        return model, peak.close(), last
+    finally:
+        await engine.close()
+
+
+def measure(path: Path, rounds: int, n_prompt: int, reply: int) -> None:
+    """Print what came of one model."""
+    errors: list[tuple[float, float, float]] = []
+    for number in range(rounds + 1):
+        plan = prepare(str(path), Wishes(context=CONTEXT))
+        # The kit's byte tokenizer: a byte a token, and some for the template.
+        model, peak, finished = asyncio.run(load(plan, "x" * (n_prompt - 40), reply))
+        assert plan.predicted is not None
+        timings, usage = finished.timings, finished.usage
+        if number == 0:
+            wrong = differences(plan.buffers, model.buffers)
+            largest = max(
+                (abs(a.total - b.total) for a, b in zip(plan.buffers, model.buffers, strict=True)), default=0
+            )
+            print(f"\n{path.name}: {plan.total_bytes / MIB:.0f} MiB planned, {len(plan.buffers)} buffers")
+            print(f"  largest difference of a buffer {largest} bytes; beyond tolerance: {wrong or 'none'}")
+        planned = own(plan, plan.buffers)
+        print(
+            f"  own memory {planned / MIB:.0f} MiB planned, {peak / MIB:.0f} at its peak "
+            f"({(peak - planned) / MIB:+.0f} MiB, {peak / planned - 1:+.1%}); "
+            f"decode {plan.predicted.decode_tps:.1f} predicted, {timings.decode_tps:.1f} measured; "
+            f"prompt {plan.predicted.prompt_tps:.0f} predicted, {timings.prompt_tps:.0f} measured "
+            f"({usage.prompt_tokens} tokens)",
+            flush=True,
+        )
+        if number:
+            errors.append(
+                (
+                    plan.predicted.decode_tps / timings.decode_tps - 1,
+                    plan.predicted.prompt_tps / timings.prompt_tps - 1,
+                    peak / planned - 1,
+                )
+            )
+    decode, prompt, _ = (statistics.median(abs(one[i]) for one in errors) for i in range(3))
+    print(f"  after one load: decode off by {decode:.1%}, prompt by {prompt:.1%} (median of {rounds})")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("models", nargs="*", type=Path)
+    parser.add_argument("--prompt", type=int, default=1000)
+    parser.add_argument("--reply", type=int, default=96)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--small", action="store_true")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as home:
+        os.environ["XDG_CACHE_HOME"] = home  # nothing is known of this machine yet
+        began = time.perf_counter()
+        for path in options.models or models(options.small):
+            measure(path, options.rounds, options.prompt, options.reply)
+        print(f"\n{time.perf_counter() - began:.0f} s")
+
+
+if __name__ == "__main__":
+    main()
