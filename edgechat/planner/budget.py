@@ -6,8 +6,8 @@ memory that there is. Swap counts nowhere.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 
 from edgechat.device.gpu import Accelerator
 from edgechat.device.memory import Memory
@@ -88,6 +88,17 @@ class Budget:
         limit = f" under {self.memory.bound}" if self.memory.bound else ""
         return f"{mebibytes(self.ram)} are free{limit}"
 
+    def less(self, needs: dict[str, Needs]) -> Budget:
+        """Return what is left once a load has taken this."""
+        left = max(0, self.memory.available - self.charged(needs))
+        cards = (
+            replace(one, about=replace(one.about, free=max(0, one.about.free - needs[one.name].total)))
+            if one.name in needs
+            else one
+            for one in self.cards
+        )
+        return Budget(replace(self.memory, available=left), tuple(cards))
+
     def charged(self, needs: dict[str, Needs]) -> int:
         """Return the bytes of RAM that a load takes, with what shared cards hold."""
         shared = (max(0, needs[one.name].total - one.about.own) for one in self._shared(needs))
@@ -104,6 +115,11 @@ class Budget:
     def fits(self, needs: dict[str, Needs], *, spare: float = 0.0) -> bool:
         """Say whether a load stays inside everywhere, with a share of the RAM left over."""
         return not self.over(needs) and self.charged(needs) <= self.ram * (1 - spare)
+
+
+def together(one: Mapping[str, Needs], other: Mapping[str, Needs]) -> dict[str, Needs]:
+    """Return what two loads take."""
+    return {name: one.get(name, Needs()) + other.get(name, Needs()) for name in {**one, **other}}
 
 
 def needs_of(found: Breakdown, program: int) -> dict[str, Needs]:

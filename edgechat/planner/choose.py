@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import msgspec
 
@@ -25,7 +25,7 @@ from edgechat.planner.chooser import Chooser, chooser
 from edgechat.planner.learned import Learned
 from edgechat.planner.loads import Load, Measure
 from edgechat.planner.memory import CELLS
-from edgechat.planner.plan import DeviceMemory, LoadPlan
+from edgechat.planner.plan import DeviceMemory, DraftPlan, LoadPlan
 from edgechat.planner.speed import predict
 from edgechat.planner.why import LONGEST, USUAL
 from edgechat.planner.wishes import NO_WISHES, Wishes
@@ -40,6 +40,16 @@ _PATIENCE = 60.0
 _SLOWER = 1.15
 
 
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """A small model to draft for another one."""
+
+    name: str
+    header: GgufHeader
+    measure: Measure | None = None
+    path: str = ""
+
+
 def plan(
     name: str,
     header: GgufHeader,
@@ -49,11 +59,13 @@ def plan(
     history: Learned | None = None,
     *,
     path: str = "",
+    draft: Draft | None = None,
     nearest: bool = True,
 ) -> LoadPlan:
     """Return how to load this model here; without `measure` all sizes are estimated.
 
-    nearest: where it does not fit, look for the context that does, to name it.
+    draft: a model to draft for it, inside the same budget. nearest: where it does not fit, look for the
+    context that does, to name it.
     Raises DoesNotFit, and SettingsError for wishes without sense.
     """
     wishes, notes = wishing.checked(wishes, header)
@@ -61,6 +73,10 @@ def plan(
     if wishes.threads is not None:
         threads, why_threads = wishes.threads, f"{wishes.threads} threads, as asked for."
     on = chooser(name, header, profile, measure, history, threads=threads)
+    if draft is not None:
+        on = on.with_draft(
+            chooser(draft.name, draft.header, profile, draft.measure, history, threads=threads)
+        )
     load, why_context = _asked(on, wishes, wishes.context) if wishes.context else _best(on, wishes)
     if not (on.fits(load) or wishes.anyway):
         raise _does_not_fit(on, load, nearest)
@@ -76,8 +92,22 @@ def plan(
         anyway=wishes.anyway,
     )
     made = completed(blank, on, load)
+    if draft is not None and load.draft is not None:
+        made = msgspec.structs.replace(made, draft=_drafting(draft, load.draft, threads))
     reasons = (why_context, *why.split(on, load), why.memory(on, load), why.sequences(on), why_threads)
     return msgspec.structs.replace(made, reasons=(*reasons, why.speed(made)))
+
+
+def _drafting(draft: Draft, load: Load, threads: int) -> DraftPlan:
+    params = {name: getattr(load.params, name) for name in load.params.__struct_fields__}
+    return DraftPlan(
+        **(params | {"threads": threads}),
+        model_path=draft.path,
+        model_name=draft.name,
+        quant=draft.header.quant,
+        file_bytes=draft.header.file_size,
+        total_bytes=load.total,
+    )
 
 
 def completed(plan: LoadPlan, on: Chooser, load: Load) -> LoadPlan:

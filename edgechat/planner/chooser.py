@@ -13,10 +13,12 @@ from edgechat.planner import learned
 from edgechat.planner.budget import Budget
 from edgechat.planner.learned import Learned, Where
 from edgechat.planner.loads import Load, Loader, Measure
-from edgechat.planner.memory import CELLS
+from edgechat.planner.memory import CELLS, program_bytes
 from edgechat.planner.shape import shape_of
 from edgechat.planner.speed import Correction, Rate, rate_of_card, rate_of_processor
 
+DRAFTED = 8
+"""Tokens that are drafted at most before they are verified."""
 _LONGEST = 32768
 
 
@@ -39,6 +41,15 @@ class Chooser:
     def budget(self) -> Budget:
         """What there is."""
         return self.loader.budget
+
+    def with_draft(self, draft: Chooser) -> Chooser:
+        """Return the same model with one that drafts for it, and what speculation takes beside it.
+
+        Every sequence gets a row to verify each drafted token, and a snapshot of a recurrent state for each.
+        """
+        beside = replace(draft.loader, beyond=-program_bytes(0))  # one process for both
+        loader = replace(self.loader, draft=beside, rows=1 + DRAFTED, n_rs_seq=DRAFTED)
+        return replace(self, loader=loader)
 
     def correction(self, load: Load) -> Correction:
         """Return what earlier loads tell of the speed of this one."""

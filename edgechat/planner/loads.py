@@ -12,7 +12,7 @@ from edgechat.errors import DryRunFailed
 from edgechat.models.header import GgufHeader
 from edgechat.native.buffers import Breakdown, Buffer
 from edgechat.native.params import CacheType, LoadParams
-from edgechat.planner.budget import RAM, Budget, Needs, needs_of
+from edgechat.planner.budget import RAM, Budget, Needs, needs_of, together
 from edgechat.planner.compute import compute_bytes, output_bytes
 from edgechat.planner.dryrun import MEMORY_LIMIT
 from edgechat.planner.layout import Extras, Layout, estimated, layouts
@@ -47,6 +47,8 @@ class Load:
     """How we know what it takes, in words."""
     buffers: tuple[Buffer, ...] = ()
     """By type of buffer; empty where it is estimated."""
+    draft: Load | None = None
+    """Of the model that drafts for it; what that takes is in `needs` too."""
 
     @property
     def context(self) -> int:
@@ -74,6 +76,10 @@ class Loader:
     n_rs_seq: int = 0
     rpc: tuple[str, ...] = ()
     """Servers whose devices are among the cards."""
+    rows: int = 1
+    """Rows of logits of a sequence in one call: its next token's, and one to verify each drafted token."""
+    draft: Loader | None = None
+    """The model that drafts for it, in the same budget."""
 
     @cached_property
     def n_seq_max(self) -> int:
@@ -87,6 +93,14 @@ class Loader:
 
     def load(self, context: int, cache_type: CacheType) -> Load:
         """Return the fastest way that fits with this context; where none does, the processor's alone."""
+        if self.draft is None:
+            return self._load(context, cache_type)
+        beside = self.draft.load(context, "f16")
+        rest = replace(self, draft=None, budget=self.budget.less(dict(beside.needs)))
+        found = rest.load(context, cache_type)
+        return replace(found, needs=together(found.needs, beside.needs), draft=beside)
+
+    def _load(self, context: int, cache_type: CacheType) -> Load:
         cells = -(-context // CELLS) * CELLS
         about = self._about(cells, cache_type)
         tried: list[Load] = []
@@ -106,7 +120,7 @@ class Loader:
         return Extras(
             cache=[key + state for key, state in zip(keys, states, strict=True)],
             compute=compute_bytes(self.header, cells, n_seq_max=n, n_ubatch=n_ubatch),
-            output=output_bytes(self.header, n),
+            output=output_bytes(self.header, n * self.rows),
             program=self.program,
         )
 
@@ -159,7 +173,7 @@ class Loader:
             context=cells,
             cache_type=cache_type,
             n_seq_max=self.n_seq_max,
-            n_outputs_max=self.n_seq_max,
+            n_outputs_max=self.n_seq_max * self.rows,
             n_rs_seq=self.n_rs_seq,
             devices=on.devices,
             split=on.split,

@@ -79,6 +79,7 @@ class Machine:
         self.profile = profile
         self.history = history if history is not None else Learned()
         self._dry = dry
+        self._shown: GgufHeader | None = None
 
     @property
     def unasked(self) -> Machine:
@@ -90,11 +91,13 @@ class Machine:
         dry = self._dry
         if dry is None:
             return None
-        dry.show(header)
 
         def measure(params: LoadParams) -> Breakdown:
             if SIMULATED in params.devices:
                 raise DryRunFailed("that accelerator is not here to be asked.")
+            if self._shown is not header:  # a model and its draft are asked about in turns
+                dry.show(header)
+                self._shown = header
             return dry.ask(params)
 
         return measure

@@ -51,6 +51,18 @@ class Alternative(msgspec.Struct, frozen=True, kw_only=True):
     why_not: str
 
 
+class DraftPlan(LoadParams, frozen=True, kw_only=True):
+    """How the small model that drafts for another one is loaded beside it."""
+
+    model_path: str
+    """Empty where it is not on this machine."""
+    model_name: str
+    quant: str | None = None
+    file_bytes: int = 0
+    total_bytes: int = 0
+    """What it takes altogether; it is part of what the plan says of each memory."""
+
+
 class LoadPlan(LoadParams, frozen=True, kw_only=True):
     """How a model is loaded. Crosses the pipe to the worker, and is shown to people as it is.
 
@@ -68,6 +80,8 @@ class LoadPlan(LoadParams, frozen=True, kw_only=True):
     """What is taken where; RAM first."""
     buffers: tuple[Buffer, ...] = ()
     """The same by type of buffer, as llama.cpp's own allocator says; empty where the sizes are estimated."""
+    draft: DraftPlan | None = None
+    """None: no model drafts for it."""
     forecast: Forecast | None = None
     """How long a token takes before any correction: what real runs are held against."""
     predicted: Prediction | None = None
@@ -126,7 +140,15 @@ def as_json(plan: LoadPlan) -> dict[str, Any]:
         "flash_attention": plan.flash_attention,
         "devices": [{**msgspec.to_builtins(one), "total_bytes": one.total_bytes} for one in plan.memory],
         "exact": bool(plan.buffers),
-        "draft": None,
+        "draft": plan.draft
+        and {
+            "model": plan.draft.model_name,
+            "path": plan.draft.model_path or None,
+            "quant": plan.draft.quant,
+            "file_bytes": plan.draft.file_bytes,
+            "context": plan.draft.context,
+            "total_bytes": plan.draft.total_bytes,
+        },
         "predicted": msgspec.to_builtins(plan.predicted),
         "kl_divergence": msgspec.to_builtins(plan.kl_divergence),
         "notes": list(plan.notes),
