@@ -4,13 +4,15 @@ from __future__ import annotations
 
 CALL_LIMIT = 0.25
 """Seconds that no call should exceed: the longest anybody's stream, cancel or keypress waits."""
+STEPS = 3
+"""Or so many calls of one token, where those take longer: a stream that slow stutters no more for it, and the
+weights are read once for many more tokens."""
 
-_AIM = 0.8 * CALL_LIMIT
+_AIM = 0.8
 _FIRST_CHUNK = 16
 _GROWTH = 4
 _LEAST_CHUNK = 2
 """The smallest call that teaches the slope: what is never chosen again could never be corrected."""
-_BOUND_BY_MEMORY = 8
 
 
 class CallCost:
@@ -40,10 +42,9 @@ class CallCost:
         known = self._largest * _GROWTH
         if self._slope is None:
             return known
-        left = _AIM - (self._single or 0.0)
-        # Where one token alone takes the time, a few more cost little and the prompt must go on.
-        fits = max(1 + int(left / self._slope), _BOUND_BY_MEMORY if left < _AIM / 2 else _LEAST_CHUNK)
-        return min(fits, known)
+        single = self._single or 0.0
+        left = _AIM * max(CALL_LIMIT, STEPS * single) - single
+        return min(max(1 + int(left / self._slope), _LEAST_CHUNK), known)
 
 
 def _follow(old: float | None, new: float) -> float:
