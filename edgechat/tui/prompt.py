@@ -71,9 +71,10 @@ class PromptBox(TextArea):
         event.prevent_default()
 
     def action_send(self) -> None:
-        """Hand the text to whoever listens; an empty one is none."""
+        """Hand the text to whoever listens, and be empty for the next; an empty one is none."""
         if self.text.strip():
             self.post_message(self.Submitted(self, self.text))
+            self.clear()
 
     def action_newline(self) -> None:
         """Begin a line."""

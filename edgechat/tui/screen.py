@@ -7,7 +7,7 @@ from collections.abc import Coroutine
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from textual import on, work
+from textual import events, on, work
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical
@@ -57,6 +57,8 @@ class ChatScreen(Screen[None]):
         self._answering: Worker[None] | None = None
         self._stopping = False
         self._welcome = WelcomePiece()
+        self._early: list[events.Key | events.Paste] | None = []
+        """What was typed before there was a prompt to type into; None since there is one."""
 
     def compose(self) -> ComposeResult:
         """From top to bottom."""
@@ -70,8 +72,24 @@ class ChatScreen(Screen[None]):
     def on_mount(self) -> None:
         """Begin a new chat, and open everything behind it once the first frame is on the screen."""
         self.transcript.add(self._welcome)
-        self.prompt.focus()
+        # After the keys that wait for the app already.
+        self.app.call_later(self._open_prompt)
         self.call_after_refresh(self._open)
+
+    def _open_prompt(self) -> None:
+        self.set_focus(self.prompt)
+        early, self._early = self._early or [], None
+        for event in early:
+            self.prompt._forward_event(event)
+
+    def _forward_event(self, event: events.Event) -> None:
+        if self._early is None or not isinstance(event, events.Key | events.Paste):
+            super()._forward_event(event)
+        elif isinstance(event, events.Key) and event.key == "ctrl+j":
+            # Enter, from before the terminal was the app's.
+            self._early.append(events.Key("enter", "\r"))
+        else:
+            self._early.append(event)
 
     @property
     def transcript(self) -> Transcript:
@@ -171,8 +189,8 @@ class ChatScreen(Screen[None]):
     def _send(self, event: PromptBox.Submitted) -> None:
         if self.answering:
             self.prompt.border_subtitle = _STILL_ANSWERING
+            self.prompt.put_back(event.text)
             return
-        self.prompt.clear()
         self._begin(self._ask(event.text))
 
     def _begin(self, answering: Coroutine[Any, Any, None]) -> None:

@@ -10,6 +10,7 @@ from edgechat.chat.store import Store
 from edgechat.engine.types import Prefill
 from edgechat.errors import EngineCrashed, LoadFailed, ModelNotFound
 from edgechat.planner.plan import LoadPlan
+from edgechat.tui.app import EdgechatApp
 from tests.fakes import FakeEngine, thought, words
 from tests.tui.driving import app_with, ask, plan, say, stored_turns, text_of, transcript, until
 
@@ -32,6 +33,21 @@ async def test_a_question_is_answered_and_stored(path: Path) -> None:
         "Hi, who are you?",
         "Hello **there**, you.",
     ]
+
+
+async def test_what_is_typed_before_there_is_a_prompt_reaches_it(path: Path) -> None:
+    class Early(EdgechatApp):
+        def on_load(self) -> None:
+            for key in ("H", "i", "ctrl+j"):  # the line's end of a terminal that is still the shell's
+                self.post_message(events.Key(key, key if len(key) == 1 else "\n"))
+            self.post_message(events.Paste("and"))
+            self.post_message(events.Key("y", "y"))
+
+    app = app_with(FakeEngine(["Ho."]), path, kind=Early)
+    async with app.run_test() as pilot:
+        await until(pilot, lambda: "Ho." in text_of(pilot))
+        assert "▌ Hi" in text_of(pilot)
+        assert app.screen.prompt.text == "andy"  # type: ignore[attr-defined]
 
 
 async def test_the_reply_is_seen_while_it_streams(path: Path) -> None:

@@ -100,6 +100,17 @@ def state_of(terminal: App) -> list[str]:
     return [modes, terminal.ask_tmux(flags)]
 
 
+@pytest.mark.parametrize("delay", [0.0, 0.2, 0.4])
+def test_what_is_typed_while_the_app_starts_is_asked(terminal: App, script: Any, delay: float) -> None:
+    terminal.run([sys.executable, "-m", "edgechat", "-m", str(script(reply="Hello."))])
+    time.sleep(delay)
+    terminal.type("Who are ")
+    time.sleep(0.05)
+    terminal.ask("you?")
+    terminal.until("Hello.")
+    assert "▌ Who are you?" in terminal.screen
+
+
 def test_a_log_folder_that_takes_no_file_ends_in_words(terminal: App, script: Any) -> None:
     before = state_of(terminal)
     terminal.home.mkdir()
