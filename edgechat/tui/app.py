@@ -51,7 +51,8 @@ class EdgechatApp(App[None]):
         return self._chat
 
     def on_mount(self) -> None:
-        """Leave by the same door whatever tells us to."""
+        """Leave by the same door whatever tells us to, and come back from a stop (SIGTSTP) with a picture."""
+        self.app_resume_signal.subscribe(self, lambda _: self.refresh(layout=True))
         if threading.current_thread() is threading.main_thread():
             self._signals = EndSignals(self.action_quit)
 

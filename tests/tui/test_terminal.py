@@ -150,6 +150,20 @@ def test_a_fault_of_the_app_ends_in_words_and_a_traceback_only_with_debug(
     assert not worker.is_running()
 
 
+def test_an_app_that_was_stopped_comes_back_with_its_picture(terminal: App, script: Any) -> None:
+    terminal.start(script(reply="Hello."))
+    terminal.ask("Who are you?")
+    terminal.until("Hello.")
+    terminal.app().send_signal(signal.SIGTSTP)
+    terminal.until("Stopped")
+    assert "Hello." not in terminal.screen
+    terminal.ask("fg")
+    terminal.until("Hello.")
+    terminal.until("Ask something")
+    terminal.ask("And now?")
+    terminal.until("▌ And now?")
+
+
 def test_a_killed_worker_leaves_the_text_and_the_next_question_works(terminal: App, script: Any) -> None:
     terminal.start(script(reply=LONG, rules=[{"when": "again", "reply": "Here again."}]))
     terminal.ask("Count.")
