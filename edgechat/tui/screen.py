@@ -34,8 +34,12 @@ class ChatScreen(Screen[None]):
     ChatScreen {
         #foot { height: auto; align-horizontal: center; }
         #foot > * { margin: 0 1; max-width: 102; }
+        &.-low PromptBox { max-height: 4; }
+        &.-tiny PromptBox { max-height: 1; border: none; }
+        &.-tiny StatusBar { display: none; }
     }
     """
+    VERTICAL_BREAKPOINTS = [(0, "-tiny"), (8, "-low"), (16, "-high")]  # noqa: RUF012  (as in Screen)
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape", "stop", "Stop"),

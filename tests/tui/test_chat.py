@@ -302,6 +302,21 @@ async def test_nothing_is_lost_at_any_width(path: Path, width: int) -> None:
         assert "Send" in shown
 
 
+@pytest.mark.parametrize("height", [5, 7, 8, 10, 15, 16])
+async def test_the_transcript_and_the_prompt_have_room_at_any_height(path: Path, height: int) -> None:
+    app = app_with(FakeEngine(["Hello you."]), path)
+    async with app.run_test(size=(20, height)) as pilot:
+        await say(pilot, "Go.")
+        app.screen.prompt.insert("line\n" * 20 + "last")  # type: ignore[attr-defined]
+        await pilot.pause()
+        assert transcript(pilot).size.height >= 1
+        assert "last" in text_of(pilot)
+        assert "Send" in text_of(pilot)
+        app.screen.prompt.clear()  # type: ignore[attr-defined]
+        await pilot.pause()
+        assert "Hello you." in text_of(pilot)
+
+
 async def test_no_color_is_heeded(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NO_COLOR", "1")
     app = app_with(FakeEngine(["# Red\n\n`code`"]), path)
