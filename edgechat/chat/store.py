@@ -73,6 +73,10 @@ class Store:
         """Write the text and the state that a reply has now."""
         await self._call(statements.update_turn, turn)
 
+    async def delete_turn(self, turn_id: str) -> None:
+        """Delete a turn and all that answers it."""
+        await self._call(statements.delete_turn, turn_id)
+
     async def set_model(self, chat_id: str, model: str) -> None:
         """Note which model writes in a chat now."""
         await self._call(statements.set_model, chat_id, model)

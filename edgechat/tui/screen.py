@@ -60,6 +60,8 @@ class ChatScreen(Screen[None]):
         self._session: Session | None = None
         self._answering: Worker[None] | None = None
         self._stopping = False
+        self._saving = False
+        """Whether a question is on its way to the store."""
         self._welcome = WelcomePiece()
         self._early: list[events.Key | events.Paste] | None = []
         """What was typed before there was a prompt to type into; None since there is one."""
@@ -83,17 +85,13 @@ class ChatScreen(Screen[None]):
     def _open_prompt(self) -> None:
         self.set_focus(self.prompt)
         early, self._early = self._early or [], None
-        for event in early:
-            self.prompt._forward_event(event)
+        self.prompt.take(early)
 
     def _forward_event(self, event: events.Event) -> None:
-        if self._early is None or not isinstance(event, events.Key | events.Paste):
-            super()._forward_event(event)
-        elif isinstance(event, events.Key) and event.key == "ctrl+j":
-            # Enter, from before the terminal was the app's.
-            self._early.append(events.Key("enter", "\r"))
-        else:
+        if self._early is not None and isinstance(event, events.Key | events.Paste):
             self._early.append(event)
+        else:
+            super()._forward_event(event)
 
     @property
     def transcript(self) -> Transcript:
@@ -205,11 +203,19 @@ class ChatScreen(Screen[None]):
     async def _ask(self, text: str) -> None:
         from edgechat.tui.transcript.turns import pieces_of
 
+        turn, self._saving = None, True
         try:
             conversation = await self.session.talk()
             turn = await conversation.ask(text)
+            if self._stopping:
+                await conversation.take_back_question()
+                turn = None
         except EdgechatError as exc:
             self._tell_problem(exc)
+        finally:
+            self._saving = False
+        if turn is None:
+            self.activity.clear()
             self.prompt.put_back(text)
             return
         self.transcript.add(*pieces_of(turn))
@@ -224,25 +230,34 @@ class ChatScreen(Screen[None]):
             conversation, engine = await session.talk(), await session.engine()
             self._tell_plan(session)
             await conversation.use_model(session.model or "")
+            question = conversation.turns[-1]
             answer = Answer(self.transcript, self.activity, self.status)
             await answer.run(conversation, engine, session.sampling)
+            if question not in conversation.turns:
+                self.transcript.remove_question()
+                self.prompt.put_back(question.content)
             if engine.model is not None:
                 self.status.context = engine.model.context
         except EdgechatError as exc:
             self._tell_problem(exc)
-        finally:
+
+    @on(Worker.StateChanged)
+    def _work_changed(self) -> None:
+        if not self.answering:
             self.prompt.border_subtitle = ""
-            # The worker ends only after this; `check_action` must find it ended.
-            self.call_later(self.refresh_bindings)
+        self.refresh_bindings()
 
     async def action_stop(self) -> None:
-        """End the reply here; pressed again, or before it has begun, give it up at once."""
-        conversation = self.session.conversation
-        if self._answering is None or conversation is None:
+        """End the reply here; pressed again, or before it has begun, give it up at once.
+
+        A question that is not in the store yet comes back as soon as the store lets go of it.
+        """
+        if self._answering is None:
             return
-        told = not self._stopping and await conversation.stop()
+        conversation = self.session.conversation
+        told = not self._stopping and conversation is not None and await conversation.stop()
         self._stopping = True
-        if told:
+        if told or self._saving:
             self.activity.show("Stopping")
         else:
             self._answering.cancel()

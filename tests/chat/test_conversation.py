@@ -11,7 +11,7 @@ from edgechat.chat.conversation import Conversation, messages_of
 from edgechat.chat.records import Turn
 from edgechat.chat.store import Store
 from edgechat.engine.types import Delta, Finished, Message, Prefill
-from edgechat.errors import DecodeFailed, EngineCrashed, StoreError
+from edgechat.errors import DecodeFailed, EngineCrashed, PromptTooLong, StoreError
 from tests.fakes import FakeEngine, thought
 
 
@@ -105,6 +105,47 @@ async def test_a_failed_reply_leaves_no_gap_and_may_be_tried_again(store: Store)
     loaded = await Conversation.load(store, conversation.chat.id)
     assert loaded.turns == conversation.turns
     assert len(await stored(store, conversation)) == 3
+
+
+TOO_LONG = PromptTooLong("The conversation has 9000 tokens, and the context holds 4096.")
+
+
+async def test_a_question_that_is_too_long_is_taken_back(store: Store) -> None:
+    engine = FakeEngine(["One."], [TOO_LONG], ["Two."])
+    conversation = Conversation(store, "guide")
+    await drain(conversation.send(engine, "1?"))
+    before = list(conversation.turns)
+    with pytest.raises(PromptTooLong):
+        await drain(conversation.send(engine, "long " * 9000))
+    assert conversation.turns == before == await stored(store, conversation)
+    assert not conversation.can_retry
+    await drain(conversation.send(engine, "2?"))
+    assert [one.content for one in engine.requests[-1].messages] == ["1?", "One.", "2?"]
+
+
+async def test_a_first_question_that_is_too_long_leaves_no_chat(store: Store) -> None:
+    engine = FakeEngine([TOO_LONG], ["One."])
+    conversation = Conversation(store, "guide")
+    with pytest.raises(PromptTooLong):
+        await drain(conversation.send(engine, "long " * 9000))
+    assert await store.chats() == []
+    await drain(conversation.send(engine, "Short?"))
+    assert [one.title for one in await store.chats()] == ["Short?"]
+    assert await stored(store, conversation) == conversation.turns
+
+
+async def test_a_question_with_words_of_an_earlier_try_is_not_taken_back(store: Store) -> None:
+    engine = FakeEngine(["So ", "far", EngineCrashed("It died.")], [TOO_LONG], [TOO_LONG], ["Here."])
+    conversation = Conversation(store, "guide")
+    with pytest.raises(EngineCrashed):
+        await drain(conversation.send(engine, "Go."))
+    conversation.take_back_reply()
+    with pytest.raises(PromptTooLong):
+        await drain(conversation.answer(engine))
+    assert [one.content for one in await stored(store, conversation)] == ["Go.", "So far", ""]
+    with pytest.raises(PromptTooLong):
+        await drain(conversation.send(engine, "And?"))
+    assert [one.role for one in conversation.turns] == ["user", "assistant"]
 
 
 def test_turns_that_meet_over_an_empty_reply_become_one() -> None:

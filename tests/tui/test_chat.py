@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import sqlite3
 from pathlib import Path
 
 import pytest
@@ -8,7 +9,7 @@ from textual import events
 
 from edgechat.chat.store import Store
 from edgechat.engine.types import Prefill
-from edgechat.errors import EngineCrashed, LoadFailed, ModelNotFound
+from edgechat.errors import EngineCrashed, LoadFailed, ModelNotFound, PromptTooLong
 from edgechat.planner.plan import LoadPlan
 from edgechat.tui.app import EdgechatApp
 from tests.fakes import FakeEngine, thought, words
@@ -174,6 +175,51 @@ async def test_a_store_that_cannot_be_read_keeps_the_question_in_the_box(path: P
         await say(pilot, "Hi")
         assert app.screen.prompt.text == "Hi"  # type: ignore[attr-defined]
     assert path.read_text().startswith("this is no database")
+
+
+async def test_a_question_that_is_too_long_comes_back_to_be_shortened(path: Path) -> None:
+    too_long = PromptTooLong("The conversation has 9000 tokens, and the context holds 4096.", hint="Shorten.")
+    app = app_with(FakeEngine(["One."], [too_long], ["Two."]), path)
+    async with app.run_test() as pilot:
+        await say(pilot, "First?")
+        await say(pilot, "Long?")
+        shown = text_of(pilot)
+        assert "9000 tokens" in shown
+        assert "▌ Long?" not in shown
+        assert "Try again" not in shown
+        assert app.screen.prompt.text == "Long?"  # type: ignore[attr-defined]
+        await pilot.press(*["backspace"] * 2, "enter")
+        await until(pilot, lambda: "Two." in text_of(pilot))
+    assert [turn.content for turn in await stored_turns(path)] == ["First?", "One.", "Lon", "Two."]
+
+
+@pytest.mark.parametrize("passes", [True, False])
+async def test_escape_while_the_store_is_locked_gives_the_question_back(
+    path: Path, passes: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("edgechat.chat.store._BUSY_MS", 1500)
+    app = app_with(FakeEngine(), path)
+    async with app.run_test() as pilot:
+        await until(pilot, lambda: "it is." in text_of(pilot))
+        await until(pilot, lambda: "Loading" not in text_of(pilot))
+        other = sqlite3.connect(path, isolation_level=None)
+        other.execute("BEGIN EXCLUSIVE")
+        await ask(pilot, "Hi?")
+        assert "Stop" in text_of(pilot)
+        await pilot.press("escape")
+        await until(pilot, lambda: "Stopping" in text_of(pilot))
+        if passes:
+            other.execute("ROLLBACK")
+        await until(pilot, lambda: app.screen.prompt.text == "Hi?")  # type: ignore[attr-defined]
+        await until(pilot, lambda: "Stop" not in text_of(pilot))
+        assert ("Another program holds" in text_of(pilot)) != passes
+        assert "▌ Hi?" not in text_of(pilot)
+        other.close()
+        store = await Store.open(path)
+        assert await store.chats() == []
+        await store.close()
+        await pilot.press("enter")
+        await until(pilot, lambda: "Hello there." in text_of(pilot))
 
 
 async def test_thinking_is_folded_and_unfolds(path: Path) -> None:
