@@ -14,6 +14,7 @@ from textual.binding import Binding, BindingType
 from textual.screen import Screen
 from textual.worker import WorkerFailed
 
+from edgechat.errors import EdgechatError
 from edgechat.tui.screen import ChatScreen
 from edgechat.tui.signals import EndSignals, heed_hang_up
 from edgechat.tui.theme import TERMINAL
@@ -39,7 +40,7 @@ class EdgechatApp(App[None]):
         # Said here already: Textual picks its filters (NO_COLOR's too) before the theme is known.
         super().__init__(ansi_color=True)
         self.fault: Exception | None = None
-        """What ended the app, if not the user."""
+        """What ended the app if not the user, or went wrong as it ended."""
         self._chat = ChatScreen(services, model, anyway=anyway)
         self.register_theme(TERMINAL)
         self.theme = TERMINAL.name
@@ -68,7 +69,10 @@ class EdgechatApp(App[None]):
 
     async def action_quit(self) -> None:
         """Save what is being written, then end."""
-        await self._chat.wind_down()
+        try:
+            await self._chat.wind_down()
+        except EdgechatError as error:
+            self.fault = error
         heed_hang_up()
         self.exit()
 

@@ -225,6 +225,52 @@ async def test_a_store_that_fails_at_the_end_is_told_and_the_text_stays(store: S
     assert conversation.turns[-1].content == "One two"
 
 
+def fill(store: Store, *, pages: int) -> None:
+    """Let SQLite say that the disk is full (or, with many pages, no more)."""
+    assert store._db is not None
+    store._db.execute(f"PRAGMA max_page_count = {pages}")
+
+
+async def fill_the_disk_as_a_reply_ends(store: Store, conversation: Conversation) -> None:
+    async def reply() -> None:
+        async for event in conversation.send(FakeEngine(["One ", "two" * 10_000]), "Count."):
+            if isinstance(event, Finished):
+                fill(store, pages=1)
+
+    with pytest.raises(StoreError, match="disk is full") as told:
+        await reply()
+    assert "saved with" in str(told.value.hint)
+
+
+async def test_what_a_full_disk_refused_is_saved_with_the_next_message(store: Store) -> None:
+    conversation = Conversation(store, "guide")
+    await fill_the_disk_as_a_reply_ends(store, conversation)
+    with pytest.raises(StoreError):
+        await conversation.ask("And?")
+    fill(store, pages=100_000)
+    assert [one.state for one in await stored(store, conversation)] == ["complete", "streaming"]
+    await Conversation(store, "guide").ask("In another chat")
+    assert await stored(store, conversation) == conversation.turns
+
+
+async def test_what_a_full_disk_refused_is_saved_when_the_store_is_closed(tmp_path: Path) -> None:
+    for room in (True, False):
+        path = tmp_path / f"{room}.db"
+        store = await Store.open(path)
+        conversation = Conversation(store, "guide")
+        await fill_the_disk_as_a_reply_ends(store, conversation)
+        if room:
+            fill(store, pages=100_000)
+            await store.close()
+        else:
+            with pytest.raises(StoreError, match="The end of a reply is lost"):
+                await store.close()
+        again = await Store.open(path)
+        _, turns = await again.load(conversation.chat.id)
+        assert (turns[-1].content == conversation.turns[-1].content) == room
+        await again.close()
+
+
 async def test_text_that_is_no_text_is_stored_as_what_it_can_be(store: Store) -> None:
     conversation = Conversation(store, "guide")
     await drain(conversation.send(FakeEngine(), "broken \udce4 half"))

@@ -9,7 +9,7 @@ from textual import events
 
 from edgechat.chat.store import Store
 from edgechat.engine.types import Prefill
-from edgechat.errors import EngineCrashed, LoadFailed, ModelNotFound, PromptTooLong
+from edgechat.errors import EngineCrashed, LoadFailed, ModelNotFound, PromptTooLong, StoreError
 from edgechat.planner.plan import LoadPlan
 from edgechat.tui.app import EdgechatApp
 from tests.fakes import FakeEngine, thought, words
@@ -220,6 +220,19 @@ async def test_escape_while_the_store_is_locked_gives_the_question_back(
         await store.close()
         await pilot.press("enter")
         await until(pilot, lambda: "Hello there." in text_of(pilot))
+
+
+async def test_words_that_cannot_be_saved_are_told_at_the_end(path: Path) -> None:
+    app = app_with(FakeEngine(["Hello ", 0.5, "you" * 10_000]), path)
+    async with app.run_test() as pilot:
+        await ask(pilot, "Hi?")
+        await until(pilot, lambda: "Hello" in text_of(pilot))
+        store = await app.screen.session.store()  # type: ignore[attr-defined]
+        store._db.execute("PRAGMA max_page_count = 1")
+        await until(pilot, lambda: "The disk is full" in text_of(pilot))
+        await pilot.press("ctrl+q")
+    assert isinstance(app.fault, StoreError)
+    assert app.fault.message.startswith("The end of a reply is lost. The disk is full")
 
 
 async def test_thinking_is_folded_and_unfolds(path: Path) -> None:
