@@ -80,12 +80,14 @@ def test_json(model: Path) -> None:
         "text",
         "thinking",
         "finish_reason",
+        "error",
         "usage",
         "timings",
         "plan",
         "speculation",
     }
     assert found["finish_reason"] == "length"
+    assert found["error"] is None
     assert found["usage"]["completion_tokens"] == 20
     assert found["usage"]["cached_tokens"] == 0
     assert found["timings"].keys() == {"load_ms", "ttft_ms", "prompt_tps", "decode_tps"}
@@ -210,6 +212,13 @@ def test_a_crash_keeps_what_was_said(script: Callable[..., Path]) -> None:
     assert run.stdout == "so far\n"
     assert "SIGKILL" in run.stderr
     assert "Traceback" not in run.stderr
+    run = edgechat("run", path, "die", "--json")
+    assert run.returncode == 3
+    found = json.loads(run.stdout)
+    assert (found["text"], found["finish_reason"], found["usage"]) == ("so far", None, None)
+    assert found["error"].keys() == {"kind", "message", "hint"}
+    assert found["error"]["kind"] == "EngineCrashed"
+    assert found["error"]["message"] in run.stderr
 
 
 def test_a_reader_that_goes_away_is_no_error(script: Callable[..., Path]) -> None:
