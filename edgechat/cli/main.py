@@ -17,6 +17,7 @@ import typer
 
 from edgechat import __version__
 from edgechat.cli.edge import as_text, complain
+from edgechat.cli.group import Commands
 from edgechat.errors import EdgechatError
 
 USAGE_ERROR = 2
@@ -25,6 +26,7 @@ INTERRUPTED = 130
 
 app = typer.Typer(
     name="edgechat",
+    cls=Commands,
     help="Chat with a language model on your own machine.",
     add_completion=True,
     no_args_is_help=False,

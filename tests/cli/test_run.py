@@ -185,6 +185,9 @@ def test_debug_shows_the_traceback(tmp_path: Path) -> None:
     ("words", "said"),
     [
         (("rnu", "x"), "Did you mean 'run'"),
+        (("guide",), "Did you mean: edgechat --model guide"),
+        (("my model.gguf",), "Did you mean: edgechat --model 'my model.gguf'"),
+        (("Qwen3-4B", "hi"), "Did you mean: edgechat run Qwen3-4B hi"),
         (("run",), "Missing argument"),
         (("run", "guide", "hi", "--temprature", "1"), "temperature"),
         (("run", "guide", "hi", "--temperature", "hot"), "temperature"),
