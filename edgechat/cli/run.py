@@ -78,6 +78,8 @@ def run(options: Options) -> int:
     plan = prepare(options.model, Wishes(context=options.context, anyway=options.anyway))
     for note in plan.notes:
         _note(note)
+    if options.context is not None and plan.context > options.context:
+        _note(f"A context is a multiple of 256 tokens; it is {plan.context} instead of {options.context}.")
     _Run(options, plan).main(prompt)
     return 0
 

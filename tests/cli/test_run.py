@@ -164,6 +164,8 @@ def test_a_context_that_cannot_be(model: Path) -> None:
     assert beyond.returncode == 0
     assert "note: A context of 100000 tokens was asked for" in beyond.stderr
     assert "4096" in beyond.stderr
+    tiny_one = edgechat("run", model, "hi", "--ctx", "1", "--max-tokens", "3")
+    assert "note: A context is a multiple of 256 tokens; it is 256 instead of 1." in tiny_one.stderr
     said = complaint(edgechat("run", model, "word " * 500, "--ctx", "512"))
     assert "the context holds 512" in said
 
