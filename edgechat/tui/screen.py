@@ -60,8 +60,7 @@ class ChatScreen(Screen[None]):
         self._session: Session | None = None
         self._answering: Worker[None] | None = None
         self._stopping = False
-        self._saving = False
-        """Whether a question is on its way to the store."""
+        self._saving = False  # whether a question is on its way to the store
         self._welcome = WelcomePiece()
         self._early: list[events.Key | events.Paste] | None = []
         """What was typed before there was a prompt to type into; None since there is one."""
@@ -250,7 +249,7 @@ class ChatScreen(Screen[None]):
     async def action_stop(self) -> None:
         """End the reply here; pressed again, or before it has begun, give it up at once.
 
-        A question that is not in the store yet comes back as soon as the store lets go of it.
+        A question on its way to the store comes back from there.
         """
         if self._answering is None:
             return
