@@ -24,8 +24,6 @@ from edgechat.tui.transcript.transcript import Transcript
 if TYPE_CHECKING:
     from edgechat.tui.session import Services, Session
 
-_STILL_ANSWERING = "still answering · Esc stops"
-
 
 class ChatScreen(Screen[None]):
     """Where people talk with a model: it shows what the session does, and asks it for more."""
@@ -39,6 +37,7 @@ class ChatScreen(Screen[None]):
         &.-tiny StatusBar { display: none; }
     }
     """
+    AUTO_FOCUS = ""  # it would let late keys overtake early ones
     VERTICAL_BREAKPOINTS = [(0, "-tiny"), (8, "-low"), (16, "-high")]  # noqa: RUF012  (as in Screen)
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -62,8 +61,8 @@ class ChatScreen(Screen[None]):
         self._stopping = False
         self._saving = False  # whether a question is on its way to the store
         self._welcome = WelcomePiece()
+        # What was typed before there was a prompt to type into; None since there is one.
         self._early: list[events.Key | events.Paste] | None = []
-        """What was typed before there was a prompt to type into; None since there is one."""
 
     def compose(self) -> ComposeResult:
         """From top to bottom."""
@@ -77,8 +76,8 @@ class ChatScreen(Screen[None]):
     def on_mount(self) -> None:
         """Begin a new chat, and open everything behind it once the first frame is on the screen."""
         self.transcript.add(self._welcome)
-        # After the keys that wait for the app already.
-        self.app.call_later(self._open_prompt)
+        # After the keys that the terminal has already, and those that wait for the app.
+        self.call_after_refresh(self.app.call_later, self._open_prompt)
         self.call_after_refresh(self._open)
 
     def _open_prompt(self) -> None:
@@ -189,7 +188,7 @@ class ChatScreen(Screen[None]):
     @on(PromptBox.Submitted)
     def _send(self, event: PromptBox.Submitted) -> None:
         if self.answering:
-            self.prompt.border_subtitle = _STILL_ANSWERING
+            self.prompt.border_subtitle = "still answering · Esc stops"
             self.prompt.put_back(event.text)
             return
         self._begin(self._ask(event.text))
