@@ -15,7 +15,7 @@ from edgechat.errors import FolderError
 _APP = "edgechat"
 
 
-def _folder(kind: str, default: str) -> Path:
+def _folder(kind: str, default: str, *, write: bool = False) -> Path:
     home = os.environ.get("EDGECHAT_HOME")
     path = Path(home) / kind if home else Path(default)
     try:
@@ -25,6 +25,11 @@ def _folder(kind: str, default: str) -> Path:
             f"edgechat cannot make its folder {path}: {error.strerror}.",
             hint="Set EDGECHAT_HOME to a folder that you may write to.",
         ) from error
+    if not os.access(path, os.R_OK | os.X_OK | (os.W_OK if write else 0)):
+        raise FolderError(
+            f"edgechat may not {'write to' if write else 'read'} its folder {path}.",
+            hint=f"Make it yours, or set EDGECHAT_HOME to another folder: chmod u+rwx '{path}'",
+        )
     return path
 
 
@@ -40,7 +45,7 @@ def data_dir() -> Path:
 
 def log_dir() -> Path:
     """Return the folder of the workers' logs."""
-    return _folder("log", platformdirs.user_log_dir(_APP, appauthor=False))
+    return _folder("log", platformdirs.user_log_dir(_APP, appauthor=False), write=True)
 
 
 def cache_dir() -> Path:

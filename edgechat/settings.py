@@ -61,7 +61,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
 
     model: Annotated[str, Meta(min_length=1)] | None = None
     """The model to start with: a name of the catalogue or the path of a GGUF file."""
-    context: Annotated[int, Meta(ge=1)] | None = None
+    context: Annotated[int, Meta(ge=1, le=2**31 - 1)] | None = None
     """Tokens that a conversation and its answer may take; a model trained on fewer gets its own length.
     None: the most that fits comfortably, up to 16384."""
     threads: Annotated[int, Meta(ge=1, le=512)] | None = None
@@ -93,7 +93,7 @@ def read_toml(path: Path) -> dict[str, Any]:
     try:
         # Some editors begin a file with a byte order mark, which TOML does not know.
         return tomllib.loads(path.read_text(encoding="utf-8-sig"))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+    except (OSError, ValueError, RecursionError) as error:  # a number of 5000 digits is a ValueError
         why = error.strerror if isinstance(error, OSError) and error.strerror else error
         raise SettingsError(
             f"{path} cannot be read: {one_line(str(why))}.", hint=f"Mend or remove {path}."
@@ -125,9 +125,16 @@ def _value(value: Any, kind: Any, where: str, name: str) -> Any:
     except msgspec.ValidationError as error:
         reason = str(error).replace(" | null", "")
         raise SettingsError(
-            f"{where}: {name} = {one_line(repr(value), 60)} makes no sense. {reason}.",
+            f"{where}: {name} = {_shown(value)} makes no sense. {reason}.",
             hint=f"Change {name} in {where}, or remove the line.",
         ) from error
+
+
+def _shown(value: Any) -> str:
+    try:
+        return one_line(repr(value), 60)
+    except ValueError:  # 0xfff…: Python writes no number of so many digits
+        return "…"
 
 
 def _unknown(name: str, where: str, known: list[str]) -> SettingsError:

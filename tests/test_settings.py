@@ -73,6 +73,8 @@ def test_a_field_like_no_other_lists_them() -> None:
     [
         ('context = "big"', "context"),
         ("context = 0", "context"),
+        (f"context = {'9' * 30}", "context"),
+        (f"threads = 0x{'f' * 10_000}", "threads"),
         ("threads = -1", "threads"),
         ("threads = 2.5", "threads"),
         ("threads = true", "threads"),
@@ -91,7 +93,17 @@ def test_values_that_make_no_sense(text: str, field: str) -> None:
     assert "null" not in error.message
 
 
-@pytest.mark.parametrize("text", ["context = \n", "a = 1\na = 2\n", b"model = '\xff'\n"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "context = \n",
+        "a = 1\na = 2\n",
+        b"model = '\xff'\n",
+        f"a = {'[' * 100_000}{']' * 100_000}\n",
+        f"context = {'9' * 5000}\n",
+    ],
+    ids=["no value", "twice", "no UTF-8", "nested", "digits"],
+)
 def test_no_toml(text: str | bytes) -> None:
     assert "cannot be read" in refusal(text).message
 

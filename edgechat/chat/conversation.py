@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import AsyncGenerator, Callable, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from datetime import date
 from typing import Protocol
 
@@ -24,7 +24,7 @@ from edgechat.engine.types import (
     Role,
     Sampling,
 )
-from edgechat.errors import EdgechatError
+from edgechat.errors import EdgechatError, PromptTooLong, StoreError
 from edgechat.text import one_line
 
 _TITLE_LENGTH = 60
@@ -73,6 +73,8 @@ class Conversation:
         self._running: tuple[Engine, str] | None = None
         self._begun = False
         self._stopping = False
+        self._has_words = False
+        """Whether a reply to the last turn of the user is in the store that is worth keeping."""
 
     @classmethod
     async def load(cls, store: Store, chat_id: str) -> Conversation:
@@ -111,7 +113,18 @@ class Conversation:
             await self._store.add_turn(turn, chat=chat)
             self.chat, self._stored = chat, True
         self.turns.append(turn)
+        self._has_words = False
         return turn
+
+    async def take_back_question(self) -> None:
+        """Undo the last `ask`: question and replies leave `turns` and the store. Raises StoreError."""
+        index = max(at for at, turn in enumerate(self.turns) if turn.role == "user")
+        if index:
+            await self._store.delete_turn(self.turns[index].id)
+        else:
+            await self._store.delete(self.chat.id)
+            self._stored = False
+        del self.turns[index:]
 
     async def answer(
         self,
@@ -124,8 +137,9 @@ class Conversation:
     ) -> AsyncGenerator[RequestEvent, None]:
         """Stream the reply to the last turn of the user; afterwards it is `turns[-1]`, whatever became of it.
 
-        Raises the engine's errors after the text so far has been saved, and StoreError. Close the generator
-        (`contextlib.aclosing`) if it may not run to its end.
+        Raises the engine's errors after the text so far has been saved, and StoreError. PromptTooLong takes
+        the question back, which no reply could follow, unless there are words of an earlier try. Close the
+        generator (`contextlib.aclosing`) if it may not run to its end.
         """
         if self.answering or not self.turns or self.turns[-1].role != "user":
             raise RuntimeError("there is no turn of the user that waits for an answer")
@@ -157,7 +171,8 @@ class Conversation:
     def take_back_reply(self) -> None:
         """Make room for another try: the last reply leaves `turns`, and stays in the store."""
         if self.can_retry and self.turns[-1].role == "assistant":
-            self.turns.pop()
+            reply = self.turns.pop()
+            self._has_words = self._has_words or bool(reply.content or reply.thinking)
 
     async def stop(self) -> bool:
         """Ask for the reply to end here; what there is of it will be marked as stopped.
@@ -203,6 +218,11 @@ class Conversation:
     async def _end(
         self, draft: Draft, model: ModelInfo | None, finished: Finished | None, error: EdgechatError | None
     ) -> None:
+        if isinstance(error, PromptTooLong) and not self._has_words:
+            await draft.rest()
+            with suppress(StoreError):
+                await self.take_back_question()
+                return
         try:
             await draft.end(self._end_state(draft.turn, finished, error), model, finished, error)
         finally:

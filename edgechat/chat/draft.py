@@ -16,7 +16,7 @@ FLUSH_SECONDS = 0.4
 
 
 class Draft:
-    """The words of one streaming reply, and the task that saves them: first `begin`, last `end`."""
+    """The words of one streaming reply, and the task that saves them: first `begin`, last `end` or `rest`."""
 
     begun = False
     """Whether the turn is in the store, or on its way there."""
@@ -60,6 +60,12 @@ class Draft:
             self._content.append(delta.text)
         self._changed.set()
 
+    async def rest(self) -> None:
+        """Save no more of what comes."""
+        if self._saver is not None:
+            self._saver.cancel()
+            await asyncio.wait([self._saver])
+
     async def end(
         self,
         state: TurnState,
@@ -68,9 +74,7 @@ class Draft:
         error: EdgechatError | None,
     ) -> None:
         """Save the whole reply in its end state. Raises StoreError; `turn` is complete all the same."""
-        if self._saver is not None:
-            self._saver.cancel()
-            await asyncio.wait([self._saver])
+        await self.rest()
         figures = Figures(
             reason=finished.reason if finished else None,
             usage=finished.usage if finished else None,

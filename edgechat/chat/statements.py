@@ -94,6 +94,11 @@ def turns(db: sqlite3.Connection, chat_id: str) -> list[Turn]:
     return [_turn(row) for row in rows]
 
 
+def delete_turn(db: sqlite3.Connection, turn_id: str) -> None:
+    """Delete a turn and, by its foreign keys, all that follows from it."""
+    db.execute("DELETE FROM turns WHERE id = ?", (turn_id,))
+
+
 def delete_chat(db: sqlite3.Connection, chat_id: str) -> None:
     """Delete a chat and its turns."""
     db.execute("DELETE FROM conversations WHERE id = ?", (chat_id,))

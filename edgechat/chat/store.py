@@ -41,6 +41,8 @@ class Store:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="store")
         self._db: sqlite3.Connection | None = None
         self._owner: Owner | None = None
+        self._owed: dict[str, Turn] = {}
+        """The last words of replies that could not be written yet, by the turn's id."""
 
     @classmethod
     async def open(cls, path: Path) -> Store:
@@ -58,20 +60,39 @@ class Store:
         return store
 
     async def close(self) -> None:
-        """Finish what is being written and let go of the file."""
-        db, self._db = self._db, None
-        if db is not None:
-            await self._on_thread(db.close)
-        self._thread.shutdown(wait=False)
+        """Finish what is being written and let go of the file. Raises StoreError if words are lost by it."""
+        try:
+            if self._db is not None:
+                await self._write_owed()
+        except StoreError as exc:
+            raise StoreError(f"The end of a reply is lost. {exc.message}", hint=exc.hint) from exc
+        finally:
+            db, self._db = self._db, None
+            if db is not None:
+                await self._on_thread(db.close)
+            self._thread.shutdown(wait=False)
 
     async def add_turn(self, turn: Turn, *, chat: Chat | None = None) -> None:
         """Append a turn; `chat` is the conversation that it begins, and None in one that exists."""
         owner = self._owner if turn.state == "streaming" else None
+        await self._write_owed()
         await self._call(statements.insert_turn, turn, owner, chat)
 
     async def update_turn(self, turn: Turn) -> None:
-        """Write the text and the state that a reply has now."""
-        await self._call(statements.update_turn, turn)
+        """Write the text and the state that a reply has now.
+
+        Raises StoreError; the next turn that is written, or `close`, then writes it as well.
+        """
+        self._owed[turn.id] = turn
+        try:
+            await self._write_owed()
+        except StoreError as exc:
+            later = "What is missing is saved with your next message, or as edgechat ends."
+            raise StoreError(exc.message, hint=f"{exc.hint} {later}" if exc.hint else later) from exc
+
+    async def delete_turn(self, turn_id: str) -> None:
+        """Delete a turn and all that answers it."""
+        await self._call(statements.delete_turn, turn_id)
 
     async def set_model(self, chat_id: str, model: str) -> None:
         """Note which model writes in a chat now."""
@@ -106,6 +127,15 @@ class Store:
     async def set_preference(self, name: str, value: str) -> None:
         """Remember a value under a name, for the next start."""
         await self._call(statements.set_preference, name, value)
+
+    async def _write_owed(self) -> None:
+        for turn_id in list(self._owed):
+            # Read anew each time: another call may have written it meanwhile, or brought more words.
+            turn = self._owed.get(turn_id)
+            if turn is not None:
+                await self._call(statements.update_turn, turn)
+                if self._owed.get(turn_id) is turn:
+                    del self._owed[turn_id]
 
     async def _call(
         self,

@@ -6,6 +6,7 @@ is half; importing the app or the engine here would triple that.
 
 from __future__ import annotations
 
+import contextlib
 import io
 import os
 import sys
@@ -16,6 +17,7 @@ import typer
 
 from edgechat import __version__
 from edgechat.cli.edge import as_text, complain
+from edgechat.cli.group import Commands
 from edgechat.errors import EdgechatError
 
 USAGE_ERROR = 2
@@ -24,6 +26,7 @@ INTERRUPTED = 130
 
 app = typer.Typer(
     name="edgechat",
+    cls=Commands,
     help="Chat with a language model on your own machine.",
     add_completion=True,
     no_args_is_help=False,
@@ -226,28 +229,57 @@ def run_cli() -> int:
 
 
 def translated(work: Callable[[], object]) -> int:
-    """Run `work`; errors become text on stderr and an exit code, and a traceback only with --debug."""
+    """Run `work`; errors become text on stderr and an exit code, with --debug after their traceback."""
     try:
-        work()
+        try:
+            work()
+        finally:
+            sys.stdout.flush()  # while what goes wrong can still be told
     except SystemExit as done:
+        if isinstance(done.__context__, BrokenPipeError):  # typer makes it an exit code of 1
+            return _unread()
         return done.code if isinstance(done.code, int) else int(done.code is not None)
-    except EdgechatError as error:
-        if Debug.on:
-            raise
-        complain(error.message, error.hint)
-        return error.exit_code
     except KeyboardInterrupt:
         return INTERRUPTED
     except BrokenPipeError:
-        # Whoever read our output has seen enough; Python would complain once more while it closes stdout.
-        sys.stdout = None
-        return 0
+        return _unread()
     except Exception as error:
-        if Debug.on:
-            raise
+        return _told(error)
+    return 0
+
+
+def _told(error: Exception) -> int:
+    if Debug.on:
+        import traceback
+
+        from edgechat.text import printable
+
+        print(printable("".join(traceback.format_exception(error))), end="", file=sys.stderr)
+    if isinstance(error, EdgechatError):
+        complain(error.message, error.hint)
+        return error.exit_code
+    if isinstance(error, OSError):
+        _let_go_of_stdout()
+        where = f"{error.filename}: " if error.filename else ""
+        complain(
+            f"The system does not let edgechat read or write: {where}{error.strerror or error}.",
+            "See that the disk is not full and the folder is yours; --debug shows what edgechat did.",
+        )
+    else:
         complain(
             f"edgechat has a fault of its own: {type(error).__name__}: {error}",
             "Run it again with --debug and report what it prints.",
         )
-        return ENGINE_FAILURE
+    return ENGINE_FAILURE
+
+
+def _unread() -> int:
+    """Whoever read our output has seen enough; that is no failure, also under `set -o pipefail`."""
+    _let_go_of_stdout()
     return 0
+
+
+def _let_go_of_stdout() -> None:
+    # What it still holds would fail once more as Python ends, with a traceback.
+    with contextlib.suppress(OSError, AttributeError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.__stdout__.fileno())  # type: ignore[union-attr]

@@ -20,7 +20,16 @@ from edgechat import settings
 from edgechat.cli.edge import as_text, complain
 from edgechat.cli.status import StatusLine
 from edgechat.engine.process import EngineProcess
-from edgechat.engine.types import ChatRequest, Delta, Finished, Message, ModelInfo, Prefill, Sampling
+from edgechat.engine.types import (
+    ChatRequest,
+    Delta,
+    ErrorInfo,
+    Finished,
+    Message,
+    ModelInfo,
+    Prefill,
+    Sampling,
+)
 from edgechat.errors import EdgechatError
 from edgechat.planner.plan import LoadPlan, as_json
 from edgechat.planner.prepare import prepare
@@ -69,6 +78,8 @@ def run(options: Options) -> int:
     plan = prepare(options.model, Wishes(context=options.context, anyway=options.anyway))
     for note in plan.notes:
         _note(note)
+    if options.context is not None and plan.context > options.context:
+        _note(f"A context is a multiple of 256 tokens; it is {plan.context} instead of {options.context}.")
     _Run(options, plan).main(prompt)
     return 0
 
@@ -163,20 +174,15 @@ class _Run:
         answer = Answer()
         try:
             self._wait_for(answer)
-        except EdgechatError:
-            self._end_line(answer)
+        except EdgechatError as error:
+            self._end(answer, model, error)
             raise
         finally:
             if answer.text:
                 self.messages.append(Message("assistant", answer.text, answer.thinking))
             else:
                 self.messages.pop()
-        assert answer.finished is not None
-        if self.options.json:
-            print(self._as_json(answer, answer.finished, model))
-        else:
-            self._end_line(answer)
-            self._print_timings(answer.finished)
+        self._end(answer, model)
 
     def _wait_for(self, answer: Answer) -> None:
         """Wait for the answer. In a conversation the first Ctrl+C stops it; else it ends the program."""
@@ -220,9 +226,16 @@ class _Run:
             sys.stdout.write(printable(text))
             sys.stdout.flush()
 
-    def _end_line(self, answer: Answer) -> None:
-        if answer.text and not answer.text.endswith("\n") and not self.options.json:
+    def _end(self, answer: Answer, model: ModelInfo, error: EdgechatError | None = None) -> None:
+        """Print what follows an answer, or what there is of one."""
+        self.status.clear()
+        if self.options.json:
+            print(self._as_json(answer, model, error))
+            return
+        if answer.text and not answer.text.endswith("\n"):
             print(flush=True)
+        if answer.finished is not None:
+            self._print_timings(answer.finished)
 
     def _print_timings(self, finished: Finished) -> None:
         usage, timings = finished.usage, finished.timings
@@ -237,14 +250,16 @@ class _Run:
             parts.append(ends[finished.reason])
         print(" · ".join(parts), file=sys.stderr)
 
-    def _as_json(self, answer: Answer, finished: Finished, model: ModelInfo) -> str:
-        timings = msgspec.to_builtins(finished.timings)
+    def _as_json(self, answer: Answer, model: ModelInfo, error: EdgechatError | None) -> str:
+        finished = answer.finished
+        timings = {"load_ms": model.load_ms} | (msgspec.to_builtins(finished.timings) if finished else {})
         found = {
             "text": answer.text,
             "thinking": answer.thinking or None,
-            "finish_reason": finished.reason,
-            "usage": msgspec.to_builtins(finished.usage),
-            "timings": {"load_ms": model.load_ms, **timings},
+            "finish_reason": finished.reason if finished else None,
+            "error": msgspec.to_builtins(ErrorInfo.of(error)) if error else None,
+            "usage": msgspec.to_builtins(finished.usage) if finished else None,
+            "timings": timings,
             "plan": as_json(self.engine.plan),
             "speculation": None,
         }

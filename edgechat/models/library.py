@@ -51,6 +51,10 @@ def resolve(name: str) -> ResolvedModel:
         return ResolvedModel(path, _shown(path.name.removesuffix(".gguf")))
     if os.path.lexists(path):
         raise ModelFileError(f"{_shown(name)} is not a file that can be read.", hint="Name a .gguf file.")
+    if os.path.isdir(path.parent) and not os.access(path.parent, os.X_OK):
+        raise ModelFileError(
+            f"The folder of {_shown(name)} may not be read.", hint="Allow it: chmod u+rx FOLDER"
+        )
     raise _unknown(name)
 
 

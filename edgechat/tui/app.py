@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, ClassVar
 from textual.app import App
 from textual.binding import Binding, BindingType
 from textual.screen import Screen
+from textual.worker import WorkerFailed
 
+from edgechat.errors import EdgechatError
 from edgechat.tui.screen import ChatScreen
 from edgechat.tui.signals import EndSignals, heed_hang_up
 from edgechat.tui.theme import TERMINAL
@@ -37,6 +39,8 @@ class EdgechatApp(App[None]):
         """anyway: load the model although it does not seem to fit."""
         # Said here already: Textual picks its filters (NO_COLOR's too) before the theme is known.
         super().__init__(ansi_color=True)
+        self.fault: Exception | None = None
+        """What ended the app if not the user, or went wrong as it ended."""
         self._chat = ChatScreen(services, model, anyway=anyway)
         self.register_theme(TERMINAL)
         self.theme = TERMINAL.name
@@ -48,13 +52,27 @@ class EdgechatApp(App[None]):
         return self._chat
 
     def on_mount(self) -> None:
-        """Leave by the same door whatever tells us to."""
+        """Leave by the same door whatever tells us to, and come back from a stop (SIGTSTP) with a picture."""
+        self.app_resume_signal.subscribe(self, lambda _: self.refresh(layout=True))
         if threading.current_thread() is threading.main_thread():
             self._signals = EndSignals(self.action_quit)
 
+    def _handle_exception(self, error: Exception) -> None:
+        if isinstance(error, WorkerFailed) and isinstance(error.error, Exception):
+            error = error.error
+        self.fault = self.fault or error
+        super()._handle_exception(error)
+
+    def _fatal_error(self) -> None:
+        # Textual's own fills the terminal with a traceback; what is to be said is said by `run_app`'s caller.
+        self._close_messages_no_wait()
+
     async def action_quit(self) -> None:
         """Save what is being written, then end."""
-        await self._chat.wind_down()
+        try:
+            await self._chat.wind_down()
+        except EdgechatError as error:
+            self.fault = error
         heed_hang_up()
         self.exit()
 
@@ -70,7 +88,12 @@ class EdgechatApp(App[None]):
 
 
 def run_app(model: str | None = None, *, anyway: bool = False) -> int:
-    """Open the chat with a model (a path, a name; None takes the last one), and return the exit code."""
+    """Open the chat with a model (a path, a name; None takes the last one), and return the exit code.
+
+    Raises what ended the app if it was no door of its own; the terminal is restored by then.
+    """
     app = EdgechatApp(model, anyway=anyway)
     app.run()
+    if app.fault is not None:
+        raise app.fault
     return app.return_code or 0

@@ -54,6 +54,13 @@ class PromptBox(TextArea):
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(id=id, placeholder="Ask something", highlight_cursor_line=False)
 
+    def take(self, early: list[events.Key | events.Paste]) -> None:
+        """Take what was typed before there was a box to type into."""
+        for event in early:
+            # From before the terminal was the app's an Enter comes as Ctrl+J.
+            enter = isinstance(event, events.Key) and event.key == "ctrl+j"
+            self._forward_event(events.Key("enter", "\r") if enter else event)
+
     def put_back(self, text: str) -> None:
         """Give the user back what could not be sent, before what was typed since."""
         self.text = f"{text}\n{self.text}" if self.text else text
@@ -71,9 +78,10 @@ class PromptBox(TextArea):
         event.prevent_default()
 
     def action_send(self) -> None:
-        """Hand the text to whoever listens; an empty one is none."""
+        """Hand the text to whoever listens, and be empty for the next; an empty one is none."""
         if self.text.strip():
             self.post_message(self.Submitted(self, self.text))
+            self.clear()
 
     def action_newline(self) -> None:
         """Begin a line."""

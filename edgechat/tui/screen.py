@@ -7,7 +7,7 @@ from collections.abc import Coroutine
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from textual import on, work
+from textual import events, on, work
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical
@@ -24,8 +24,6 @@ from edgechat.tui.transcript.transcript import Transcript
 if TYPE_CHECKING:
     from edgechat.tui.session import Services, Session
 
-_STILL_ANSWERING = "still answering · Esc stops"
-
 
 class ChatScreen(Screen[None]):
     """Where people talk with a model: it shows what the session does, and asks it for more."""
@@ -34,8 +32,13 @@ class ChatScreen(Screen[None]):
     ChatScreen {
         #foot { height: auto; align-horizontal: center; }
         #foot > * { margin: 0 1; max-width: 102; }
+        &.-low PromptBox { max-height: 4; }
+        &.-tiny PromptBox { max-height: 1; border: none; }
+        &.-tiny StatusBar { display: none; }
     }
     """
+    AUTO_FOCUS = ""  # it would let late keys overtake early ones
+    VERTICAL_BREAKPOINTS = [(0, "-tiny"), (8, "-low"), (16, "-high")]  # noqa: RUF012  (as in Screen)
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape", "stop", "Stop"),
@@ -56,7 +59,10 @@ class ChatScreen(Screen[None]):
         self._session: Session | None = None
         self._answering: Worker[None] | None = None
         self._stopping = False
+        self._saving = False  # whether a question is on its way to the store
         self._welcome = WelcomePiece()
+        # What was typed before there was a prompt to type into; None since there is one.
+        self._early: list[events.Key | events.Paste] | None = []
 
     def compose(self) -> ComposeResult:
         """From top to bottom."""
@@ -70,8 +76,20 @@ class ChatScreen(Screen[None]):
     def on_mount(self) -> None:
         """Begin a new chat, and open everything behind it once the first frame is on the screen."""
         self.transcript.add(self._welcome)
-        self.prompt.focus()
+        # After the keys that the terminal has already, and those that wait for the app.
+        self.call_after_refresh(self.app.call_later, self._open_prompt)
         self.call_after_refresh(self._open)
+
+    def _open_prompt(self) -> None:
+        self.set_focus(self.prompt)
+        early, self._early = self._early or [], None
+        self.prompt.take(early)
+
+    def _forward_event(self, event: events.Event) -> None:
+        if self._early is not None and isinstance(event, events.Key | events.Paste):
+            self._early.append(event)
+        else:
+            super()._forward_event(event)
 
     @property
     def transcript(self) -> Transcript:
@@ -170,9 +188,9 @@ class ChatScreen(Screen[None]):
     @on(PromptBox.Submitted)
     def _send(self, event: PromptBox.Submitted) -> None:
         if self.answering:
-            self.prompt.border_subtitle = _STILL_ANSWERING
+            self.prompt.border_subtitle = "still answering · Esc stops"
+            self.prompt.put_back(event.text)
             return
-        self.prompt.clear()
         self._begin(self._ask(event.text))
 
     def _begin(self, answering: Coroutine[Any, Any, None]) -> None:
@@ -183,11 +201,19 @@ class ChatScreen(Screen[None]):
     async def _ask(self, text: str) -> None:
         from edgechat.tui.transcript.turns import pieces_of
 
+        turn, self._saving = None, True
         try:
             conversation = await self.session.talk()
             turn = await conversation.ask(text)
+            if self._stopping:
+                await conversation.take_back_question()
+                turn = None
         except EdgechatError as exc:
             self._tell_problem(exc)
+        finally:
+            self._saving = False
+        if turn is None:
+            self.activity.clear()
             self.prompt.put_back(text)
             return
         self.transcript.add(*pieces_of(turn))
@@ -202,25 +228,34 @@ class ChatScreen(Screen[None]):
             conversation, engine = await session.talk(), await session.engine()
             self._tell_plan(session)
             await conversation.use_model(session.model or "")
+            question = conversation.turns[-1]
             answer = Answer(self.transcript, self.activity, self.status)
             await answer.run(conversation, engine, session.sampling)
+            if question not in conversation.turns:
+                self.transcript.remove_question()
+                self.prompt.put_back(question.content)
             if engine.model is not None:
                 self.status.context = engine.model.context
         except EdgechatError as exc:
             self._tell_problem(exc)
-        finally:
+
+    @on(Worker.StateChanged)
+    def _work_changed(self) -> None:
+        if not self.answering:
             self.prompt.border_subtitle = ""
-            # The worker ends only after this; `check_action` must find it ended.
-            self.call_later(self.refresh_bindings)
+        self.refresh_bindings()
 
     async def action_stop(self) -> None:
-        """End the reply here; pressed again, or before it has begun, give it up at once."""
-        conversation = self.session.conversation
-        if self._answering is None or conversation is None:
+        """End the reply here; pressed again, or before it has begun, give it up at once.
+
+        A question on its way to the store comes back from there.
+        """
+        if self._answering is None:
             return
-        told = not self._stopping and await conversation.stop()
+        conversation = self.session.conversation
+        told = not self._stopping and conversation is not None and await conversation.stop()
         self._stopping = True
-        if told:
+        if told or self._saving:
             self.activity.show("Stopping")
         else:
             self._answering.cancel()

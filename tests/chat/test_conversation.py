@@ -11,7 +11,7 @@ from edgechat.chat.conversation import Conversation, messages_of
 from edgechat.chat.records import Turn
 from edgechat.chat.store import Store
 from edgechat.engine.types import Delta, Finished, Message, Prefill
-from edgechat.errors import DecodeFailed, EngineCrashed, StoreError
+from edgechat.errors import DecodeFailed, EngineCrashed, PromptTooLong, StoreError
 from tests.fakes import FakeEngine, thought
 
 
@@ -107,6 +107,47 @@ async def test_a_failed_reply_leaves_no_gap_and_may_be_tried_again(store: Store)
     assert len(await stored(store, conversation)) == 3
 
 
+TOO_LONG = PromptTooLong("The conversation has 9000 tokens, and the context holds 4096.")
+
+
+async def test_a_question_that_is_too_long_is_taken_back(store: Store) -> None:
+    engine = FakeEngine(["One."], [TOO_LONG], ["Two."])
+    conversation = Conversation(store, "guide")
+    await drain(conversation.send(engine, "1?"))
+    before = list(conversation.turns)
+    with pytest.raises(PromptTooLong):
+        await drain(conversation.send(engine, "long " * 9000))
+    assert conversation.turns == before == await stored(store, conversation)
+    assert not conversation.can_retry
+    await drain(conversation.send(engine, "2?"))
+    assert [one.content for one in engine.requests[-1].messages] == ["1?", "One.", "2?"]
+
+
+async def test_a_first_question_that_is_too_long_leaves_no_chat(store: Store) -> None:
+    engine = FakeEngine([TOO_LONG], ["One."])
+    conversation = Conversation(store, "guide")
+    with pytest.raises(PromptTooLong):
+        await drain(conversation.send(engine, "long " * 9000))
+    assert await store.chats() == []
+    await drain(conversation.send(engine, "Short?"))
+    assert [one.title for one in await store.chats()] == ["Short?"]
+    assert await stored(store, conversation) == conversation.turns
+
+
+async def test_a_question_with_words_of_an_earlier_try_is_not_taken_back(store: Store) -> None:
+    engine = FakeEngine(["So ", "far", EngineCrashed("It died.")], [TOO_LONG], [TOO_LONG], ["Here."])
+    conversation = Conversation(store, "guide")
+    with pytest.raises(EngineCrashed):
+        await drain(conversation.send(engine, "Go."))
+    conversation.take_back_reply()
+    with pytest.raises(PromptTooLong):
+        await drain(conversation.answer(engine))
+    assert [one.content for one in await stored(store, conversation)] == ["Go.", "So far", ""]
+    with pytest.raises(PromptTooLong):
+        await drain(conversation.send(engine, "And?"))
+    assert [one.role for one in conversation.turns] == ["user", "assistant"]
+
+
 def test_turns_that_meet_over_an_empty_reply_become_one() -> None:
     def turn(role: str, content: str, state: str = "complete") -> Turn:
         return Turn(id=content, chat_id="c", role=role, content=content, state=state, created_at=0.0)  # type: ignore[arg-type]
@@ -182,6 +223,52 @@ async def test_a_store_that_fails_at_the_end_is_told_and_the_text_stays(store: S
     with pytest.raises(StoreError):
         await lose_the_store()
     assert conversation.turns[-1].content == "One two"
+
+
+def fill(store: Store, *, pages: int) -> None:
+    """Let SQLite say that the disk is full (or, with many pages, no more)."""
+    assert store._db is not None
+    store._db.execute(f"PRAGMA max_page_count = {pages}")
+
+
+async def fill_the_disk_as_a_reply_ends(store: Store, conversation: Conversation) -> None:
+    async def reply() -> None:
+        async for event in conversation.send(FakeEngine(["One ", "two" * 10_000]), "Count."):
+            if isinstance(event, Finished):
+                fill(store, pages=1)
+
+    with pytest.raises(StoreError, match="disk is full") as told:
+        await reply()
+    assert "saved with" in str(told.value.hint)
+
+
+async def test_what_a_full_disk_refused_is_saved_with_the_next_message(store: Store) -> None:
+    conversation = Conversation(store, "guide")
+    await fill_the_disk_as_a_reply_ends(store, conversation)
+    with pytest.raises(StoreError):
+        await conversation.ask("And?")
+    fill(store, pages=100_000)
+    assert [one.state for one in await stored(store, conversation)] == ["complete", "streaming"]
+    await Conversation(store, "guide").ask("In another chat")
+    assert await stored(store, conversation) == conversation.turns
+
+
+async def test_what_a_full_disk_refused_is_saved_when_the_store_is_closed(tmp_path: Path) -> None:
+    for room in (True, False):
+        path = tmp_path / f"{room}.db"
+        store = await Store.open(path)
+        conversation = Conversation(store, "guide")
+        await fill_the_disk_as_a_reply_ends(store, conversation)
+        if room:
+            fill(store, pages=100_000)
+            await store.close()
+        else:
+            with pytest.raises(StoreError, match="The end of a reply is lost"):
+                await store.close()
+        again = await Store.open(path)
+        _, turns = await again.load(conversation.chat.id)
+        assert (turns[-1].content == conversation.turns[-1].content) == room
+        await again.close()
 
 
 async def test_text_that_is_no_text_is_stored_as_what_it_can_be(store: Store) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -79,12 +80,14 @@ def test_json(model: Path) -> None:
         "text",
         "thinking",
         "finish_reason",
+        "error",
         "usage",
         "timings",
         "plan",
         "speculation",
     }
     assert found["finish_reason"] == "length"
+    assert found["error"] is None
     assert found["usage"]["completion_tokens"] == 20
     assert found["usage"]["cached_tokens"] == 0
     assert found["timings"].keys() == {"load_ms", "ttft_ms", "prompt_tps", "decode_tps"}
@@ -161,6 +164,8 @@ def test_a_context_that_cannot_be(model: Path) -> None:
     assert beyond.returncode == 0
     assert "note: A context of 100000 tokens was asked for" in beyond.stderr
     assert "4096" in beyond.stderr
+    tiny_one = edgechat("run", model, "hi", "--ctx", "1", "--max-tokens", "3")
+    assert "note: A context is a multiple of 256 tokens; it is 256 instead of 1." in tiny_one.stderr
     said = complaint(edgechat("run", model, "word " * 500, "--ctx", "512"))
     assert "the context holds 512" in said
 
@@ -182,6 +187,9 @@ def test_debug_shows_the_traceback(tmp_path: Path) -> None:
     ("words", "said"),
     [
         (("rnu", "x"), "Did you mean 'run'"),
+        (("guide",), "Did you mean: edgechat --model guide"),
+        (("my model.gguf",), "Did you mean: edgechat --model 'my model.gguf'"),
+        (("Qwen3-4B", "hi"), "Did you mean: edgechat run Qwen3-4B hi"),
         (("run",), "Missing argument"),
         (("run", "guide", "hi", "--temprature", "1"), "temperature"),
         (("run", "guide", "hi", "--temperature", "hot"), "temperature"),
@@ -209,6 +217,13 @@ def test_a_crash_keeps_what_was_said(script: Callable[..., Path]) -> None:
     assert run.stdout == "so far\n"
     assert "SIGKILL" in run.stderr
     assert "Traceback" not in run.stderr
+    run = edgechat("run", path, "die", "--json")
+    assert run.returncode == 3
+    found = json.loads(run.stdout)
+    assert (found["text"], found["finish_reason"], found["usage"]) == ("so far", None, None)
+    assert found["error"].keys() == {"kind", "message", "hint"}
+    assert found["error"]["kind"] == "EngineCrashed"
+    assert found["error"]["message"] in run.stderr
 
 
 def test_a_reader_that_goes_away_is_no_error(script: Callable[..., Path]) -> None:
@@ -222,6 +237,31 @@ def test_a_reader_that_goes_away_is_no_error(script: Callable[..., Path]) -> Non
     assert "error" not in run.stderr
 
 
+@pytest.mark.parametrize("words", [("device",), ("--help",), ("run", "guide", "hi")])
+def test_a_reader_that_never_reads_is_no_error(words: tuple[str, ...]) -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    with open(writing, "wb") as nobody:
+        run = subprocess.run(
+            [*EDGECHAT, *words], stdin=subprocess.DEVNULL, stdout=nobody, stderr=subprocess.PIPE, check=False
+        )
+    assert (run.returncode, run.stderr) == (0, b"")
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")
+@pytest.mark.parametrize("words", [("--version",), ("run", "guide", "hi"), ("run", "guide", "hi", "--json")])
+def test_an_output_that_is_full_is_told(words: tuple[str, ...]) -> None:
+    with open("/dev/full", "wb") as full:
+        run = subprocess.run(
+            [*EDGECHAT, *words], stdin=subprocess.DEVNULL, stdout=full, stderr=subprocess.PIPE, check=False
+        )
+    assert run.returncode == 3
+    said = run.stderr.decode().splitlines()
+    assert said[0].startswith("error: ")
+    assert "No space left on device" in said[0]
+    assert len(said) == 2
+
+
 def test_words_that_are_no_utf_8_and_terminals_that_are_not(script: Callable[..., Path]) -> None:
     path = script(rules=[{"when": "a\ufffdb", "reply": "wörld"}])
     command = f"PYTHONIOENCODING=ascii {' '.join(EDGECHAT)} run {path} \"$(printf 'a\\377b')\" </dev/null"
@@ -232,6 +272,24 @@ def test_words_that_are_no_utf_8_and_terminals_that_are_not(script: Callable[...
 def test_a_home_that_cannot_be_made(script: Callable[..., Path], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("EDGECHAT_HOME", "/dev/null/home")
     assert "cannot make its folder" in complaint(edgechat("run", script(), "hi"))
+
+
+@pytest.mark.parametrize("name", ["config", "log"])
+def test_a_folder_that_may_not_be_read(script: Callable[..., Path], tmp_path: Path, name: str) -> None:
+    folder = tmp_path / "home" / name
+    folder.mkdir(parents=True)
+    folder.chmod(0)
+    if os.access(folder, os.R_OK):
+        pytest.skip("this user may read everything")
+    assert f"its folder {folder}" in complaint(edgechat("run", script(), "hi"))
+
+
+def test_debug_prints_no_control_characters_raw() -> None:
+    model = tiny("dense", chat_template="{{ raise_exception('\x1b]0;pwned\x07 no') }}")
+    run = edgechat("run", model, "hi", "--debug")
+    assert run.returncode == 1
+    assert "Traceback" in run.stderr
+    assert not any(ord(letter) < 32 and letter not in "\n\t" for letter in run.stderr)
 
 
 def test_version() -> None:

@@ -116,6 +116,16 @@ def test_a_link_to_a_removed_blob_is_not_a_model(home: Path) -> None:
         resolve(str(path))
 
 
+def test_a_file_in_a_folder_that_may_not_be_read_is_not_called_absent(home: Path) -> None:
+    folder = home / "theirs"
+    folder.mkdir(parents=True)
+    folder.chmod(0)
+    if os.access(folder, os.X_OK):
+        pytest.skip("this user may read everything")
+    with pytest.raises(ModelFileError, match="may not be read"):
+        resolve(str(folder / "model.gguf"))
+
+
 def test_the_guide(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("edgechat.paths.shipped", lambda name: home / "shipped" / name)
     # The catalogue itself was read already, or is read from its own place.

@@ -27,8 +27,9 @@ def app_with(
     *,
     model: str | None = None,
     prepare: Callable[[str], LoadPlan] = plan,
+    kind: type[EdgechatApp] = EdgechatApp,
 ) -> EdgechatApp:
-    return EdgechatApp(model, services=Services(lambda: path, prepare, lambda _plan, _note: engine))
+    return kind(model, services=Services(lambda: path, prepare, lambda _plan, _note: engine))
 
 
 def chat_screen(pilot: Pilot[None]):  # type: ignore[no-untyped-def]

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import sqlite3
 from pathlib import Path
 
 import pytest
@@ -8,8 +9,9 @@ from textual import events
 
 from edgechat.chat.store import Store
 from edgechat.engine.types import Prefill
-from edgechat.errors import EngineCrashed, LoadFailed, ModelNotFound
+from edgechat.errors import EngineCrashed, LoadFailed, ModelNotFound, PromptTooLong, StoreError
 from edgechat.planner.plan import LoadPlan
+from edgechat.tui.app import EdgechatApp
 from tests.fakes import FakeEngine, thought, words
 from tests.tui.driving import app_with, ask, plan, say, stored_turns, text_of, transcript, until
 
@@ -32,6 +34,21 @@ async def test_a_question_is_answered_and_stored(path: Path) -> None:
         "Hi, who are you?",
         "Hello **there**, you.",
     ]
+
+
+async def test_what_is_typed_before_there_is_a_prompt_reaches_it(path: Path) -> None:
+    class Early(EdgechatApp):
+        def on_load(self) -> None:
+            for key in ("H", "i", "ctrl+j"):  # the line's end of a terminal that is still the shell's
+                self.post_message(events.Key(key, key if len(key) == 1 else "\n"))
+            self.post_message(events.Paste("and"))
+            self.post_message(events.Key("y", "y"))
+
+    app = app_with(FakeEngine(["Ho."]), path, kind=Early)
+    async with app.run_test() as pilot:
+        await until(pilot, lambda: "Ho." in text_of(pilot))
+        assert "▌ Hi" in text_of(pilot)
+        assert app.screen.prompt.text == "andy"  # type: ignore[attr-defined]
 
 
 async def test_the_reply_is_seen_while_it_streams(path: Path) -> None:
@@ -160,6 +177,64 @@ async def test_a_store_that_cannot_be_read_keeps_the_question_in_the_box(path: P
     assert path.read_text().startswith("this is no database")
 
 
+async def test_a_question_that_is_too_long_comes_back_to_be_shortened(path: Path) -> None:
+    too_long = PromptTooLong("The conversation has 9000 tokens, and the context holds 4096.", hint="Shorten.")
+    app = app_with(FakeEngine(["One."], [too_long], ["Two."]), path)
+    async with app.run_test() as pilot:
+        await say(pilot, "First?")
+        await say(pilot, "Long?")
+        shown = text_of(pilot)
+        assert "9000 tokens" in shown
+        assert "▌ Long?" not in shown
+        assert "Try again" not in shown
+        assert app.screen.prompt.text == "Long?"  # type: ignore[attr-defined]
+        await pilot.press(*["backspace"] * 2, "enter")
+        await until(pilot, lambda: "Two." in text_of(pilot))
+    assert [turn.content for turn in await stored_turns(path)] == ["First?", "One.", "Lon", "Two."]
+
+
+@pytest.mark.parametrize("passes", [True, False])
+async def test_escape_while_the_store_is_locked_gives_the_question_back(
+    path: Path, passes: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("edgechat.chat.store._BUSY_MS", 1500)
+    app = app_with(FakeEngine(), path)
+    async with app.run_test() as pilot:
+        await until(pilot, lambda: "it is." in text_of(pilot))
+        await until(pilot, lambda: "Loading" not in text_of(pilot))
+        other = sqlite3.connect(path, isolation_level=None)
+        other.execute("BEGIN EXCLUSIVE")
+        await ask(pilot, "Hi?")
+        assert "Stop" in text_of(pilot)
+        await pilot.press("escape")
+        await until(pilot, lambda: "Stopping" in text_of(pilot))
+        if passes:
+            other.execute("ROLLBACK")
+        await until(pilot, lambda: app.screen.prompt.text == "Hi?")  # type: ignore[attr-defined]
+        await until(pilot, lambda: "Stop" not in text_of(pilot))
+        assert ("Another program holds" in text_of(pilot)) != passes
+        assert "▌ Hi?" not in text_of(pilot)
+        other.close()
+        store = await Store.open(path)
+        assert await store.chats() == []
+        await store.close()
+        await pilot.press("enter")
+        await until(pilot, lambda: "Hello there." in text_of(pilot))
+
+
+async def test_words_that_cannot_be_saved_are_told_at_the_end(path: Path) -> None:
+    app = app_with(FakeEngine(["Hello ", 0.5, "you" * 10_000]), path)
+    async with app.run_test() as pilot:
+        await ask(pilot, "Hi?")
+        await until(pilot, lambda: "Hello" in text_of(pilot))
+        store = await app.screen.session.store()  # type: ignore[attr-defined]
+        store._db.execute("PRAGMA max_page_count = 1")
+        await until(pilot, lambda: "The disk is full" in text_of(pilot))
+        await pilot.press("ctrl+q")
+    assert isinstance(app.fault, StoreError)
+    assert app.fault.message.startswith("The end of a reply is lost. The disk is full")
+
+
 async def test_thinking_is_folded_and_unfolds(path: Path) -> None:
     app = app_with(FakeEngine([thought("Let me "), thought("see."), "Yes."]), path)
     async with app.run_test() as pilot:
@@ -284,6 +359,21 @@ async def test_nothing_is_lost_at_any_width(path: Path, width: int) -> None:
         assert shown.count("y") >= 200
         assert max(map(len, shown.split("\n"))) <= width
         assert "Send" in shown
+
+
+@pytest.mark.parametrize("height", [5, 7, 8, 10, 15, 16])
+async def test_the_transcript_and_the_prompt_have_room_at_any_height(path: Path, height: int) -> None:
+    app = app_with(FakeEngine(["Hello you."]), path)
+    async with app.run_test(size=(20, height)) as pilot:
+        await say(pilot, "Go.")
+        app.screen.prompt.insert("line\n" * 20 + "last")  # type: ignore[attr-defined]
+        await pilot.pause()
+        assert transcript(pilot).size.height >= 1
+        assert "last" in text_of(pilot)
+        assert "Send" in text_of(pilot)
+        app.screen.prompt.clear()  # type: ignore[attr-defined]
+        await pilot.pause()
+        assert "Hello you." in text_of(pilot)
 
 
 async def test_no_color_is_heeded(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -100,6 +100,70 @@ def state_of(terminal: App) -> list[str]:
     return [modes, terminal.ask_tmux(flags)]
 
 
+@pytest.mark.parametrize("delay", [0.0, 0.2, 0.4])
+def test_what_is_typed_while_the_app_starts_is_asked(terminal: App, script: Any, delay: float) -> None:
+    terminal.run([sys.executable, "-m", "edgechat", "-m", str(script(reply="Hello."))])
+    time.sleep(delay)
+    terminal.type("Who are ")
+    time.sleep(0.05)
+    terminal.ask("you?")
+    terminal.until("Hello.")
+    assert "▌ Who are you?" in terminal.screen
+
+
+def test_a_log_folder_that_takes_no_file_ends_in_words(terminal: App, script: Any) -> None:
+    before = state_of(terminal)
+    terminal.home.mkdir()
+    (terminal.home / "log").symlink_to("/proc")
+    terminal.run([sys.executable, "-m", "edgechat", "-m", str(script())])
+    terminal.until("left with 3")
+    assert "error: The system does not let edgechat read or write:" in terminal.screen
+    assert "--debug" in terminal.screen
+    assert "Traceback" not in terminal.screen
+    assert state_of(terminal) == before
+
+
+@pytest.mark.parametrize("debug", [False, True])
+def test_a_fault_of_the_app_ends_in_words_and_a_traceback_only_with_debug(
+    terminal: App, script: Any, debug: bool
+) -> None:
+    before = state_of(terminal)
+    program = (
+        "import sys\n"
+        "from edgechat.__main__ import main\n"
+        "from edgechat.tui.screen import ChatScreen\n"
+        "ChatScreen.action_new_chat = lambda self: 1 / 0\n"
+        "main()"
+    )
+    flags = ["--debug"] if debug else []
+    terminal.run([sys.executable, "-c", program, "-m", str(script(reply=LONG)), *flags])
+    terminal.until("stays on this machine")
+    terminal.until("of 4,096 tokens")
+    worker = terminal.worker()
+    terminal.press("C-n")
+    terminal.until("left with 3")
+    assert "error: edgechat has a fault of its own: ZeroDivisionError" in terminal.screen
+    assert (b"Traceback" in terminal.raw) == debug
+    assert "│" not in terminal.screen
+    assert state_of(terminal) == before
+    psutil.wait_procs([worker], timeout=3)
+    assert not worker.is_running()
+
+
+def test_an_app_that_was_stopped_comes_back_with_its_picture(terminal: App, script: Any) -> None:
+    terminal.start(script(reply="Hello."))
+    terminal.ask("Who are you?")
+    terminal.until("Hello.")
+    terminal.app().send_signal(signal.SIGTSTP)
+    terminal.until("Stopped")
+    assert "Hello." not in terminal.screen
+    terminal.ask("fg")
+    terminal.until("Hello.")
+    terminal.until("Ask something")
+    terminal.ask("And now?")
+    terminal.until("▌ And now?")
+
+
 def test_a_killed_worker_leaves_the_text_and_the_next_question_works(terminal: App, script: Any) -> None:
     terminal.start(script(reply=LONG, rules=[{"when": "again", "reply": "Here again."}]))
     terminal.ask("Count.")

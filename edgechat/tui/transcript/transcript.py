@@ -13,7 +13,7 @@ from textual.scrollbar import ScrollBar
 from textual.widget import Widget
 from textual.widgets import Static
 
-from edgechat.tui.transcript.pieces import Piece, ThoughtPiece
+from edgechat.tui.transcript.pieces import Piece, ThoughtPiece, UserPiece
 from edgechat.tui.transcript.sheet import Sheet
 
 _WIDEST, _MARGIN = 100, 2
@@ -83,6 +83,13 @@ class Transcript(VerticalScroll, can_focus=False):
         self._unmount(gone)
         self._reading = min(self._reading, (index, 0))
         self.anchor()
+
+    def remove_question(self) -> None:
+        """Take away what the user said last; what follows it stays."""
+        index = max(at for at, piece in enumerate(self.pieces) if isinstance(piece, UserPiece))
+        after = self.pieces[index + 1 :]
+        self.remove_from(index)
+        self.add(*after)
 
     def toggle_thoughts(self) -> bool:
         """Unfold every thought, or fold them if the last one is unfolded; False if there is none."""
