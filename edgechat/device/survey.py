@@ -20,6 +20,7 @@ from edgechat.device.isa import read_instruction_sets
 from edgechat.device.mac import mac_sightings
 from edgechat.device.profile import DeviceProfile, probe
 from edgechat.device.sources import read_source
+from edgechat.errors import FolderError, SettingsError
 from edgechat.native.devices import Build, Inventory, read_inventory
 
 _T = TypeVar("_T")
@@ -55,9 +56,7 @@ def survey(*, refresh: bool = False, measure: bool = True) -> Survey:
     failures: list[Failure] = []
     with ThreadPoolExecutor(2) as pool:
         driver = pool.submit(_asked, failures, "nvml", lambda: read_source("nvml"))
-        inventory: Inventory | None = _asked(
-            failures, "llama.cpp", lambda: read_inventory(rpc=settings.load().rpc)
-        )
+        inventory: Inventory | None = _asked(failures, "llama.cpp", lambda: read_inventory(rpc=_servers()))
         from_driver: tuple[Sighting, ...] = driver.result() or ()
     # Looked at only now: the children have given back what they took.
     profile = probe()
@@ -70,6 +69,13 @@ def survey(*, refresh: bool = False, measure: bool = True) -> Survey:
         profile = replace(profile, speed=_measured(failures, profile, refresh) or profile.speed)
     instructions = read_instruction_sets() or (inventory.build.features if inventory else ())
     return Survey(profile, instructions, inventory.build if inventory else None, tuple(failures))
+
+
+def _servers() -> tuple[str, ...]:
+    try:
+        return settings.load().rpc
+    except (SettingsError, FolderError):  # whoever plans a load says so; here the rest is wanted
+        return ()
 
 
 def _measured(failures: list[Failure], profile: DeviceProfile, refresh: bool) -> Speed | None:

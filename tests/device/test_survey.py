@@ -35,7 +35,7 @@ def test_children_that_crash_are_findings(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_a_child_that_hangs_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(spawn, "command", lambda _role: [sys.executable, "-c", "import time; time.sleep(60)"])
-    monkeypatch.setattr(module, "read_inventory", lambda: devices.read_inventory(0.3))
+    monkeypatch.setattr(module, "read_inventory", lambda rpc=(): devices.read_inventory(0.3, rpc))
     monkeypatch.setitem(module.__dict__, "read_source", lambda _source: ())
     started = time.monotonic()
     found = survey(measure=False)
