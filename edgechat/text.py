@@ -32,3 +32,16 @@ def mebibytes(n_bytes: int) -> str:
     """Return `n_bytes` for people: '812 MiB', '4.6 GiB'."""
     mib = n_bytes / 2**20
     return f"{mib:.0f} MiB" if mib < 1000 else f"{mib / 1024:.1f} GiB"
+
+
+def figure(value: float, digits: int = 3) -> str:
+    """Return a number for people, so many digits of it: '0.0282', '8.4', '1234'; never with an exponent."""
+    text = f"{value:.{digits}g}"
+    return f"{value:.0f}" if "e+" in text or abs(value) >= 10 ** (digits - 1) else text
+
+
+def seconds(n: float) -> str:
+    """Return a time for people: '0.3 s', '17 s', '4 min'."""
+    if n < 99.5:
+        return f"{n:.0f} s" if n >= 9.95 else f"{n:.1f} s"
+    return f"{n / 60:.0f} min" if n < 99.5 * 60 else f"{n / 3600:.0f} h"

@@ -10,8 +10,11 @@ With --json one MODEL gives one object, several or none a list of them, best fir
     draft         null: none is used
     predicted     decode_tps, prompt_tps, ttft_ms (both for 1,000 tokens), basis
     kl_divergence value, source; or null
-    notes, reasons, alternatives (model, quant, context, decode_tps, why_not)
-    verdict       "fits", "slow", "loses much"; "too large" objects have only model, verdict and why_not
+    notes, reasons
+    alternatives  a list: model, quant, context, decode_tps (both 0 where it does not fit), why_not
+    verdict       "fits"; "slow" (to read, or than was asked for); "too lossy" (than is good, or was asked
+                  for); "short" (it was trained on less context than was asked for); or "too large", and
+                  then the object has only model, quant, file_bytes, verdict and why_not
 """
 
 from __future__ import annotations
@@ -25,12 +28,14 @@ from typing import Any
 from edgechat import settings
 from edgechat.cli.sheet import sheet, styled
 from edgechat.cli.status import StatusLine
+from edgechat.planner.budget import RAM
 from edgechat.planner.machine import Described
+from edgechat.planner.option import Option
 from edgechat.planner.plan import LoadPlan, as_json
-from edgechat.planner.select import Option
 from edgechat.planner.survey import Found, all_models, one_model
 from edgechat.planner.wishes import NO_WISHES, Wishes
-from edgechat.text import escaped_json, mebibytes, printable
+from edgechat.planner.worth import Verdict
+from edgechat.text import escaped_json, figure, mebibytes, printable, seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +73,7 @@ def run(options: Options) -> int:
 def _as_json(found: Sequence[Found], options: Options) -> Any:
     if not options.models:
         return [_object(one) for one in found[0].options]
-    objects = [_object(one.chosen or one.options[0]) for one in found]
+    objects = [_object(one.chosen or _smallest(one.options)) for one in found]
     return objects[0] if len(objects) == 1 else objects
 
 
@@ -76,7 +81,7 @@ def _object(option: Option) -> dict[str, Any]:
     if option.plan is None:
         return {
             "model": option.variant.model,
-            "quant": option.variant.quant,
+            "quant": option.quant,
             "file_bytes": option.variant.size,
             "verdict": option.verdict.label,
             "why_not": option.why_not,
@@ -85,59 +90,89 @@ def _object(option: Option) -> dict[str, Any]:
 
 
 def _lines(found: Found) -> Iterator[str]:
-    rows = list(_catalogue(found) if found.name is None else _ladder(found))
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    for row in rows:
-        cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
-        yield printable("  ".join(cells).rstrip())
+    if found.name is not None:
+        yield from _table(list(_ladder(found)))
+    else:
+        yield from _catalogue(found)
     yield ""
     yield sheet(_choice(found), bold=styled(sys.stdout))
 
 
+def _table(rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    """Yield the rows with their columns aligned; a column that is empty is left out."""
+    columns = [column for column in zip(*rows, strict=True) if any(column[1:])]
+    widths = [max(map(len, column)) for column in columns]
+    for row in zip(*columns, strict=True):
+        cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=True)]
+        yield printable(f"{cells[0]} {'  '.join(cells[1:])}".rstrip())
+
+
 def _ladder(found: Found) -> Iterator[tuple[str, ...]]:
-    yield " ", "QUANT", "SIZE", "CONTEXT", "SPLIT", "TOKENS/S", "FIRST", "LOSS", "VERDICT"
+    yield " ", "QUANT", "SIZE", "CONTEXT", "ON GPU", "TOKENS/S", "FIRST", "LOSS", "VERDICT"
     for option in found.options:
         made = option.plan
-        mark = "*" if found.chosen is not None and option.variant is found.chosen.variant else " "
-        start = (mark, option.variant.quant or "?", mebibytes(option.variant.size))
+        start = (_mark(option, found), option.quant or "?", mebibytes(option.variant.size))
         if made is None:
             yield *start, "", "", "", "", "", option.verdict.label
             continue
-        loss = f"{made.kl_divergence.value:.4f}" if made.kl_divergence else "?"
-        yield *start, *_figures(made), loss, option.verdict.label
+        cache = "" if made.cache_type == "f16" else f" {made.cache_type}"
+        loss = figure(made.kl_divergence.value, 2) if made.kl_divergence else "?"
+        yield *start, f"{made.context}{cache}", *_figures(option, made), loss, option.verdict.label
 
 
-def _catalogue(found: Found) -> Iterator[tuple[str, ...]]:
-    yield " ", "MODEL", "QUANT", "SIZE", "CONTEXT", "SPLIT", "TOKENS/S", "FIRST", "QUALITY", "VERDICT"
-    for option in found.options:
-        made = option.plan
-        mark = "*" if found.chosen is not None and option.variant is found.chosen.variant else " "
+_HEADINGS = {
+    Verdict.SLOW: "Slow:",
+    Verdict.POOR: "Only in a quantization that is too lossy:",
+    Verdict.SHORT: "Trained on less context:",
+}
+
+
+def _catalogue(found: Found) -> Iterator[str]:
+    """Yield one table, with headings between the verdicts; what is too large is told in `_choice`."""
+    rows = [(" ", "MODEL", "QUANT", "SIZE", "CTX", "GPU", "TOK/S", "FIRST", "SCORE")]
+    fitting = [(option, option.plan) for option in found.options if option.plan is not None]
+    for option, made in fitting:
         quality = option.variant.entry.quality if option.variant.entry else None
-        start = (mark, option.variant.model, option.variant.quant or "?", mebibytes(option.variant.size))
-        figures = _figures(made) if made is not None else ("", "", "", "")
-        yield *start, *figures, f"{quality}" if quality else "?", option.verdict.label
+        size = mebibytes(option.variant.size).replace(" ", "").removesuffix("iB")
+        cache = "" if made.cache_type == "f16" else f" {made.cache_type[:2]}"
+        context = f"{made.context // 1024}k" if made.context >= 1024 else f"{made.context}"
+        start = (_mark(option, found), option.variant.model, option.quant or "?", size, f"{context}{cache}")
+        rows.append((*start, *_figures(option, made), f"{quality}" if quality else "?"))
+    before = Verdict.FITS
+    head, *lines = _table(rows)
+    yield head
+    for line, (option, _) in zip(lines, fitting, strict=True):
+        if option.verdict is not before:
+            yield f"  {_HEADINGS[option.verdict]}"
+            before = option.verdict
+        yield line
 
 
-def _figures(made: LoadPlan) -> tuple[str, str, str, str]:
-    cache = "" if made.cache_type == "f16" else f" {made.cache_type}"
-    split = f"{made.gpu_layers}/{made.n_layers + 1}" if made.gpu_layers else "CPU"
-    if made.experts_in_ram:
-        split += f" e{made.experts_in_ram}"
-    assert made.predicted is not None
-    first = f"{made.predicted.ttft_ms / 1000:.2g} s" if made.predicted.ttft_ms < 1e5 else "minutes"
-    return f"{made.context}{cache}", split, f"{made.predicted.decode_tps:.3g}", first
+def _mark(option: Option, found: Found) -> str:
+    return "*" if found.chosen is not None and option.variant is found.chosen.variant else " "
+
+
+def _figures(option: Option, made: LoadPlan) -> tuple[str, str, str]:
+    """Return the share of the load that is on accelerators, the tokens a second, the time to the first."""
+    taken = sum(one.total_bytes for one in made.memory if one.name != RAM)
+    share = f"{100 * taken / max(1, made.total_bytes):.0f}%" if made.gpu_layers else ""
+    found = option.predicted
+    return share, figure(found.decode_tps), seconds(found.ttft_ms / 1000)
 
 
 def _choice(found: Found) -> Iterator[tuple[str, str]]:
+    large = [one for one in found.options if one.plan is None]
+    if found.name is None and large:
+        yield "Too large", ", ".join(one.variant.model for one in large)
+    if found.unread > 0:
+        yield "Not read", f"{found.unread} more files of the repository, which seemed to be worse choices"
     yield "Machine", found.machine
     chosen = found.chosen
     if chosen is None or chosen.plan is None:
-        yield "Choice", f"None of these fits. {found.options[0].why_not}"
+        yield "Choice", f"None of these fits. {_smallest(found.options).why_not}"
         if found.instead is not None:
-            yield (
-                "Instead",
-                f"{found.instead.variant.model} fits: edgechat plan {found.instead.variant.model}",
-            )
+            name = found.instead.variant.model
+            yield "Instead", f"{name} fits:\n  edgechat plan {name}"
         return
     made = chosen.plan
     here = "" if made.model_path else ", which is not on this machine yet"
@@ -148,3 +183,7 @@ def _choice(found: Found) -> Iterator[tuple[str, str]]:
     for other in made.alternatives:
         context = f", context {other.context}" if other.context else ""
         yield "Or", f"{other.model} {other.quant or ''}{context}: {other.why_not}"
+
+
+def _smallest(options: Sequence[Option]) -> Option:
+    return min(options, key=lambda one: one.variant.size)

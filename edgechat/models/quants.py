@@ -60,6 +60,13 @@ def canonical(label: str) -> str:
     return {"FP16": "F16", "FP32": "F32"}.get(upper, upper)
 
 
+def type_of(label: str | None) -> GgmlType | None:
+    """Return the type of most weights of a file in this quantization; None where its name does not say."""
+    name = canonical(label or "").removeprefix("UD-")
+    found = [kind for kind in GgmlType if name == kind.name or name.startswith(f"{kind.name}_")]
+    return max(found, key=lambda kind: len(kind.name), default=None)
+
+
 _BLOCKS: dict[GgmlType, tuple[int, int]] = {
     GgmlType.F32: (1, 4),
     GgmlType.F16: (1, 2),

@@ -137,7 +137,7 @@ def _memory(on: Chooser, load: Load) -> Iterator[DeviceMemory]:
         )
 
 
-def _types(on: Chooser, wishes: Wishes) -> tuple[CacheType, ...]:
+def types(on: Chooser, wishes: Wishes) -> tuple[CacheType, ...]:
     """Return the types of cache that may be chosen, the best one first."""
     if wishes.cache_type is not None:
         return (wishes.cache_type,)
@@ -146,10 +146,10 @@ def _types(on: Chooser, wishes: Wishes) -> tuple[CacheType, ...]:
 
 def _asked(on: Chooser, wishes: Wishes, context: int) -> tuple[Load, str]:
     """Return the load with the context that was asked for, and why it is as it is."""
-    types = _types(on, wishes)
-    for cache_type in types:
+    allowed = types(on, wishes)
+    for cache_type in allowed:
         load = on.loader.load(context, cache_type)
-        if on.fits(load) or cache_type == types[-1]:
+        if on.fits(load) or cache_type == allowed[-1]:
             shrunk = wishes.cache_type is None and cache_type != "f16"
             how = f", with the cache in {cache_type} because it does not fit in f16" if shrunk else ""
             return load, f"Context {load.context}: as asked for{how}."
@@ -158,9 +158,9 @@ def _asked(on: Chooser, wishes: Wishes, context: int) -> tuple[Load, str]:
 
 def _best(on: Chooser, wishes: Wishes) -> tuple[Load, str]:
     """Return the load with the longest comfortable context, and why it is that one."""
-    types = _types(on, wishes)
+    allowed = types(on, wishes)
     guess = replace(on.loader, measure=None)  # near enough to judge speed by
-    usual = guess.load(min(ENOUGH, on.header.context_length or ENOUGH), types[0])
+    usual = guess.load(min(ENOUGH, on.header.context_length or ENOUGH), allowed[0])
     limit = _SLOWER * on.seconds(usual) if on.fits(usual, SPARE) else math.inf
     slower = 0
 
@@ -173,19 +173,19 @@ def _best(on: Chooser, wishes: Wishes) -> tuple[Load, str]:
 
     patience = _PATIENCE / on.correction(usual).prefill
     contexts = [one for one in CONTEXTS if one <= USUAL or usual.forecast.prefilling(one) <= patience]
-    load = _first_good(on, _candidates(on, types, contexts), good)
+    load = _first_good(on, _candidates(on, allowed, contexts), good)
     if not on.fits(load, SPARE):
         return load, f"Context {load.context}: it fits only just; closing other programs helps."
     return load, why.context(on, load, slower > load.context)
 
 
 def _candidates(
-    on: Chooser, types: tuple[CacheType, ...], contexts: list[int]
+    on: Chooser, cache_types: tuple[CacheType, ...], contexts: list[int]
 ) -> list[tuple[int, CacheType]]:
     """Return what may be chosen, the best first: 8 bits of cache cost less than half of the context."""
     trained = on.header.context_length
-    allowed = [one for one in contexts if not trained or one <= trained] or [trained]
-    return [(context, cache_type) for context in allowed for cache_type in types]
+    sound = [one for one in contexts if not trained or one <= trained] or [trained]
+    return [(context, cache_type) for context in sound for cache_type in cache_types]
 
 
 def _first_good(on: Chooser, ahead: list[tuple[int, CacheType]], good: Callable[[Load], bool]) -> Load:

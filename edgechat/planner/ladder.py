@@ -14,7 +14,7 @@ from edgechat.device.profile import DeviceProfile
 from edgechat.errors import DoesNotFit
 from edgechat.models.gguf import read_model
 from edgechat.models.header import GgufHeader
-from edgechat.planner.budget import RAM, Budget, Needs
+from edgechat.planner.budget import Budget, Needs
 from edgechat.planner.choose import completed
 from edgechat.planner.chooser import chooser
 from edgechat.planner.dryrun import DryRun
@@ -51,11 +51,10 @@ def descend(
     """Return the first step from the plan downwards that fits this machine; see `refit`."""
     on = chooser(plan.model_name, header, profile, measure, Learned.read(), threads=plan.threads)
     told: list[str] = []
-    start = plan
     while failed or not _fits(plan, on.budget):
         step = step_down(plan, header)
         if step is None:
-            raise _nothing_left(start, on.budget)
+            raise _nothing_left(plan, on.budget)
         params, why = step
         plan = completed(plan, on, on.loader.exactly(params))
         told.append(why)
@@ -75,11 +74,23 @@ def step_down(plan: LoadPlan, header: GgufHeader) -> tuple[LoadPlan, str] | None
         half = max(_LEAST_CONTEXT, plan.context // 2 // CELLS * CELLS)
         return replace(plan, context=half), f"The context is cut to {half} tokens, to take less memory."
     if plan.split:
-        split = tuple(count - max(1, count // 4) for count in plan.split)
-        kept = [(name, count) for name, count in zip(plan.devices, split, strict=True) if count]
-        fewer = replace(plan, devices=tuple(name for name, _ in kept), split=tuple(n for _, n in kept))
-        return fewer, f"{plan.gpu_layers - fewer.gpu_layers} layers fewer are on the accelerator."
+        fewer = _off_the_cards(plan)
+        n = plan.gpu_layers - fewer.gpu_layers
+        return fewer, f"{n} layer{'s' * (n > 1)} fewer {'are' if n > 1 else 'is'} on an accelerator."
     return None
+
+
+def _off_the_cards(plan: LoadPlan) -> LoadPlan:
+    """Return the plan with a quarter of each card's layers on the processor instead."""
+    left = [count - max(1, count // 4) for count in plan.split]
+    kept = [(name, count) for name, count in zip(plan.devices, left, strict=True) if count]
+    return msgspec.structs.replace(
+        plan,
+        devices=tuple(name for name, _ in kept),
+        split=tuple(count for _, count in kept),
+        experts_in_ram=plan.experts_in_ram if kept else 0,
+        rpc=plan.rpc if kept else (),
+    )
 
 
 def _fits(plan: LoadPlan, budget: Budget) -> bool:
@@ -94,9 +105,12 @@ def _needs(plan: LoadPlan) -> dict[str, Needs]:
 
 
 def _nothing_left(plan: LoadPlan, budget: Budget) -> DoesNotFit:
-    needs = next((one.total_bytes for one in plan.memory if one.name == RAM), 0)
+    """Return the error for a plan on the last step."""
+    needs = _needs(plan)
+    why = f"needs at least {mebibytes(budget.charged(needs))}, but only {budget.in_words} now"
+    if budget.fits(needs):
+        why = f"could not get the memory that it needs, although {budget.in_words}"
     return DoesNotFit(
-        f"{plan.model_name} needs {mebibytes(needs)}, but only {budget.in_words} now, and nothing is left "
-        "to be made smaller.",
+        f"{plan.model_name} {why}, and nothing is left to be made smaller.",
         hint="Close other programs, choose a smaller model, or try all the same with --load-anyway.",
     )

@@ -44,7 +44,7 @@ def prepare(model: str, wishes: Wishes = NO_WISHES) -> LoadPlan:
 def _best(headers: Sequence[tuple[Variant, GgufHeader]], machine: Machine, wishes: Wishes) -> LoadPlan:
     """Return the plan for the best of the files that are here. Raises DoesNotFit."""
     if len(headers) > 1:
-        chosen = choose(rate(one, machine, wishes, header) for one, header in headers)
+        chosen = choose((rate(one, machine, wishes, header) for one, header in headers), wishes)
         if chosen is not None and chosen.plan is not None:
             return chosen.plan
     smallest, header = headers[0]

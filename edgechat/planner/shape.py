@@ -62,8 +62,11 @@ class ModelShape:
         """The layers and after them the output: what is split over devices."""
         return (*self.layers, self.output)
 
-    def scaled(self, factor: float) -> ModelShape:
-        """Return the shape of the same model in another quantization, its file so many times as large."""
+    def scaled(self, factor: float, main_type: GgmlType | None = None) -> ModelShape:
+        """Return the shape of the same model in another quantization, its file so many times as large.
+
+        main_type: of that one, where it is known.
+        """
 
         def scaled(part: Layer) -> Layer:
             return replace(
@@ -80,6 +83,7 @@ class ModelShape:
             output=scaled(self.output),
             embedding=round(factor * self.embedding),
             tied=round(factor * self.tied),
+            main_type=self.main_type if main_type is None else main_type,
         )
 
 

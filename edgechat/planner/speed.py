@@ -22,14 +22,20 @@ PROMPT = 1000
 """Tokens of the prompt whose first token is predicted, and of the context at which decoding is."""
 
 _UNMEASURED = (20e9, 100e9)
-_CARDS: dict[Vendor, tuple[float, float]] = {
-    "nvidia": (350e9, 15e12),
-    "amd": (300e9, 8e12),
-    "intel": (200e9, 5e12),
-    "apple": (100e9, 3e12),
-    "other": (100e9, 2e12),
+_READS = 30.0
+"""A card reads all of its own memory about so many times a second: 8 GB at 260 GB/s, 24 GB at 770."""
+_OPERATIONS: dict[Vendor, float] = {
+    "nvidia": 2500.0,
+    "amd": 1500.0,
+    "intel": 800.0,
+    "apple": 1500.0,
+    "other": 1000.0,
 }
-"""Bandwidth and operations of a middling card of each maker: a guess, until a load was measured."""
+"""Operations a second for each byte of its memory, by what llama.cpp reads of prompts on them."""
+_SHARED: dict[Vendor, float] = {"nvidia": 4e12, "amd": 2e12, "intel": 1.2e12, "apple": 1e12, "other": 5e11}
+"""Operations a second of a graphics unit in a processor."""
+_APPLE = 19.0
+"""Of Apple's, for each byte that the memory gives in a second (llama.cpp discussion 4167: M1 to M2 Ultra)."""
 _SHARED_COMPUTE = 4.0
 """A graphics unit in the processor multiplies so many times faster than the processor itself."""
 _BUS = 12e9
@@ -131,10 +137,12 @@ def rate_of_card(card: Accelerator, processor: Rate) -> Rate:
     """Return what a card of this kind usually does."""
     if card.devices and card.devices[0].startswith("RPC"):
         return processor
-    bandwidth, compute = _CARDS[card.vendor]
     if not card.shares_ram:
-        return Rate(bandwidth, compute)
-    return Rate(processor.bandwidth, max(compute / 4, _SHARED_COMPUTE * processor.compute))
+        return Rate(_READS * card.total, _OPERATIONS[card.vendor] * card.total)
+    compute = max(_SHARED[card.vendor], _SHARED_COMPUTE * processor.compute)
+    if card.vendor == "apple":
+        compute = max(compute, _APPLE * processor.bandwidth)
+    return Rate(processor.bandwidth, compute)
 
 
 @dataclass(frozen=True, slots=True)

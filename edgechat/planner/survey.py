@@ -6,6 +6,7 @@ import contextlib
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from itertools import zip_longest
 
 from edgechat.ask import ChildFailed
 from edgechat.device.bandwidth import measure_speed
@@ -14,16 +15,16 @@ from edgechat.errors import HubError, ModelFileError
 from edgechat.planner.dryrun import DryRun
 from edgechat.planner.learned import Learned
 from edgechat.planner.machine import Described, Machine, look
-from edgechat.planner.select import Option, Verdict, best_of, choose, likeliest, rate
+from edgechat.planner.option import Option
+from edgechat.planner.select import best_of, choose, likeliest, rate
 from edgechat.planner.speed import rate_of_processor
 from edgechat.planner.variants import Variant, everything, variants
 from edgechat.planner.wishes import Wishes
+from edgechat.planner.worth import Verdict
 from edgechat.text import mebibytes
 
 _REMOTE_LOOKS = 3
 """Headers of a hub repository that are read: each costs some megabytes of download."""
-_SIDE_BY_SIDE = 2
-"""Processes that make dry runs for a whole catalogue."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +41,8 @@ class Found:
     """With its alternatives; None where nothing fits."""
     instead: Option | None = None
     """The best of the catalogue that fits, where nothing does that was asked about."""
+    unread: int = 0
+    """Files of a repository on the hub that were not looked at: they seemed to be the worse choice."""
 
 
 def one_model(name: str, wishes: Wishes, described: Described, *, offline: bool) -> Found:
@@ -49,30 +52,38 @@ def one_model(name: str, wishes: Wishes, described: Described, *, offline: bool)
     """
     with DryRun() as dry:  # starts while the files are looked for
         files = variants(name, offline=offline)
-        with Machine(_profile(dry, described), history=Learned.read(), dry=dry) as machine:
+        with _machine(_profile(dry, described), described, dry) as machine:
             options = _all_of(files, machine, wishes)
-            chosen = choose(options)
-            instead = None if chosen else _first_that_fits(machine)
+            chosen = choose(options, wishes)
+            instead = None if chosen else _first_that_fits(machine, wishes)
     options.sort(key=lambda one: one.variant.size, reverse=True)
-    return Found(name, in_words(machine.profile), tuple(options), chosen, instead)
+    unread = len(files) - len(options)
+    return Found(name, in_words(machine.profile), tuple(options), chosen, instead, unread)
 
 
 def all_models(wishes: Wishes, described: Described) -> Found:
     """Hold the best file of every model of the catalogue against a machine; the network is not asked."""
-    models = everything()
     with DryRun() as first:
         profile = _profile(first, described)
-        history = Learned.read()
 
-        def rated(number: int) -> list[Option]:
-            with Machine(profile, history=history, dry=first if number == 0 else DryRun()) as machine:
-                found = (best_of(files, machine, wishes) for files in models[number::_SIDE_BY_SIDE])
-                return [one for one in found if one is not None]
+        def rated(models: Sequence[Sequence[Variant]], dry: DryRun) -> list[Option | None]:
+            with _machine(profile, described, dry) as machine:
+                return [best_of(files, machine, wishes) for files in models]
 
-        with ThreadPoolExecutor(_SIDE_BY_SIDE) as pool:
-            options = [one for part in pool.map(rated, range(_SIDE_BY_SIDE)) for one in part]
+        with ThreadPoolExecutor(1) as aside:
+            models = everything()
+            other = aside.submit(lambda: rated(models[1::2], DryRun()))
+            found = rated(models[::2], first)
+            both = zip_longest(found, other.result())
+        # In the catalogue's order: of equals the first one is chosen.
+        options = [one for pair in both for one in pair if one is not None]
     options.sort(key=lambda one: one.rank, reverse=True)
-    return Found(None, in_words(profile), tuple(options), choose(options))
+    return Found(None, in_words(profile), tuple(options), choose(options, wishes))
+
+
+def _machine(profile: DeviceProfile, described: Described, dry: DryRun) -> Machine:
+    # What this machine's memory was seen to do is not what another's does.
+    return Machine(profile, history=Learned.read() if described.bandwidth is None else Learned(), dry=dry)
 
 
 def _all_of(files: Sequence[Variant], machine: Machine, wishes: Wishes) -> list[Option]:
@@ -87,14 +98,17 @@ def _all_of(files: Sequence[Variant], machine: Machine, wishes: Wishes) -> list[
             options.append(rate(one, machine, wishes))
         except (HubError, ModelFileError) as error:
             failure = failure or error
-    if not options and failure is not None:
-        raise failure
+    if not options:
+        raise failure or ModelFileError(
+            f"None of the {len(files)} GGUF files of this repository is one that edgechat can read.",
+            hint="Choose another repository, or a model of the catalogue: edgechat plan",
+        )
     return options
 
 
-def _first_that_fits(machine: Machine) -> Option | None:
+def _first_that_fits(machine: Machine, wishes: Wishes) -> Option | None:
     for files in everything():
-        found = best_of(files, machine, Wishes())
+        found = best_of(files, machine, wishes)
         if found is not None and found.verdict is Verdict.FITS:
             return found
     return None

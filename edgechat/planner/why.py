@@ -9,7 +9,7 @@ from edgechat.planner.chooser import Chooser
 from edgechat.planner.loads import Load
 from edgechat.planner.memory import recurrent_bytes
 from edgechat.planner.plan import LoadPlan
-from edgechat.text import mebibytes
+from edgechat.text import figure, mebibytes, seconds
 
 LONGEST, USUAL = 32768, 16384
 """Tokens: more than the one is never taken by itself, more than the other only where filling it is quick."""
@@ -49,9 +49,9 @@ def memory(on: Chooser, load: Load) -> str:
     texts = []
     for name, needs in load.needs.items():
         parts = (("weights", needs.weights), ("cache", needs.cache), ("compute", needs.compute))
-        listed = ", ".join(f"{what} {mebibytes(size)}" for what, size in parts)
+        listed = ", ".join(f"{what} {mebibytes(size)}" for what, size in parts if size)
         program = f", the program about {mebibytes(needs.program)}" if needs.program else ""
-        place = "" if name == RAM else f" on {name}"
+        place = f" on {name}" if name != RAM else " of RAM" if len(load.needs) > 1 else ""
         texts.append(f"{mebibytes(needs.total)}{place}: {listed}{program}")
     cards = "".join(
         f", {mebibytes(card.budget)} on {card.name}" for card in on.budget.cards if card.name in load.needs
@@ -73,6 +73,6 @@ def speed(plan: LoadPlan) -> str:
     found = plan.predicted
     assert found is not None
     return (
-        f"About {found.decode_tps:.3g} tokens a second, and {found.ttft_ms / 1000:.2g} s to the first after "
-        f"a prompt of 1,000: {found.basis}."
+        f"About {figure(found.decode_tps)} tokens a second, and {seconds(found.ttft_ms / 1000)} to the first "
+        f"after a prompt of 1,000: {found.basis}."
     )
