@@ -30,6 +30,8 @@ _RUNS = 8
 _PLACES = 64
 _LEAST, _MOST = 1e-3, 1e3
 _MOST_BYTES = 1 << 38
+_MOST_READ = 1 << 20
+"""Bytes of the file: ten times what we write."""
 
 
 class Where(msgspec.Struct, frozen=True, order=True):
@@ -73,7 +75,8 @@ class Learned:
     def read(cls) -> Learned:
         """Return what the file says; nothing where there is none."""
         try:
-            return cls(msgspec.json.decode(_path().read_bytes(), type=list[Runs]))
+            with _path().open("rb") as stream:
+                return cls(msgspec.json.decode(stream.read(_MOST_READ), type=list[Runs]))
         except (OSError, FolderError, msgspec.MsgspecError, RecursionError):
             return cls()
 

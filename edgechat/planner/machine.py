@@ -23,7 +23,7 @@ from edgechat.planner.speed import rate_of_processor
 
 SIMULATED = "GPU0"
 """The name of a card that is not here."""
-_SYSTEM, _SYSTEM_SHARE = 3 * 2**29, 0.2
+_SYSTEM, _SYSTEM_SHARE = 2 * 2**30, 0.2
 _SCREEN_SHARE = 0.08
 
 

@@ -31,7 +31,7 @@ _PER_SHORTENING = 0.15
 _EIGHT_BITS = 0.001
 _PER_CLASS = 0.25
 """Nats between two neighbouring classes of published quality, from which models are chosen."""
-_IN_CLASS = 0.6
+_IN_CLASS = 0.5
 """Of a class: what the first model of one has over the last, by the catalogue's order."""
 _UNKNOWN = 0.05
 """Divergence of a quantization that nobody has measured: worse than Q4_K_M."""
@@ -91,7 +91,8 @@ def score(variant: Variant) -> float:
     if entry is None or entry.quality is None:
         return 0.0
     equals = [one.name for one in catalogue() if one.quality == entry.quality]
-    return entry.quality + _IN_CLASS * (1 - equals.index(entry.name) / len(equals))
+    place = equals.index(entry.name) if entry.name in equals else len(equals)
+    return entry.quality + _IN_CLASS * (1 - place / max(1, len(equals)))
 
 
 def loss_of(quant: str | None) -> float:

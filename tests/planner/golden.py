@@ -1,6 +1,6 @@
 """What edgechat would choose on machines from 4 to 64 GB: a table to be read, and to be compared.
 
-    python -m tests.planner.golden > tests/planner/golden.txt
+python -m tests.planner.golden > tests/planner/golden.txt
 """
 
 from __future__ import annotations

@@ -1,0 +1,23 @@
+"""What would be chosen from 4 to 64 GB, held against a table: a change of judgement shows as its diff."""
+
+from __future__ import annotations
+
+import re
+
+from tests.planner import golden
+
+
+def test_the_table_is_what_is_chosen() -> None:
+    """After a change that is meant: python -m tests.planner.golden > tests/planner/golden.txt."""
+    assert golden.table() == golden.FILE.read_text(encoding="utf-8")
+
+
+def test_nothing_in_it_is_foolish() -> None:
+    """Every choice is quick enough to be read, loses little and has room for a conversation."""
+    rows = [re.split(r"  +", line) for line in golden.FILE.read_text(encoding="utf-8").splitlines()[1:]]
+    assert len(rows) == len(golden.SIZES) * len(golden.KINDS)
+    for _, _, _, quant, context, _, speed, _, verdict in rows:
+        assert verdict == "fits"
+        assert quant in ("Q4_K_S", "Q4_K_M", "Q5_K_M", "Q6_K", "Q8_0", "MXFP4")
+        assert int(context.split()[0]) >= 8192
+        assert float(speed) >= 10

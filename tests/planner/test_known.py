@@ -1,0 +1,96 @@
+"""Known answers through the whole plan: caches of published models, to the byte, by llama.cpp itself."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from edgechat.models.catalogue import catalogue
+from edgechat.models.shipped import shipped_header
+from edgechat.native.params import CacheType
+from edgechat.planner.choose import plan
+from edgechat.planner.dryrun import DryRun
+from edgechat.planner.memory import cache_bytes
+from edgechat.planner.plan import LoadPlan
+from edgechat.planner.wishes import Wishes
+from tests.kit.published import published
+from tests.planner.headers import GIB, machine
+
+MIB = 2**20
+ENTRIES = {entry.name: entry for entry in catalogue()}
+
+
+@pytest.fixture(scope="module")
+def run() -> Iterator[DryRun]:
+    with DryRun() as run:
+        yield run
+
+
+def windowed(full: int, n_windowed: int, window: int, row: int, n_ctx: int) -> float:
+    """Return MiB of a unified cache of four sequences; row: bytes of keys and values in one layer."""
+    cells = min(n_ctx, -(-(4 * window + 512) // 256) * 256)
+    return (full * n_ctx + n_windowed * cells) * row / MIB
+
+
+@pytest.mark.parametrize(
+    ("name", "context", "cache_type", "cache"),
+    [
+        ("llama-3.1-8b", 8192, "f16", 1024),
+        ("llama-3.1-8b", 32768, "f16", 4096),
+        ("llama-3.1-8b", 131072, "f16", 16384),
+        ("llama-3.1-8b", 32768, "q8_0", 2176),
+        ("llama-3.1-8b", 1000, "q4_0", 36),
+        ("gemma-3-12b", 32768, "f16", windowed(8, 40, 1024, 2 * 8 * 256 * 2, 32768)),
+        ("qwen3-30b-a3b", 32768, "f16", 3072),
+        ("deepseek-v2-lite", 32768, "f16", 972),
+    ],
+)
+def test_published_shapes(run: DryRun, name: str, context: int, cache_type: CacheType, cache: float) -> None:
+    header = published(name)
+    run.show(header)
+    wishes = Wishes(context=context, cache_type=cache_type)
+    made = plan(name, header, machine(64 * GIB), wishes, run.ask)
+    assert made.buffers
+    assert made.context == -(-context // 256) * 256
+    assert made.cache_bytes == cache * MIB == cache_bytes(header, context, cache_type, n_seq_max=4)
+    assert made.weights_bytes == header.weights_bytes
+
+
+# MiB at 8192 and 32768 tokens in f16, from the shapes: what is fixed, and bytes for each token.
+PER_TOKEN = {
+    "llama-3.1-8b": 131072,
+    "llama-3.3-70b": 327680,
+    "mistral-7b-v0.3": 131072,
+    "phi-4-mini": 131072,
+    "smollm3-3b": 73728,
+    "qwen3-8b": 147456,
+    "qwen3-14b": 163840,
+    "qwen3-30b-a3b": 98304,
+    "qwen2.5-coder-7b": 57344,
+}
+STATEFUL = {"qwen3.5-2b": (12288, 19), "qwen3.5-9b": (32768, 50), "qwen3.6-35b-a3b": (20480, 63)}
+"""Bytes for each token, and MiB of each of the two sequences' states."""
+
+
+def made_of(run: DryRun, name: str, context: int) -> LoadPlan:
+    header = shipped_header(ENTRIES[name], "Q4_K_M")
+    assert header is not None
+    run.show(header)
+    return plan(name, header, machine(128 * GIB), Wishes(context=context), run.ask)
+
+
+@pytest.mark.parametrize("name", PER_TOKEN)
+def test_shipped_headers(run: DryRun, name: str) -> None:
+    for context in (8192, 32768):
+        made = made_of(run, name, context)
+        assert made.buffers
+        assert made.cache_bytes == context * PER_TOKEN[name]
+
+
+@pytest.mark.parametrize("name", STATEFUL)
+def test_states_of_two_sequences(run: DryRun, name: str) -> None:
+    per_token, state = STATEFUL[name]
+    few, many = made_of(run, name, 8192), made_of(run, name, 32768)
+    assert many.cache_bytes - few.cache_bytes == (32768 - 8192) * per_token
+    assert (few.cache_bytes - 8192 * per_token) / 2 / MIB == pytest.approx(state, abs=0.5)

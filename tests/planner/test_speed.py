@@ -1,0 +1,149 @@
+"""The roofline: what can be said of every forecast, whatever the machine's figures are."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from edgechat.device.bandwidth import Speed
+from edgechat.models.quants import GgmlType, type_of
+from edgechat.planner.layout import Layout
+from edgechat.planner.shape import ModelShape, shape_of
+from edgechat.planner.speed import (
+    Correction,
+    Forecast,
+    Rate,
+    forecast,
+    predict,
+    rate_of_card,
+    rate_of_processor,
+)
+from tests.kit.published import published
+from tests.planner.golden import card
+
+SHAPES = {name: shape_of(published(name)) for name in ("llama-3.1-8b", "qwen3-30b-a3b", "deepseek-v2-lite")}
+PER_TOKEN = 131072
+
+_shapes = st.sampled_from(list(SHAPES.values()))
+_bandwidths = st.floats(1e9, 5e12)
+_computes = st.floats(1e10, 1e15)
+_more = st.floats(1, 100)
+
+
+def on_processor(shape: ModelShape, bandwidth: float, compute: float) -> Forecast:
+    return forecast(shape, Layout().placed(shape), {None: Rate(bandwidth, compute)}, PER_TOKEN)
+
+
+@given(_shapes, _bandwidths, _computes, _more, st.integers(0, 10**6))
+def test_more_bandwidth_is_never_slower(
+    shape: ModelShape, bandwidth: float, compute: float, more: float, depth: int
+) -> None:
+    slow, fast = on_processor(shape, bandwidth, compute), on_processor(shape, more * bandwidth, compute)
+    assert fast.decoding(depth) <= slow.decoding(depth)
+    assert fast.prefilling(1000, depth) <= slow.prefilling(1000, depth)
+
+
+@given(_shapes, _bandwidths, _computes, _more)
+def test_more_compute_is_never_slower(
+    shape: ModelShape, bandwidth: float, compute: float, more: float
+) -> None:
+    slow, fast = on_processor(shape, bandwidth, compute), on_processor(shape, bandwidth, more * compute)
+    assert fast.prefilling(1000) <= slow.prefilling(1000)
+    assert fast.decoding(0) <= slow.decoding(0)
+
+
+@given(_shapes, _bandwidths, _computes, st.integers(0, 10**6), st.integers(0, 10**6), st.integers(1, 5000))
+def test_deeper_is_never_faster(
+    shape: ModelShape, bandwidth: float, compute: float, depth: int, more: int, n: int
+) -> None:
+    found = on_processor(shape, bandwidth, compute)
+    assert found.decoding(depth + more) >= found.decoding(depth)
+    assert found.prefilling(n, depth + more) >= found.prefilling(n, depth)
+    whole, parts = found.prefilling(2 * n, depth), found.prefilling(n, depth) + found.prefilling(n, depth + n)
+    assert whole == pytest.approx(parts)
+
+
+@given(_shapes, st.integers(0, 60), _bandwidths, _more)
+def test_layers_on_a_faster_card_are_never_slower(
+    shape: ModelShape, n: int, bandwidth: float, more: float
+) -> None:
+    parts = len(shape.parts)
+    rates: dict[str | None, Rate] = {
+        None: Rate(bandwidth, 4e11),
+        "A": Rate(more * bandwidth, more * 4e11),
+    }
+    few, many = min(n, parts - 1), min(n + 1, parts)
+    layouts = [Layout(("A",), (count,)) if count else Layout() for count in (few, many)]
+    slow, fast = (forecast(shape, one.placed(shape), rates, PER_TOKEN) for one in layouts)
+    assert fast.decode <= slow.decode * (1 + 1e-9)
+
+
+def test_a_token_reads_what_is_active() -> None:
+    """At 50 GB/s and nothing else: all of a dense model, some experts of a routed one."""
+    dense = on_processor(SHAPES["llama-3.1-8b"], 50e9, 1e15)
+    header = published("llama-3.1-8b")
+    read = header.weights_bytes - next(
+        one.n_bytes for one in header.tensors if one.name == "token_embd.weight"
+    )
+    assert dense.decode == pytest.approx(read / 50e9, rel=0.01)
+    routed = on_processor(SHAPES["qwen3-30b-a3b"], 50e9, 1e15)
+    assert 0.03 < routed.decode * 50e9 / published("qwen3-30b-a3b").weights_bytes < 0.15
+
+
+def test_experts_in_ram_are_read_from_there() -> None:
+    shape = SHAPES["qwen3-30b-a3b"]
+    rates: dict[str | None, Rate] = {None: Rate(20e9, 1e11), "A": Rate(500e9, 1e13)}
+    n = len(shape.parts)
+    times = [
+        forecast(shape, Layout(("A",), (n,), experts).placed(shape), rates, 98304).decode
+        for experts in (0, 10, 48)
+    ]
+    assert times == sorted(times)
+    assert forecast(shape, Layout().placed(shape), rates, 98304).decode > times[-1]
+
+
+@given(st.floats(1e-3, 1e3), st.floats(1e-3, 1e3), _bandwidths, _computes)
+def test_predictions_are_finite_and_corrected(
+    decode: float, prefill: float, bandwidth: float, compute: float
+) -> None:
+    found = on_processor(SHAPES["llama-3.1-8b"], bandwidth, compute)
+    plain, corrected = predict(found, Correction()), predict(found, Correction(decode, prefill, "x"))
+    assert corrected.decode_tps == pytest.approx(plain.decode_tps / decode)
+    assert corrected.prompt_tps == pytest.approx(plain.prompt_tps / prefill)
+    assert all(0 < one < math.inf for one in (corrected.decode_tps, corrected.prompt_tps, corrected.ttft_ms))
+
+
+def test_cards_are_guessed_from_what_they_are() -> None:
+    slow = Rate(50e9, 4e11)
+    small, large = rate_of_card(card("nvidia", 8 << 30), slow), rate_of_card(card("nvidia", 24 << 30), slow)
+    assert 200e9 < small.bandwidth < 350e9 < 600e9 < large.bandwidth < 1.1e12
+    assert small.compute < large.compute
+    chip = rate_of_card(card("apple", 12 << 30, shares_ram=True), Rate(200e9, 1e12))
+    assert chip.bandwidth == 200e9  # it is the same memory
+    assert chip.compute >= 3e12
+    server = replace(card("other", 8 << 30), devices=("RPC0",))
+    assert rate_of_card(server, slow) == slow
+    assert rate_of_processor(None).bandwidth < slow.bandwidth
+    assert rate_of_processor(Speed(bandwidth=5e10, compute=4e11, threads=4)) == slow
+
+
+@pytest.mark.parametrize(
+    ("label", "kind"),
+    [
+        ("Q4_K_M", GgmlType.Q4_K),
+        ("q8_0", GgmlType.Q8_0),
+        ("IQ4_XS", GgmlType.IQ4_XS),
+        ("UD-Q2_K_XL", GgmlType.Q2_K),
+        ("fp16", GgmlType.F16),
+        ("MXFP4", GgmlType.MXFP4),
+        ("IQ3_M", None),
+        ("", None),
+        (None, None),
+    ],
+)
+def test_a_label_names_the_type_of_most_weights(label: str | None, kind: GgmlType | None) -> None:
+    assert type_of(label) == kind
