@@ -28,6 +28,11 @@ class Layout:
         """Layers on cards, the output among them."""
         return sum(self.split)
 
+    @property
+    def reach(self) -> tuple[int, int]:
+        """What layouts of one model are compared by: the more of it is on cards, the greater."""
+        return self.n, -self.experts_in_ram
+
     def devices_of(self, n_parts: int) -> list[str | None]:
         """Return the device of each part, the output's last; None is the processor."""
         on: list[str | None] = [None] * (n_parts - self.n)

@@ -12,7 +12,7 @@ from edgechat.errors import DryRunFailed
 from edgechat.models.header import GgufHeader
 from edgechat.native.buffers import Breakdown, Buffer
 from edgechat.native.params import CacheType, LoadParams
-from edgechat.planner.budget import RAM, Budget, Needs, needs_of, together
+from edgechat.planner.budget import RAM, Budget, Card, Needs, needs_of, together
 from edgechat.planner.compute import compute_bytes, output_bytes
 from edgechat.planner.dryrun import MEMORY_LIMIT
 from edgechat.planner.layout import Extras, Layout, estimated, layouts
@@ -135,31 +135,48 @@ class Loader:
             params = self._params(cells, cache_type, on)
             found = self._measured(self._estimated(params, on, about))
             over = self.budget.over(dict(found.needs))
-            if not over and (best is None or found.layout.n > best.layout.n):
+            if not over and (best is None or found.layout.reach > best.layout.reach):
                 best = found
             changed = self._less(on, over, about) if over else self._more(found, about)
-            if changed is None or (best is not None and changed.n <= best.layout.n):
+            if changed is None or (best is not None and changed.reach <= best.layout.reach):
                 break
             on = changed
         return best or found
 
     def _less(self, on: Layout, over: Mapping[str, int], about: Extras) -> Layout:
+        """Return a layout with experts in RAM, or else layers, that a card holds too many of."""
+        on_device = on.devices_of(len(self.shape.parts))
+        while on.experts_in_ram and on.experts_in_ram < len(self.shape.layers):
+            layer = on.experts_in_ram
+            name = on_device[layer] or RAM
+            if over.get(name, 0) <= 0:
+                break
+            on = replace(on, experts_in_ram=layer + 1)
+            over = {**over, name: over[name] - self.shape.layers[layer].experts}
         size = max(about.parts(self.shape, on.experts_in_ram))
         for name, n_bytes in over.items():
-            if name in on.devices:
+            if name in on.devices and n_bytes > 0:
                 on = on.changed(name, -n_bytes // max(1, size))
         return on
 
     def _more(self, found: Load, about: Extras) -> Layout | None:
-        """Return a layout with one more layer where the account leaves room that the formulas did not see."""
+        """Return a layout with more on a card where the account leaves room that the formulas did not see."""
         on, parts = found.layout, self.shape.parts
-        if found.source != EXACT or on.n == len(parts) or not on.n:
+        if found.source != EXACT or not on.n:
             return None
+        room = {card.name: card.budget - found.needs[card.name].total for card in self._used(on)}
+        if on.n == len(parts):
+            on_device = on.devices_of(len(parts))
+            experts = on.experts_in_ram
+            while experts and room[on_device[experts - 1] or RAM] >= parts[experts - 1].experts:
+                experts -= 1
+                room[on_device[experts] or RAM] -= parts[experts].experts
+            return replace(on, experts_in_ram=experts) if experts < on.experts_in_ram else None
         size = about.parts(self.shape, on.experts_in_ram)[len(parts) - on.n - 1]
-        for card in self.budget.cards:
-            if card.name in on.devices and card.budget - found.needs[card.name].total >= size:
-                return on.changed(card.name, 1)
-        return None
+        return next((on.changed(name, 1) for name, left in room.items() if left >= size), None)
+
+    def _used(self, on: Layout) -> list[Card]:
+        return [card for card in self.budget.cards if card.name in on.devices]
 
     def exactly(self, params: LoadParams) -> Load:
         """Return what a load with these parameters takes, whether it fits or not."""
