@@ -213,10 +213,11 @@ def _does_not_fit(on: Chooser, load: Load, nearest: bool) -> DoesNotFit:
     hint = "Close other programs, or choose a smaller model."
     if longest >= CELLS:
         hint = f"A context of {longest} tokens fits. {hint}"
-    needs = mebibytes(on.budget.charged(dict(load.needs)))
+    needs = mebibytes(load.total)
+    cards = "".join(f", and {mebibytes(card.budget)} on {card.name}" for card in on.budget.cards)
     hint += " To try it all the same: --load-anyway"
     return DoesNotFit(
         f"{on.name} with a context of {load.context} tokens needs about {needs}, "
-        f"but only {on.budget.in_words}.",
+        f"but only {on.budget.in_words}{cards}.",
         hint=hint,
     )

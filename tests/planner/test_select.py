@@ -1,0 +1,344 @@
+"""Which file is chosen: what holds on every machine, and whether what is said of the others is true."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Callable
+from dataclasses import replace
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from edgechat.device.profile import DeviceProfile
+from edgechat.errors import DoesNotFit, ModelFileError
+from edgechat.models.header import GgufHeader
+from edgechat.models.quality import QualityClass, kl_divergence, quality_class
+from edgechat.planner.machine import Machine
+from edgechat.planner.option import Option, why_not
+from edgechat.planner.plan import as_json
+from edgechat.planner.select import best_of, choose, likeliest, planned, rate
+from edgechat.planner.speed import Prediction
+from edgechat.planner.variants import Variant
+from edgechat.planner.wishes import NO_WISHES, READABLE, Wishes
+from edgechat.planner.worth import Verdict, base_of, loss_of, score, thinks, verdict_of, worth_of
+from tests.planner import golden
+from tests.planner.golden import profile
+
+MODELS = {files[0].model: files for files in golden.models()}
+LLAMA = MODELS["llama-3.1-8b"]
+
+_rams = st.sampled_from([2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 14, 16, 20, 24, 32, 48, 64, 96])
+_bandwidths = st.sampled_from([5e9, 1e10, 2e10, 3e10, 5e10, 1e11, 2e11, 4e11, 8e11])
+_kinds = st.sampled_from(["CPU", "GPU 4", "GPU 8", "GPU 12", "GPU 24", "unified 100", "unified 400"])
+_names = st.sampled_from(["llama-3.1-8b", "qwen3.5-4b", "qwen3-coder-30b-a3b", "gemma-3-1b", "gemma-4-e2b"])
+
+
+def all_of(name: str, machine: DeviceProfile, wishes: Wishes = NO_WISHES) -> list[Option]:
+    return [rate(one, Machine(machine), wishes) for one in MODELS[name]]
+
+
+def chosen(name: str, machine: DeviceProfile, wishes: Wishes = NO_WISHES) -> Option | None:
+    return choose(all_of(name, machine, wishes), wishes)
+
+
+@settings(max_examples=40)
+@given(_names, _rams, _kinds)
+def test_the_choice_fits_and_nothing_that_fits_is_better(name: str, ram: int, kind: str) -> None:
+    options = all_of(name, profile(ram, kind))
+    found = choose(options)
+    if found is None:
+        assert all(one.plan is None and one.why_not for one in options)
+        return
+    assert found.plan is not None
+    assert all(one.total_bytes <= one.budget_bytes for one in found.plan.memory)
+    assert all(found.rank >= one.rank for one in options)
+    if found.verdict is Verdict.POOR:
+        assert not [one for one in options if one.verdict > Verdict.POOR]
+
+
+@settings(max_examples=40)
+@given(_names, _rams, _rams, _bandwidths)
+def test_more_memory_never_gives_less(name: str, ram: int, more: int, bandwidth: float) -> None:
+    """But for what a cache in 16 bits costs in speed, which is less than a tenth of a class."""
+    small, large = (profile(one, bandwidth=bandwidth) for one in sorted((ram, more)))
+    first, second = chosen(name, small), chosen(name, large)
+    if first is not None:
+        assert second is not None
+        assert second.verdict >= first.verdict or abs(first.predicted.decode_tps - READABLE) < 1
+        assert second.worth >= first.worth - 0.02
+
+
+@settings(max_examples=40)
+@given(_names, _rams, _bandwidths, _bandwidths)
+def test_more_bandwidth_never_gives_less(name: str, ram: int, bandwidth: float, more: float) -> None:
+    slow, fast = (profile(ram, bandwidth=one) for one in sorted((bandwidth, more)))
+    first, second = chosen(name, slow), chosen(name, fast)
+    assert (first is None) == (second is None)
+    if first is not None and second is not None:
+        assert second.rank >= first.rank
+
+
+@settings(max_examples=25)
+@given(_rams, _kinds, st.sampled_from([None, 4096, 32768]))
+def test_the_likeliest_is_the_best(ram: int, kind: str, context: int | None) -> None:
+    """What formulas put first is what planning every file chooses, or as good to a hundredth of a class."""
+    machine, wishes = profile(ram, kind), Wishes(context=context)
+    for name in ("llama-3.1-8b", "qwen3-coder-30b-a3b", "gemma-4-e2b"):
+        quick = best_of(MODELS[name], Machine(machine), wishes)
+        thorough = max(all_of(name, machine, wishes), key=lambda one: one.rank)
+        assert quick is not None
+        assert quick.verdict == thorough.verdict
+        if thorough.plan is not None:
+            assert quick.worth >= thorough.worth - 0.01
+
+
+@given(st.sampled_from([16, 32, 64]), st.floats(0.5, 200))
+def test_a_speed_that_is_asked_for_is_kept_or_said_to_be_impossible(ram: int, least: float) -> None:
+    wishes = Wishes(min_tps=least)
+    found = chosen("llama-3.1-8b", profile(ram), wishes)
+    assert found is not None
+    assert found.plan is not None
+    fast = found.predicted.decode_tps >= least
+    assert found.verdict is (Verdict.FITS if fast else Verdict.SLOW) or found.verdict is Verdict.POOR
+    if found.verdict is Verdict.SLOW:
+        assert "tokens a second; this is the best of it" in found.plan.reasons[0]
+
+
+@pytest.mark.parametrize("floor", list(QualityClass))
+def test_a_quality_that_is_asked_for_is_kept(floor: QualityClass) -> None:
+    found = chosen("llama-3.1-8b", profile(64), Wishes(quality=floor))
+    assert found is not None
+    assert found.quant is not None
+    known = quality_class(found.quant)
+    assert known is not None
+    assert known >= floor
+    assert found.verdict > Verdict.POOR
+
+
+def test_a_quality_that_does_not_fit_is_said_to_be_impossible() -> None:
+    found = chosen("llama-3.1-8b", profile(8), Wishes(quality=QualityClass.REFERENCE))
+    assert found is not None
+    assert found.plan is not None
+    assert found.verdict is Verdict.POOR
+    assert "nothing that fits is of reference quality, as asked for" in found.plan.reasons[0]
+
+
+@pytest.mark.parametrize("context", [1000, 8192, 40000])
+def test_a_context_that_is_asked_for_is_kept(context: int) -> None:
+    found = chosen("llama-3.1-8b", profile(16), Wishes(context=context))
+    assert found is not None
+    assert found.plan is not None
+    assert 0 <= found.plan.context - context < 256
+    assert found.verdict is Verdict.FITS
+
+
+def test_a_context_beyond_training_is_the_last_choice() -> None:
+    wishes = Wishes(context=32768)
+    machine = profile(16, bandwidth=4e11)
+    options = [rate(MODELS[name][0], Machine(machine), wishes) for name in ("tinyllama-1.1b", "llama-3.2-1b")]
+    assert [one.verdict for one in options] == [Verdict.SHORT, Verdict.POOR]
+    found = choose(options, wishes)
+    assert found is not None
+    assert found.plan is not None
+    assert found.plan.context == 32768
+    assert found.plan.alternatives[0].why_not == "It was trained on no more than 2048 tokens."
+    alone = choose(options[:1], wishes)
+    assert alone is not None
+    assert alone.plan is not None
+    assert "32768" in alone.plan.notes[0]
+
+
+@pytest.mark.parametrize(("ram", "poor"), [(6, True), (8, False)])
+def test_a_poor_quantization_is_the_last_resort(ram: int, poor: bool) -> None:
+    found = chosen("llama-3.1-8b", profile(ram))
+    assert found is not None
+    assert found.plan is not None
+    assert (found.verdict is Verdict.POOR) == poor
+    assert ("nothing better fits" in found.plan.reasons[0]) == poor
+
+
+# What is said of the others: every number in it is looked up again.
+
+
+def near(value: float) -> Callable[[float], bool]:
+    return lambda other: math.isclose(value, other, rel_tol=0.06)
+
+
+def check(option: Option, first: Option, said: str, wishes: Wishes = NO_WISHES) -> None:
+    """Assert that each clause is true, and that the sentence is one."""
+    assert re.fullmatch(r"[A-Z].*\.", said.removeprefix(option.variant.model).strip().capitalize())
+    assert "  " not in said
+    assert "e+" not in said
+    assert "nan" not in said
+    made, other = option.plan, first.plan
+    if made is None or other is None:
+        assert "needs about" in said
+        return
+    mine, its = option.predicted, first.predicted
+    for clause, (new, old) in (
+        (r"it is (faster|slower) \((.*?) tokens a second, not (.*?)\)", (mine.decode_tps, its.decode_tps)),
+        (
+            r"its context is (longer|shorter) \((.*?) tokens, not (.*?)\)",
+            (made.context, other.context),
+        ),
+        (
+            r"its quantization loses (less|more) \((.*?) nats, not (.*?)\)",
+            (loss_of(option.quant), loss_of(first.quant)),
+        ),
+    ):
+        match = re.search(clause, said, re.IGNORECASE)
+        if match:
+            assert (match[1] in ("faster", "longer", "more")) == (new > old), said
+            assert near(new)(float(match[2])), said
+            assert near(old)(float(match[3])), said
+    match = re.search(r"it answers (sooner|later)", said, re.IGNORECASE)
+    if match:
+        assert (match[1] == "sooner") == (mine.ttft_ms < its.ttft_ms)
+    match = re.search(r"published quality is (\d) of 6, not (\d)", said)
+    if match:
+        entries = option.variant.entry, first.variant.entry
+        assert [int(match[1]), int(match[2])] == [entry.quality for entry in entries if entry]
+    if "slower than people read" in said:
+        assert mine.decode_tps < READABLE
+    if "thinks before it answers" in said:
+        assert thinks(option.variant)
+        assert mine.decode_tps < 2 * READABLE
+    if "loses much" in said:
+        known = quality_class(base_of(option.quant or ""))
+        assert known is not None
+        assert known < QualityClass.GOOD
+
+
+@settings(max_examples=40)
+@given(_names, _rams, _kinds)
+def test_what_is_said_of_other_quantizations_is_true(name: str, ram: int, kind: str) -> None:
+    options = all_of(name, profile(ram, kind))
+    first = choose(options)
+    if first is None:
+        return
+    for one in options:
+        if one.variant is not first.variant:
+            check(one, first, why_not(one, first, NO_WISHES))
+
+
+@settings(max_examples=8)
+@given(_rams, _kinds)
+def test_what_is_said_of_other_models_is_true(ram: int, kind: str) -> None:
+    options = golden.options(profile(ram, kind))
+    first = choose(options)
+    if first is None:
+        return
+    assert first.plan is not None
+    assert len(first.plan.alternatives) == 4
+    for one in options:
+        if one.variant is not first.variant:
+            said = why_not(one, first, NO_WISHES)
+            check(one, first, said)
+            # Where a reason is given it is one against: nothing is better in everything that is told.
+            if one.verdict == first.verdict:
+                assert not re.fullmatch(r"[^,]*(faster|longer|less|higher)[^,]*\.", said), said
+
+
+def test_equals_are_said_to_be_equal() -> None:
+    one = rate(LLAMA[0], Machine(profile(64)), NO_WISHES)
+    two = replace(one, variant=replace(one.variant, model="another", entry=None))
+    same = replace(one, variant=replace(one.variant, entry=None))
+    assert why_not(two, same, NO_WISHES) == "About as good."
+    first = choose([one, replace(one, variant=LLAMA[0])])
+    assert first is not None
+    assert first.variant is one.variant
+
+
+def test_nothing_in_json_is_no_number() -> None:
+    for ram in (2, 4, 16, 96):
+        for kind in ("CPU", "GPU 8", "unified 100"):
+            for bandwidth in (1e6, 5e10, 1e15):
+                for one in golden.models()[::9]:
+                    found = rate(one[0], Machine(profile(ram, kind, bandwidth=bandwidth)), NO_WISHES)
+                    if found.plan is not None:
+                        json.dumps(as_json(found.plan), allow_nan=False)
+
+
+# The judgement by itself.
+
+
+def predicted(tps: float = 50.0, ttft: float = 1000.0) -> Prediction:
+    return Prediction(decode_tps=tps, prompt_tps=1000.0, ttft_ms=ttft, basis="x")
+
+
+@given(st.floats(0.01, 1e4), st.floats(1, 50), st.floats(1, 1e6), st.floats(1, 50))
+def test_faster_sooner_and_longer_is_worth_no_less(
+    tps: float, times: float, ttft: float, later: float
+) -> None:
+    one = LLAMA[0]
+    here = worth_of(one, "Q4_K_M", 4096, "f16", predicted(tps, ttft))
+    assert worth_of(one, "Q4_K_M", 4096, "f16", predicted(tps * times, ttft)) >= here
+    assert worth_of(one, "Q4_K_M", 4096, "f16", predicted(tps, ttft * later)) <= here
+    assert worth_of(one, "Q4_K_M", 8192, "f16", predicted(tps, ttft)) >= here
+    assert worth_of(one, "Q5_K_M", 4096, "f16", predicted(tps, ttft)) >= here
+    assert worth_of(one, "Q4_K_M", 4096, "q8_0", predicted(tps, ttft)) <= here
+
+
+def test_a_model_that_thinks_is_waited_for_longer() -> None:
+    plain, thinker = LLAMA[0], MODELS["qwen3.5-9b"][0]
+    header = plain.header()
+    for tps, ok in ((9.0, False), (11.0, True)):
+        assert verdict_of(plain, header, "Q4_K_M", 8192, predicted(tps), NO_WISHES) is Verdict.FITS
+        found = verdict_of(thinker, thinker.header(), "Q4_K_M", 8192, predicted(tps), NO_WISHES)
+        assert (found is Verdict.FITS) == ok
+        asked = verdict_of(thinker, header, "Q4_K_M", 8192, predicted(tps), Wishes(min_tps=8))
+        assert asked is Verdict.FITS
+
+
+def test_a_class_of_quality_weighs_more_than_the_place_in_it() -> None:
+    scores = sorted((score(files[0]), files[0].entry) for files in golden.models() if files[0].entry)
+    qualities = [entry.quality or 0 for _, entry in scores]
+    assert qualities == sorted(qualities)
+    assert len({value for value, _ in scores}) == len(scores)
+
+
+def test_a_short_context_costs_more_than_a_class() -> None:
+    better, worse = MODELS["qwen3.6-27b"][0], MODELS["gemma-4-26b-a4b"][0]
+    short = worth_of(better, "Q4_K_M", 2048, "q8_0", predicted())
+    assert short < worth_of(worse, "Q4_K_M", 8192, "f16", predicted())
+
+
+@pytest.mark.parametrize("quant", ["UD-Q4_K_XL", "Q4_K_M"])
+def test_an_uploaders_own_mixture_counts_as_its_like(quant: str) -> None:
+    figure = kl_divergence("Q4_K_M")
+    assert figure is not None
+    assert loss_of(quant) == figure.value
+    assert loss_of("ODD") > figure.value
+
+
+def _unreadable() -> GgufHeader:
+    raise ModelFileError("It is damaged.")
+
+
+def test_a_damaged_header_is_passed_over() -> None:
+    broken = [replace(one, header=_unreadable) for one in LLAMA]
+    machine = Machine(profile(16))
+    assert best_of(broken, machine, NO_WISHES) is None
+    assert likeliest(broken, machine, NO_WISHES) == []
+    found = best_of([*broken[:-3], *LLAMA[-3:]], machine, NO_WISHES)
+    assert found is not None
+    assert found.variant in LLAMA
+    with pytest.raises(ModelFileError):
+        rate(broken[0], machine, NO_WISHES)
+    assert choose([]) is None
+
+
+def test_a_plan_says_what_its_quantization_loses() -> None:
+    variant = next(one for one in LLAMA if one.quant == "Q5_K_M")
+    made = planned(variant, variant.header(), Machine(profile(32)), NO_WISHES)
+    assert made.kl_divergence is not None
+    assert made.kl_divergence.value == 0.010762
+    assert "llama.cpp" in made.kl_divergence.source
+    assert made.file_bytes == variant.size
+    with pytest.raises(DoesNotFit):
+        planned(variant, variant.header(), Machine(profile(3)), NO_WISHES)
+    assert msgspec.json.decode(msgspec.json.encode(made), type=type(made)) == made
