@@ -22,7 +22,6 @@ from edgechat.planner.option import Option, why_not
 from edgechat.planner.plan import as_json
 from edgechat.planner.select import best_of, choose, likeliest, planned, rate
 from edgechat.planner.speed import Prediction
-from edgechat.planner.variants import Variant
 from edgechat.planner.wishes import NO_WISHES, READABLE, Wishes
 from edgechat.planner.worth import Verdict, base_of, loss_of, score, thinks, verdict_of, worth_of
 from tests.planner import golden
