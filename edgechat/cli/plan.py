@@ -92,9 +92,10 @@ def _object(option: Option) -> dict[str, Any]:
 def _lines(found: Found) -> Iterator[str]:
     if found.name is not None:
         yield from _table(list(_ladder(found)))
-    else:
+        yield ""
+    elif any(option.plan is not None for option in found.options):
         yield from _catalogue(found)
-    yield ""
+        yield ""
     yield sheet(_choice(found), bold=styled(sys.stdout))
 
 
@@ -173,6 +174,9 @@ def _choice(found: Found) -> Iterator[tuple[str, str]]:
         if found.instead is not None:
             name = found.instead.variant.model
             yield "Instead", f"{name} fits:\n  edgechat plan {name}"
+        else:
+            guide = "ask the guide, which needs hardly any memory"
+            yield "Instead", f"Close other programs, or {guide}:\n  edgechat run guide"
         return
     made = chosen.plan
     here = "" if made.model_path else ", which is not on this machine yet"

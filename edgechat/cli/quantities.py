@@ -17,7 +17,7 @@ def amount(option: str, text: str | None) -> int | None:
     """Return bytes; 8G and 8GB are taken as 8 GiB, as memory is sold. Raises typer.BadParameter."""
     if text is None:
         return None
-    return _number(option, text, 1024, "8GiB")
+    return _number(option, text, 1024, "memory; write 8GiB")
 
 
 def rate(text: str | None) -> float | None:
@@ -25,7 +25,7 @@ def rate(text: str | None) -> float | None:
     if text is None:
         return None
     base = 1024 if "i" in text.lower() else 1000
-    found = _number("--bandwidth", re.sub(r"/s\s*$", "", text), base, "50GB/s")
+    found = _number("--bandwidth", re.sub(r"/s\s*$", "", text), base, "bytes a second; write 50GB/s")
     if found < 10**6:
         raise typer.BadParameter(
             f"{text!r} is too slow to be a memory; write 50GB/s", param_hint="--bandwidth"
@@ -44,11 +44,11 @@ def steps(text: str | None) -> QualityClass | None:
     return found
 
 
-def _number(option: str, text: str, base: int, example: str) -> int:
+def _number(option: str, text: str, base: int, meant: str) -> int:
     match = _AMOUNT.fullmatch(text)
     found = int(float(match[1]) * base ** _POWERS[match[2].lower()]) if match else -1
     if match and match[2] == "" and found:
-        raise typer.BadParameter(f"{text!r} has no unit; write {example}", param_hint=option)
+        raise typer.BadParameter(f"{text!r} has no unit; write {meant.split()[-1]}", param_hint=option)
     if not 0 <= found <= _MOST:
-        raise typer.BadParameter(f"{text!r} is no amount of memory; write {example}", param_hint=option)
+        raise typer.BadParameter(f"{text!r} is no amount of {meant}", param_hint=option)
     return found

@@ -77,7 +77,8 @@ def plan(
         on = on.with_draft(
             chooser(draft.name, draft.header, profile, draft.measure, history, threads=threads)
         )
-    load, why_context = _asked(on, wishes, wishes.context) if wishes.context else _best(on, wishes)
+    asked = "as asked for" if not notes else "all that the model was trained on"
+    load, why_context = _asked(on, wishes, wishes.context, asked) if wishes.context else _best(on, wishes)
     if not (on.fits(load) or wishes.anyway):
         raise _does_not_fit(on, load, nearest)
     blank = LoadPlan(
@@ -144,7 +145,7 @@ def types(on: Chooser, wishes: Wishes) -> tuple[CacheType, ...]:
     return ("f16", "q8_0") if wishing.may_quantize(on.header) else ("f16",)
 
 
-def _asked(on: Chooser, wishes: Wishes, context: int) -> tuple[Load, str]:
+def _asked(on: Chooser, wishes: Wishes, context: int, asked: str) -> tuple[Load, str]:
     """Return the load with the context that was asked for, and why it is as it is."""
     allowed = types(on, wishes)
     for cache_type in allowed:
@@ -152,7 +153,7 @@ def _asked(on: Chooser, wishes: Wishes, context: int) -> tuple[Load, str]:
         if on.fits(load) or cache_type == allowed[-1]:
             shrunk = wishes.cache_type is None and cache_type != "f16"
             how = f", with the cache in {cache_type} because it does not fit in f16" if shrunk else ""
-            return load, f"Context {load.context}: as asked for{how}."
+            return load, f"Context {load.context}: {asked}{how}."
     raise AssertionError("there is always a type of cache")
 
 

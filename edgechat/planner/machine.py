@@ -24,6 +24,7 @@ from edgechat.planner.speed import rate_of_processor
 SIMULATED = "GPU0"
 """The name of a card that is not here."""
 _SYSTEM, _SYSTEM_SHARE = 2 * 2**30, 0.2
+"""What a system with a browser open takes: so many bytes, or half where there is less, and this share."""
 _SCREEN_SHARE = 0.08
 
 
@@ -55,8 +56,8 @@ class Described:
     def over(self, profile: DeviceProfile) -> DeviceProfile:
         """Return this machine changed so."""
         if self.ram is not None:
-            taken = max(_SYSTEM, int(_SYSTEM_SHARE * self.ram))
-            profile = replace(profile, memory=Memory(self.ram, max(0, self.ram - taken)))
+            taken = max(min(_SYSTEM, self.ram // 2), int(_SYSTEM_SHARE * self.ram))
+            profile = replace(profile, memory=Memory(self.ram, self.ram - taken))
         if self.vram is not None:
             profile = replace(profile, accelerators=(_card(self.vram),) if self.vram else ())
         if self.bandwidth is not None:

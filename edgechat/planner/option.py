@@ -13,7 +13,7 @@ from edgechat.planner.wishes import Wishes
 from edgechat.planner.worth import Verdict, base_of, loss_of, score, thinks
 from edgechat.text import figure, mebibytes, seconds
 
-_FELT = 1.1
+_FELT = 1.05
 """Speeds nearer to each other than this are called the same."""
 _SEEN = 0.002
 """Nats."""
