@@ -6,7 +6,7 @@ With --json one MODEL gives one object, several or none a list of them, best fir
     n_batch, n_ubatch, n_seq_max, n_outputs_max, n_rs_seq, flash_attention
     devices       a list: name ("RAM" or llama.cpp's), budget_bytes, weights_bytes, cache_bytes,
                   compute_bytes, program_bytes, total_bytes
-    exact         whether llama.cpp's own allocator said so; else it is estimated
+    exact         whether llama.cpp's own allocator said so; else it is estimated, as most of the catalogue is
     draft         null: none is used
     predicted     decode_tps, prompt_tps, ttft_ms (both for 1,000 tokens), basis
     kl_divergence value, source; or null

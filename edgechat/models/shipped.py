@@ -21,7 +21,7 @@ from edgechat import paths
 from edgechat.errors import ModelFileError
 from edgechat.models.catalogue import CatalogueEntry
 from edgechat.models.gguf import parse_header
-from edgechat.models.header import GgufHeader
+from edgechat.models.header import GgufHeader, GgufTensor
 from edgechat.models.quants import FILE_TYPES, GgmlType, canonical
 from edgechat.models.skeleton import skeleton
 
@@ -74,7 +74,8 @@ def shipped_header(entry: CatalogueEntry, quant: str) -> GgufHeader | None:
     for tensor, kind in zip(base.tensors, types[number * n : (number + 1) * n], strict=True):
         weights, size = GgmlType(kind).block
         n_bytes = tensor.n_elements // weights * size
-        tensors.append(replace(tensor, type=GgmlType(kind), offset=at, n_bytes=n_bytes))
+        # Not replace(), which takes four times as long: `edgechat plan` reads thirty thousand of them.
+        tensors.append(GgufTensor(tensor.name, tensor.shape, GgmlType(kind), at, n_bytes))
         at += -(-n_bytes // base.alignment) * base.alignment
     return replace(
         base,

@@ -6,8 +6,9 @@ fits, and `worth.py` which one is the best.
 
 from __future__ import annotations
 
+import contextlib
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 import msgspec
@@ -116,16 +117,19 @@ def likeliest(variants: Sequence[Variant], machine: Machine, wishes: Wishes) -> 
 
     Judged by one of their headers and by their sizes.
     """
-    for sample in sorted(variants, key=lambda one: abs(one.size - _EASY_TO_READ)):
-        try:
-            header = sample.header()
-        except ModelFileError:
-            continue
+    for sample, header in samples(variants):
         on = chooser(sample.model, header, machine.profile, None, machine.history, threads=1)
         guesses = {id(one): _guess(one, on, one.size / max(1, sample.size), wishes) for one in variants}
         ordered = sorted(variants, key=lambda one: guesses[id(one)], reverse=True)
         return [(one, guesses[id(one)][0]) for one in ordered]
     return []
+
+
+def samples(variants: Sequence[Variant]) -> Iterator[tuple[Variant, GgufHeader]]:
+    """Yield the files of one model that can be read with their headers, those that are easy to read first."""
+    for sample in sorted(variants, key=lambda one: abs(one.size - _EASY_TO_READ)):
+        with contextlib.suppress(ModelFileError):
+            yield sample, sample.header()
 
 
 def _guess(variant: Variant, sample: Chooser, factor: float, wishes: Wishes) -> tuple[Verdict, float]:

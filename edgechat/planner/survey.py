@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from itertools import zip_longest
 
 from edgechat.ask import ChildFailed
 from edgechat.device.bandwidth import measure_speed
@@ -16,13 +14,15 @@ from edgechat.planner.dryrun import DryRun
 from edgechat.planner.learned import Learned
 from edgechat.planner.machine import Described, Machine, look
 from edgechat.planner.option import Option
-from edgechat.planner.select import best_of, choose, likeliest, rate
+from edgechat.planner.select import best_of, choose, likeliest, rate, samples
 from edgechat.planner.speed import rate_of_processor
 from edgechat.planner.variants import Variant, everything, variants
 from edgechat.planner.wishes import Wishes
 from edgechat.planner.worth import Verdict
 from edgechat.text import mebibytes
 
+_SURE = 5
+"""Models of the catalogue, the best ones, for which llama.cpp is asked; what others take is estimated."""
 _REMOTE_LOOKS = 3
 """Headers of a hub repository that are read: each costs some megabytes of download."""
 
@@ -52,7 +52,7 @@ def one_model(name: str, wishes: Wishes, described: Described, *, offline: bool)
     """
     with DryRun() as dry:  # starts while the files are looked for
         files = variants(name, offline=offline)
-        with _machine(_profile(dry, described), described, dry) as machine:
+        with _machine(_measured(look(dry), described), described, dry) as machine:
             options = _all_of(files, machine, wishes)
             chosen = choose(options, wishes)
             instead = None if chosen else _first_that_fits(machine, wishes)
@@ -63,22 +63,30 @@ def one_model(name: str, wishes: Wishes, described: Described, *, offline: bool)
 
 def all_models(wishes: Wishes, described: Described) -> Found:
     """Hold the best file of every model of the catalogue against a machine; the network is not asked."""
-    with DryRun() as first:
-        profile = _profile(first, described)
-
-        def rated(models: Sequence[Sequence[Variant]], dry: DryRun) -> list[Option | None]:
-            with _machine(profile, described, dry) as machine:
-                return [best_of(files, machine, wishes) for files in models]
-
-        with ThreadPoolExecutor(1) as aside:
-            models = everything()
-            other = aside.submit(lambda: rated(models[1::2], DryRun()))
-            found = rated(models[::2], first)
-            both = zip_longest(found, other.result())
-        # In the catalogue's order: of equals the first one is chosen.
-        options = [one for pair in both for one in pair if one is not None]
-    options.sort(key=lambda one: one.rank, reverse=True)
+    with DryRun() as dry:
+        models = everything()
+        for files in models:  # read while the process starts
+            next(samples(files), None)
+        profile = _measured(look(dry), described)
+        options = _ranked(models, _machine(profile, described, dry), wishes)
     return Found(None, in_words(profile), tuple(options), choose(options, wishes))
+
+
+def _ranked(models: Sequence[Sequence[Variant]], machine: Machine, wishes: Wishes) -> list[Option]:
+    """Return the best file of each model, best first; of equals the one that the catalogue names first."""
+    found = {
+        number: one
+        for number, files in enumerate(models)
+        if (one := best_of(files, machine.unasked, wishes)) is not None
+    }
+    sure: set[int] = set()
+    while True:
+        order = sorted(found, key=lambda number: found[number].rank, reverse=True)
+        doubtful = next((number for number in order[:_SURE] if number not in sure), None)
+        if doubtful is None:
+            return [found[number] for number in order]
+        found[doubtful] = best_of(models[doubtful], machine, wishes) or found[doubtful]
+        sure.add(doubtful)
 
 
 def _machine(profile: DeviceProfile, described: Described, dry: DryRun) -> Machine:
@@ -114,8 +122,8 @@ def _first_that_fits(machine: Machine, wishes: Wishes) -> Option | None:
     return None
 
 
-def _profile(dry: DryRun, described: Described) -> DeviceProfile:
-    profile = look(dry)
+def _measured(profile: DeviceProfile, described: Described) -> DeviceProfile:
+    """Return the machine that is planned for, the speed of this one measured if it never was."""
     if profile.speed is None and described.bandwidth is None:
         with contextlib.suppress(ChildFailed):  # `edgechat doctor` says why; it is guessed then
             profile = replace(profile, speed=measure_speed(profile.cpu, profile.memory))

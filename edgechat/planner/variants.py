@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 
 from edgechat.errors import ModelNotFound
@@ -27,7 +27,7 @@ class Variant:
     size: int
     """Bytes of the file, or of all its parts."""
     header: Callable[[], GgufHeader]
-    """Reads it, over the network where it has to. Raises ModelFileError or HubError."""
+    """Reads it, once, over the network where it has to. Raises ModelFileError or HubError."""
     path: Path | None = None
     """Where it is on this machine."""
     entry: CatalogueEntry | None = None
@@ -66,7 +66,7 @@ def of_entry(entry: CatalogueEntry, *, local: bool = False) -> list[Variant]:
                 model=entry.name,
                 quant=quant,
                 size=shipped_size(entry, quant) or 0,
-                header=partial(_shipped, entry, quant),
+                header=cache(partial(_shipped, entry, quant)),
                 entry=entry,
             )
             for quant in shipped_quants(entry)
@@ -87,7 +87,7 @@ def _of_path(name: str) -> Variant:
 
 
 def _of_file(path: Path, name: str, quant: str | None, entry: CatalogueEntry | None) -> Variant:
-    return Variant(name, quant, path.stat().st_size, partial(read_model, path), path, entry)
+    return Variant(name, quant, path.stat().st_size, cache(partial(read_model, path)), path, entry)
 
 
 def _shipped(entry: CatalogueEntry, quant: str) -> GgufHeader:
@@ -105,7 +105,7 @@ def _of_hub(found: RemoteModel) -> list[Variant]:
             model=choice.name if several else found.repo,
             quant=choice.quant,
             size=choice.total_bytes,
-            header=partial(found.header, choice),
+            header=cache(partial(found.header, choice)),
         )
         for choice in choices
     ]

@@ -432,6 +432,7 @@ def test_the_list(plan: Plan) -> None:
             assert set(one) == {"model", "quant", "file_bytes", "verdict", "why_not"}
         else:
             conform({**one, "kl_divergence": one["kl_divergence"] or {"value": 0, "source": ""}}, SCHEMA)
+    assert [one["exact"] for one in found if "exact" in one][:6] == [True] * 5 + [False]
     order = [("fits", "slow", "too lossy", "short", "too large").index(one["verdict"]) for one in found]
     assert order == sorted(order)
 

@@ -94,3 +94,21 @@ def test_states_of_two_sequences(run: DryRun, name: str) -> None:
     few, many = made_of(run, name, 8192), made_of(run, name, 32768)
     assert many.cache_bytes - few.cache_bytes == (32768 - 8192) * per_token
     assert (few.cache_bytes - 8192 * per_token) / 2 / MIB == pytest.approx(state, abs=0.5)
+
+
+@pytest.mark.parametrize("name", [name for name, entry in ENTRIES.items() if entry.repo])
+def test_what_is_estimated_is_near(run: DryRun, name: str) -> None:
+    """Of the catalogue's models llama.cpp is asked about a few: for the others these figures decide."""
+    entry = ENTRIES[name]
+    assert entry.quant is not None
+    header = shipped_header(entry, entry.quant)
+    assert header is not None
+    run.show(header)
+    for context in (2048, min(16384, header.context_length)):
+        wishes = Wishes(context=context)
+        estimated = plan(name, header, machine(128 * GIB), wishes)
+        exact = plan(name, header, machine(128 * GIB), wishes, run.ask)
+        assert exact.buffers
+        assert not estimated.buffers
+        assert estimated.cache_bytes == exact.cache_bytes
+        assert estimated.total_bytes / exact.total_bytes == pytest.approx(1, abs=0.03)
