@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import re
 
+import pytest
+
 from tests.planner import golden
 
 
+@pytest.mark.slow
 def test_the_table_is_what_is_chosen() -> None:
     """After a change that is meant: python -m tests.planner.golden > tests/planner/golden.txt."""
     assert golden.table() == golden.FILE.read_text(encoding="utf-8")
