@@ -127,6 +127,10 @@ class EngineProcess:
         try:
             worker = await self._ready(on_progress)
             return None if request_id in self._cancelled else worker
+        except EngineError:
+            if self._closed:  # the load was cut short, and with it the request
+                return None
+            raise
         finally:
             self._loading.discard(request_id)
             self._cancelled.discard(request_id)

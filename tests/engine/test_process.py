@@ -206,6 +206,11 @@ async def test_close_ends_streams_and_loads(start: Callable[..., EngineProcess])
     await asyncio.sleep(0.5)
     await engine.close()
     assert (await answer)[-1].reason == "cancelled"
+    early = start(load_ms=1000)
+    answer = asyncio.create_task(collect(early, "slow"))
+    await asyncio.sleep(0.1)
+    await early.close()
+    assert (await answer)[-1].reason == "cancelled"
     for wait in (0.0, 0.01, 0.3):
         loading = start(load_ms=1000)
         started = asyncio.create_task(loading.start())
