@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-import contextlib
 import difflib
 import os
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from edgechat import paths
 from edgechat.errors import ModelFileError, ModelNotFound
 from edgechat.models.catalogue import CatalogueEntry, catalogue
+from edgechat.models.inventory import Inventory, LocalModel, inventory
+from edgechat.models.places import hub_cache as hub_cache
 from edgechat.models.quants import canonical
 from edgechat.text import one_line
 
 _LISTED = 6
+_LONGEST = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +31,7 @@ class ResolvedModel:
 
 
 def resolve(name: str) -> ResolvedModel:
-    """Return the model that `name` means: a path, or a name or an alias of the catalogue.
+    """Return the model that `name` means: one of the catalogue, a path, or one that is on this machine.
 
     A name of the catalogue wins over a file that happens to be called so; './guide' is always a path.
     Raises ModelNotFound; ModelFileError where there is something of that name that cannot be a model.
@@ -44,18 +45,32 @@ def resolve(name: str) -> ResolvedModel:
     if not name.strip() or "\0" in name:
         raise _unknown(name)
     path = Path(os.path.abspath(os.path.expanduser(name)))
-    if os.path.isdir(path):
-        raise _folder(name, path)
     if os.path.isfile(path):
         path = _first_part(_text_path(path))
         return ResolvedModel(path, _shown(path.name.removesuffix(".gguf")))
+    known = inventory()
+    found = known.find(name)
+    if found:
+        return _resolved(found[0])
+    if os.path.isdir(path):
+        raise _folder(name, path)
     if os.path.lexists(path):
         raise ModelFileError(f"{_shown(name)} is not a file that can be read.", hint="Name a .gguf file.")
     if os.path.isdir(path.parent) and not os.access(path.parent, os.X_OK):
         raise ModelFileError(
             f"The folder of {_shown(name)} may not be read.", hint="Allow it: chmod u+rx FOLDER"
         )
-    raise _unknown(name)
+    raise _unknown(name, known)
+
+
+def here(name: str) -> list[LocalModel]:
+    """Return the models on this machine that a name or a path means, whoever keeps them; or none."""
+    known = inventory()
+    found = known.find(name)
+    if found or not name.strip() or "\0" in name:
+        return found
+    path = _first_part(Path(os.path.abspath(os.path.expanduser(name))))
+    return [one for one in known.models if one.path == path]
 
 
 def local_file(entry: CatalogueEntry) -> Path | None:
@@ -66,58 +81,28 @@ def local_file(entry: CatalogueEntry) -> Path | None:
     if entry.repo is None:
         shipped = paths.shipped(entry.file)
         return shipped if shipped.is_file() else None
+    known = inventory()
     if entry.quant is None:
-        return next((path for path in _places(entry, entry.file) if path.is_file()), None)
-    files = local_files(entry)
+        return next((one.path for one in known.of(entry)), None)
+    files = local_files(entry, known)
     return files.get(canonical(entry.quant)) or next(iter(files.values()), None)
 
 
-def local_files(entry: CatalogueEntry) -> dict[str, Path]:
+def local_files(entry: CatalogueEntry, known: Inventory | None = None) -> dict[str, Path]:
     """Return the files of this model on this machine by quantization ('Q4_K_M'), read from their names.
 
-    Our own folder comes before the hub's cache, the hub's main revision before older ones; in one folder they
-    are ordered by name. A split model is its first part. Empty for a model that is of one quantization only.
+    Our own folder comes first, then the hub's cache, its main revision before older ones, then what other
+    tools keep. A split model is its first part. Empty for a model that is of one quantization only.
     """
     found: dict[str, Path] = {}
-    for folder in _places(entry):
-        for name in _ggufs(folder):
-            quant = entry.quant_of(name)
-            path = folder / name
-            if quant is not None and quant not in found and _first_part(path) == path and path.is_file():
-                found[quant] = path
+    for one in (known or inventory()).of(entry):
+        if one.quant is not None:
+            found.setdefault(one.quant, one.path)
     return found
 
 
-def _places(entry: CatalogueEntry, file: str = "") -> Iterator[Path]:
-    """Yield the folders in which files of this model may lie, or the paths of one file in them."""
-    yield paths.data_dir() / "models" / file
-    if entry.repo is not None:
-        for folder in _snapshots(entry.repo):
-            yield folder / file
-
-
-def hub_cache() -> Path:
-    """Return the folder in which huggingface_hub keeps what it downloads, found as that library does.
-
-    It is not asked itself: importing it takes a quarter of a second.
-    """
-    home = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    home = os.environ.get("HF_HOME") or os.path.join(home, "huggingface")
-    found = os.environ.get("HF_HUB_CACHE") or os.environ.get("HUGGINGFACE_HUB_CACHE")
-    return Path(os.path.expandvars(os.path.expanduser(found or os.path.join(home, "hub"))))
-
-
-def _snapshots(repo: str) -> Iterator[Path]:
-    """Yield the folders of a repository's revisions in the cache: main first, then from new to old."""
-    folder = hub_cache() / f"models--{repo.replace('/', '--')}"
-    with contextlib.suppress(OSError, ValueError):
-        yield folder / "snapshots" / (folder / "refs" / "main").read_text(encoding="ascii").strip()
-    try:
-        revisions = [(entry.stat().st_mtime, entry.path) for entry in os.scandir(folder / "snapshots")]
-    except OSError:
-        return
-    for _, path in sorted(revisions, reverse=True):
-        yield Path(path)
+def _resolved(found: LocalModel) -> ResolvedModel:
+    return ResolvedModel(found.path, found.entry.name if found.entry else found.name, found.entry)
 
 
 def entry_of(name: str) -> CatalogueEntry | None:
@@ -173,19 +158,28 @@ def _folder(name: str, path: Path) -> ModelNotFound:
     )
 
 
-def _unknown(name: str) -> ModelNotFound:
+def _unknown(name: str, here: Inventory | None = None) -> ModelNotFound:
     folder, base = os.path.split(name)
     known = {one: one for entry in catalogue() for one in entry.names}
     if "\0" not in folder:
         # Compared without the ending, which would make all files look alike.
         files = _ggufs(Path(os.path.expanduser(folder)))
         known |= {file.removesuffix(".gguf").lower(): os.path.join(folder, file) for file in files}
-    near = difflib.get_close_matches(base.removesuffix(".gguf").lower(), known, n=3)
-    message = f"There is no file {_shown(name)!r}, and no model of that name in the catalogue."
+    near = [known[one] for one in difflib.get_close_matches(_stem(base), known, n=3)]
+    names = {one.name.lower(): one.name for one in here.models} if here else {}
+    near = [*(names[one] for one in difflib.get_close_matches(_stem(name), names, n=2)), *near]
+    message = f"There is no file {_shown(name)!r}, and no model of that name in the catalogue or here."
     if near:
-        return ModelNotFound(message, hint=f"Did you mean {' or '.join(_shown(known[one]) for one in near)}?")
-    names = ", ".join(entry.name for entry in catalogue())
-    return ModelNotFound(message, hint=f"Give the path of a GGUF file, or one of: {names}.")
+        likely = list(dict.fromkeys(near))[:3]
+        return ModelNotFound(message, hint=f"Did you mean {' or '.join(map(_shown, likely))}?")
+    listed = ", ".join(entry.name for entry in catalogue())
+    return ModelNotFound(
+        message, hint=f"Give the path of a GGUF file, a name of `edgechat list`, or one of: {listed}."
+    )
+
+
+def _stem(name: str) -> str:
+    return name[:_LONGEST].removesuffix(".gguf").lower()
 
 
 def _ggufs(folder: Path) -> list[str]:

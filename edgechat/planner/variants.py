@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
 
-from edgechat.errors import ModelNotFound
+from edgechat.errors import HubError, ModelNotFound
 from edgechat.models.catalogue import CatalogueEntry, catalogue
 from edgechat.models.gguf import read_model
 from edgechat.models.header import GgufHeader
 from edgechat.models.hub import RemoteModel, resolve_remote
-from edgechat.models.hubname import parse_model_name
-from edgechat.models.library import entry_of, local_files, resolve
+from edgechat.models.hubname import HubName, parse_model_name
+from edgechat.models.inventory import Inventory, LocalModel, inventory
+from edgechat.models.library import entry_of, here, resolve
+from edgechat.models.places import Place
 from edgechat.models.shipped import shipped_header, shipped_quants, shipped_size
 
 
@@ -34,20 +37,37 @@ class Variant:
 
 
 def variants(name: str, *, offline: bool, local: bool = False) -> list[Variant]:
-    """Return the files that `name` may mean: a path, a name of the catalogue, or a repository of the hub.
+    """Return the files that `name` may mean: a path, a name of the catalogue or of `edgechat list`, or a
+    repository of the hub.
 
     local: those on this machine only. Raises ModelNotFound, ModelFileError or HubError.
     """
     entry = entry_of(name)
     if entry is not None:
-        here = of_entry(entry, local=local)
-        return here or [_of_path(name)]  # which says why it is not here
-    if local or Path(name).expanduser().exists():
+        known = of_entry(entry, local=local)
+        return known or [_of_path(name)]  # which says why it is not here
+    if os.path.isfile(os.path.expanduser(name)):
         return [_of_path(name)]
-    remote = parse_model_name(name)
-    if remote is None:
-        return [_of_path(name)]
-    found = resolve_remote(remote, offline=offline)
+    found = here(name)
+    files = [of_local(one) for one in found]
+    remote = None if local else parse_model_name(name)
+    if remote is None or any(one.place is not Place.HUB for one in found) or os.path.exists(name):
+        return files or [_of_path(name)]
+    try:
+        return _with_local(_remote(remote, offline=offline), files)
+    except HubError:
+        if files:
+            return files
+        raise
+
+
+def of_local(found: LocalModel) -> Variant:
+    """Return a model that is here."""
+    return _of_file(found.path, _name(found), found.quant, found.entry, found.size)
+
+
+def _remote(name: HubName, *, offline: bool) -> list[Variant]:
+    found = resolve_remote(name, offline=offline)
     if not found.choices:
         raise ModelNotFound(
             f"{found.repo} holds no GGUF file of a language model.",
@@ -56,10 +76,23 @@ def variants(name: str, *, offline: bool, local: bool = False) -> list[Variant]:
     return _of_hub(found)
 
 
-def of_entry(entry: CatalogueEntry, *, local: bool = False) -> list[Variant]:
+def _with_local(remote: list[Variant], files: list[Variant]) -> list[Variant]:
+    """Return what the hub has, with what is here in the place of its like."""
+    same = {(one.quant, one.size): one for one in files}
+    return [same.get((one.quant, one.size), one) for one in remote]
+
+
+def _name(found: LocalModel) -> str:
+    return found.entry.name if found.entry is not None else found.name
+
+
+def of_entry(entry: CatalogueEntry, known: Inventory | None = None, *, local: bool = False) -> list[Variant]:
     """Return the files of a model of the catalogue, from small to large; what is here instead of its like."""
-    here = local_files(entry)
-    found = [_of_file(path, entry.name, quant or None, entry) for quant, path in here.items()]
+    here: dict[str, LocalModel] = {}
+    for one in (known or inventory()).of(entry):
+        if one.quant is not None:
+            here.setdefault(one.quant, one)
+    found = [of_local(one) for one in here.values()]
     if not local:
         found += [
             Variant(
@@ -77,17 +110,19 @@ def of_entry(entry: CatalogueEntry, *, local: bool = False) -> list[Variant]:
 
 def everything() -> list[list[Variant]]:
     """Return the files of every model of the catalogue that is meant for chat, best first."""
-    found = [of_entry(entry) for entry in catalogue() if entry.quality is not None]
+    known = inventory()
+    found = [of_entry(entry, known) for entry in catalogue() if entry.quality is not None]
     return [one for one in found if one]
 
 
 def _of_path(name: str) -> Variant:
     resolved = resolve(name)
-    return _of_file(resolved.path, resolved.name, None, resolved.entry)
+    size = resolved.path.stat().st_size
+    return _of_file(resolved.path, resolved.name, None, resolved.entry, size)
 
 
-def _of_file(path: Path, name: str, quant: str | None, entry: CatalogueEntry | None) -> Variant:
-    return Variant(name, quant, path.stat().st_size, cache(partial(read_model, path)), path, entry)
+def _of_file(path: Path, name: str, quant: str | None, entry: CatalogueEntry | None, size: int) -> Variant:
+    return Variant(name, quant, size, cache(partial(read_model, path)), path, entry)
 
 
 def _shipped(entry: CatalogueEntry, quant: str) -> GgufHeader:

@@ -1,0 +1,113 @@
+"""Where models lie on this machine: edgechat's own folder, the hub's cache, and what other tools keep.
+
+Only folders are named here, found as each tool finds its own. Nothing is imported from them, and none need
+exist.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Iterator
+from enum import Enum
+from pathlib import Path
+
+from edgechat import paths
+
+_MAX_POINTER = 4096
+_MAX_SETTINGS = 1 << 20
+
+
+class Place(Enum):
+    """Who keeps a model; the value is what people read."""
+
+    SHIPPED = "edgechat"
+    OWN = "own folder"
+    HUB = "hub cache"
+    LM_STUDIO = "LM Studio"
+    LLAMA_CPP = "llama.cpp"
+    OLLAMA = "Ollama"
+
+
+def own_folder() -> Path:
+    """Return the folder of the models that are edgechat's own, which need not exist. Raises FolderError."""
+    return paths.data_dir() / "models"
+
+
+def hub_cache() -> Path:
+    """Return the folder in which huggingface_hub keeps what it downloads, found as that library does.
+
+    It is not asked itself: importing it takes a quarter of a second. llama.cpp downloads into it too.
+    """
+    home = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    home = os.environ.get("HF_HOME") or os.path.join(home, "huggingface")
+    found = os.environ.get("HF_HUB_CACHE") or os.environ.get("HUGGINGFACE_HUB_CACHE")
+    return Path(os.path.expandvars(os.path.expanduser(found or os.path.join(home, "hub"))))
+
+
+def llama_cpp_folder() -> Path:
+    """Return the folder in which llama.cpp kept its downloads before it turned to the hub's cache."""
+    found = os.environ.get("LLAMA_CACHE")
+    if found:
+        return Path(found)
+    if sys.platform == "win32":
+        return Path(os.environ.get("LOCALAPPDATA") or "~/AppData/Local").expanduser() / "llama.cpp"
+    if sys.platform == "darwin":
+        return _home() / "Library" / "Caches" / "llama.cpp"
+    return Path(os.environ.get("XDG_CACHE_HOME") or _home() / ".cache") / "llama.cpp"
+
+
+def lm_studio_folders() -> list[Path]:
+    """Return the folders in which LM Studio may keep models: where it was told to, and its own.
+
+    Its home is what ~/.lmstudio-home-pointer says, else one of two; its settings may name another folder.
+    """
+    home = _home()
+    homes = [home / ".lmstudio", home / ".cache" / "lm-studio"]
+    pointed = _text(home / ".lmstudio-home-pointer", _MAX_POINTER).strip()
+    if _is_path(pointed):
+        homes.insert(0, Path(pointed))
+    folders = [folder for one in homes for folder in (*_told(one / "settings.json"), one / "models")]
+    return list(dict.fromkeys(folders))
+
+
+def ollama_folders() -> list[Path]:
+    """Return the folders in which Ollama may keep models: OLLAMA_MODELS, or its user's and service's."""
+    told = os.environ.get("OLLAMA_MODELS")
+    if told:
+        return [Path(told).expanduser()]
+    found = [_home() / ".ollama" / "models"]
+    if sys.platform.startswith("linux"):
+        found += [Path("/usr/share/ollama/.ollama/models"), Path("/var/lib/ollama")]
+    return found
+
+
+def _told(settings: Path) -> Iterator[Path]:
+    """Yield the folder that LM Studio's settings name."""
+    try:
+        found = json.loads(_text(settings, _MAX_SETTINGS) or "{}")
+    except (ValueError, RecursionError):
+        return
+    folder = found.get("downloadsFolder") if isinstance(found, dict) else None
+    if isinstance(folder, str) and _is_path(folder):
+        yield Path(folder)
+
+
+def _is_path(text: str) -> bool:
+    return text.isprintable() and os.path.isabs(text)
+
+
+def _text(path: Path, most: int) -> str:
+    """Return the text of a small file, or nothing."""
+    try:
+        if not path.is_file():
+            return ""
+        with path.open(encoding="utf-8", errors="replace") as file:
+            return file.read(most)
+    except OSError:
+        return ""
+
+
+def _home() -> Path:
+    return Path(os.path.expanduser("~"))

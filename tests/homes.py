@@ -1,0 +1,100 @@
+"""Homes in which other tools have left models, laid out as they do it; and what a home must not leak."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+VARIABLES = (
+    "HF_HOME",
+    "HF_HUB_CACHE",
+    "HUGGINGFACE_HUB_CACHE",
+    "XDG_CACHE_HOME",
+    "LLAMA_CACHE",
+    "OLLAMA_MODELS",
+)
+COMMIT = "0123456789abcdef0123456789abcdef01234567"
+
+
+def settle(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make `home` the user's, with nothing in it; programs that are started inherit it."""
+    home.mkdir(parents=True, exist_ok=True)
+    for name in VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", str(home))
+    monkeypatch.setenv("USERPROFILE", str(home))
+    # A test must not find the service that a developer runs.
+    monkeypatch.setenv("OLLAMA_MODELS", str(home / ".ollama" / "models"))
+
+
+def place(source: Path, target: Path) -> Path:
+    """Put a copy of a file somewhere; return where."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    shutil.copyfile(source, target)
+    return target
+
+
+def sha256(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def in_hub(
+    home: Path, source: Path, repo: str, name: str, *, commit: str = COMMIT, main: bool = True
+) -> Path:
+    """Leave a file as huggingface_hub does; return its path in the snapshot."""
+    folder = home / ".cache" / "huggingface" / "hub" / ("models--" + repo.replace("/", "--"))
+    blob = folder / "blobs" / sha256(source)
+    if not blob.exists():
+        place(source, blob)
+    link = folder.joinpath("snapshots", commit, *name.split("/"))
+    link.parent.mkdir(parents=True, exist_ok=True)
+    link.symlink_to(os.path.relpath(blob, link.parent))
+    if main:
+        (folder / "refs").mkdir(exist_ok=True)
+        (folder / "refs" / "main").write_text(commit)
+    return link
+
+
+def in_ollama(home: Path, source: Path, tag: str, *, host: str = "registry.ollama.ai/library") -> Path:
+    """Leave a file as Ollama does; return the blob."""
+    root = home / ".ollama" / "models"
+    digest = sha256(source)
+    blob = root / "blobs" / f"sha256-{digest}"
+    if not blob.exists():
+        place(source, blob)
+    licence = b"Do what you want."
+    other = hashlib.sha256(licence).hexdigest()
+    (root / "blobs" / f"sha256-{other}").write_bytes(licence)
+    manifest = {
+        "schemaVersion": 2,
+        "mediaType": "application/vnd.docker.distribution.manifest.v2+json",
+        "config": {"mediaType": "application/vnd.docker.container.image.v1+json", "digest": "", "size": 1},
+        "layers": [
+            {
+                "mediaType": "application/vnd.ollama.image.model",
+                "digest": f"sha256:{digest}",
+                "size": blob.stat().st_size,
+            },
+            {"mediaType": "application/vnd.ollama.image.license", "digest": f"sha256:{other}", "size": 17},
+        ],
+    }
+    model, _, version = tag.partition(":")
+    write_manifest(home, f"{host}/{model}/{version or 'latest'}", manifest)
+    return blob
+
+
+def write_manifest(home: Path, name: str, manifest: object, *, folder: str = "manifests") -> Path:
+    path = home.joinpath(".ollama", "models", folder, *name.split("/"))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(manifest if isinstance(manifest, str) else json.dumps(manifest))
+    return path
+
+
+def in_lm_studio(home: Path, source: Path, name: str) -> Path:
+    """Leave a file as LM Studio does; `name` is publisher/repo/file."""
+    return place(source, home.joinpath(".lmstudio", "models", *name.split("/")))
