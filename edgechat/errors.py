@@ -11,6 +11,8 @@
     ├── SettingsError             settings.toml or models.toml says something that makes no sense
     ├── FolderError               a folder for settings, chats or logs cannot be made
     ├── StoreError                the conversations cannot be read or written
+    ├── NotRemovable              a model that is another tool's, or loaded, or not where it should be
+    ├── NotImported               a model that cannot be put into our folder
     ├── HubError                  the hub did not give what was asked of it
     │   ├── RepoNotFound          no such repository, revision or file there, or none that may be seen
     │   ├── AccessDenied          a licence must be accepted first, or the token is not taken
@@ -85,6 +87,14 @@ class FolderError(EdgechatError):
 
 class StoreError(EdgechatError):
     """The conversations cannot be read or written."""
+
+
+class NotRemovable(EdgechatError):
+    """A model is another tool's to remove, or loaded, or does not lie as it should."""
+
+
+class NotImported(EdgechatError):
+    """A model cannot be put into edgechat's folder: its name is taken, or the disk is full."""
 
 
 class HubError(EdgechatError):

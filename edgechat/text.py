@@ -45,3 +45,11 @@ def seconds(n: float) -> str:
     if n < 99.5:
         return f"{n:.0f} s" if n >= 9.95 else f"{n:.1f} s"
     return f"{n / 60:.0f} min" if n < 99.5 * 60 else f"{n / 3600:.0f} h"
+
+
+def ago(n: float) -> str:
+    """Return for people how long ago something was: '3 days ago'."""
+    for unit, size in (("day", 86400), ("hour", 3600), ("minute", 60)):
+        if (count := int(n // size)) > 0:
+            return f"{count} {unit}{'s' * (count > 1)} ago"
+    return "just now"

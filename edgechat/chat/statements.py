@@ -8,9 +8,9 @@ from typing import Any
 
 import msgspec
 
-from edgechat.chat.owner import Owner, alive
 from edgechat.chat.records import Chat, Figures, Turn
 from edgechat.engine.types import ErrorInfo
+from edgechat.owner import Owner, alive
 from edgechat.text import one_line
 
 _CHAT = "id, title, model, date, created_at, updated_at"

@@ -18,9 +18,9 @@ from typing import Concatenate, ParamSpec, TypeVar
 from edgechat import paths
 from edgechat.chat import statements
 from edgechat.chat.migrations import migrate
-from edgechat.chat.owner import Owner, this_process
 from edgechat.chat.records import Chat, Turn
 from edgechat.errors import StoreError
+from edgechat.owner import Owner, this_process
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")

@@ -36,7 +36,7 @@ from edgechat.device.profile import disk_free
 from edgechat.device.survey import Survey, survey
 from edgechat.errors import FolderError
 from edgechat.native.devices import Build
-from edgechat.text import escaped_json, mebibytes
+from edgechat.text import ago, escaped_json, mebibytes
 
 
 def run(*, json: bool, refresh: bool) -> int:
@@ -140,16 +140,9 @@ def _speed(speed: Speed | None) -> str:
     if speed is None:
         return "not measured"
     figures = f"{speed.bandwidth / 1e9:.0f} GB/s from memory, {speed.compute / 1e9:.0f} GFLOP/s"
-    when = f"measured {_ago(time.time() - speed.measured)} with {speed.threads} threads"
+    when = f"measured {ago(time.time() - speed.measured)} with {speed.threads} threads"
     busy = "; other programs were busy meanwhile" if speed.disturbed else ""
     return f"{figures}\n{when}{busy}"
-
-
-def _ago(seconds: float) -> str:
-    for unit, size in (("day", 86400), ("hour", 3600), ("minute", 60)):
-        if (count := int(seconds // size)) > 0:
-            return f"{count} {unit}{'s' * (count > 1)} ago"
-    return "just now"
 
 
 def _build(build: Build | None) -> str:

@@ -25,10 +25,12 @@ from edgechat.device.survey import survey
 from edgechat.errors import EdgechatError, FolderError
 from edgechat.models.catalogue import catalogue
 from edgechat.models.gguf import read_model
+from edgechat.models.inventory import inventory
 from edgechat.models.library import hub_cache, resolve
-from edgechat.text import escaped_json
+from edgechat.text import escaped_json, one_line
 
 _GUIDE = "guide"
+_MOST_NOTES = 8
 
 
 def run(*, json: bool) -> int:
@@ -52,6 +54,7 @@ def _findings() -> Iterator[Finding]:
 def _own_findings() -> Iterator[Finding]:
     """Yield what is wrong with edgechat's own folders and files."""
     yield from _folders()
+    yield from _unread()
     said: set[str] = set()
     for check, why in (
         (settings.load, "edgechat does not start with it."),
@@ -92,6 +95,18 @@ def _folders() -> Iterator[Finding]:
             what = f"{path} cannot be written to: {error.strerror}."
             fix = f"Make it yours, or set EDGECHAT_HOME to another folder:\n  chmod u+rwx '{path}'"
             yield Finding(Weight.BROKEN if grave else Weight.NOTE, what, why, fix)
+
+
+def _unread() -> Iterator[Finding]:
+    """Yield a note for each folder of models that may not be read."""
+    try:
+        skipped = inventory().skipped
+    except EdgechatError:
+        return  # said of the catalogue already
+    for path, reason in list(skipped.items())[:_MOST_NOTES]:
+        what = f"Models in {one_line(str(path), 300)} cannot be seen: {reason}."
+        fix = "Let your user read it, if you want them."
+        yield Finding(Weight.NOTE, what, "They are missing from `edgechat list`.", fix)
 
 
 def _guide() -> None:

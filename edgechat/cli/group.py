@@ -27,9 +27,9 @@ def _is_model(word: str) -> bool:
     if word.endswith(".gguf") or os.path.isfile(word):
         return True
     from edgechat.errors import EdgechatError
-    from edgechat.models.catalogue import catalogue
+    from edgechat.models.library import entry_of, here
 
     try:
-        return any(word.lower() in entry.names for entry in catalogue())
+        return entry_of(word) is not None or bool(here(word))
     except EdgechatError:
         return False

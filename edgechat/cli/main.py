@@ -16,8 +16,10 @@ from typing import Annotated
 import typer
 
 from edgechat import __version__
+from edgechat.cli import shelf
 from edgechat.cli.edge import as_text, complain
 from edgechat.cli.group import Commands
+from edgechat.cli.options import Debug, DebugOption
 from edgechat.errors import EdgechatError
 
 USAGE_ERROR = 2
@@ -36,25 +38,10 @@ app = typer.Typer(
 )
 
 
-class Debug:
-    """Whether --debug was given, anywhere on the line."""
-
-    on = False
-
-
 def _version(wanted: bool) -> None:
     if wanted:
         typer.echo(f"edgechat {__version__}")
         raise typer.Exit
-
-
-def _debug(wanted: bool) -> None:
-    Debug.on = Debug.on or wanted
-
-
-DebugOption = Annotated[
-    bool, typer.Option("--debug", callback=_debug, help="Show the traceback of an error.", show_default=False)
-]
 
 
 AnywayOption = Annotated[
@@ -70,7 +57,7 @@ def chat(
     context: typer.Context,
     model: Annotated[
         str | None,
-        typer.Option("--model", "-m", help="The model to chat with: a file, a catalogue name, or 'guide'."),
+        typer.Option("--model", "-m", help="The model to chat with: a file, or a name of `edgechat list`."),
     ] = None,
     load_anyway: AnywayOption = False,
     debug: DebugOption = False,
@@ -100,7 +87,7 @@ def chat(
     epilog="Without PROMPT in a terminal, run holds a conversation: Ctrl+C stops an answer, Ctrl+D ends it."
 )
 def run(
-    model: Annotated[str, typer.Argument(help="A GGUF file, a catalogue name, or 'guide'.")],
+    model: Annotated[str, typer.Argument(help="A GGUF file, or a name of `edgechat list`.")],
     prompt: Annotated[
         str | None, typer.Argument(help="What to ask. What is piped in is put after it; - is only that.")
     ] = None,
@@ -175,7 +162,7 @@ def device(
 def plan(
     models: Annotated[
         list[str] | None,
-        typer.Argument(help="Files, catalogue names, or owner/repo on the hub. None: the whole catalogue."),
+        typer.Argument(help="Files, names, or owner/repo on the hub. None: the whole catalogue."),
     ] = None,
     ctx: Annotated[int | None, typer.Option(min=1, help="Tokens that the context should hold.")] = None,
     min_tps: Annotated[float | None, typer.Option(min=0, help="Tokens a second, at least.")] = None,
@@ -214,6 +201,9 @@ def doctor(
     from edgechat.cli import doctor as command
 
     raise typer.Exit(command.run(json=json))
+
+
+shelf.add_to(app)
 
 
 def run_cli() -> int:

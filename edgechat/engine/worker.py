@@ -37,6 +37,7 @@ from edgechat.engine.types import (
     ModelInfo,
 )
 from edgechat.errors import EdgechatError, EngineError
+from edgechat.models.used import note_use
 from edgechat.planner.plan import LoadPlan
 
 _PROGRESS_EVERY = 0.05
@@ -91,6 +92,9 @@ def load(plan: LoadPlan, pipe: Pipe) -> tuple[Engine, ModelInfo, Experience]:
     experience = Experience(plan)
     found = experience.loaded(backend.buffers, backend.touched_bytes, anonymous_memory(), words.size)
     engine.warm_up(whole=bool(plan.devices))
+    for path in (plan.model_path, plan.draft.model_path if plan.draft else ""):
+        if path:
+            note_use(path)
     model = ModelInfo(
         name=plan.model_name,
         architecture=backend.architecture,

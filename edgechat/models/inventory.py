@@ -2,8 +2,9 @@
 
 A file of a model in the catalogue goes by that name, with the quantization after a colon where there are
 several. Any other goes by its file's name without the ending, unless a model that comes before has that name;
-then by its full name, which says where it is: 'owner/name:Q4_K_M' in the hub's cache, 'lmstudio/...',
-'llama.cpp/...'. Ollama's are 'ollama/llama3.2:3b'. The full name is always understood, and so is the path.
+then by its full name, which says where it is: 'owner/name:Q4_K_M' in the hub's cache, 'edgechat/...' in our
+own folder, 'lmstudio/...', 'llama.cpp/...'. Ollama's are 'ollama/llama3.2:3b'. The full name is always
+understood, and so is the path.
 """
 
 from __future__ import annotations
@@ -20,7 +21,12 @@ from edgechat.models.places import Place
 from edgechat.models.quants import canonical
 from edgechat.models.stores import FoundModel, Skipped, all_models
 
-_PREFIXES = {Place.LM_STUDIO: "lmstudio/", Place.LLAMA_CPP: "llama.cpp/", Place.OLLAMA: "ollama/"}
+_PREFIXES = {
+    Place.OWN: "edgechat/",
+    Place.LM_STUDIO: "lmstudio/",
+    Place.LLAMA_CPP: "llama.cpp/",
+    Place.OLLAMA: "ollama/",
+}
 
 
 @dataclass(frozen=True, slots=True)

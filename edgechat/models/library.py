@@ -14,6 +14,7 @@ from edgechat.models.catalogue import CatalogueEntry, catalogue
 from edgechat.models.inventory import Inventory, LocalModel, inventory
 from edgechat.models.places import hub_cache as hub_cache
 from edgechat.models.quants import canonical
+from edgechat.models.stores import found_at
 from edgechat.text import one_line
 
 _LISTED = 6
@@ -64,13 +65,29 @@ def resolve(name: str) -> ResolvedModel:
 
 
 def here(name: str) -> list[LocalModel]:
-    """Return the models on this machine that a name or a path means, whoever keeps them; or none."""
+    """Return the models that a name or a path means, whoever keeps them; or none."""
     known = inventory()
-    found = known.find(name)
-    if found or not name.strip() or "\0" in name:
-        return found
+    if "\0" in name or not name.strip():
+        return []
     path = _first_part(Path(os.path.abspath(os.path.expanduser(name))))
-    return [one for one in known.models if one.path == path]
+    if entry_of(name) is None and os.path.isfile(path):
+        return [one for one in known.models if one.path == path]
+    return known.find(name)
+
+
+def located(name: str) -> list[LocalModel]:
+    """Return what `here` does, and a file of the user's that is in none of these places.
+
+    There is always one at least. Raises ModelNotFound or ModelFileError.
+    """
+    known = here(name)
+    if known:
+        return known
+    resolved = resolve(name)
+    found = found_at(resolved.path)
+    if found is None:
+        raise _unknown(name)
+    return [LocalModel(resolved.name, str(resolved.path), found, None, found.quant)]
 
 
 def local_file(entry: CatalogueEntry) -> Path | None:

@@ -28,6 +28,7 @@ class Place(Enum):
     LM_STUDIO = "LM Studio"
     LLAMA_CPP = "llama.cpp"
     OLLAMA = "Ollama"
+    ELSEWHERE = "elsewhere"
 
 
 def own_folder() -> Path:

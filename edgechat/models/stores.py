@@ -20,6 +20,7 @@ from edgechat import paths
 from edgechat.errors import FolderError
 from edgechat.models import ollama, places
 from edgechat.models.choices import GgufChoice, RemoteFile, gguf_choices, safe_path
+from edgechat.models.gguf import MAX_PARTS
 from edgechat.models.hubname import valid_repo
 from edgechat.models.places import Place
 
@@ -30,6 +31,7 @@ MAX_FOLDERS = 4096
 _COMMIT = re.compile(r"[A-Za-z0-9]{1,64}", re.ASCII)
 _SHA256 = re.compile(r"[0-9a-f]{64}", re.ASCII)
 _REPO = "models--"
+_PART = re.compile(r"(?P<stem>.+)-\d{5}-of-(?P<count>\d{5})\.gguf", re.DOTALL | re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +98,28 @@ def all_models(skipped: Skipped) -> Iterator[FoundModel]:
         for one in ollama.models(folder, skipped.note):
             file = File(one.path, one.size, one.changed, one.sha256)
             yield FoundModel(Place.OLLAMA, one.tags[0], (file,), tags=one.tags)
+
+
+def found_at(path: Path) -> FoundModel | None:
+    """Return the model of which this is the only file or a part, wherever it is; None: no such file."""
+    file = _file(path)
+    if file is None:
+        return None
+    files = {name: one for name in _beside(path) if (one := _file(path.parent / name))}
+    for choice in _choices(files):
+        if path.name in choice.file_names:
+            parts = tuple(files[name] for name in choice.file_names)
+            return FoundModel(Place.ELSEWHERE, str(path.parent / choice.name), parts, choice.quant)
+    return FoundModel(Place.ELSEWHERE, str(path), (file,))
+
+
+def _beside(path: Path) -> list[str]:
+    """Return the names of the parts of a split model, of which `path` is one."""
+    match = _PART.fullmatch(path.name)
+    if match is None:
+        return [path.name]
+    count = min(int(match["count"]), MAX_PARTS)
+    return [f"{match['stem']}-{i + 1:05}-of-{match['count']}.gguf" for i in range(count)]
 
 
 def _shipped() -> Iterator[FoundModel]:

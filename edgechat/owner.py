@@ -1,4 +1,4 @@
-"""Which running program writes a reply: so that a dead one's can be told from a living one's.
+"""Which running program writes a reply or has loaded a model: to tell a dead one's from a living one's.
 
 A file in WAL mode belongs to one machine, so a process number is enough. Should a living writer ever be
 taken for dead (a container with numbers of its own), its next words put its reply right again.

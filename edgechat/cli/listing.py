@@ -1,0 +1,121 @@
+"""`edgechat list`: the models on this machine, for people and for programs.
+
+With --json a list of objects is printed, those that were used last first:
+
+    name, full_name  what to type
+    model            its name in the catalogue, or null
+    quant, architecture, parameters, size (bytes), context (tokens it was trained for)
+    last_used        seconds since 1970, or null; loaded: whether a running edgechat has it loaded
+    fits             whether it would fit into the RAM that is free now, without a GPU
+    fits_context     the longest context with which it would, in tokens, up to 32768; 0 if none
+    place            "edgechat", "own folder", "hub cache", "LM Studio", "llama.cpp" or "Ollama"
+    path, files      the file to load, and all of them
+    damage           why it cannot be loaded, or null
+"""
+
+from __future__ import annotations
+
+import json as json_module
+import os
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from edgechat.cli.status import StatusLine
+from edgechat.device.memory import read_memory
+from edgechat.models.inventory import LocalModel, inventory
+from edgechat.models.used import Use, uses
+from edgechat.planner.glance import Glance, glances
+from edgechat.text import ago, escaped_json, mebibytes, printable
+
+_HEADINGS = ("NAME", "QUANT", "SIZE", "CONTEXT", "LAST USED", "FITS NOW", "WHERE")
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A model as it is listed."""
+
+    model: LocalModel
+    glance: Glance
+    use: Use | None
+    available: int
+    """Bytes of RAM that are free."""
+
+    @property
+    def quant(self) -> str | None:
+        """As its file's name says, else as the file itself does."""
+        return self.model.quant or self.glance.quant
+
+
+def run(*, json: bool) -> int:
+    """Run the command; return the exit code."""
+    rows = _rows()
+    if json:
+        print(escaped_json(json_module.dumps([_object(row) for row in rows], ensure_ascii=False)))
+    else:
+        print("\n".join(_lines(rows)))
+    return 0
+
+
+def _rows() -> list[Row]:
+    models = inventory().models
+    status = StatusLine(sys.stderr)
+    try:
+        looked = glances(models, lambda name: status.show(f"reading the header of {name}"))
+    finally:
+        status.clear()
+    used = uses()
+    available = read_memory().available
+    rows = [
+        Row(one, glance, used.get(os.path.realpath(one.path)) if used else None, available)
+        for one, glance in zip(models, looked, strict=True)
+    ]
+    return sorted(rows, key=lambda row: (-(row.use.when if row.use else 0), row.model.name.casefold()))
+
+
+def _lines(rows: Sequence[Row]) -> Iterator[str]:
+    table = [_HEADINGS, *(tuple(map(printable, _cells(row))) for row in rows)]
+    widths = [max(len(line[column]) for line in table) for column in range(len(_HEADINGS))]
+    for line in table:
+        yield "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
+
+
+def _cells(row: Row) -> tuple[str, ...]:
+    used = ""
+    if row.use is not None:
+        used = "loaded" if row.use.is_loaded else ago(time.time() - row.use.when)
+    fits = "damaged" if row.glance.damage else "yes" if row.glance.fits(row.available) else "no"
+    return (
+        row.model.name,
+        row.quant or "?",
+        mebibytes(row.model.size),
+        str(row.glance.context or "?"),
+        used,
+        fits,
+        row.model.place.value,
+    )
+
+
+def _object(row: Row) -> dict[str, Any]:
+    model, glance = row.model, row.glance
+    fits = glance.fits(row.available)
+    return {
+        "name": model.name,
+        "full_name": model.full_name,
+        "model": model.entry.name if model.entry else None,
+        "quant": row.quant,
+        "architecture": glance.architecture or None,
+        "parameters": glance.n_params or None,
+        "size": model.size,
+        "context": glance.context or None,
+        "last_used": row.use.when if row.use else None,
+        "loaded": row.use is not None and row.use.is_loaded,
+        "fits": fits > 0,
+        "fits_context": fits,
+        "place": model.place.value,
+        "path": str(model.path),
+        "files": [str(file.path) for file in model.found.files],
+        "damage": glance.damage or None,
+    }

@@ -1,0 +1,23 @@
+"""The options that all commands have."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+
+class Debug:
+    """Whether --debug was given, anywhere on the line."""
+
+    on = False
+
+
+def _debug(wanted: bool) -> None:
+    Debug.on = Debug.on or wanted
+
+
+DebugOption = Annotated[
+    bool, typer.Option("--debug", callback=_debug, help="Show the traceback of an error.", show_default=False)
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]

@@ -1,0 +1,62 @@
+"""`edgechat verify`: read models from the disk and compare them with what is known of them."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+
+from edgechat.cli.status import StatusLine
+from edgechat.models.inventory import LocalModel, inventory
+from edgechat.models.library import located
+from edgechat.models.places import Place
+from edgechat.models.verifying import Verified, verify
+from edgechat.text import mebibytes, one_line, printable
+
+
+def run(name: str | None) -> int:
+    """Run the command; return the exit code: 1 where something is damaged. Raises EdgechatError."""
+    models = list(inventory().models) if name is None else located(name)
+    n_damaged = 0
+    for one in models:
+        found = _verified(one)
+        n_damaged += bool(found.damage)
+        print(printable(_words(one, found)), flush=True)
+    if len(models) > 1:
+        print(f"{len(models)} models, {n_damaged or 'none'} damaged.")
+    return int(n_damaged > 0)
+
+
+def _verified(one: LocalModel) -> Verified:
+    status = StatusLine(sys.stderr)
+    total = max(1, one.size)
+    try:
+        return verify(
+            one, lambda n: status.show(f"reading {one.name}: {100 * n // total}% of {mebibytes(total)}")
+        )
+    finally:
+        status.clear()
+
+
+def _words(one: LocalModel, found: Verified) -> str:
+    if found.damage:
+        return f"DAMAGED  {one.name}: {found.damage}\n         {_remedy(one)}"
+    how = "SHA-256 as known" if found.hashed else "header and size are sound; no hash is known"
+    return f"ok       {one.name}: {mebibytes(one.size)}, {how}"
+
+
+def _remedy(one: LocalModel) -> str:
+    name = shlex.quote(one_line(one.name))
+    match one.place:
+        case Place.SHIPPED:
+            return "Install edgechat again."
+        case Place.HUB:
+            source = one.entry.name if one.entry else one.found.repo
+            return f"Fetch it again: edgechat rm {name} && edgechat pull {source}"
+        case Place.OLLAMA:
+            tag = one.found.tags[0]
+            return f"Fetch it again: ollama rm {tag} && ollama pull {tag}"
+        case Place.LM_STUDIO:
+            return "Remove it in LM Studio (My Models) and download it there again."
+        case Place.OWN:
+            return f"Remove it (edgechat rm {name}) and get another copy."
+    return f"Get another copy of {one_line(str(one.path), 500)}"
