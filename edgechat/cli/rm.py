@@ -22,7 +22,7 @@ def run(name: str, *, yes: bool) -> int:
     if not yes:
         if not (sys.stdin.isatty() and sys.stdout.isatty()):
             complain(
-                "Nothing was removed: there is no terminal to ask in.", f"Say --yes: edgechat rm {name} -y"
+                "Nothing was removed: there is no terminal to ask in.", "Add --yes to remove it."
             )
             return _USAGE
         try:

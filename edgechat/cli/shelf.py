@@ -1,4 +1,4 @@
-"""The commands for the models that are here: list, show, rm, import, verify. What they do is in their modules."""
+"""The commands for the models that are here: list, show, rm, import and verify."""
 
 from __future__ import annotations
 

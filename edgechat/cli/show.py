@@ -67,9 +67,8 @@ def run(name: str, *, json: bool) -> int:
         status.clear()
     if json:
         objects = [_object(one) for one in found]
-        print(
-            escaped_json(json_module.dumps(objects[0] if len(objects) == 1 else objects, ensure_ascii=False))
-        )
+        said = objects[0] if len(objects) == 1 else objects
+        print(escaped_json(json_module.dumps(said, ensure_ascii=False)))
     else:
         print("\n\n".join(sheet(_rows(one), bold=styled(sys.stdout), width=14) for one in found))
     return 0
@@ -91,20 +90,16 @@ def _rows(one: Shown) -> Iterator[tuple[str, str]]:
     if model.entry is not None:
         yield "", model.entry.description
     yield "Name", model.name if model.full_name == model.name else f"{model.name}, or {model.full_name}"
-    yield (
-        "Architecture",
-        f"{header.architecture}, {_count(header.n_params)} parameters, {header.n_layers} layers",
-    )
+    size = f"{_count(header.n_params)} parameters, {header.n_layers} layers"
+    yield "Architecture", f"{header.architecture}, {size}"
     yield "Attention", _attention(header)
     experts = header.number("expert_count", 0)
     if experts:
         yield "Experts", f"{header.number('expert_used_count', 0)} of {experts} for each token"
     window = f", a window of {header.sliding_window} in some layers" if header.sliding_window else ""
     yield "Context", f"{header.context_length} tokens{window}"
-    yield (
-        "Quantization",
-        f"{model.quant or header.quant or 'unknown'}, {_bits(header):.1f} bits for each weight",
-    )
+    quant = model.quant or header.quant or "unknown"
+    yield "Quantization", f"{quant}, {_bits(header):.1f} bits for each weight"
     yield "Licence", _licence(one) or "not stated"
     yield "Template", "its own" if header.chat_template else "none; ChatML is used"
     if model.entry is not None:
@@ -121,7 +116,9 @@ def _title(one: Shown) -> str:
 
 
 def _licence(one: Shown) -> str | None:
-    return one_line(one.header.licence) if one.header.licence else one.model.entry and one.model.entry.licence
+    if one.header.licence:
+        return one_line(one.header.licence)
+    return one.model.entry.licence if one.model.entry is not None else None
 
 
 def _attention(header: GgufHeader) -> str:
@@ -146,9 +143,7 @@ def _plan(one: Shown) -> str:
     made = one.plan
     if made is None or made.predicted is None:
         return one.why_not
-    where = (
-        f"{made.gpu_layers} of {made.n_layers + 1} layers on a GPU" if made.gpu_layers else "on the processor"
-    )
+    where = f"{made.gpu_layers} of {made.n_layers + 1} layers on GPUs" if made.gpu_layers else "no GPU"
     budget = sum(memory.budget_bytes for memory in made.memory)
     return (
         f"context {made.context} ({made.cache_type}), {where}, {made.threads} threads\n"

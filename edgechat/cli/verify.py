@@ -29,10 +29,12 @@ def run(name: str | None) -> int:
 def _verified(one: LocalModel) -> Verified:
     status = StatusLine(sys.stderr)
     total = max(1, one.size)
+
+    def tell(n: int) -> None:
+        status.show(f"reading {one.name}: {100 * n // total}% of {mebibytes(total)}")
+
     try:
-        return verify(
-            one, lambda n: status.show(f"reading {one.name}: {100 * n // total}% of {mebibytes(total)}")
-        )
+        return verify(one, tell)
     finally:
         status.clear()
 

@@ -1,0 +1,548 @@
+"""`edgechat list`, `show`, `rm`, `import` and `verify` in homes where other tools left models."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from edgechat import paths
+from edgechat.cli import listing, show
+from edgechat.models import used
+from edgechat.models.inventory import inventory
+from edgechat.planner import glance
+from tests import homes
+from tests.kit import NOT_PRINTABLE, Spec, tiny
+from tests.kit.build import write
+from tests.terminal import Terminal, needs_tmux
+
+EDGECHAT = [sys.executable, "-m", "edgechat"]
+QWEN = "unsloth/Qwen3-4B-Instruct-2507-GGUF"
+FILE = "Qwen3-4B-Instruct-2507-Q4_K_M.gguf"
+Run = subprocess.CompletedProcess[str]
+
+
+@pytest.fixture(scope="module")
+def model() -> Path:
+    return tiny("dense", mute=NOT_PRINTABLE)
+
+
+@pytest.fixture(scope="module")
+def other() -> Path:
+    return tiny("qwen3")
+
+
+@pytest.fixture
+def user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    homes.settle(tmp_path / "user", monkeypatch)
+    return tmp_path / "user"
+
+
+def edgechat(*words: str | Path) -> Run:
+    command = [*EDGECHAT, *map(str, words)]
+    return subprocess.run(
+        command, capture_output=True, text=True, timeout=90, check=False, stdin=subprocess.DEVNULL
+    )
+
+
+def said(*words: str | Path) -> str:
+    run = edgechat(*words)
+    assert (run.returncode, run.stderr) == (0, ""), run
+    return run.stdout
+
+
+def refusal(*words: str | Path) -> str:
+    run = edgechat(*words)
+    assert run.returncode == 1, run
+    assert run.stderr.startswith("error: ")
+    assert "Traceback" not in run.stderr
+    return run.stderr
+
+
+def own(name: str) -> Path:
+    return paths.data_dir() / "models" / name
+
+
+def listed() -> dict[str, dict[str, Any]]:
+    return {one["name"]: one for one in json.loads(said("list", "--json"))}
+
+
+# list
+
+
+def test_the_list_for_people(user: Path, model: Path) -> None:
+    homes.place(model, own("mine-F32.gguf"))
+    homes.in_ollama(user, model, "llama3.2:3b")
+    lines = said("list").splitlines()
+    assert lines[0].split() == ["NAME", "QUANT", "SIZE", "CONTEXT", "LAST", "USED", "FITS", "NOW", "WHERE"]
+    assert re.fullmatch(r"guide +Q8_0 +4 MiB +2048 +yes +edgechat", lines[1])
+    assert re.fullmatch(r"mine-F32 +F32 +\d+ MiB +\d+ +yes +own folder", lines[2])
+    assert re.fullmatch(r"ollama/llama3.2:3b +F32 +\d+ MiB +\d+ +yes +Ollama", lines[3])
+
+
+def test_the_list_for_programs(user: Path, model: Path) -> None:
+    link = homes.in_hub(user, model, QWEN, FILE)
+    found = listed()["qwen3-4b"]
+    assert all(re.search(rf"\b{field}\b", listing.__doc__ or "") for field in found)
+    assert (found["model"], found["quant"], found["place"]) == ("qwen3-4b", "Q4_K_M", "hub cache")
+    assert (found["path"], found["files"]) == (str(link), [str(link)])
+    assert found["full_name"] == f"{QWEN}:Q4_K_M"
+    assert found["size"] == model.stat().st_size
+    assert found["fits"] is True
+    assert 0 < found["fits_context"] <= found["context"]
+    assert (found["last_used"], found["loaded"], found["damage"]) == (None, False, None)
+
+
+def test_a_damaged_file_is_listed_as_such(user: Path, model: Path) -> None:
+    own("x").parent.mkdir(parents=True)
+    own("cut.gguf").write_bytes(model.read_bytes()[:-100])
+    own("page.gguf").write_text("<!doctype html>")
+    found = listed()
+    assert found["cut"]["fits"] is False
+    assert "100" in found["cut"]["damage"]
+    assert "web page" in found["page"]["damage"]
+    assert said("list").count("damaged") == 2
+
+
+def test_a_header_is_read_once(user: Path, model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = homes.place(model, own("mine.gguf"))
+    (mine,) = [one for one in inventory().models if one.name == "mine"]
+    read: list[str] = []
+    first = glance.glances([mine], read.append)
+    assert first[0].architecture == "llama"
+    assert glance.glances([mine], read.append) == first
+    assert read == ["mine"]
+    os.utime(path, (1, 1))
+    (mine,) = [one for one in inventory().models if one.name == "mine"]
+    assert glance.glances([mine], read.append) == first
+    assert read == ["mine", "mine"]
+    for damage in (b"", b"\x93\x01", b"\xff" * 99, os.urandom(4096)):
+        (paths.cache_dir() / "glances.bin").write_bytes(damage)
+        assert glance.glances([mine], read.append) == first
+    monkeypatch.setattr(glance, "_MOST", 1)
+    paths.cache_dir().joinpath("glances.bin").unlink()
+    glance.glances(inventory().models)
+    assert len(glance._read()) == 1
+
+
+def test_what_fits_is_what_the_planner_says(user: Path, other: Path) -> None:
+    homes.place(other, own("mine.gguf"))
+    (mine,) = [one for one in inventory().models if one.name == "mine"]
+    (seen,) = glance.glances([mine])
+    longest, needed = seen.needs[0]
+    assert seen.fits(2 * needed) == longest
+    shortest, least = seen.needs[-1]
+    assert seen.fits(least) == shortest
+    assert seen.fits(least - 1) == 0
+    made = json.loads(said("plan", "mine", "--json"))
+    estimate = dict(seen.needs)[made["context"]]
+    exact = sum(one["total_bytes"] for one in made["devices"])
+    assert 0.7 * exact < estimate < 1.3 * exact
+
+
+def test_two_hundred_models(user: Path, model: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Measured, not asserted: the first listing reads the headers, the second does not."""
+    for number in range(50):
+        homes.in_hub(user, tiny("dense", seed=number + 1), f"them/M{number}-GGUF", f"M{number}-Q4_0.gguf")
+        homes.in_lm_studio(user, model, f"them/S{number}-GGUF/S{number}-Q4_0.gguf")
+        homes.in_ollama(user, model, f"o{number}:1b", host="registry.ollama.ai/them")
+        homes.place(model, own(f"own{number}.gguf"))
+        used.note_use(str(own(f"own{number}.gguf")))
+    seconds: list[float] = []
+    for _ in range(3):
+        began = time.perf_counter()
+        run = edgechat("list")
+        seconds.append(time.perf_counter() - began)
+        assert run.returncode == 0
+    began = time.perf_counter()
+    listing.run(json=False)
+    inside = time.perf_counter() - began
+    n = len(capsys.readouterr().out.splitlines()) - 1
+    began = time.perf_counter()
+    edgechat("rm", "--help")
+    start = time.perf_counter() - began
+    with capsys.disabled():
+        print(f"\n{n} models listed in {seconds[0]:.2f} s, again in {min(seconds[1:]):.2f} s;", end=" ")
+        print(f"in the program {inside:.3f} s; starting it takes {start:.2f} s")
+
+
+# What was used last
+
+
+def test_a_run_is_remembered(user: Path, model: Path) -> None:
+    homes.in_hub(user, model, "them/Small-GGUF", "Small-Q4_0.gguf")
+    began = time.time()
+    assert edgechat("run", "them/Small-GGUF", "hi", "--max-tokens", "2").returncode == 0
+    found = listed()
+    assert next(iter(found)) == "Small-Q4_0"  # the one that was used last comes first
+    assert began - 1 < found["Small-Q4_0"]["last_used"] < time.time() + 1
+    assert found["Small-Q4_0"]["loaded"] is False
+    assert found["guide"]["last_used"] is None
+    assert "just now" in said("list")
+
+
+def test_records_of_use_that_are_damaged(user: Path, model: Path) -> None:
+    path = homes.place(model, own("mine.gguf"))
+    used.note_use(str(path))
+    (record,) = (paths.data_dir() / "used").iterdir()
+    assert used.uses()[str(path)].is_loaded  # by this process
+    for damage in ("", "[" * 5000, "{}", '{"path": 1, "when": "x"}'):
+        record.write_text(damage)
+        assert used.uses() == {}
+    used.note_use(str(path))
+    assert used.use_of(path) is not None
+
+
+def test_records_of_use_do_not_pile_up(user: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(used, "_MOST", 3)
+    for number in range(6):
+        used.note_use(f"/models/{number}.gguf")
+    assert len(used.uses()) == 3
+
+
+# Names, everywhere
+
+
+def test_names_of_other_tools_models_run_and_plan(user: Path, model: Path) -> None:
+    homes.in_ollama(user, model, "llama3.2:3b")
+    homes.in_lm_studio(user, model, "them/Mid-GGUF/Mid-Q6_K.gguf")
+    for name in ("ollama/llama3.2:3b", "Mid-Q6_K"):
+        run = edgechat("run", name, "hi", "--max-tokens", "2", "--json")
+        assert run.returncode == 0, run.stderr
+        assert json.loads(run.stdout)["plan"]["model"] == name
+        assert json.loads(said("plan", name, "--json"))["model"] == name
+
+
+def test_a_name_without_a_command_says_what_to_type(user: Path, model: Path) -> None:
+    homes.in_ollama(user, model, "llama3.2:3b")
+    run = edgechat("ollama/llama3.2:3b", "hi")
+    assert run.returncode == 2
+    assert "edgechat run ollama/llama3.2:3b hi" in " ".join(run.stderr.split())
+
+
+@pytest.mark.parametrize("command", ["show", "rm", "verify", "import"])
+@pytest.mark.parametrize("name", ["nowhere", "", "a/../../b", "x" * 3000, "\x1b[31m"])
+def test_names_that_mean_nothing(user: Path, command: str, name: str) -> None:
+    assert "\x1b" not in refusal(command, name)
+
+
+def test_a_typo_is_told(user: Path, model: Path) -> None:
+    homes.place(model, own("my-model.gguf"))
+    for command in ("show", "rm", "verify", "import"):
+        assert "Did you mean my-model" in refusal(command, "my-modle")
+
+
+# show
+
+
+def test_a_model_is_shown(user: Path, model: Path) -> None:
+    link = homes.in_hub(user, model, QWEN, FILE)
+    text = said("show", "qwen3-4b")
+    labels = [line.split()[0] for line in text.splitlines() if not line.startswith(" ")]
+    assert labels == [
+        *("Model", "Name", "Architecture", "Attention", "Context", "Quantization", "Licence", "Template"),
+        *("Thinking", "Where", "Files", "Plan"),
+    ]
+    for part in (str(link), "hub cache", QWEN, "Apache-2.0", "its own", "answers at once", "tokens/s"):
+        assert part.lower() in text.lower(), part
+
+
+def test_a_model_is_shown_to_programs(user: Path, model: Path) -> None:
+    homes.place(tiny("moe"), own("routed.gguf"))
+    found = json.loads(said("show", "routed", "--json"))
+    names = set(re.findall(r"\b[a-z_]+\b", (show.__doc__ or "").split("\n\n")[2]))
+    assert set(found) <= names
+    assert found["experts"] > found["experts_used"] > 0
+    assert found["plan"]["path"] == str(own("routed.gguf"))
+    homes.in_hub(user, model, QWEN, FILE)
+    homes.in_hub(user, model, QWEN, FILE.replace("Q4_K_M", "Q8_0"))
+
+
+def test_every_kind_is_shown(user: Path) -> None:
+    for kind in ("dense", "windowed", "hybrid", "moe"):
+        homes.place(tiny(kind), own(f"{kind}.gguf"))
+        assert "Plan" in said("show", kind)
+    assert "window of" in said("show", "windowed")
+    assert "layers have none" in said("show", "hybrid")
+
+
+def test_a_file_that_is_nobodys_is_shown(user: Path, model: Path, tmp_path: Path) -> None:
+    path = homes.place(model, tmp_path / "loose.gguf")
+    assert "elsewhere" in said("show", path)
+    assert "is not a GGUF file" in refusal("show", __file__)
+
+
+# rm
+
+
+def test_removing_asks_and_without_a_terminal_wants_to_be_told(user: Path, model: Path) -> None:
+    path = homes.place(model, own("mine.gguf"))
+    run = edgechat("rm", "mine")
+    assert run.returncode == 2
+    assert "--yes" in run.stderr
+    assert path.exists()
+    text = said("rm", "mine", "--yes")
+    assert "free again" in text
+    assert not path.exists()
+
+
+@needs_tmux
+def test_removing_in_a_terminal(user: Path, model: Path, tmp_path: Path) -> None:
+    with Terminal(tmp_path / "terminal") as terminal:
+        path = homes.place(model, terminal.home / "data/models/mine.gguf")
+        terminal.run([*EDGECHAT, "rm", "mine"])
+        terminal.until("Remove it? [y/N]")
+        terminal.ask("n")
+        terminal.until("left with 1")
+        assert path.exists()
+        terminal.run([*EDGECHAT, "rm", "mine"])
+        terminal.until(lambda: terminal.screen.count("Remove it?") == 2)
+        terminal.ask("y")
+        terminal.until("left with 0")
+        assert not path.exists()
+
+
+def hub_is_sound() -> set[str]:
+    """Return the files that huggingface_hub itself finds in its cache, which it must not find fault with."""
+    code = (
+        "from huggingface_hub import scan_cache_dir\nfound = scan_cache_dir()\nassert not found.warnings\n"
+        "print(*[f.file_name for r in found.repos for v in r.revisions for f in v.files])"
+    )
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    return set(run.stdout.split())
+
+
+def test_removing_from_the_hubs_cache(user: Path, model: Path, other: Path) -> None:
+    four = homes.in_hub(user, model, "them/Small-GGUF", "Small-Q4_0.gguf")
+    homes.in_hub(user, model, "them/Small-GGUF", "Small-Q4_0.gguf", commit="f" * 40, main=False)
+    homes.in_hub(user, other, "them/Small-GGUF", "Small-Q8_0.gguf")
+    repo = four.parents[2]
+    assert "free again" in said("rm", "Small-Q4_0", "--yes")
+    assert hub_is_sound() == {"Small-Q8_0.gguf"}
+    assert not (repo / "blobs" / homes.sha256(model)).exists()
+    assert set(listed()) == {"guide", "Small-Q8_0"}
+    said("rm", "them/Small-GGUF:Q8_0", "-y")
+    assert not repo.exists()  # nothing was left in it
+    assert hub_is_sound() == set()
+
+
+def test_removing_keeps_what_another_file_or_a_download_needs(user: Path, model: Path) -> None:
+    """Two names for the same bytes are one model; a half download of another one is left."""
+    first = homes.in_hub(user, model, "them/Small-GGUF", "Small-Q4_0.gguf")
+    config = homes.in_hub(user, Path(__file__), "them/Small-GGUF", "config.json")
+    half = first.parents[2] / "blobs" / ("e" * 64 + ".incomplete")
+    half.write_bytes(b"half")
+    said("rm", "Small-Q4_0", "--yes")
+    assert half.exists()
+    assert config.exists()
+    assert hub_is_sound() == {"config.json"}
+
+
+def test_a_damaged_cache_is_left_alone(user: Path, model: Path) -> None:
+    link = homes.in_hub(user, model, "them/Small-GGUF", "Small-Q4_0.gguf")
+    (link.parent / "gone.gguf").symlink_to("../../blobs/" + "d" * 64)
+    assert "hf cache" in refusal("rm", "Small-Q4_0", "--yes")
+    assert link.exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("guide", "comes with edgechat"),
+        ("ollama/llama3.2:3b", "ollama rm llama3.2:3b"),
+        ("Mid-Q6_K", "LM Studio, under My Models"),
+        ("old-Q8_0", "rm "),
+    ],
+)
+def test_what_another_tool_keeps_is_not_removed(user: Path, model: Path, name: str, says: str) -> None:
+    files = [
+        homes.in_ollama(user, model, "llama3.2:3b"),
+        homes.in_lm_studio(user, model, "them/Mid-GGUF/Mid-Q6_K.gguf"),
+        homes.place(model, user / ".cache/llama.cpp/old-Q8_0.gguf"),
+    ]
+    assert says in refusal("rm", name, "--yes")
+    assert all(file.exists() for file in files)
+
+
+def test_a_loose_file_is_not_removed(user: Path, model: Path, tmp_path: Path) -> None:
+    path = homes.place(model, tmp_path / "loose.gguf")
+    assert "not in edgechat's folder" in refusal("rm", path, "--yes")
+    assert path.exists()
+
+
+def test_of_several_files_one_has_to_be_named(user: Path, model: Path, other: Path) -> None:
+    homes.in_hub(user, model, QWEN, FILE)
+    homes.in_hub(user, other, QWEN, FILE.replace("Q4_K_M", "Q8_0"))
+    text = refusal("rm", "qwen3-4b", "--yes")
+    assert "qwen3-4b:Q4_K_M, qwen3-4b:Q8_0" in text
+    said("rm", "qwen3-4b:q8_0", "--yes")
+    assert listed()["qwen3-4b"]["quant"] == "Q4_K_M"
+
+
+def test_a_model_that_is_loaded_is_not_removed(user: Path, model: Path) -> None:
+    path = homes.place(model, own("mine.gguf"))
+    command = [*EDGECHAT, "run", "mine", "Tell me a long story.", "--max-tokens", "100000"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stdin=subprocess.DEVNULL) as running:
+        assert running.stdout is not None
+        running.stdout.read(1)  # it is answering
+        try:
+            assert listed()["mine"]["loaded"] is True
+            assert "loaded in an edgechat" in refusal("rm", "mine", "--yes")
+        finally:
+            running.kill()
+    assert path.exists()
+    deadline = time.monotonic() + 10
+    while listed()["mine"]["loaded"] and time.monotonic() < deadline:
+        time.sleep(0.1)
+    said("rm", "mine", "--yes")
+
+
+def test_a_link_in_our_folder_frees_nothing(user: Path, model: Path, tmp_path: Path) -> None:
+    target = homes.place(model, tmp_path / "kept.gguf")
+    own("x").parent.mkdir(parents=True)
+    own("link.gguf").symlink_to(target)
+    assert "frees nothing" in said("rm", "link", "--yes")
+    assert target.exists()
+    assert not own("link.gguf").is_symlink()
+
+
+# import
+
+
+def test_a_file_is_imported_without_a_copy(user: Path, model: Path, tmp_path: Path) -> None:
+    path = homes.place(model, tmp_path / "loose.gguf")
+    text = said("import", path)
+    assert "edgechat run loose" in text
+    assert own("loose.gguf").read_bytes() == path.read_bytes()
+    assert own("loose.gguf").samefile(path) or "shares the bytes" in text
+    assert listed()["loose"]["place"] == "own folder"
+    assert "of that name already" in refusal("import", path)
+    assert "is edgechat's already" in refusal("import", "loose")
+    said("import", path, "--name", "another")
+    assert {"loose", "another"} <= set(listed())
+    assert sorted(file.name for file in own("x").parent.iterdir()) == ["another.gguf", "loose.gguf"]
+
+
+def test_a_file_is_moved(user: Path, model: Path, tmp_path: Path) -> None:
+    path = homes.place(model, tmp_path / "loose.gguf")
+    said("import", path, "--move")
+    assert not path.exists()
+    assert own("loose.gguf").read_bytes() == model.read_bytes()
+
+
+def test_a_split_model_is_imported_whole(user: Path, tmp_path: Path) -> None:
+    write(Spec(), tmp_path / "big-Q8_0.gguf", split_max_tensors=10)
+    parts = sorted(tmp_path.glob("big-*"))
+    said("import", parts[1], "--name", "large")
+    assert len(list(own("x").parent.glob("large-0000*-of-*.gguf"))) == len(parts)
+    assert listed()["large"]["size"] == sum(part.stat().st_size for part in parts)
+    parts[1].unlink()
+    assert "is missing" in refusal("import", parts[0])
+    assert len(list(own("x").parent.iterdir())) == len(parts)
+
+
+def test_an_import_that_collides_in_its_last_part_leaves_nothing(user: Path, tmp_path: Path) -> None:
+    write(Spec(), tmp_path / "big.gguf", split_max_tensors=10)
+    parts = sorted(tmp_path.glob("big-*"))
+    own("x").parent.mkdir(parents=True)
+    own(parts[0].name).touch()
+    assert "of that name already" in refusal("import", parts[0])
+    assert [file.name for file in own("x").parent.iterdir()] == [parts[0].name]
+
+
+def test_what_other_tools_keep_is_imported_by_its_name_and_never_moved(user: Path, model: Path) -> None:
+    blob = homes.in_ollama(user, model, "llama3.2:3b")
+    assert "would miss it" in refusal("import", "ollama/llama3.2:3b", "--move")
+    said("import", "ollama/llama3.2:3b", "--name", "mine")
+    assert own("mine.gguf").samefile(blob) or own("mine.gguf").exists()
+    assert blob.exists()
+
+
+@pytest.mark.parametrize("name", ["../evil", "a/b", ".hidden", "", "a\x1bb", "x" * 300, "c:evil"])
+def test_names_that_cannot_be(user: Path, model: Path, tmp_path: Path, name: str) -> None:
+    path = homes.place(model, tmp_path / "loose.gguf")
+    assert "cannot be a model's name" in refusal("import", path, "--name", name)
+
+
+def test_what_is_no_model_is_not_imported(user: Path, model: Path, tmp_path: Path) -> None:
+    damaged = tmp_path / "cut.gguf"
+    damaged.write_bytes(model.read_bytes()[:-1])
+    refusal("import", damaged)
+    (tmp_path / "page.gguf").write_text("<html>")
+    assert "web page" in refusal("import", tmp_path / "page.gguf")
+    assert not own("x").parent.exists() or not list(own("x").parent.iterdir())
+
+
+def test_where_links_cannot_be_made_it_is_copied(
+    user: Path, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from edgechat.errors import NotImported
+    from edgechat.models import importing
+
+    path = homes.place(model, tmp_path / "loose.gguf")
+    monkeypatch.setattr(importing, "_linked", lambda source, target: False)
+    monkeypatch.setattr(importing, "_cloned", lambda source, target: False)
+    told: list[tuple[int, int]] = []
+    found = importing.take_in(str(path), tell=lambda n, total: told.append((n, total)))
+    assert (found.how, told[-1]) == ("copied", (path.stat().st_size,) * 2)
+    assert found.path.read_bytes() == path.read_bytes()
+    monkeypatch.setattr(importing, "_SPARE", 1 << 60)
+    with pytest.raises(NotImported, match="free"):
+        importing.take_in(str(path), name="second", tell=lambda n, total: None)
+    assert [file.name for file in found.path.parent.iterdir()] == ["loose.gguf"]
+
+
+# verify
+
+
+def test_sound_models_verify(user: Path, model: Path, other: Path) -> None:
+    homes.in_hub(user, model, "them/Small-GGUF", "Small-Q4_0.gguf")
+    homes.in_ollama(user, other, "llama3.2:3b")
+    homes.place(model, own("mine.gguf"))
+    lines = said("verify").splitlines()
+    assert len(lines) == 5
+    assert [("SHA-256" in line) for line in lines[:4]] == [False, False, True, True]
+    assert lines[4] == "4 models, none damaged."
+    assert said("verify", "mine").startswith("ok       mine: ")
+
+
+def flip(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[-5] ^= 1
+    path.write_bytes(data)
+
+
+def test_a_changed_byte_is_found(user: Path, model: Path, other: Path) -> None:
+    flip(homes.in_hub(user, model, "them/Small-GGUF", "Small-Q4_0.gguf").resolve())
+    flip(homes.in_ollama(user, other, "llama3.2:3b"))
+    homes.place(_cut(model, user), own("c.gguf"))
+    run = edgechat("verify")
+    assert run.returncode == 1
+    assert run.stdout.count("DAMAGED") == 3
+    assert "edgechat rm Small-Q4_0 && edgechat pull them/Small-GGUF" in run.stdout
+    assert "ollama rm llama3.2:3b && ollama pull llama3.2:3b" in run.stdout
+    assert "edgechat rm c" in run.stdout
+    assert run.stdout.splitlines()[-1] == "4 models, 3 damaged."
+
+
+def _cut(model: Path, folder: Path) -> Path:
+    path = folder / "cut"
+    path.write_bytes(model.read_bytes()[:-1])
+    return path
+
+
+def test_doctor_notes_a_folder_that_may_not_be_read(user: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from edgechat.cli import doctor
+    from edgechat.models.inventory import Inventory
+
+    monkeypatch.setattr(doctor, "inventory", lambda: Inventory((), {Path("/x"): "Permission denied"}))
+    (finding,) = [one for one in doctor._own_findings() if "cannot be seen" in one.what]
+    assert finding.what == "Models in /x cannot be seen: Permission denied."
+    assert not finding.weight
