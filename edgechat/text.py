@@ -48,7 +48,7 @@ def seconds(n: float) -> str:
 
 
 def ago(n: float) -> str:
-    """Return for people how long ago something was: '3 days ago'."""
+    """Return for people what was n seconds ago: '3 days ago'."""
     for unit, size in (("day", 86400), ("hour", 3600), ("minute", 60)):
         if (count := int(n // size)) > 0:
             return f"{count} {unit}{'s' * (count > 1)} ago"

@@ -21,9 +21,7 @@ def run(name: str, *, yes: bool) -> int:
     print(_words(one, found))
     if not yes:
         if not (sys.stdin.isatty() and sys.stdout.isatty()):
-            complain(
-                "Nothing was removed: there is no terminal to ask in.", "Add --yes to remove it."
-            )
+            complain("Nothing was removed: there is no terminal to ask in.", "Add --yes to remove it.")
             return _USAGE
         try:
             answer = input("Remove it? [y/N] ")

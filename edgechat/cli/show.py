@@ -34,7 +34,7 @@ from edgechat.planner.plan import LoadPlan, as_json
 from edgechat.planner.select import planned
 from edgechat.planner.variants import of_local
 from edgechat.planner.wishes import Wishes
-from edgechat.text import ago, escaped_json, mebibytes, one_line
+from edgechat.text import ago, escaped_json, figure, mebibytes, one_line
 
 _THINKING = {
     "none": "answers at once",
@@ -147,7 +147,7 @@ def _plan(one: Shown) -> str:
     budget = sum(memory.budget_bytes for memory in made.memory)
     return (
         f"context {made.context} ({made.cache_type}), {where}, {made.threads} threads\n"
-        f"about {made.predicted.decode_tps:.3g} tokens/s; "
+        f"about {figure(made.predicted.decode_tps)} tokens/s; "
         f"takes {mebibytes(made.total_bytes)} of {mebibytes(budget)} that are free"
     )
 

@@ -18,6 +18,7 @@ from edgechat.models.inventory import Inventory, LocalModel, inventory
 from edgechat.models.library import entry_of, here, resolve
 from edgechat.models.places import Place
 from edgechat.models.shipped import shipped_header, shipped_quants, shipped_size
+from edgechat.models.stores import found_at
 
 
 @dataclass(frozen=True)
@@ -117,8 +118,8 @@ def everything() -> list[list[Variant]]:
 
 def _of_path(name: str) -> Variant:
     resolved = resolve(name)
-    size = resolved.path.stat().st_size
-    return _of_file(resolved.path, resolved.name, None, resolved.entry, size)
+    found = found_at(resolved.path)
+    return _of_file(resolved.path, resolved.name, None, resolved.entry, found.size if found else 0)
 
 
 def _of_file(path: Path, name: str, quant: str | None, entry: CatalogueEntry | None, size: int) -> Variant:

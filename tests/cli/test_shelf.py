@@ -546,3 +546,9 @@ def test_doctor_notes_a_folder_that_may_not_be_read(user: Path, monkeypatch: pyt
     (finding,) = [one for one in doctor._own_findings() if "cannot be seen" in one.what]
     assert finding.what == "Models in /x cannot be seen: Permission denied."
     assert not finding.weight
+
+
+def test_a_repository_of_the_cache_is_planned_without_a_network(user: Path, model: Path) -> None:
+    link = homes.in_hub(user, model, "them/Small-GGUF", "Small-Q4_0.gguf")
+    for name in ("them/Small-GGUF", "them/Small-GGUF:Q4_0", "Small-Q4_0"):
+        assert json.loads(said("plan", name, "--offline", "--json"))["path"] == str(link)
