@@ -181,6 +181,8 @@ def _choice(found: Found) -> Iterator[tuple[str, str]]:
     made = chosen.plan
     here = "" if made.model_path else ", which is not on this machine yet"
     yield "Choice", f"{made.model_name} {made.quant or ''}".rstrip() + here
+    if not made.model_path:
+        yield "Download", f"  edgechat pull {found.name or made.model_name}"
     for note in made.notes:
         yield "Note", note
     yield "Why", "\n".join(made.reasons)
