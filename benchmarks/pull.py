@@ -143,9 +143,9 @@ def compare(folder: Path, size: int, rounds: int) -> None:
         port = server.stdout.readline().strip()
         seconds: dict[str, list[float]] = {"ours": [], "theirs": []}
         try:
-            for _ in range(rounds):
-                for side, found in seconds.items():
-                    found.append(run(side, folder, port))
+            for number in range(rounds):
+                for side in ("ours", "theirs") if number % 2 else ("theirs", "ours"):
+                    seconds[side].append(run(side, folder, port))
         finally:
             server.kill()
     for side, found in seconds.items():
