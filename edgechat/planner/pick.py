@@ -136,7 +136,8 @@ def _chosen(options: Sequence[Option], wishes: Wishes, begun: Callable[[Option],
     first = max(before, key=lambda one: (begun(one), one.rank))
     if first.variant is best.variant or first.plan is None:
         return best
-    reason = f"{first.variant.quant or 'This one'}: its download was begun before; --quant takes another one."
+    how = "is here already" if begun(first) > 1 else "was begun before"
+    reason = f"{first.variant.quant or 'This one'} {how}, and is as fit; --quant takes another one."
     return replace(first, plan=msgspec.structs.replace(first.plan, reasons=(reason, *first.plan.reasons)))
 
 

@@ -19,6 +19,7 @@ from tests.cli.pulling import (
     Pull,
     complaint,
     found,
+    padded,
     sound,
     variables,
 )
@@ -128,6 +129,20 @@ def test_the_quant_that_is_asked_for(hub: Hub, pull: Pull) -> None:
     assert "which one" in complaint(pull(f"{REPO}:F16", "--quant", "Q8_0"))
     address = f"https://huggingface.co/{REPO}/blob/main/b/c-Q4_0-00001-of-00001.gguf"
     assert found(pull(address, "--json"))["quant"] == "Q4_0"
+
+
+def test_what_was_begun_is_gone_on_with(hub: Hub, pull: Pull, hf_cache: Path) -> None:
+    repo = hub.add(REPO, {"a-F32.gguf": tiny(), "a-Q8_0.gguf": padded(500_000)})
+    assert found(pull(REPO, "--dry-run", "--json"))["quant"] == "Q8_0"
+    blobs = hf_cache / f"models--{REPO.replace('/', '--')}" / "blobs"
+    blobs.mkdir(parents=True)
+    (blobs / f"{repo.sha256('a-F32.gguf')}.incomplete").write_bytes(tiny().read_bytes()[:1000])
+    run = pull(REPO)
+    assert "F32 was begun before" in run.stdout
+    again = pull(REPO)
+    assert "F32 is here already, and is as fit" in again.stdout
+    assert found(pull(REPO, "--quant", "q8_0", "--json"))["resumed_bytes"] == 0
+    assert found(pull(REPO, "--dry-run", "--json"))["quant"] == "Q8_0", "the better one of two that are here"
 
 
 def test_a_revision(hub: Hub, pull: Pull, hf_cache: Path) -> None:
