@@ -36,6 +36,7 @@ bench: $(VENV)/.installed-dev
 	$(BIN)/python -m benchmarks.streaming
 	$(BIN)/python -m benchmarks.startup
 	$(BIN)/python -m benchmarks.keypress
+	$(BIN)/python -m benchmarks.pull
 
 lock: $(VENV)/.installed-dev
 	$(PIP) freeze --exclude-editable >$(LOCK)

@@ -20,7 +20,9 @@
     │   ├── RateLimited           too many requests for now
     │   ├── OfflineMode           it would take the network, which is switched off
     │   ├── HubAnswerError        an answer that makes no sense, or is larger than any sound one
-    │   └── RemoteFileChanged     the file is no longer the one that was listed
+    │   ├── RemoteFileChanged     the file is no longer the one that was listed
+    │   └── WrongBytes            a download is not what the hub says the file is; nothing of it is kept
+    ├── DiskError                 a download cannot be kept: the disk is full, or its folder is not sound
     └── EngineError               the engine failed; exit code 3
         ├── LoadFailed            llama.cpp refused the model
         │   ├── OutOfMemory       or had not the memory for it
@@ -114,7 +116,11 @@ class HubUnreachable(HubError):
 
 
 class RateLimited(HubError):
-    """The hub wants no more requests for now."""
+    """The hub wants no more requests for now; `seconds` is how long, as far as it says."""
+
+    def __init__(self, message: str, *, hint: str | None = None, seconds: int | None = None) -> None:
+        super().__init__(message, hint=hint)
+        self.seconds = seconds
 
 
 class OfflineMode(HubError):
@@ -127,6 +133,14 @@ class HubAnswerError(HubError):
 
 class RemoteFileChanged(HubError):
     """The file is no longer the one that was listed."""
+
+
+class WrongBytes(HubError):
+    """A download is not what the hub says the file is. Nothing of it is kept."""
+
+
+class DiskError(EdgechatError):
+    """A download cannot be kept: the disk is full, or the cache's folder is not as it should be."""
 
 
 class EngineError(EdgechatError):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -47,6 +49,35 @@ def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Hub]:
     with Hub() as hub:
         monkeypatch.setenv("HF_ENDPOINT", hub.url)
         yield hub
+
+
+@pytest.fixture
+def hf_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Keep huggingface_hub's cache inside the test's folder; nothing is made yet."""
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hf-hub"))
+    monkeypatch.delenv("HF_HUB_DISABLE_SYMLINKS", raising=False)
+    return tmp_path / "hf-hub"
+
+
+@pytest.fixture
+def no_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a download try again at once."""
+    monkeypatch.setattr("edgechat.models.download.WAITS", (0.01,) * 7)
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Put huggingface_hub's cache onto a disk of 2 MiB."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=2m", "none", str(disk)]
+    if shutil.which("mount") is None or subprocess.run(mount, capture_output=True, check=False).returncode:
+        pytest.skip("only root can mount a small disk")
+    monkeypatch.setenv("HF_HUB_CACHE", str(disk / "cache"))
+    try:
+        yield disk
+    finally:
+        subprocess.run(["umount", disk], check=True)
 
 
 @pytest.fixture(scope="session")

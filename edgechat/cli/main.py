@@ -192,6 +192,43 @@ def plan(
     raise typer.Exit(command.run(options))
 
 
+@app.command(
+    epilog="Stopped or cut off, the same command goes on where it was. What is here is not fetched again."
+)
+def pull(
+    model: Annotated[str, typer.Argument(help="A catalogue name, owner/repo[:QUANT], or its address.")],
+    quant: Annotated[str | None, typer.Option(help="The quantization: Q5_K_M.")] = None,
+    auto_quant: Annotated[
+        bool, typer.Option("--auto-quant", help="Let the planner choose it, as it does by itself.")
+    ] = False,
+    draft: Annotated[
+        str, typer.Option(help="none; auto: the catalogue's draft model too, if it fits beside; or a name.")
+    ] = "none",
+    revision: Annotated[str | None, typer.Option(help="A branch, tag or commit.")] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would be downloaded.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Download it although it does not fit.")] = False,
+    offline: Annotated[bool, typer.Option("--offline", help="Only say what is here.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON object at the end.")] = False,
+    debug: DebugOption = False,
+) -> None:
+    """Download a model in the quantization that suits this machine, into the cache that other tools share."""
+    from edgechat.cli import pull as command
+
+    if quant and auto_quant:
+        raise typer.BadParameter("--quant and --auto-quant cannot both be", param_hint="--quant")
+    options = command.Options(
+        model=model,
+        quant=quant,
+        draft=draft,
+        revision=revision,
+        dry_run=dry_run,
+        force=force,
+        offline=offline,
+        json=json,
+    )
+    raise typer.Exit(command.run(options))
+
+
 @app.command(epilog="The exit code is 0 when nothing is wrong, 1 when something is; notes do not count.")
 def doctor(
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,

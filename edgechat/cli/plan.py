@@ -179,7 +179,8 @@ def _choice(found: Found) -> Iterator[tuple[str, str]]:
             yield "Instead", f"Close other programs, or {guide}:\n  edgechat run guide"
         return
     made = chosen.plan
-    here = "" if made.model_path else ", which is not on this machine yet"
+    name = found.name or made.model_name
+    here = "" if made.model_path else f", which is not on this machine yet:\n  edgechat pull {name}"
     yield "Choice", f"{made.model_name} {made.quant or ''}".rstrip() + here
     for note in made.notes:
         yield "Note", note

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Generic, TypeVar
 
 T = TypeVar("T")
@@ -32,6 +34,16 @@ class Watch:
             raise OutOfTime(0, stalled=False)
         self.moved = time.monotonic()
 
+    @contextmanager
+    def aside(self) -> Iterator[None]:
+        """Do what is not waited for, a slow disk say, for as long as it takes. Raises as `beat` does."""
+        self.beat()
+        self.moved = math.inf
+        try:
+            yield
+        finally:
+            self.moved = time.monotonic()
+
 
 class _Outcome(Generic[T]):
     def __init__(self) -> None:
@@ -50,14 +62,14 @@ class _Outcome(Generic[T]):
 def within(seconds: float, idle: float, work: Callable[[Watch], T]) -> T:
     """Return what `work` returns, in a thread of its own, or raise what it raises.
 
-    seconds: for all of it; idle: without a beat of the watch. Raises OutOfTime when either is over; the
-    thread is then left to end by itself, and keeps no program from ending.
+    seconds: for all of it, or math.inf; idle: without a beat of the watch. Raises OutOfTime when either is
+    over; the thread is then left to end by itself, and keeps no program from ending.
     """
     watch, outcome = Watch(), _Outcome[T]()
     threading.Thread(target=outcome.run, args=(work, watch), name="hub", daemon=True).start()
     end = time.monotonic() + seconds
     try:
-        while not outcome.done.wait(max(0.0, min(end, watch.moved + idle) - time.monotonic())):
+        while not outcome.done.wait(max(0.0, min(idle, min(end, watch.moved + idle) - time.monotonic()))):
             now = time.monotonic()
             if now >= end:
                 raise OutOfTime(seconds, stalled=False)

@@ -57,7 +57,12 @@ def endpoint() -> Endpoint:
 
 def offline_by() -> str | None:
     """Return the name of the environment variable that switches the network off, or None."""
-    return next((name for name in _OFFLINE if os.environ.get(name, "").strip().upper() in _TRUE), None)
+    return next((name for name in _OFFLINE if is_true(name)), None)
+
+
+def is_true(variable: str) -> bool:
+    """Say whether an environment variable says yes, as huggingface_hub reads it."""
+    return os.environ.get(variable, "").strip().upper() in _TRUE
 
 
 def require_network(offline: bool, what: str) -> None:

@@ -155,10 +155,9 @@ def _not_here(entry: CatalogueEntry) -> ModelNotFound:
             f"{entry.name} should come with edgechat, but {entry.file} is missing from this copy.",
             hint="Install edgechat again, or give the path of a GGUF file.",
         )
-    folder = paths.data_dir() / "models"
     return ModelNotFound(
         f"{entry.name} is in the catalogue, but its file is not on this machine yet. {entry.description}",
-        hint=f"Download {entry.file_name} from https://huggingface.co/{entry.repo} into {folder}",
+        hint=f"Download it: edgechat pull {entry.name}",
     )
 
 

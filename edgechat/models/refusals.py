@@ -120,4 +120,5 @@ def _rate_limited(url: str, headers: Mapping[str, str], *, had_token: bool) -> R
     seconds = int(text) if re.fullmatch(r"\d{1,6}", text, re.ASCII) else int(reset[1]) if reset else None
     wait = f"in {seconds} seconds" if seconds else "in some minutes"
     more = "" if had_token else " With a login the hub allows more: hf auth login"
-    return RateLimited(f"{host(url)} wants no more requests for now.", hint=f"Try again {wait}.{more}")
+    message = f"{host(url)} wants no more requests for now."
+    return RateLimited(message, hint=f"Try again {wait}.{more}", seconds=seconds)

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 
-from edgechat.errors import ModelFileError, RemoteFileChanged
-from edgechat.models.choices import GgufChoice, RemoteFile, RepoListing
+from edgechat.errors import ModelFileError
+from edgechat.models.choices import GgufChoice, RepoListing
 from edgechat.models.cursor import AGAIN
 from edgechat.models.endpoint import Endpoint
 from edgechat.models.gguf import FIRST_READ, one_model, read_growing
 from edgechat.models.header import GgufHeader
-from edgechat.models.refusals import changed, nonsense, unreachable
-from edgechat.models.transfer import Answer, Client, Cut, ask_hub
+from edgechat.models.ranged import RangedFile
+from edgechat.models.refusals import nonsense, unreachable
+from edgechat.models.transfer import Client, Cut, ask_hub
 from edgechat.text import one_line
 
 TIME_LIMIT = 120.0
@@ -22,9 +22,6 @@ LATER_READ = 1 << 18
 """Bytes asked for first of the second and later parts, which hold no tokenizer."""
 MAX_CUTS = 4
 """Times that a connection may be cut while one file is read."""
-
-_CONTENT_RANGE = re.compile(r"bytes (\d{1,19})-(\d{1,19})/(\d{1,19}|\*)", re.ASCII)
-_SHA256 = re.compile(r"[0-9a-f]{64}", re.ASCII)
 
 
 def read_remote_header(listing: RepoListing, choice: GgufChoice) -> GgufHeader:
@@ -38,9 +35,8 @@ def read_remote_header(listing: RepoListing, choice: GgufChoice) -> GgufHeader:
     def work(client: Client) -> GgufHeader:
         parts: list[GgufHeader] = []
         for file in choice.files:
-            reader = RemoteStart(
-                client, hub.file(listing.repo, listing.commit, file.name), file, listing.commit
-            )
+            url = hub.file(listing.repo, listing.commit, file.name)
+            reader = RemoteStart(client, url, RangedFile(file, listing.commit))
             start = LATER_READ if parts else FIRST_READ
             name = PurePosixPath(file.name).name
             parts.append(read_growing(reader.first, file.size, name, start=start))
@@ -61,10 +57,8 @@ class RemoteStart:
 
     client: Client
     url: str
-    file: RemoteFile
-    commit: str
+    ranged: RangedFile
     data: bytearray = field(default_factory=bytearray)
-    etag: str | None = None
     cuts: int = 0
 
     def first(self, n: int) -> bytearray:
@@ -84,54 +78,20 @@ class RemoteStart:
 
     def _fetch(self, n: int) -> None:
         """Ask for what is missing of the first n bytes, and take what comes. Raises HubError, Cut."""
-        headers = {"Range": f"bytes={len(self.data)}-{n - 1}"}
-        if self.etag is not None and not self.etag.startswith("W/"):
-            headers["If-Range"] = self.etag
-        with self.client.get(self.url, headers) as answer:
-            self._check_file(answer)
-            end = self._begin(answer, n)
+        at = len(self.data)
+        with self.client.get(self.url, self.ranged.headers(at, n)) as answer:
+            if not self.ranged.same(answer):
+                raise self.ranged.changed()
+            start, end = self.ranged.part(answer, at, n)
+            del self.data[start:]
+            end = min(end, n)
             for piece in answer.pieces:
                 room = end - len(self.data)
                 self.data += piece[:room]
                 if len(piece) > room and answer.status == 206:
-                    raise nonsense(answer.url, f"sends more of {self.file.name} than was asked for")
+                    name = one_line(self.ranged.file.name)
+                    raise nonsense(answer.url, f"sends more of {name} than was asked for")
                 if len(self.data) >= end and answer.status == 200:
                     return
         if len(self.data) < end:
             raise Cut("the answer is shorter than it said")
-
-    def _check_file(self, answer: Answer) -> None:
-        """Raise RemoteFileChanged where this is not the file that was listed, or not the one read before."""
-        size, etag = answer.linked.get("x-linked-size"), answer.linked.get("x-linked-etag", "").strip('"')
-        commit = answer.linked.get("x-repo-commit", self.commit)
-        hashed = _SHA256.fullmatch(etag) and self.file.sha256
-        if (size is not None and size != str(self.file.size)) or (hashed and etag != self.file.sha256):
-            raise self._changed()
-        if commit != self.commit:
-            raise self._changed()
-        found = answer.headers.get("etag")
-        if self.etag is not None and found != self.etag:
-            raise self._changed()
-        self.etag = found
-
-    def _begin(self, answer: Answer, n: int) -> int:
-        """Check what the answer says it holds; return how many bytes there will be then."""
-        if answer.status == 200:  # all of it: a server that knows no ranges
-            length = answer.headers.get("content-length", str(self.file.size))
-            if length != str(self.file.size):
-                raise self._changed()
-            self.data.clear()
-            return n
-        match = _CONTENT_RANGE.fullmatch(answer.headers.get("content-range", ""))
-        if match is None:
-            raise nonsense(answer.url, f"does not say which part of {self.file.name} it sends")
-        start, last = int(match[1]), int(match[2])
-        if match[3] not in ("*", str(self.file.size)):
-            raise self._changed()
-        length = answer.headers.get("content-length", str(last - start + 1))
-        if start != len(self.data) or not start <= last < n or length != str(last - start + 1):
-            raise nonsense(answer.url, f"sends another part of {self.file.name} than was asked for")
-        return last + 1
-
-    def _changed(self) -> RemoteFileChanged:
-        return changed(one_line(self.file.name))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, TypeVar
@@ -33,8 +33,6 @@ IDLE = 8.0
 SPARE = 1.0
 """Seconds more for what has no limit of its own, so that one that has can say what was wrong."""
 MAX_REDIRECTS = 5
-PIECE = 1 << 16
-"""Bytes that are read at once."""
 
 
 class Cut(Exception):
@@ -66,6 +64,10 @@ class Client:
         self._http = http
         self._watch = watch
         self._token = token
+
+    def aside(self) -> AbstractContextManager[None]:
+        """Do something between two pieces of an answer that may take long: see Watch.aside."""
+        return self._watch.aside()
 
     @contextmanager
     def get(self, url: str, headers: Mapping[str, str] | None = None) -> Iterator[Answer]:
@@ -120,7 +122,7 @@ class Client:
         import httpx2
 
         try:
-            for piece in response.iter_raw(PIECE):
+            for piece in response.iter_raw():  # of no fixed size: a slow line would look silent
                 self._watch.beat()
                 yield piece
         except httpx2.TimeoutException as error:
@@ -132,7 +134,8 @@ class Client:
 def ask_hub(hub: Endpoint, repo: str, seconds: float, work: Callable[[Client], T]) -> T:
     """Return what `work` makes of the hub's answers. Raises HubError, and what `work` raises.
 
-    seconds: for all of it. `work` has a thread of its own, which may go on for a moment when given up.
+    seconds: for all of it, or math.inf: then only silence ends it. `work` has a thread of its own, which may
+    go on for a moment when given up.
     """
 
     def run(watch: Watch) -> T:

@@ -34,7 +34,7 @@ def prepare(model: str, wishes: Wishes = NO_WISHES) -> LoadPlan:
         files = variants(model, offline=True, local=True)
         headers = [(one, one.header()) for one in files]
         machine = Machine(look(dry), history=Learned.read(), dry=dry)
-        made = _best(headers, machine, _settled(wishes, given))
+        made = _best(headers, machine, settled(wishes, given))
     sampling = given.sampling.over(found.entry.sampling) if found.entry else given.sampling
     about = found.entry.description if found.entry else ""
     reasons = tuple(reason for reason in (about, *made.reasons) if reason)
@@ -51,7 +51,7 @@ def _best(headers: Sequence[tuple[Variant, GgufHeader]], machine: Machine, wishe
     return planned(smallest, header, machine, wishes)
 
 
-def _settled(wishes: Wishes, given: settings.Settings) -> Wishes:
+def settled(wishes: Wishes, given: settings.Settings) -> Wishes:
     """Return the wishes with what settings.toml says where there is none."""
     return msgspec.structs.replace(
         wishes,

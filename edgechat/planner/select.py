@@ -19,7 +19,7 @@ from edgechat.models.quality import kl_divergence
 from edgechat.models.quants import type_of
 from edgechat.native.params import CacheType
 from edgechat.planner.budget import SPARE
-from edgechat.planner.choose import ENOUGH, plan, types
+from edgechat.planner.choose import ENOUGH, Draft, plan, types
 from edgechat.planner.chooser import Chooser, chooser
 from edgechat.planner.loads import Load
 from edgechat.planner.machine import Machine
@@ -32,8 +32,6 @@ from edgechat.planner.worth import Verdict, base_of, verdict_of, worth_of
 
 _EASY_TO_READ = 5 * 2**30
 """Bytes of a file that is taken for a sample: neither split, nor of some odd quantization."""
-_NEAR = 0.01
-"""Nats by which a guess may be too good."""
 _GUESSED: tuple[tuple[int, CacheType], ...] = (
     (ENOUGH, "f16"),
     (ENOUGH, "q8_0"),
@@ -44,7 +42,13 @@ _GUESSED: tuple[tuple[int, CacheType], ...] = (
 
 
 def planned(
-    variant: Variant, header: GgufHeader, machine: Machine, wishes: Wishes, *, nearest: bool = True
+    variant: Variant,
+    header: GgufHeader,
+    machine: Machine,
+    wishes: Wishes,
+    *,
+    nearest: bool = True,
+    draft: Draft | None = None,
 ) -> LoadPlan:
     """Return the plan for a file, with what its quantization loses; see `choose.plan`."""
     made = plan(
@@ -55,6 +59,7 @@ def planned(
         machine.measuring(header),
         machine.history,
         path=str(variant.path or ""),
+        draft=draft,
         nearest=nearest,
     )
     quant = variant.quant or made.quant
@@ -84,16 +89,17 @@ def rate(variant: Variant, machine: Machine, wishes: Wishes, header: GgufHeader 
 
 def best_of(variants: Sequence[Variant], machine: Machine, wishes: Wishes) -> Option | None:
     """Return the best file of one model, planning few of them; None where no header can be read."""
-    best: Option | None = None
+    found: list[Option] = []
     for variant, guess in likeliest(variants, machine, wishes):
-        large = guess[0] is Verdict.TOO_LARGE
-        if best is not None and (large or (best.verdict, best.worth + _NEAR) >= guess):
-            break
         # The formulas are exact for the models of the catalogue, but for what they compute with.
-        with contextlib.suppress(ModelFileError):
-            found = rate(variant, machine.unasked if large else machine, wishes)
-            best = found if best is None else max(best, found, key=lambda one: one.rank)
-    return best
+        asked = machine if guess > Verdict.TOO_LARGE else machine.unasked
+        try:
+            found.append(rate(variant, asked, wishes))
+        except ModelFileError:
+            continue
+        if guess is Verdict.TOO_LARGE or found[-1].verdict >= guess:
+            break
+    return max(found, key=lambda one: one.rank, default=None)
 
 
 def choose(options: Iterable[Option], wishes: Wishes = NO_WISHES) -> Option | None:
@@ -113,10 +119,8 @@ def choose(options: Iterable[Option], wishes: Wishes = NO_WISHES) -> Option | No
     return replace(first, plan=made)
 
 
-def likeliest(
-    variants: Sequence[Variant], machine: Machine, wishes: Wishes
-) -> list[tuple[Variant, tuple[Verdict, float]]]:
-    """Return the files of one model with their likely ranks, the likeliest choice first.
+def likeliest(variants: Sequence[Variant], machine: Machine, wishes: Wishes) -> list[tuple[Variant, Verdict]]:
+    """Return the files of one model with their likely verdicts, the likeliest choice first.
 
     Judged by one of their headers and by their sizes.
     """
@@ -124,7 +128,7 @@ def likeliest(
         on = chooser(sample.model, header, machine.profile, None, machine.history, threads=1)
         guesses = {id(one): _guess(one, on, one.size / max(1, sample.size), wishes) for one in variants}
         ordered = sorted(variants, key=lambda one: guesses[id(one)], reverse=True)
-        return [(one, guesses[id(one)]) for one in ordered]
+        return [(one, guesses[id(one)][0]) for one in ordered]
     return []
 
 

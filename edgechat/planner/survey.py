@@ -52,10 +52,10 @@ def one_model(name: str, wishes: Wishes, described: Described, *, offline: bool)
     """
     with DryRun() as dry:  # starts while the files are looked for
         files = variants(name, offline=offline)
-        with _machine(_measured(look(dry), described), described, dry) as machine:
-            options = _all_of(files, machine, wishes)
+        with _machine(measured(look(dry), described), described, dry) as machine:
+            options = rated(files, machine, wishes)
             chosen = choose(options, wishes)
-            instead = None if chosen else _first_that_fits(machine, wishes)
+            instead = None if chosen else first_that_fits(machine, wishes)
     options.sort(key=lambda one: one.variant.size, reverse=True)
     unread = len(files) - len(options)
     return Found(name, in_words(machine.profile), tuple(options), chosen, instead, unread)
@@ -67,7 +67,7 @@ def all_models(wishes: Wishes, described: Described) -> Found:
         models = everything()
         for files in models:  # read while the process starts
             next(samples(files), None)
-        profile = _measured(look(dry), described)
+        profile = measured(look(dry), described)
         options = _ranked(models, _machine(profile, described, dry), wishes)
     return Found(None, in_words(profile), tuple(options), choose(options, wishes))
 
@@ -94,7 +94,11 @@ def _machine(profile: DeviceProfile, described: Described, dry: DryRun) -> Machi
     return Machine(profile, history=Learned.read() if described.bandwidth is None else Learned(), dry=dry)
 
 
-def _all_of(files: Sequence[Variant], machine: Machine, wishes: Wishes) -> list[Option]:
+def rated(files: Sequence[Variant], machine: Machine, wishes: Wishes) -> list[Option]:
+    """Hold files of one model against a machine; of a repository's only the likeliest, for headers are large.
+
+    Raises HubError or ModelFileError where no header can be read.
+    """
     remote = [one for one in files if one.path is None and one.entry is None]
     looked = [one for one in files if one not in remote]
     if remote:
@@ -114,7 +118,8 @@ def _all_of(files: Sequence[Variant], machine: Machine, wishes: Wishes) -> list[
     return options
 
 
-def _first_that_fits(machine: Machine, wishes: Wishes) -> Option | None:
+def first_that_fits(machine: Machine, wishes: Wishes) -> Option | None:
+    """Return the best model of the catalogue that fits; None where none does."""
     for files in everything():
         found = best_of(files, machine, wishes)
         if found is not None and found.verdict is Verdict.FITS:
@@ -122,7 +127,7 @@ def _first_that_fits(machine: Machine, wishes: Wishes) -> Option | None:
     return None
 
 
-def _measured(profile: DeviceProfile, described: Described) -> DeviceProfile:
+def measured(profile: DeviceProfile, described: Described) -> DeviceProfile:
     """Return the machine that is planned for, the speed of this one measured if it never was."""
     if profile.speed is None and described.bandwidth is None:
         with contextlib.suppress(ChildFailed):  # `edgechat doctor` says why; it is guessed then

@@ -84,10 +84,7 @@ def test_more_bandwidth_never_gives_less(name: str, ram: int, bandwidth: float, 
 @settings(max_examples=25)
 @given(_rams, _kinds, st.sampled_from([None, 4096, 32768]))
 def test_the_likeliest_is_the_best(ram: int, kind: str, context: int | None) -> None:
-    """What formulas put first is what planning every file chooses.
-
-    At the edge of what fits they may miss that a slightly smaller file has room for twice the context.
-    """
+    """What formulas put first is what planning every file chooses, or as good to a hundredth of a class."""
     machine, wishes = profile(ram, kind), Wishes(context=context)
     for name in ("llama-3.1-8b", "qwen3-coder-30b-a3b", "gemma-4-e2b"):
         quick = best_of(MODELS[name], Machine(machine), wishes)
@@ -95,7 +92,7 @@ def test_the_likeliest_is_the_best(ram: int, kind: str, context: int | None) -> 
         assert quick is not None
         assert quick.verdict == thorough.verdict
         if thorough.plan is not None:
-            assert quick.worth >= thorough.worth - 0.16
+            assert quick.worth >= thorough.worth - 0.01
 
 
 @given(st.sampled_from([16, 32, 64]), st.floats(0.5, 200))

@@ -1,0 +1,221 @@
+"""`edgechat pull` as a program: what it chooses, what it says, what is here then."""
+
+from __future__ import annotations
+
+import io
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from edgechat.cli import progress
+from edgechat.cli.progress import Progress
+from edgechat.models.catalogue import catalogue
+from edgechat.models.choices import RemoteFile
+from tests.cli.pulling import (
+    EDGECHAT,
+    REPO,
+    Pull,
+    complaint,
+    found,
+    padded,
+    sound,
+    variables,
+)
+from tests.hub import TOKEN, Hub
+from tests.kit import tiny
+from tests.terminal import Terminal, needs_tmux
+
+ENTRIES = """
+[[model]]
+name = "tiny-one"
+aliases = ["t1"]
+description = "A model of the tests."
+licence = "MIT"
+repo = "owner/tiny-GGUF"
+file = "tiny-{quant}.gguf"
+quant = "F32"
+draft = "tiny-two"
+
+[[model]]
+name = "tiny-two"
+description = "Its draft."
+licence = "MIT"
+repo = "owner/small-GGUF"
+file = "small-{quant}.gguf"
+quant = "F32"
+no_draft = "It is one."
+"""
+
+
+@pytest.fixture
+def entries(home: Path) -> None:
+    (home / "config").mkdir(parents=True)
+    (home / "config/models.toml").write_text(ENTRIES)
+
+
+def test_a_repository(hub: Hub, pull: Pull, hf_cache: Path) -> None:
+    repo = hub.add(REPO, {"tiny-F32.gguf": tiny(), "README.md": b"# tiny", "mmproj-F16.gguf": b"GGUF"})
+    dry = found(pull(REPO, "--dry-run", "--json"))
+    assert dry["dry_run"]
+    assert not hf_cache.exists()
+    answer = found(pull(REPO, "--json"))
+    assert sound(answer)
+    size = tiny().stat().st_size
+    assert {key: answer[key] for key in ("model", "repo", "commit", "quant", "draft", "dry_run")} == {
+        "model": REPO,
+        "repo": REPO,
+        "commit": repo.commit,
+        "quant": "F32",
+        "draft": None,
+        "dry_run": False,
+    }
+    assert (answer["received_bytes"], answer["resumed_bytes"]) == (size, 0)
+    assert answer["plan"]["exact"]
+    assert answer["plan"]["path"] == answer["files"][0]["path"]
+    assert answer["seconds"] > 0
+    (file,) = answer["files"]
+    assert (file["name"], file["here"]) == ("tiny-F32.gguf", False)
+    again = pull(f"{REPO}:f32")
+    assert again.returncode == 0
+    assert "is here already" in again.stdout
+    assert "Why" in again.stdout
+    ran = subprocess.run(
+        [*EDGECHAT, "run", file["path"], "hi", "--max-tokens", "3"],
+        capture_output=True,
+        check=False,
+        stdin=subprocess.DEVNULL,
+    )
+    assert ran.returncode == 0
+
+
+@pytest.mark.usefixtures("entries")
+def test_a_name_of_the_catalogue_and_its_draft(hub: Hub, pull: Pull) -> None:
+    hub.add(REPO, {"tiny-F32.gguf": tiny(), "tiny-sub-F32.gguf": b"GGUFother"})
+    hub.add("owner/small-GGUF", {"small-F32.gguf": tiny()})
+    before = subprocess.run(
+        [*EDGECHAT, "run", "tiny-one", "hi"],
+        capture_output=True,
+        text=True,
+        stdin=subprocess.DEVNULL,
+        check=False,
+    )
+    assert "edgechat pull tiny-one" in complaint(before)
+    answer = found(pull("t1", "--draft", "auto", "--json"))
+    assert (answer["model"], answer["quant"], answer["draft"]["model"]) == ("tiny-one", "F32", "tiny-two")
+    assert answer["plan"]["draft"]["model"] == "tiny-two"
+    assert sound(answer)
+    assert sound(answer["draft"])
+    ran = subprocess.run(
+        [*EDGECHAT, "run", "tiny-one", "hi", "--max-tokens", "3"],
+        capture_output=True,
+        text=True,
+        check=False,
+        stdin=subprocess.DEVNULL,
+    )
+    assert (ran.returncode, len(ran.stdout) > 0) == (0, True)
+    hub.stop()
+    offline = found(pull("tiny-one", "--offline", "--json"))
+    assert offline["files"][0]["path"] == answer["files"][0]["path"]
+    assert "is here already" in pull("tiny-two", "--draft", "auto").stdout
+
+
+def test_the_quant_that_is_asked_for(hub: Hub, pull: Pull) -> None:
+    hub.add(REPO, {"a-Q8_0.gguf": tiny(), "a-F16.gguf": tiny(), "b/c-Q4_0-00001-of-00001.gguf": tiny()})
+    answer = found(pull(REPO, "--quant", "q8_0", "--json"))
+    assert [file["name"] for file in answer["files"]] == ["a-Q8_0.gguf"]
+    assert "It has: F16, Q8_0, Q4_0." in complaint(pull(REPO, "--quant", "Q5_K_M"))
+    assert "which one" in complaint(pull(f"{REPO}:F16", "--quant", "Q8_0"))
+    address = f"https://huggingface.co/{REPO}/blob/main/b/c-Q4_0-00001-of-00001.gguf"
+    assert found(pull(address, "--json"))["quant"] == "Q4_0"
+
+
+def test_what_was_begun_is_gone_on_with(hub: Hub, pull: Pull, hf_cache: Path) -> None:
+    repo = hub.add(REPO, {"a-F32.gguf": tiny(), "a-Q8_0.gguf": padded(500_000)})
+    assert found(pull(REPO, "--dry-run", "--json"))["quant"] == "Q8_0"
+    blobs = hf_cache / f"models--{REPO.replace('/', '--')}" / "blobs"
+    blobs.mkdir(parents=True)
+    (blobs / f"{repo.sha256('a-F32.gguf')}.incomplete").write_bytes(tiny().read_bytes()[:1000])
+    run = pull(REPO)
+    assert "F32 was begun before" in run.stdout
+    again = pull(REPO)
+    assert "F32 is here already, and is as fit" in again.stdout
+    assert found(pull(REPO, "--quant", "q8_0", "--json"))["resumed_bytes"] == 0
+    assert found(pull(REPO, "--dry-run", "--json"))["quant"] == "Q8_0", "the better one of two that are here"
+
+
+def test_a_revision(hub: Hub, pull: Pull, hf_cache: Path) -> None:
+    repo = hub.add(REPO, {"tiny-F32.gguf": tiny()})
+    assert found(pull(REPO, "--revision", repo.commit, "--json"))["commit"] == repo.commit
+    assert not list(hf_cache.glob("*/refs/*"))
+    assert "no such revision" in complaint(pull(REPO, "--revision", "v9"))
+    assert "can be no branch" in complaint(pull(REPO, "--revision", "../x"))
+
+
+def too_large(hub: Hub) -> None:
+    """Let the hub list a model of the catalogue that does not fit here."""
+    if os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") > 40 << 30:
+        pytest.skip("it fits here")
+    entry = next(one for one in catalogue() if one.name == "llama-3.3-70b")
+    size, sha256 = 43 * 10**9, "0" * 64
+    files = [{"rfilename": entry.file_for("Q4_K_M"), "size": size, "lfs": {"sha256": sha256, "size": size}}]
+    hub.add(entry.repo or "", {}).info["siblings"] = files
+
+
+def test_what_does_not_fit_is_not_fetched_by_itself(hub: Hub, pull: Pull) -> None:
+    too_large(hub)
+    run = pull("llama-3.3-70b", "--quant", "Q4_K_M")
+    assert "--force" in complaint(run)
+    assert "needs about" in run.stderr
+    assert not hub.requests("resolve")
+    dry = pull("llama-3.3-70b", "--dry-run")
+    assert (dry.returncode, "would download" in dry.stdout) == (0, True)
+
+
+@needs_tmux
+def test_what_does_not_fit_is_asked_about_in_a_terminal(
+    hub: Hub, hf_cache: Path, tmp_path: Path, home: Path
+) -> None:
+    too_large(hub)
+    with Terminal(tmp_path / "terminal", home=home) as terminal:
+        terminal.run([*EDGECHAT, "pull", "llama-3.3-70b"], variables=variables())
+        terminal.until("[y/N]")
+        terminal.ask("n")
+        terminal.until("left with 1")
+        assert "Nothing was downloaded" in terminal.screen
+
+
+def test_names_that_mean_nothing_on_the_hub(pull: Pull) -> None:
+    assert "comes with edgechat" in complaint(pull("guide"))
+    assert "on this machine already" in complaint(pull(str(tiny())))
+    assert "Did you mean" in complaint(pull("qwen3-4"))
+    assert pull(REPO, "--quant", "Q8_0", "--auto-quant").returncode == 2
+
+
+def test_refusals(hub: Hub, pull: Pull, hf_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    hub.add(REPO, {"tiny-F32.gguf": tiny()}, gated="auto")
+    said = complaint(pull(REPO))
+    assert f"{hub.url}/{REPO}" in said
+    assert "hf auth login" in said
+    monkeypatch.setenv("HF_TOKEN", TOKEN)
+    assert sound(found(pull(REPO, "--json")))
+    assert {one.token for one in hub.requests("store")} == {None}
+    assert "or it is private" in complaint(pull("nobody/nothing"))
+
+
+def test_progress_in_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = [100.0]
+    monkeypatch.setattr(progress.time, "monotonic", lambda: clock[0])
+    out, file = io.StringIO(), RemoteFile("sub/model-Q4_0.gguf", 100 << 20, "0" * 64)
+    shown = Progress(200 << 20, out)
+    for step in range(0, 100, 10):
+        shown.has(file, step << 20)
+        clock[0] += 4
+    assert out.getvalue().splitlines() == [
+        "15% 30 MiB of 200 MiB, 2.5 MiB/s, 1:08 left, model-Q4_0.gguf",
+        "30% 60 MiB of 200 MiB, 2.5 MiB/s, 0:56 left, model-Q4_0.gguf",
+        "45% 90 MiB of 200 MiB, 2.5 MiB/s, 0:44 left, model-Q4_0.gguf",
+    ]
+    shown.says("a \x1b[2J sentence")
+    assert "\x1b" not in out.getvalue()

@@ -1,0 +1,241 @@
+"""Downloads: whatever goes wrong on the way, there are the right bytes in the end."""
+
+from __future__ import annotations
+
+import hashlib
+import random
+import subprocess
+import threading
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from edgechat.errors import (
+    DiskError,
+    HubError,
+    HubUnreachable,
+    RateLimited,
+)
+from edgechat.models import download as module
+from edgechat.models.download import Fetched
+from edgechat.models.hubstore import HubStore
+from edgechat.models.partial import Partial
+from tests.hub import Fault, Hub, took
+from tests.models.downloads import (
+    DATA,
+    FILE,
+    SIZE,
+    Seen,
+    complete,
+    fetch,
+    forget,
+    keep,
+    listed,
+    refused,
+    store,
+)
+
+pytestmark = pytest.mark.usefixtures("hf_cache", "no_waits")
+
+
+def test_it_comes_whole(hub: Hub) -> None:
+    listing, seen = listed(hub), Seen()
+    (done,) = fetch(listing, seen)
+    assert (done.resumed, done.received) == (0, SIZE)
+    assert complete(listing)
+    assert seen.here[0] == 0
+    assert seen.here[-1] == SIZE
+    assert seen.here == sorted(seen.here)
+    (request,) = hub.requests("store")
+    assert request.range is None
+
+
+def test_what_is_here_is_not_fetched_again(hub: Hub) -> None:
+    listing = listed(hub)
+    fetch(listing)
+    hub.seen.clear()
+    (done,) = fetch(listing)
+    assert (done.resumed, done.received) == (0, 0)
+    assert not hub.seen
+    at, file = store(listing)
+    at.path(file).unlink()
+    fetch(listing)  # the bytes are here: another commit's, say
+    assert complete(listing)
+    assert not hub.seen
+
+
+@pytest.mark.parametrize("kept", [0, 1, 65_535, 65_536, 65_537, SIZE - 1, SIZE])
+def test_it_goes_on_from_what_was_kept(hub: Hub, kept: int) -> None:
+    listing, seen = listed(hub), Seen()
+    keep(listing, DATA[:kept])
+    (done,) = fetch(listing, seen)
+    assert (done.resumed, done.received, seen.hashed) == (kept, SIZE - kept, kept)
+    assert complete(listing)
+    ranges = [one.range for one in hub.requests("store")]
+    assert ranges == {0: [None], SIZE: []}.get(kept, [(kept, SIZE - 1)])
+
+
+def test_what_was_kept_and_is_damaged_starts_anew(hub: Hub) -> None:
+    listing, seen = listed(hub), Seen()
+    for kept in (bytes(1000), bytes(SIZE), bytes(SIZE + 1)):
+        keep(listing, kept)
+        (done,) = fetch(listing, seen)
+        assert complete(listing)
+        assert (done.resumed, done.received) == (0, SIZE)
+        forget(listing)
+    assert ["damaged" in one for one in seen.said] == [True, True]
+
+
+def test_cut_at_random_bytes(hub: Hub) -> None:
+    listing, seen, random_ = listed(hub), Seen(), random.Random(7)
+    for _ in range(12):
+        hub.fail("store", Fault(cut_after=random_.randrange(SIZE // 8), times=1))
+    fetch(listing, seen)
+    assert complete(listing)
+    ranges = [one.range or (0, 0) for one in hub.requests("store")]
+    assert len(ranges) == 13
+    assert all("If-Range" in one.headers for one in hub.requests("store")[1:] if one.range)
+    assert len(seen.said) == 12
+    starts = [one[0] for one in ranges]
+    assert starts == sorted(starts), "no byte comes twice"
+
+
+@pytest.mark.parametrize("chunked", [False, True])
+def test_silence_is_not_waited_out(hub: Hub, chunked: bool) -> None:
+    listing = listed(hub)
+    hub.fail("store", Fault(cut_after=1_000_000, chunked=chunked, times=1))
+    hub.fail("store", Fault(pause=20, chunked=chunked, times=2))
+    hub.fail("resolve", Fault(wait=20, times=1))
+    start = time.monotonic()
+    fetch(listing)
+    assert took(start) < 6
+    assert complete(listing)
+
+
+def test_slow_is_not_silent(hub: Hub) -> None:
+    """There is no limit for the whole: 4 s here, of which a pause may be 0.5."""
+    listing = listed(hub, {FILE: DATA[:40_000]})
+    hub.fail("store", Fault(pause=0.1, piece=1000))
+    fetch(listing)
+    assert complete(listing, DATA[:40_000])
+
+
+def test_a_slow_disk_is_no_silence(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+    listing, real, slept = listed(hub), Partial.write, []
+
+    def write(self: Partial, piece: bytes) -> None:
+        if not slept:
+            slept.append(time.sleep(2))
+        real(self, piece)
+
+    monkeypatch.setattr(Partial, "write", write)
+    seen = Seen()
+    fetch(listing, seen)
+    assert complete(listing)
+    assert (seen.said, len(hub.requests("store"))) == ([], 1)
+
+
+@pytest.mark.parametrize(
+    ("fault", "kind"),
+    [
+        (Fault(status=500), HubUnreachable),
+        (Fault(status=503), HubUnreachable),
+        (Fault(drop=True), HubUnreachable),
+        (Fault(status=429, headers={"Retry-After": "1"}), RateLimited),
+    ],
+)
+def test_trouble_that_passes(hub: Hub, fault: Fault, kind: type[HubError]) -> None:
+    listing, seen = listed(hub), Seen()
+    hub.fail("store", replace(fault, times=1))
+    hub.fail("resolve", replace(fault, times=1))
+    start = time.monotonic()
+    fetch(listing, seen)
+    assert complete(listing)
+    assert len(seen.said) == 2
+    assert took(start) > (2 if kind is RateLimited else 0)
+    hub.mend()
+    forget(listing)
+    keep(listing, DATA[:1000])
+    hub.fail("store", replace(fault, headers={}))
+    error = refused(kind, listing)
+    assert "goes on from there" in (getattr(error, "hint", None) or "")
+    assert store(listing)[0].kept(listing.files[0]) == 1000
+
+
+def test_a_hub_that_wants_to_be_left_alone_for_an_hour(hub: Hub) -> None:
+    listing = listed(hub)
+    hub.fail("resolve", Fault(status=429, headers={"Retry-After": "3600"}))
+    assert "3600" in str(getattr(refused(RateLimited, listing), "hint", ""))
+    assert len(hub.requests("resolve")) == 1
+
+
+def test_a_little_each_time_is_not_for_ever(hub: Hub) -> None:
+    listing = listed(hub)
+    hub.fail("store", Fault(cut_after=100))
+    refused(HubUnreachable, listing)
+    assert len(hub.requests("store")) == len(module.WAITS) + 1
+    hub.mend()
+    hub.fail("store", Fault(cut_after=200_000, ignore_range=True))
+    refused(HubUnreachable, listing)
+    hub.mend()
+    fetch(listing)
+    assert complete(listing)
+
+
+def test_a_split_model_is_put_in_place_when_all_of_it_is_here(hub: Hub) -> None:
+    names = [f"q/big-0000{n}-of-00003.gguf" for n in (1, 2, 3)]
+    listing = listed(hub, {name: DATA[n * 1000 : n * 1000 + 500_000] for n, name in enumerate(names)})
+    hub.fail("store", Fault(status=500, after=2))
+    with pytest.raises(HubUnreachable):
+        fetch(listing)
+    at = HubStore(listing)
+    assert not any(at.path(file).exists() for file in listing.files)
+    assert sum(at.blob(file).exists() for file in listing.files) == 2
+    hub.mend()
+    done = fetch(listing)
+    assert [one.received > 0 for one in done] == [False, False, True]
+    for n, file in enumerate(listing.files):
+        assert at.path(file).read_bytes() == DATA[n * 1000 : n * 1000 + 500_000]
+
+
+def test_two_at_once_wait_for_each_other(hub: Hub) -> None:
+    listing, one, other = listed(hub), Seen(), Seen()
+    hub.fail("store", Fault(pause=0.02))
+    done: list[Fetched] = []
+    first = threading.Thread(target=lambda: done.extend(fetch(listing, one)))
+    first.start()
+    while not one.here:
+        time.sleep(0.01)
+    done += fetch(listing, other)
+    first.join()
+    assert [fetched.received for fetched in done] == [SIZE, 0]
+    assert ["waiting" in text for text in other.said] == [True]
+    assert len(hub.requests("store")) == 1
+    assert complete(listing)
+
+
+def test_a_full_disk_keeps_what_came(hub: Hub, small_disk: Path) -> None:
+    listing = listed(hub)
+    error = refused(DiskError, listing)
+    assert "full" in str(error)
+    at, file = store(listing)
+    kept = at.kept(file)
+    assert 1_000_000 < kept < SIZE
+    assert at.partial(file).read_bytes() == DATA[:kept]
+    subprocess.run(["mount", "-o", "remount,size=16m", small_disk], check=True)
+    (done,) = fetch(listing)
+    assert (done.resumed, done.received) == (kept, SIZE - kept)
+    assert complete(listing)
+
+
+def test_the_hash_is_that_of_the_bytes(tmp_path: Path) -> None:
+    partial, random_ = Partial(tmp_path / "p"), random.Random(3)
+    pieces = [random_.randbytes(random_.randrange(1, 3_000_000)) for _ in range(30)]
+    for piece in pieces:
+        partial.write(piece)
+    assert partial.sha256() == hashlib.sha256(b"".join(pieces)).hexdigest()
+    partial.finish(tmp_path / "f")
+    assert (tmp_path / "f").read_bytes() == b"".join(pieces)
+    partial.close()

@@ -1,0 +1,167 @@
+"""Downloads that must not end well: there is nothing under the final name, and a reason."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from edgechat.errors import (
+    AccessDenied,
+    HubAnswerError,
+    OfflineMode,
+    RemoteFileChanged,
+    RepoNotFound,
+    WrongBytes,
+)
+from edgechat.models.hub import list_repo
+from tests.hub import TOKEN, Fault, Hub
+from tests.models.downloads import (
+    DATA,
+    FILE,
+    REPO,
+    SIZE,
+    complete,
+    fetch,
+    forget,
+    keep,
+    listed,
+    refused,
+    store,
+)
+
+pytestmark = pytest.mark.usefixtures("hf_cache", "no_waits")
+
+
+def test_wrong_bytes_are_thrown_away(hub: Hub) -> None:
+    listing = listed(hub)
+    hub.fail("store", Fault(body=bytes(SIZE)))
+    error = refused(WrongBytes, listing)
+    assert "SHA-256" in str(error)
+    at, file = store(listing)
+    assert not at.partial(file).exists()
+    hub.mend()
+    fetch(listing)
+    assert complete(listing)
+
+
+def test_one_bit_is_enough(hub: Hub) -> None:
+    listing, bad = listed(hub), bytearray(DATA)
+    bad[SIZE // 2] ^= 1
+    hub.fail("store", Fault(body=bytes(bad)))
+    refused(WrongBytes, listing)
+
+
+@pytest.mark.parametrize(
+    ("place", "headers"),
+    [
+        ("resolve", {"X-Linked-Etag": f'"{"0" * 64}"'}),
+        ("resolve", {"X-Linked-Size": "7"}),
+        ("resolve", {"X-Repo-Commit": "0" * 40}),
+        ("store", {"Content-Length": str(SIZE + 1)}),
+    ],
+)
+def test_a_file_that_changed_on_the_hub_is_refused(hub: Hub, place: str, headers: dict[str, str]) -> None:
+    listing = listed(hub)
+    hub.fail(place, Fault(headers=headers))  # type: ignore[arg-type]
+    refused(RemoteFileChanged, listing)
+
+
+def test_a_new_file_of_that_name_starts_anew(hub: Hub) -> None:
+    old = listed(hub)
+    keep(old, DATA[:1_000_000])
+    new = listed(hub, {FILE: DATA[::-1]})
+    (done,) = fetch(new)
+    assert (done.resumed, done.received) == (0, SIZE)
+    assert complete(new, DATA[::-1])
+    at, file = store(old)
+    assert not at.partial(file).exists(), "nobody will go on with it"
+    refused(RepoNotFound, old)  # a commit that the tests' hub has forgotten
+
+
+_OTHER = {"ETag": '"other"'}
+_PART = {"Content-Range": f"bytes 1000000-{SIZE - 1}/{SIZE}", "Content-Length": f"{SIZE - 1_000_000}"}
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        Fault(headers=_OTHER),
+        Fault(headers=_OTHER, ignore_range=True),
+        Fault(headers=_OTHER | _PART, status=206, body=DATA[1_000_000:]),
+    ],
+)
+def test_another_etag_in_between_starts_anew(hub: Hub, fault: Fault) -> None:
+    """The keeper has another copy: If-Range gets all of it; where it knows no If-Range it is asked again."""
+    listing = listed(hub)
+    hub.fail("store", Fault(cut_after=1_000_000, times=1))
+    hub.fail("store", replace(fault, times=1))
+    (done,) = fetch(listing)
+    assert complete(listing)
+    assert done.received >= SIZE + 1_000_000
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        Fault(more=b"x" * 100, chunked=True),
+        Fault(status=206),
+        Fault(
+            status=206, headers={"Content-Range": "bytes 5-9/3000000", "Content-Length": "5"}, body=b"12345"
+        ),
+        Fault(headers={"Content-Encoding": "gzip"}),
+        Fault(status=302, headers={"Location": "ftp://127.0.0.1/"}),
+        Fault(status=404),
+    ],
+)
+def test_an_answer_that_no_hub_gives(hub: Hub, fault: Fault) -> None:
+    listing = listed(hub)
+    hub.fail("store", fault)
+    refused(HubAnswerError, listing)
+
+
+def test_who_may_have_it(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+    hub.add(REPO, {FILE: DATA}, gated="manual")
+    listing = list_repo(REPO, None)
+    error = refused(AccessDenied, listing)
+    hint = getattr(error, "hint", "")
+    assert f"{hub.url}/{REPO}" in hint
+    assert "hf auth login" in hint
+    monkeypatch.setenv("HF_TOKEN", TOKEN)
+    fetch(listing)
+    assert complete(listing)
+    assert hub.requests("resolve")[-1].token == f"Bearer {TOKEN}"
+    assert {one.token for one in hub.requests("store")} == {None}, "the token stays with the hub"
+    forget(listing)
+    monkeypatch.setenv("HF_TOKEN", "hf_wrong")
+    assert "does not take your token" in str(refused(AccessDenied, listing))
+
+
+def test_refused_and_gone(hub: Hub) -> None:
+    listing = listed(hub)
+    hub.fail("resolve", Fault(status=403, headers={"X-Error-Message": "not you"}, times=1))
+    assert "not you" in str(refused(AccessDenied, listing))
+    del hub.repos[REPO]
+    refused(RepoNotFound, listing)
+    assert len(hub.requests("resolve")) == 2
+
+
+def test_offline_asks_nobody(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+    listing = listed(hub)
+    hub.seen.clear()
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    refused(OfflineMode, listing)
+    assert not hub.seen
+
+
+def test_no_hash_no_download(hub: Hub) -> None:
+    listing = listed(hub)
+    bare = replace(listing, files=tuple(replace(file, sha256=None) for file in listing.files))
+    with pytest.raises(HubAnswerError, match="no hash"):
+        fetch(bare)
+
+
+def test_too_large_for_http(hub: Hub) -> None:
+    listing = listed(hub)
+    large = replace(listing, files=(replace(listing.files[0], size=51 * 10**9),))
+    assert "over plain HTTP" in str(refused(HubAnswerError, large))
