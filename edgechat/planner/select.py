@@ -30,6 +30,8 @@ from edgechat.planner.variants import Variant
 from edgechat.planner.wishes import NO_WISHES, Wishes
 from edgechat.planner.worth import Verdict, base_of, verdict_of, worth_of
 
+_LOOKS = 4
+"""Files that are planned at most where only a short context fits."""
 _EASY_TO_READ = 5 * 2**30
 """Bytes of a file that is taken for a sample: neither split, nor of some odd quantization."""
 _GUESSED: tuple[tuple[int, CacheType], ...] = (
@@ -90,14 +92,17 @@ def rate(variant: Variant, machine: Machine, wishes: Wishes, header: GgufHeader 
 def best_of(variants: Sequence[Variant], machine: Machine, wishes: Wishes) -> Option | None:
     """Return the best file of one model, planning few of them; None where no header can be read."""
     found: list[Option] = []
-    for variant, guess in likeliest(variants, machine, wishes):
+    for variant, (guess, _) in likeliest(variants, machine, wishes):
         # The formulas are exact for the models of the catalogue, but for what they compute with.
         asked = machine if guess > Verdict.TOO_LARGE else machine.unasked
         try:
             found.append(rate(variant, asked, wishes))
         except ModelFileError:
             continue
-        if guess is Verdict.TOO_LARGE or found[-1].verdict >= guess:
+        made, as_guessed = found[-1].plan, found[-1].verdict >= guess
+        # Where only a short context fits, a file that is hardly smaller may be worth far more.
+        cramped = made is not None and wishes.context is None and made.context < ENOUGH
+        if guess is Verdict.TOO_LARGE or (as_guessed and not (cramped and len(found) < _LOOKS)):
             break
     return max(found, key=lambda one: one.rank, default=None)
 
@@ -119,8 +124,10 @@ def choose(options: Iterable[Option], wishes: Wishes = NO_WISHES) -> Option | No
     return replace(first, plan=made)
 
 
-def likeliest(variants: Sequence[Variant], machine: Machine, wishes: Wishes) -> list[tuple[Variant, Verdict]]:
-    """Return the files of one model with their likely verdicts, the likeliest choice first.
+def likeliest(
+    variants: Sequence[Variant], machine: Machine, wishes: Wishes
+) -> list[tuple[Variant, tuple[Verdict, float]]]:
+    """Return the files of one model with their likely ranks, the likeliest choice first.
 
     Judged by one of their headers and by their sizes.
     """
@@ -128,7 +135,7 @@ def likeliest(variants: Sequence[Variant], machine: Machine, wishes: Wishes) -> 
         on = chooser(sample.model, header, machine.profile, None, machine.history, threads=1)
         guesses = {id(one): _guess(one, on, one.size / max(1, sample.size), wishes) for one in variants}
         ordered = sorted(variants, key=lambda one: guesses[id(one)], reverse=True)
-        return [(one, guesses[id(one)][0]) for one in ordered]
+        return [(one, guesses[id(one)]) for one in ordered]
     return []
 
 
