@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -11,9 +12,11 @@ from typing import Any
 import msgspec
 
 from edgechat import paths
+from edgechat.errors import EdgechatError
 from edgechat.models.choices import GgufChoice, RemoteFile
 from edgechat.models.download import Fetched
 from edgechat.models.hubstore import HubStore
+from edgechat.models.library import resolve
 from edgechat.models.wanted import Wanted
 from edgechat.planner.pick import Picked, Source
 from edgechat.planner.plan import as_json
@@ -99,10 +102,17 @@ def result(
     if received:
         yield f"{mebibytes(received)} in {seconds:.0f} s; the SHA-256 is the hub's."
     if not dry_run:
-        first = parts[0]
-        entry = first.source.want.entry
-        known = entry.name if entry else printable(shlex.quote(str(first.path(first.choice.files[0]))))
-        yield f"Chat with it: edgechat run {known}"
+        yield f"Chat with it: edgechat run {_typed(parts[0])}"
+
+
+def _typed(part: Part) -> str:
+    """Return what to type to run a model: its name in the catalogue or on the hub, else its path."""
+    path, want = part.path(part.choice.files[0]), part.source.want
+    for name in (want.name, f"{want.hub.repo}:{part.choice.quant}"):
+        with contextlib.suppress(EdgechatError):
+            if resolve(name).path.samefile(path):
+                return name
+    return printable(shlex.quote(str(path)))
 
 
 def as_object(
