@@ -103,7 +103,7 @@ def test_two_at_once(hub: Hub, hf_cache: Path) -> None:
 
 
 def test_stopped_by_a_person(hub: Hub, hf_cache: Path) -> None:
-    hub.add(REPO, {"tiny-F32.gguf": padded(2_000_000)})
+    hub.add(REPO, {"tiny-F32.gguf": padded(8_000_000)})
     hub.fail("store", Fault(pause=0.01, piece=1 << 14))
     child = subprocess.Popen([*EDGECHAT, "pull", REPO], stderr=subprocess.PIPE, text=True)
     while partial(hf_cache) < 100_000:
