@@ -259,17 +259,8 @@ class _Run:
             "finish_reason": finished.reason if finished else None,
             "error": msgspec.to_builtins(ErrorInfo.of(error)) if error else None,
             "usage": msgspec.to_builtins(finished.usage) if finished else None,
-            "timings": timings,
+            "timings": {name: round(value, 3) for name, value in timings.items()},
             "plan": as_json(self.engine.plan),
             "speculation": None,
         }
-        return escaped_json(json.dumps(_rounded(found), ensure_ascii=False))
-
-
-def _rounded(value: Any) -> Any:
-    """Return JSON data with floats of three decimals: nobody reads microseconds' digits."""
-    if isinstance(value, dict):
-        return {key: _rounded(one) for key, one in value.items()}
-    if isinstance(value, list | tuple):
-        return [_rounded(one) for one in value]
-    return round(value, 3) if isinstance(value, float) else value
+        return escaped_json(json.dumps(found, ensure_ascii=False))

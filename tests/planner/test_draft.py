@@ -7,12 +7,14 @@ from edgechat.models.gguf import read_model
 from edgechat.planner.choose import Draft, plan
 from edgechat.planner.chooser import DRAFTED
 from edgechat.planner.dryrun import DryRun
+from edgechat.planner.ladder import descend, step_down
 from edgechat.planner.machine import Machine
 from edgechat.planner.memory import recurrent_bytes
 from edgechat.planner.plan import as_json
 from edgechat.planner.wishes import Wishes
 from tests.kit import DENSE, Spec, build, tiny
 from tests.planner.headers import GIB, LLAMA_8B, QWEN35_4B, header, machine
+from tests.planner.test_ladder import silent
 from tests.planner.test_layout import card, with_cards
 
 SMALL = {**LLAMA_8B, "block_count": 4, "embedding_length": 1024, "feed_forward_length": 2048}
@@ -88,3 +90,17 @@ def test_programs_are_told_of_it() -> None:
     found = as_json(made)["draft"]
     assert set(found) == {"model", "path", "quant", "file_bytes", "context", "total_bytes"}
     assert as_json(plan("a", header(LLAMA_8B), machine(64 * GIB)))["draft"] is None
+
+
+def test_the_draft_is_the_first_to_go() -> None:
+    target = header(QWEN35_4B, arch="qwen35")
+    both = plan("a", target, machine(64 * GIB), Wishes(context=4096), draft=drafting())
+    step = step_down(both, target)
+    assert step is not None
+    params, why = step
+    assert (params.draft, params.n_outputs_max, params.n_rs_seq) == (None, 2, 0)
+    assert "small" in why
+    alone = plan("a", target, machine(64 * GIB), Wishes(context=4096))
+    left, told = descend(both, target, machine(alone.total_bytes), silent, failed=False)
+    assert told == (why,)
+    assert left.total_bytes == alone.total_bytes
