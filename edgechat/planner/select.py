@@ -30,6 +30,8 @@ from edgechat.planner.variants import Variant
 from edgechat.planner.wishes import NO_WISHES, Wishes
 from edgechat.planner.worth import Verdict, base_of, verdict_of, worth_of
 
+_NEAR = 0.01
+"""Nats by which a guess may be too good."""
 _LOOKS = 4
 """Files that are planned at most where only a short context fits."""
 _EASY_TO_READ = 5 * 2**30
@@ -92,18 +94,18 @@ def rate(variant: Variant, machine: Machine, wishes: Wishes, header: GgufHeader 
 def best_of(variants: Sequence[Variant], machine: Machine, wishes: Wishes) -> Option | None:
     """Return the best file of one model, planning few of them; None where no header can be read."""
     found: list[Option] = []
-    for variant, (guess, _) in likeliest(variants, machine, wishes):
+    for variant, guess in likeliest(variants, machine, wishes):
+        large = guess[0] is Verdict.TOO_LARGE
+        best = max(found, key=lambda one: one.rank, default=None)
+        if best is not None and (large or (best.verdict, best.worth + _NEAR) >= guess):
+            made = best.plan
+            # Where only a short context fits, a file that is hardly smaller may be worth far more.
+            cramped = made is not None and wishes.context is None and made.context < ENOUGH
+            if large or not cramped or len(found) >= _LOOKS:
+                break
         # The formulas are exact for the models of the catalogue, but for what they compute with.
-        asked = machine if guess > Verdict.TOO_LARGE else machine.unasked
-        try:
-            found.append(rate(variant, asked, wishes))
-        except ModelFileError:
-            continue
-        made, as_guessed = found[-1].plan, found[-1].verdict >= guess
-        # Where only a short context fits, a file that is hardly smaller may be worth far more.
-        cramped = made is not None and wishes.context is None and made.context < ENOUGH
-        if guess is Verdict.TOO_LARGE or (as_guessed and not (cramped and len(found) < _LOOKS)):
-            break
+        with contextlib.suppress(ModelFileError):
+            found.append(rate(variant, machine.unasked if large else machine, wishes))
     return max(found, key=lambda one: one.rank, default=None)
 
 
