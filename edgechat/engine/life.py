@@ -20,10 +20,13 @@ from edgechat.engine.types import (
     ChatRequest,
     Command,
     Delta,
+    Dropped,
     Event,
     Failed,
     Finished,
     Generate,
+    Leave,
+    Left,
     Load,
     Loaded,
     Loading,
@@ -31,6 +34,7 @@ from edgechat.engine.types import (
     Prefill,
     RequestEvent,
     Timings,
+    Upkeep,
     Usage,
 )
 from edgechat.errors import EngineCrashed
@@ -60,6 +64,7 @@ class WorkerLife:
         self._oom_kills = oom_kills()
         self._encoder = msgspec.msgpack.Encoder()
         self._streams: dict[str | None, asyncio.Queue[Event | None]] = {}
+        self._left: dict[str | None, asyncio.Event] = {}
         self._loading = self._open(None)
         self._reader = asyncio.ensure_future(self._read())
 
@@ -82,9 +87,11 @@ class WorkerLife:
         """Whether events may still come."""
         return not self._reader.done()
 
-    async def load(self, plan: LoadPlan, on_progress: Callable[[float], None] | None) -> ModelInfo:
+    async def load(
+        self, plan: LoadPlan, upkeep: Upkeep, on_progress: Callable[[float], None] | None
+    ) -> ModelInfo:
         """Load the model and wait for it."""
-        self.send(Load(plan))
+        self.send(Load(plan, upkeep))
         while True:
             match await self._loading.get():
                 case Loading(progress):
@@ -107,7 +114,7 @@ class WorkerLife:
             self.send(Generate(request))
             while not finished:
                 match await events.get():
-                    case Prefill() | Delta() as event:
+                    case Dropped() | Prefill() | Delta() as event:
                         yield event
                     case Finished() as event:
                         finished = True
@@ -126,6 +133,13 @@ class WorkerLife:
             if not finished:
                 self._abandoned.add(request.id)
                 self.send(Cancel(request.id))
+
+    async def leave(self, chat: str | None, seconds: float) -> None:
+        """Have a chat's state (None: every chat's) put on disk; wait so long for it at most."""
+        left = self._left.setdefault(chat, asyncio.Event())
+        self.send(Leave(chat))
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(left.wait(), seconds)
 
     def send(self, command: Command) -> None:
         """Write a command; a pipe that is broken shows itself in the reader."""
@@ -148,6 +162,9 @@ class WorkerLife:
             while True:
                 size = frames.length(await self._process.stdout.readexactly(frames.HEADER.size))
                 event: Event = decoder.decode(await self._process.stdout.readexactly(size))
+                if isinstance(event, Left):
+                    self._left.pop(event.chat, asyncio.Event()).set()
+                    continue
                 name = getattr(event, "request_id", None)
                 if (stream := self._streams.get(name)) is not None:
                     stream.put_nowait(event)
@@ -161,6 +178,8 @@ class WorkerLife:
         finally:
             self.victims = {name for name in self._streams if name is not None}
             self._on_end(self)
+            for left in self._left.values():
+                left.set()
             for stream in self._streams.values():
                 stream.put_nowait(None)
 

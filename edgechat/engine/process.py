@@ -20,14 +20,18 @@ from edgechat.engine.life import WorkerLife, cancelled
 from edgechat.engine.types import (
     Cancel,
     ChatRequest,
+    Forget,
     ModelInfo,
     RequestEvent,
+    Upkeep,
 )
 from edgechat.errors import EngineCrashed, EngineError, OutOfMemory, RequestRefused
 from edgechat.planner.ladder import refit
 from edgechat.planner.plan import LoadPlan
 
 _CRASHES_ALLOWED = 2
+_LEAVING = 10.0
+"""Seconds that the state of chats may take on its way to disk."""
 
 
 class EngineState(Enum):
@@ -46,6 +50,7 @@ class EngineProcess:
         plan: LoadPlan,
         *,
         idle_seconds: float = 600.0,
+        upkeep: Upkeep = Upkeep(),  # noqa: B008  (it is frozen)
         on_state: Callable[[EngineState], None] | None = None,
         on_note: Callable[[str], None] = lambda _note: None,
     ) -> None:
@@ -54,6 +59,7 @@ class EngineProcess:
         self.model: ModelInfo | None = None
         self.state = EngineState.STOPPED
         self._idle_seconds = idle_seconds
+        self._upkeep = upkeep
         self._on_state = on_state
         self._on_note = on_note
         self._worker: WorkerLife | None = None
@@ -110,6 +116,19 @@ class EngineProcess:
         elif self._worker is not None:
             self._worker.send(Cancel(request_id))
 
+    async def leave(self, chat: str | None = None) -> None:
+        """Nobody looks at this chat (None: at any) any more: its state goes to disk, if that is worth it.
+
+        Returns when that is done, or has taken too long.
+        """
+        if self._worker is not None and self._worker.alive and self.state is EngineState.READY:
+            await self._worker.leave(chat, _LEAVING)
+
+    def forget(self, chat: str) -> None:
+        """Keep nothing of a chat, which is deleted."""
+        if self._worker is not None:
+            self._worker.send(Forget(chat))
+
     async def close(self) -> None:
         """End the worker, and with it every stream (reason 'cancelled'); the engine is of no more use."""
         self._closed = True
@@ -163,7 +182,7 @@ class EngineProcess:
         if self._closed:
             raise EngineError("The engine has been closed.", hint="Start it again.")
         try:
-            self.model = await self._worker.load(self.plan, on_progress)
+            self.model = await self._worker.load(self.plan, self._upkeep, on_progress)
         except (OutOfMemory, EngineCrashed) as error:
             if self.plan.anyway or not (isinstance(error, OutOfMemory) or self._worker.lost_its_memory):
                 raise

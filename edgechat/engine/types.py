@@ -1,12 +1,14 @@
 """What front end and worker say to each other: typed messages, no pickle, nothing native.
 
 front end                                worker
-Load(plan)                        ->
+Load(plan, upkeep)                ->
 <-     Loading(progress) ... Loaded(model) | Failed
 Generate(request)                 ->
-<-     Prefill(done, total) ... Delta(text) ... Finished | Failed
+<-     Dropped(turns)? Prefill(done, total) ... Delta(text) ... Finished | Failed
 Cancel(request_id)                ->
 <-     Finished(reason="cancelled")
+Leave(chat)                       ->
+<-     Left(chat)                        its state is on disk, or need not be
 end of file                       ->     the worker ends
 """
 
@@ -24,6 +26,9 @@ from edgechat.planner.plan import LoadPlan
 Role = Literal["system", "user", "assistant"]
 FinishReason = Literal["stop", "length", "context", "cancelled"]
 """stop: the model ended or a stop string came; length: max_tokens; context: the cache is full."""
+Overflow = Literal["window", "error"]
+"""Where a conversation outgrows the context: leave its oldest turns out, or refuse it."""
+Priority = Literal["interactive", "background"]
 
 
 class Message(msgspec.Struct, frozen=True):
@@ -64,6 +69,11 @@ class ChatRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Switch the model's thinking on or off; None leaves it to the template."""
     date: str | None = None
     """The day the template prints (ISO), frozen per chat so that its prefix does not change at midnight."""
+    chat: str | None = None
+    """The conversation: its state is kept warm for its next turn, and on disk. None keeps nothing on disk."""
+    overflow: Overflow = "window"
+    priority: Priority = "interactive"
+    """What runs in the background is computed only while nobody waits for anything else."""
 
 
 class Usage(msgspec.Struct, frozen=True):
@@ -72,6 +82,8 @@ class Usage(msgspec.Struct, frozen=True):
     prompt_tokens: int
     cached_tokens: int
     completion_tokens: int
+    dropped_turns: int = 0
+    """Turns of the conversation that the prompt left out, because the context does not hold them."""
 
 
 class Timings(msgspec.Struct, frozen=True):
@@ -125,10 +137,21 @@ class ErrorInfo(msgspec.Struct, frozen=True):
 # From the front end.
 
 
+class Upkeep(msgspec.Struct, frozen=True, kw_only=True):
+    """What the worker does with a chat when its reply has ended."""
+
+    settle: bool = True
+    """Compute in idle time what the next turn will begin with."""
+    settle_on_battery: bool = True
+    disk_bytes: int | None = None
+    """What the states of chats may take on disk; 0 keeps none, None is 4 GiB or a tenth of what is free."""
+
+
 class Load(msgspec.Struct, frozen=True, tag=True):
     """Load the model; the first message of a worker's life, sent once."""
 
     plan: LoadPlan
+    upkeep: Upkeep = Upkeep()
 
 
 class Generate(msgspec.Struct, frozen=True, tag=True):
@@ -143,7 +166,19 @@ class Cancel(msgspec.Struct, frozen=True, tag=True):
     request_id: str
 
 
-Command = Load | Generate | Cancel
+class Leave(msgspec.Struct, frozen=True, tag=True):
+    """Nobody looks at this chat (None: at any) any more: put its state on disk if that is worth it."""
+
+    chat: str | None = None
+
+
+class Forget(msgspec.Struct, frozen=True, tag=True):
+    """A chat is deleted: nothing of it is kept, in memory or on disk."""
+
+    chat: str
+
+
+Command = Load | Generate | Cancel | Leave | Forget
 
 # From the worker.
 
@@ -158,6 +193,13 @@ class Loaded(msgspec.Struct, frozen=True, tag=True):
     """The model is ready."""
 
     model: ModelInfo
+
+
+class Dropped(msgspec.Struct, frozen=True, tag=True):
+    """So many of the chat's oldest turns (after the pinned ones) are not sent: the context is too short."""
+
+    request_id: str
+    turns: int
 
 
 class Prefill(msgspec.Struct, frozen=True, tag=True):
@@ -193,6 +235,20 @@ class Failed(msgspec.Struct, frozen=True, tag=True):
     error: ErrorInfo
 
 
-Event = Loading | Loaded | Prefill | Delta | Finished | Failed
-RequestEvent = Prefill | Delta | Finished
+class Left(msgspec.Struct, frozen=True, tag=True):
+    """The answer to Leave."""
+
+    chat: str | None
+
+
+class Settled(msgspec.Struct, frozen=True, tag=True):
+    """The cache holds what the chat's next turn begins with: `tokens`, of which `computed` were new."""
+
+    chat: str
+    tokens: int
+    computed: int
+
+
+Event = Loading | Loaded | Dropped | Prefill | Delta | Finished | Failed | Left | Settled
+RequestEvent = Dropped | Prefill | Delta | Finished
 """What a front end sees of its request; a Failed arrives as an exception."""

@@ -30,7 +30,10 @@ from edgechat.engine.types import (
     ErrorInfo,
     Event,
     Failed,
+    Forget,
     Generate,
+    Leave,
+    Left,
     Load,
     Loaded,
     Loading,
@@ -151,6 +154,10 @@ def _obey(engine: Engine, command: Command) -> list[Event]:
                 return [Failed(request.id, ErrorInfo.of(error))]
         case Cancel(request_id):
             return engine.cancel(request_id)
+        case Leave(chat):
+            return [Left(chat)]
+        case Forget():
+            pass
         case Load():
             raise ValueError("a worker loads one model in its life")
     return []

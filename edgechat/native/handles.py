@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import re
 from collections.abc import Callable, Sequence
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -225,6 +226,39 @@ class Context:
         """Remove the cells of `seq` from position `start` on, as llama.cpp sees fit."""
         return bool(lib.llama_memory_seq_rm(self._memory, seq, start, -1))
 
+    def copy(self, source: int, target: int, stop: int) -> None:
+        """Let `target` hold the cells of `source` up to position `stop` as well; -1: all of them."""
+        lib.llama_memory_seq_cp(self._memory, source, target, -1 if stop < 0 else 0, stop)
+
+    @property
+    def can_shift(self) -> bool:
+        """Whether positions can be changed, as llama.cpp says; it lets one do so where they cannot."""
+        return bool(lib.llama_memory_can_shift(self._memory))
+
+    def shift(self, seq: int, start: int, stop: int) -> bool:
+        """Remove the cells from position `start` to `stop` and move those behind down."""
+        if not lib.llama_memory_seq_rm(self._memory, seq, start, stop):
+            return False
+        lib.llama_memory_seq_add(self._memory, seq, stop, -1, start - stop)
+        return True
+
+    def state(self, seq: int) -> npt.NDArray[np.uint8]:
+        """Return a copy of everything that is kept of `seq`."""
+        size = int(lib.llama_state_seq_get_size(self._pointer, seq))
+        found = np.empty(size, np.uint8)
+        written = int(lib.llama_state_seq_get_data(self._pointer, _pointer(found, ctypes.c_uint8), size, seq))
+        return found[:written]
+
+    def set_state(self, seq: int, state: npt.NDArray[np.uint8]) -> bool:
+        """Fill `seq` with what `state` returned; False if there are too few cells, or it is no such thing."""
+        source = np.ascontiguousarray(state)
+        data = _pointer(source, ctypes.c_uint8)
+        return bool(lib.llama_state_seq_set_data(self._pointer, data, source.nbytes, seq))
+
+    def last_position(self, seq: int) -> int:
+        """The largest position of `seq`; -1 for none."""
+        return int(lib.llama_memory_seq_pos_max(self._memory, seq))
+
     def first_position(self, seq: int) -> int:
         """The smallest position that every layer still holds of `seq`; -1 for none."""
         return int(lib.llama_memory_seq_pos_min(self._memory, seq))
@@ -269,6 +303,11 @@ class _Batch:
             at = end
         self.native.n_tokens = at
         return n_rows
+
+
+def build() -> str:
+    """Return which llama.cpp this is: its Python package's version, and what it was compiled for."""
+    return f"{version('llama-cpp-python')} {lib.llama_print_system_info().decode('ascii', 'replace')}"
 
 
 def _pointer(array: npt.NDArray[Any], kind: Any) -> Any:

@@ -64,8 +64,8 @@ def check(engine: Engine) -> None:
     slots = {one.slot.id: one.slot for one in scheduler.running if one.slot}
     slots |= {slot.id: slot for slot in scheduler._free}
     assert len(slots) == engine.backend.n_seq_max
-    cache = engine.backend._cache
-    assert all(cache.get(number, []) == slot.tokens for number, slot in slots.items())
+    cache = engine.backend.tokens_of
+    assert all(cache(number) == slot.tokens for number, slot in slots.items())
     assert sum(len(slot.tokens) for slot in slots.values()) <= engine.backend.context
     for one in scheduler.running:
         assert one.slot.tokens == one.tokens[: len(one.slot.tokens)]

@@ -38,6 +38,12 @@ class Capabilities:
 
     mixes: bool
     """One batch may hold parts of several sequences."""
+    cuts: bool = True
+    """Sequences can be cut and copied at any token; else only whole ones are copied."""
+    shifts: bool = False
+    """A part can be taken out of the middle of a sequence, which is approximate."""
+    saves: bool = False
+    """The state of a sequence can be written down and read again."""
 
 
 class Vocabulary(Protocol):
@@ -93,6 +99,8 @@ class Backend(Protocol):
     """What it has allocated, where it can tell and the plan said it too."""
     touched_bytes: int
     """Of the process's own memory that its buffers have filled by loading; 0 where it cannot tell."""
+    state_format: str
+    """What a saved state depends on besides the model's file: cache type, build and the like."""
 
     def decode(self, parts: Seq[Part]) -> Logits:
         """Compute a batch; return one row of logits for each wanted token, in the order of the parts.
@@ -106,6 +114,36 @@ class Backend(Protocol):
 
         False means that the result would not be true (facts of the architecture, not of the call); the
         sequence is then unchanged. Length 0 always works.
+        """
+        ...
+
+    def can_copy(self, source: int, length: int) -> bool:
+        """Say whether the first `length` tokens of a sequence could be copied, and the copy would be true."""
+        ...
+
+    def copy(self, source: int, target: int, length: int) -> None:
+        """Let `target`, which is empty, hold the first `length` tokens of `source` too, in the same cells.
+
+        Only after `can_copy` has said yes.
+        """
+        ...
+
+    def shift(self, seq: int, start: int, stop: int) -> bool:
+        """Take the tokens from `start` to `stop` out of a sequence and move the rest down.
+
+        The result is approximate: the rest was computed with what has gone. False if it cannot be done;
+        the sequence is then unchanged. ValueError unless 0 < start < stop < length.
+        """
+        ...
+
+    def save(self, seq: int) -> npt.NDArray[np.uint8]:
+        """Return the state of a sequence, to be restored by a backend of the same model and format."""
+        ...
+
+    def restore(self, seq: int, state: npt.NDArray[np.uint8], length: int) -> bool:
+        """Fill an empty sequence with a saved state of `length` tokens; False, and it stays empty, where not.
+
+        The state must be one that `save` gave: llama.cpp looks at little of it.
         """
         ...
 

@@ -11,19 +11,20 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
+import numpy as np
+import numpy.typing as npt
+
 from edgechat.engine.backends.base import CacheFull, Capabilities, Logits, Part, Vocabulary
 from edgechat.errors import LoadFailed
 from edgechat.native import breakdown, logs
 from edgechat.native.buffers import Buffer, counted_once, is_mapped
-from edgechat.native.handles import Context, Model
+from edgechat.native.handles import Context, Model, build
 from edgechat.native.vocabulary import NativeVocabulary
 from edgechat.planner.plan import LoadPlan
 
 
 class LlamaCppBackend:
     """A GGUF model in llama.cpp."""
-
-    capabilities = Capabilities(mixes=True)
 
     def __init__(self, plan: LoadPlan, on_progress: Callable[[float], None] | None = None) -> None:
         """Load by the plan; LoadFailed if llama.cpp refuses."""
@@ -52,6 +53,12 @@ class LlamaCppBackend:
         # A batch of several micro-batches loses keys inside the window, in silence (seen with two sequences).
         self.n_batch = min(plan.n_batch, plan.n_ubatch) if self._window else plan.n_batch
         self._recurrent = self._model.has_recurrent_state
+        self._context_shifts = self._context.can_shift and not self._recurrent and not self._window
+        self.capabilities = Capabilities(
+            mixes=True, cuts=not self._recurrent, shifts=self._context_shifts, saves=True
+        )
+        attention = "flash" if plan.flash_attention else "plain"
+        self.state_format = f"llama.cpp {build()} {plan.cache_type} {attention}"
 
     def _allocated(self, plan: LoadPlan) -> tuple[Buffer, ...]:
         # The plan's were read from the same library's map, in a process that survived it.
@@ -76,6 +83,37 @@ class LlamaCppBackend:
         if length > 0 and not self._can_cut(seq, length):
             return False
         return self._context.remove(seq, length)
+
+    def can_copy(self, source: int, length: int) -> bool:
+        """Say whether a copy would be true; see `Backend.can_copy`."""
+        return length == self._context.last_position(source) + 1 or self._can_cut(source, length)
+
+    def copy(self, source: int, target: int, length: int) -> None:
+        """Copy a sequence or a prefix of it; see `Backend.copy`."""
+        whole = length == self._context.last_position(source) + 1
+        # A part of a recurrent state's history cannot be named, not even where it is all of it.
+        self._context.copy(source, target, -1 if whole else length)
+
+    def shift(self, seq: int, start: int, stop: int) -> bool:
+        """Take out the middle of a sequence; see `Backend.shift`."""
+        length = self._context.last_position(seq) + 1
+        if not 0 < start < stop < length:
+            raise ValueError(f"tokens {start} to {stop} are not in the middle of {length}")
+        # llama.cpp's own calls succeed everywhere, and give wrong logits on windowed models.
+        if not self._context_shifts:
+            return False
+        return self._context.shift(seq, start, stop)
+
+    def save(self, seq: int) -> npt.NDArray[np.uint8]:
+        """Return a sequence's state; see `Backend.save`."""
+        return self._context.state(seq)
+
+    def restore(self, seq: int, state: npt.NDArray[np.uint8], length: int) -> bool:
+        """Fill a sequence with a saved state; see `Backend.restore`."""
+        if self._context.set_state(seq, state) and self._context.last_position(seq) + 1 == length:
+            return True
+        self._context.remove(seq, 0)
+        return False
 
     def _can_cut(self, seq: int, length: int) -> bool:
         if self._recurrent:

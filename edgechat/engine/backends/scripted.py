@@ -17,10 +17,12 @@ import os
 import signal
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 
 from edgechat.engine.backends.base import CacheFull, Capabilities, Logits, Part, Vocabulary
 from edgechat.errors import LoadFailed
@@ -31,6 +33,13 @@ _START, _END, _BOS = 256, 257, 258
 _SPECIAL = {_START: b"<|im_start|>", _END: b"<|im_end|>", _BOS: b"<s>"}
 _SIZE = 259
 _CERTAIN = 50.0
+
+
+@dataclass(slots=True, eq=False)
+class Cell:
+    """What one token takes of the cache."""
+
+    token: int
 
 
 class Rule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -53,6 +62,10 @@ class Script(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     load_error: str | None = None
     mixes: bool = True
     cuts: bool = True
+    """False: only whole sequences can be copied, as with recurrent models."""
+    window: int = 0
+    """Tokens that an attention window keeps; what lies before is lost, and cannot be gone back to."""
+    shifts: bool = False
     template: str | None = None
 
 
@@ -97,7 +110,10 @@ class ScriptedBackend:
                 on_progress(step / 10)
         if self._script.load_error:
             raise LoadFailed(self._script.load_error)
-        self.capabilities = Capabilities(mixes=self._script.mixes)
+        self.capabilities = Capabilities(
+            mixes=self._script.mixes, cuts=self._script.cuts, shifts=self._script.shifts, saves=True
+        )
+        self.state_format = "scripted"
         self.vocabulary: Vocabulary = ScriptedVocabulary()
         self.context = plan.context
         self.n_seq_max = plan.n_seq_max
@@ -108,14 +124,14 @@ class ScriptedBackend:
         self.buffers: tuple[Buffer, ...] = ()
         self.touched_bytes = 0
         self.train_context = plan.context
-        self._cache: dict[int, list[int]] = {}
+        self._cache: dict[int, list[Cell]] = {}
 
     def decode(self, parts: Sequence[Part]) -> Logits:
         """See `Backend.decode`."""
         if len({part.seq for part in parts}) > 1 and not self.capabilities.mixes:
             raise ValueError("this script cannot mix sequences in a batch")
         n_tokens = sum(len(part.tokens) for part in parts)
-        if sum(map(len, self._cache.values())) + n_tokens > self.context:
+        if self.cells_used + n_tokens > self.context:
             raise CacheFull
         rows = []
         for part in parts:
@@ -123,9 +139,9 @@ class ScriptedBackend:
             if part.start != len(held):
                 raise ValueError(f"sequence {part.seq} has {len(held)} tokens, not {part.start}")
             for at, token in enumerate(part.tokens):
-                held.append(token)
+                held.append(Cell(token))
                 if at >= len(part.tokens) - part.n_logits:
-                    rows.append(self._row(held))
+                    rows.append(self._row([cell.token for cell in held]))
         self._take_time(parts)
         return np.array(rows, np.float32).reshape(len(rows), _SIZE)
 
@@ -155,11 +171,61 @@ class ScriptedBackend:
         default = Rule("", self._script.reply)
         return next((rule for rule in self._script.rules if rule.when in text), default)
 
+    @property
+    def cells_used(self) -> int:
+        """Cells that some sequence holds; what several share counts once."""
+        return len({id(cell) for held in self._cache.values() for cell in held})
+
+    def tokens_of(self, seq: int) -> list[int]:
+        """Return the tokens that a sequence holds."""
+        return [cell.token for cell in self._cache.get(seq, [])]
+
     def truncate(self, seq: int, length: int) -> bool:
         """See `Backend.truncate`."""
-        if length and not self._script.cuts:
+        held = self._cache.setdefault(seq, [])
+        if length and length < len(held) and not self._can_cut(held):
             return False
-        del self._cache.setdefault(seq, [])[length:]
+        del held[length:]
+        return True
+
+    def _can_cut(self, held: list[Cell]) -> bool:
+        # A window that holds the last tokens cannot go back by even one where it is full.
+        return self._script.cuts and (not self._script.window or len(held) <= self._script.window)
+
+    def can_copy(self, source: int, length: int) -> bool:
+        """See `Backend.can_copy`."""
+        held = self._cache.get(source, [])
+        return length == len(held) or self._can_cut(held)
+
+    def copy(self, source: int, target: int, length: int) -> None:
+        """See `Backend.copy`."""
+        if self._cache.get(target):
+            raise ValueError(f"sequence {target} is not empty")
+        self._cache[target] = self._cache[source][:length]
+
+    def shift(self, seq: int, start: int, stop: int) -> bool:
+        """See `Backend.shift`."""
+        held = self._cache[seq]
+        if not 0 < start < stop < len(held):
+            raise ValueError(f"tokens {start} to {stop} are not in the middle of {len(held)}")
+        if not self._script.shifts:
+            return False
+        others = {id(cell) for other, cells in self._cache.items() if other != seq for cell in cells}
+        if any(id(cell) in others for cell in held[stop:]):
+            raise ValueError("cells that are moved are another sequence's too")
+        del held[start:stop]
+        return True
+
+    def save(self, seq: int) -> npt.NDArray[np.uint8]:
+        """See `Backend.save`."""
+        return np.array(self.tokens_of(seq), np.int32).view(np.uint8)
+
+    def restore(self, seq: int, state: npt.NDArray[np.uint8], length: int) -> bool:
+        """See `Backend.restore`."""
+        tokens = state.view(np.int32).tolist()
+        if len(tokens) != length or self.cells_used + length > self.context:
+            return False
+        self._cache[seq] = [Cell(token) for token in tokens]
         return True
 
     def close(self) -> None:
