@@ -1,0 +1,228 @@
+"""From the messages of a request to the tokens of its prompt, and of what the next one will begin with."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from edgechat.engine.backends.base import Vocabulary
+from edgechat.engine.sizes import LONGEST_PIECE, Sizes, n_bytes
+from edgechat.engine.template import TEXT_LIMIT, ChatTemplate
+from edgechat.engine.types import ChatRequest, Message
+from edgechat.engine.window import Window, whole, window_of
+from edgechat.errors import PromptTooLong, SwitchUnknown, TemplateError
+
+_NEAR = 4096
+"""Characters that can be tokenized a dozen times without anybody noticing."""
+
+# How a question may begin, as far as tokenizers care: what could merge with the end of the text before it.
+_FIRSTS = ("a", "1", "\n", " ", "A", ",", "\n\n", "  ", "\t", ".", ":", "(", "]", "'", "_", "中", "é", "😀")
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """What a reply, or the idle time before the next turn, begins with."""
+
+    tokens: list[int]
+    boundary: int
+    """Tokens before the generation prompt: where the state of a model that cannot be cut is kept."""
+    dropped: int
+    """Turns that were left out."""
+    thinking: bool
+    """The prompt has opened the thought already."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Draft:
+    """A window of some messages, rendered."""
+
+    window: Window
+    messages: list[Message]
+    text: str
+    tokens: list[int]
+
+
+class Prompts:
+    """Makes the prompts of one model."""
+
+    def __init__(self, template: ChatTemplate, vocabulary: Vocabulary) -> None:
+        self._template = template
+        self._vocabulary = vocabulary
+        self._sizes = Sizes(template, vocabulary)
+
+    def of(self, request: ChatRequest, cells: int) -> Prompt:
+        """Return the prompt of a request, where the context holds `cells` tokens.
+
+        Raises TemplateError, SwitchUnknown, or PromptTooLong where what may not be left out does not fit.
+        """
+        window = self._window(request, request.messages, cells)
+        draft = self._fit(request, request.messages, window, cells, cells - _room(cells))
+        if len(draft.tokens) >= cells:
+            raise _too_long(str(len(draft.tokens)), cells)
+        return self._prompt(request, draft)
+
+    def next(self, request: ChatRequest, reply: Message, cells: int) -> Prompt | None:
+        """Return what the chat's next prompt begins with after `reply`, whatever the user will say then.
+
+        So it is unless that is long enough for turns to leave. All of it lies before the generation prompt.
+        None where the template refuses the chat, or it does not fit.
+        """
+        said = (*request.messages, reply)
+        try:
+            messages = (*said, Message("user", "a"))
+            window = self._window(request, messages, cells)
+            draft = self._fit(request, messages, window, cells, cells - _room(cells))
+            other = self._render(request, [*draft.messages[:-1], Message("user", "1")])
+        except (TemplateError, SwitchUnknown, PromptTooLong):
+            return None
+        if len(draft.tokens) >= cells:
+            return None
+        n_tokens = self._before_question(draft, _alike(draft.text, other))
+        return Prompt(draft.tokens[:n_tokens], n_tokens, draft.window.dropped, thinking=False)
+
+    def shorter(self, request: ChatRequest, cells: int, dropped: int, generated: int) -> Prompt | None:
+        """Return a prompt with more turns left out than `dropped`, for a reply that has filled the context.
+
+        Prompt and the `generated` tokens then take 3/4 of the cells, or 7/8 at most. None where nothing more
+        can leave, or may, or it would not help.
+        """
+        if request.overflow == "error":
+            return None
+        window: Window | None = self._window(request, request.messages, cells, exact=True)
+        while window is not None and window.dropped <= dropped:
+            window = window.narrower()
+        if window is None:
+            return None
+        most = cells * 3 // 4 - generated
+        if window.tokens > most:
+            window = window.narrower(window.tokens - most) or window
+        try:
+            draft = self._fit(request, request.messages, window, cells, most)
+        except (TemplateError, PromptTooLong):
+            return None
+        if len(draft.tokens) + generated > cells * 7 // 8:
+            return None
+        return self._prompt(request, draft)
+
+    def _window(
+        self, request: ChatRequest, messages: Sequence[Message], cells: int, *, exact: bool = False
+    ) -> Window:
+        """Return what is sent of `messages`; exact: not only which, but of what size."""
+        if request.overflow == "error":
+            return whole(len(messages))
+        if sum(len(message.content) for message in messages) > TEXT_LIMIT:
+            raise _too_long(f"more than {TEXT_LIMIT // LONGEST_PIECE}", cells)
+        added = self._sizes.overhead(request.think)
+        fixed = added.prompt(messages)
+        if not exact:
+            # No token is empty: a text of few bytes need not be tokenized to know that it fits.
+            most = [
+                (one.role, n_bytes(one.content) + n_bytes(one.thinking) + added.message) for one in messages
+            ]
+            if fixed + sum(size for _, size in most) <= cells * 3 // 4:
+                return window_of(most, cells, fixed=fixed)
+        return window_of([self._sizes.of(one, added, cells) for one in messages], cells, fixed=fixed)
+
+    def _fit(
+        self, request: ChatRequest, messages: Sequence[Message], window: Window, cells: int, most: int
+    ) -> _Draft:
+        """Render what `window` keeps; while that is more than `most` tokens, leave further turns out."""
+        while True:
+            kept = [messages[at] for at in window.kept]
+            size = sum(n_bytes(message.content) for message in kept)
+            if size > min(LONGEST_PIECE * cells, TEXT_LIMIT):
+                # Refused before it is rendered: others' streams wait while this thread works on it.
+                raise _too_long(f"more than {size // LONGEST_PIECE}", cells)
+            text = self._render(request, kept)
+            tokens = self._vocabulary.tokenize(text, bos=True, special=True)
+            if not tokens:
+                raise TemplateError(
+                    "The model's chat template renders these messages as nothing at all.",
+                    hint="The file may be damaged: use a copy of the model from another source.",
+                )
+            narrower = window.narrower(len(tokens) - most) if len(tokens) > most else None
+            if narrower is None:
+                return _Draft(window, kept, text, tokens)
+            window = narrower
+
+    def _render(self, request: ChatRequest, messages: Sequence[Message], **options: Any) -> str:
+        return self._template.render(messages, think=request.think, date=request.date, **options)
+
+    def _prompt(self, request: ChatRequest, draft: _Draft) -> Prompt:
+        marks = self._template.marks
+        return Prompt(
+            tokens=draft.tokens,
+            boundary=self._boundary(request, draft),
+            dropped=draft.window.dropped,
+            thinking=marks is not None and draft.text.rstrip().endswith(marks.open),
+        )
+
+    def _boundary(self, request: ChatRequest, draft: _Draft) -> int:
+        """Return the tokens that the rendering without a generation prompt begins with, too."""
+        try:
+            text = self._render(request, draft.messages, generation_prompt=False)
+        except TemplateError:
+            return len(draft.tokens)
+        index, at = self._anchor(draft, _alike(draft.text, text))
+        rest = self._vocabulary.tokenize(text[at:], bos=index == 0, special=True)
+        return index + _alike(draft.tokens[index:], rest)
+
+    def _before_question(self, draft: _Draft, begins: int) -> int:
+        """Return the tokens that stay the same, whatever the question is that begins at a character."""
+        index, at = self._anchor(draft, begins)
+        before, behind = draft.text[at:begins], draft.text[begins + 1 :]
+        firsts = _FIRSTS if len(before) <= _NEAR else _FIRSTS[:4]
+        known = draft.tokens[index:]
+        for text in (before + behind, *(before + first for first in firsts)):
+            tokens = self._vocabulary.tokenize(text, bos=index == 0, special=True)
+            known = known[: _alike(known, tokens)]
+        return index + len(known)
+
+    def _anchor(self, draft: _Draft, limit: int) -> tuple[int, int]:
+        """Return the last control token that ends at or before a character, and where its text begins.
+
+        Tokenizers cut a text at control tokens first, so what follows one can be tokenized without what
+        precedes it. The start of everything where there is no such token.
+        """
+        at = len(draft.text)
+        for index in range(len(draft.tokens) - 1, 0, -1):
+            mark = self._control(draft.tokens[index])
+            if not mark:
+                continue
+            at = draft.text.rfind(mark, 0, at)
+            if at < 0:
+                break
+            if at + len(mark) <= limit:
+                return index, at
+        return 0, 0
+
+    def _control(self, token: int) -> str:
+        """Return the text of a control token, '' for others."""
+        if self._vocabulary.piece(token):
+            return ""
+        return self._vocabulary.piece(token, special=True).decode("utf-8", "replace")
+
+
+def _alike(one: str | list[int], other: str | list[int]) -> int:
+    """Return how long the common beginning is, in a few comparisons of long pieces."""
+    low, high = 0, min(len(one), len(other))
+    while low < high:
+        middle = (low + high + 1) // 2
+        if one[low:middle] == other[low:middle]:
+            low = middle
+        else:
+            high = middle - 1
+    return low
+
+
+def _room(cells: int) -> int:
+    """Return the tokens that a prompt leaves to its reply, where turns can leave for that."""
+    return max(1, min(64, cells // 16))
+
+
+def _too_long(tokens: str, cells: int) -> PromptTooLong:
+    return PromptTooLong(
+        f"The conversation has {tokens} tokens, and the context holds {cells}.",
+        hint="Shorten it or start a new chat; --ctx, or context in settings.toml, asks for a longer context.",
+    )
