@@ -1,0 +1,218 @@
+"""The file of one chat's saved state.
+
+magic, version, fingerprint, number of tokens, bytes of state     little endian
+CRC-32 of that                                                    so that the head can be believed by itself
+the tokens                                                        4 bytes each
+the state
+CRC-32 of all before
+
+The checksum is against accidents, of which CRC-32 misses one in 4 billion: whoever can write into the folder
+could compute any other as well. It is the fastest by far: 6.9 GB/s where SHA-256 makes 2.0 (with instructions
+of its own, which small machines lack) and BLAKE2b 1.4; measured on 200 MB with an AMD EPYC.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+import struct
+import zlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from hashlib import blake2b
+from io import FileIO
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:  # numpy takes 60 ms, which a front end that only forgets a chat need not pay
+    import numpy as np
+    import numpy.typing as npt
+
+_MAGIC, _VERSION = b"edgestat", 1
+_HEAD = struct.Struct("<8sI32sQQ")
+_CRC = struct.Struct("<I")
+_TOKEN = 4
+_NOFOLLOW, _NONBLOCK = getattr(os, "O_NOFOLLOW", 0), getattr(os, "O_NONBLOCK", 0)
+_BINARY = getattr(os, "O_BINARY", 0)
+_BLOCK = 1 << 20
+"""Bytes that are read or written, and hashed, together: few enough to be in the processor's cache still."""
+_SYNC = 64 << 20
+"""Bytes after which what was written is made to reach the disk, so that to stop takes no longer than that."""
+
+
+class Refused(Exception):
+    """A file that is not used; the message says why. `broken`: it is of no use to anybody."""
+
+    def __init__(self, why: str, *, broken: bool = False) -> None:
+        super().__init__(why)
+        self.broken = broken
+
+
+class Stopped(Exception):
+    """Nobody wants it any more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """What a file says of itself."""
+
+    tokens: int
+    """How many."""
+    size: int
+    """Bytes of the state."""
+
+    @property
+    def file_size(self) -> int:
+        """Bytes of a file that holds it."""
+        return _HEAD.size + _CRC.size + _TOKEN * self.tokens + self.size + _CRC.size
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Saved:
+    """A state and the tokens it is of."""
+
+    tokens: list[int]
+    state: npt.NDArray[np.uint8]
+
+
+def key_of(fingerprint: bytes) -> bytes:
+    """Return the 32 bytes that stand for a fingerprint of any length."""
+    return blake2b(fingerprint, digest_size=32).digest()
+
+
+@contextlib.contextmanager
+def opened(path: Path) -> Iterator[int]:
+    """Open a file for reading. Raises OSError; Refused where it is no plain file.
+
+    Where a Refused is raised inside that says that the file is broken, it is removed.
+    """
+    # A link leads out of our folder, and to open a pipe would wait for its writer.
+    fd = os.open(path, os.O_RDONLY | _NOFOLLOW | _NONBLOCK | _BINARY)
+    found = os.fstat(fd)
+    broken = False
+    try:
+        if not stat.S_ISREG(found.st_mode):
+            raise Refused("it is no plain file")
+        yield fd
+    except Refused as error:
+        broken = error.broken
+        raise
+    finally:
+        os.close(fd)  # Windows removes no open file
+        if broken:
+            _remove(path, found)
+
+
+@contextlib.contextmanager
+def created(path: Path) -> Iterator[int]:
+    """Make a file for writing, nobody else's to read. Raises OSError, also where there is one already."""
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _BINARY, 0o600)
+    try:
+        yield fd
+    finally:
+        os.close(fd)
+
+
+def read_head(fd: int, key: bytes, *, at_most: int) -> Head:
+    """Read the beginning of a file of no more than `at_most` bytes.
+
+    Raises OSError; Refused unless it is sound, of this key and as long as it says.
+    """
+    return _head(os.read(fd, _HEAD.size + _CRC.size), os.fstat(fd).st_size, key, at_most)
+
+
+def read(fd: int, key: bytes, *, at_most: int, wanted: Callable[[], bool]) -> Saved:
+    """Read and verify a whole file of no more than `at_most` bytes.
+
+    Raises OSError, MemoryError; Refused where a byte is wrong; Stopped once it is not `wanted`.
+    """
+    import numpy as np
+
+    raw = os.read(fd, _HEAD.size + _CRC.size)
+    head = _head(raw, os.fstat(fd).st_size, key, at_most)
+    tokens, state = np.empty(head.tokens, "<u4"), np.empty(head.size, np.uint8)
+    crc = zlib.crc32(raw)
+    with open(fd, "rb", buffering=0, closefd=False) as file:
+        for block in _blocks(tokens.view(np.uint8), state):
+            if not wanted():
+                raise Stopped
+            _fill(file, block)
+            crc = zlib.crc32(block, crc)
+        if file.read(_CRC.size) != _CRC.pack(crc):
+            raise Refused("its checksum is wrong", broken=True)
+    return Saved(tokens.tolist(), state)
+
+
+def write(
+    fd: int,
+    key: bytes,
+    tokens: npt.NDArray[np.uint32],
+    state: npt.NDArray[np.uint8],
+    *,
+    wanted: Callable[[], bool],
+) -> None:
+    """Write a file and see that it is on the disk. Raises OSError; Stopped once it is not `wanted`."""
+    import numpy as np
+
+    head = _HEAD.pack(_MAGIC, _VERSION, key, len(tokens), len(state))
+    head += _CRC.pack(zlib.crc32(head))
+    _drain(fd, memoryview(head))
+    crc, unsynced = zlib.crc32(head), 0
+    for block in _blocks(tokens.astype("<u4", copy=False).view(np.uint8), state):
+        if not wanted():
+            raise Stopped
+        crc = zlib.crc32(block, crc)
+        _drain(fd, block)
+        unsynced += len(block)
+        if unsynced >= _SYNC:
+            os.fsync(fd)
+            unsynced = 0
+    _drain(fd, memoryview(_CRC.pack(crc)))
+    os.fsync(fd)
+
+
+def _head(raw: bytes, file_size: int, key: bytes, at_most: int) -> Head:
+    if len(raw) < _HEAD.size + _CRC.size or not raw.startswith(_MAGIC):
+        raise Refused("it is no saved state", broken=True)
+    _, version, found, tokens, size = _HEAD.unpack_from(raw)
+    if version != _VERSION:
+        raise Refused("another version of edgechat wrote it")
+    if _CRC.pack(zlib.crc32(raw[: _HEAD.size])) != raw[_HEAD.size :]:
+        raise Refused("its head is damaged", broken=True)
+    head = Head(tokens, size)
+    # Before anything is allocated: what it announces is there, and is no more than may be kept.
+    if head.file_size != file_size:
+        raise Refused(f"it should have {head.file_size} bytes and has {file_size}", broken=True)
+    if found != key:
+        raise Refused("it is of another model, or was computed in another way")
+    if file_size > at_most:
+        raise Refused(f"it has {file_size} bytes, and no more than {at_most} may be kept")
+    return head
+
+
+def _remove(path: Path, found: os.stat_result) -> None:
+    # Another process may have put a sound one there meanwhile.
+    with contextlib.suppress(OSError):
+        if os.path.samestat(path.lstat(), found):
+            path.unlink()
+
+
+def _fill(file: FileIO, block: memoryview) -> None:
+    while block:
+        n = file.readinto(block)
+        if not n:
+            raise Refused("it ends too early", broken=True)
+        block = block[n:]
+
+
+def _drain(fd: int, block: memoryview) -> None:
+    while block:
+        block = block[os.write(fd, block) :]
+
+
+def _blocks(*arrays: npt.NDArray[np.uint8]) -> Iterator[memoryview]:
+    for array in arrays:
+        view = array.data
+        for start in range(0, len(view), _BLOCK):
+            yield view[start : start + _BLOCK]

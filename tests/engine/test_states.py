@@ -1,0 +1,637 @@
+"""The states of chats on disk: whole or not at all, no more than may be, and nothing wrong is ever used."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+import struct
+import subprocess
+import sys
+import threading
+import time
+import tracemalloc
+import weakref
+import zlib
+from collections.abc import Iterator
+from concurrent.futures import CancelledError
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from edgechat.engine import state_file, states
+from edgechat.engine.state_file import Head
+from edgechat.engine.states import States, folder, forget, prune, worth_saving
+
+A, B, C, D = "a" * 32, "b" * 32, "c" * 8, "d" * 64
+TOKENS = [1, 0, 2**32 - 1, 42]
+STATE = np.arange(40, dtype=np.uint8)
+posix = pytest.mark.skipif(os.name != "posix", reason="a matter of POSIX")
+
+
+def made(size: int, value: int = 7) -> np.ndarray:
+    return np.full(size, value, np.uint8)
+
+
+def file_of(chat: str) -> Path:
+    return folder() / f"{chat}.state"
+
+
+def there() -> set[str]:
+    return set(os.listdir(folder())) if folder().exists() else set()
+
+
+@pytest.fixture
+def kept() -> Iterator[States]:
+    states = States(1 << 20, b"a model")
+    yield states
+    states.close()
+
+
+class Gate:
+    """A fingerprint that keeps the thread waiting until the gate opens."""
+
+    def __init__(self) -> None:
+        self.open = threading.Event()
+
+    def __call__(self) -> bytes:
+        assert self.open.wait(30)
+        return b"a model"
+
+
+@pytest.fixture
+def gate() -> Iterator[Gate]:
+    gate = Gate()
+    yield gate
+    gate.open.set()
+
+
+# Round trip.
+
+
+@pytest.mark.parametrize(
+    ("tokens", "size"), [(TOKENS, 40), ([], 0), (range(5000), 0), ([], 1), (range(70_000), (3 << 20) + 1)]
+)
+def test_what_is_saved_is_loaded(tokens: range, size: int) -> None:
+    state = np.random.default_rng(1).integers(0, 256, size, dtype=np.uint8)
+    kept, again = States(1 << 30, b"a model"), States(1 << 30, lambda: b"a model")
+    assert kept.save(A, tokens, state.copy()).result()
+    found = again.load(A).result()
+    assert found is not None
+    assert found.tokens == list(tokens)
+    assert np.array_equal(found.state, state)
+    assert again.peek(A) == Head(len(tokens), size)
+    kept.close()
+    again.close()
+
+
+def test_tokens_may_change_once_save_was_called(gate: Gate) -> None:
+    kept, tokens = States(None, gate), [1, 2, 3]
+    done = kept.save(A, tokens, STATE[::2])  # an array in pieces, too
+    tokens.append(4)
+    gate.open.set()
+    assert done.result()
+    found = kept.load(A).result()
+    assert found is not None
+    assert found.tokens == [1, 2, 3]
+    assert np.array_equal(found.state, STATE[::2])
+
+
+def test_what_was_never_saved_is_nothing_to_talk_about(
+    kept: States, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert kept.load(A).result() is None
+    assert kept.peek(A) is None
+    kept.forget(A)
+    forget(A)
+    assert prune(lambda chat: False) == 0
+    assert not folder().exists()
+    assert capfd.readouterr().err == ""
+
+
+@posix
+def test_nobody_else_may_look(kept: States) -> None:
+    folder().mkdir(mode=0o755)
+    before = os.umask(0)
+    try:
+        assert kept.save(A, TOKENS, STATE).result()
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE(folder().stat().st_mode) == 0o700
+    assert stat.S_IMODE(file_of(A).stat().st_mode) == 0o600
+
+
+BAD_IDS = [
+    "",
+    "a" * 7,
+    "a" * 65,
+    "A" * 32,
+    "../" + "a" * 32,
+    "a" * 32 + "\n",
+    "aaaaaaaa/b",
+    "/etc/passwd",
+    "ａ" * 8,
+]
+
+
+@pytest.mark.parametrize("chat", BAD_IDS)
+def test_no_path_comes_from_outside(kept: States, chat: str) -> None:
+    for call in (kept.load, kept.peek, kept.forget, forget):
+        with pytest.raises(ValueError, match="not the id of a chat"):
+            call(chat)
+    with pytest.raises(ValueError, match="not the id of a chat"):
+        kept.save(chat, TOKENS, STATE)
+
+
+# What is wrong with a file.
+
+
+def spoil(raw: bytes) -> None:
+    folder().mkdir(exist_ok=True)
+    file_of(A).write_bytes(raw)
+
+
+def saved_bytes(states: States) -> bytes:
+    assert states.save(A, TOKENS, STATE).result()
+    return file_of(A).read_bytes()
+
+
+def test_every_bit_counts(kept: States) -> None:
+    raw = saved_bytes(kept)
+    for at in range(len(raw)):
+        for bit in range(8):
+            spoil(raw[:at] + bytes([raw[at] ^ 1 << bit]) + raw[at + 1 :])
+            assert kept.load(A).result() is None, (at, bit)
+            # What may be another version's is left; all else is of no use to anybody.
+            assert file_of(A).exists() == (8 <= at < 12)
+
+
+def test_every_byte_counts(kept: States, capfd: pytest.CaptureFixture[str]) -> None:
+    raw = saved_bytes(kept)
+    cut = [raw[:length] for length in range(len(raw))]
+    for spoiled in [*cut, raw + b"\0", raw + raw, b"\0" * len(raw), os.urandom(len(raw))]:
+        spoil(spoiled)
+        assert kept.load(A).result() is None
+        assert not file_of(A).exists()
+        lines = capfd.readouterr().err.splitlines()
+        assert len(lines) == 1
+        assert A in lines[0]
+
+
+@given(st.data())
+def test_whatever_happens_to_a_file_no_wrong_state_comes_of_it(data: st.DataObject) -> None:
+    kept = States(1 << 20, b"a model")
+    raw = saved_bytes(kept)
+    start = data.draw(st.integers(0, len(raw)))
+    stop = data.draw(st.integers(start, len(raw)))
+    spoiled = raw[:start] + data.draw(st.binary(max_size=64)) + raw[stop:]
+    spoil(spoiled)
+    head, found = kept.peek(A), kept.load(A).result()
+    if spoiled == raw:
+        assert found is not None
+    else:
+        assert found is None
+    assert head in (None, Head(len(TOKENS), len(STATE)))
+    kept.close()
+
+
+def head_of(tokens: int, size: int, key: bytes = b"a model") -> bytes:
+    head = struct.pack("<8sI32sQQ", b"edgestat", 1, state_file.key_of(key), tokens, size)
+    return head + struct.pack("<I", zlib.crc32(head))
+
+
+@pytest.mark.parametrize(("tokens", "size"), [(2**60, 0), (0, 2**60), (2**64 - 1, 2**64 - 1), (2**28, 2**28)])
+def test_nothing_is_allocated_for_what_is_not_there(kept: States, tokens: int, size: int) -> None:
+    spoil(head_of(tokens, size) + bytes(100))
+    tracemalloc.start()
+    try:
+        assert kept.load(A).result() is None
+        assert tracemalloc.get_traced_memory()[1] < 1 << 20
+    finally:
+        tracemalloc.stop()
+    assert not file_of(A).exists()
+
+
+def test_nothing_is_allocated_for_more_than_may_be_kept(
+    kept: States, capfd: pytest.CaptureFixture[str]
+) -> None:
+    head = head_of(0, 1 << 36)
+    spoil(head)
+    os.truncate(file_of(A), len(head) + (1 << 36) + 4)  # full of holes
+    tracemalloc.start()
+    try:
+        assert kept.load(A).result() is None
+        assert tracemalloc.get_traced_memory()[1] < 1 << 20
+    finally:
+        tracemalloc.stop()
+    assert "no more than" in capfd.readouterr().err
+    assert kept.peek(A) is None
+
+
+def test_a_file_of_another_model_is_left_for_it(kept: States, capfd: pytest.CaptureFixture[str]) -> None:
+    raw = saved_bytes(kept)
+    other = States(1 << 20, b"another model")
+    assert other.load(A).result() is None
+    assert other.peek(A) is None
+    assert file_of(A).read_bytes() == raw
+    assert "another model" in capfd.readouterr().err
+    assert other.save(A, [9], STATE[:3]).result()
+    assert other.peek(A) == Head(1, 3)
+    assert kept.peek(A) is None
+    other.close()
+
+
+@posix
+def test_what_is_no_plain_file_is_not_touched(
+    kept: States, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    saved_bytes(kept)
+    outside = tmp_path / "outside"
+    file_of(A).rename(outside)
+    file_of(A).symlink_to(outside)
+    file_of(B).mkdir()
+    os.mkfifo(file_of(C))
+    for chat in (A, B, C):
+        assert kept.load(chat).result() is None
+        assert kept.peek(chat) is None
+        assert len(capfd.readouterr().err.splitlines()) == 1
+        assert os.path.lexists(file_of(chat))
+    assert not kept.save(B, TOKENS, STATE).result()
+    assert kept.save(A, [1], STATE[:1]).result()  # in the place of the link, not where it leads
+    assert not file_of(A).is_symlink()
+    assert len(outside.read_bytes()) > file_of(A).stat().st_size
+    assert not [name for name in there() if name.endswith(".part")]
+
+
+def test_a_sound_file_that_another_process_puts_there_meanwhile_stays(
+    kept: States, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    raw = saved_bytes(kept)
+    spoil(raw[:-1] + b"\0\0")
+    read = state_file.read
+
+    def late(*args: object, **kwargs: object) -> object:
+        (folder() / "new").write_bytes(raw)
+        os.replace(folder() / "new", file_of(A))
+        return read(*args, **kwargs)
+
+    monkeypatch.setattr(state_file, "read", late)
+    assert kept.load(A).result() is None
+    assert file_of(A).read_bytes() == raw
+
+
+@pytest.mark.parametrize("error", [PermissionError(errno.EACCES, "Permission denied"), MemoryError()])
+def test_what_cannot_be_read_is_left(
+    kept: States, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], error: Exception
+) -> None:
+    saved_bytes(kept)
+
+    def fails(*args: object, **kwargs: object) -> None:
+        raise error
+
+    monkeypatch.setattr(state_file, "read", fails)
+    assert kept.load(A).result() is None
+    assert file_of(A).exists()
+    assert len(capfd.readouterr().err.splitlines()) == 1
+
+
+# How much is kept.
+
+ONE = state_file.Head(0, 1000).file_size
+
+
+def test_what_was_not_used_for_longest_goes_first() -> None:
+    kept = States(3 * ONE, b"a model")
+    for i, chat in enumerate((A, B, C)):
+        assert kept.save(chat, [], made(1000)).result()
+        os.utime(file_of(chat), (1000 + i, 1000 + i))
+    assert kept.load(A).result() is not None
+    assert file_of(A).stat().st_mtime > 2000
+    assert kept.save(D, [], made(1000)).result()
+    assert there() == {f"{chat}.state" for chat in (A, C, D)}
+    assert kept.save(D, [], made(1000)).result()  # in place of itself: nobody must go
+    assert len(there()) == 3
+    kept.close()
+
+
+def test_what_was_just_written_stays_whatever_the_clock_says() -> None:
+    kept = States(ONE, b"a model")
+    assert kept.save(A, [], made(1000)).result()
+    os.utime(file_of(A), (2**33, 2**33))
+    assert kept.save(B, [], made(1000)).result()
+    assert there() == {f"{B}.state"}
+    kept.close()
+
+
+def test_what_is_larger_than_the_limit_is_not_written() -> None:
+    kept = States(ONE, b"a model")
+    assert kept.save(A, [], made(1000)).result()
+    assert not kept.save(A, [], made(1001)).result()
+    assert not kept.save(B, [1], made(1000)).result()
+    assert kept.peek(A) == Head(0, 1000)
+    kept.close()
+
+
+def test_no_limit_is_a_tenth_of_what_is_free(monkeypatch: pytest.MonkeyPatch) -> None:
+    kept = States(None, b"a model")
+    free = 10 * ONE + 9
+    monkeypatch.setattr(states.shutil, "disk_usage", lambda path: type("Usage", (), {"free": free}))
+    assert kept.save(A, [], made(1000)).result()
+    assert not kept.save(B, [], made(1001)).result()
+    free -= 10
+    assert not kept.save(C, [], made(1000)).result()
+    assert there() == set()  # the disk is short: what was kept makes room
+    kept.close()
+
+
+def test_zero_keeps_and_reads_nothing(kept: States, capfd: pytest.CaptureFixture[str]) -> None:
+    saved_bytes(kept)
+    none = States(0, b"a model")
+    assert none.load(A).result() is None
+    assert none.peek(A) is None
+    assert not none.save(B, TOKENS, STATE).result()
+    assert there() == set()
+    assert capfd.readouterr().err == ""
+    none.close()
+
+
+@pytest.mark.parametrize(
+    ("size", "tokens", "seconds_per_token", "worth"),
+    [
+        (400_000_000, 100, 0.02, True),
+        (400_000_000, 100, 0.005, False),
+        (1, 0, 1.0, False),
+        (8, 1, 0.0, False),
+    ],
+)
+def test_what_is_worth_saving(size: int, tokens: int, seconds_per_token: float, worth: bool) -> None:
+    assert worth_saving(size, tokens, seconds_per_token=seconds_per_token) == worth
+    assert not worth_saving(size, tokens, seconds_per_token=seconds_per_token, bandwidth=1e-3)
+
+
+def test_the_bandwidth_is_learned(kept: States, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert kept.bandwidth == pytest.approx(400e6)
+    saved_bytes(kept)
+    clock = iter([0.0, 1.0])
+    monkeypatch.setattr(states.time, "perf_counter", lambda: next(clock))
+    assert kept.load(A).result() is not None
+    assert kept.bandwidth == pytest.approx((64e6 + 40) / 1.16)
+
+
+# What comes in between.
+
+
+def test_of_two_quick_saves_the_last_wins(gate: Gate) -> None:
+    kept = States(None, gate)
+    first = made(1 << 20)
+    gone = weakref.ref(first)
+    done = [kept.save(A, [1], first)]
+    del first
+    done += [kept.save(B, [5], made(5)), kept.save(A, [1, 2], made(2))]
+    assert gone() is None  # its memory is free before the disk was even asked
+    assert kept.peek(A) == Head(2, 2)
+    gate.open.set()
+    assert [one.result() for one in done] == [False, True, True]
+    found = kept.load(A).result()
+    assert found is not None
+    assert found.tokens == [1, 2]
+    kept.close()
+
+
+def test_a_chat_that_is_forgotten_does_not_come_back(gate: Gate) -> None:
+    kept = States(None, gate)
+    forgotten, other = kept.save(A, TOKENS, STATE), kept.save(B, TOKENS, STATE)
+    kept.forget(A)
+    assert kept.peek(A) is None
+    gate.open.set()
+    assert not forgotten.result()
+    assert other.result()
+    assert kept.load(A).result() is None
+    assert kept.save(A, [1], STATE).result()
+    assert kept.peek(A) == Head(1, 40)
+    kept.forget(A)
+    assert there() == {f"{B}.state"}
+    kept.close()
+
+
+def test_nor_where_it_is_being_written(kept: States, monkeypatch: pytest.MonkeyPatch) -> None:
+    began, go_on, fsync = threading.Event(), threading.Event(), os.fsync
+
+    def slow(fd: int) -> None:
+        fsync(fd)
+        began.set()
+        assert go_on.wait(30)
+
+    monkeypatch.setattr(state_file.os, "fsync", slow)
+    done = kept.save(A, TOKENS, STATE)
+    assert began.wait(30)
+    assert kept.peek(A) == Head(4, 40)
+    assert [name for name in there() if name.endswith(".part")]
+    assert prune(lambda chat: True) == 0  # it belongs to a living process
+    kept.forget(A)
+    assert kept.peek(A) is None
+    go_on.set()
+    assert not done.result()
+    assert there() == set()
+
+
+def test_a_save_that_is_cancelled_frees_its_memory(gate: Gate) -> None:
+    kept, state = States(None, gate), made(100)
+    gone = weakref.ref(state)
+    done = kept.save(A, [], state)
+    del state
+    assert done.cancel()
+    assert gone() is None
+    gate.open.set()
+    with pytest.raises(CancelledError):
+        done.result()
+    assert kept.load(A).result() is None
+    kept.close()
+
+
+def test_close_waits_for_what_was_asked_for() -> None:
+    kept = States(None, lambda: time.sleep(0.1) or b"a model")
+    done = [kept.save(chat, TOKENS, STATE) for chat in (A, B, C)]
+    kept.close()
+    assert [one.done() and one.result() for one in done] == [True] * 3
+    kept.close()
+    assert not kept.save(D, TOKENS, STATE).result()
+    assert kept.load(A).result() is None
+    assert len(there()) == 3
+
+
+def test_close_does_not_wait_forever(gate: Gate) -> None:
+    kept, state = States(None, gate), made(100)
+    gone = weakref.ref(state)
+    saving, loading = kept.save(A, [], state), kept.load(A)
+    del state
+    began = time.monotonic()
+    kept.close(0.05)
+    assert time.monotonic() - began < 5
+    assert gone() is None
+    gate.open.set()
+    assert not saving.result()
+    assert loading.result() is None
+    assert there() == set()
+
+
+@pytest.mark.parametrize("step", ["_drain", "_fill"])
+def test_close_stops_what_is_under_way(step: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    kept, steps = States(None, b"a model"), 0
+    began, go_on, real = threading.Event(), threading.Event(), getattr(state_file, step)
+
+    def slow(*args: object) -> None:
+        nonlocal steps
+        steps += 1
+        if steps == 2:
+            began.set()
+            assert go_on.wait(30)
+        real(*args)
+
+    if step == "_fill":
+        assert kept.save(A, [], made(8 << 20)).result()
+    before = there()
+    monkeypatch.setattr(state_file, step, slow)
+    done = kept.load(A) if step == "_fill" else kept.save(A, [], made(8 << 20))
+    assert began.wait(30)
+    kept.close(0)
+    go_on.set()
+    assert not done.result()
+    assert steps == 2
+    assert there() == before
+
+
+def test_a_load_takes_no_more_memory_than_the_state() -> None:
+    kept = States(None, b"a model")
+    assert kept.save(A, [], made(16 << 20)).result()
+    tracemalloc.start()
+    try:
+        assert kept.load(A).result() is not None
+        assert 16 << 20 <= tracemalloc.get_traced_memory()[1] < 17 << 20
+        tracemalloc.reset_peak()
+        before, state = tracemalloc.get_traced_memory()[0], made(16 << 20)
+        assert kept.save(A, [], state).result()
+        assert tracemalloc.get_traced_memory()[1] - before < 17 << 20
+    finally:
+        tracemalloc.stop()
+    kept.close()
+
+
+# Disks and folders that do not do as they should.
+
+
+@pytest.fixture
+def tiny_disk(small_disk: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("EDGECHAT_HOME", str(small_disk / "home"))
+    return small_disk
+
+
+def test_a_full_disk_keeps_what_it_has(tiny_disk: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    kept = States(1 << 30, b"a model")
+    assert kept.save(A, TOKENS, made(1 << 20)).result()
+    assert not kept.save(B, TOKENS, made(1 << 20)).result()
+    assert not kept.save(A, TOKENS, made(3 << 20)).result()
+    lines = capfd.readouterr().err.splitlines()
+    assert len(lines) == 2
+    assert all("No space left" in line for line in lines)
+    assert there() == {f"{A}.state"}
+    assert kept.load(A).result() is not None
+    kept.close()
+
+
+def test_a_disk_that_may_only_be_read(tiny_disk: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    kept = States(1 << 20, b"a model")
+    assert kept.save(A, TOKENS, STATE).result()
+    subprocess.run(["mount", "-o", "remount,ro", tiny_disk], check=True)
+    assert not kept.save(A, [1], STATE).result()
+    kept.forget(A)
+    assert len(capfd.readouterr().err.splitlines()) == 2
+    found = kept.load(A).result()
+    assert found is not None
+    assert found.tokens == TOKENS
+    kept.close()
+
+
+def test_a_folder_that_vanishes_is_made_again(kept: States) -> None:
+    saved_bytes(kept)
+    forget(A)
+    folder().rmdir()
+    saved_bytes(kept)
+    assert kept.load(A).result() is not None
+
+
+def test_a_folder_that_is_none(kept: States, home: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    home.mkdir()
+    (home / "cache").write_text("")
+    assert not kept.save(A, TOKENS, STATE).result()
+    assert kept.load(A).result() is None
+    assert kept.peek(A) is None
+    kept.forget(A)
+    assert len(capfd.readouterr().err.splitlines()) == 3
+
+
+def test_a_model_that_is_gone(capfd: pytest.CaptureFixture[str]) -> None:
+    def fails() -> bytes:
+        raise FileNotFoundError(2, "no such model")
+
+    kept = States(None, fails)
+    assert not kept.save(A, TOKENS, STATE).result()
+    assert kept.load(A).result() is None
+    assert kept.peek(A) is None
+    assert "no such model" in capfd.readouterr().err
+    kept.close()
+
+
+def test_a_log_on_a_full_disk(kept: States, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Full:
+        def write(self, text: str) -> int:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    spoil(b"nonsense")
+    monkeypatch.setattr(sys, "stderr", Full())
+    assert kept.load(A).result() is None
+
+
+# What front ends do without an engine.
+
+
+def test_forget_and_prune_take_only_what_is_theirs(kept: States) -> None:
+    dead, alive = os.getpid(), os.getpid()
+    for chat in (A, B, C):
+        assert kept.save(chat, TOKENS, STATE).result()
+    started = round(states.state_folder.this_process().started * 1000)
+    names = {
+        "left": f"{A}.{dead}-{started - 60_000}-0.part",
+        "left by a number too large": f"{B}.9999999999-1-0.part",
+        "being written": f"{B}.{alive}-{started}-99.part",
+        "not ours": "notes.txt",
+        "nor this": f"{'A' * 32}.state",
+    }
+    for name in names.values():
+        (folder() / name).write_text("")
+    forget(A)
+    assert names["left"] not in there()
+    assert prune(lambda chat: chat == B) == 2
+    rest = {names["being written"], names["not ours"], names["nor this"]}
+    assert there() == {f"{B}.state"} | rest
+    assert prune(lambda chat: False) == 1
+    assert there() == rest
+
+
+def test_a_save_clears_what_dead_processes_left(kept: States) -> None:
+    folder().mkdir()
+    (folder() / f"{B}.{os.getpid()}-1-0.part").write_text("")
+    saved_bytes(kept)
+    assert there() == {f"{A}.state"}
+
+
+def test_front_ends_need_no_numpy(home: Path) -> None:
+    program = (
+        "import sys; from edgechat.engine.states import forget, prune, folder;"
+        "forget('a' * 32); prune(lambda chat: False); folder();"
+        "sys.exit('numpy' in sys.modules or 'llama_cpp' in sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True)
