@@ -46,6 +46,11 @@ class CallCost:
         left = _AIM * max(CALL_LIMIT, STEPS * single) - single
         return min(max(1 + int(left / self._slope), _LEAST_CHUNK), known)
 
+    @property
+    def token_seconds(self) -> float:
+        """Seconds of a prompt's token in a batch; 0 where nothing is known yet."""
+        return self._slope or 0.0
+
 
 def _follow(old: float | None, new: float) -> float:
     """Return an average that believes a slow call, or the end of a stall, sooner than a quick one."""

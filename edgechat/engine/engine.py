@@ -5,79 +5,94 @@ from __future__ import annotations
 import time
 
 from edgechat.engine.backends.base import Backend, CacheFull, Logits, Part
-from edgechat.engine.reply import Reply, Where
+from edgechat.engine.keeper import Keeper
+from edgechat.engine.prompts import Prompts
+from edgechat.engine.reply import Piece, Reply, Where
 from edgechat.engine.sampling import Sampler
 from edgechat.engine.scheduler import Planned, Scheduler
 from edgechat.engine.sequence import Sequence
-from edgechat.engine.template import TEXT_LIMIT, ChatTemplate
+from edgechat.engine.states import States
+from edgechat.engine.template import ChatTemplate
 from edgechat.engine.types import (
     ChatRequest,
     Delta,
+    Dropped,
     ErrorInfo,
     Event,
     Failed,
     Finished,
     FinishReason,
     Prefill,
+    Upkeep,
 )
-from edgechat.errors import DecodeFailed, EdgechatError, PromptTooLong, TemplateError
+from edgechat.errors import DecodeFailed, EdgechatError
 
-_LONGEST_PIECE = 512
-"""Bytes; no vocabulary has a token as long, so a longer text has more tokens than its bytes over this."""
+_NO_UPKEEP = Upkeep(settle=False)
 
 
 class Engine:
     """One model, many requests. Not thread-safe: one thread submits, cancels and steps."""
 
-    def __init__(self, backend: Backend, template: ChatTemplate) -> None:
+    def __init__(
+        self,
+        backend: Backend,
+        template: ChatTemplate,
+        *,
+        upkeep: Upkeep = _NO_UPKEEP,
+        states: States | None = None,
+    ) -> None:
+        """`states` None: nothing is kept on disk."""
         self.backend = backend
         self.template = template
+        self.prompts = Prompts(template, backend.vocabulary)
         self.scheduler = Scheduler(backend)
+        self.keeper = Keeper(self.scheduler, backend, self.prompts, upkeep, states)
         self._marks = self._tokens_of_marks()
 
     @property
     def is_idle(self) -> bool:
-        """Whether there is nothing to compute."""
-        return self.scheduler.is_idle
+        """Whether there is nothing to compute, now or as soon as the disk has answered."""
+        return self.scheduler.is_idle and self.keeper.is_idle
 
-    def submit(self, request: ChatRequest) -> None:
+    @property
+    def is_waiting(self) -> bool:
+        """Whether nothing can be done before the disk has answered."""
+        return self.scheduler.is_idle and self.keeper.is_waiting
+
+    def submit(self, request: ChatRequest) -> list[Event]:
         """Queue a request. Raises TemplateError, SwitchUnknown or PromptTooLong."""
         arrived = time.perf_counter()
-        size = sum(len(message.content.encode("utf-8", "replace")) for message in request.messages)
-        if size > min(_LONGEST_PIECE * self.scheduler.cells, TEXT_LIMIT):
-            # Refused before it is rendered: others' streams wait while this thread works on it.
-            raise _too_long(f"more than {size // _LONGEST_PIECE}", self.scheduler.cells)
-        prompt = self.template.render(request.messages, think=request.think, date=request.date)
-        tokens = self.backend.vocabulary.tokenize(prompt, bos=True, special=True)
-        if not tokens:
-            raise TemplateError(
-                "The model's chat template renders these messages as nothing at all.",
-                hint="The file may be damaged: use a copy of the model from another source.",
-            )
-        if len(tokens) >= self.scheduler.cells:
-            raise _too_long(str(len(tokens)), self.scheduler.cells)
-        marks = self.template.marks
-        opened = marks is not None and prompt.rstrip().endswith(marks.open)
-        self.scheduler.waiting.append(
-            Sequence(
-                request=request,
-                tokens=tokens,
-                n_prompt=len(tokens),
-                sampler=Sampler(request.sampling),
-                reply=Reply(request.stop + self.template.stop, marks, thinking=opened),
-                arrived=arrived,
-            )
+        prompt = self.prompts.of(request, self.scheduler.cells)
+        sequence = Sequence(
+            request=request,
+            tokens=prompt.tokens,
+            n_prompt=len(prompt.tokens),
+            sampler=Sampler(request.sampling),
+            reply=Reply(request.stop + self.template.stop, self.template.marks, thinking=prompt.thinking),
+            arrived=arrived,
+            boundary=prompt.boundary,
+            dropped=prompt.dropped,
         )
+        self.keeper.begins(sequence)
+        return [Dropped(request.id, prompt.dropped)] if prompt.dropped else []
 
     def cancel(self, request_id: str) -> list[Event]:
         """Stop a request; what it has cached stays valid. An unknown one is none of our business."""
-        sequence = self.scheduler.find(request_id)
+        sequence = self.scheduler.find(request_id) or self.keeper.give_up(request_id)
         return self._finish(sequence, "cancelled") if sequence else []
+
+    def leave(self, chat: str | None) -> None:
+        """Put a chat's state on disk (None: every chat's); `Left` comes when that is done."""
+        self.keeper.leave(chat)
+
+    def forget(self, chat: str) -> None:
+        """Keep nothing of a chat, in memory or on disk."""
+        self.keeper.forget(chat)
 
     @property
     def n_running(self) -> int:
         """Requests that are not finished."""
-        return len(self.scheduler.running) + len(self.scheduler.waiting)
+        return sum(one.generates for one in self.scheduler.sequences) + self.keeper.n_waiting
 
     def warm_up(self, *, whole: bool = False) -> None:
         """Compute one token, so that the first request meets no cold pages and the cost is known.
@@ -99,17 +114,19 @@ class Engine:
 
     def step(self) -> list[Event]:
         """Compute one batch and return what came of it; nothing if there is nothing to do."""
+        events = self.keeper.look_around()
         planned = self.scheduler.plan()
+        events += self._settled()
         if not planned:
-            return []
+            return events
         try:
             logits = self._decode(planned)
         except CacheFull:
-            self.scheduler.lower_cells(planned)  # the next plan makes room
-            return []
+            self.scheduler.make_room(planned)  # and the next plan is another one
+            return events
         except DecodeFailed as error:
-            return [event for sequence, _ in planned for event in self._fail(sequence, error)]
-        return self._accept(planned, logits)
+            return events + [event for sequence, _ in planned for event in self._fail(sequence, error)]
+        return events + self._accept(planned, logits) + self._settled()
 
     def _decode(self, planned: Planned) -> Logits:
         began = time.perf_counter()
@@ -118,9 +135,7 @@ class Engine:
         logits = self.backend.decode([part for _, part in planned])
         n_tokens = sum(len(part.tokens) for _, part in planned)
         self.scheduler.cost.observe(n_tokens, time.perf_counter() - began)
-        for sequence, part in planned:
-            assert sequence.slot is not None
-            sequence.slot.tokens.extend(part.tokens)
+        self.scheduler.computed(planned)
         return logits
 
     def _accept(self, planned: Planned, logits: Logits) -> list[Event]:
@@ -128,7 +143,9 @@ class Engine:
         row = 0
         for sequence, part in planned:
             if not part.n_logits:
-                events.append(Prefill(sequence.id, part.start + len(part.tokens), len(sequence.tokens)))
+                if sequence.generates:
+                    done = part.start + len(part.tokens)
+                    events.append(Prefill(sequence.id, done, len(sequence.tokens)))
                 continue
             try:
                 token = sequence.sampler.choose(logits[row], sequence.tokens)
@@ -147,30 +164,52 @@ class Engine:
         sequence.tokens.append(token)
         reply = sequence.reply
         special = token in self._marks and reply.where is not Where.ANSWER
-        shown = reply.feed(self.backend.vocabulary.piece(token, special=special))
-        events: list[Event] = [
-            Delta(sequence.id, text, thinking, sequence.n_generated) for text, thinking in shown
-        ]
+        events = self._show(sequence, reply.feed(self.backend.vocabulary.piece(token, special=special)))
         if reply.stopped:
             return events + self._finish(sequence, "stop")
         limit = sequence.request.max_tokens
         if limit is not None and sequence.n_generated >= limit:
             return events + self._finish(sequence, "length")
         if len(sequence.tokens) >= self.scheduler.cells:
-            return events + self._finish(sequence, "context")
+            return events + self._overflow(sequence)
         return events
 
+    def _show(self, sequence: Sequence, pieces: list[Piece]) -> list[Event]:
+        sequence.pieces += pieces
+        return [Delta(sequence.id, text, thinking, sequence.n_generated) for text, thinking in pieces]
+
+    def _overflow(self, sequence: Sequence) -> list[Event]:
+        """A reply has filled the context: older turns make room for the rest of it, or it ends here."""
+        request, generated = sequence.request, sequence.tokens[sequence.n_prompt :]
+        shorter = None
+        if request.overflow == "window":
+            shorter = self.prompts.shorter(
+                request, self.scheduler.cells, dropped=sequence.dropped, generated=len(generated)
+            )
+        if shorter is None:
+            return self._finish(sequence, "context")
+        sequence.tokens = shorter.tokens + generated
+        sequence.n_prompt, sequence.boundary = len(shorter.tokens), shorter.boundary
+        sequence.dropped = shorter.dropped
+        sequence.n_cached = min(sequence.n_cached or 0, sequence.n_prompt)
+        self.scheduler.reseat(sequence)
+        return [Dropped(sequence.id, shorter.dropped)]
+
     def _finish(self, sequence: Sequence, reason: FinishReason) -> list[Event]:
-        rest = sequence.reply.finish()
-        self.scheduler.remove(sequence, keep_cache=True)
-        return [
-            *(Delta(sequence.id, text, thinking, sequence.n_generated) for text, thinking in rest),
-            Finished(sequence.id, reason, sequence.usage(), sequence.timings()),
-        ]
+        rest = self._show(sequence, sequence.reply.finish())
+        slot = sequence.slot
+        if sequence in self.scheduler.sequences:
+            self.scheduler.remove(sequence, keep_cache=True)
+        self.keeper.ended(sequence, slot)
+        return [*rest, Finished(sequence.id, reason, sequence.usage(), sequence.timings())]
 
     def _fail(self, sequence: Sequence, error: EdgechatError) -> list[Event]:
         self.scheduler.remove(sequence, keep_cache=False)
-        return [Failed(sequence.id, ErrorInfo.of(error))]
+        return [Failed(sequence.id, ErrorInfo.of(error))] if sequence.generates else []
+
+    def _settled(self) -> list[Event]:
+        done = [one for one in self.scheduler.running if not one.generates and not one.n_pending]
+        return [event for one in done for event in self.keeper.settled(one)]
 
     def _tokens_of_marks(self) -> frozenset[int]:
         """Return the control tokens that marks of thinking are made of; they print as nothing otherwise."""
@@ -184,12 +223,6 @@ class Engine:
 
     def close(self) -> None:
         """Free the template's process and the backend."""
+        self.keeper.close()
         self.template.close()
         self.backend.close()
-
-
-def _too_long(tokens: str, cells: int) -> PromptTooLong:
-    return PromptTooLong(
-        f"The conversation has {tokens} tokens, and the context holds {cells}.",
-        hint="Shorten it or start a new chat; --ctx, or context in settings.toml, asks for a longer context.",
-    )

@@ -58,6 +58,8 @@ class Experience:
         if forecast is None or where is None:
             return
         usage, timings = finished.usage, finished.timings
+        if usage.dropped_turns:  # the window may have moved in mid-reply, and the reply waited for it
+            return
         computed = usage.prompt_tokens - usage.cached_tokens
         decode = prefill = None
         if computed >= _PROMPT and timings.prompt_tps > 0:

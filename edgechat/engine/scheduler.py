@@ -1,7 +1,8 @@
 """Who computes next: which sequences run, in which slot, and what the next batch holds.
 
 There is no tensor here. A batch takes one pending token of every running sequence first, so that no
-stream waits, and fills up with a chunk of a prompt as far as the cost of a call allows.
+stream waits, and fills up with a chunk of a prompt as far as the cost of a call allows. What runs in the
+background is computed while nobody waits for anything else.
 """
 
 from __future__ import annotations
@@ -10,10 +11,17 @@ from collections import deque
 
 from edgechat.engine.backends.base import Backend, Part
 from edgechat.engine.cost import CallCost
-from edgechat.engine.sequence import Sequence, Slot, common_prefix
+from edgechat.engine.prefix_cache import PrefixCache, Slot, common_prefix
+from edgechat.engine.sequence import Sequence
 
 _HEADROOM = 32
 """Cells left for each sequence to grow before another joins, so that it is not preempted at once."""
+_WORTH_WAITING = 64
+"""Tokens that a sequence waits for another one to compute, where both begin alike."""
+_SHIFT_SECONDS = 1.0
+"""Seconds of prefill that a shift must save: what it gives is approximate."""
+_LEAST_SHIFTED = 64
+"""... or tokens, where nobody knows what one costs."""
 
 Planned = list[tuple[Sequence, Part]]
 
@@ -23,13 +31,12 @@ class Scheduler:
 
     def __init__(self, backend: Backend) -> None:
         self.cost = CallCost()
+        self.cache = PrefixCache(backend)
         self.waiting: deque[Sequence] = deque()
         self.running: list[Sequence] = []
         self._backend = backend
-        self._free = [Slot(number) for number in range(backend.n_seq_max)]
         self.cells = backend.context
         """Cells to count with: fewer than the backend's context once it has run out earlier than that."""
-        self._clock = 0
         self._prompts_turn = False
 
     @property
@@ -37,60 +44,105 @@ class Scheduler:
         """Whether there is nothing to compute."""
         return not (self.waiting or self.running)
 
+    @property
+    def sequences(self) -> list[Sequence]:
+        """All that are here, those that run first."""
+        return [*self.running, *self.waiting]
+
     def find(self, request_id: str) -> Sequence | None:
         """Return the sequence of a request, if it is still here."""
-        return next((one for one in (*self.running, *self.waiting) if one.id == request_id), None)
+        return next((one for one in self.sequences if one.generates and one.id == request_id), None)
+
+    def add(self, sequence: Sequence) -> None:
+        """Queue a sequence behind those of its priority."""
+        if sequence.in_background:
+            self.waiting.append(sequence)
+            return
+        ahead = sum(not one.in_background for one in self.waiting)
+        self.waiting.insert(ahead, sequence)
 
     def plan(self) -> Planned:
         """Admit who is waiting, and return the parts of the next batch; none if there is nothing to do."""
         self._admit()
         allowed = min(self._backend.n_batch, self.cost.tokens_within_limit())
-        streams = [one for one in self.running if one.n_pending == 1]
-        prompts = [one for one in self.running if one.n_pending > 1]
+        now = [one for one in self.running if not one.in_background] or self.running
+        streams = [one for one in now if one.n_pending == 1]
+        prompts = [one for one in now if one.n_pending > 1]
         if not self._backend.capabilities.mixes:
             streams, prompts = self._take_turns(streams, prompts)
-        planned = [_part(sequence, 1) for sequence in streams]
+        planned = [self._part(sequence, 1) for sequence in streams]
         left = max(allowed - len(planned), 1)
         for sequence in prompts:
-            size = min(sequence.n_pending, left)
-            planned.append(_part(sequence, size))
-            left -= size
+            part = self._part(sequence, left)
+            planned.append(part)
+            left -= len(part[1].tokens)
             if left <= 0:
                 break
         return self._within_cache(planned)
 
     def _admit(self) -> None:
-        while self.waiting and self._free:
-            if self.running and not self._has_room(self.waiting[0]):
-                return
-            sequence = self.waiting.popleft()
+        held_back: list[Sequence] = []
+        while self.waiting:
+            sequence = self.waiting[0]
+            if not self._can_join(sequence):
+                break
+            self.waiting.popleft()
+            if self._comes_soon(sequence):
+                held_back.append(sequence)
+                continue
             self._seat(sequence)
             self.running.append(sequence)
+        self.waiting.extendleft(reversed(held_back))
+
+    def _can_join(self, sequence: Sequence) -> bool:
+        """Say whether there is a slot and room for it; what runs in the background gives way."""
+        while not (self.cache.has_free_slot and (not self.running or self._has_room(sequence))):
+            behind = [one for one in self.running if one.in_background]
+            if sequence.in_background or not behind:
+                return False
+            self.preempt(behind[-1])
+        return True
 
     def _has_room(self, sequence: Sequence) -> bool:
         """Say whether the sequence's tokens fit beside those that run (idle slots give way)."""
-        wanted = sum(len(one.tokens) + _HEADROOM for one in (*self.running, sequence))
+        source, n = self.cache.best(sequence.tokens, len(sequence.tokens) - 1)
+        shared = n if source is not None and source.busy else 0
+        growing = sum(one.n_pending + _HEADROOM for one in self.running)
+        wanted = self.cache.cells_of_busy() + growing + len(sequence.tokens) - shared + _HEADROOM
         return wanted <= self.cells
 
+    def _comes_soon(self, sequence: Sequence) -> bool:
+        """Say whether a running prompt is about to compute what this one begins with."""
+        if not self._backend.capabilities.cuts:
+            return False
+        _, n = self.cache.best(sequence.tokens, len(sequence.tokens) - 1)
+        return any(
+            min(common_prefix(one.tokens, sequence.tokens), len(sequence.tokens) - 1) >= n + _WORTH_WAITING
+            for one in self.running
+            if one.n_pending > 1 and one.in_background <= sequence.in_background
+        )
+
     def _seat(self, sequence: Sequence) -> None:
-        """Give the sequence the slot that mostly holds a prefix of it, or an empty one, or the oldest."""
-
-        def worth(slot: Slot) -> tuple[int, bool, int]:
-            shared = common_prefix(slot.tokens, sequence.tokens)
-            # All chats begin alike: a few tokens shared are no reason to cut another chat's cache.
-            return (shared if 2 * shared >= len(slot.tokens) else 0, not slot.tokens, -slot.last_used)
-
-        slot = max(self._free, key=worth)
-        self._free.remove(slot)
-        # At least one token is computed: the cache holds no logits.
-        shared = min(common_prefix(slot.tokens, sequence.tokens), len(sequence.tokens) - 1)
-        if shared < len(slot.tokens) and not self._backend.truncate(slot.id, shared):
-            shared = 0
-            self._backend.truncate(slot.id, 0)
-        del slot.tokens[shared:]
+        """Give the sequence a slot, with as much of its tokens in it as can be had."""
+        slot, n = self._shifted(sequence) or self.cache.seat(
+            sequence.tokens, whole=not sequence.generates, spent=sequence.spent
+        )
         sequence.slot = slot
         if sequence.n_cached is None:
-            sequence.n_cached = shared
+            sequence.n_cached = min(n, sequence.n_prompt)
+
+    def _shifted(self, sequence: Sequence) -> tuple[Slot, int] | None:
+        """Move cells instead of computing them again, where somebody waits behind a cut of the window."""
+        if not (sequence.dropped and sequence.generates and self._backend.capabilities.shifts):
+            return None
+        seconds = self.cost.token_seconds
+        least = int(_SHIFT_SECONDS / seconds) if seconds else _LEAST_SHIFTED
+        found = self.cache.shift(sequence.tokens, least=max(least, 1))
+        if found is None:
+            return None
+        slot, start = found
+        sequence.n_shifted = max(0, min(slot.length, sequence.n_prompt) - start)
+        return slot, slot.length
 
     def _take_turns(
         self, streams: list[Sequence], prompts: list[Sequence]
@@ -105,44 +157,65 @@ class Scheduler:
         """Return the stream whose last token is the oldest."""
         return [min(streams, key=lambda one: one.last_token)] if streams else []
 
+    def _part(self, sequence: Sequence, size: int) -> tuple[Sequence, Part]:
+        """Return the next tokens of a sequence, `size` at the most."""
+        assert sequence.slot is not None
+        start = sequence.slot.length
+        stop = min(start + size, len(sequence.tokens))
+        if not self._backend.capabilities.cuts and start < sequence.boundary:
+            stop = min(stop, sequence.boundary)  # where the slot is forked
+        last = stop == len(sequence.tokens)
+        tokens = sequence.tokens[start:stop]
+        return sequence, Part(sequence.slot.id, start, tokens, int(last and sequence.generates))
+
     def _within_cache(self, planned: Planned) -> Planned:
-        """Drop idle slots, then put the youngest back in the queue, until the batch finds free cells."""
+        """Evict idle slots, then put the youngest back in the queue, until the batch finds free cells."""
         while planned:
             needed = sum(len(part.tokens) for _, part in planned)
-            used = sum(len(one.slot.tokens) for one in self.running if one.slot)
-            idle = sum(len(slot.tokens) for slot in self._free)
-            if used + idle + needed <= self.cells:
+            free = self.cells - self.cache.cells_used
+            if needed <= free:
                 break
-            if idle:
-                self.drop_idle()
-            elif len(self.running) > 1:
-                youngest = self.running[-1]
+            if self.cache.evict():
+                continue
+            if len(self.running) > 1:
+                youngest = next((one for one in self.running[::-1] if one.in_background), self.running[-1])
                 self.preempt(youngest)
                 planned = [pair for pair in planned if pair[0] is not youngest]
             else:
                 sequence, part = planned[0]
-                planned = [_part(sequence, len(part.tokens) - (used + needed - self.cells))]
+                planned = [self._part(sequence, len(part.tokens) - (needed - free))]
         return planned
 
-    def lower_cells(self, planned: Planned) -> None:
-        """The backend had no room for this batch, so it has fewer cells than it said."""
-        used = sum(len(slot.tokens) for slot in self._free)
-        used += sum(len(one.slot.tokens) for one in self.running if one.slot)
-        self.cells = min(self.cells, used + sum(len(part.tokens) for _, part in planned)) - 1
+    def computed(self, planned: Planned) -> None:
+        """Note that the backend has computed a batch."""
+        for sequence, part in planned:
+            slot = sequence.slot
+            assert slot is not None
+            self.cache.extend(slot, part.tokens)
+            if slot.length == sequence.boundary and not self._backend.capabilities.cuts:
+                self.cache.fork(slot)
 
-    def drop_idle(self) -> bool:
-        """Empty the idle slot that was used longest ago; False if there is none with tokens."""
-        held = [slot for slot in self._free if slot.tokens]
-        if not held:
-            return False
-        self._empty(min(held, key=lambda slot: slot.last_used))
-        return True
+    def make_room(self, planned: Planned) -> None:
+        """The backend had no room for this batch: something idle goes, or it has fewer cells than it said."""
+        if not self.cache.evict():
+            needed = sum(len(part.tokens) for _, part in planned)
+            self.cells = min(self.cells, self.cache.cells_used + needed) - 1
 
     def preempt(self, sequence: Sequence) -> None:
-        """Take the slot away and put the sequence first in the queue; it loses nothing but time."""
+        """Take the slot away and put the sequence back in the queue; it loses nothing but time."""
         self.running.remove(sequence)
         assert sequence.slot is not None
-        self._empty(sequence.slot)
+        if not sequence.in_background:  # whose cells go last: the next turn may want them
+            self.cache.clear(sequence.slot)
+        self._release(sequence)
+        if sequence.in_background:
+            self.add(sequence)
+        else:
+            self.waiting.appendleft(sequence)
+
+    def reseat(self, sequence: Sequence) -> None:
+        """The tokens of a running sequence have changed: let it begin again from what is still true of it."""
+        self.running.remove(sequence)
         self._release(sequence)
         self.waiting.appendleft(sequence)
 
@@ -154,23 +227,10 @@ class Scheduler:
             self.waiting.remove(sequence)
         if sequence.slot is not None:
             if not keep_cache:
-                self._empty(sequence.slot)
+                self.cache.clear(sequence.slot)
             self._release(sequence)
 
     def _release(self, sequence: Sequence) -> None:
         assert sequence.slot is not None
-        self._clock += 1
-        sequence.slot.last_used = self._clock
-        self._free.append(sequence.slot)
+        self.cache.release(sequence.slot)
         sequence.slot = None
-
-    def _empty(self, slot: Slot) -> None:
-        self._backend.truncate(slot.id, 0)
-        slot.tokens.clear()
-
-
-def _part(sequence: Sequence, size: int) -> tuple[Sequence, Part]:
-    assert sequence.slot is not None
-    start = len(sequence.slot.tokens)
-    tokens = sequence.tokens[start : start + size]
-    return sequence, Part(sequence.slot.id, start, tokens, int(start + size == len(sequence.tokens)))

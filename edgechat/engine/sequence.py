@@ -1,21 +1,13 @@
-"""A request on its way through the engine, and the slots of the cache that sequences run in."""
+"""A request on its way through the engine."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from edgechat.engine.reply import Reply
+from edgechat.engine.prefix_cache import Slot
+from edgechat.engine.reply import Piece, Reply
 from edgechat.engine.sampling import Sampler
-from edgechat.engine.types import ChatRequest, Timings, Usage
-
-
-@dataclass(slots=True, eq=False)
-class Slot:
-    """One sequence of the backend's cache: its number, and the tokens whose state it holds."""
-
-    id: int
-    tokens: list[int] = field(default_factory=list)
-    last_used: int = 0
+from edgechat.engine.types import ChatRequest, Message, Timings, Usage
 
 
 @dataclass(slots=True, eq=False)
@@ -33,17 +25,34 @@ class Sequence:
     sampler: Sampler
     reply: Reply
     arrived: float
+    boundary: int = 0
+    """Prompt tokens before the generation prompt: where the next turn's prompt may part from this one."""
+    dropped: int = 0
+    """Turns that the prompt leaves out."""
+    generates: bool = True
+    """False: its tokens are only to be in the cache, for the next turn."""
+    spent: Slot | None = None
+    """The slot of a turn that ended, of no more use but for what it shares with this sequence."""
     slot: Slot | None = None
     n_cached: int | None = None
     """Prompt tokens that were in the cache when the sequence first started; None before that."""
+    n_shifted: int = 0
+    """... of which so many had been moved there, and are approximate."""
     started: float = 0.0
     first_token: float = 0.0
     last_token: float = 0.0
+    pieces: list[Piece] = field(default_factory=list)
+    """The reply's text so far."""
 
     @property
     def id(self) -> str:
         """The request's."""
         return self.request.id
+
+    @property
+    def in_background(self) -> bool:
+        """Whether it waits while anybody waits for something else."""
+        return self.request.priority == "background"
 
     @property
     def n_generated(self) -> int:
@@ -53,11 +62,17 @@ class Sequence:
     @property
     def n_pending(self) -> int:
         """Tokens to be computed before the next one can be sampled."""
-        return len(self.tokens) - (len(self.slot.tokens) if self.slot else 0)
+        return len(self.tokens) - (self.slot.length if self.slot else 0)
+
+    def message(self) -> Message:
+        """Return the reply as the next turn's prompt will have it."""
+        answer = "".join(text for text, thinking in self.pieces if not thinking)
+        thought = "".join(text for text, thinking in self.pieces if thinking)
+        return Message("assistant", answer, thought)
 
     def usage(self) -> Usage:
         """Return the counts so far."""
-        return Usage(self.n_prompt, self.n_cached or 0, self.n_generated)
+        return Usage(self.n_prompt, self.n_cached or 0, self.n_generated, self.dropped, self.n_shifted)
 
     def timings(self) -> Timings:
         """Return the rates so far."""
@@ -73,11 +88,3 @@ class Sequence:
 
 def _rate(count: int, seconds: float) -> float:
     return count / seconds if count > 0 and seconds > 0 else 0.0
-
-
-def common_prefix(left: list[int], right: list[int]) -> int:
-    """Return how many tokens two lists have in common at their beginning."""
-    limit = min(len(left), len(right))
-    if left[:limit] == right[:limit]:
-        return limit
-    return next(at for at in range(limit) if left[at] != right[at])

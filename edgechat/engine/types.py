@@ -84,6 +84,8 @@ class Usage(msgspec.Struct, frozen=True):
     completion_tokens: int
     dropped_turns: int = 0
     """Turns of the conversation that the prompt left out, because the context does not hold them."""
+    shifted_tokens: int = 0
+    """Of the cached ones, those that were moved there after a cut: what they hold is approximate."""
 
 
 class Timings(msgspec.Struct, frozen=True):
@@ -242,9 +244,12 @@ class Left(msgspec.Struct, frozen=True, tag=True):
 
 
 class Settled(msgspec.Struct, frozen=True, tag=True):
-    """The cache holds what the chat's next turn begins with: `tokens`, of which `computed` were new."""
+    """Some time after Finished: the cache holds the `tokens` that the chat's next turn begins with.
 
-    chat: str
+    `computed` of them had to be computed for it. Nobody has to wait for this.
+    """
+
+    request_id: str
     tokens: int
     computed: int
 

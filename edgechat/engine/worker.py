@@ -14,6 +14,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import BinaryIO
 
 import msgspec
@@ -23,6 +24,8 @@ from edgechat import frames, spawn
 from edgechat.engine.backends.base import Backend
 from edgechat.engine.engine import Engine
 from edgechat.engine.experience import Experience, anonymous_memory
+from edgechat.engine.fingerprint import fingerprint_of
+from edgechat.engine.states import States
 from edgechat.engine.template import ChatTemplate, TemplateProcess
 from edgechat.engine.types import (
     Cancel,
@@ -33,17 +36,19 @@ from edgechat.engine.types import (
     Forget,
     Generate,
     Leave,
-    Left,
     Load,
     Loaded,
     Loading,
     ModelInfo,
+    Upkeep,
 )
 from edgechat.errors import EdgechatError, EngineError
 from edgechat.models.used import note_use
 from edgechat.planner.plan import LoadPlan
 
 _PROGRESS_EVERY = 0.05
+_DISK_PAUSE = 0.002
+"""Seconds between two looks whether the disk has answered, where nothing else is to be done."""
 
 
 class Pipe:
@@ -76,7 +81,7 @@ class Pipe:
             os._exit(0)
 
 
-def load(plan: LoadPlan, pipe: Pipe) -> tuple[Engine, ModelInfo, Experience]:
+def load(plan: LoadPlan, upkeep: Upkeep, pipe: Pipe) -> tuple[Engine, ModelInfo, Experience]:
     """Load by the plan, telling the progress, and compute one token before calling it ready."""
     began = time.perf_counter()
     told = 0.0
@@ -91,7 +96,9 @@ def load(plan: LoadPlan, pipe: Pipe) -> tuple[Engine, ModelInfo, Experience]:
     backend = _backend(plan, progress)
     words = backend.vocabulary
     template = ChatTemplate(backend.chat_template, bos=words.bos, eos=words.eos, process=renderer)
-    engine = Engine(backend, template)
+    identity = partial(fingerprint_of, plan.model_path, backend.state_format)
+    states = None if upkeep.disk_bytes == 0 else States(upkeep.disk_bytes, identity)
+    engine = Engine(backend, template, upkeep=upkeep, states=states)
     experience = Experience(plan)
     found = experience.loaded(backend.buffers, backend.touched_bytes, anonymous_memory(), words.size)
     engine.warm_up(whole=bool(plan.devices))
@@ -129,16 +136,18 @@ def _backend(plan: LoadPlan, progress: Callable[[float], None]) -> Backend:
 def serve(engine: Engine, pipe: Pipe, experience: Experience) -> None:
     """Step while there is work, wait for commands while there is none."""
     while True:
-        for command in _commands(pipe, wait=engine.is_idle):
+        pause = None if engine.is_idle else _DISK_PAUSE if engine.is_waiting else 0.0
+        for command in _commands(pipe, pause):
             pipe.send(_obey(engine, command))
         events = engine.step()
         experience.watch(events, engine.n_running)  # first: a front end may leave with its answer
         pipe.send(events)
 
 
-def _commands(pipe: Pipe, *, wait: bool) -> Iterable[Command]:
+def _commands(pipe: Pipe, pause: float | None) -> Iterable[Command]:
+    """Yield what has come; wait so many seconds for it, or (None) until something comes."""
     try:
-        yield pipe.commands.get(block=wait)
+        yield pipe.commands.get(block=pause != 0, timeout=pause)
         while True:
             yield pipe.commands.get_nowait()
     except queue.Empty:
@@ -149,15 +158,15 @@ def _obey(engine: Engine, command: Command) -> list[Event]:
     match command:
         case Generate(request):
             try:
-                engine.submit(request)
+                return engine.submit(request)
             except EdgechatError as error:
                 return [Failed(request.id, ErrorInfo.of(error))]
         case Cancel(request_id):
             return engine.cancel(request_id)
         case Leave(chat):
-            return [Left(chat)]
-        case Forget():
-            pass
+            engine.leave(chat)
+        case Forget(chat):
+            engine.forget(chat)
         case Load():
             raise ValueError("a worker loads one model in its life")
     return []
@@ -172,7 +181,7 @@ def main() -> None:
     if not isinstance(first, Load):
         raise ValueError("the first command must be Load")
     try:
-        engine, model, experience = load(first.plan, pipe)
+        engine, model, experience = load(first.plan, first.upkeep, pipe)
     except EdgechatError as error:
         pipe.send([Failed(None, ErrorInfo.of(error))])
         return

@@ -16,6 +16,7 @@ from typing import Any
 import llama_cpp.llama_cpp as lib
 import numpy as np
 import numpy.typing as npt
+import psutil
 
 from edgechat.errors import DecodeFailed, LoadFailed, OutOfMemory
 from edgechat.native import logs, rpc
@@ -243,8 +244,10 @@ class Context:
         return True
 
     def state(self, seq: int) -> npt.NDArray[np.uint8]:
-        """Return a copy of everything that is kept of `seq`."""
+        """Return a copy of everything that is kept of `seq`. Raises MemoryError where that is too much."""
         size = int(lib.llama_state_seq_get_size(self._pointer, seq))
+        if size > psutil.virtual_memory().available // 2:
+            raise MemoryError
         found = np.empty(size, np.uint8)
         written = int(lib.llama_state_seq_get_data(self._pointer, _pointer(found, ctypes.c_uint8), size, seq))
         return found[:written]

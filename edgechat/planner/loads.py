@@ -29,6 +29,8 @@ from edgechat.planner.speed import Forecast, Rate, forecast
 
 EXACT = "exact, by llama.cpp's own allocator"
 _TRIES = 6
+_SMALL_STATE = 4 * 2**20
+"""Bytes of a sequence's recurrent state that nobody misses."""
 
 Measure = Callable[[LoadParams], Breakdown]
 """What a load takes by llama.cpp's own account, or DryRunFailed: `DryRun.ask`."""
@@ -83,8 +85,15 @@ class Loader:
 
     @cached_property
     def n_seq_max(self) -> int:
-        """Sequences that stay warm; each takes a state of its own where there are recurrent layers."""
-        return 2 if recurrent_bytes(self.header, 1) else 4
+        """Sequences: those that run at once, and those that stay warm for the next turn of a chat.
+
+        They share the cells of plain layers; each takes a window of its own in windowed layers, and a state
+        in recurrent ones.
+        """
+        state = recurrent_bytes(self.header, 1)
+        if state > _SMALL_STATE:
+            return 2
+        return 4 if state or self.header.sliding_window else 8
 
     @property
     def program(self) -> int:

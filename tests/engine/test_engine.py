@@ -23,6 +23,7 @@ from edgechat.engine.types import (
     Sampling,
 )
 from edgechat.errors import PromptTooLong, SwitchUnknown, TemplateError
+from tests.engine.cells import check
 from tests.engine.conftest import MakePlan
 
 MakeEngine = Callable[..., Engine]
@@ -56,19 +57,6 @@ def run(engine: Engine, limit: int = 5000) -> list[Event]:
         events += engine.step()
         check(engine)
     raise AssertionError("the engine does not come to an end")
-
-
-def check(engine: Engine) -> None:
-    """The scheduler's idea of the cache is the cache's own, and it fits."""
-    scheduler = engine.scheduler
-    slots = {one.slot.id: one.slot for one in scheduler.running if one.slot}
-    slots |= {slot.id: slot for slot in scheduler._free}
-    assert len(slots) == engine.backend.n_seq_max
-    cache = engine.backend.tokens_of
-    assert all(cache(number) == slot.tokens for number, slot in slots.items())
-    assert sum(len(slot.tokens) for slot in slots.values()) <= engine.backend.context
-    for one in scheduler.running:
-        assert one.slot.tokens == one.tokens[: len(one.slot.tokens)]
 
 
 def texts(events: list[Event]) -> dict[str, str]:

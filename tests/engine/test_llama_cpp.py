@@ -20,6 +20,7 @@ from edgechat.engine.types import ChatRequest, Delta, Finished, Message, Samplin
 from edgechat.errors import LoadFailed
 from edgechat.planner.plan import LoadPlan
 from tests.kit import DENSE, NOT_PRINTABLE, Spec, build, tiny
+from tests.kit import KINDS as KIT_KINDS
 from tests.kit.corrupt import unknown_architecture
 from tests.kit.reference import Reference
 
@@ -163,6 +164,105 @@ def test_a_cut_that_is_allowed_is_true(open_engine: Open) -> None:
         after = backend.decode([Part(0, 100, [65, 66, 67], 1)]).copy()
         fresh = backend.decode([Part(1, 0, [*tokens[:100], 65, 66, 67], 1)])
         assert np.abs(after - fresh).max() < 0.02
+
+
+def some(seed: int, size: int) -> list[int]:
+    return [int(one) for one in np.random.default_rng(seed).integers(40, 90, size)]
+
+
+def feed(backend: LlamaCppBackend, seq: int, start: int, tokens: list[int]) -> np.ndarray:
+    """Compute tokens in calls of 50; return the last row."""
+    row = None
+    for at in range(0, len(tokens), 50):
+        row = backend.decode([Part(seq, start + at, tokens[at : at + 50], 1)]).copy()
+    return row
+
+
+def truth(kind: str, open_engine: Open, tokens: list[int]) -> np.ndarray:
+    return feed(open_engine(kind, n_seq_max=1).backend, 0, 0, tokens)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_copy_goes_on_as_the_original_does(kind: str, open_engine: Open) -> None:
+    """Both, one after the other, and far enough for a window to have moved past what they share."""
+    backend = open_engine(kind).backend
+    shared, one, other = some(1, 300), some(2, 200), some(3, 200)
+    feed(backend, 0, 0, shared)
+    assert backend.can_copy(0, 300)
+    backend.copy(0, 1, 300)
+    first = feed(backend, 0, 300, one)
+    second = feed(backend, 1, 300, other)
+    assert np.abs(first - truth(kind, open_engine, shared + one)).max() < 0.02
+    assert np.abs(second - truth(kind, open_engine, shared + other)).max() < 0.02
+
+
+def test_a_prefix_is_copied_where_that_is_true(open_engine: Open) -> None:
+    shared, one = some(1, 300), some(2, 100)
+    for kind in KINDS:
+        backend = open_engine(kind).backend
+        feed(backend, 0, 0, shared + some(4, 400))
+        assert backend.can_copy(0, 300) == (kind in ("dense", "moe"))
+        if backend.can_copy(0, 300):
+            backend.copy(0, 1, 300)
+            row = feed(backend, 1, 300, one)
+            assert np.abs(row - truth(kind, open_engine, shared + one)).max() < 0.02
+
+
+@pytest.mark.parametrize("cache_type", ["f16", "q8_0", "q4_0"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_restored_state_goes_on_as_if_never_stopped(kind: str, cache_type: str) -> None:
+    wide = build(Spec(shape=KIT_KINDS[kind].sized(n_heads=2, n_kv_heads=1, head_dim=32), mute=NOT_PRINTABLE))
+    load = plan(wide, cache_type=cache_type, flash_attention=cache_type != "f16")
+    tokens, more = some(1, 300), some(2, 60)
+    before, after = LlamaCppBackend(load), LlamaCppBackend(load)
+    try:
+        feed(before, 0, 0, tokens)
+        state = before.save(0)
+        expected = feed(before, 0, 300, more)
+        feed(after, 1, 0, some(3, 70))  # it lands in other cells
+        assert after.restore(0, state, 300)
+        assert np.abs(feed(after, 0, 300, more) - expected).max() < 0.02
+        assert not after.restore(2, state[: len(state) // 2], 300)
+        assert after._context.last_position(2) == -1
+        assert before.state_format == after.state_format
+    finally:
+        before.close()
+        after.close()
+
+
+def test_states_of_other_formats_are_told_apart() -> None:
+    wide = build(Spec(shape=DENSE.sized(head_dim=32), mute=NOT_PRINTABLE))
+    formats = set()
+    for changes in ({}, {"cache_type": "q8_0", "flash_attention": True}, {"flash_attention": True}):
+        backend = LlamaCppBackend(plan(wide, **changes))
+        formats.add(backend.state_format)
+        backend.close()
+    assert len(formats) == 3
+
+
+def test_a_state_that_finds_no_cells_is_refused(open_engine: Open) -> None:
+    backend = open_engine("dense").backend
+    feed(backend, 0, 0, some(1, 300))
+    state = backend.save(0)
+    small = open_engine("dense", context=256).backend
+    assert not small.restore(0, state, 300)
+    feed(small, 0, 0, some(1, 200))
+
+
+def test_a_shift_is_near_the_truth_on_a_dense_model_and_refused_on_others(open_engine: Open) -> None:
+    pinned, gone, rest = some(1, 40), some(2, 100), some(3, 200)
+    for kind in KINDS:
+        backend = open_engine(kind).backend
+        feed(backend, 0, 0, pinned + gone + rest)
+        for start, stop in ((140, 40), (-5, 20), (0, 40), (40, 340), (40, 400)):
+            with pytest.raises(ValueError, match="not in the middle"):
+                backend.shift(0, start, stop)
+        assert backend.shift(0, 40, 140) == backend.capabilities.shifts == (kind in ("dense", "moe"))
+        if not backend.capabilities.shifts:
+            continue
+        row = feed(backend, 0, 240, some(4, 10))[0]
+        expected = truth(kind, open_engine, pinned + rest + some(4, 10))[0]
+        assert np.dot(row, expected) / np.linalg.norm(row) / np.linalg.norm(expected) > 0.9
 
 
 def test_the_rows_come_in_the_order_of_the_parts(open_engine: Open) -> None:

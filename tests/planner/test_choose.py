@@ -145,7 +145,7 @@ def test_a_recurrent_model_gets_fewer_sequences() -> None:
     assert state == recurrent_bytes(hybrid, 2) > 0
     assert any("state of its own" in reason for reason in made.reasons)
     dense = planned(16)
-    assert (dense.n_seq_max, dense.n_outputs_max, dense.n_batch, dense.n_layers) == (4, 4, 512, 32)
+    assert (dense.n_seq_max, dense.n_outputs_max, dense.n_batch, dense.n_layers) == (8, 8, 512, 32)
 
 
 def test_threads_come_with_their_reason() -> None:

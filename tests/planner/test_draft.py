@@ -32,7 +32,7 @@ def test_both_are_in_one_budget() -> None:
     assert both.draft is not None
     assert both.draft.context == both.context == 8192
     assert both.draft.total_bytes > GIB
-    rows = 4 * DRAFTED * 4 * LLAMA_8B["vocab_size"]  # more sequences x drafted tokens x F32 x vocabulary
+    rows = 8 * DRAFTED * 4 * LLAMA_8B["vocab_size"]  # more sequences x drafted tokens x F32 x vocabulary
     assert both.total_bytes == alone.total_bytes + both.draft.total_bytes + rows
     free = both.total_bytes
     assert plan("a", target, machine(free), wishes, draft=drafting()).draft == both.draft

@@ -137,7 +137,10 @@ class Backend(Protocol):
         ...
 
     def save(self, seq: int) -> npt.NDArray[np.uint8]:
-        """Return the state of a sequence, to be restored by a backend of the same model and format."""
+        """Return the state of a sequence, to be restored by a backend of the same model and format.
+
+        Raises MemoryError where a copy of it would take more than half of the memory that is free.
+        """
         ...
 
     def restore(self, seq: int, state: npt.NDArray[np.uint8], length: int) -> bool:

@@ -55,7 +55,7 @@ class LlamaCppBackend:
         self._recurrent = self._model.has_recurrent_state
         self._context_shifts = self._context.can_shift and not self._recurrent and not self._window
         self.capabilities = Capabilities(
-            mixes=True, cuts=not self._recurrent, shifts=self._context_shifts, saves=True
+            mixes=True, cuts=not (self._recurrent or self._window), shifts=self._context_shifts, saves=True
         )
         attention = "flash" if plan.flash_attention else "plain"
         self.state_format = f"llama.cpp {build()} {plan.cache_type} {attention}"

@@ -111,7 +111,10 @@ class ScriptedBackend:
         if self._script.load_error:
             raise LoadFailed(self._script.load_error)
         self.capabilities = Capabilities(
-            mixes=self._script.mixes, cuts=self._script.cuts, shifts=self._script.shifts, saves=True
+            mixes=self._script.mixes,
+            cuts=self._script.cuts and not self._script.window,
+            shifts=self._script.shifts,
+            saves=True,
         )
         self.state_format = "scripted"
         self.vocabulary: Vocabulary = ScriptedVocabulary()
@@ -201,6 +204,8 @@ class ScriptedBackend:
         """See `Backend.copy`."""
         if self._cache.get(target):
             raise ValueError(f"sequence {target} is not empty")
+        if not self.can_copy(source, length):
+            raise ValueError(f"{length} tokens of sequence {source} cannot be copied")
         self._cache[target] = self._cache[source][:length]
 
     def shift(self, seq: int, start: int, stop: int) -> bool:

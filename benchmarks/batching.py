@@ -1,0 +1,125 @@
+"""Several streams at once through the worker, against a bare batched decode of as many.
+
+    python -m benchmarks.batching [--streams 4 8] [--rounds 12] [--depth 200] [--tokens 48]
+
+Rounds alternate between the two. The bare loop decodes one given token of each sequence per call: no
+sampling, no text. `edgechat` samples (temperature 0.8), makes text and sends every token to another
+process; counted is what arrives while all streams run, and the gaps between the tokens of a stream.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import statistics
+import time
+from pathlib import Path
+
+import numpy as np
+
+from benchmarks.streaming import THREADS
+from edgechat.engine.process import EngineProcess
+from edgechat.engine.types import ChatRequest, Delta, Message, Sampling
+from edgechat.native.handles import Context, Model
+from edgechat.planner.plan import LoadPlan
+from tests.kit import TINYLLAMA, Spec, build
+
+
+class Bare:
+    """llama_decode with one token of each sequence."""
+
+    def __init__(self, plan: LoadPlan, n: int, depth: int) -> None:
+        self._model = Model(Path(plan.model_path), plan)
+        self._context = Context(self._model, plan)
+        self._n, self._depth = n, depth
+        tokens = [5 + i % 200 for i in range(depth)]
+        for seq in range(n):
+            self._context.decode([(seq, 0, tokens, 0)])
+
+    def run(self, tokens: int) -> float:
+        """Return tokens/s of all sequences together; each goes back to its depth first."""
+        for seq in range(self._n):
+            self._context.remove(seq, self._depth)
+        began = time.perf_counter()
+        for at in range(tokens):
+            self._context.decode([(seq, self._depth + at, [5 + at], 1) for seq in range(self._n)])
+        return self._n * tokens / (time.perf_counter() - began)
+
+    def close(self) -> None:
+        self._context.close()
+        self._model.close()
+
+
+async def stream(engine: EngineProcess, name: str, text: str, tokens: int) -> list[tuple[float, int]]:
+    """Return when each token came, and how many there were by then."""
+    request = ChatRequest(
+        id=name, messages=(Message("user", text),), sampling=Sampling(seed=len(name)), max_tokens=tokens
+    )
+    return [
+        (time.perf_counter(), event.tokens)
+        async for event in engine.stream(request)
+        if isinstance(event, Delta)
+    ]
+
+
+async def together(
+    engine: EngineProcess, number: int, n: int, depth: int, tokens: int
+) -> tuple[float, list[float]]:
+    """Return tokens/s of all streams while all of them run, and the gaps between tokens."""
+    texts = [(f"{seq} " + "x" * depth)[: depth - 24] for seq in range(n)]
+    streams = [stream(engine, f"{number}-{seq}", text, tokens) for seq, text in enumerate(texts)]
+    arrivals = await asyncio.gather(*streams)
+    begin = max(one[0][0] for one in arrivals)
+    end = min(one[-1][0] for one in arrivals)
+    inside = [[pair for pair in one if begin <= pair[0] <= end] for one in arrivals]
+    done = sum(one[-1][1] - one[0][1] for one in inside)
+    gaps = [b[0] - a[0] for one in inside for a, b in zip(one, one[1:], strict=False)]
+    return done / (end - begin), gaps
+
+
+async def measure(model: Path, n: int, rounds: int, depth: int, tokens: int) -> None:
+    """Alternate, and print the ratio."""
+    plan = LoadPlan(
+        model_path=str(model),
+        model_name=model.name,
+        context=n * (depth + 2 * tokens) + 512,
+        threads=THREADS,
+        n_seq_max=n,
+        n_outputs_max=n,
+    )
+    engine, bare = EngineProcess(plan), Bare(plan, n, depth)
+    await engine.start()
+    rates: list[tuple[float, float]] = []
+    gaps: list[float] = []
+    for number in range(rounds):
+        alone = await asyncio.to_thread(bare.run, tokens)
+        ours, between = await together(engine, number, n, depth, tokens + 16)
+        if number >= 2:  # the first rounds fill the caches
+            rates.append((alone, ours))
+            gaps += between
+    ratios = sorted(ours / alone for alone, ours in rates)
+    low, middle, high = statistics.quantiles(ratios, n=4)
+    alone, ours = (statistics.harmonic_mean(column) for column in zip(*rates, strict=True))
+    print(
+        f"{n} streams: bare {alone:.1f} tokens/s, edgechat {ours:.1f}: {ours / alone:.3f} of bare "
+        f"(rounds: median {middle:.3f}, middle half {low:.3f} - {high:.3f}); gaps median "
+        f"{1000 * statistics.median(gaps):.0f} ms, 99 of 100 under {1000 * np.quantile(gaps, 0.99):.0f} ms"
+    )
+    await engine.close()
+    bare.close()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--streams", type=int, nargs="+", default=[4, 8])
+    parser.add_argument("--rounds", type=int, default=12)
+    parser.add_argument("--depth", type=int, default=200)
+    parser.add_argument("--tokens", type=int, default=48)
+    options = parser.parse_args()
+    model = build(Spec(shape=TINYLLAMA, weights="Q4_0", n_vocab=32000, mute=(257, 258)))
+    for n in options.streams:
+        asyncio.run(measure(model, n, options.rounds, options.depth, options.tokens))
+
+
+if __name__ == "__main__":
+    main()

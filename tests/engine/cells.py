@@ -1,0 +1,40 @@
+"""The accounting of cells, held against the scripted backend's own."""
+
+from __future__ import annotations
+
+from edgechat.engine.engine import Engine
+from edgechat.engine.prefix_cache import PrefixCache
+
+
+def check_cache(cache: PrefixCache) -> None:
+    """The tree's idea of the cache is the cache's own; nothing is leaked, nothing shared by mistake."""
+    backend = cache._backend
+    assert all(backend.tokens_of(slot.id) == slot.tokens for slot in cache.slots)
+    assert cache.cells_used == backend.cells_used <= backend.context
+    found = {id(node): node for slot in cache.slots for node in slot.path}
+    assert sum(len(node.tokens) for node in found.values()) == cache.cells_used
+    for node in found.values():
+        assert node.tokens
+        assert node.n_slots == sum(node in slot.path for slot in cache.slots) > 0
+        assert node.parent is not None
+        assert node.parent.end == node.start
+    listed, ahead = set(), list(cache._root.children)
+    while ahead:
+        node = ahead.pop()
+        listed.add(id(node))
+        ahead += node.children
+    assert listed <= found.keys()
+    hidden = found.keys() - listed
+    assert all(
+        any(node is slot.tip for slot in cache.slots if slot.approximate) for node in map(found.get, hidden)
+    )
+
+
+def check(engine: Engine) -> None:
+    """The same for an engine, and its sequences run where they should."""
+    scheduler = engine.scheduler
+    check_cache(scheduler.cache)
+    running = [one.slot for one in scheduler.running]
+    assert [slot for slot in scheduler.cache.slots if slot.busy] == sorted(running, key=lambda slot: slot.id)
+    for one in scheduler.running:
+        assert one.slot.tokens == one.tokens[: one.slot.length]

@@ -1,0 +1,242 @@
+"""The prefix cache over the scripted backend, whose cells can be counted."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from edgechat.engine.backends.base import CacheFull, Part
+from edgechat.engine.backends.scripted import ScriptedBackend
+from edgechat.engine.prefix_cache import PrefixCache, Slot, common_prefix
+from tests.engine.cells import check_cache
+from tests.engine.conftest import MakePlan
+
+MakeCache = Callable[..., PrefixCache]
+KINDS = {"dense": {"shifts": True}, "windowed": {"window": 12}, "hybrid": {"cuts": False}}
+
+
+@pytest.fixture
+def make(scripted: MakePlan) -> MakeCache:
+    return lambda **script: PrefixCache(ScriptedBackend(scripted(**script)))
+
+
+def compute(cache: PrefixCache, slot: Slot, tokens: list[int]) -> None:
+    cache._backend.decode([Part(slot.id, slot.length, tokens, 0)])
+    cache.extend(slot, tokens)
+
+
+def run(cache: PrefixCache, tokens: list[int], **how: object) -> tuple[Slot, int]:
+    """Seat a sequence, compute what is missing, and let it go."""
+    slot, n = cache.seat(tokens, **how)
+    compute(cache, slot, tokens[n:])
+    cache.release(slot)
+    check_cache(cache)
+    return slot, n
+
+
+LONG = list(range(60, 160))
+
+
+def test_what_goes_on_takes_the_slot_over(make: MakeCache) -> None:
+    cache = make()
+    first, n = run(cache, LONG)
+    assert n == 0
+    assert run(cache, [*LONG, 1, 2]) == (first, 100)
+    assert (cache.stats.hits, cache.stats.misses, cache.stats.reused_tokens) == (1, 1, 100)
+
+
+def test_what_branches_off_shares_cells_and_leaves_the_other_as_it_was(make: MakeCache) -> None:
+    cache = make()
+    first, _ = run(cache, [*LONG, 1, 2, 3])
+    second, n = run(cache, [*LONG, 7, 8])
+    assert (second is not first, n) == (True, 100)
+    assert cache.cells_used == 105
+    assert first.tokens == [*LONG, 1, 2, 3]
+
+
+def test_the_same_again_computes_one_token(make: MakeCache) -> None:
+    cache = make()
+    run(cache, LONG)
+    assert run(cache, LONG)[1] == 99
+    assert cache.cells_used == 101
+
+
+def test_who_needs_no_logits_computes_nothing_again(make: MakeCache) -> None:
+    cache = make()
+    first, _ = run(cache, LONG)
+    assert run(cache, LONG, whole=True) == (first, 100)
+
+
+def test_what_is_replaced_is_cut_in_its_place(make: MakeCache) -> None:
+    cache = make()
+    first, _ = run(cache, [*LONG, 1, 2, 3])
+    assert run(cache, [*LONG, 7], whole=True, spent=first) == (first, 100)
+    assert cache.cells_used == 101
+    assert not cache.stats.evictions
+
+
+def test_where_nothing_can_be_cut_the_spent_slot_takes_the_copy(make: MakeCache) -> None:
+    cache = make(cuts=False)
+    slot, _ = cache.seat([*LONG, 1])
+    compute(cache, slot, LONG)
+    kept = cache.fork(slot)
+    compute(cache, slot, [1, 2, 3])
+    cache.release(slot)
+    assert run(cache, [*LONG, 9, 9], whole=True, spent=slot) == (slot, 100)
+    assert kept.tokens == LONG
+    assert cache.cells_used == 102
+
+
+def test_a_running_one_is_copied_from(make: MakeCache) -> None:
+    cache = make(n_seq_max=2)
+    running, _ = cache.seat([*LONG, 1])
+    compute(cache, running, [*LONG, 1])
+    other, n = cache.seat([*LONG, 2, 3])
+    assert (other is not running, n) == (True, 100)
+    check_cache(cache)
+    assert not cache.has_free_slot
+    assert not cache.evict()
+
+
+def test_the_least_recently_used_goes_first(make: MakeCache) -> None:
+    cache = make(n_seq_max=3)
+    kept = [run(cache, [n, *LONG])[0] for n in range(3)]
+    run(cache, [0, *LONG, 5])
+    slot, n = run(cache, [9, *LONG])
+    assert (slot, n) == (kept[1], 0)
+    assert cache.stats.evictions == 1
+    assert cache.evict()
+    assert not kept[2].length
+    assert kept[0].tokens == [0, *LONG, 5]
+
+
+def test_a_slot_that_only_copies_go_on_from_is_forked(make: MakeCache) -> None:
+    cache = make(cuts=False)
+    slot, _ = cache.seat([*LONG, 1, 2])
+    compute(cache, slot, LONG)
+    kept = cache.fork(slot)
+    assert kept is not None
+    assert cache.fork(slot) is None, "there is one already"
+    compute(cache, slot, [1, 2])
+    cache.release(slot)
+    check_cache(cache)
+    assert cache.cells_used == 102
+    assert cache.best([*LONG, 7, 8], 101) == (kept, 100)
+    assert cache.best([*LONG[:50], 7], 50) == (None, 0)
+
+
+def test_a_shift_takes_out_the_middle_and_is_never_found_again(make: MakeCache) -> None:
+    cache = make(shifts=True)
+    rng = random.Random(1)
+    pinned, gone, rest = ([rng.randrange(256) for _ in range(size)] for size in (20, 30, 80))
+    slot, _ = run(cache, [*pinned, *gone, *rest])
+    wanted = [*pinned, *rest, 1, 2]
+    assert cache.shift(wanted, least=81) is None
+    assert cache.shift(wanted, least=80) == (slot, 20)
+    assert slot.tokens == [*pinned, *rest]
+    compute(cache, slot, [1, 2])
+    check_cache(cache)
+    _, n = cache.best(wanted, 200)
+    assert n == 20 or n == 0
+    cache.release(slot)
+    check_cache(cache)
+    assert cache.cells_used == 0, "nobody may go on from approximate cells"
+
+
+def test_a_shift_leaves_alone_what_another_slot_shares(make: MakeCache) -> None:
+    cache = make(shifts=True)
+    rng = random.Random(1)
+    pinned, gone, rest = ([rng.randrange(256) for _ in range(size)] for size in (20, 30, 80))
+    run(cache, [*pinned, *gone, *rest, 5])
+    run(cache, [*pinned, *gone, *rest, 6])
+    assert cache.shift([*pinned, *rest, 1], least=1) is None
+    check_cache(cache)
+
+
+def test_a_restored_state_is_found(make: MakeCache) -> None:
+    cache = make()
+    slot, _ = run(cache, LONG)
+    state = cache._backend.save(slot.id)
+    other = make(context=100)
+    assert other.restore(LONG, state)
+    check_cache(other)
+    assert other.best([*LONG, 1], 100)[1] == 100
+    full = make(context=99)
+    assert not full.restore(LONG, state)
+    check_cache(full)
+
+
+def test_the_common_prefix() -> None:
+    assert common_prefix([1, 2, 3], [1, 2, 4]) == 2
+    assert common_prefix([], [1]) == 0
+    assert common_prefix([1], [1, 2]) == 1
+
+
+OPERATION = st.tuples(
+    st.sampled_from(
+        ["run", "run", "grow", "end", "end", "replace", "fork", "evict", "shift", "restore", "drop"]
+    ),
+    st.integers(0, 2**16),
+)
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    operations=st.lists(OPERATION, max_size=60),
+    kind=st.sampled_from(list(KINDS)),
+    n_seq_max=st.integers(1, 5),
+)
+def test_any_use_keeps_the_account(
+    make: MakeCache, operations: list[tuple[str, int]], kind: str, n_seq_max: int
+) -> None:
+    cache = make(n_seq_max=n_seq_max, context=400, **KINDS[kind])
+    saved: tuple[list[int], object] | None = None
+    for what, seed in operations:
+        rng = random.Random(seed)
+        # Few letters, so that much is shared; the runs are long enough for a shift to find them.
+        tokens = [
+            token for _ in range(rng.randrange(1, 5)) for token in [rng.randrange(3)] * rng.randrange(1, 40)
+        ]
+        busy = [slot for slot in cache.slots if slot.busy]
+        free = [slot for slot in cache.slots if not slot.busy]
+        slot = rng.choice(busy) if busy else None
+        if what in ("run", "replace") and free:
+            spent = rng.choice(free) if what == "replace" else None
+            chosen, n = cache.seat(tokens, whole=spent is not None, spent=spent)
+            assert chosen.tokens == tokens[:n]
+            add(cache, chosen, tokens[n:])
+        elif what == "grow" and slot:
+            add(cache, slot, tokens)
+        elif what == "end" and slot:
+            cache.release(slot)
+        elif what == "fork" and slot and slot.length:
+            kept = cache.fork(slot)
+            assert kept is None or kept.tokens == slot.tokens
+        elif what == "evict":
+            cache.evict()
+        elif what == "drop" and slot:
+            cache.clear(slot)
+        elif what == "shift" and kind == "dense":
+            found = cache.shift(tokens, least=1)
+            assert found is None or found[0].tokens == tokens[: found[0].length]
+        elif what == "restore":
+            held = [one for one in cache.slots if one.length and not one.approximate]
+            if held:
+                saved = held[0].tokens, cache._backend.save(held[0].id)
+            if saved is not None:
+                cache.restore(*saved)
+        check_cache(cache)
+
+
+def add(cache: PrefixCache, slot: Slot, tokens: list[int]) -> None:
+    while tokens:
+        try:
+            compute(cache, slot, tokens)
+            return
+        except CacheFull:
+            if not cache.evict():
+                return
