@@ -1,0 +1,181 @@
+"""Random lives of chats: cached equals cold, in company as alone, restored as never stopped, settled as cold.
+
+A few dozen here; `make soak` does a thousand. Equality of real models' text needs F32 weights and flash
+attention off: elsewhere kernels for other batch shapes round differently.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from edgechat.engine.backends.base import Capabilities
+from edgechat.engine.backends.llama_cpp import LlamaCppBackend
+from edgechat.engine.backends.scripted import ScriptedBackend
+from edgechat.engine.engine import Engine
+from edgechat.engine.states import States
+from edgechat.engine.template import ChatTemplate
+from edgechat.engine.types import ChatRequest, Delta, Upkeep
+from edgechat.planner.plan import LoadPlan
+from tests.engine.cells import check
+from tests.engine.conftest import MakePlan
+from tests.engine.world import MAX_TOKENS, World
+from tests.kit import NOT_PRINTABLE, tiny
+
+SCRIPTED = {
+    "dense": {"shifts": True},
+    "dense, no shifts": {},
+    "windowed": {"window": 60},
+    "hybrid": {"cuts": False},
+    "takes turns": {"mixes": False},
+}
+KINDS = ("dense", "windowed", "hybrid", "moe")
+# Thoughts are stripped from earlier turns, and something is said before them: no prompt extends the last.
+STRIPPING = (
+    "{% for m in messages %}<|im_start|>{{ m.role }}\n{% if m.role == 'assistant' %}{{ m.content | trim }}"
+    "{% else %}{{ m.content }}{% endif %}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+
+
+@pytest.fixture(scope="module")
+def template() -> Iterator[ChatTemplate]:
+    template = ChatTemplate(STRIPPING, bos="<s>", eos="<|im_end|>")
+    yield template
+    template.close()
+
+
+def scripted_question(rng: random.Random) -> str:
+    return f"<{rng.randrange(1, 7)}>" + rng.choice("xyz") * rng.randrange(rng.choice((5, 60, 120)))
+
+
+def scripted_oracle(request: ChatRequest) -> str:
+    number = int(request.messages[-1].content[1])
+    return (f"reply number {number} " * number)[:MAX_TOKENS]
+
+
+def scripted_world(scripted: MakePlan, template: ChatTemplate, kind: str, seed: int) -> World:
+    rng = random.Random(seed)
+    rules = [{"when": f"<{n}>", "reply": f"reply number {n} " * n} for n in range(1, 7)]
+    size = {"context": rng.choice((300, 500, 900)), "n_seq_max": rng.randrange(1, 6), "n_batch": 64}
+    plan = scripted(rules=rules, **SCRIPTED[kind], **size)
+
+    def make() -> Engine:
+        backend = ScriptedBackend(plan)
+        backend.close = lambda: None  # the template outlives the engine
+        states = States(rng.choice((2000, 100_000)), b"scripted")
+        return Engine(backend, Shared(template), upkeep=Upkeep(settle=rng.random() < 0.8), states=states)
+
+    world = World(make, scripted_oracle, scripted_question, seed, check)
+    cost = world.engine.scheduler.cost
+    cost.observe(1, 1e-4)
+    return world
+
+
+class Shared:
+    """A template that outlives the engines that close it."""
+
+    def __init__(self, template: ChatTemplate) -> None:
+        self._template = template
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._template, name)
+
+    def close(self) -> None:
+        """Leave it open."""
+
+
+@pytest.mark.parametrize("kind", SCRIPTED)
+@pytest.mark.parametrize("seed", range(8))
+def test_lives_of_scripted_chats(scripted: MakePlan, template: ChatTemplate, kind: str, seed: int) -> None:
+    world = scripted_world(scripted, template, kind, seed)
+    try:
+        world.run(80)
+    finally:
+        world.close()
+    assert world.compared > 3
+
+
+class Exact(LlamaCppBackend):
+    """Without shifts, so that all it says is what a cold cache says."""
+
+    capabilities: Capabilities
+
+    def __init__(self, plan: LoadPlan) -> None:
+        super().__init__(plan)
+        self.capabilities = Capabilities(mixes=True, cuts=self.capabilities.cuts, shifts=False, saves=True)
+
+
+def real_plan(path: Path, **changes: object) -> LoadPlan:
+    fields = {"context": 768, "threads": 1, "flash_attention": False, "n_ubatch": 64, "n_seq_max": 4}
+    return LoadPlan(model_path=str(path), model_name=path.stem, **fields | changes)
+
+
+def real_question(rng: random.Random) -> str:
+    words = [
+        rng.choice(("apple", "bear", "cloud", "delta")) for _ in range(rng.randrange(1, rng.choice((4, 40))))
+    ]
+    return " ".join(words)
+
+
+class ColdOracle:
+    """The text of a request where nothing is cached."""
+
+    def __init__(self, plan: LoadPlan, template: ChatTemplate) -> None:
+        self.engine = Engine(Exact(plan), Shared(template))
+        self._known: dict[tuple[object, ...], str] = {}
+
+    def __call__(self, request: ChatRequest) -> str:
+        if request.messages not in self._known:
+            while self.engine.scheduler.cache.evict():
+                pass
+            self.engine.submit(request)
+            text = ""
+            while not self.engine.is_idle:
+                text += "".join(event.text for event in self.engine.step() if isinstance(event, Delta))
+            self._known[request.messages] = text
+        return self._known[request.messages]
+
+
+def real_world(template: ChatTemplate, kind: str, seed: int, oracle: ColdOracle | None = None) -> World:
+    path = tiny(kind, mute=NOT_PRINTABLE)
+    rng = random.Random(seed)
+    plan = real_plan(path, n_seq_max=rng.randrange(2, 6), n_outputs_max=8)
+
+    def make() -> Engine:
+        states = States(50_000_000, b"the same")
+        return Engine(
+            LlamaCppBackend(plan), Shared(template), upkeep=Upkeep(settle=rng.random() < 0.8), states=states
+        )
+
+    def fits(engine: Engine) -> None:
+        assert engine.scheduler.cache.cells_used <= engine.backend.context
+        assert engine.scheduler.cells == engine.backend.context, "the backend had fewer cells than it said"
+
+    oracle = oracle or ColdOracle(real_plan(path), template)
+    return World(make, oracle, real_question, seed, fits)
+
+
+@pytest.fixture
+def observe_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make everything worth saving: tiny models compute as fast as a disk reads."""
+    monkeypatch.setattr("edgechat.engine.keeper._LEAVE_SECONDS", 0.0)
+    monkeypatch.setattr("edgechat.engine.keeper._SETTLE_SECONDS", 0.0)
+    monkeypatch.setattr("edgechat.engine.keeper._WORTH_READING", 1)
+
+
+@pytest.mark.usefixtures("observe_disk")
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("seed", range(4))
+def test_lives_of_real_chats(template: ChatTemplate, kind: str, seed: int) -> None:
+    world = real_world(template, kind, seed)
+    try:
+        world.run(60)
+    finally:
+        world.close()
+        world.oracle.engine.close()
+    assert world.compared > 3
+    assert world.cached

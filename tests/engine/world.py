@@ -1,0 +1,221 @@
+"""Chats that live: submitted, cancelled, edited, tried again, left, deleted, and the worker restarted.
+
+What every finished reply must be is known from its request alone; a `World` takes random steps and compares.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from edgechat.engine.engine import Engine
+from edgechat.engine.types import (
+    ChatRequest,
+    Delta,
+    Dropped,
+    Event,
+    Failed,
+    Finished,
+    Left,
+    Message,
+    Priority,
+    Sampling,
+)
+from edgechat.errors import PromptTooLong
+
+Oracle = Callable[[ChatRequest], str]
+MAX_TOKENS = 24
+
+
+@dataclass
+class Chat:
+    """What a front end knows of a conversation."""
+
+    id: str
+    messages: list[Message] = field(default_factory=list)
+    running: ChatRequest | None = None
+    text: str = ""
+    dropped: int = 0
+
+
+class World:
+    """Some chats over an engine, which is made anew by a restart."""
+
+    def __init__(
+        self,
+        make: Callable[[], Engine],
+        oracle: Oracle,
+        question: Callable[[random.Random], str],
+        seed: int,
+        check: Callable[[Engine], None],
+    ) -> None:
+        self.random = random.Random(seed)
+        self.make, self.oracle, self.question, self.check = make, oracle, question, check
+        self.engine = make()
+        self.chats = [Chat(f"{number:08x}") for number in range(3)]
+        self.told: list[str] = []
+        """What happened: a failure's story."""
+        self.compared = self.shifted = self.cached = self.overflows = 0
+        self._requests = 0
+        self._leaving: list[str | None] = []
+
+    def close(self) -> None:
+        self.engine.close()
+
+    def run(self, steps: int) -> None:
+        """Take random steps, then let everything end."""
+        actions = (
+            ["say"] * 6 + ["step"] * 8 + ["edit", "again", "cancel", "idle", "idle", "leave", "leave all"]
+        )
+        actions += ["forget", "restart", "crash", "background"]
+        for _ in range(steps):
+            action = self.random.choice(actions)
+            getattr(self, f"_{action.replace(' ', '_')}")()
+        self._idle()
+        assert not self._leaving
+
+    # What may happen.
+
+    def _say(self) -> None:
+        chat = self._quiet()
+        if chat is not None:
+            chat.messages.append(Message("user", self.question(self.random)))
+            self._submit(chat)
+
+    def _edit(self) -> None:
+        chat = self._quiet()
+        asked = [at for at, one in enumerate(chat.messages) if one.role == "user"] if chat else []
+        if chat is not None and asked:
+            del chat.messages[self.random.choice(asked) :]
+            chat.messages.append(Message("user", self.question(self.random)))
+            self._submit(chat)
+
+    def _again(self) -> None:
+        chat = self._quiet()
+        if chat is not None and chat.messages and chat.messages[-1].role == "assistant":
+            chat.messages.pop()
+            self._submit(chat)
+
+    def _background(self) -> None:
+        self._submit(Chat("", [Message("user", self.question(self.random))]), priority="background")
+
+    def _cancel(self) -> None:
+        chat = self.random.choice(self.chats)
+        if chat.running is not None:
+            self._take(self.engine.cancel(chat.running.id))
+            assert chat.running is None
+
+    def _step(self) -> None:
+        for _ in range(self.random.choice((1, 3, 30))):
+            self._take(self.engine.step())
+            self.check(self.engine)
+
+    def _idle(self) -> None:
+        for _ in range(100_000):
+            if self.engine.is_idle:
+                return
+            self._take(self.engine.step())
+            self.check(self.engine)
+        raise AssertionError("the engine does not come to an end")
+
+    def _leave(self) -> None:
+        self._leaving.append(self.random.choice(self.chats).id)
+        self.engine.leave(self._leaving[-1])
+
+    def _leave_all(self) -> None:
+        self._leaving.append(None)
+        self.engine.leave(None)
+
+    def _forget(self) -> None:
+        chat = self._quiet()
+        if chat is not None:
+            chat.messages.clear()
+            self.engine.forget(chat.id)
+            self.check(self.engine)
+
+    def _restart(self) -> None:
+        """End as a front end does."""
+        self._leave_all()
+        self._idle()
+        self._crash()
+
+    def _crash(self) -> None:
+        self.engine.close()
+        self.engine = self.make()
+        self._leaving.clear()
+        for chat in self.chats:
+            if chat.running is not None:
+                self._end(chat)
+
+    # How it is seen.
+
+    def _quiet(self) -> Chat | None:
+        quiet = [chat for chat in self.chats if chat.running is None]
+        return self.random.choice(quiet) if quiet else None
+
+    def _submit(self, chat: Chat, priority: Priority = "interactive") -> None:
+        self._requests += 1
+        request = ChatRequest(
+            id=f"r{self._requests}",
+            chat=chat.id or None,
+            messages=tuple(chat.messages),
+            sampling=Sampling(temperature=0),
+            max_tokens=MAX_TOKENS,
+            priority=priority,
+        )
+        self.told.append(f"{request.id}: {chat.id} {[(m.role, m.content[:12]) for m in chat.messages]}")
+        chat.running, chat.text, chat.dropped = request, "", 0
+        if not chat.id:
+            self.chats.append(chat)
+        try:
+            self._take(self.engine.submit(request))
+        except PromptTooLong:
+            chat.messages.pop()
+            chat.running = None
+        self.check(self.engine)
+
+    def _take(self, events: list[Event]) -> None:
+        for event in events:
+            if isinstance(event, Left):
+                self._leaving.remove(event.chat)
+                continue
+            chat = next((c for c in self.chats if c.running and c.running.id == event.request_id), None)
+            if isinstance(event, Failed):
+                raise event.error.error()
+            if chat is None:
+                continue
+            if isinstance(event, Delta):
+                chat.text += event.text
+            elif isinstance(event, Dropped):
+                assert event.turns > chat.dropped
+                chat.dropped = event.turns
+            elif isinstance(event, Finished):
+                self._compare(chat, event)
+                self._end(chat)
+
+    def _compare(self, chat: Chat, event: Finished) -> None:
+        usage = event.usage
+        self.told.append(f"{event.request_id}: {event.reason} {usage} {chat.text!r}")
+        assert usage.dropped_turns == chat.dropped
+        assert 0 <= usage.shifted_tokens <= usage.cached_tokens <= usage.prompt_tokens
+        self.cached += usage.cached_tokens
+        self.overflows += usage.dropped_turns > 0
+        if usage.shifted_tokens:  # approximate, and said to be
+            self.shifted += 1
+            return
+        expected = self.oracle(chat.running)
+        if event.reason in ("stop", "length"):
+            assert chat.text == expected, "\n".join(self.told[-12:])
+        else:
+            assert expected.startswith(chat.text), "\n".join(self.told[-12:])
+        self.compared += 1
+
+    def _end(self, chat: Chat) -> None:
+        chat.running = None
+        if not chat.id:
+            self.chats.remove(chat)
+        elif chat.text:
+            chat.messages.append(Message("assistant", chat.text))
+        else:
+            chat.messages.pop()
