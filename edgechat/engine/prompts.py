@@ -50,6 +50,7 @@ class Prompts:
         self._template = template
         self._vocabulary = vocabulary
         self._sizes = Sizes(template, vocabulary)
+        self._endings: dict[bool | None, tuple[str | None, str]] = {}
 
     def of(self, request: ChatRequest, cells: int) -> Prompt:
         """Return the prompt of a request, where the context holds `cells` tokens.
@@ -160,13 +161,40 @@ class Prompts:
 
     def _boundary(self, request: ChatRequest, draft: _Draft) -> int:
         """Return the tokens that the rendering without a generation prompt begins with, too."""
-        try:
-            text = self._render(request, draft.messages, generation_prompt=False)
-        except TemplateError:
-            return len(draft.tokens)
+        asks, answers = self._ending(request)
+        asked = bool(draft.messages) and draft.messages[-1].role == "user"
+        if asked and asks is not None and draft.text.endswith(asks):
+            text = draft.text.removesuffix(asks) + answers
+        else:
+            try:
+                text = self._render(request, draft.messages, generation_prompt=False)
+            except TemplateError:
+                return len(draft.tokens)
         index, at = self._anchor(draft, _alike(draft.text, text))
         rest = self._vocabulary.tokenize(text[at:], bos=index == 0, special=True)
         return index + _alike(draft.tokens[index:], rest)
+
+    def _ending(self, request: ChatRequest) -> tuple[str | None, str]:
+        """Return how a rendered chat ends with a generation prompt and without, None where that varies.
+
+        Found with short chats, once: a long one takes as long to be rendered as to be tokenized, or longer.
+        """
+        found = self._endings.get(request.think)
+        if found is None:
+            ask, reply = Message("user", "a"), Message("assistant", "b", "c")
+            try:
+                endings = {self._ending_of(request, chat) for chat in ([ask], [ask, reply, ask])}
+            except TemplateError:
+                endings = set()
+            found = endings.pop() if len(endings) == 1 else (None, "")
+            self._endings[request.think] = found
+        return found
+
+    def _ending_of(self, request: ChatRequest, messages: Sequence[Message]) -> tuple[str, str]:
+        asks = self._render(request, messages)
+        answers = self._render(request, messages, generation_prompt=False)
+        begins = _alike(asks, answers)
+        return asks[begins:], answers[begins:]
 
     def _before_question(self, draft: _Draft, begins: int) -> int:
         """Return the tokens that stay the same, whatever the question is that begins at a character."""

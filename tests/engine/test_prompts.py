@@ -24,7 +24,6 @@ from edgechat.engine.window import window_of
 from edgechat.errors import PromptTooLong, SwitchUnknown, TemplateError
 
 SOURCES = {path.stem: path.read_text() for path in (Path(__file__).parent / "templates").glob("*.jinja")}
-STRICT = ("moves_system", "merges_system")
 PLENTY = 2**20
 
 
@@ -218,6 +217,8 @@ def test_the_boundary_where_the_template_wants_a_generation_prompt() -> None:
 @settings(max_examples=25)
 def test_the_boundary_is_the_true_common_beginning(name: str, data: st.DataObject) -> None:
     request = data.draw(requests(name))
+    if data.draw(st.booleans()):  # a reply that is to be gone on with
+        request = longer(request, data.draw(REPLIES))
     for made, vocabulary in (kept(name, ScriptedVocabulary), kept(name, Words)):
         prompt = made.of(request, PLENTY)
         text = template(name).render(
@@ -225,6 +226,15 @@ def test_the_boundary_is_the_true_common_beginning(name: str, data: st.DataObjec
         )
         alone = vocabulary.tokenize(text, bos=True, special=True)
         assert prompt.boundary == shared(prompt.tokens, alone)
+
+
+def test_the_boundary_where_another_text_merges_with_the_last() -> None:
+    source = "{% for m in messages %}{{ m.content }}{% endfor %}"
+    source += "{{ '<|assistant|>' if add_generation_prompt else '</b>' }}"
+    words = Words()
+    prompt = prompts(source, words).of(asking(user("hello!")), PLENTY)
+    assert [words.texts[token] for token in prompt.tokens] == ["<s>", "hello", "!", "<|assistant|>"]
+    assert prompt.boundary == 2
 
 
 # Conversations that do not fit.
@@ -411,8 +421,9 @@ def test_so_it_does_when_turns_have_left(name: str, data: st.DataObject, cells: 
     request, answer = data.draw(requests(name, most=8)), data.draw(REPLIES)
     made, _ = kept(name, ScriptedVocabulary)
     settled = made.next(request, answer, cells)
+    question = data.draw(QUESTIONS.filter(lambda message: bool(message.content.strip())))
     try:
-        later = made.of(longer(request, answer, data.draw(QUESTIONS)), cells)
+        later = made.of(longer(request, answer, question), cells)
     except PromptTooLong:
         return
     assume(settled is not None)
