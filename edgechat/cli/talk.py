@@ -1,4 +1,4 @@
-"""The command that talks with a model: run."""
+"""The commands that talk with a model and look after what was said: run, and chats with show and rm."""
 
 from __future__ import annotations
 
@@ -7,13 +7,21 @@ from typing import Annotated, Literal
 import typer
 
 from edgechat.cli.edge import as_text
-from edgechat.cli.options import AnywayOption, DebugOption
+from edgechat.cli.group import ChatCommands
+from edgechat.cli.options import AnywayOption, DebugOption, JsonOption
+
+_Id = typer.Argument(metavar="ID", help="An id of `edgechat chats`, or the beginning of one.")
 
 
 def add_to(app: typer.Typer) -> None:
-    """Add the command."""
+    """Add the commands."""
     held = "Without PROMPT in a terminal, run holds a conversation: Ctrl+C stops an answer, Ctrl+D ends it."
     app.command("run", epilog=held)(run)
+    chats = typer.Typer(cls=ChatCommands, rich_markup_mode=None)
+    chats.callback(invoke_without_command=True)(list_chats)
+    chats.command("show")(show)
+    chats.command("rm")(rm)
+    app.add_typer(chats, name="chats")
 
 
 def run(
@@ -92,3 +100,40 @@ def run(
         anyway=load_anyway,
     )
     raise typer.Exit(command.run(options))
+
+
+def list_chats(
+    context: typer.Context,
+    limit: Annotated[int, typer.Option(min=1, help="Show so many at most.")] = 20,
+    json: JsonOption = False,
+    debug: DebugOption = False,
+) -> None:
+    """List the conversations that are kept, the latest first; show or delete them."""
+    if context.invoked_subcommand is not None:
+        if json:
+            raise typer.BadParameter(
+                f"goes after the command: edgechat chats {context.invoked_subcommand} ID --json",
+                param_hint="--json",
+            )
+        return
+    from edgechat.cli import chats as command
+
+    raise typer.Exit(command.list_chats(limit=limit, json=json))
+
+
+def show(chat: Annotated[str, _Id], json: JsonOption = False, debug: DebugOption = False) -> None:
+    """Print a conversation as Markdown."""
+    from edgechat.cli import chats as command
+
+    raise typer.Exit(command.show(chat, json=json))
+
+
+def rm(
+    chats: Annotated[list[str], _Id],
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    debug: DebugOption = False,
+) -> None:
+    """Delete conversations, and what was computed of them."""
+    from edgechat.cli import chats as command
+
+    raise typer.Exit(command.rm(chats, yes=yes))
