@@ -8,7 +8,9 @@ alone, for what is not to be kept.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
+import shutil
 import sqlite3
 import time
 from collections.abc import Callable
@@ -28,6 +30,7 @@ _P = ParamSpec("_P")
 _T = TypeVar("_T")
 
 _BUSY_MS = 5_000
+_LITTLE_ROOM = 64 * 2**10
 
 
 def store_path() -> Path:
@@ -253,11 +256,18 @@ def _damaged(path: Path, flaw: str) -> StoreError:
     )
 
 
+def _has_no_room(path: Path) -> bool:
+    # SQLite calls it an error of the disk where the 32 KiB of its -shm do not fit.
+    with contextlib.suppress(OSError):
+        return shutil.disk_usage(path.parent).free < _LITTLE_ROOM
+    return False
+
+
 def _store_error(path: Path, exc: sqlite3.Error | OSError) -> StoreError:
     code = getattr(exc, "sqlite_errorcode", 0) & 0xFF
     if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
         return _damaged(path, str(exc))
-    if code == sqlite3.SQLITE_FULL:
+    if code == sqlite3.SQLITE_FULL or (code == sqlite3.SQLITE_IOERR and _has_no_room(path)):
         return StoreError(
             f"The disk is full; the conversation cannot be saved to {path}.", hint="Free some space."
         )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 import shlex
 from typing import Any
@@ -50,6 +49,8 @@ class ChatCommands(TyperGroup):
 
                 words = ["edgechat", "chats", *([meant] if meant else []), *rest]
                 ctx.fail(f"No such command {word!r}. Did you mean: {one_line(shlex.join(words))}")
+            import difflib
+
             if not difflib.get_close_matches(word, self.commands):
                 ctx.fail(
                     f"No such command {word!r}. `edgechat chats` lists; show ID and rm ID are the others."

@@ -192,10 +192,10 @@ class _Run:
             dropped=self.talk.dropped,
             has_system=self.talk.system is not None,
         )
-        with offering_not_to_keep(self.options.wanted):
-            self.background.run(self._ask(prompt))
         try:
-            self._wait_for(answer)
+            with offering_not_to_keep(self.options.wanted):
+                self.background.run(self._ask(prompt))
+                self._wait_for(answer)
         except EdgechatError as error:
             answer.end(self.engine.plan, model, self.talk.kept_as, error)
             raise

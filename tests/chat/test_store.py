@@ -189,6 +189,17 @@ async def test_a_folder_that_cannot_be_written_is_told(tmp_path: Path) -> None:
         await Store.open(tmp_path / "missing" / "chats.db")
 
 
+async def test_a_disk_with_no_room_to_open_is_told(small_disk: Path) -> None:
+    path = small_disk / "chats.db"
+    store = await Store.open(path)
+    await store.add_turn(turn("q"), chat=chat())
+    await store.close()
+    with pytest.raises(OSError, match="No space"), (small_disk / "fill").open("wb") as file:
+        file.write(bytes(4 * 2**20))
+    with pytest.raises(StoreError, match="disk is full"):
+        await Store.open(path)
+
+
 async def test_preferences_are_remembered(path: Path) -> None:
     store = await Store.open(path)
     assert await store.preference("model") is None
