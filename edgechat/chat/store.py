@@ -225,15 +225,9 @@ class Store:
 
 
 def _forget_state(chat_id: str) -> None:
-    from edgechat.engine.states import forget  # needed only here
+    from edgechat.engine.states import forget  # what it brings is needed only here
 
-    try:
-        forget(chat_id)
-    except OSError as exc:
-        raise StoreError(
-            f"The conversation is deleted, but what the engine computed of it is still on disk: {exc}.",
-            hint="Delete that file; it can be computed again.",
-        ) from exc
+    forget(chat_id)
 
 
 def _use_wal(db: sqlite3.Connection) -> None:

@@ -18,11 +18,11 @@ from edgechat.engine.types import ErrorInfo, Timings, Usage
 from edgechat.errors import ChatNotFound, StoreError
 
 
-def chat(name: str = "c1") -> Chat:
+def chat(name: str = "c1c1c1c1") -> Chat:
     return Chat(id=name, title="A title", model="guide", date="2026-08-01", created_at=1.0, updated_at=1.0)
 
 
-def turn(name: str, *, chat_id: str = "c1", **fields: object) -> Turn:
+def turn(name: str, *, chat_id: str = "c1c1c1c1", **fields: object) -> Turn:
     plain: dict[str, object] = {"role": "user", "content": name, "created_at": 1.0}
     return Turn(id=name, chat_id=chat_id, **(plain | fields))  # type: ignore[arg-type]
 
@@ -45,7 +45,7 @@ async def test_what_was_written_is_read_by_the_next_program(path: Path) -> None:
     await store.add_turn(failed)
     await store.close()
     store = await Store.open(path)
-    found, turns = await store.load("c1")
+    found, turns = await store.load("c1c1c1c1")
     assert (found.title, found.model, found.date) == ("A title", "guide", "2026-08-01")
     assert turns == [question, reply, failed]
     await store.close()
@@ -53,15 +53,15 @@ async def test_what_was_written_is_read_by_the_next_program(path: Path) -> None:
 
 async def test_chats_come_with_the_latest_first_and_go_with_their_turns(path: Path) -> None:
     store = await Store.open(path)
-    await store.add_turn(turn("q1"), chat=chat("c1"))
-    await store.add_turn(turn("q2", chat_id="c2"), chat=chat("c2"))
-    assert [one.id for one in await store.chats()] == ["c2", "c1"]
+    await store.add_turn(turn("q1"), chat=chat("c1c1c1c1"))
+    await store.add_turn(turn("q2", chat_id="c2c2c2c2"), chat=chat("c2c2c2c2"))
+    assert [one.id for one in await store.chats()] == ["c2c2c2c2", "c1c1c1c1"]
     await store.add_turn(turn("q3"))
-    assert [one.id for one in await store.chats()] == ["c1", "c2"]
-    await store.delete("c1")
-    assert [one.id for one in await store.chats()] == ["c2"]
+    assert [one.id for one in await store.chats()] == ["c1c1c1c1", "c2c2c2c2"]
+    await store.delete("c1c1c1c1")
+    assert [one.id for one in await store.chats()] == ["c2c2c2c2"]
     with pytest.raises(ChatNotFound, match="no conversation"):
-        await store.load("c1")
+        await store.load("c1c1c1c1")
     left = sqlite3.connect(path).execute("SELECT id FROM turns").fetchall()
     assert left == [("q2",)]
     await store.close()
@@ -84,8 +84,8 @@ async def test_the_first_schema_is_brought_to_this_one(path: Path) -> None:
         db.execute("INSERT INTO conversations VALUES ('old', 'A title', 'guide', '2026-08-01', 1.0, 1.0)")
     store = await Store.open(path)
     await store.add_turn(turn("q"), chat=chat())
-    await store.note_use("c1", "guide", "run")
-    assert [(one.id, one.front) for one in await store.chats()] == [("c1", "run"), ("old", "app")]
+    await store.note_use("c1c1c1c1", "guide", "run")
+    assert [(one.id, one.front) for one in await store.chats()] == [("c1c1c1c1", "run"), ("old", "app")]
     latest = await store.latest("app")
     assert latest is not None
     assert latest.id == "old"
@@ -106,12 +106,12 @@ async def test_a_chat_is_found_by_the_beginning_of_its_id(path: Path) -> None:
 
 
 async def test_what_is_deleted_is_not_in_the_file_any_more_nor_is_its_state(path: Path, home: Path) -> None:
-    state = home / "cache" / "states" / "c1.state"
+    state = home / "cache" / "states" / "c1c1c1c1.state"
     state.parent.mkdir(parents=True)
     state.write_bytes(b"computed")
     store = await Store.open(path)
     await store.add_turn(turn("q", content="xyzzy" * 5000), chat=chat())
-    await store.delete("c1")
+    await store.delete("c1c1c1c1")
     await store.close()
     assert b"xyzzy" not in path.read_bytes()
     assert not state.exists()
@@ -120,7 +120,7 @@ async def test_what_is_deleted_is_not_in_the_file_any_more_nor_is_its_state(path
 async def test_a_turn_in_a_chat_that_was_deleted_meanwhile_is_told(path: Path) -> None:
     store, other = await Store.open(path), await Store.open(path)
     await store.add_turn(turn("q"), chat=chat())
-    await other.delete("c1")
+    await other.delete("c1c1c1c1")
     with pytest.raises(StoreError, match="deleted meanwhile"):
         await store.add_turn(turn("r", parent_id="q"))
     await asyncio.gather(store.close(), other.close())
@@ -129,8 +129,8 @@ async def test_a_turn_in_a_chat_that_was_deleted_meanwhile_is_told(path: Path) -
 async def test_a_store_in_memory_touches_no_disk(home: Path) -> None:
     store = await Store.in_memory()
     await store.add_turn(turn("q"), chat=chat())
-    assert [one.id for one in await store.chats()] == ["c1"]
-    await store.delete("c1")
+    assert [one.id for one in await store.chats()] == ["c1c1c1c1"]
+    await store.delete("c1c1c1c1")
     assert await store.chats() == []
     await store.close()
     assert not home.exists()
@@ -161,7 +161,7 @@ async def test_a_damaged_file_is_told_and_left_alone(path: Path, damage: str | N
 
     async def read() -> None:
         store = await Store.open(path)
-        await store.load("c1")
+        await store.load("c1c1c1c1")
 
     with pytest.raises(StoreError, match="damaged") as caught:
         await read()
@@ -300,6 +300,6 @@ async def test_a_reply_that_another_program_is_writing_is_left_alone(path: Path)
     await writer.add_turn(turn("q"), chat=chat())
     await writer.add_turn(turn("a", role="assistant", state="streaming"))
     reader = await Store.open(path)
-    _, turns = await reader.load("c1")
+    _, turns = await reader.load("c1c1c1c1")
     assert turns[-1].state == "streaming"
     await asyncio.gather(writer.close(), reader.close())
