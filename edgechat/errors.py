@@ -11,6 +11,7 @@
     ├── SettingsError             settings.toml or models.toml says something that makes no sense
     ├── FolderError               a folder for settings, chats or logs cannot be made
     ├── StoreError                the conversations cannot be read or written
+    ├── ChatNotFound              no such conversation, or several that the id could mean
     ├── NotRemovable              a model that is another tool's, or loaded, or not where it should be
     ├── NotImported               a model that cannot be put into our folder
     ├── HubError                  the hub did not give what was asked of it
@@ -89,6 +90,10 @@ class FolderError(EdgechatError):
 
 class StoreError(EdgechatError):
     """The conversations cannot be read or written."""
+
+
+class ChatNotFound(EdgechatError):
+    """There is no such conversation, or several that could be meant, or it cannot go on as was asked."""
 
 
 class NotRemovable(EdgechatError):

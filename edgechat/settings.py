@@ -15,7 +15,7 @@ import contextlib
 import difflib
 import tomllib
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
 from msgspec import Meta
@@ -73,6 +73,16 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     Others are refused: the protocol knows no passwords."""
     idle_minutes: Annotated[float, Meta(ge=0)] = 10
     """Minutes without a request after which the model's memory is given back; 0 keeps it."""
+    overflow: Literal["window", "error"] = "window"
+    """Where a conversation outgrows the context: leave its oldest turns out of what the model is sent (the
+    system prompt and the first turn stay), or refuse the question."""
+    settle: bool = True
+    """Compute between the turns, while nobody waits, what the next one will begin with."""
+    settle_on_battery: bool = True
+    """... also where the machine runs on its battery."""
+    state_gib: Annotated[float, Meta(ge=0, le=2**20)] | None = None
+    """GiB of disk for what was computed of conversations, so that they go on at once; 0 keeps nothing there.
+    None: 4, or a tenth of what is free if that is less."""
     sampling: SamplingDefaults = SamplingDefaults()
     """Wins over what the catalogue recommends for a model."""
 

@@ -9,6 +9,7 @@ from typing import Any
 from edgechat.engine.types import (
     ChatRequest,
     Delta,
+    Dropped,
     Finished,
     ModelInfo,
     Prefill,
@@ -18,7 +19,7 @@ from edgechat.engine.types import (
 )
 from edgechat.errors import EdgechatError
 
-Step = str | float | EdgechatError | Prefill | Delta
+Step = str | float | EdgechatError | Prefill | Delta | Dropped
 """A word to say, seconds to wait, an error to raise, or an event as it is."""
 
 MODEL = ModelInfo(
@@ -46,6 +47,8 @@ class FakeEngine:
         self.requests: list[ChatRequest] = []
         self.load_error: EdgechatError | None = None
         self.closed = False
+        self.left: list[str | None] = []
+        self.forgotten: list[str] = []
         self._scripts = list(scripts) or [["Hello", " there."]]
         self._load_seconds = load_seconds
         self._cancelled: set[str] = set()
@@ -68,7 +71,7 @@ class FakeEngine:
         self._cancelled.discard(request.id)
         script = self._scripts.pop(0) if len(self._scripts) > 1 else self._scripts[0]
         await self.start(on_progress)
-        tokens, reason = 0, "stop"
+        tokens, dropped, reason = 0, 0, "stop"
         for step in script:
             if isinstance(step, float):
                 await self._wait(request.id, step)
@@ -76,6 +79,9 @@ class FakeEngine:
                 raise step
             elif isinstance(step, Prefill):
                 yield Prefill(request.id, step.done, step.total)
+            elif isinstance(step, Dropped):
+                dropped = step.turns
+                yield Dropped(request.id, dropped)
             else:
                 tokens += 1
                 text, thinking = (step, False) if isinstance(step, str) else (step.text, step.thinking)
@@ -83,7 +89,7 @@ class FakeEngine:
             if request.id in self._cancelled:
                 reason = "cancelled"
                 break
-        usage, timings = Usage(20, 0, tokens), Timings(10.0, 500.0, 25.0)
+        usage, timings = Usage(20, 0, tokens, dropped), Timings(10.0, 500.0, 25.0)
         yield Finished(request.id, reason, usage, timings)  # type: ignore[arg-type]
 
     async def _wait(self, request_id: str, seconds: float) -> None:
@@ -93,6 +99,13 @@ class FakeEngine:
 
     async def cancel(self, request_id: str) -> None:
         self._cancelled.add(request_id)
+
+    async def leave(self, chat: str | None = None) -> None:
+        assert not self.closed
+        self.left.append(chat)
+
+    def forget(self, chat: str) -> None:
+        self.forgotten.append(chat)
 
     async def close(self) -> None:
         self.closed = True

@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edgechat import settings
-from edgechat.engine.types import Sampling
+from edgechat.chat.upkeep import upkeep
+from edgechat.engine.types import Sampling, Upkeep
 from edgechat.errors import SettingsError
 from edgechat.settings import SamplingDefaults, Settings
 
@@ -47,6 +48,20 @@ def test_staying_off_the_network() -> None:
     assert "offline" in refusal("offline = 1\n").message
 
 
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("", Upkeep(settle=True, settle_on_battery=True, disk_bytes=None)),
+        ("settle = false\nsettle_on_battery = false", Upkeep(settle=False, settle_on_battery=False)),
+        ("state_gib = 0", Upkeep(disk_bytes=0)),
+        ("state_gib = 1.5", Upkeep(disk_bytes=3 * 2**29)),
+    ],
+)
+def test_what_becomes_of_chats_between_their_turns(text: str, expected: Upkeep) -> None:
+    write(text)
+    assert upkeep(settings.load()) == expected
+
+
 def test_a_byte_order_mark_is_no_error() -> None:
     write(b"\xef\xbb\xbfcontext = 4096\n")
     assert settings.load().context == 4096
@@ -81,6 +96,12 @@ def test_a_field_like_no_other_lists_them() -> None:
         ('model = ""', "model"),
         ("idle_minutes = -1", "idle_minutes"),
         ("idle_minutes = nan", "idle_minutes"),
+        ('overflow = "wndow"', "overflow"),
+        ("settle = 1", "settle"),
+        ('settle_on_battery = "no"', "settle_on_battery"),
+        ("state_gib = -1", "state_gib"),
+        ("state_gib = inf", "state_gib"),
+        ("state_gib = nan", "state_gib"),
         ("sampling = 3", "sampling"),
         ("[sampling]\ntop_p = 0", "sampling.top_p"),
         ("[sampling]\ntemperature = nan", "sampling.temperature"),

@@ -4,49 +4,29 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing, suppress
 from datetime import date
-from typing import Protocol
+from pathlib import Path
 
 import msgspec
 
 from edgechat.chat.draft import Draft
-from edgechat.chat.records import Chat, Turn, TurnState
+from edgechat.chat.engine import Engine, Manner
+from edgechat.chat.messages import last_branch, messages_of
+from edgechat.chat.records import Chat, Front, Turn, TurnState
 from edgechat.chat.store import Store
 from edgechat.engine.types import (
     ChatRequest,
     Delta,
     Finished,
-    Message,
-    ModelInfo,
     RequestEvent,
     Role,
-    Sampling,
 )
 from edgechat.errors import EdgechatError, PromptTooLong, StoreError
 from edgechat.text import one_line
 
 _TITLE_LENGTH = 60
-
-
-class Engine(Protocol):
-    """What a conversation needs of an engine; `edgechat.engine.process.EngineProcess` is one."""
-
-    model: ModelInfo | None
-
-    def stream(
-        self, request: ChatRequest, on_progress: Callable[[float], None] | None = None
-    ) -> AsyncGenerator[RequestEvent, None]:
-        """Answer a request; the events end after a Finished, or with an EdgechatError.
-
-        Loads the model where it is not loaded, telling `on_progress` (0 to 1).
-        """
-        ...
-
-    async def cancel(self, request_id: str) -> None:
-        """Stop a request; its stream then ends with Finished(reason='cancelled')."""
-        ...
 
 
 class Conversation:
@@ -56,19 +36,23 @@ class Conversation:
     reply early (the reader, a crash, the program's end) is its state, and the text so far stays.
     """
 
-    def __init__(self, store: Store, model: str) -> None:
+    def __init__(self, store: Store, model: str, *, front: Front = "app", system: str | None = None) -> None:
+        """`system` is the system prompt, which becomes the first turn."""
         now = time.time()
         self.chat = Chat(
             id=uuid.uuid4().hex,
             title="",
-            model=model,
+            model=lasting_name(model),
             date=date.today().isoformat(),
             created_at=now,
             updated_at=now,
+            front=front,
         )
         self.turns: list[Turn] = []
         """What was said, in order; of several tries at an answer the last."""
         self._store = store
+        self._front: Front = front
+        self._system = system
         self._stored = False
         self._running: tuple[Engine, str] | None = None
         self._begun = False
@@ -77,12 +61,30 @@ class Conversation:
         """Whether a reply to the last turn of the user is in the store that is worth keeping."""
 
     @classmethod
-    async def load(cls, store: Store, chat_id: str) -> Conversation:
-        """Return a stored conversation. Raises StoreError."""
+    async def load(cls, store: Store, chat_id: str, *, front: Front = "app") -> Conversation:
+        """Return a stored conversation, to be held at `front` now. Raises ChatNotFound and StoreError."""
         chat, turns = await store.load(chat_id)
-        conversation = cls(store, chat.model)
-        conversation.chat, conversation.turns, conversation._stored = chat, _last_branch(turns), True
+        conversation = cls(store, chat.model, front=front)
+        conversation.chat, conversation.turns, conversation._stored = chat, last_branch(turns), True
         return conversation
+
+    @property
+    def kept_as(self) -> str | None:
+        """The id under which the engine may keep what it computes; None where nothing is to be kept."""
+        return self.chat.id if self._stored and self._store.lasting else None
+
+    @property
+    def system(self) -> str | None:
+        """The system prompt."""
+        if self.turns:
+            return self.turns[0].content if self.turns[0].role == "system" else None
+        return self._system
+
+    @property
+    def dropped(self) -> int:
+        """How many turns the last reply that came to its end was written without."""
+        replies = (turn.figures for turn in reversed(self.turns) if turn.figures is not None)
+        return next((figures.usage.dropped_turns for figures in replies if figures.usage is not None), 0)
 
     @property
     def answering(self) -> bool:
@@ -90,49 +92,61 @@ class Conversation:
         return self._running is not None
 
     @property
+    def n_turns(self) -> int:
+        """How many turns there are, the system prompt not counted."""
+        return sum(turn.role != "system" for turn in self.turns)
+
+    @property
+    def being_written(self) -> bool:
+        """Whether another program is writing the last reply, as far as was known when it was loaded."""
+        return not self.answering and bool(self.turns) and self.turns[-1].state == "streaming"
+
+    @property
     def can_retry(self) -> bool:
         """Whether the last turn of the user has no complete reply."""
         return bool(self.turns) and (self.turns[-1].role == "user" or self.turns[-1].state != "complete")
 
     async def use_model(self, model: str) -> None:
-        """Note which model writes from now on. Raises StoreError."""
-        if model != self.chat.model:
-            self.chat = msgspec.structs.replace(self.chat, model=model)
+        """Note which model writes from now on, and where. Raises StoreError."""
+        chat = msgspec.structs.replace(self.chat, model=lasting_name(model), front=self._front)
+        if chat != self.chat:
             if self._stored:
-                await self._store.set_model(self.chat.id, model)
+                await self._store.note_use(chat.id, chat.model, chat.front)
+            self.chat = chat
 
     async def ask(self, text: str) -> Turn:
         """Save a turn of the user and return it. Raises StoreError, and then nothing has changed."""
         text = text.encode("utf-8", "replace").decode()
-        turn = self._new_turn("user", text, "complete")
         if self._stored:
+            turn = self._new_turn("user", text)
             await self._store.add_turn(turn)
+            self.turns.append(turn)
         else:
-            now, title = time.time(), one_line(text, _TITLE_LENGTH)
-            chat = msgspec.structs.replace(self.chat, title=title, created_at=now, updated_at=now)
-            await self._store.add_turn(turn, chat=chat)
-            self.chat, self._stored = chat, True
-        self.turns.append(turn)
+            turn = await self._begin(text)
         self._has_words = False
         return turn
 
     async def take_back_question(self) -> None:
-        """Undo the last `ask`: question and replies leave `turns` and the store. Raises StoreError."""
+        """Undo the last `ask`: question and replies leave `turns` and the store. Raises StoreError.
+
+        A chat of which nothing is left is deleted; the next question begins another, with the same system
+        prompt.
+        """
         index = max(at for at, turn in enumerate(self.turns) if turn.role == "user")
-        if index:
+        if any(turn.role != "system" for turn in self.turns[:index]):
             await self._store.delete_turn(self.turns[index].id)
+            del self.turns[index:]
         else:
             await self._store.delete(self.chat.id)
-            self._stored = False
-        del self.turns[index:]
+            self._system, self._stored = self.system, False
+            self.chat = msgspec.structs.replace(self.chat, id=uuid.uuid4().hex)
+            self.turns.clear()
 
     async def answer(
         self,
         engine: Engine,
+        manner: Manner = Manner(),  # noqa: B008  (it is frozen)
         *,
-        sampling: Sampling | None = None,
-        max_tokens: int | None = None,
-        think: bool | None = None,
         on_progress: Callable[[float], None] | None = None,
     ) -> AsyncGenerator[RequestEvent, None]:
         """Stream the reply to the last turn of the user; afterwards it is `turns[-1]`, whatever became of it.
@@ -143,14 +157,17 @@ class Conversation:
         """
         if self.answering or not self.turns or self.turns[-1].role != "user":
             raise RuntimeError("there is no turn of the user that waits for an answer")
-        reply = self._new_turn("assistant", "", "streaming")
+        reply = self._new_turn("assistant", "", state="streaming")
         request = ChatRequest(
             id=reply.id,
             messages=messages_of(self.turns),
-            sampling=sampling or Sampling(),
-            max_tokens=max_tokens,
-            think=think,
+            sampling=manner.sampling,
+            max_tokens=manner.max_tokens,
+            stop=manner.stop,
+            think=manner.think,
+            overflow=manner.overflow,
             date=self.chat.date,
+            chat=self.kept_as,
         )
         self._running, self._begun, self._stopping = (engine, request.id), False, False
         try:
@@ -213,18 +230,21 @@ class Conversation:
             raise
         finally:
             if draft.begun:
-                await self._end(draft, engine.model, finished, error)
+                await self._end(draft, engine, finished, error)
 
     async def _end(
-        self, draft: Draft, model: ModelInfo | None, finished: Finished | None, error: EdgechatError | None
+        self, draft: Draft, engine: Engine, finished: Finished | None, error: EdgechatError | None
     ) -> None:
         if isinstance(error, PromptTooLong) and not self._has_words:
             await draft.rest()
             with suppress(StoreError):
+                asked_in = self.chat.id
                 await self.take_back_question()
+                if not self._stored:
+                    engine.forget(asked_in)
                 return
         try:
-            await draft.end(self._end_state(draft.turn, finished, error), model, finished, error)
+            await draft.end(self._end_state(draft.turn, finished, error), engine.model, finished, error)
         finally:
             self.turns.append(draft.turn)
 
@@ -235,41 +255,33 @@ class Conversation:
             return "stopped"
         return "interrupted" if error is None or turn.content or turn.thinking else "failed"
 
-    def _new_turn(self, role: Role, content: str, state: TurnState) -> Turn:
+    async def _begin(self, text: str) -> Turn:
+        """Store the chat with its first question, which is returned."""
+        now, title = time.time(), one_line(text, _TITLE_LENGTH)
+        chat = msgspec.structs.replace(self.chat, title=title, created_at=now, updated_at=now)
+        system = self._new_turn("system", self._system) if self._system else None
+        turn = self._new_turn("user", text, after=system)
+        await self._store.add_turn(turn, chat=chat, system=system)
+        self.chat, self._stored = chat, True
+        self.turns += [system, turn] if system else [turn]
+        return turn
+
+    def _new_turn(
+        self, role: Role, content: str, *, after: Turn | None = None, state: TurnState = "complete"
+    ) -> Turn:
+        after = after or (self.turns[-1] if self.turns else None)
         return Turn(
             id=uuid.uuid4().hex,
             chat_id=self.chat.id,
             role=role,
             content=content,
             state=state,
-            parent_id=self.turns[-1].id if self.turns else None,
+            parent_id=after.id if after else None,
             created_at=time.time(),
         )
 
 
-def messages_of(turns: Sequence[Turn]) -> tuple[Message, ...]:
-    """Return what the model is sent of these turns.
-
-    A reply without words is left out, and turns of the user that thereby meet become one: most templates
-    want the roles to alternate.
-    """
-    messages: list[Message] = []
-    for turn in turns:
-        if turn.role == "assistant" and not turn.content:
-            continue
-        if turn.role == "user" and messages and messages[-1].role == "user":
-            messages[-1] = Message("user", f"{messages[-1].content}\n\n{turn.content}")
-        else:
-            messages.append(Message(turn.role, turn.content, turn.thinking))
-    return tuple(messages)
-
-
-def _last_branch(turns: Sequence[Turn]) -> list[Turn]:
-    """Return the line of turns that leads to the one written last."""
-    by_id = {turn.id: turn for turn in turns}
-    branch: list[Turn] = []
-    turn = turns[-1] if turns else None
-    while turn is not None:
-        branch.append(turn)
-        turn = by_id.get(turn.parent_id) if turn.parent_id else None
-    return branch[::-1]
+def lasting_name(model: str) -> str:
+    """Return what names this model also from another folder: the whole path, where it is a file."""
+    file = Path(model)
+    return str(file.absolute()) if file.is_file() else model

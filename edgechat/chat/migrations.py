@@ -46,7 +46,9 @@ CREATE TABLE preferences (
 );
 """
 
-MIGRATIONS: tuple[str, ...] = (_FIRST,)
+_FRONTS = "ALTER TABLE conversations ADD COLUMN front TEXT NOT NULL DEFAULT 'app'"
+
+MIGRATIONS: tuple[str, ...] = (_FIRST, _FRONTS)
 
 
 def migrate(connection: sqlite3.Connection) -> None:

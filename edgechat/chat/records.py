@@ -16,6 +16,10 @@ engine or the program ended in mid-answer, and the text so far was kept; failed:
 """
 
 
+Front = Literal["app", "run"]
+"""Where a chat was held: in the app, or on the command line (`edgechat run`)."""
+
+
 class Figures(msgspec.Struct, frozen=True, kw_only=True):
     """What one reply cost. Kept with its turn as JSON."""
 
@@ -56,3 +60,15 @@ class Chat(msgspec.Struct, frozen=True, kw_only=True):
     """The day it began (ISO), which is the day the template prints in all its turns."""
     created_at: float
     updated_at: float
+    front: Front = "app"
+    """Where it was held last."""
+
+
+class Listed(msgspec.Struct, frozen=True, kw_only=True):
+    """A conversation as a list shows it."""
+
+    chat: Chat
+    prefix: str
+    """So much of its id, eight letters at least, as no other chat's begins with."""
+    n_turns: int
+    """What was said in it by the user and by the model; several tries at a reply are one."""

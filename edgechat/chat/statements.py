@@ -2,50 +2,37 @@
 
 from __future__ import annotations
 
+import itertools
 import sqlite3
 import time
 from typing import Any
 
 import msgspec
 
-from edgechat.chat.records import Chat, Figures, Turn
+from edgechat.chat.records import Chat, Figures, Front, Listed, Turn
 from edgechat.engine.types import ErrorInfo
 from edgechat.owner import Owner, alive
 from edgechat.text import one_line
 
-_CHAT = "id, title, model, date, created_at, updated_at"
+_CHAT_FIELDS = Chat.__struct_fields__
+_CHAT = ", ".join(_CHAT_FIELDS)
 _TURN = "id, conversation_id, role, content, thinking, state, parent_id, created_at, figures, error"
+_SHORTEST = 8
+"""Letters of an id that a list shows at least."""
 
 
-def insert_turn(db: sqlite3.Connection, turn: Turn, owner: Owner | None, chat: Chat | None) -> None:
-    """Append a turn, and before it the chat it begins, if there is one."""
+def insert_turn(
+    db: sqlite3.Connection, turn: Turn, owner: Owner | None, chat: Chat | None, system: Turn | None
+) -> None:
+    """Append a turn, and before it the chat it begins and that chat's system prompt, where there are any."""
     with db:
         db.execute("BEGIN IMMEDIATE")
         if chat is not None:
-            db.execute(
-                f"INSERT INTO conversations ({_CHAT}) VALUES (?, ?, ?, ?, ?, ?)",
-                (chat.id, chat.title, chat.model, chat.date, chat.created_at, chat.updated_at),
-            )
-        db.execute(
-            f"INSERT INTO turns ({_TURN}, owner, updated_at, position) "
-            "SELECT ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, coalesce(max(position) + 1, 0) "
-            "FROM turns WHERE conversation_id = ?",
-            (
-                turn.id,
-                turn.chat_id,
-                turn.role,
-                turn.content,
-                turn.thinking,
-                turn.state,
-                turn.parent_id,
-                turn.created_at,
-                _json(turn.figures),
-                _json(turn.error),
-                _json(owner),
-                turn.created_at,
-                turn.chat_id,
-            ),
-        )
+            marks = ", ".join("?" * len(_CHAT_FIELDS))
+            db.execute(f"INSERT INTO conversations ({_CHAT}) VALUES ({marks})", msgspec.structs.astuple(chat))
+        if system is not None:
+            _append(db, system, None)
+        _append(db, turn, owner)
         _touch(db, turn.chat_id)
 
 
@@ -71,9 +58,9 @@ def update_turn(db: sqlite3.Connection, turn: Turn) -> None:
             _touch(db, turn.chat_id)
 
 
-def set_model(db: sqlite3.Connection, chat_id: str, model: str) -> None:
-    """Note which model writes in a chat now."""
-    db.execute("UPDATE conversations SET model = ? WHERE id = ?", (model, chat_id))
+def note_use(db: sqlite3.Connection, chat_id: str, model: str, front: Front) -> None:
+    """Note which model writes in a chat now, and where."""
+    db.execute("UPDATE conversations SET model = ?, front = ? WHERE id = ?", (model, front, chat_id))
 
 
 def chats(db: sqlite3.Connection, limit: int) -> list[Chat]:
@@ -86,6 +73,35 @@ def chat(db: sqlite3.Connection, chat_id: str) -> Chat | None:
     """Return one chat, or None."""
     row = db.execute(f"SELECT {_CHAT} FROM conversations WHERE id = ?", (chat_id,)).fetchone()
     return None if row is None else _chat(row)
+
+
+def latest(db: sqlite3.Connection, front: Front) -> Chat | None:
+    """Return the chat that was used last of those held at `front`, or None."""
+    row = db.execute(
+        f"SELECT {_CHAT} FROM conversations WHERE front = ? ORDER BY updated_at DESC LIMIT 1", (front,)
+    ).fetchone()
+    return None if row is None else _chat(row)
+
+
+def beginning_with(db: sqlite3.Connection, prefix: str) -> list[Chat]:
+    """Return the chats whose ids begin so, the one that was used last first."""
+    rows = db.execute(
+        f"SELECT {_CHAT} FROM conversations WHERE substr(id, 1, ?) = ? ORDER BY updated_at DESC",
+        (len(prefix), prefix),
+    )
+    return [_chat(row) for row in rows]
+
+
+def listed(db: sqlite3.Connection, limit: int) -> list[Listed]:
+    """Return the chats as a list shows them, the one that was used last first."""
+    ids = sorted(name for (name,) in db.execute("SELECT id FROM conversations"))
+    between = [0, *(_shared(one, other) for one, other in itertools.pairwise(ids)), 0]
+    lengths = {name: max(_SHORTEST, 1 + max(between[at : at + 2])) for at, name in enumerate(ids)}
+    return [
+        Listed(chat=one, prefix=one.id[: lengths[one.id]], n_turns=_count(db, one.id))
+        for one in chats(db, limit)
+        if one.id in lengths  # else another program has begun it just now
+    ]
 
 
 def turns(db: sqlite3.Connection, chat_id: str) -> list[Turn]:
@@ -135,6 +151,44 @@ def set_preference(db: sqlite3.Connection, name: str, value: str) -> None:
     db.execute("INSERT OR REPLACE INTO preferences (name, value) VALUES (?, ?)", (name, value))
 
 
+def _append(db: sqlite3.Connection, turn: Turn, owner: Owner | None) -> None:
+    db.execute(
+        f"INSERT INTO turns ({_TURN}, owner, updated_at, position) "
+        "SELECT ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, coalesce(max(position) + 1, 0) "
+        "FROM turns WHERE conversation_id = ?",
+        (
+            turn.id,
+            turn.chat_id,
+            turn.role,
+            turn.content,
+            turn.thinking,
+            turn.state,
+            turn.parent_id,
+            turn.created_at,
+            _json(turn.figures),
+            _json(turn.error),
+            _json(owner),
+            turn.created_at,
+            turn.chat_id,
+        ),
+    )
+
+
+def _count(db: sqlite3.Connection, chat_id: str) -> int:
+    # Tries at one reply have one parent; only the first turn of all may have none.
+    (count,) = db.execute(
+        "SELECT count(DISTINCT coalesce(parent_id, '')) FROM turns "
+        "WHERE conversation_id = ? AND role != 'system'",
+        (chat_id,),
+    ).fetchone()
+    return int(count)
+
+
+def _shared(one: str, other: str) -> int:
+    pairs = itertools.takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False))
+    return sum(1 for _ in pairs)
+
+
 def _touch(db: sqlite3.Connection, chat_id: str) -> None:
     db.execute("UPDATE conversations SET updated_at = ? WHERE id = ?", (time.time(), chat_id))
 
@@ -148,8 +202,7 @@ def _json(value: Figures | ErrorInfo | Owner | None) -> str | None:
 
 
 def _chat(row: tuple[Any, ...]) -> Chat:
-    names = ("id", "title", "model", "date", "created_at", "updated_at")
-    return Chat(**dict(zip(names, row, strict=True)))
+    return Chat(**dict(zip(_CHAT_FIELDS, row, strict=True)))
 
 
 def _turn(row: tuple[Any, ...]) -> Turn:

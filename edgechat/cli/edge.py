@@ -17,3 +17,10 @@ def complain(message: str, hint: str | None) -> None:
     print(f"error: {printable(message)}", file=sys.stderr)
     if hint:
         print(f"  {printable(hint)}", file=sys.stderr)
+
+
+def note(text: str) -> None:
+    """Print on stderr what someone may want to know."""
+    from edgechat.text import printable
+
+    print(f"note: {printable(text)}", file=sys.stderr)

@@ -1,4 +1,4 @@
-"""The commands, as a group that notices where a model was named in the place of one."""
+"""The commands, as groups that notice what was meant where no command of that name is."""
 
 from __future__ import annotations
 
@@ -14,6 +14,10 @@ class Commands(TyperGroup):
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """See click."""
+        if args[0] == "chat":
+            ctx.fail(
+                "No such command 'chat'. The chat is `edgechat` alone; `edgechat chats` lists what is kept."
+            )
         if self.get_command(ctx, args[0]) is None and _is_model(args[0]):
             from edgechat.text import one_line
 
@@ -21,6 +25,41 @@ class Commands(TyperGroup):
             meant = one_line(shlex.join(["edgechat", *words]))
             ctx.fail(f"No such command {args[0]!r}. Did you mean: {meant}")
         return super().resolve_command(ctx, args)
+
+
+_MEANT = {
+    "rm": ("remove", "delete", "del", "forget", "clear"),
+    "show": ("cat", "print", "open", "view", "read", "export", "get"),
+    "": ("list", "ls"),
+}
+
+
+class ChatCommands(TyperGroup):
+    """Tells who types `edgechat chats delete 1a2b` what to type instead."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """See click."""
+        word, rest = args[0], args[1:]
+        if self.get_command(ctx, word) is None:
+            meant = next((command for command, others in _MEANT.items() if word.lower() in others), None)
+            if meant is None and _is_id(word):
+                meant, rest = "show", args
+            if meant is not None:
+                from edgechat.text import one_line
+
+                words = ["edgechat", "chats", *([meant] if meant else []), *rest]
+                ctx.fail(f"No such command {word!r}. Did you mean: {one_line(shlex.join(words))}")
+            import difflib
+
+            if not difflib.get_close_matches(word, self.commands):
+                ctx.fail(
+                    f"No such command {word!r}. `edgechat chats` lists; show ID and rm ID are the others."
+                )
+        return super().resolve_command(ctx, args)
+
+
+def _is_id(word: str) -> bool:
+    return len(word) >= 4 and all(letter in "0123456789abcdef" for letter in word.lower())
 
 
 def _is_model(word: str) -> bool:

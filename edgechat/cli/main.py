@@ -16,10 +16,10 @@ from typing import Annotated
 import typer
 
 from edgechat import __version__
-from edgechat.cli import shelf
-from edgechat.cli.edge import as_text, complain
+from edgechat.cli import shelf, talk
+from edgechat.cli.edge import complain
 from edgechat.cli.group import Commands
-from edgechat.cli.options import Debug, DebugOption
+from edgechat.cli.options import AnywayOption, Debug, DebugOption
 from edgechat.errors import EdgechatError
 
 USAGE_ERROR = 2
@@ -42,14 +42,6 @@ def _version(wanted: bool) -> None:
     if wanted:
         typer.echo(f"edgechat {__version__}")
         raise typer.Exit
-
-
-AnywayOption = Annotated[
-    bool,
-    typer.Option(
-        "--load-anyway", help="Load the model although it does not seem to fit.", show_default=False
-    ),
-]
 
 
 @app.callback(invoke_without_command=True)
@@ -83,65 +75,7 @@ def chat(
     raise typer.Exit(run_app(model, anyway=load_anyway))
 
 
-@app.command(
-    epilog="Without PROMPT in a terminal, run holds a conversation: Ctrl+C stops an answer, Ctrl+D ends it."
-)
-def run(
-    model: Annotated[str, typer.Argument(help="A GGUF file, or a name of `edgechat list`.")],
-    prompt: Annotated[
-        str | None, typer.Argument(help="What to ask. What is piped in is put after it; - is only that.")
-    ] = None,
-    system: Annotated[str | None, typer.Option(help="The system prompt.")] = None,
-    temperature: Annotated[
-        float | None, typer.Option(min=0, max=5, help="0 takes the likeliest token; more is more varied.")
-    ] = None,
-    top_k: Annotated[int | None, typer.Option(min=0, help="Choose among so many tokens; 0: all.")] = None,
-    top_p: Annotated[
-        float | None, typer.Option(min=0, max=1, help="Choose among this probability mass.")
-    ] = None,
-    min_p: Annotated[
-        float | None, typer.Option(min=0, max=1, help="Drop tokens below this share of the likeliest one.")
-    ] = None,
-    repetition_penalty: Annotated[float | None, typer.Option(min=0.01, max=5, help="1: none.")] = None,
-    presence_penalty: Annotated[float | None, typer.Option(min=-2, max=2, help="0: none.")] = None,
-    frequency_penalty: Annotated[float | None, typer.Option(min=-2, max=2, help="0: none.")] = None,
-    seed: Annotated[int | None, typer.Option(min=0, help="The same seed gives the same text again.")] = None,
-    max_tokens: Annotated[int | None, typer.Option(min=1, help="Stop after so many tokens.")] = None,
-    ctx: Annotated[int | None, typer.Option(min=1, help="Tokens that the context holds.")] = None,
-    stop: Annotated[list[str] | None, typer.Option(help="Stop before this text; may be given again.")] = None,
-    think: Annotated[
-        bool | None, typer.Option("--think/--no-think", help="Switch a reasoning model's thinking on or off.")
-    ] = None,
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON object at the end.")] = False,
-    load_anyway: AnywayOption = False,
-    debug: DebugOption = False,
-) -> None:
-    """Ask a model, and print the answer as it comes."""
-    from edgechat.cli import run as command
-
-    sampling = {
-        "temperature": temperature,
-        "top_k": top_k,
-        "top_p": top_p,
-        "min_p": min_p,
-        "repetition_penalty": repetition_penalty,
-        "presence_penalty": presence_penalty,
-        "frequency_penalty": frequency_penalty,
-        "seed": seed,
-    }
-    options = command.Options(
-        model=model,
-        prompt=None if prompt is None else as_text(prompt),
-        system=None if system is None else as_text(system),
-        sampling={name: value for name, value in sampling.items() if value is not None},
-        max_tokens=max_tokens,
-        context=ctx,
-        stop=tuple(map(as_text, stop or ())),
-        think=think,
-        json=json,
-        anyway=load_anyway,
-    )
-    raise typer.Exit(command.run(options))
+talk.add_to(app)
 
 
 @app.command()

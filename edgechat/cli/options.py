@@ -21,3 +21,9 @@ DebugOption = Annotated[
     bool, typer.Option("--debug", callback=_debug, help="Show the traceback of an error.", show_default=False)
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+AnywayOption = Annotated[
+    bool,
+    typer.Option(
+        "--load-anyway", help="Load the model although it does not seem to fit.", show_default=False
+    ),
+]

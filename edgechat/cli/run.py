@@ -4,43 +4,37 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
+import shlex
 import sys
-import threading
-import uuid
-from collections.abc import Coroutine
-from concurrent.futures import Future
-from dataclasses import dataclass, field
-from datetime import date
-from typing import Any, TypeVar
+from contextlib import aclosing
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import msgspec
 
 from edgechat import settings
-from edgechat.cli.edge import as_text, complain
+from edgechat.chat.conversation import Conversation
+from edgechat.chat.engine import Manner
+from edgechat.chat.upkeep import upkeep
+from edgechat.cli.answer import Answer
+from edgechat.cli.background import Background
+from edgechat.cli.edge import as_text, complain, note
+from edgechat.cli.kept import Wanted, conversation, offering_not_to_keep, open_store
 from edgechat.cli.status import StatusLine
 from edgechat.engine.process import EngineProcess
-from edgechat.engine.types import (
-    ChatRequest,
-    Delta,
-    ErrorInfo,
-    Finished,
-    Message,
-    ModelInfo,
-    Prefill,
-    Sampling,
-)
-from edgechat.errors import EdgechatError
-from edgechat.planner.plan import LoadPlan, as_json
+from edgechat.engine.types import ModelInfo, Overflow, Sampling, Upkeep
+from edgechat.errors import EdgechatError, ModelNotFound
+from edgechat.planner.plan import LoadPlan
 from edgechat.planner.prepare import prepare
 from edgechat.planner.wishes import Wishes
-from edgechat.text import escaped_json, printable
-
-T = TypeVar("T")
+from edgechat.settings import Settings
+from edgechat.text import printable
 
 PIPED_LIMIT = 16 * 2**20
 """Bytes read from a pipe; more than any context holds."""
 _PROMPT = ">>> "
+_STOPPING = 5.0
+"""Seconds that the end of the program waits for an answer to stop."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,37 +49,49 @@ class Options:
     context: int | None = None
     stop: tuple[str, ...] = ()
     think: bool | None = None
+    overflow: Overflow | None = None
+    wanted: Wanted = field(default_factory=Wanted)
     json: bool = False
     anyway: bool = False
-
-
-@dataclass(slots=True)
-class Answer:
-    """An answer as it grows."""
-
-    text: str = ""
-    thinking: str = ""
-    finished: Finished | None = None
 
 
 def run(options: Options) -> int:
     """Run the command; return the exit code. Raises EdgechatError."""
     prompt = _whole_prompt(None if options.prompt == "-" else options.prompt)
+    going_on = options.wanted.as_option
     if prompt is None and options.json:
         raise EdgechatError("--json needs a prompt.", hint='Give one: edgechat run MODEL "PROMPT" --json')
     if prompt is not None and not prompt.strip():
-        raise EdgechatError("The prompt is empty.", hint='Give one: edgechat run MODEL "PROMPT"')
-    plan = prepare(options.model, Wishes(context=options.context, anyway=options.anyway))
-    for note in plan.notes:
-        _note(note)
-    if options.context is not None and plan.context > options.context:
-        _note(f"A context is a multiple of 256 tokens; it is {plan.context} instead of {options.context}.")
-    _Run(options, plan).main(prompt)
+        raise EdgechatError("The prompt is empty.", hint=f'Give one: edgechat run MODEL "PROMPT"{going_on}')
+    said = settings.load()
+    background = Background()
+    with offering_not_to_keep(options.wanted):
+        store = background.run(open_store(keep=options.wanted.keep))
+    try:
+        talk = background.run(conversation(store, options.wanted, options.model, options.system))
+        plan = _plan(options, talk)
+        _Run(replace(options, prompt=prompt), said, plan, talk, background).main()
+    finally:
+        background.run(store.close())
     return 0
 
 
-def _note(text: str) -> None:
-    print(f"note: {printable(text)}", file=sys.stderr)
+def _plan(options: Options, talk: Conversation) -> LoadPlan:
+    """Plan the load, and tell what there is to know of it."""
+    try:
+        plan = prepare(options.model, Wishes(context=options.context, anyway=options.anyway))
+    except ModelNotFound as error:
+        if options.wanted.is_new or options.prompt is not None:
+            raise
+        # Whoever goes on easily forgets that the model comes first.
+        words = ["edgechat", "run", talk.chat.model, options.model]
+        meant = shlex.join(words) + options.wanted.as_option
+        raise ModelNotFound(error.message, hint=f"Did you mean: {meant}") from error
+    for told in plan.notes:
+        note(told)
+    if options.context is not None and plan.context > options.context:
+        note(f"A context is a multiple of 256 tokens; it is {plan.context} instead of {options.context}.")
+    return plan
 
 
 def _whole_prompt(prompt: str | None) -> str | None:
@@ -103,38 +109,48 @@ def _whole_prompt(prompt: str | None) -> str | None:
 
 
 class _Run:
-    """One run of the command: the engine, and the messages so far.
+    """One run of the command: the engine, and the conversation that it answers in."""
 
-    The event loop has a thread of its own, so that the main thread is free for input() and for Ctrl+C.
-    """
-
-    def __init__(self, options: Options, plan: LoadPlan) -> None:
+    def __init__(
+        self, options: Options, said: Settings, plan: LoadPlan, talk: Conversation, background: Background
+    ) -> None:
         self.options = options
-        self.plan = plan
-        self.messages = [Message("system", options.system)] if options.system else []
+        self.talk = talk
+        self.background = background
         self.status = StatusLine(sys.stderr)
-        self.engine = EngineProcess(plan, idle_seconds=60 * settings.load().idle_minutes, on_note=self._tell)
-        self.sampling = Sampling(**(plan.sampling.given() | options.sampling))
-        self.loop = asyncio.new_event_loop()
+        self.manner = Manner(
+            sampling=Sampling(**(plan.sampling.given() | options.sampling)),
+            max_tokens=options.max_tokens,
+            stop=options.stop,
+            think=options.think,
+            overflow=options.overflow or said.overflow,
+        )
+        self.engine = EngineProcess(
+            plan,
+            idle_seconds=60 * said.idle_minutes,
+            upkeep=_upkeep(options, said),
+            on_note=self._tell,
+        )
+        self.answering: asyncio.Task[None] | None = None
 
-    def main(self, prompt: str | None) -> None:
-        """Answer `prompt`, or hold a conversation where there is none."""
-        threading.Thread(target=self.loop.run_forever, daemon=True, name="engine").start()
+    def main(self) -> None:
+        """Answer the prompt, or hold a conversation where there is none."""
         try:
-            if prompt is None:
+            if self.options.prompt is None:
                 self._converse()
             else:
-                self._answer(prompt)
+                self._answer(self.options.prompt)
         finally:
             self.status.clear()
-            self._begin(self.engine.close()).result()
-
-    def _begin(self, work: Coroutine[Any, Any, T]) -> Future[T]:
-        return asyncio.run_coroutine_threadsafe(work, self.loop)
+            self.background.run(self._end())
+            self.status.clear()
 
     def _converse(self) -> None:
         self._load()
-        print(f"{self.plan.model_name}: Ctrl+C stops an answer, Ctrl+D ends.", file=sys.stderr)
+        print(f"{self.engine.plan.model_name}: Ctrl+C stops an answer, Ctrl+D ends.", file=sys.stderr)
+        if not self.options.wanted.is_new:
+            title, n_turns = printable(self.talk.chat.title), self.talk.n_turns
+            print(f"Going on with: {title} ({n_turns} turns)", file=sys.stderr)
         with contextlib.suppress(ImportError):
             import readline  # noqa: F401  (line editing and history for input())
         while True:
@@ -154,113 +170,87 @@ class _Run:
     def _load(self) -> ModelInfo:
         self.status.show("starting the engine")
         known = self.engine.model
-        model = self._begin(self.engine.start(self._show_load)).result()
+        model = self.background.run(self.engine.start(self._show_load))
         self.status.clear()
         if model.template == "chatml" and known is None:
             self._tell("the model brings no chat template; ChatML is used.")
         return model
 
-    def _tell(self, note: str) -> None:
+    def _tell(self, told: str) -> None:
         self.status.clear()
-        _note(note)
+        note(told)
 
     def _show_load(self, progress: float) -> None:
-        self.status.show(f"loading {self.plan.model_name} {progress:.0%}")
+        self.status.show(f"loading {self.engine.plan.model_name} {progress:.0%}")
 
     def _answer(self, prompt: str) -> None:
-        """Stream one answer and keep it; what came before a crash is kept as well."""
+        """Stream one answer; whatever becomes of it is in the store."""
         model = self._load()
-        self.messages.append(Message("user", prompt))
-        answer = Answer()
+        answer = Answer(
+            self.status,
+            as_json=self.options.json,
+            dropped=self.talk.dropped,
+            has_system=self.talk.system is not None,
+        )
         try:
-            self._wait_for(answer)
+            with offering_not_to_keep(self.options.wanted):
+                self.background.run(self._ask(prompt))
+                self._wait_for(answer)
         except EdgechatError as error:
-            self._end(answer, model, error)
+            answer.end(self.engine.plan, model, self.talk.kept_as, error)
             raise
-        finally:
-            if answer.text:
-                self.messages.append(Message("assistant", answer.text, answer.thinking))
-            else:
-                self.messages.pop()
-        self._end(answer, model)
+        answer.end(self.engine.plan, model, self.talk.kept_as)
+
+    async def _ask(self, prompt: str) -> None:
+        await self.talk.use_model(self.options.model)
+        await self.talk.ask(prompt)
 
     def _wait_for(self, answer: Answer) -> None:
         """Wait for the answer. In a conversation the first Ctrl+C stops it; else it ends the program."""
-        request_id = uuid.uuid4().hex
-        streaming = self._begin(self._stream(request_id, answer))
+        streaming = self.background.begin(self._stream(answer))
         try:
             streaming.result()
         except KeyboardInterrupt:
-            if self.options.prompt is not None or not sys.stdin.isatty():
+            if self.options.prompt is not None:
                 raise
-            self._begin(self.engine.cancel(request_id))
+            self.background.begin(self._stop())
             streaming.result()
 
-    async def _stream(self, request_id: str, answer: Answer) -> None:
-        request = ChatRequest(
-            id=request_id,
-            messages=tuple(self.messages),
-            sampling=self.sampling,
-            max_tokens=self.options.max_tokens,
-            stop=self.options.stop,
-            think=self.options.think,
-            date=date.today().isoformat(),
-        )
-        async for event in self.engine.stream(request):
-            match event:
-                case Prefill(_, done, total):
-                    self.status.show(f"reading the prompt {done}/{total} tokens")
-                case Delta(_, text, thinking, tokens):
-                    if thinking:
-                        answer.thinking += text
-                        self.status.show(f"thinking, {tokens} tokens")
-                    else:
-                        answer.text += text
-                        self._print(text)
-                case Finished():
-                    answer.finished = event
+    async def _stream(self, answer: Answer) -> None:
+        """Return when the answer has ended and is saved, however it came to its end."""
+        self.answering = asyncio.create_task(self._take(answer))
+        await asyncio.wait([self.answering])
+        if not self.answering.cancelled():
+            self.answering.result()
 
-    def _print(self, text: str) -> None:
-        if not self.options.json:
-            self.status.clear()
-            sys.stdout.write(printable(text))
-            sys.stdout.flush()
+    async def _take(self, answer: Answer) -> None:
+        async with aclosing(self.talk.answer(self.engine, self.manner)) as events:
+            async for event in events:
+                answer.take(event)
 
-    def _end(self, answer: Answer, model: ModelInfo, error: EdgechatError | None = None) -> None:
-        """Print what follows an answer, or what there is of one."""
-        self.status.clear()
-        if self.options.json:
-            print(self._as_json(answer, model, error))
-            return
-        if answer.text and not answer.text.endswith("\n"):
-            print(flush=True)
-        if answer.finished is not None:
-            self._print_timings(answer.finished)
+    async def _stop(self) -> None:
+        if self.answering is not None and not self.answering.done() and not await self.talk.stop():
+            self.answering.cancel()
 
-    def _print_timings(self, finished: Finished) -> None:
-        usage, timings = finished.usage, finished.timings
-        ends = {"length": "stopped at --max-tokens", "context": "the context is full", "cancelled": "stopped"}
-        parts = [
-            f"{usage.completion_tokens} tokens",
-            f"{timings.decode_tps:.1f} tokens/s",
-            f"first token {timings.ttft_ms:.0f} ms",
-            f"context {usage.prompt_tokens + usage.completion_tokens}/{self.plan.context}",
-        ]
-        if finished.reason in ends:
-            parts.append(ends[finished.reason])
-        print(" · ".join(parts), file=sys.stderr)
+    async def _end(self) -> None:
+        """Stop what is being written, put what was computed on disk, end the worker."""
+        await self._stop()
+        if self.answering is not None:
+            await asyncio.wait([self.answering], timeout=_STOPPING)
+        try:
+            if self.talk.kept_as is not None:
+                self.status.show("saving the state of the conversation")
+                await self.engine.leave(self.talk.kept_as)
+        finally:
+            await self.engine.close()
+            if self.answering is not None:  # it ends with its engine; what went wrong with it has been told
+                await asyncio.wait([self.answering])
+                self.answering.cancelled() or self.answering.exception()
 
-    def _as_json(self, answer: Answer, model: ModelInfo, error: EdgechatError | None) -> str:
-        finished = answer.finished
-        timings = {"load_ms": model.load_ms} | (msgspec.to_builtins(finished.timings) if finished else {})
-        found = {
-            "text": answer.text,
-            "thinking": answer.thinking or None,
-            "finish_reason": finished.reason if finished else None,
-            "error": msgspec.to_builtins(ErrorInfo.of(error)) if error else None,
-            "usage": msgspec.to_builtins(finished.usage) if finished else None,
-            "timings": {name: round(value, 3) for name, value in timings.items()},
-            "plan": as_json(self.engine.plan),
-            "speculation": None,
-        }
-        return escaped_json(json.dumps(found, ensure_ascii=False))
+
+def _upkeep(options: Options, said: Settings) -> Upkeep:
+    if not options.wanted.keep:
+        return Upkeep(settle=False, disk_bytes=0)
+    chosen = upkeep(said)
+    # After one question nobody waits for the next.
+    return chosen if options.prompt is None else msgspec.structs.replace(chosen, settle=False)

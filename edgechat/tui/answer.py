@@ -7,8 +7,9 @@ import time
 from contextlib import aclosing, suppress
 
 from edgechat.chat.conversation import Conversation
+from edgechat.chat.engine import Manner
 from edgechat.chat.records import Turn
-from edgechat.engine.types import Delta, Finished, Prefill, RequestEvent, Sampling
+from edgechat.engine.types import Delta, Dropped, Finished, Prefill, RequestEvent
 from edgechat.errors import EdgechatError
 from edgechat.tui.activity import Activity
 from edgechat.tui.session import AppEngine
@@ -16,6 +17,7 @@ from edgechat.tui.status import StatusBar
 from edgechat.tui.transcript.live import LiveReply
 from edgechat.tui.transcript.pieces import ProblemPiece
 from edgechat.tui.transcript.transcript import Transcript
+from edgechat.tui.transcript.turns import dropped_note
 
 _FRAME = 1 / 15
 _SLOWEST_FRAME = 0.5
@@ -33,16 +35,17 @@ class Answer:
         self._live = LiveReply(transcript)
         self._prompt_tokens = 0
         self._tokens = 0
+        self._dropped = 0
         self._first_at = 0.0
 
-    async def run(self, conversation: Conversation, engine: AppEngine, sampling: Sampling) -> None:
+    async def run(self, conversation: Conversation, engine: AppEngine, manner: Manner) -> None:
         """Stream the reply to its end. Whatever that is, it is on the screen afterwards, errors included."""
-        before = len(conversation.turns)
+        before, self._dropped = len(conversation.turns), conversation.dropped
         problem: EdgechatError | None = None
         painting = asyncio.create_task(self._paint())
         self._activity.show("Waiting for the model")
         try:
-            reply = conversation.answer(engine, sampling=sampling, on_progress=self._show_load)
+            reply = conversation.answer(engine, manner, on_progress=self._show_load)
             async with aclosing(reply) as events:
                 async for event in events:
                     self._take(event)
@@ -61,6 +64,8 @@ class Answer:
 
     def _take(self, event: RequestEvent) -> None:
         match event:
+            case Dropped(_, turns) if turns > self._dropped:
+                self._transcript.add(dropped_note(turns))
             case Prefill(_, done, total):
                 self._prompt_tokens = total
                 self._activity.show(f"Reading {done:,} of {total:,} tokens", done / max(1, total))

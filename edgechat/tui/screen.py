@@ -128,12 +128,13 @@ class ChatScreen(Screen[None]):
         return self._answering is not None and not self._answering.is_finished
 
     async def wind_down(self) -> None:
-        """Save what is being written, end the worker, close the store."""
+        """Save what is being written and what was computed, end the worker, close the store."""
         if self._answering is not None and self.answering:
             self._answering.cancel()
             with suppress(WorkerCancelled, WorkerFailed):
                 await self._answering.wait()
         if self._session is not None:
+            self.activity.show("Closing")
             await self._session.close()
 
     # Opening: the store, the plan, the model.
@@ -230,7 +231,7 @@ class ChatScreen(Screen[None]):
             await conversation.use_model(session.model or "")
             question = conversation.turns[-1]
             answer = Answer(self.transcript, self.activity, self.status)
-            await answer.run(conversation, engine, session.sampling)
+            await answer.run(conversation, engine, session.manner)
             if question not in conversation.turns:
                 self.transcript.remove_question()
                 self.prompt.put_back(question.content)
@@ -268,7 +269,7 @@ class ChatScreen(Screen[None]):
 
     def action_new_chat(self) -> None:
         """Leave this conversation, which is in the store, and begin another."""
-        self.session.conversation = None
+        self.run_worker(self.session.leave(), group="leave")
         self.transcript.remove_from(0)
         self._welcome = WelcomePiece()
         self.transcript.add(self._welcome)

@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
-from edgechat.chat.conversation import Conversation, Engine
+from edgechat import settings
+from edgechat.chat.conversation import Conversation, lasting_name
+from edgechat.chat.engine import Engine, Manner
 from edgechat.chat.store import Store, store_path
 from edgechat.engine.types import ModelInfo, Sampling
 from edgechat.errors import ModelNotFound
 from edgechat.planner.plan import LoadPlan
+from edgechat.settings import Settings
 
 DEFAULT_MODEL = "guide"
 _LAST_MODEL = "model"
+_LEAVING = 2.0
+"""Seconds that the way out waits for chats' states to be on disk; they can be computed again."""
 
 
 class AppEngine(Engine, Protocol):
@@ -24,6 +30,10 @@ class AppEngine(Engine, Protocol):
 
     async def start(self, on_progress: Callable[[float], None] | None = None) -> ModelInfo:
         """Load the model if it is not loaded."""
+        ...
+
+    async def leave(self, chat: str | None = None) -> None:
+        """Put what was computed of a chat (None: of all) on disk."""
         ...
 
     async def close(self) -> None:
@@ -40,8 +50,8 @@ class Services:
     """From a model's name to its plan. May take a while; called in a thread."""
     engine: Callable[[LoadPlan, Callable[[str], None]], AppEngine]
     """From a plan to its engine, which tells what it has to change about the plan."""
-    preferred: Callable[[], str | None] = lambda: None
-    """The model that the settings name. Raises SettingsError."""
+    settings: Callable[[], Settings] = Settings
+    """What the user has decided. Raises SettingsError."""
 
     @classmethod
     def real(cls, *, anyway: bool = False) -> Services:
@@ -49,7 +59,7 @@ class Services:
 
         anyway: load a model although it does not seem to fit.
         """
-        return cls(store_path, partial(_prepare, anyway=anyway), _engine, _preferred)
+        return cls(store_path, partial(_prepare, anyway=anyway), _engine, settings.load)
 
 
 class Session:
@@ -65,6 +75,7 @@ class Session:
         self.on_note: Callable[[str], None] = lambda _note: None
         """Hears what had to be changed about the plan."""
         self._services = services
+        self._said = Settings()
         self._store: Store | None = None
         self._engine: AppEngine | None = None
         self._opening = asyncio.Lock()
@@ -86,9 +97,10 @@ class Session:
             return self._engine
 
     @property
-    def sampling(self) -> Sampling:
-        """How tokens are chosen: by the settings, else by the model's makers, else by us."""
-        return Sampling(**(self.plan.sampling.given() if self.plan else {}))
+    def manner(self) -> Manner:
+        """How replies are written: by the settings, else by the model's makers, else by us."""
+        sampling = Sampling(**(self.plan.sampling.given() if self.plan else {}))
+        return Manner(sampling=sampling, overflow=self._said.overflow)
 
     async def talk(self) -> Conversation:
         """Return the conversation that goes on; a new one if there is none. Raises StoreError."""
@@ -99,20 +111,31 @@ class Session:
     async def remember_model(self) -> None:
         """Begin with this model next time. Raises StoreError."""
         if self.model is not None:
-            # The next start may be in another folder.
-            file = Path(self.model)
-            lasting = str(file.absolute()) if file.is_file() else self.model
-            await (await self.store()).set_preference(_LAST_MODEL, lasting)
+            await (await self.store()).set_preference(_LAST_MODEL, lasting_name(self.model))
+
+    def leave(self) -> Coroutine[Any, Any, None]:
+        """Let the next question begin another conversation; await what puts the state of this one on disk."""
+        left, self.conversation = self.conversation, None
+        return self._save_state(left)
 
     async def close(self) -> None:
-        """End the worker, then close the store."""
-        if self._engine is not None:
-            await self._engine.close()
-        if self._store is not None:
-            await self._store.close()
+        """Put what was computed on disk, end the worker, then close the store."""
+        try:
+            if self._engine is not None:
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(self._engine.leave(), _LEAVING)
+                await self._engine.close()
+        finally:
+            if self._store is not None:
+                await self._store.close()
+
+    async def _save_state(self, left: Conversation | None) -> None:
+        if self._engine is not None and left is not None and left.kept_as is not None:
+            await self._engine.leave(left.kept_as)
 
     async def _make_plan(self) -> LoadPlan:
-        self.model = self.model or await asyncio.to_thread(self._services.preferred)
+        self._said = await asyncio.to_thread(self._services.settings)
+        self.model = self.model or self._said.model
         if self.model is not None:
             return await asyncio.to_thread(self._services.prepare, self.model)
         last = await (await self.store()).preference(_LAST_MODEL)
@@ -137,13 +160,8 @@ def _prepare(model: str, *, anyway: bool) -> LoadPlan:
 
 
 def _engine(plan: LoadPlan, on_note: Callable[[str], None]) -> AppEngine:
-    from edgechat import settings
+    from edgechat.chat.upkeep import upkeep
     from edgechat.engine.process import EngineProcess
 
-    return EngineProcess(plan, idle_seconds=settings.load().idle_minutes * 60, on_note=on_note)
-
-
-def _preferred() -> str | None:
-    from edgechat import settings
-
-    return settings.load().model
+    said = settings.load()
+    return EngineProcess(plan, idle_seconds=60 * said.idle_minutes, upkeep=upkeep(said), on_note=on_note)

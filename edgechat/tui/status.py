@@ -40,11 +40,10 @@ class StatusBar(Widget):
         if self.speed:
             parts.append(Content(f"{self.speed:.1f} tok/s"))
         if self.context:
-            share = self.used / self.context
+            used = min(self.used, self.context)
+            share = used / self.context
             count = (
-                f"{self.used:,} of {self.context:,} tokens ({share:.0%})"
-                if wide
-                else f"{share:.0%} of context"
+                f"{used:,} of {self.context:,} tokens ({share:.0%})" if wide else f"{share:.0%} of context"
             )
             parts.append(Content(count).stylize("bold" if share > _NEARLY_FULL else ""))
         return Content("  ·  ").join(parts).stylize("dim")

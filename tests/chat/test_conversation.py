@@ -7,10 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from edgechat.chat.conversation import Conversation, messages_of
+from edgechat.chat.conversation import Conversation
+from edgechat.chat.engine import Manner
+from edgechat.chat.messages import messages_of
 from edgechat.chat.records import Turn
 from edgechat.chat.store import Store
-from edgechat.engine.types import Delta, Finished, Message, Prefill
+from edgechat.engine.types import Delta, Dropped, Finished, Message, Prefill, Sampling
 from edgechat.errors import DecodeFailed, EngineCrashed, PromptTooLong, StoreError
 from tests.fakes import FakeEngine, thought
 
@@ -146,6 +148,89 @@ async def test_a_question_with_words_of_an_earlier_try_is_not_taken_back(store: 
     with pytest.raises(PromptTooLong):
         await drain(conversation.send(engine, "And?"))
     assert [one.role for one in conversation.turns] == ["user", "assistant"]
+
+
+async def test_a_system_prompt_is_the_first_turn_and_is_sent(store: Store) -> None:
+    engine = FakeEngine(["One."], ["Two."])
+    conversation = Conversation(store, "guide", front="run", system="Be brief.")
+    assert conversation.system == "Be brief."
+    await drain(conversation.send(engine, "1?"))
+    again = await Conversation.load(store, conversation.chat.id)
+    assert (again.system, again.n_turns, again.chat.title) == ("Be brief.", 2, "1?")
+    await drain(again.send(engine, "2?"))
+    assert [(one.role, one.content) for one in engine.requests[-1].messages] == [
+        ("system", "Be brief."),
+        *(("user", "1?"), ("assistant", "One."), ("user", "2?")),
+    ]
+
+
+async def test_a_chat_that_is_taken_back_as_a_whole_begins_again_under_another_id(store: Store) -> None:
+    engine = FakeEngine([TOO_LONG], ["One."], [TOO_LONG])
+    conversation = Conversation(store, "guide", system="Be brief.")
+    first = conversation.chat.id
+    with pytest.raises(PromptTooLong):
+        await drain(conversation.send(engine, "long " * 9000))
+    assert engine.forgotten == [first]
+    assert await store.chats() == []
+    await drain(conversation.send(engine, "1?"))
+    assert conversation.chat.id != first
+    assert [turn.content for turn in await stored(store, conversation)] == ["Be brief.", "1?", "One."]
+    with pytest.raises(PromptTooLong):
+        await drain(conversation.send(engine, "long " * 9000))
+    assert engine.forgotten == [first]
+    assert [turn.content for turn in conversation.turns] == ["Be brief.", "1?", "One."]
+
+
+async def test_a_request_carries_the_chat_and_the_manner(store: Store) -> None:
+    manner = Manner(
+        sampling=Sampling(temperature=0.0), max_tokens=5, stop=("x",), think=True, overflow="error"
+    )
+    engine = FakeEngine()
+    conversation = Conversation(store, "guide")
+    assert conversation.kept_as is None
+    await conversation.ask("Go.")
+    await drain(conversation.answer(engine, manner))
+    (request,) = engine.requests
+    assert request.chat == conversation.kept_as == conversation.chat.id
+    assert Manner(**{name: getattr(request, name) for name in Manner.__struct_fields__}) == manner
+
+
+async def test_what_is_not_kept_has_no_name_for_the_engine() -> None:
+    store, engine = await Store.in_memory(), FakeEngine()
+    conversation = Conversation(store, "guide")
+    await drain(conversation.send(engine, "Go."))
+    assert (engine.requests[0].chat, conversation.kept_as) == (None, None)
+    await store.close()
+
+
+async def test_the_turns_that_the_last_whole_reply_was_written_without(store: Store) -> None:
+    crash = EngineCrashed("It died.")
+    engine = FakeEngine(["One."], [Dropped("", 3), "Two."], [Dropped("", 5), "So", crash])
+    conversation = Conversation(store, "guide")
+    seen = [conversation.dropped]
+    for question in ("1?", "2?"):
+        await drain(conversation.send(engine, question))
+        seen.append(conversation.dropped)
+    with pytest.raises(EngineCrashed):
+        await drain(conversation.send(engine, "3?"))
+    again = await Conversation.load(store, conversation.chat.id)
+    assert [*seen, again.dropped] == [0, 0, 3, 3]
+
+
+async def test_a_model_that_is_a_file_is_named_by_its_whole_path(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "mine.gguf").touch()
+    monkeypatch.chdir(tmp_path)
+    conversation = Conversation(store, "guide", front="run")
+    await conversation.ask("Go.")
+    await conversation.use_model("mine.gguf")
+    chat, _ = await store.load(conversation.chat.id)
+    assert (chat.model, chat.front) == (str(tmp_path / "mine.gguf"), "run")
+    again = await Conversation.load(store, chat.id)
+    await again.use_model("mine.gguf")
+    chat, _ = await store.load(chat.id)
+    assert chat.front == "app"
 
 
 def test_turns_that_meet_over_an_empty_reply_become_one() -> None:

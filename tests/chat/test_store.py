@@ -15,14 +15,14 @@ from edgechat.chat.migrations import MIGRATIONS
 from edgechat.chat.records import Chat, Figures, Turn
 from edgechat.chat.store import Store
 from edgechat.engine.types import ErrorInfo, Timings, Usage
-from edgechat.errors import StoreError
+from edgechat.errors import ChatNotFound, StoreError
 
 
-def chat(name: str = "c1") -> Chat:
+def chat(name: str = "c1c1c1c1") -> Chat:
     return Chat(id=name, title="A title", model="guide", date="2026-08-01", created_at=1.0, updated_at=1.0)
 
 
-def turn(name: str, *, chat_id: str = "c1", **fields: object) -> Turn:
+def turn(name: str, *, chat_id: str = "c1c1c1c1", **fields: object) -> Turn:
     plain: dict[str, object] = {"role": "user", "content": name, "created_at": 1.0}
     return Turn(id=name, chat_id=chat_id, **(plain | fields))  # type: ignore[arg-type]
 
@@ -45,7 +45,7 @@ async def test_what_was_written_is_read_by_the_next_program(path: Path) -> None:
     await store.add_turn(failed)
     await store.close()
     store = await Store.open(path)
-    found, turns = await store.load("c1")
+    found, turns = await store.load("c1c1c1c1")
     assert (found.title, found.model, found.date) == ("A title", "guide", "2026-08-01")
     assert turns == [question, reply, failed]
     await store.close()
@@ -53,15 +53,15 @@ async def test_what_was_written_is_read_by_the_next_program(path: Path) -> None:
 
 async def test_chats_come_with_the_latest_first_and_go_with_their_turns(path: Path) -> None:
     store = await Store.open(path)
-    await store.add_turn(turn("q1"), chat=chat("c1"))
-    await store.add_turn(turn("q2", chat_id="c2"), chat=chat("c2"))
-    assert [one.id for one in await store.chats()] == ["c2", "c1"]
+    await store.add_turn(turn("q1"), chat=chat("c1c1c1c1"))
+    await store.add_turn(turn("q2", chat_id="c2c2c2c2"), chat=chat("c2c2c2c2"))
+    assert [one.id for one in await store.chats()] == ["c2c2c2c2", "c1c1c1c1"]
     await store.add_turn(turn("q3"))
-    assert [one.id for one in await store.chats()] == ["c1", "c2"]
-    await store.delete("c1")
-    assert [one.id for one in await store.chats()] == ["c2"]
-    with pytest.raises(StoreError, match="no conversation"):
-        await store.load("c1")
+    assert [one.id for one in await store.chats()] == ["c1c1c1c1", "c2c2c2c2"]
+    await store.delete("c1c1c1c1")
+    assert [one.id for one in await store.chats()] == ["c2c2c2c2"]
+    with pytest.raises(ChatNotFound, match="no conversation"):
+        await store.load("c1c1c1c1")
     left = sqlite3.connect(path).execute("SELECT id FROM turns").fetchall()
     assert left == [("q2",)]
     await store.close()
@@ -75,6 +75,65 @@ async def test_the_file_is_nobody_elses_to_read(path: Path) -> None:
         assert stat.S_IMODE(file.stat().st_mode) == 0o600, file
     assert sqlite3.connect(path).execute("PRAGMA journal_mode").fetchone() == ("wal",)
     await store.close()
+
+
+async def test_the_first_schema_is_brought_to_this_one(path: Path) -> None:
+    with sqlite3.connect(path) as db:
+        db.executescript(MIGRATIONS[0])
+        db.execute("PRAGMA user_version = 1")
+        db.execute("INSERT INTO conversations VALUES ('old', 'A title', 'guide', '2026-08-01', 1.0, 1.0)")
+    store = await Store.open(path)
+    await store.add_turn(turn("q"), chat=chat())
+    await store.note_use("c1c1c1c1", "guide", "run")
+    assert [(one.id, one.front) for one in await store.chats()] == [("c1c1c1c1", "run"), ("old", "app")]
+    latest = await store.latest("app")
+    assert latest is not None
+    assert latest.id == "old"
+    await store.close()
+
+
+async def test_a_chat_is_found_by_the_beginning_of_its_id(path: Path) -> None:
+    store = await Store.open(path)
+    for name in ("ab12", "ab34", "cd"):
+        await store.add_turn(turn(name, chat_id=name), chat=chat(name))
+    assert [(await store.find(name)).id for name in ("ab1", "c", " CD ")] == ["ab12", "cd", "cd"]
+    with pytest.raises(ChatNotFound, match="The ids of 2 conversations begin with 'ab'"):
+        await store.find("ab")
+    for name in ("", "x", "ab123", "%"):
+        with pytest.raises(ChatNotFound, match="There is no conversation"):
+            await store.find(name)
+    await store.close()
+
+
+async def test_what_is_deleted_is_not_in_the_file_any_more_nor_is_its_state(path: Path, home: Path) -> None:
+    state = home / "cache" / "states" / "c1c1c1c1.state"
+    state.parent.mkdir(parents=True)
+    state.write_bytes(b"computed")
+    store = await Store.open(path)
+    await store.add_turn(turn("q", content="xyzzy" * 5000), chat=chat())
+    await store.delete("c1c1c1c1")
+    await store.close()
+    assert b"xyzzy" not in path.read_bytes()
+    assert not state.exists()
+
+
+async def test_a_turn_in_a_chat_that_was_deleted_meanwhile_is_told(path: Path) -> None:
+    store, other = await Store.open(path), await Store.open(path)
+    await store.add_turn(turn("q"), chat=chat())
+    await other.delete("c1c1c1c1")
+    with pytest.raises(StoreError, match="deleted meanwhile"):
+        await store.add_turn(turn("r", parent_id="q"))
+    await asyncio.gather(store.close(), other.close())
+
+
+async def test_a_store_in_memory_touches_no_disk(home: Path) -> None:
+    store = await Store.in_memory()
+    await store.add_turn(turn("q"), chat=chat())
+    assert [one.id for one in await store.chats()] == ["c1c1c1c1"]
+    await store.delete("c1c1c1c1")
+    assert await store.chats() == []
+    await store.close()
+    assert not home.exists()
 
 
 async def test_a_newer_schema_is_refused_and_left_alone(path: Path) -> None:
@@ -102,7 +161,7 @@ async def test_a_damaged_file_is_told_and_left_alone(path: Path, damage: str | N
 
     async def read() -> None:
         store = await Store.open(path)
-        await store.load("c1")
+        await store.load("c1c1c1c1")
 
     with pytest.raises(StoreError, match="damaged") as caught:
         await read()
@@ -128,6 +187,17 @@ async def test_a_check_finds_what_opening_does_not(path: Path) -> None:
 async def test_a_folder_that_cannot_be_written_is_told(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="cannot be read or written"):
         await Store.open(tmp_path / "missing" / "chats.db")
+
+
+async def test_a_disk_with_no_room_to_open_is_told(small_disk: Path) -> None:
+    path = small_disk / "chats.db"
+    store = await Store.open(path)
+    await store.add_turn(turn("q"), chat=chat())
+    await store.close()
+    with pytest.raises(OSError, match="No space"), (small_disk / "fill").open("wb") as file:
+        file.write(bytes(4 * 2**20))
+    with pytest.raises(StoreError, match="disk is full"):
+        await Store.open(path)
 
 
 async def test_preferences_are_remembered(path: Path) -> None:
@@ -230,6 +300,6 @@ async def test_a_reply_that_another_program_is_writing_is_left_alone(path: Path)
     await writer.add_turn(turn("q"), chat=chat())
     await writer.add_turn(turn("a", role="assistant", state="streaming"))
     reader = await Store.open(path)
-    _, turns = await reader.load("c1")
+    _, turns = await reader.load("c1c1c1c1")
     assert turns[-1].state == "streaming"
     await asyncio.gather(writer.close(), reader.close())

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -26,3 +28,15 @@ def pull(hub: Hub, hf_cache: Path) -> Pull:
         )
 
     return run
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> Callable[..., Path]:
+    """Write a scripted model; return its path."""
+
+    def write(**fields: object) -> Path:
+        path = tmp_path / "model.scripted.json"
+        path.write_text(json.dumps(fields))
+        return path
+
+    return write

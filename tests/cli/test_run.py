@@ -5,51 +5,20 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
 
+from tests.cli.running import EDGECHAT, complaint, edgechat
 from tests.kit import NOT_PRINTABLE, corrupt, tiny
 from tests.terminal import Terminal, needs_tmux
-
-EDGECHAT = [sys.executable, "-m", "edgechat"]
-Run = subprocess.CompletedProcess[str]
-
-
-def edgechat(*words: str | Path, piped: str | None = None) -> Run:
-    options: dict[str, Any] = {"input": piped} if piped is not None else {"stdin": subprocess.DEVNULL}
-    return subprocess.run(
-        [*EDGECHAT, *map(str, words)], capture_output=True, text=True, timeout=60, check=False, **options
-    )
 
 
 @pytest.fixture(scope="module")
 def model() -> Path:
     return tiny("dense", mute=NOT_PRINTABLE)
-
-
-@pytest.fixture
-def script(tmp_path: Path) -> Callable[..., Path]:
-    def write(**fields: object) -> Path:
-        path = tmp_path / "model.scripted.json"
-        path.write_text(json.dumps(fields))
-        return path
-
-    return write
-
-
-def complaint(run: Run, code: int = 1) -> str:
-    """Return the message of a run that must have ended with one, and with no traceback."""
-    assert run.returncode == code, run
-    assert run.stdout == ""
-    assert run.stderr.startswith("error: "), run.stderr
-    assert "Traceback" not in run.stderr
-    assert len(run.stderr.splitlines()) == 2, run.stderr  # what happened, and what to do next
-    return run.stderr
 
 
 def test_the_answer_goes_to_stdout_and_the_rest_to_stderr(script: Callable[..., Path]) -> None:
@@ -83,6 +52,7 @@ def test_json(model: Path) -> None:
         "error",
         "usage",
         "timings",
+        "chat",
         "plan",
         "speculation",
     }

@@ -11,6 +11,7 @@ from textual.pilot import Pilot
 from edgechat.chat.records import Turn
 from edgechat.chat.store import Store
 from edgechat.planner.plan import LoadPlan
+from edgechat.settings import Settings
 from edgechat.tui.app import EdgechatApp
 from edgechat.tui.session import Services
 from edgechat.tui.transcript.transcript import Transcript
@@ -28,8 +29,10 @@ def app_with(
     model: str | None = None,
     prepare: Callable[[str], LoadPlan] = plan,
     kind: type[EdgechatApp] = EdgechatApp,
+    settings: Settings = Settings(),  # noqa: B008  (it is frozen)
 ) -> EdgechatApp:
-    return kind(model, services=Services(lambda: path, prepare, lambda _plan, _note: engine))
+    services = Services(lambda: path, prepare, lambda _plan, _note: engine, lambda: settings)
+    return kind(model, services=services)
 
 
 def chat_screen(pilot: Pilot[None]):  # type: ignore[no-untyped-def]

@@ -24,6 +24,8 @@ def pieces_of(turn: Turn) -> list[Piece]:
     """Return the pieces that show a turn."""
     if turn.role == "user":
         return [UserPiece(turn.content)]
+    if turn.role == "system":
+        return [NotePiece(f"System prompt: {turn.content}")]
     pieces: list[Piece] = []
     if turn.thinking:
         tokens, seconds = thought_figures(turn)
@@ -47,6 +49,15 @@ def ending_of(turn: Turn) -> list[Piece]:
     elif turn.figures is not None and turn.figures.reason == "length":
         pieces.append(NotePiece("■ The reply reached its longest allowed length.", "warning"))
     return pieces
+
+
+def dropped_note(turns: int) -> NotePiece:
+    """Return the piece that says how many turns the model is not sent any more."""
+    have = "1 earlier turn has" if turns == 1 else f"{turns} earlier turns have"
+    return NotePiece(
+        f"{have} left the context, which is full: the model still has what was said first and what was said "
+        "last. Ctrl+N begins a new chat."
+    )
 
 
 def thought_figures(turn: Turn) -> tuple[int, float]:

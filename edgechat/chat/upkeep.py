@@ -1,0 +1,17 @@
+"""From the settings to what the engine does with a chat between its replies."""
+
+from __future__ import annotations
+
+from edgechat.engine.types import Upkeep
+from edgechat.settings import Settings
+
+_GIB = 2**30
+
+
+def upkeep(said: Settings) -> Upkeep:
+    """Return what the settings say of it."""
+    return Upkeep(
+        settle=said.settle,
+        settle_on_battery=said.settle_on_battery,
+        disk_bytes=None if said.state_gib is None else int(said.state_gib * _GIB),
+    )

@@ -1,0 +1,104 @@
+"""An answer of `edgechat run` as it grows: its text to stdout, all else to stderr, or one JSON object."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Any
+
+import msgspec
+
+from edgechat.cli.edge import note
+from edgechat.cli.status import StatusLine
+from edgechat.engine.types import Delta, Dropped, ErrorInfo, Finished, ModelInfo, Prefill, RequestEvent
+from edgechat.errors import EdgechatError
+from edgechat.planner.plan import LoadPlan, as_json
+from edgechat.text import escaped_json, printable
+
+_ENDS = {"length": "stopped at --max-tokens", "context": "the context is full", "cancelled": "stopped"}
+
+
+class Answer:
+    """Takes the events of one answer and prints them."""
+
+    def __init__(self, status: StatusLine, *, as_json: bool, dropped: int, has_system: bool) -> None:
+        """`dropped` is how many turns the last answer of this chat was written without."""
+        self._status = status
+        self._as_json = as_json
+        self._dropped = dropped
+        self._has_system = has_system
+        self._text = ""
+        self._thinking = ""
+        self._finished: Finished | None = None
+
+    def take(self, event: RequestEvent) -> None:
+        """Print what an event brings."""
+        match event:
+            case Dropped(_, turns):
+                self._tell_dropped(turns)
+            case Prefill(_, done, total):
+                self._status.show(f"reading the prompt {done}/{total} tokens")
+            case Delta(_, text, thinking, tokens):
+                if thinking:
+                    self._thinking += text
+                    self._status.show(f"thinking, {tokens} tokens")
+                else:
+                    self._text += text
+                    self._print(text)
+            case Finished():
+                self._finished = event
+
+    def end(
+        self, plan: LoadPlan, model: ModelInfo, chat: str | None, error: EdgechatError | None = None
+    ) -> None:
+        """Print what follows an answer, or what there is of one. `chat` is the conversation's id."""
+        self._status.clear()
+        if self._as_json:
+            print(self._object(plan, model, chat, error))
+            return
+        if self._text and not self._text.endswith("\n"):
+            print(flush=True)
+        if self._finished is not None:
+            self._print_timings(self._finished, plan.context)
+
+    def _print(self, text: str) -> None:
+        if not self._as_json:
+            self._status.clear()
+            sys.stdout.write(printable(text))
+            sys.stdout.flush()
+
+    def _tell_dropped(self, turns: int) -> None:
+        if turns == self._dropped:
+            return
+        self._status.clear()
+        gone = "1 earlier turn is" if turns == 1 else f"{turns} earlier turns are"
+        stay = "the system prompt and the first turn stay" if self._has_system else "the first turn stays"
+        note(f"the context is full: {gone} not sent any more; {stay}.")
+
+    def _print_timings(self, finished: Finished, context: int) -> None:
+        usage, timings = finished.usage, finished.timings
+        parts = [
+            f"{usage.completion_tokens} tokens",
+            f"{timings.decode_tps:.1f} tokens/s",
+            f"first token {timings.ttft_ms:.0f} ms",
+            f"context {min(usage.prompt_tokens + usage.completion_tokens, context)}/{context}",
+        ]
+        if finished.reason in _ENDS:
+            parts.append(_ENDS[finished.reason])
+        print(" · ".join(parts), file=sys.stderr)
+
+    def _object(self, plan: LoadPlan, model: ModelInfo, chat: str | None, error: EdgechatError | None) -> str:
+        finished = self._finished
+        timings = {"load_ms": model.load_ms} | (msgspec.to_builtins(finished.timings) if finished else {})
+        found: dict[str, Any] = {
+            "text": self._text,
+            "thinking": self._thinking or None,
+            "finish_reason": finished.reason if finished else None,
+            "error": msgspec.to_builtins(ErrorInfo.of(error)) if error else None,
+            "usage": msgspec.to_builtins(finished.usage) if finished else None,
+            "timings": {name: round(value, 3) for name, value in timings.items()},
+            "chat": chat,
+            "plan": as_json(plan),
+            "speculation": None,
+        }
+        return escaped_json(json.dumps(found, ensure_ascii=False))

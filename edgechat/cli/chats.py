@@ -1,0 +1,184 @@
+"""`edgechat chats`: what is kept of conversations, to be listed, read and deleted.
+
+With --json the list is one of objects, the conversation that was used last first:
+
+    id, title
+    model                   the one that wrote last
+    front                   where it was held last: "app", or "run" for the command line
+    n_turns                 how many turns it has, the system prompt not counted
+    date                    the day on which it began, as the model is told it
+    created_at, updated_at  seconds since 1970
+
+and `show` prints one such object, with `turns`: id, role, content, thinking, state, created_at, and the
+figures and the error of a reply.
+"""
+
+from __future__ import annotations
+
+import json as json_module
+import os
+import sys
+import time
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from typing import Any, TypeVar
+
+import msgspec
+
+from edgechat.chat.conversation import Conversation
+from edgechat.chat.records import Chat, Listed, Turn
+from edgechat.chat.store import Store, store_path
+from edgechat.cli.edge import complain
+from edgechat.errors import ChatNotFound
+from edgechat.text import ago, escaped_json, one_line, printable
+
+T = TypeVar("T")
+
+_USAGE = 2
+_HEADINGS = ("ID", "TITLE", "MODEL", "TURNS", "LAST USED")
+_TITLE, _MODEL = 40, 24
+_ENDINGS = {
+    "stopped": "(stopped here)",
+    "interrupted": "(interrupted here)",
+    "failed": "(no reply came)",
+    "streaming": "(still being written)",
+}
+
+
+def list_chats(*, limit: int, json: bool) -> int:
+    """Run the command; return the exit code. Raises StoreError."""
+    found = _with_store(lambda store: store.listed(limit + 1))
+    shown, more = found[:limit], len(found) > limit
+    if json:
+        _print_json([_object(one.chat, one.n_turns) for one in shown])
+    elif shown:
+        print("\n".join(_lines(shown)))
+        if more:
+            print(f"There are more: edgechat chats --limit {5 * limit}", file=sys.stderr)
+    else:
+        print('There are no conversations yet. This begins one: edgechat run guide "What is edgechat?"')
+    return 0
+
+
+def show(prefix: str, *, json: bool) -> int:
+    """Run the command; return the exit code. Raises ChatNotFound and StoreError."""
+    found = _with_store(lambda store: _loaded(store, prefix))
+    if json:
+        turns = [_turn_object(turn) for turn in found.turns]
+        _print_json(_object(found.chat, found.n_turns) | {"turns": turns})
+    else:
+        print(printable("\n\n".join(_paragraphs(found))))
+    return 0
+
+
+def rm(prefixes: Sequence[str], *, yes: bool) -> int:
+    """Run the command; return the exit code: 1 where nothing was deleted. Raises EdgechatError."""
+    found = _with_store(lambda store: _removable(store, prefixes))
+    for one in found:
+        print(printable(f"{one.chat.id[:8]}  {one.chat.title} ({_turns(one.n_turns)})"))
+    if not yes:
+        if not (sys.stdin.isatty() and sys.stdout.isatty()):
+            complain("Nothing was deleted: there is no terminal to ask in.", "Add --yes to delete.")
+            return _USAGE
+        try:
+            answer = input("Delete it? [y/N] " if len(found) == 1 else f"Delete these {len(found)}? [y/N] ")
+        except EOFError:
+            answer = ""
+        if answer.strip().lower() not in ("y", "yes"):
+            print("Nothing was deleted.")
+            return 1
+    _with_store(lambda store: _delete(store, [one.chat for one in found]))
+    print("Deleted.")
+    return 0
+
+
+def _with_store(work: Callable[[Store], Awaitable[T]]) -> T:
+    import asyncio
+
+    async def done() -> T:
+        store = await Store.open(store_path())
+        try:
+            return await work(store)
+        finally:
+            await store.close()
+
+    return asyncio.run(done())
+
+
+async def _loaded(store: Store, prefix: str) -> Conversation:
+    return await Conversation.load(store, (await store.find(prefix)).id)
+
+
+async def _removable(store: Store, prefixes: Sequence[str]) -> list[Conversation]:
+    found = {one.chat.id: one for one in [await _loaded(store, prefix) for prefix in prefixes]}
+    for one in found.values():
+        if one.being_written:
+            raise ChatNotFound(
+                f"Another edgechat is writing an answer in {one.chat.id[:8]}: {one.chat.title}.",
+                hint="Stop it there, or wait for its end. Nothing was deleted.",
+            )
+    return list(found.values())
+
+
+async def _delete(store: Store, chats: Sequence[Chat]) -> None:
+    for chat in chats:
+        await store.delete(chat.id)
+
+
+def _lines(shown: Sequence[Listed]) -> Iterator[str]:
+    table = [_HEADINGS, *map(_cells, shown)]
+    widths = [max(len(line[column]) for line in table) for column in range(len(_HEADINGS))]
+    for line in table:
+        yield "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
+
+
+def _cells(one: Listed) -> tuple[str, ...]:
+    return (
+        one.prefix,
+        one_line(one.chat.title, _TITLE),
+        one_line(_model(one.chat), _MODEL),
+        str(one.n_turns),
+        ago(time.time() - one.chat.updated_at),
+    )
+
+
+def _paragraphs(found: Conversation) -> Iterator[str]:
+    chat = found.chat
+    yield f"# {chat.title}"
+    yield f"{chat.id} · begun on {chat.date} · {_turns(found.n_turns)}"
+    speakers = {"system": "System prompt", "user": "You", "assistant": _model(chat)}
+    for turn in found.turns:
+        yield f"## {speakers[turn.role]}"
+        if turn.content:
+            yield turn.content.strip("\n")
+        if turn.state in _ENDINGS:
+            yield _ENDINGS[turn.state]
+
+
+def _model(chat: Chat) -> str:
+    return os.path.basename(chat.model) if os.path.isabs(chat.model) else chat.model
+
+
+def _turns(count: int) -> str:
+    return "1 turn" if count == 1 else f"{count} turns"
+
+
+def _object(chat: Chat, n_turns: int) -> dict[str, Any]:
+    return {
+        "id": chat.id,
+        "title": chat.title,
+        "model": chat.model,
+        "front": chat.front,
+        "n_turns": n_turns,
+        "date": chat.date,
+        "created_at": chat.created_at,
+        "updated_at": chat.updated_at,
+    }
+
+
+def _turn_object(turn: Turn) -> dict[str, Any]:
+    found: dict[str, Any] = msgspec.to_builtins(turn)
+    return {name: value for name, value in found.items() if name not in ("chat_id", "parent_id")}
+
+
+def _print_json(found: object) -> None:
+    print(escaped_json(json_module.dumps(found, ensure_ascii=False)))

@@ -1,0 +1,139 @@
+"""The commands that talk with a model and look after what was said: run, and chats with show and rm."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import typer
+
+from edgechat.cli.edge import as_text
+from edgechat.cli.group import ChatCommands
+from edgechat.cli.options import AnywayOption, DebugOption, JsonOption
+
+_Id = typer.Argument(metavar="ID", help="An id of `edgechat chats`, or the beginning of one.")
+
+
+def add_to(app: typer.Typer) -> None:
+    """Add the commands."""
+    held = "Without PROMPT in a terminal, run holds a conversation: Ctrl+C stops an answer, Ctrl+D ends it."
+    app.command("run", epilog=held)(run)
+    chats = typer.Typer(cls=ChatCommands, rich_markup_mode=None)
+    chats.callback(invoke_without_command=True)(list_chats)
+    chats.command("show")(show)
+    chats.command("rm")(rm)
+    app.add_typer(chats, name="chats")
+
+
+def run(
+    model: Annotated[str, typer.Argument(help="A GGUF file, or a name of `edgechat list`.")],
+    prompt: Annotated[
+        str | None, typer.Argument(help="What to ask. What is piped in is put after it; - is only that.")
+    ] = None,
+    system: Annotated[str | None, typer.Option(help="The system prompt of a new conversation.")] = None,
+    last: Annotated[
+        bool, typer.Option("--continue", "-c", help="Go on with the last conversation of the command line.")
+    ] = False,
+    chat: Annotated[
+        str | None, typer.Option(metavar="ID", help="Go on with this conversation of `edgechat chats`.")
+    ] = None,
+    no_store: Annotated[
+        bool, typer.Option("--no-store", help="Leave no trace of the conversation on disk.")
+    ] = False,
+    overflow: Annotated[
+        Literal["window", "error"] | None,
+        typer.Option(help="Where the context is full, window leaves out the oldest turns; error refuses."),
+    ] = None,
+    temperature: Annotated[
+        float | None, typer.Option(min=0, max=5, help="0 takes the likeliest token; more is more varied.")
+    ] = None,
+    top_k: Annotated[int | None, typer.Option(min=0, help="Choose among so many tokens; 0: all.")] = None,
+    top_p: Annotated[
+        float | None, typer.Option(min=0, max=1, help="Choose among this probability mass.")
+    ] = None,
+    min_p: Annotated[
+        float | None, typer.Option(min=0, max=1, help="Drop tokens below this share of the likeliest one.")
+    ] = None,
+    repetition_penalty: Annotated[float | None, typer.Option(min=0.01, max=5, help="1: none.")] = None,
+    presence_penalty: Annotated[float | None, typer.Option(min=-2, max=2, help="0: none.")] = None,
+    frequency_penalty: Annotated[float | None, typer.Option(min=-2, max=2, help="0: none.")] = None,
+    seed: Annotated[int | None, typer.Option(min=0, help="The same seed gives the same text again.")] = None,
+    max_tokens: Annotated[int | None, typer.Option(min=1, help="Stop after so many tokens.")] = None,
+    ctx: Annotated[int | None, typer.Option(min=1, help="Tokens that the context holds.")] = None,
+    stop: Annotated[list[str] | None, typer.Option(help="Stop before this text; may be given again.")] = None,
+    think: Annotated[
+        bool | None, typer.Option("--think/--no-think", help="Switch a reasoning model's thinking on or off.")
+    ] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON object at the end.")] = False,
+    load_anyway: AnywayOption = False,
+    debug: DebugOption = False,
+) -> None:
+    """Ask a model, and print the answer as it comes."""
+    from edgechat.cli import run as command
+    from edgechat.cli.kept import Wanted
+
+    if last and chat is not None:
+        raise typer.BadParameter("--continue and --chat cannot both be", param_hint="--continue")
+    if no_store and (last or chat is not None):
+        raise typer.BadParameter("what goes on with a conversation is kept in it", param_hint="--no-store")
+    sampling = {
+        "temperature": temperature,
+        "top_k": top_k,
+        "top_p": top_p,
+        "min_p": min_p,
+        "repetition_penalty": repetition_penalty,
+        "presence_penalty": presence_penalty,
+        "frequency_penalty": frequency_penalty,
+        "seed": seed,
+    }
+    options = command.Options(
+        model=model,
+        prompt=None if prompt is None else as_text(prompt),
+        system=None if system is None else as_text(system),
+        sampling={name: value for name, value in sampling.items() if value is not None},
+        max_tokens=max_tokens,
+        context=ctx,
+        stop=tuple(map(as_text, stop or ())),
+        think=think,
+        overflow=overflow,
+        wanted=Wanted(last=last, chat=chat, keep=not no_store),
+        json=json,
+        anyway=load_anyway,
+    )
+    raise typer.Exit(command.run(options))
+
+
+def list_chats(
+    context: typer.Context,
+    limit: Annotated[int, typer.Option(min=1, help="Show so many at most.")] = 20,
+    json: JsonOption = False,
+    debug: DebugOption = False,
+) -> None:
+    """List the conversations that are kept, the latest first; show or delete them."""
+    if context.invoked_subcommand is not None:
+        if json:
+            raise typer.BadParameter(
+                f"goes after the command: edgechat chats {context.invoked_subcommand} ID --json",
+                param_hint="--json",
+            )
+        return
+    from edgechat.cli import chats as command
+
+    raise typer.Exit(command.list_chats(limit=limit, json=json))
+
+
+def show(chat: Annotated[str, _Id], json: JsonOption = False, debug: DebugOption = False) -> None:
+    """Print a conversation as Markdown."""
+    from edgechat.cli import chats as command
+
+    raise typer.Exit(command.show(chat, json=json))
+
+
+def rm(
+    chats: Annotated[list[str], _Id],
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    debug: DebugOption = False,
+) -> None:
+    """Delete conversations, and what was computed of them."""
+    from edgechat.cli import chats as command
+
+    raise typer.Exit(command.rm(chats, yes=yes))

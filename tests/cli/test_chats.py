@@ -1,0 +1,253 @@
+"""`edgechat chats`: the list, and what reads and deletes conversations."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sqlite3
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from edgechat.chat.conversation import Conversation
+from edgechat.chat.records import Chat, Turn
+from edgechat.chat.store import Store, store_path
+from edgechat.errors import EngineCrashed
+from tests.cli.running import EDGECHAT, complaint, edgechat
+from tests.fakes import FakeEngine, thought
+from tests.terminal import Terminal, needs_tmux
+
+
+def hold(
+    *questions: str, engine: FakeEngine | None = None, model: str = "guide", system: str | None = None
+) -> str:
+    """Leave a chat in the store; return its id."""
+
+    async def talk() -> str:
+        store = await Store.open(store_path())
+        conversation = Conversation(store, model, system=system)
+        for question in questions:
+            try:
+                async for _ in conversation.send(engine or FakeEngine(), question):
+                    pass
+            except EngineCrashed:
+                pass
+        await store.close()
+        return conversation.chat.id
+
+    return asyncio.run(talk())
+
+
+def put(*ids: str) -> None:
+    """Leave chats with these ids, the first as the one that was used last."""
+
+    async def write() -> None:
+        store = await Store.open(store_path())
+        for name in reversed(ids):
+            chat = Chat(id=name, title=name, model="m", date="d", created_at=1.0, updated_at=1.0)
+            turn = Turn(id=f"t{name}", chat_id=name, role="user", content="Hi", created_at=1.0)
+            await store.add_turn(turn, chat=chat)
+        await store.close()
+
+    asyncio.run(write())
+
+
+def state_of(chat: str, home: Path) -> Path:
+    path = home / "cache" / "states" / f"{chat}.state"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(b"state")
+    return path
+
+
+def rows(*words: str) -> list[list[str]]:
+    run = edgechat("chats", *words)
+    assert run.returncode == 0, run
+    return [line.split("  ") for line in run.stdout.splitlines()]
+
+
+def test_no_conversations_yet() -> None:
+    run = edgechat("chats")
+    assert run.returncode == 0
+    assert "no conversations yet" in run.stdout
+    assert "edgechat run guide" in run.stdout
+    assert json.loads(edgechat("chats", "--json").stdout) == []
+
+
+def test_the_latest_comes_first() -> None:
+    crashing = FakeEngine(["So", EngineCrashed("It died.")], ["Here."])
+    first = hold("One", "Two", engine=crashing, system="Be brief.", model="/models/tiny.gguf")
+    second = hold("A " + "long " * 40)
+    shown = edgechat("chats").stdout.splitlines()
+    assert shown[0].split() == ["ID", "TITLE", "MODEL", "TURNS", "LAST", "USED"]
+    assert shown[1].startswith(f"{second[:8]}  A long long")
+    assert "…  guide" in shown[1]
+    assert shown[2].split() == [first[:8], "One", "tiny.gguf", "4", "just", "now"]
+    assert len(shown) == 3
+    found = json.loads(edgechat("chats", "--json").stdout)
+    assert [(one["id"], one["n_turns"], one["front"]) for one in found] == [
+        (second, 2, "app"),
+        (first, 4, "app"),
+    ]
+    assert time.time() - found[0]["updated_at"] < 60
+
+
+def test_tries_at_one_reply_count_once() -> None:
+    async def talk() -> None:
+        store = await Store.open(store_path())
+        conversation, engine = Conversation(store, "guide"), FakeEngine([EngineCrashed("It died.")], ["Now."])
+        with pytest.raises(EngineCrashed):
+            async for _ in conversation.send(engine, "Go."):
+                pass
+        conversation.take_back_reply()
+        async for _ in conversation.answer(engine):
+            pass
+        assert [one.n_turns for one in await store.listed(5)] == [2]
+        await store.close()
+
+    asyncio.run(talk())
+
+
+def test_a_limit_says_that_there_are_more() -> None:
+    put("aaaaaaaa1", "bbbbbbbb1", "cccccccc1")
+    run = edgechat("chats", "--limit", "2")
+    assert [line.split()[0] for line in run.stdout.splitlines()] == ["ID", "aaaaaaaa", "bbbbbbbb"]
+    assert "There are more: edgechat chats --limit 10" in run.stderr
+    assert edgechat("chats", "--limit", "3").stderr == ""
+
+
+def test_ids_are_shown_as_long_as_they_have_to_be() -> None:
+    put("0123456789ab", "0123456789cd", "01234567zz", "ffff0000ffff")
+    shown = [row[0] for row in rows()[1:]]
+    assert shown == ["0123456789a", "0123456789c", "01234567z", "ffff0000"]
+    for name in shown:
+        assert edgechat("chats", "show", name).returncode == 0
+
+
+def test_a_conversation_is_shown() -> None:
+    engine = FakeEngine([thought("Hm."), "**Hello**.\n"], ["So", EngineCrashed("It died.")])
+    chat = hold("Hi", "And?", engine=engine, system="Be brief.")
+    run = edgechat("chats", "show", chat[:5])
+    head, *rest = run.stdout.rstrip("\n").split("\n\n")
+    assert head == "# Hi"
+    assert rest[0].startswith(f"{chat} · begun on ")
+    assert rest[1:] == [
+        *("## System prompt", "Be brief."),
+        *("## You", "Hi", "## guide", "**Hello**."),
+        *("## You", "And?", "## guide", "So", "(interrupted here)"),
+    ]
+    found = json.loads(edgechat("chats", "show", chat[:5], "--json").stdout)
+    assert (found["id"], found["n_turns"]) == (chat, 4)
+    assert [(turn["role"], turn["content"], turn["thinking"], turn["state"]) for turn in found["turns"]] == [
+        ("system", "Be brief.", "", "complete"),
+        ("user", "Hi", "", "complete"),
+        ("assistant", "**Hello**.\n", "Hm.", "complete"),
+        ("user", "And?", "", "complete"),
+        ("assistant", "So", "", "interrupted"),
+    ]
+    assert found["turns"][2]["figures"]["usage"]["completion_tokens"] == 2
+    assert found["turns"][4]["error"]["kind"] == "EngineCrashed"
+
+
+def test_nothing_of_a_stranger_moves_the_cursor() -> None:
+    evil = "a\x1b]52;c;aGk=\x07b\x9b31mc\x00"
+    chat = hold(evil, engine=FakeEngine([evil]), model=evil, system=evil)
+    outputs = [edgechat("chats"), edgechat("chats", "--json"), edgechat("chats", "show", chat)]
+    outputs += [edgechat("chats", "show", chat, "--json"), edgechat("chats", "rm", chat, "--yes")]
+    for run in outputs:
+        assert run.returncode == 0
+        said = run.stdout + run.stderr
+        assert not any((ord(one) < 32 and one != "\n") or 127 <= ord(one) < 160 for one in said)
+
+
+def test_removing_takes_the_words_and_the_state(home: Path) -> None:
+    kept, gone, other = hold("Stays"), hold("xyzzy, a secret"), hold("Goes too")
+    states = {name: state_of(name, home) for name in (kept, gone)}
+    run = edgechat("chats", "rm", gone, other[:9], gone[:10], "--yes")
+    assert run.returncode == 0
+    assert run.stdout.splitlines() == [
+        f"{gone[:8]}  xyzzy, a secret (2 turns)",
+        f"{other[:8]}  Goes too (2 turns)",
+        "Deleted.",
+    ]
+    assert [row[1] for row in rows()[1:]] == ["Stays"]
+    assert (states[kept].exists(), states[gone].exists()) == (True, False)
+    assert not [file for file in (home / "data").glob("chats.db*") if b"xyzzy" in file.read_bytes()]
+
+
+def test_what_cannot_be_removed_leaves_all_as_it_was() -> None:
+    chat = hold("Stays")
+    assert "edgechat chats" in complaint(edgechat("chats", "rm", chat, "nosuch", "--yes"))
+    run = edgechat("chats", "rm", chat)
+    assert run.returncode == 2
+    assert "Add --yes" in run.stderr
+    other = sqlite3.connect(store_path(), isolation_level=None)
+    other.execute("BEGIN EXCLUSIVE")
+    run = edgechat("chats", "rm", chat, "--yes")
+    assert (run.returncode, "Another program holds" in run.stderr) == (1, True)
+    other.close()
+    assert len(rows()) == 2
+
+
+def test_a_conversation_that_is_being_answered_is_not_removed(script: Callable[..., Path]) -> None:
+    path = script(reply="word " * 2000, token_ms=5)
+    other = subprocess.Popen(
+        [*EDGECHAT, "run", str(path), "Hi"], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE
+    )
+    try:
+        assert other.stdout is not None
+        other.stdout.read(10)
+        (found,) = json.loads(edgechat("chats", "--json").stdout)
+        assert "is writing an answer" in complaint(edgechat("chats", "rm", found["id"], "--yes"))
+    finally:
+        other.kill()
+        other.communicate()
+    assert edgechat("chats", "rm", found["id"], "--yes").returncode == 0
+
+
+def test_a_store_that_is_damaged(home: Path) -> None:
+    store_path().write_bytes(b"this is no database" * 100)
+    for words in ((), ("show", "ab"), ("rm", "ab", "--yes")):
+        assert "damaged" in complaint(edgechat("chats", *words))
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("chat",), "`edgechat chats`"),
+        (("chast",), "Did you mean 'chats'"),
+        (("chats", "remove", "ab12", "cd34"), "Did you mean: edgechat chats rm ab12 cd34"),
+        (("chats", "delete", "ab12"), "Did you mean: edgechat chats rm ab12"),
+        (("chats", "list"), "Did you mean: edgechat chats\n"),
+        (("chats", "1a2b3c4d"), "Did you mean: edgechat chats show 1a2b3c4d"),
+        (("chats", "shwo", "ab12"), "Did you mean 'show'"),
+        (("chats", "zzz"), "show ID and rm ID"),
+        (("chats", "show"), "Missing argument"),
+        (("chats", "rm"), "Missing argument"),
+        (("chats", "--json", "show", "ab"), "edgechat chats show ID --json"),
+        (("chats", "--limit", "0"), "--limit"),
+    ],
+)
+def test_usage_errors(words: tuple[str, ...], said: str) -> None:
+    run = edgechat(*words)
+    assert run.returncode == 2
+    assert said in run.stderr
+    assert "Traceback" not in run.stderr
+
+
+@needs_tmux
+def test_removing_is_asked_first(tmp_path: Path) -> None:
+    chat, other = hold("First"), hold("Second")
+    with Terminal(tmp_path, home=tmp_path / "home") as terminal:
+        terminal.run([*EDGECHAT, "chats", "rm", chat])
+        terminal.until("Delete it? [y/N]")
+        terminal.press("Enter")
+        terminal.until("left with 1")
+        assert "Nothing was deleted." in terminal.screen
+        terminal.run([*EDGECHAT, "chats", "rm", chat, other])
+        terminal.until("Delete these 2? [y/N]")
+        terminal.ask("y")
+        terminal.until("left with 0")
+    assert json.loads(edgechat("chats", "--json").stdout) == []

@@ -1,0 +1,374 @@
+"""What `edgechat run` keeps of a conversation, and how it goes on with it."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import json
+import signal
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from edgechat.chat.conversation import Conversation
+from edgechat.chat.records import Chat, Turn
+from edgechat.chat.store import Store, store_path
+from edgechat.cli import run as command
+from edgechat.cli.kept import Wanted
+from edgechat.engine.types import Dropped, Upkeep
+from edgechat.planner.plan import LoadPlan
+from tests.cli.running import EDGECHAT, complaint, edgechat
+from tests.fakes import FakeEngine
+from tests.terminal import Terminal, needs_tmux
+
+Script = Callable[..., Path]
+NOTE = "note: the model brings no chat template; ChatML is used.\n"
+
+
+def stored() -> list[tuple[Chat, list[Turn]]]:
+    """Return every chat with its turns, the latest first."""
+
+    async def read() -> list[tuple[Chat, list[Turn]]]:
+        store = await Store.open(store_path())
+        found = [await store.load(one.id) for one in await store.chats()]
+        await store.close()
+        return found
+
+    return asyncio.run(read())
+
+
+def said(turns: list[Turn]) -> list[tuple[str, str, str]]:
+    return [(turn.role, turn.content, turn.state) for turn in turns]
+
+
+def held_in_the_app(text: str = "In the app") -> str:
+    """Leave a chat of the app; return its id."""
+
+    async def hold() -> str:
+        store = await Store.open(store_path())
+        conversation = Conversation(store, "guide")
+        async for _ in conversation.send(FakeEngine(), text):
+            pass
+        await store.close()
+        return conversation.chat.id
+
+    return asyncio.run(hold())
+
+
+def test_an_exchange_is_kept_with_its_system_prompt(script: Script) -> None:
+    path = script(reply="Hello.")
+    found = json.loads(edgechat("run", path, "Hi\nyou", "--system", "Be brief.", "--json").stdout)
+    ((chat, turns),) = stored()
+    assert said(turns) == [
+        ("system", "Be brief.", "complete"),
+        ("user", "Hi\nyou", "complete"),
+        ("assistant", "Hello.", "complete"),
+    ]
+    assert (chat.id, chat.title, chat.model, chat.front) == (found["chat"], "Hi you", str(path), "run")
+    assert turns[-1].figures is not None
+    assert turns[-1].figures.usage is not None
+    assert msgspec.to_builtins(turns[-1].figures.usage) == found["usage"]
+
+
+def test_continue_goes_on_with_the_last_of_the_command_line(script: Script) -> None:
+    path = script(reply="Hello.", rules=[{"when": "And", "reply": "More."}])
+    edgechat("run", path, "Other", "--system", "Be long.")
+    first = json.loads(edgechat("run", path, "Hi", "--system", "Be brief.", "--json").stdout)
+    held_in_the_app()
+    second = json.loads(edgechat("run", path, "And?", "--continue", "--json").stdout)
+    third = json.loads(edgechat("run", path, "And then?", "-c", "--json").stdout)
+    assert first["chat"] == second["chat"] == third["chat"]
+    sent = [found["usage"]["prompt_tokens"] for found in (first, second, third)]
+    assert sent[0] + len("Hello.And?") < sent[1] < sent[2]
+    assert [turn.content for turn in stored()[0][1]] == [
+        "Be brief.",
+        *("Hi", "Hello.", "And?", "More.", "And then?", "More."),
+    ]
+
+
+def test_any_conversation_goes_on_by_the_beginning_of_its_id(script: Script) -> None:
+    chat = held_in_the_app()
+    edgechat("run", script(), "Another")
+    assert edgechat("run", script(), "And?", "--chat", chat[:6].upper()).returncode == 0
+    found, turns = stored()[0]
+    assert (found.id, found.model, found.front) == (chat, str(script()), "run")
+    assert [turn.content for turn in turns] == ["In the app", "Hello there.", "And?", "I am a script."]
+    assert edgechat("run", script(), "And now?", "-c").returncode == 0
+    assert len(stored()[0][1]) == 6
+
+
+def test_conversations_that_cannot_go_on(script: Script) -> None:
+    path = script()
+    assert "This begins one: edgechat run guide" in complaint(edgechat("run", path, "Hi", "-c"))
+    edgechat("run", path, "Hi")
+    with sqlite3.connect(store_path()) as db:
+        columns = "title, model, date, created_at, updated_at, front"
+        for name, when in (("beef1", 2), ("beef2", 1)):
+            db.execute(
+                f"INSERT INTO conversations (id, {columns}) VALUES (?, 'Hi', 'm', 'd', 1, ?, 'app')",
+                (name, when),
+            )
+    for name, expected in (
+        ("nosuch", "There is no conversation 'nosuch'."),
+        ("", "There is no conversation ''."),
+        ("%", "There is no conversation '%'."),
+        ("beef", "The ids of 2 conversations begin with 'beef': beef1 (Hi), beef2 (Hi)."),
+    ):
+        told = complaint(edgechat("run", path, "Hi", "--chat", name))
+        assert expected in told
+        assert told.endswith("edgechat chats\n")
+
+
+def test_a_system_prompt_belongs_to_the_beginning(script: Script) -> None:
+    path = script()
+    edgechat("run", path, "Hi")
+    assert "began without" in complaint(edgechat("run", path, "Hi", "-c", "--system", "Be brief."))
+    edgechat("run", path, "Hi", "--system", "Be brief.")
+    assert "has a system prompt already" in complaint(edgechat("run", path, "Hi", "-c", "--system", "No."))
+
+
+def test_a_conversation_that_another_edgechat_writes_in_waits(script: Script) -> None:
+    path = script(reply="word " * 2000, token_ms=5)
+    other = subprocess.Popen(
+        [*EDGECHAT, "run", str(path), "Hi"], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE
+    )
+    try:
+        assert other.stdout is not None
+        other.stdout.read(10)
+        assert "Another edgechat is writing" in complaint(edgechat("run", path, "Hi", "-c"))
+    finally:
+        other.kill()
+        other.communicate()
+    quick = script(reply="Here.")
+    assert edgechat("run", quick, "And?", "-c").stdout == "Here.\n"
+    assert [turn.state for turn in stored()[0][1]] == ["complete", "interrupted", "complete", "complete"]
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("-c", "--chat", "ab"), "--continue and --chat"),
+        (("-c", "--no-store"), "--no-store"),
+        (("--chat", "ab", "--no-store"), "--no-store"),
+        (("--overflow", "wndow"), "'window', 'error'"),
+    ],
+)
+def test_options_that_cannot_be(words: tuple[str, ...], told: str) -> None:
+    run = edgechat("run", "guide", "hi", *words)
+    assert run.returncode == 2
+    assert told in run.stderr
+
+
+def test_no_store_leaves_no_trace(script: Script, home: Path) -> None:
+    path = script(rules=[{"when": "die", "reply": "so far so good", "crash_after": 6}])
+    found = json.loads(edgechat("run", path, "xyzzy", "--no-store", "--json", "--system", "Hm.").stdout)
+    assert (found["text"], found["chat"]) == ("I am a script.", None)
+    assert edgechat("run", path, "xyzzy, die", "--no-store").returncode == 3
+    files = [file for file in home.rglob("*") if file.is_file()]
+    assert not [file for file in files if b"xyzzy" in file.read_bytes()]
+    assert not [file for file in files if "chats.db" in file.name or file.suffix == ".state"]
+    assert not (home / "cache" / "states").exists()
+
+
+def test_a_store_that_is_locked_or_damaged_names_the_way_out(script: Script, home: Path) -> None:
+    path = script(reply="Hello.")
+    edgechat("run", path, "Hi")
+    other = sqlite3.connect(store_path(), isolation_level=None)
+    other.execute("BEGIN EXCLUSIVE")
+    for words in ((), ("-c",)):
+        run = edgechat("run", path, "Hi", *words)
+        run.stderr = run.stderr.removeprefix(NOTE)
+        told = complaint(run)
+        assert "Another program holds" in told
+        assert ("--no-store" in told) == (not words)
+    other.close()
+    for file in (home / "data").glob("chats.db*"):
+        file.write_bytes(b"this is no database" * 100)
+    assert "--no-store asks without keeping anything" in complaint(edgechat("run", path, "Hi"))
+    assert edgechat("run", path, "Hi", "--no-store").stdout == "Hello.\n"
+
+
+def test_a_worker_killed_in_mid_answer_and_then_it_goes_on(script: Script) -> None:
+    path = script(reply="I was.", rules=[{"when": "die", "reply": "so far so good", "crash_after": 6}])
+    assert edgechat("run", path, "die").stdout == "so far\n"
+    assert edgechat("run", path, "And?", "-c").stdout == "I was.\n"
+    ((_, turns),) = stored()
+    assert said(turns) == [
+        ("user", "die", "complete"),
+        ("assistant", "so far", "interrupted"),
+        ("user", "And?", "complete"),
+        ("assistant", "I was.", "complete"),
+    ]
+
+
+def test_an_answer_that_is_cut_short_is_kept_as_far_as_it_came(script: Script) -> None:
+    path = script(reply="word " * 2000, token_ms=2)
+    run = subprocess.Popen(
+        [*EDGECHAT, "run", str(path), "Hi"],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    assert run.stdout is not None
+    begun = run.stdout.read(50).decode()
+    run.send_signal(signal.SIGINT)
+    rest, errors = run.communicate(timeout=20)
+    assert (run.returncode, errors.decode()) == (130, NOTE)
+    ((_, (_, reply)),) = stored()
+    assert reply.state == "stopped"
+    assert reply.content.startswith(begun)
+    assert reply.content == begun + rest.decode()
+
+
+def test_a_reader_that_goes_away_leaves_what_came(script: Script) -> None:
+    path = script(reply="many words " * 2000, token_ms=0.1)
+    words = " ".join([*EDGECHAT, "run", str(path), "hi"])
+    subprocess.run(["sh", "-c", f"{words} </dev/null | head -c 10"], capture_output=True, check=True)
+    ((_, (_, reply)),) = stored()
+    assert reply.state == "interrupted"
+    assert reply.content.startswith("many words")
+
+
+def test_a_question_longer_than_the_context_leaves_no_chat(script: Script) -> None:
+    run = edgechat("run", script(), "word " * 2000, "--system", "Hm.", "--overflow", "error")
+    assert run.returncode == 1
+    assert "the context holds" in run.stderr
+    assert stored() == []
+
+
+def test_the_model_that_was_forgotten(script: Script) -> None:
+    path = script()
+    edgechat("run", path, "Hi")
+    told = complaint(edgechat("run", "--continue", "And then?"))
+    assert 'edgechat run MODEL "PROMPT" --continue' in told
+
+
+# With an engine that replays a script of events: what the worker is asked for, and what it may answer.
+
+
+class Replaying(FakeEngine):
+    """Stands in for EngineProcess."""
+
+    made: Replaying
+    script: tuple[Any, ...] = ("Hello.",)
+
+    def __init__(self, plan: LoadPlan, *, upkeep: Upkeep, **_: object) -> None:
+        super().__init__(self.script)
+        self.plan, self.upkeep = plan, upkeep
+        type(self).made = self
+
+
+@pytest.fixture
+def engine(monkeypatch: pytest.MonkeyPatch) -> Iterator[type[Replaying]]:
+    monkeypatch.setattr(command, "EngineProcess", Replaying)
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO()))
+    yield Replaying
+    Replaying.script = ("Hello.",)
+
+
+def ask(**options: Any) -> Replaying:
+    command.run(command.Options(model="guide", prompt="Hi", **options))
+    return Replaying.made
+
+
+def test_what_the_engine_is_told_of_a_kept_conversation(engine: type[Replaying]) -> None:
+    first = ask(stop=("x",), max_tokens=5, think=False)
+    second = ask(wanted=Wanted(last=True), overflow="error")
+    ((chat, _),) = stored()
+    assert [made.left for made in (first, second)] == [[chat.id], [chat.id]]
+    assert [made.closed for made in (first, second)] == [True, True]
+    assert first.upkeep == Upkeep(settle=False)
+    (request,) = first.requests
+    assert (request.chat, request.date, request.overflow) == (chat.id, chat.date, "window")
+    assert (request.stop, request.max_tokens, request.think) == (("x",), 5, False)
+    assert [(one.chat, one.overflow, one.date) for one in second.requests] == [(chat.id, "error", chat.date)]
+
+
+def test_the_settings_choose_the_overflow_and_the_upkeep(engine: type[Replaying], home: Path) -> None:
+    (home / "config").mkdir(parents=True)
+    said = 'overflow = "error"\nsettle_on_battery = false\nstate_gib = 0.5\n'
+    (home / "config" / "settings.toml").write_text(said)
+    made = ask()
+    assert made.upkeep == Upkeep(settle=False, settle_on_battery=False, disk_bytes=2**29)
+    assert made.requests[0].overflow == "error"
+    assert ask(overflow="window").requests[0].overflow == "window"
+
+
+def test_what_the_engine_is_told_of_one_that_is_not_kept(engine: type[Replaying]) -> None:
+    made = ask(wanted=Wanted(keep=False))
+    assert made.upkeep == Upkeep(settle=False, disk_bytes=0)
+    assert made.requests[0].chat is None
+    assert made.left == []
+
+
+def test_turns_that_are_not_sent_any_more_are_told_when_their_number_changes(
+    engine: type[Replaying], capsys: pytest.CaptureFixture[str]
+) -> None:
+    notes = []
+    for turns, options in ((1, {"system": "Hm."}), (1, {}), (4, {}), (2, {"json": True})):
+        engine.script = (Dropped("", turns), "Hello.")
+        ask(wanted=Wanted(last="system" not in options), **options)
+        notes.append([line for line in capsys.readouterr().err.splitlines() if "not sent" in line])
+    full, stay = "note: the context is full:", "the system prompt and the first turn stay."
+    assert notes == [
+        [f"{full} 1 earlier turn is not sent any more; {stay}"],
+        [],
+        [f"{full} 4 earlier turns are not sent any more; {stay}"],
+        [f"{full} 2 earlier turns are not sent any more; {stay}"],
+    ]
+
+
+# In a terminal.
+
+
+@needs_tmux
+def test_a_conversation_line_by_line_goes_on(script: Script, tmp_path: Path) -> None:
+    path = script(reply="I am.", rules=[{"when": "slow", "reply": "ab " * 500}], token_ms=3)
+    edgechat("run", path, "first")
+    with Terminal(tmp_path, home=tmp_path / "home") as terminal:
+        terminal.run([*EDGECHAT, "run", str(path), "--continue"])
+        terminal.until("Going on with: first (2 turns)")
+        terminal.until(">>>")
+        terminal.ask("slow")
+        terminal.until("ab ab ab")
+        terminal.press("C-c")
+        terminal.until("stopped")
+        terminal.ask("second")
+        terminal.until("I am.")
+        terminal.press("C-d")
+        terminal.until("left with 0")
+        assert "Traceback" not in terminal.screen
+    ((_, turns),) = stored()
+    assert [turn.state for turn in turns if turn.role == "assistant"] == ["complete", "stopped", "complete"]
+
+
+@needs_tmux
+def test_a_question_too_long_lets_one_go_on(script: Script, tmp_path: Path) -> None:
+    with Terminal(tmp_path, home=tmp_path / "home") as terminal:
+        terminal.run([*EDGECHAT, "run", str(script()), "--ctx", "256", "--overflow", "error"])
+        terminal.until(">>>")
+        terminal.ask("word " * 100)
+        terminal.until("error: ")
+        terminal.ask("short")
+        terminal.until("I am a script.")
+        terminal.press("C-d")
+        terminal.until("left with 0")
+    ((chat, turns),) = stored()
+    assert (chat.title, [turn.content for turn in turns]) == ("short", ["short", "I am a script."])
+
+
+@needs_tmux
+def test_the_model_that_was_forgotten_in_a_terminal(script: Script, tmp_path: Path) -> None:
+    path = script()
+    edgechat("run", path, "Hi")
+    with Terminal(tmp_path, home=tmp_path / "home") as terminal:
+        terminal.run([*EDGECHAT, "run", "--continue", "And then?"])
+        terminal.until("left with 1")
+        shown = "".join(terminal.screen.split("\n"))
+        assert f"Did you mean: edgechat run {path} 'And then?' --continue" in shown

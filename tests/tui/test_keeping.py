@@ -1,0 +1,107 @@
+"""What the app tells the engine of its chats, and shows of what the engine leaves out."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from pathlib import Path
+
+import pytest
+
+from edgechat.chat.store import Store
+from edgechat.engine.types import Dropped, Prefill
+from edgechat.errors import PromptTooLong
+from edgechat.settings import Settings
+from tests.fakes import FakeEngine
+from tests.tui.driving import app_with, say, text_of, until
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "chats.db"
+
+
+async def chat_ids(path: Path) -> list[str]:
+    store = await Store.open(path)
+    found = [one.id for one in await store.chats()]
+    await store.close()
+    return found
+
+
+async def test_requests_carry_the_chat_and_the_overflow_of_the_settings(path: Path) -> None:
+    engine = FakeEngine()
+    async with app_with(engine, path).run_test() as pilot:
+        await say(pilot, "One")
+    async with app_with(engine, path, settings=Settings(overflow="error")).run_test() as pilot:
+        await say(pilot, "Two")
+    second, first = await chat_ids(path)
+    found = [(request.chat, request.overflow, request.priority) for request in engine.requests]
+    assert found == [(first, "window", "interactive"), (second, "error", "interactive")]
+
+
+async def test_turns_that_left_the_context_are_told_when_there_are_more_of_them(path: Path) -> None:
+    scripts = [["One."], [Dropped("", 1), Prefill("", 5, 20), "Two."]]
+    scripts += [[Dropped("", 1), "Three."], [Dropped("", 4), "Four."], [Dropped("", 2), "Five."]]
+    async with app_with(FakeEngine(*scripts), path).run_test(size=(90, 60)) as pilot:
+        await say(pilot, "1?")
+        await say(pilot, "2?")
+        shown = text_of(pilot)
+        assert shown.index("1 earlier turn has left the context") < shown.index("Two.")
+        for question in ("3?", "4?", "5?"):
+            await say(pilot, question)
+        shown = text_of(pilot)
+        assert shown.count("left the context") == 2
+        assert shown.index("Three.") < shown.index("4 earlier turns have left the context")
+
+
+async def test_a_chat_that_is_left_is_put_on_disk_and_so_are_all_at_the_end(path: Path) -> None:
+    engine = FakeEngine()
+    async with app_with(engine, path).run_test() as pilot:
+        await until(pilot, lambda: "it is." in text_of(pilot))
+        await pilot.press("ctrl+n")
+        await say(pilot, "One")
+        await pilot.press("ctrl+n")
+        await until(pilot, lambda: engine.left != [])
+        await say(pilot, "Two")
+        await pilot.press("ctrl+q")
+    _, first = await chat_ids(path)
+    assert engine.left == [first, None]
+    assert engine.closed
+
+
+async def test_an_engine_that_does_not_come_to_an_end_does_not_hold_up_the_way_out(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("edgechat.tui.session._LEAVING", 0.2)
+
+    class Slow(FakeEngine):
+        async def leave(self, chat: str | None = None) -> None:
+            await asyncio.sleep(60)
+
+    engine = Slow()
+    async with app_with(engine, path).run_test() as pilot:
+        await say(pilot, "One")
+        await pilot.press("ctrl+n")
+        await say(pilot, "Two")
+        began = time.monotonic()
+        await pilot.press("ctrl+q")
+        assert time.monotonic() - began < 10
+    assert engine.closed
+
+
+async def test_a_first_question_that_is_too_long_is_forgotten(path: Path) -> None:
+    engine = FakeEngine([PromptTooLong("The conversation has 9000 tokens.")], ["Ok."])
+    async with app_with(engine, path).run_test() as pilot:
+        await say(pilot, "Long?")
+        assert engine.forgotten == [engine.requests[0].chat]
+        await pilot.press("enter")
+        await until(pilot, lambda: "Ok." in text_of(pilot))
+    assert await chat_ids(path) == [engine.requests[1].chat] != engine.forgotten
+
+
+async def test_no_more_of_the_context_is_used_than_there_is(path: Path) -> None:
+    async with app_with(FakeEngine([Prefill("", 4090, 4090), "a ", "b"]), path).run_test() as pilot:
+        await say(pilot, "One")
+        pilot.app.screen.status.used = 5000  # type: ignore[attr-defined]
+        await pilot.pause()
+        assert "4,096 of 4,096 tokens (100%)" in text_of(pilot)
