@@ -20,6 +20,7 @@ import numpy as np
 from benchmarks.streaming import THREADS
 from edgechat.engine.process import EngineProcess
 from edgechat.engine.types import ChatRequest, Delta, Message, Sampling
+from edgechat.native import logs
 from edgechat.native.handles import Context, Model
 from edgechat.planner.plan import LoadPlan
 from tests.kit import TINYLLAMA, Spec, build
@@ -29,6 +30,7 @@ class Bare:
     """llama_decode with one token of each sequence."""
 
     def __init__(self, plan: LoadPlan, n: int, depth: int) -> None:
+        logs.install()
         self._model = Model(Path(plan.model_path), plan)
         self._context = Context(self._model, plan)
         self._n, self._depth = n, depth
@@ -92,7 +94,7 @@ async def measure(model: Path, n: int, rounds: int, depth: int, tokens: int) -> 
     rates: list[tuple[float, float]] = []
     gaps: list[float] = []
     for number in range(rounds):
-        alone = await asyncio.to_thread(bare.run, tokens)
+        alone = bare.run(tokens)  # in this thread: another one would get other threads to compute with
         ours, between = await together(engine, number, n, depth, tokens + 16)
         if number >= 2:  # the first rounds fill the caches
             rates.append((alone, ours))

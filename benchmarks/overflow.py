@@ -120,9 +120,7 @@ def main() -> None:
     parser.add_argument("--verbose", action="store_true")
     options = parser.parse_args()
     model = options.model or build(Spec(shape=TINYLLAMA, weights="Q4_0", n_vocab=32000, mute=(257, 258)))
-    plan = LoadPlan(
-        model_path=str(model), model_name=model.name, context=options.context, threads=THREADS
-    )
+    plan = LoadPlan(model_path=str(model), model_name=model.name, context=options.context, threads=THREADS)
     backend = LlamaCppBackend(plan)
     engine = Engine(backend, ChatTemplate(backend.chat_template), upkeep=Upkeep(disk_bytes=0))
     engine.warm_up()

@@ -36,10 +36,15 @@ class Rendered(msgspec.Struct, frozen=True):
 def render(request: Render) -> Rendered:
     """Render in the immutable sandbox; every failure of the template comes back as text."""
     try:
-        template = _environment(request.date).from_string(request.template)
-        return Rendered(template.render(**request.variables))
+        return Rendered(_compiled(request.template, request.date).render(**request.variables))
     except Exception as error:
         return Rendered(error=str(error)[:500] or type(error).__name__)
+
+
+@functools.lru_cache(maxsize=4)
+def _compiled(template: str, date: str | None) -> Any:
+    """Return a template ready to render: to compile it takes longer than to render 500 messages."""
+    return _environment(date).from_string(template)
 
 
 @functools.lru_cache(maxsize=4)

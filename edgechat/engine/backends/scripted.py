@@ -67,6 +67,8 @@ class Script(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Tokens that an attention window keeps; what lies before is lost, and cannot be gone back to."""
     shifts: bool = False
     template: str | None = None
+    answer_after: str = "<|im_start|>assistant\n"
+    """How the template begins an answer."""
 
 
 class ScriptedVocabulary:
@@ -155,10 +157,11 @@ class ScriptedBackend:
 
     def _row(self, tokens: list[int]) -> Logits:
         row = np.zeros(_SIZE, np.float32)
-        header = [_START, *b"assistant\n"]
-        starts = [at for at, token in enumerate(tokens) if token == _START]
-        answer_at = starts[-1] + len(header) if starts else 0
-        rule = self._rule(tokens[: starts[-1]] if starts else tokens)
+        header = self.vocabulary.tokenize(self._script.answer_after, bos=False, special=True)
+        starts = [at for at, token in enumerate(tokens) if token == header[0]]
+        start = next((at for at in reversed(starts) if tokens[at : at + len(header)] == header), 0)
+        answer_at = start + len(header)
+        rule = self._rule(tokens[:start])
         reply = rule.reply.encode()
         at = len(tokens) - answer_at
         if at == rule.crash_after:
