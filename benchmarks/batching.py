@@ -11,13 +11,14 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import itertools
 import statistics
 import time
 from pathlib import Path
 
 import numpy as np
 
-from benchmarks.streaming import THREADS
+from benchmarks.streaming import MUTE, THREADS
 from edgechat.engine.process import EngineProcess
 from edgechat.engine.types import ChatRequest, Delta, Message, Sampling
 from edgechat.native import logs
@@ -48,6 +49,7 @@ class Bare:
         return self._n * tokens / (time.perf_counter() - began)
 
     def close(self) -> None:
+        """Free what it holds."""
         self._context.close()
         self._model.close()
 
@@ -75,7 +77,7 @@ async def together(
     end = min(one[-1][0] for one in arrivals)
     inside = [[pair for pair in one if begin <= pair[0] <= end] for one in arrivals]
     done = sum(one[-1][1] - one[0][1] for one in inside)
-    gaps = [b[0] - a[0] for one in inside for a, b in zip(one, one[1:], strict=False)]
+    gaps = [b[0] - a[0] for one in inside for a, b in itertools.pairwise(one)]
     return done / (end - begin), gaps
 
 
@@ -118,7 +120,7 @@ def main() -> None:
     parser.add_argument("--depth", type=int, default=200)
     parser.add_argument("--tokens", type=int, default=48)
     options = parser.parse_args()
-    model = build(Spec(shape=TINYLLAMA, weights="Q4_0", n_vocab=32000, mute=(257, 258)))
+    model = build(Spec(shape=TINYLLAMA, weights="Q4_0", n_vocab=32000, mute=MUTE))
     for n in options.streams:
         asyncio.run(measure(model, n, options.rounds, options.depth, options.tokens))
 

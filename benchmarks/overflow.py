@@ -1,4 +1,4 @@
-"""A conversation of many times the context: does the first token, the memory or the speed change?
+"""A conversation of many times the context, and whether first token, memory and speed stay as they are.
 
     python -m benchmarks.overflow [--context 1024] [--times 20]
 
@@ -17,7 +17,7 @@ from pathlib import Path
 
 import psutil
 
-from benchmarks.streaming import THREADS
+from benchmarks.streaming import MUTE, THREADS
 from edgechat.engine.backends.llama_cpp import LlamaCppBackend
 from edgechat.engine.engine import Engine
 from edgechat.engine.template import ChatTemplate
@@ -98,9 +98,7 @@ def report(turns: list[Turn], context: int) -> None:
     depths = [turn.usage_tokens for turn in after]
     alike = [turn for turn in before if min(depths) - 100 <= turn.usage_tokens <= max(depths) + 100] or before
     computed = sorted({turn.computed for turn in turns[1:]})
-    print(
-        f"{len(turns)} turns, the first overflow in turn {first}; prompt tokens computed in a turn: {computed}"
-    )
+    print(f"{len(turns)} turns, the first overflow in turn {first}; tokens computed in a turn: {computed}")
     for name, of in (("first token", lambda turn: turn.ttft_ms), ("decode", lambda turn: turn.decode_tps)):
         a, b = statistics.median(map(of, alike)), statistics.median(map(of, after))
         unit = "ms" if name == "first token" else "tokens/s"
@@ -119,7 +117,7 @@ def main() -> None:
     parser.add_argument("--model", type=Path)
     parser.add_argument("--verbose", action="store_true")
     options = parser.parse_args()
-    model = options.model or build(Spec(shape=TINYLLAMA, weights="Q4_0", n_vocab=32000, mute=(257, 258)))
+    model = options.model or build(Spec(shape=TINYLLAMA, weights="Q4_0", n_vocab=32000, mute=MUTE))
     plan = LoadPlan(model_path=str(model), model_name=model.name, context=options.context, threads=THREADS)
     backend = LlamaCppBackend(plan)
     engine = Engine(backend, ChatTemplate(backend.chat_template), upkeep=Upkeep(disk_bytes=0))

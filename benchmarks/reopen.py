@@ -15,7 +15,7 @@ import statistics
 import tempfile
 from pathlib import Path
 
-from benchmarks.streaming import THREADS
+from benchmarks.streaming import MUTE, THREADS
 from edgechat.engine.process import EngineProcess
 from edgechat.engine.types import ChatRequest, Delta, Finished, Message, Sampling, Upkeep
 from edgechat.planner.plan import LoadPlan
@@ -55,8 +55,8 @@ async def measure(model: Path, tokens: int, rounds: int) -> None:
         _, cold = await ask(plan, stranger, f"cold{number}", second)
         ratios.append(warm.timings.ttft_ms / cold.timings.ttft_ms)
         print(
-            f"{warm.usage.prompt_tokens} tokens, {warm.usage.cached_tokens} of them from disk: first token after "
-            f"{warm.timings.ttft_ms:.0f} ms; cold ({cold.usage.cached_tokens} cached) "
+            f"{warm.usage.prompt_tokens} tokens, {warm.usage.cached_tokens} of them from disk: first token "
+            f"after {warm.timings.ttft_ms:.0f} ms; cold ({cold.usage.cached_tokens} cached) "
             f"{cold.timings.ttft_ms:.0f} ms: {ratios[-1]:.3f}"
         )
     print(f"first token from disk, of the cold one: {statistics.median(ratios):.3f}")
@@ -68,7 +68,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--weights", default="Q4_0")
     options = parser.parse_args()
-    model = build(Spec(shape=TINYLLAMA, weights=options.weights, n_vocab=32000, mute=(257, 258)))
+    model = build(Spec(shape=TINYLLAMA, weights=options.weights, n_vocab=32000, mute=MUTE))
     with tempfile.TemporaryDirectory() as home:
         os.environ["EDGECHAT_HOME"] = home
         asyncio.run(measure(model, options.tokens, options.rounds))

@@ -26,9 +26,11 @@ import llama_cpp.llama_cpp as lib
 from edgechat.engine.process import EngineProcess
 from edgechat.engine.types import ChatRequest, Delta, Finished, Message, Sampling
 from edgechat.planner.plan import LoadPlan
-from tests.kit import TINYLLAMA, Spec, build
+from tests.kit import NOT_PRINTABLE, TINYLLAMA, Spec, build
 
 THREADS = 2
+MUTE = (*NOT_PRINTABLE, *range(259, 32000))
+"""For a model whose replies are text, each token of which is seen, and read again as it was written."""
 
 
 class Bare:

@@ -167,7 +167,7 @@ class Conversation:
             think=manner.think,
             overflow=manner.overflow,
             date=self.chat.date,
-            chat=self.kept_as,
+            chat=self.chat.id,
         )
         self._running, self._begun, self._stopping = (engine, request.id), False, False
         try:

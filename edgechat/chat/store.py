@@ -22,7 +22,7 @@ from edgechat import paths
 from edgechat.chat import statements
 from edgechat.chat.migrations import migrate
 from edgechat.chat.records import Chat, Front, Listed, Turn
-from edgechat.errors import ChatNotFound, StoreError
+from edgechat.errors import ChatNotFound, FolderError, StoreError
 from edgechat.owner import Owner, this_process
 from edgechat.text import one_line
 
@@ -173,6 +173,8 @@ class Store:
         try:
             await self._on_thread(self._connect)
             await self._call(statements.interrupt_orphans)
+            if self.lasting:
+                await self._call(_prune_states)
         except BaseException:
             await self.close()
             raise
@@ -225,9 +227,17 @@ class Store:
 
 
 def _forget_state(chat_id: str) -> None:
-    from edgechat.engine.states import forget  # what it brings is needed only here
+    from edgechat.engine.state_folder import forget  # what it brings is needed only here
 
     forget(chat_id)
+
+
+def _prune_states(db: sqlite3.Connection) -> None:
+    """Remove what the engine keeps of chats that are gone: another program may have deleted them."""
+    from edgechat.engine.state_folder import prune
+
+    with contextlib.suppress(FolderError):
+        prune(lambda chat: statements.chat(db, chat) is not None)
 
 
 def _use_wal(db: sqlite3.Connection) -> None:

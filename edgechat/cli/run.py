@@ -249,8 +249,8 @@ class _Run:
 
 
 def _upkeep(options: Options, said: Settings) -> Upkeep:
-    if not options.wanted.keep:
-        return Upkeep(settle=False, disk_bytes=0)
     chosen = upkeep(said)
+    if not options.wanted.keep:
+        chosen = msgspec.structs.replace(chosen, disk_bytes=0)
     # After one question nobody waits for the next.
     return chosen if options.prompt is None else msgspec.structs.replace(chosen, settle=False)

@@ -8,7 +8,9 @@ STEPS = 3
 """Or so many calls of one token, where those take longer: a stream that slow stutters no more for it, and the
 weights are read once for many more tokens."""
 
-_AIM = 0.8
+_AIM_ALONE = 0.9
+_AIM_BESIDE = 0.75
+"""Less where a stream waits for the call to end: calls take longer than was thought now and then."""
 _FIRST_CHUNK = 16
 _GROWTH = 4
 _LEAST_CHUNK = 2
@@ -37,19 +39,28 @@ class CallCost:
         slope = max(seconds - (self._single or 0.0), 1e-7) / (n_tokens - (self._single is not None))
         self._slope = _follow(self._slope, slope)
 
-    def tokens_within_limit(self) -> int:
-        """Return how many tokens the next call may hold."""
+    def tokens_within_limit(self, *, beside: bool = False) -> int:
+        """Return how many tokens the next call may hold. beside: streams wait for its end."""
         known = self._largest * _GROWTH
         if self._slope is None:
             return known
         single = self._single or 0.0
-        left = _AIM * max(CALL_LIMIT, STEPS * single) - single
-        return min(max(1 + int(left / self._slope), _LEAST_CHUNK), known)
+        aim = _AIM_BESIDE if beside else _AIM_ALONE
+        left = aim * max(CALL_LIMIT, STEPS * single) - single
+        return min(_even(max(1 + int(left / self._slope), _LEAST_CHUNK)), known)
 
     @property
     def token_seconds(self) -> float:
         """Seconds of a prompt's token in a batch; 0 where nothing is known yet."""
         return self._slope or 0.0
+
+
+def _even(n_tokens: int) -> int:
+    """Return a number of rows, near below, that kernels compute well: they take them by 4, and by 16."""
+    for rows in (16, 4):
+        if n_tokens >= 2 * rows:
+            return n_tokens - n_tokens % rows
+    return n_tokens
 
 
 def _follow(old: float | None, new: float) -> float:

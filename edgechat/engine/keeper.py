@@ -23,7 +23,7 @@ from edgechat.engine.sampling import Sampler
 from edgechat.engine.scheduler import Scheduler
 from edgechat.engine.sequence import Sequence
 from edgechat.engine.state_file import Saved
-from edgechat.engine.states import States
+from edgechat.engine.states import States, worth_saving
 from edgechat.engine.types import ChatRequest, Event, Left, Message, Sampling, Settled, Upkeep
 from edgechat.errors import EdgechatError
 
@@ -183,6 +183,7 @@ class Keeper:
 
     def leave(self, chat: str | None) -> None:
         """Put a chat's state on disk, or every chat's; `look_around` tells when that is done."""
+        print(f"prefix cache: {self._scheduler.cache.stats}", file=sys.stderr)
         chats = list(self._kept) if chat is None else [chat] if chat in self._kept else []
         for one in chats:
             self._interrupt(one)
@@ -216,6 +217,9 @@ class Keeper:
             state = self._backend.save(slot.id)
         except MemoryError:
             print(f"the state of chat {chat} is not saved: memory is short", file=sys.stderr)
+            return
+        seconds, bandwidth = self._scheduler.cost.token_seconds, self._states.bandwidth
+        if not worth_saving(len(state), n, seconds_per_token=seconds, bandwidth=bandwidth):
             return
         kept.saved = tokens[:n]
         self._writing = [one for one in self._writing if not one.done()]

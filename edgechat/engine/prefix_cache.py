@@ -82,6 +82,13 @@ class CacheStats:
     evictions: int = 0
     """Slots emptied for somebody else's sake."""
 
+    def __str__(self) -> str:
+        """Return a line for a log."""
+        return (
+            f"{self.hits} hits, {self.misses} misses, {self.reused_tokens} tokens reused, "
+            f"{self.evictions} evictions"
+        )
+
 
 class PrefixCache:
     """The slots of a backend, and the tree of what they hold."""

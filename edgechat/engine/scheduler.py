@@ -64,13 +64,13 @@ class Scheduler:
     def plan(self) -> Planned:
         """Admit who is waiting, and return the parts of the next batch; none if there is nothing to do."""
         self._admit()
-        allowed = min(self._backend.n_batch, self.cost.tokens_within_limit())
         now = [one for one in self.running if not one.in_background] or self.running
         streams = [one for one in now if one.n_pending == 1]
         prompts = [one for one in now if one.n_pending > 1]
         if not self._backend.capabilities.mixes:
             streams, prompts = self._take_turns(streams, prompts)
         planned = [self._part(sequence, 1) for sequence in streams]
+        allowed = min(self._backend.n_batch, self.cost.tokens_within_limit(beside=bool(streams)))
         left = max(allowed - len(planned), 1)
         for sequence in prompts:
             part = self._part(sequence, left)

@@ -64,7 +64,7 @@ def test_deeper_calls_cost_more_and_chunks_shrink() -> None:
     cost, sizes = settle(lambda n: 0.004 * n)
     for _ in range(20):
         cost.observe(cost.tokens_within_limit(), cost.tokens_within_limit() * 0.008)
-    assert cost.tokens_within_limit() == pytest.approx(sizes[-1] / 2, rel=0.1)
+    assert cost.tokens_within_limit() == pytest.approx(sizes[-1] / 2, rel=0.2)
 
 
 def test_the_first_chunks_feel_their_way() -> None:
