@@ -26,6 +26,9 @@ from edgechat.native.handles import Context, Model
 from edgechat.planner.plan import LoadPlan
 from tests.kit import TINYLLAMA, Spec, build
 
+Arrivals = list[tuple[float, int]]
+"""Times, and how many tokens there were by then."""
+
 
 class Bare:
     """llama_decode with one token of each sequence."""
@@ -54,7 +57,7 @@ class Bare:
         self._model.close()
 
 
-async def stream(engine: EngineProcess, name: str, text: str, tokens: int) -> list[tuple[float, int]]:
+async def stream(engine: EngineProcess, name: str, text: str, tokens: int) -> Arrivals:
     """Return when each token came, and how many there were by then."""
     request = ChatRequest(
         id=name, messages=(Message("user", text),), sampling=Sampling(seed=len(name)), max_tokens=tokens
@@ -66,13 +69,15 @@ async def stream(engine: EngineProcess, name: str, text: str, tokens: int) -> li
     ]
 
 
-async def together(
-    engine: EngineProcess, number: int, n: int, depth: int, tokens: int
-) -> tuple[float, list[float]]:
-    """Return tokens/s of all streams while all of them run, and the gaps between tokens."""
+async def together(engine: EngineProcess, number: int, n: int, depth: int, tokens: int) -> list[Arrivals]:
+    """Return when the tokens of each stream came."""
     texts = [(f"{seq} " + "x" * depth)[: depth - 24] for seq in range(n)]
     streams = [stream(engine, f"{number}-{seq}", text, tokens) for seq, text in enumerate(texts)]
-    arrivals = await asyncio.gather(*streams)
+    return await asyncio.gather(*streams)
+
+
+def rate(arrivals: list[Arrivals]) -> tuple[float, list[float]]:
+    """Return tokens/s of all streams while all of them run, and the gaps between tokens."""
     begin = max(one[0][0] for one in arrivals)
     end = min(one[-1][0] for one in arrivals)
     inside = [[pair for pair in one if begin <= pair[0] <= end] for one in arrivals]
@@ -96,9 +101,10 @@ async def measure(model: Path, n: int, rounds: int, depth: int, tokens: int) -> 
     rates: list[tuple[float, float]] = []
     gaps: list[float] = []
     for number in range(rounds):
-        alone = bare.run(tokens)  # in this thread: another one would get other threads to compute with
-        ours, between = await together(engine, number, n, depth, tokens + 16)
+        alone = bare.run(tokens + 16)  # in this thread: another one would get other threads to compute with
+        arrivals = await together(engine, number, n, depth, tokens + 16)
         if number >= 2:  # the first rounds fill the caches
+            ours, between = rate(arrivals)
             rates.append((alone, ours))
             gaps += between
     ratios = sorted(ours / alone for alone, ours in rates)

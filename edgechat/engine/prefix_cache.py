@@ -176,33 +176,45 @@ class PrefixCache:
 
     def _continued(self, source: Slot, n: int, spent: Slot | None) -> tuple[Slot, int]:
         """Take the source over, or else copy what is wanted of it."""
+        target = self._least_needed(keep=source, spent=spent)
         if not source.busy:
-            alone = not any(slot is not source and not slot.busy for slot in self.slots)
             if n == source.length and spent in (None, source):
                 return source, n
-            if (source is spent or alone) and self.truncate(source, n):
+            # Where another slot has to go for the copy, it may be less to lose what follows in this one.
+            lost = source.length if target is None else 0 if target is spent else target.length
+            if (source is spent or source.length - n < lost) and self.truncate(source, n):
                 return source, n
-            if alone:
+            if target is None:
                 self.clear(source)
                 return source, 0
-        target = self._empty_slot(keep=source, spent=spent)
+        assert target is not None, "there must be a free slot"
+        self._vacate(target, spent)
         self._copy(source, target, n)
         return target, n
 
-    def _empty_slot(self, *, keep: Slot | None = None, spent: Slot | None = None) -> Slot:
+    def _least_needed(self, *, keep: Slot | None = None, spent: Slot | None = None) -> Slot | None:
+        """Return the free slot to empty first: one of no more use, an empty one, the least recently used."""
         free = [slot for slot in self.slots if not slot.busy and slot is not keep]
-        slot = min(free, key=lambda one: (one is not spent, one.length > 0, one.last_used))
+        return min(free, key=lambda one: (one is not spent, one.length > 0, one.last_used), default=None)
+
+    def _vacate(self, slot: Slot, spent: Slot | None = None) -> None:
         self.stats.evictions += slot.length > 0 and slot is not spent
         self.clear(slot)
+
+    def _empty_slot(self, spent: Slot | None = None) -> Slot:
+        slot = self._least_needed(spent=spent)
+        assert slot is not None, "there must be a free slot"
+        self._vacate(slot, spent)
         return slot
 
     def fork(self, slot: Slot) -> Slot | None:
         """Keep what a slot holds now in another one, to be gone on from later; None if none is free."""
         if any(one is not slot and one.tip is slot.tip for one in self.slots):
             return None  # there is one that ends here
-        if not any(not one.busy for one in self.slots):
+        kept = self._least_needed(keep=slot)
+        if kept is None:
             return None
-        kept = self._empty_slot(keep=slot)
+        self._vacate(kept)
         self._copy(slot, kept, slot.length)
         self._touch(kept)
         return kept

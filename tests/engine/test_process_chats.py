@@ -1,0 +1,127 @@
+"""Chats through real workers: left, restored by another, deleted, and workers killed in the middle of it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+from pathlib import Path
+
+import psutil
+import pytest
+
+from edgechat.engine.process import EngineProcess
+from edgechat.engine.state_folder import folder
+from edgechat.engine.states import States
+from edgechat.engine.types import ChatRequest, Delta, Dropped, Finished, Message, Upkeep
+from edgechat.errors import EngineCrashed
+from edgechat.planner.plan import LoadPlan
+from tests.engine.conftest import MakePlan
+from tests.engine.test_process import workers
+
+CHAT = "c0ffee00"
+QUESTION = Message("user", "What is the meaning of this? " * 8)
+KILLS = int(os.environ.get("EDGECHAT_SOAK_KILLS", "60"))
+
+
+@pytest.fixture
+def plan(scripted: MakePlan) -> LoadPlan:
+    """A model whose prompts take so long that to keep a chat is worth it."""
+    return scripted(reply="A reply.", prompt_token_ms=2, n_batch=64)
+
+
+async def ask(engine: EngineProcess, *messages: Message) -> tuple[str, Finished]:
+    text, name = "", os.urandom(4).hex()
+    async for event in engine.stream(ChatRequest(id=name, chat=CHAT, messages=messages)):
+        if isinstance(event, Delta):
+            text += event.text
+        elif isinstance(event, Finished):
+            end = event
+    return text, end
+
+
+async def test_a_chat_that_was_left_goes_on_in_another_worker(plan: LoadPlan) -> None:
+    engine = EngineProcess(plan)
+    text, end = await ask(engine, QUESTION)
+    assert end.usage.cached_tokens == 0
+    await engine.leave(CHAT)
+    assert [path.name for path in folder().iterdir()] == [f"{CHAT}.state"]
+    await engine.close()
+    engine = EngineProcess(plan)
+    said = (QUESTION, Message("assistant", text), Message("user", "And?"))
+    _, end = await ask(engine, *said)
+    assert end.usage.prompt_tokens - end.usage.cached_tokens < 40
+    engine.forget(CHAT)
+    await engine.leave()
+    await engine.close()
+    assert not list(folder().iterdir())
+
+
+async def test_where_nothing_may_be_kept_nothing_is(plan: LoadPlan, home: Path) -> None:
+    engine = EngineProcess(plan, upkeep=Upkeep(disk_bytes=0))
+    await ask(engine, QUESTION)
+    await engine.leave(CHAT)
+    await engine.close()
+    assert not (home / "cache" / "states").exists()
+
+
+async def test_leaving_waits_for_no_worker_that_is_not_there(plan: LoadPlan) -> None:
+    engine = EngineProcess(plan)
+    await engine.leave(CHAT)
+    await ask(engine, QUESTION)
+    for worker in workers():
+        worker.kill()
+        psutil.wait_procs([worker], timeout=5)
+    await asyncio.wait_for(engine.leave(CHAT), 5)
+    await engine.close()
+
+
+async def test_what_leaves_the_window_is_told_on_the_way(scripted: MakePlan) -> None:
+    engine = EngineProcess(scripted(reply="A reply.", context=400))
+    said = [
+        m for n in range(20) for m in (Message("user", f"question {n}"), Message("assistant", "A reply."))
+    ]
+    request = ChatRequest(id="r", messages=(*said, QUESTION))
+    events = [event async for event in engine.stream(request)]
+    dropped = [event for event in events if isinstance(event, Dropped)]
+    assert len(dropped) == 1
+    assert isinstance(events[-1], Finished)
+    assert events[-1].usage.dropped_turns == dropped[0].turns > 5
+    await engine.close()
+
+
+async def kill_and_go_on(plan: LoadPlan, kills: int) -> None:
+    """Kill workers while they settle, save and restore; what they leave is whole, or there is nothing."""
+    chance = random.Random(2)
+    said: tuple[Message, ...] = (QUESTION,)
+    engine = EngineProcess(plan)
+    for number in range(kills):
+        try:
+            text, _ = await ask(engine, *said)
+            assert text == "A reply."
+            said = (*said, Message("assistant", text), Message("user", f"And {number}?"))[-5:]
+            leaving = asyncio.ensure_future(engine.leave(CHAT))
+            await asyncio.sleep(chance.uniform(0, 0.03))
+            for worker in workers():
+                worker.kill()
+            await leaving
+        except EngineCrashed:
+            pass
+        state = await asyncio.wrap_future(States(None, b"anything").load(CHAT))
+        assert state is None, "it is another model's"
+        assert all(path.suffix in (".state", ".part") for path in folder().glob("*"))
+    text, _ = await ask(engine, *said)
+    assert text == "A reply."
+    await engine.leave()
+    await engine.close()
+    assert [path.suffix for path in folder().iterdir()] == [".state"], "what the dead left is gone"
+
+
+async def test_workers_killed_while_they_keep_a_chat(plan: LoadPlan) -> None:
+    await kill_and_go_on(plan, 4)
+
+
+@pytest.mark.soak
+@pytest.mark.slow
+async def test_many_workers_killed_while_they_keep_a_chat(plan: LoadPlan) -> None:
+    await kill_and_go_on(plan, KILLS)
