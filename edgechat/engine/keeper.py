@@ -51,6 +51,8 @@ class Kept:
     """... and where that ended; something else is there if the slot has another tip by now."""
     settles: bool
     """Whether it is still to be settled."""
+    next_prompt: list[int] | None = None
+    """What every next turn begins with, once somebody has asked for it."""
 
     @property
     def spent(self) -> Slot | None:
@@ -164,18 +166,20 @@ class Keeper:
 
     def _next_prompt(self, kept: Kept) -> list[int]:
         """Return what every next turn of a chat begins with; nothing where the template does not say."""
-        try:
-            prompt = self._prompts.next(kept.request, kept.reply, self._scheduler.cells)
-        except EdgechatError:
-            return []
-        return prompt.tokens if prompt else []
+        if kept.next_prompt is None:
+            try:
+                prompt = self._prompts.next(kept.request, kept.reply, self._scheduler.cells)
+            except EdgechatError:
+                prompt = None
+            kept.next_prompt = prompt.tokens if prompt else []
+        return kept.next_prompt
 
     def settled(self, sequence: Sequence) -> list[Event]:
         """A chat's cache holds what its next turn begins with."""
         chat = sequence.request.chat
         assert chat is not None
         self._scheduler.remove(sequence, keep_cache=True)
-        self._save(chat, _SETTLE_SECONDS, sequence.tokens)
+        self._save(chat, _SETTLE_SECONDS)
         n_cached = sequence.n_cached or 0
         return [Settled(sequence.id, len(sequence.tokens), len(sequence.tokens) - n_cached)]
 
@@ -194,17 +198,21 @@ class Keeper:
         """Keep nothing of a chat that is deleted."""
         self._interrupt(chat)
         kept = self._kept.pop(chat, None)
-        if kept is not None and kept.spent is not None and not kept.spent.busy:
-            self._scheduler.cache.clear(kept.spent)
+        if kept is not None:
+            tokens = self._next_prompt(kept)
+            slot, n = self._scheduler.cache.best(tokens, len(tokens))
+            for held in (slot if n == len(tokens) else None, kept.spent):
+                if held is not None and not held.busy:
+                    self._scheduler.cache.clear(held)
         if self._states is not None:
             self._states.forget(chat)
 
-    def _save(self, chat: str, least_seconds: float, tokens: list[int] | None = None) -> None:
+    def _save(self, chat: str, least_seconds: float) -> None:
         """Write what the chat's next turn begins with, as far as it is there, if that saves enough time."""
         kept = self._kept.get(chat)
         if self._states is None or kept is None:
             return
-        tokens = tokens or self._next_prompt(kept)
+        tokens = self._next_prompt(kept)
         slot, n = self._scheduler.cache.best(tokens, len(tokens))
         if slot is None or slot.busy:
             return

@@ -374,11 +374,14 @@ def test_a_damaged_state_is_as_if_there_were_none(
     assert "is not used" in capfd.readouterr().err
 
 
-def test_nothing_is_kept_of_a_chat_that_is_deleted(make: MakeEngine) -> None:
-    engine = make(states=b"x")
+@pytest.mark.parametrize("left", [False, True])
+@pytest.mark.parametrize("settle", [False, True])
+def test_nothing_is_kept_of_a_chat_that_is_deleted(make: MakeEngine, settle: bool, left: bool) -> None:
+    engine = make(upkeep=Upkeep(settle=settle), states=b"x")
     ask(engine, "a", user("What? " * 20))
-    leave(engine)
-    assert path_of(CHAT).exists()
+    if left:
+        leave(engine)
+        assert path_of(CHAT).exists()
     engine.forget(CHAT)
     check(engine)
     assert not path_of(CHAT).exists()
