@@ -157,19 +157,12 @@ class WorkerLife:
     async def _read(self) -> None:
         """Hand each event to its stream until the worker's end, then tell every stream of the end."""
         assert self._process.stdout is not None
-        decoder = msgspec.msgpack.Decoder(Event)
+        decoder = msgspec.msgpack.Decoder(list[Event])
         try:
             while True:
                 size = frames.length(await self._process.stdout.readexactly(frames.HEADER.size))
-                event: Event = decoder.decode(await self._process.stdout.readexactly(size))
-                if isinstance(event, Left):
-                    self._left.pop(event.chat, asyncio.Event()).set()
-                    continue
-                name = getattr(event, "request_id", None)
-                if (stream := self._streams.get(name)) is not None:
-                    stream.put_nowait(event)
-                elif isinstance(event, Finished | Failed) and name is not None:
-                    self._abandoned.discard(name)
+                for event in decoder.decode(await self._process.stdout.readexactly(size)):
+                    self._hand_on(event)
         except (asyncio.IncompleteReadError, OSError):
             pass
         except (frames.BrokenFrame, msgspec.DecodeError):
@@ -182,6 +175,16 @@ class WorkerLife:
                 left.set()
             for stream in self._streams.values():
                 stream.put_nowait(None)
+
+    def _hand_on(self, event: Event) -> None:
+        if isinstance(event, Left):
+            self._left.pop(event.chat, asyncio.Event()).set()
+            return
+        name = getattr(event, "request_id", None)
+        if (stream := self._streams.get(name)) is not None:
+            stream.put_nowait(event)
+        elif isinstance(event, Finished | Failed) and name is not None:
+            self._abandoned.discard(name)
 
     async def _crashed(self, when: str) -> EngineCrashed:
         code = await self._process.wait()

@@ -10,6 +10,8 @@ Cancel(request_id)                ->
 Leave(chat)                       ->
 <-     Left(chat)                        its state is on disk, or need not be
 end of file                       ->     the worker ends
+
+Events come in lists, those of one step of the engine together.
 """
 
 from __future__ import annotations

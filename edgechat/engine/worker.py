@@ -71,9 +71,9 @@ class Pipe:
         # Not sys.exit: a native call may run for long, and nobody is there to read its result.
         os._exit(0)
 
-    def send(self, events: Iterable[Event]) -> None:
-        """Write the events in one go; a parent that is gone ends the process."""
-        data = b"".join(frames.pack(self._encoder.encode(event)) for event in events)
+    def send(self, events: list[Event]) -> None:
+        """Write the events as one message; a parent that is gone ends the process."""
+        data = frames.pack(self._encoder.encode(events)) if events else b""
         try:
             while data:
                 data = data[self._outgoing.write(data) :]
