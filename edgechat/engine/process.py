@@ -207,6 +207,8 @@ class EngineProcess:
     async def _stop_unless_used(self) -> None:
         async with self._changing:
             if not self._users:
+                await self.leave()
+            if not self._users:  # nobody has come meanwhile
                 await self._end_worker()
 
     def _forget_timer(self) -> None:

@@ -57,6 +57,17 @@ async def test_a_chat_that_was_left_goes_on_in_another_worker(plan: LoadPlan) ->
     assert not list(folder().iterdir())
 
 
+async def test_a_worker_that_goes_idle_keeps_its_chats(plan: LoadPlan) -> None:
+    engine = EngineProcess(plan, idle_seconds=0.1, upkeep=Upkeep(settle=False))
+    await ask(engine, QUESTION)
+    while workers():
+        await asyncio.sleep(0.02)
+    assert [path.name for path in folder().iterdir()] == [f"{CHAT}.state"]
+    _, end = await ask(engine, QUESTION)
+    assert end.usage.cached_tokens > 200
+    await engine.close()
+
+
 async def test_where_nothing_may_be_kept_nothing_is(plan: LoadPlan, home: Path) -> None:
     engine = EngineProcess(plan, upkeep=Upkeep(disk_bytes=0))
     await ask(engine, QUESTION)
