@@ -195,11 +195,11 @@ async def test_a_request_carries_the_chat_and_the_manner(store: Store) -> None:
     assert Manner(**{name: getattr(request, name) for name in Manner.__struct_fields__}) == manner
 
 
-async def test_what_is_not_kept_has_no_name_for_the_engine() -> None:
+async def test_what_is_not_kept_has_a_name_for_the_engines_memory_only() -> None:
     store, engine = await Store.in_memory(), FakeEngine()
     conversation = Conversation(store, "guide")
     await drain(conversation.send(engine, "Go."))
-    assert (engine.requests[0].chat, conversation.kept_as) == (None, None)
+    assert (engine.requests[0].chat, conversation.kept_as) == (conversation.chat.id, None)
     await store.close()
 
 
