@@ -70,7 +70,7 @@ class Conversation:
 
     @property
     def kept_as(self) -> str | None:
-        """The id under which the engine may keep on disk what it computes; None where nothing is to be kept."""
+        """The id under which the engine keeps on disk what it computed; None where nothing may be kept."""
         return self.chat.id if self._stored and self._store.lasting else None
 
     @property
