@@ -303,7 +303,6 @@ def test_the_settings_choose_the_overflow_and_the_upkeep(engine: type[Replaying]
 def test_what_the_engine_is_told_of_one_that_is_not_kept(engine: type[Replaying]) -> None:
     made = ask(wanted=Wanted(keep=False))
     assert made.upkeep == Upkeep(settle=False, disk_bytes=0)
-    assert made.requests[0].chat is None
     assert made.left == []
 
 
