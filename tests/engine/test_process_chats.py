@@ -11,7 +11,7 @@ import psutil
 import pytest
 
 from edgechat.engine.process import EngineProcess
-from edgechat.engine.state_folder import folder
+from edgechat.engine.state_folder import folder, prune
 from edgechat.engine.states import States
 from edgechat.engine.types import ChatRequest, Delta, Dropped, Finished, Message, Upkeep
 from edgechat.errors import EngineCrashed
@@ -125,6 +125,7 @@ async def kill_and_go_on(plan: LoadPlan, kills: int) -> None:
     assert text == "A reply."
     await engine.leave()
     await engine.close()
+    prune(lambda chat: True)
     assert [path.suffix for path in folder().iterdir()] == [".state"], "what the dead left is gone"
 
 
