@@ -214,9 +214,8 @@ class Scheduler:
             self.waiting.appendleft(sequence)
 
     def reseat(self, sequence: Sequence) -> None:
-        """The tokens of a running sequence have changed: let it begin again from what is still true of it."""
-        self.running.remove(sequence)
-        self._release(sequence)
+        """The tokens of a sequence have changed: let it begin again from what is still true of it."""
+        self.remove(sequence, keep_cache=True)
         self.waiting.appendleft(sequence)
 
     def remove(self, sequence: Sequence, *, keep_cache: bool) -> None:

@@ -226,6 +226,15 @@ def test_a_backend_with_fewer_cells_than_it_says(make: MakeEngine) -> None:
     assert texts(run(engine)) == {str(n): f"reply number {n} " * n for n in (5, 6)}
 
 
+@pytest.mark.parametrize("size", [20, 80, 150])
+def test_a_reply_ends_where_a_backend_has_fewer_cells_than_it_says(make: MakeEngine, size: int) -> None:
+    """20 fills it in the middle of its reply, 150 does before it."""
+    engine = make(context=400, reply="on and on " * 30)
+    engine.backend.context = 120
+    engine.submit(request("a", "x" * size))
+    assert ends(run(engine))["a"].reason == "context"
+
+
 def test_where_the_backend_cannot_cut_nothing_is_reused_wrongly(make: MakeEngine) -> None:
     engine = make(cuts=False)
     for name, text in (("a", "one two three"), ("b", "one two four"), ("c", "one")):
