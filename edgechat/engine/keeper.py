@@ -89,7 +89,7 @@ class Keeper:
     @property
     def is_waiting(self) -> bool:
         """Whether all that is to be done is the disk's."""
-        return bool(self._reading or self._leaving) and not self._next_to_settle()
+        return bool(self._reading) or (bool(self._leaving) and not self._next_to_settle())
 
     @property
     def n_waiting(self) -> int:

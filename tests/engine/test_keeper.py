@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -388,6 +389,25 @@ def test_nothing_is_kept_of_a_chat_that_is_deleted(make: MakeEngine, settle: boo
     assert not engine.scheduler.cache.cells_used
     leave(engine)
     assert not path_of(CHAT).exists()
+
+
+def test_nothing_is_looked_for_while_a_state_is_being_read(
+    make: MakeEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A chat that is to be settled waits for the disk, too."""
+    engine = make(states=b"x", n_seq_max=1)
+    ask(engine, "a", user("What? " * 20))
+    leave(engine)
+    engine.submit(ChatRequest(id="b", chat="beef0000", messages=(user("Another chat"),)))
+    while not any(isinstance(event, Finished) for event in engine.step()):
+        pass
+    monkeypatch.setattr(States, "load", lambda self, chat: Future())
+    engine.submit(ChatRequest(id="c", chat=CHAT, messages=(user("What? " * 20),)))
+    assert engine.step() == []
+    assert engine.is_waiting
+    engine.cancel("c")
+    assert not engine.is_waiting
+    assert any(isinstance(event, Settled) for event in idle(engine))
 
 
 def test_a_request_whose_state_is_being_read_can_be_cancelled(
