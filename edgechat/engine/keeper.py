@@ -216,6 +216,8 @@ class Keeper:
         slot, n = self._scheduler.cache.best(tokens, len(tokens))
         if slot is None or slot.busy:
             return
+        if n < slot.length and slot is not kept.spent:
+            return  # another chat's, which begins alike: it would be cut
         unsaved = n - common_prefix(kept.saved, tokens[:n])
         if unsaved * self._scheduler.cost.token_seconds < least_seconds:
             return

@@ -391,6 +391,18 @@ def test_nothing_is_kept_of_a_chat_that_is_deleted(make: MakeEngine, settle: boo
     assert not path_of(CHAT).exists()
 
 
+def test_a_chat_is_not_saved_with_what_another_one_holds(make: MakeEngine) -> None:
+    engine = make(None, Upkeep(settle=False), states=b"x", n_seq_max=1)
+    rules = Message("system", "Rules. " * 30)
+    ask(engine, "a", rules, user("aaaa"))
+    ask(engine, "b", rules, user("bbbb " * 20), chat="beef0000")
+    (slot,) = engine.scheduler.cache.slots
+    length = slot.length
+    leave(engine)
+    assert slot.length == length, "the other chat was cut to what both begin with"
+    assert not path_of(CHAT).exists()
+
+
 def test_nothing_is_looked_for_while_a_state_is_being_read(
     make: MakeEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
