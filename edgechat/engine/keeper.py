@@ -197,6 +197,9 @@ class Keeper:
     def forget(self, chat: str) -> None:
         """Keep nothing of a chat that is deleted."""
         self._interrupt(chat)
+        for one in (*self._scheduler.sequences, *(sequence for sequence, _ in self._reading)):
+            if one.request.chat == chat:
+                one.request = msgspec.structs.replace(one.request, chat=None)
         kept = self._kept.pop(chat, None)
         if kept is not None:
             tokens = self._next_prompt(kept)
@@ -249,7 +252,7 @@ class Keeper:
     def _take(self, sequence: Sequence, reading: Future[Saved | None]) -> None:
         """Put what was read into the cache, and queue the turn that waited for it."""
         saved = reading.result()
-        if saved is not None:
+        if saved is not None and sequence.request.chat is not None:
             self._restore(sequence, saved)
         self._scheduler.add(sequence)
 

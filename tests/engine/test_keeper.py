@@ -403,6 +403,23 @@ def test_a_chat_is_not_saved_with_what_another_one_holds(make: MakeEngine) -> No
     assert not path_of(CHAT).exists()
 
 
+@pytest.mark.parametrize("left", [False, True])
+def test_nothing_is_kept_of_a_chat_that_is_deleted_while_it_is_answered(make: MakeEngine, left: bool) -> None:
+    engine = make(states=b"x")
+    if left:  # and read when the next turn comes
+        ask(engine, "a", user("What? " * 20))
+        leave(engine)
+        engine = make(states=b"x")
+    engine.submit(ChatRequest(id="b", chat=CHAT, messages=(user("What? " * 20),)))
+    assert engine.is_waiting == left
+    engine.forget(CHAT)
+    (end,) = [event for event in idle(engine) if isinstance(event, Finished)]
+    assert end.usage.cached_tokens == 0
+    engine.leave(None)
+    idle(engine)
+    assert not path_of(CHAT).exists()
+
+
 def test_nothing_is_looked_for_while_a_state_is_being_read(
     make: MakeEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
