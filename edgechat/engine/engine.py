@@ -193,6 +193,7 @@ class Engine:
         sequence.n_prompt, sequence.boundary = len(shorter.tokens), shorter.boundary
         sequence.dropped = shorter.dropped
         sequence.n_cached = min(sequence.n_cached or 0, sequence.n_prompt)
+        sequence.n_shifted = min(sequence.n_shifted, sequence.n_prompt)
         self.scheduler.reseat(sequence)
         return [Dropped(sequence.id, shorter.dropped)]
 

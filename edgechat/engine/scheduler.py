@@ -142,6 +142,8 @@ class Scheduler:
             return None
         slot, start = found
         sequence.n_shifted = max(0, min(slot.length, sequence.n_prompt) - start)
+        if sequence.n_cached is not None:  # the cut came in the middle of the reply
+            sequence.n_cached = max(sequence.n_cached, sequence.n_shifted)
         return slot, slot.length
 
     def _take_turns(

@@ -327,6 +327,20 @@ def test_one_who_waits_behind_a_cut_gets_moved_cells_which_nobody_else_gets(
     )
 
 
+def test_a_reply_says_how_much_of_it_is_approximate_where_the_cut_comes_in_its_middle(
+    make: MakeEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("edgechat.engine.scheduler._SHIFT_SECONDS", 0.0)
+    reply = "It goes on and on. " * 16
+    engine = make(None, Upkeep(settle=False), context=500, shifts=True, reply=reply)
+    said = [
+        message for turn in range(5) for message in (user(f"{turn * 1234567} said"), assistant("Hm, yes."))
+    ]
+    _, end, events = ask(engine, "a", *said, user("And?"))
+    assert any(isinstance(event, Dropped) for event in events)
+    assert 0 < end.usage.shifted_tokens <= end.usage.cached_tokens <= end.usage.prompt_tokens
+
+
 # The disk.
 
 
