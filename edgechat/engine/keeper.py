@@ -263,6 +263,8 @@ class Keeper:
         if shared < here + _WORTH_READING or not (cuts or shared == len(saved.tokens)):
             return
         cache = self._scheduler.cache
+        if cache.cells_of_busy() + len(saved.tokens) > self._scheduler.cells:
+            return
         while cache.cells_used + len(saved.tokens) > self._scheduler.cells and cache.evict():
             pass
         cache.restore(saved.tokens, saved.state)

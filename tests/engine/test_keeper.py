@@ -417,6 +417,23 @@ def test_a_chat_is_not_saved_with_what_another_one_holds(make: MakeEngine) -> No
     assert not path_of(CHAT).exists()
 
 
+def test_no_chat_gives_way_to_a_state_that_has_no_room(make: MakeEngine) -> None:
+    small = {"context": 400, "rules": [{"when": "long", "reply": "It goes on and on. " * 12}]}
+    engine = make(None, states=b"x", **small)
+    ask(engine, "a", user("What? " * 45))
+    leave(engine)
+    engine = make(None, Upkeep(settle=False), states=b"x", **small)
+    ask(engine, "b", user("Another chat"), chat="beef0000")
+    engine.submit(ChatRequest(id="c", messages=(user("long " * 30),)))
+    while not any(isinstance(event, Delta) for event in engine.step()):
+        pass
+    engine.submit(ChatRequest(id="d", chat=CHAT, messages=(user("What? " * 45),)))
+    while engine.keeper.n_waiting:
+        engine.step()
+    assert engine.scheduler.cache.stats.evictions == 0
+    idle(engine)
+
+
 @pytest.mark.parametrize("left", [False, True])
 def test_nothing_is_kept_of_a_chat_that_is_deleted_while_it_is_answered(make: MakeEngine, left: bool) -> None:
     engine = make(states=b"x")
