@@ -13,8 +13,8 @@ import pytest
 from edgechat.engine.process import EngineProcess
 from edgechat.engine.state_folder import folder
 from edgechat.engine.states import States
-from edgechat.engine.types import ChatRequest, Delta, Dropped, Finished, Message, Upkeep
-from edgechat.errors import EngineCrashed
+from edgechat.engine.types import ChatRequest, Delta, Dropped, Finished, Message, Sampling, Upkeep
+from edgechat.errors import EngineCrashed, EngineError
 from edgechat.planner.plan import LoadPlan
 from tests.engine.conftest import MakePlan
 from tests.engine.test_process import workers
@@ -55,6 +55,21 @@ async def test_a_chat_that_was_left_goes_on_in_another_worker(plan: LoadPlan) ->
     await engine.leave()
     await engine.close()
     assert not list(folder().iterdir())
+
+
+async def test_what_makes_no_sense_ends_only_its_request(plan: LoadPlan) -> None:
+    engine = EngineProcess(plan)
+    await ask(engine, QUESTION)
+    before = workers()
+    for wrong in ({"chat": "../chat"}, {"sampling": Sampling(seed=-1)}):
+        with pytest.raises(EngineError, match="makes no sense"):
+            async for _ in engine.stream(ChatRequest(id="x", messages=(QUESTION,), **wrong)):
+                pass
+    with pytest.raises(ValueError, match="not the id of a chat"):
+        engine.forget("../chat")
+    assert (await ask(engine, QUESTION))[0] == "A reply."
+    assert workers() == before
+    await engine.close()
 
 
 async def test_where_nothing_may_be_kept_nothing_is(plan: LoadPlan, home: Path) -> None:
