@@ -115,6 +115,7 @@ class Engine:
     def step(self) -> list[Event]:
         """Compute one batch and return what came of it; nothing if there is nothing to do."""
         events = self.keeper.look_around()
+        events += self._outgrown()
         planned = self.scheduler.plan()
         events += self._settled()
         if not planned:
@@ -192,8 +193,21 @@ class Engine:
         sequence.n_prompt, sequence.boundary = len(shorter.tokens), shorter.boundary
         sequence.dropped = shorter.dropped
         sequence.n_cached = min(sequence.n_cached or 0, sequence.n_prompt)
+        sequence.n_shifted = min(sequence.n_shifted, sequence.n_prompt)
         self.scheduler.reseat(sequence)
         return [Dropped(sequence.id, shorter.dropped)]
+
+    def _outgrown(self) -> list[Event]:
+        """Shorten or end what no longer fits: the backend has turned out to have fewer cells than it said."""
+        events: list[Event] = []
+        for sequence in self.scheduler.sequences:
+            if len(sequence.tokens) <= self.scheduler.cells:
+                continue
+            if sequence.generates:
+                events += self._overflow(sequence)
+            else:
+                self.scheduler.remove(sequence, keep_cache=True)
+        return events
 
     def _finish(self, sequence: Sequence, reason: FinishReason) -> list[Event]:
         rest = self._show(sequence, sequence.reply.finish())

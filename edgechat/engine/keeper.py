@@ -89,7 +89,7 @@ class Keeper:
     @property
     def is_waiting(self) -> bool:
         """Whether all that is to be done is the disk's."""
-        return bool(self._reading or self._leaving) and not self._next_to_settle()
+        return bool(self._reading) or (bool(self._leaving) and not self._next_to_settle())
 
     @property
     def n_waiting(self) -> int:
@@ -197,6 +197,9 @@ class Keeper:
     def forget(self, chat: str) -> None:
         """Keep nothing of a chat that is deleted."""
         self._interrupt(chat)
+        for one in (*self._scheduler.sequences, *(sequence for sequence, _ in self._reading)):
+            if one.request.chat == chat:
+                one.request = msgspec.structs.replace(one.request, chat=None)
         kept = self._kept.pop(chat, None)
         if kept is not None:
             tokens = self._next_prompt(kept)
@@ -216,6 +219,8 @@ class Keeper:
         slot, n = self._scheduler.cache.best(tokens, len(tokens))
         if slot is None or slot.busy:
             return
+        if n < slot.length and slot is not kept.spent:
+            return  # another chat's, which begins alike: it would be cut
         unsaved = n - common_prefix(kept.saved, tokens[:n])
         if unsaved * self._scheduler.cost.token_seconds < least_seconds:
             return
@@ -247,7 +252,7 @@ class Keeper:
     def _take(self, sequence: Sequence, reading: Future[Saved | None]) -> None:
         """Put what was read into the cache, and queue the turn that waited for it."""
         saved = reading.result()
-        if saved is not None:
+        if saved is not None and sequence.request.chat is not None:
             self._restore(sequence, saved)
         self._scheduler.add(sequence)
 
@@ -258,6 +263,8 @@ class Keeper:
         if shared < here + _WORTH_READING or not (cuts or shared == len(saved.tokens)):
             return
         cache = self._scheduler.cache
+        if cache.cells_of_busy() + len(saved.tokens) > self._scheduler.cells:
+            return
         while cache.cells_used + len(saved.tokens) > self._scheduler.cells and cache.evict():
             pass
         cache.restore(saved.tokens, saved.state)

@@ -17,6 +17,7 @@ from enum import Enum
 import msgspec
 
 from edgechat.engine.life import WorkerLife, cancelled
+from edgechat.engine.state_folder import check_id
 from edgechat.engine.types import (
     Cancel,
     ChatRequest,
@@ -125,7 +126,8 @@ class EngineProcess:
             await self._worker.leave(chat, _LEAVING)
 
     def forget(self, chat: str) -> None:
-        """Keep nothing of a chat, which is deleted."""
+        """Keep nothing of a chat, which is deleted. Raises ValueError for what is no id of ours."""
+        check_id(chat)
         if self._worker is not None:
             self._worker.send(Forget(chat))
 

@@ -38,6 +38,8 @@ class Scheduler:
         self.cells = backend.context
         """Cells to count with: fewer than the backend's context once it has run out earlier than that."""
         self._prompts_turn = False
+        self._crowded = False
+        """The backend had no room for all that run: nobody joins them before one has ended."""
 
     @property
     def is_idle(self) -> bool:
@@ -84,7 +86,7 @@ class Scheduler:
         held_back: list[Sequence] = []
         while self.waiting:
             sequence = self.waiting[0]
-            if not self._can_join(sequence):
+            if self._is_held_off(sequence) or not self._can_join(sequence):
                 break
             self.waiting.popleft()
             if self._comes_soon(sequence):
@@ -93,6 +95,11 @@ class Scheduler:
             self._seat(sequence)
             self.running.append(sequence)
         self.waiting.extendleft(reversed(held_back))
+
+    def _is_held_off(self, sequence: Sequence) -> bool:
+        """Say whether who runs has to end first."""
+        ahead = [one for one in self.running if one.in_background <= sequence.in_background]
+        return self._crowded and bool(ahead)
 
     def _can_join(self, sequence: Sequence) -> bool:
         """Say whether there is a slot and room for it; what runs in the background gives way."""
@@ -142,6 +149,8 @@ class Scheduler:
             return None
         slot, start = found
         sequence.n_shifted = max(0, min(slot.length, sequence.n_prompt) - start)
+        if sequence.n_cached is not None:  # the cut came in the middle of the reply
+            sequence.n_cached = max(sequence.n_cached, sequence.n_shifted)
         return slot, slot.length
 
     def _take_turns(
@@ -178,13 +187,16 @@ class Scheduler:
             if self.cache.evict():
                 continue
             if len(self.running) > 1:
-                youngest = next((one for one in self.running[::-1] if one.in_background), self.running[-1])
-                self.preempt(youngest)
+                self.preempt(youngest := self._youngest())
                 planned = [pair for pair in planned if pair[0] is not youngest]
             else:
                 sequence, part = planned[0]
                 planned = [self._part(sequence, len(part.tokens) - (needed - free))]
         return planned
+
+    def _youngest(self) -> Sequence:
+        """Return who gives way first of those that run."""
+        return next((one for one in self.running[::-1] if one.in_background), self.running[-1])
 
     def computed(self, planned: Planned) -> None:
         """Note that the backend has computed a batch."""
@@ -196,10 +208,19 @@ class Scheduler:
                 self.cache.fork(slot)
 
     def make_room(self, planned: Planned) -> None:
-        """The backend had no room for this batch: something idle goes, or it has fewer cells than it said."""
-        if not self.cache.evict():
-            needed = sum(len(part.tokens) for _, part in planned)
-            self.cells = min(self.cells, self.cache.cells_used + needed) - 1
+        """The backend had no room for this batch: something idle goes, or who came last, as long as it can.
+
+        It has fewer cells than it said where one alone finds no room. Where several run it need not be so:
+        llama.cpp takes no cell back that an attention window has left behind while two sequences share it.
+        """
+        if self.cache.evict():
+            return
+        if len(self.running) > 1:
+            self._crowded = True
+            self.preempt(self._youngest())
+            return
+        needed = sum(len(part.tokens) for _, part in planned)
+        self.cells = min(self.cells, self.cache.cells_used + needed) - 1
 
     def preempt(self, sequence: Sequence) -> None:
         """Take the slot away and put the sequence back in the queue; it loses nothing but time."""
@@ -214,15 +235,15 @@ class Scheduler:
             self.waiting.appendleft(sequence)
 
     def reseat(self, sequence: Sequence) -> None:
-        """The tokens of a running sequence have changed: let it begin again from what is still true of it."""
-        self.running.remove(sequence)
-        self._release(sequence)
+        """The tokens of a sequence have changed: let it begin again from what is still true of it."""
+        self.remove(sequence, keep_cache=True)
         self.waiting.appendleft(sequence)
 
     def remove(self, sequence: Sequence, *, keep_cache: bool) -> None:
         """Take a sequence out; its slot keeps its tokens for who comes next with the same beginning."""
         if sequence in self.running:
             self.running.remove(sequence)
+            self._crowded = False
         else:
             self.waiting.remove(sequence)
         if sequence.slot is not None:

@@ -161,6 +161,8 @@ def _obey(engine: Engine, command: Command) -> list[Event]:
                 return engine.submit(request)
             except EdgechatError as error:
                 return [Failed(request.id, ErrorInfo.of(error))]
+            except ValueError as error:  # others' streams go on
+                return [Failed(request.id, ErrorInfo.of(EngineError(f"The request makes no sense: {error}")))]
         case Cancel(request_id):
             return engine.cancel(request_id)
         case Leave(chat):

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from edgechat.engine.backends.base import CacheFull, Logits, Part
 from edgechat.engine.backends.scripted import ScriptedBackend
 from edgechat.engine.engine import Engine
 from edgechat.engine.template import ChatTemplate
@@ -224,6 +225,36 @@ def test_a_backend_with_fewer_cells_than_it_says(make: MakeEngine) -> None:
     for n in (5, 6):
         engine.submit(request(str(n)))
     assert texts(run(engine)) == {str(n): f"reply number {n} " * n for n in (5, 6)}
+
+
+@pytest.mark.parametrize("size", [20, 80, 150])
+def test_a_reply_ends_where_a_backend_has_fewer_cells_than_it_says(make: MakeEngine, size: int) -> None:
+    """20 fills it in the middle of its reply, 150 does before it."""
+    engine = make(context=400, reply="on and on " * 30)
+    engine.backend.context = 120
+    engine.submit(request("a", "x" * size))
+    assert ends(run(engine))["a"].reason == "context"
+
+
+def test_who_finds_no_room_in_company_runs_alone(make: MakeEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As with a windowed model, two of whose sequences share cells that the window has left behind."""
+    engine = make(context=400)
+    decode, refused = engine.backend.decode, []
+
+    def crowded(parts: Sequence[Part]) -> Logits:
+        held = [seq for seq in range(4) if engine.backend.tokens_of(seq)]
+        if engine.backend.cells_used > 60 and len(held) > 1:
+            refused.append(held)
+            raise CacheFull
+        return decode(parts)
+
+    monkeypatch.setattr(engine.backend, "decode", crowded)
+    for n in (5, 6, 4):
+        engine.submit(request(str(n)))
+    engine.submit(request("3", priority="background"))
+    assert texts(run(engine)) == {str(n): f"reply number {n} " * n for n in (5, 6, 4, 3)}
+    assert 0 < len(refused) < 30
+    assert engine.scheduler.cells == 400
 
 
 def test_where_the_backend_cannot_cut_nothing_is_reused_wrongly(make: MakeEngine) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -326,6 +327,20 @@ def test_one_who_waits_behind_a_cut_gets_moved_cells_which_nobody_else_gets(
     )
 
 
+def test_a_reply_says_how_much_of_it_is_approximate_where_the_cut_comes_in_its_middle(
+    make: MakeEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("edgechat.engine.scheduler._SHIFT_SECONDS", 0.0)
+    reply = "It goes on and on. " * 16
+    engine = make(None, Upkeep(settle=False), context=500, shifts=True, reply=reply)
+    said = [
+        message for turn in range(5) for message in (user(f"{turn * 1234567} said"), assistant("Hm, yes."))
+    ]
+    _, end, events = ask(engine, "a", *said, user("And?"))
+    assert any(isinstance(event, Dropped) for event in events)
+    assert 0 < end.usage.shifted_tokens <= end.usage.cached_tokens <= end.usage.prompt_tokens
+
+
 # The disk.
 
 
@@ -388,6 +403,71 @@ def test_nothing_is_kept_of_a_chat_that_is_deleted(make: MakeEngine, settle: boo
     assert not engine.scheduler.cache.cells_used
     leave(engine)
     assert not path_of(CHAT).exists()
+
+
+def test_a_chat_is_not_saved_with_what_another_one_holds(make: MakeEngine) -> None:
+    engine = make(None, Upkeep(settle=False), states=b"x", n_seq_max=1)
+    rules = Message("system", "Rules. " * 30)
+    ask(engine, "a", rules, user("aaaa"))
+    ask(engine, "b", rules, user("bbbb " * 20), chat="beef0000")
+    (slot,) = engine.scheduler.cache.slots
+    length = slot.length
+    leave(engine)
+    assert slot.length == length, "the other chat was cut to what both begin with"
+    assert not path_of(CHAT).exists()
+
+
+def test_no_chat_gives_way_to_a_state_that_has_no_room(make: MakeEngine) -> None:
+    small = {"context": 400, "rules": [{"when": "long", "reply": "It goes on and on. " * 12}]}
+    engine = make(None, states=b"x", **small)
+    ask(engine, "a", user("What? " * 45))
+    leave(engine)
+    engine = make(None, Upkeep(settle=False), states=b"x", **small)
+    ask(engine, "b", user("Another chat"), chat="beef0000")
+    engine.submit(ChatRequest(id="c", messages=(user("long " * 30),)))
+    while not any(isinstance(event, Delta) for event in engine.step()):
+        pass
+    engine.submit(ChatRequest(id="d", chat=CHAT, messages=(user("What? " * 45),)))
+    while engine.keeper.n_waiting:
+        engine.step()
+    assert engine.scheduler.cache.stats.evictions == 0
+    idle(engine)
+
+
+@pytest.mark.parametrize("left", [False, True])
+def test_nothing_is_kept_of_a_chat_that_is_deleted_while_it_is_answered(make: MakeEngine, left: bool) -> None:
+    engine = make(states=b"x")
+    if left:  # and read when the next turn comes
+        ask(engine, "a", user("What? " * 20))
+        leave(engine)
+        engine = make(states=b"x")
+    engine.submit(ChatRequest(id="b", chat=CHAT, messages=(user("What? " * 20),)))
+    assert engine.is_waiting == left
+    engine.forget(CHAT)
+    (end,) = [event for event in idle(engine) if isinstance(event, Finished)]
+    assert end.usage.cached_tokens == 0
+    engine.leave(None)
+    idle(engine)
+    assert not path_of(CHAT).exists()
+
+
+def test_nothing_is_looked_for_while_a_state_is_being_read(
+    make: MakeEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A chat that is to be settled waits for the disk, too."""
+    engine = make(states=b"x", n_seq_max=1)
+    ask(engine, "a", user("What? " * 20))
+    leave(engine)
+    engine.submit(ChatRequest(id="b", chat="beef0000", messages=(user("Another chat"),)))
+    while not any(isinstance(event, Finished) for event in engine.step()):
+        pass
+    monkeypatch.setattr(States, "load", lambda self, chat: Future())
+    engine.submit(ChatRequest(id="c", chat=CHAT, messages=(user("What? " * 20),)))
+    assert engine.step() == []
+    assert engine.is_waiting
+    engine.cancel("c")
+    assert not engine.is_waiting
+    assert any(isinstance(event, Settled) for event in idle(engine))
 
 
 def test_a_request_whose_state_is_being_read_can_be_cancelled(

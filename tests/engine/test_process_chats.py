@@ -13,8 +13,8 @@ import pytest
 from edgechat.engine.process import EngineProcess
 from edgechat.engine.state_folder import folder, prune
 from edgechat.engine.states import States
-from edgechat.engine.types import ChatRequest, Delta, Dropped, Finished, Message, Upkeep
-from edgechat.errors import EngineCrashed
+from edgechat.engine.types import ChatRequest, Delta, Dropped, Finished, Message, Sampling, Upkeep
+from edgechat.errors import EngineCrashed, EngineError
 from edgechat.planner.plan import LoadPlan
 from tests.engine.conftest import MakePlan
 from tests.engine.test_process import workers
@@ -65,6 +65,21 @@ async def test_a_worker_that_goes_idle_keeps_its_chats(plan: LoadPlan) -> None:
     assert [path.name for path in folder().iterdir()] == [f"{CHAT}.state"]
     _, end = await ask(engine, QUESTION)
     assert end.usage.cached_tokens > 200
+    await engine.close()
+
+
+async def test_what_makes_no_sense_ends_only_its_request(plan: LoadPlan) -> None:
+    engine = EngineProcess(plan)
+    await ask(engine, QUESTION)
+    before = workers()
+    for wrong in ({"chat": "../chat"}, {"sampling": Sampling(seed=-1)}):
+        with pytest.raises(EngineError, match="makes no sense"):
+            async for _ in engine.stream(ChatRequest(id="x", messages=(QUESTION,), **wrong)):
+                pass
+    with pytest.raises(ValueError, match="not the id of a chat"):
+        engine.forget("../chat")
+    assert (await ask(engine, QUESTION))[0] == "A reply."
+    assert workers() == before
     await engine.close()
 
 
