@@ -200,13 +200,8 @@ class Keeper:
         for one in (*self._scheduler.sequences, *(sequence for sequence, _ in self._reading)):
             if one.request.chat == chat:
                 one.request = msgspec.structs.replace(one.request, chat=None)
-        kept = self._kept.pop(chat, None)
-        if kept is not None:
-            tokens = self._next_prompt(kept)
-            slot, n = self._scheduler.cache.best(tokens, len(tokens))
-            for held in (slot if n == len(tokens) else None, kept.spent):
-                if held is not None and not held.busy:
-                    self._scheduler.cache.clear(held)
+        self._kept.pop(chat, None)
+        self._scheduler.cache.forget(chat)
         if self._states is not None:
             self._states.forget(chat)
 

@@ -44,6 +44,8 @@ class Slot:
 
     id: int
     tip: Node
+    chat: str | None = None
+    """The conversation it was filled for."""
     busy: bool = False
     """Whether a request runs in it."""
     approximate: bool = False
@@ -216,6 +218,7 @@ class PrefixCache:
             return None
         self._vacate(kept)
         self._copy(slot, kept, slot.length)
+        kept.chat = slot.chat
         self._touch(kept)
         return kept
 
@@ -262,7 +265,13 @@ class PrefixCache:
     def clear(self, slot: Slot) -> None:
         """Empty a slot."""
         self.truncate(slot, 0)
-        slot.approximate = False
+        slot.approximate, slot.chat = False, None
+
+    def forget(self, chat: str) -> None:
+        """Empty the free slots that were filled for a conversation."""
+        for slot in self.slots:
+            if slot.chat == chat and not slot.busy:
+                self.clear(slot)
 
     def evict(self) -> bool:
         """Empty the free slot that was used longest ago; False if none holds anything."""

@@ -132,9 +132,10 @@ class Prompts:
         while True:
             kept = [messages[at] for at in window.kept]
             size = sum(n_bytes(message.content) for message in kept)
-            if size > min(LONGEST_PIECE * cells, TEXT_LIMIT):
+            around = len(kept) * self._sizes.overhead(request.think).message // 2
+            if size > min(LONGEST_PIECE * cells, TEXT_LIMIT) or around > cells:
                 # Refused before it is rendered: others' streams wait while this thread works on it.
-                raise _too_long(f"more than {size // LONGEST_PIECE}", cells)
+                raise _too_long(f"more than {max(around, size // LONGEST_PIECE)}", cells)
             text = self._render(request, kept)
             tokens = self._vocabulary.tokenize(text, bos=True, special=True)
             if not tokens:

@@ -135,6 +135,7 @@ class Scheduler:
             sequence.tokens, whole=not sequence.generates, spent=sequence.spent
         )
         sequence.slot = slot
+        slot.chat = sequence.request.chat
         if sequence.n_cached is None:
             sequence.n_cached = min(n, sequence.n_prompt)
 

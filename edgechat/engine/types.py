@@ -7,8 +7,10 @@ Generate(request)                 ->
 <-     Dropped(turns)? Prefill(done, total) ... Delta(text) ... Finished | Failed
 Cancel(request_id)                ->
 <-     Finished(reason="cancelled")
+<-     Settled(tokens)                   some time later
 Leave(chat)                       ->
 <-     Left(chat)                        its state is on disk, or need not be
+Forget(chat)                      ->
 end of file                       ->     the worker ends
 
 Events come in lists, those of one step of the engine together.

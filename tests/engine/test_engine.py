@@ -219,6 +219,15 @@ def test_a_text_far_too_long_is_refused_before_any_work(make: MakeEngine) -> Non
         engine.submit(request("a", "x" * 100_000))
 
 
+def test_far_too_many_messages_are_refused_before_any_work(make: MakeEngine) -> None:
+    engine = make(context=1000)
+    engine.submit(request("a"))
+    run(engine)
+    engine.backend.vocabulary.tokenize = None
+    with pytest.raises(PromptTooLong, match="more than"):
+        engine.submit(ChatRequest(id="b", messages=(Message("user", "a"),) * 5000, overflow="error"))
+
+
 def test_a_backend_with_fewer_cells_than_it_says(make: MakeEngine) -> None:
     engine = make(context=400)
     engine.backend.context = 180

@@ -470,6 +470,22 @@ def test_nothing_is_looked_for_while_a_state_is_being_read(
     assert any(isinstance(event, Settled) for event in idle(engine))
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_of_a_deleted_chat_no_cell_is_held_and_others_keep_theirs(make: MakeEngine, kind: str) -> None:
+    engine = make(**KINDS[kind])
+    said: list[Message] = []
+    for turn in range(4):
+        said.append(user(f"Question {turn}, which is longer than the window of the model."))
+        text, _, _ = ask(engine, f"t{turn}", *said)
+        said.append(assistant(text))
+    other = user("Something else entirely, in another conversation.")
+    ask(engine, "o", other, chat="beef0000")
+    held = sum(len(slot.tokens) for slot in engine.scheduler.cache.slots if slot.chat == "beef0000")
+    engine.forget(CHAT)
+    check(engine)
+    assert 0 < engine.scheduler.cache.cells_used <= held
+
+
 def test_a_request_whose_state_is_being_read_can_be_cancelled(
     make: MakeEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
