@@ -46,12 +46,12 @@ async def test_turns_that_left_the_context_are_told_when_there_are_more_of_them(
         await say(pilot, "1?")
         await say(pilot, "2?")
         shown = text_of(pilot)
-        assert shown.index("1 earlier turn has left the context") < shown.index("Two.")
+        assert shown.index("1 earlier question, with its answer, is not") < shown.index("Two.")
         for question in ("3?", "4?", "5?"):
             await say(pilot, question)
         shown = text_of(pilot)
-        assert shown.count("left the context") == 2
-        assert shown.index("Three.") < shown.index("4 earlier turns have left the context")
+        assert shown.count("The context is full: ") == 2
+        assert shown.index("Three.") < shown.index("4 earlier questions, with their answers, are not")
 
 
 async def test_a_chat_that_is_left_is_put_on_disk_and_so_are_all_at_the_end(path: Path) -> None:
