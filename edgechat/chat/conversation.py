@@ -92,8 +92,8 @@ class Conversation:
         return self._running is not None
 
     @property
-    def n_turns(self) -> int:
-        """How many turns there are, the system prompt not counted."""
+    def n_messages(self) -> int:
+        """How many things were said by the user and by the model."""
         return sum(turn.role != "system" for turn in self.turns)
 
     @property

@@ -98,7 +98,7 @@ def listed(db: sqlite3.Connection, limit: int) -> list[Listed]:
     between = [0, *(_shared(one, other) for one, other in itertools.pairwise(ids)), 0]
     lengths = {name: max(_SHORTEST, 1 + max(between[at : at + 2])) for at, name in enumerate(ids)}
     return [
-        Listed(chat=one, prefix=one.id[: lengths[one.id]], n_turns=_count(db, one.id))
+        Listed(chat=one, prefix=one.id[: lengths[one.id]], n_messages=_count(db, one.id))
         for one in chats(db, limit)
         if one.id in lengths  # else another program has begun it just now
     ]

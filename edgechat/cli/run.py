@@ -18,6 +18,7 @@ from edgechat.chat.engine import Manner
 from edgechat.chat.upkeep import upkeep
 from edgechat.cli.answer import Answer
 from edgechat.cli.background import Background
+from edgechat.cli.chats import counted
 from edgechat.cli.edge import as_text, complain, note
 from edgechat.cli.kept import Wanted, conversation, offering_not_to_keep, open_store
 from edgechat.cli.status import StatusLine
@@ -149,8 +150,8 @@ class _Run:
         self._load()
         print(f"{self.engine.plan.model_name}: Ctrl+C stops an answer, Ctrl+D ends.", file=sys.stderr)
         if not self.options.wanted.is_new:
-            title, n_turns = printable(self.talk.chat.title), self.talk.n_turns
-            print(f"Going on with: {title} ({n_turns} turns)", file=sys.stderr)
+            title = printable(self.talk.chat.title)
+            print(f"Going on with: {title} ({counted(self.talk.n_messages)})", file=sys.stderr)
         with contextlib.suppress(ImportError):
             import readline  # noqa: F401  (line editing and history for input())
         while True:

@@ -156,7 +156,7 @@ async def test_a_system_prompt_is_the_first_turn_and_is_sent(store: Store) -> No
     assert conversation.system == "Be brief."
     await drain(conversation.send(engine, "1?"))
     again = await Conversation.load(store, conversation.chat.id)
-    assert (again.system, again.n_turns, again.chat.title) == ("Be brief.", 2, "1?")
+    assert (again.system, again.n_messages, again.chat.title) == ("Be brief.", 2, "1?")
     await drain(again.send(engine, "2?"))
     assert [(one.role, one.content) for one in engine.requests[-1].messages] == [
         ("system", "Be brief."),
