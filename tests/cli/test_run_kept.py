@@ -190,7 +190,8 @@ def test_a_store_that_is_locked_or_damaged_names_the_way_out(script: Script, hom
     other.close()
     for file in (home / "data").glob("chats.db*"):
         file.write_bytes(b"this is no database" * 100)
-    assert "--no-store asks without keeping anything" in complaint(edgechat("run", path, "Hi"))
+    told = complaint(edgechat("run", path, "Hi")).splitlines()[1]
+    assert told.startswith("  --no-store asks without keeping anything. ")  # no option of a command before it
     assert edgechat("run", path, "Hi", "--no-store").stdout == "Hello.\n"
 
 
