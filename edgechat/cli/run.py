@@ -204,7 +204,13 @@ class _Run:
 
     async def _ask(self, prompt: str) -> None:
         await self.talk.use_model(self.options.model)
+        known = self.talk.n_messages
         await self.talk.ask(prompt)
+        more = self.talk.n_messages - known - 1
+        if more > 0:
+            self._tell(
+                f"another edgechat has gone on with this conversation meanwhile: {counted(more)} more."
+            )
 
     def _wait_for(self, answer: Answer) -> None:
         """Wait for the answer. In a conversation the first Ctrl+C stops it; else it ends the program."""

@@ -351,6 +351,25 @@ def test_a_conversation_line_by_line_goes_on(script: Script, tmp_path: Path) -> 
 
 
 @needs_tmux
+def test_what_another_run_has_said_meanwhile_becomes_part_of_it(script: Script, tmp_path: Path) -> None:
+    path = script(reply="I am.")
+    edgechat("run", path, "first")
+    with Terminal(tmp_path, home=tmp_path / "home") as terminal:
+        terminal.run([*EDGECHAT, "run", str(path), "--continue"])
+        terminal.until(">>>")
+        assert edgechat("run", path, "elsewhere", "--continue").returncode == 0
+        terminal.ask("second")
+        terminal.until(
+            "note: another edgechat has gone on with this conversation meanwhile: 2 messages more."
+        )
+        terminal.until("I am.")
+        terminal.press("C-d")
+        terminal.until("left with 0")
+    ((_, turns),) = stored()
+    assert [turn.content for turn in turns if turn.role == "user"] == ["first", "elsewhere", "second"]
+
+
+@needs_tmux
 def test_a_question_too_long_lets_one_go_on(script: Script, tmp_path: Path) -> None:
     with Terminal(tmp_path, home=tmp_path / "home") as terminal:
         terminal.run([*EDGECHAT, "run", str(script()), "--ctx", "256", "--overflow", "error"])
