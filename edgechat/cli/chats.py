@@ -83,6 +83,9 @@ def rm(prefixes: Sequence[str], *, yes: bool) -> int:
             answer = input("Delete it? [y/N] " if len(found) == 1 else f"Delete these {len(found)}? [y/N] ")
         except EOFError:
             answer = ""
+        except KeyboardInterrupt:
+            print("\nNothing was deleted.")
+            raise
         if answer.strip().lower() not in ("y", "yes"):
             print("Nothing was deleted.")
             return 1
@@ -144,8 +147,9 @@ def _cells(one: Listed) -> tuple[str, ...]:
 def _paragraphs(found: Conversation) -> Iterator[str]:
     chat = found.chat
     yield f"# {chat.title}"
-    yield f"{chat.id} · begun on {chat.date} · {counted(found.n_messages)}"
-    speakers = {"system": "System prompt", "user": "You", "assistant": _model(chat)}
+    yield f"{chat.id} · begun on {chat.date} · {counted(found.n_messages)} · last model: {_model(chat)}"
+    # Models may take turns in a chat, and only the last one is known.
+    speakers = {"system": "System prompt", "user": "You", "assistant": "Answer"}
     for turn in found.turns:
         yield f"## {speakers[turn.role]}"
         if turn.content:

@@ -133,10 +133,11 @@ def test_a_conversation_is_shown() -> None:
     head, *rest = run.stdout.rstrip("\n").split("\n\n")
     assert head == "# Hi"
     assert rest[0].startswith(f"{chat} · begun on ")
+    assert rest[0].endswith(" · 4 messages · last model: guide")
     assert rest[1:] == [
         *("## System prompt", "Be brief."),
-        *("## You", "Hi", "## guide", "**Hello**."),
-        *("## You", "And?", "## guide", "So", "(interrupted here)"),
+        *("## You", "Hi", "## Answer", "**Hello**."),
+        *("## You", "And?", "## Answer", "So", "(interrupted here)"),
     ]
     found = json.loads(edgechat("chats", "show", chat[:5], "--json").stdout)
     assert (found["id"], found["n_messages"]) == (chat, 4)
@@ -224,7 +225,8 @@ def test_a_store_that_is_damaged(home: Path) -> None:
         (("chats", "delete", "ab12"), "Did you mean: edgechat chats rm ab12"),
         (("chats", "list"), "Did you mean: edgechat chats\n"),
         (("chats", "1a2b3c4d"), "Did you mean: edgechat chats show 1a2b3c4d"),
-        (("chats", "shwo", "ab12"), "Did you mean 'show'"),
+        (("chats", "shwo", "ab12"), "Did you mean: edgechat chats show ab12"),
+        (("chats", "remvoe", "ab12"), "Did you mean: edgechat chats rm ab12"),
         (("chats", "zzz"), "show ID and rm ID"),
         (("chats", "show"), "Missing argument"),
         (("chats", "rm"), "Missing argument"),
@@ -248,8 +250,12 @@ def test_removing_is_asked_first(tmp_path: Path) -> None:
         terminal.press("Enter")
         terminal.until("left with 1")
         assert "Nothing was deleted." in terminal.screen
-        terminal.run([*EDGECHAT, "chats", "rm", chat, other])
+        terminal.run([*EDGECHAT, "chats", "rm", other, other, chat])
         terminal.until("Delete these 2? [y/N]")
+        terminal.press("C-c")
+        terminal.until("left with 130")
+        assert terminal.screen.count("\nNothing was deleted.") == 2
+        terminal.run([*EDGECHAT, "chats", "rm", chat, other])
         terminal.ask("y")
         terminal.until("left with 0")
     assert json.loads(edgechat("chats", "--json").stdout) == []
