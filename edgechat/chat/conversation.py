@@ -23,7 +23,7 @@ from edgechat.engine.types import (
     RequestEvent,
     Role,
 )
-from edgechat.errors import EdgechatError, PromptTooLong, StoreError
+from edgechat.errors import ChatNotFound, EdgechatError, PromptTooLong, StoreError
 from edgechat.text import one_line
 
 _TITLE_LENGTH = 60
@@ -92,8 +92,8 @@ class Conversation:
         return self._running is not None
 
     @property
-    def n_turns(self) -> int:
-        """How many turns there are, the system prompt not counted."""
+    def n_messages(self) -> int:
+        """How many things were said by the user and by the model."""
         return sum(turn.role != "system" for turn in self.turns)
 
     @property
@@ -115,11 +115,17 @@ class Conversation:
             self.chat = chat
 
     async def ask(self, text: str) -> Turn:
-        """Save a turn of the user and return it. Raises StoreError, and then nothing has changed."""
+        """Save a turn of the user and return it. Raises StoreError, and then nothing has changed.
+
+        What another program has said in the chat meanwhile comes before it in `turns`; ChatNotFound where
+        the chat is gone, or that program is still writing.
+        """
         text = text.encode("utf-8", "replace").decode()
         if self._stored:
             turn = self._new_turn("user", text)
-            await self._store.add_turn(turn)
+            while not await self._store.add_turn(turn):
+                await self._catch_up()
+                turn = self._new_turn("user", text)
             self.turns.append(turn)
         else:
             turn = await self._begin(text)
@@ -254,6 +260,16 @@ class Conversation:
         if finished is not None or self._stopping:
             return "stopped"
         return "interrupted" if error is None or turn.content or turn.thinking else "failed"
+
+    async def _catch_up(self) -> None:
+        """Take over what another program has said in this chat. Raises ChatNotFound and StoreError."""
+        _, turns = await self._store.load(self.chat.id)
+        if turns and turns[-1].state == "streaming":
+            raise ChatNotFound(
+                "Another edgechat is writing an answer in this conversation.",
+                hint="Wait for its end, then send again.",
+            )
+        self.turns = last_branch(turns)
 
     async def _begin(self, text: str) -> Turn:
         """Store the chat with its first question, which is returned."""

@@ -70,5 +70,5 @@ class Listed(msgspec.Struct, frozen=True, kw_only=True):
     chat: Chat
     prefix: str
     """So much of its id, eight letters at least, as no other chat's begins with."""
-    n_turns: int
+    n_messages: int
     """What was said in it by the user and by the model; several tries at a reply are one."""

@@ -23,10 +23,15 @@ _SHORTEST = 8
 
 def insert_turn(
     db: sqlite3.Connection, turn: Turn, owner: Owner | None, chat: Chat | None, system: Turn | None
-) -> None:
-    """Append a turn, and before it the chat it begins and that chat's system prompt, where there are any."""
+) -> bool:
+    """Append a turn, and before it the chat it begins and that chat's system prompt, where there are any.
+
+    False, and nothing is written, for a question where another one follows the same turn already.
+    """
     with db:
         db.execute("BEGIN IMMEDIATE")
+        if turn.role == "user" and _has_question(db, turn.parent_id):
+            return False
         if chat is not None:
             marks = ", ".join("?" * len(_CHAT_FIELDS))
             db.execute(f"INSERT INTO conversations ({_CHAT}) VALUES ({marks})", msgspec.structs.astuple(chat))
@@ -34,6 +39,7 @@ def insert_turn(
             _append(db, system, None)
         _append(db, turn, owner)
         _touch(db, turn.chat_id)
+    return True
 
 
 def update_turn(db: sqlite3.Connection, turn: Turn) -> None:
@@ -98,7 +104,7 @@ def listed(db: sqlite3.Connection, limit: int) -> list[Listed]:
     between = [0, *(_shared(one, other) for one, other in itertools.pairwise(ids)), 0]
     lengths = {name: max(_SHORTEST, 1 + max(between[at : at + 2])) for at, name in enumerate(ids)}
     return [
-        Listed(chat=one, prefix=one.id[: lengths[one.id]], n_turns=_count(db, one.id))
+        Listed(chat=one, prefix=one.id[: lengths[one.id]], n_messages=_count(db, one.id))
         for one in chats(db, limit)
         if one.id in lengths  # else another program has begun it just now
     ]
@@ -172,6 +178,11 @@ def _append(db: sqlite3.Connection, turn: Turn, owner: Owner | None) -> None:
             turn.chat_id,
         ),
     )
+
+
+def _has_question(db: sqlite3.Connection, parent_id: str | None) -> bool:
+    asked = "SELECT 1 FROM turns WHERE parent_id = ? AND role = 'user' LIMIT 1"
+    return db.execute(asked, (parent_id,)).fetchone() is not None
 
 
 def _count(db: sqlite3.Connection, chat_id: str) -> int:

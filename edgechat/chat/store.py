@@ -85,11 +85,14 @@ class Store:
                 await self._on_thread(db.close)
             self._thread.shutdown(wait=False)
 
-    async def add_turn(self, turn: Turn, *, chat: Chat | None = None, system: Turn | None = None) -> None:
-        """Append a turn. `chat` is the conversation that it begins, if it does, `system` a turn before it."""
+    async def add_turn(self, turn: Turn, *, chat: Chat | None = None, system: Turn | None = None) -> bool:
+        """Append a turn. `chat` is the conversation that it begins, if it does, `system` a turn before it.
+
+        False, and nothing is written, for a question where another program has asked one meanwhile.
+        """
         owner = self._owner if turn.state == "streaming" else None
         await self._write_owed()
-        await self._call(statements.insert_turn, turn, owner, chat, system)
+        return await self._call(statements.insert_turn, turn, owner, chat, system)
 
     async def update_turn(self, turn: Turn) -> None:
         """Write the text and the state that a reply has now.

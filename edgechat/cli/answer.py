@@ -22,7 +22,7 @@ class Answer:
     """Takes the events of one answer and prints them."""
 
     def __init__(self, status: StatusLine, *, as_json: bool, dropped: int, has_system: bool) -> None:
-        """`dropped` is how many turns the last answer of this chat was written without."""
+        """`dropped`: how many turns, questions with answers, the last reply was written without."""
         self._status = status
         self._as_json = as_json
         self._dropped = dropped
@@ -71,9 +71,12 @@ class Answer:
         if turns == self._dropped:
             return
         self._status.clear()
-        gone = "1 earlier turn is" if turns == 1 else f"{turns} earlier turns are"
-        stay = "the system prompt and the first turn stay" if self._has_system else "the first turn stays"
-        note(f"the context is full: {gone} not sent any more; {stay}.")
+        # Whether the first one is among them depends on its length, which only the engine knows.
+        gone = "1 earlier question, with its answer, is"
+        if turns != 1:
+            gone = f"{turns} earlier questions, with their answers, are"
+        stay = "; the system prompt stays" if self._has_system else ""
+        note(f"the context is full: {gone} not sent to the model any more{stay}.")
 
     def _print_timings(self, finished: Finished, context: int) -> None:
         usage, timings = finished.usage, finished.timings

@@ -5,11 +5,11 @@ With --json the list is one of objects, the conversation that was used last firs
     id, title
     model                   the one that wrote last
     front                   where it was held last: "app", or "run" for the command line
-    n_turns                 how many turns it has, the system prompt not counted
+    n_messages              questions and answers, each counted; not the system prompt
     date                    the day on which it began, as the model is told it
     created_at, updated_at  seconds since 1970
 
-and `show` prints one such object, with `turns`: id, role, content, thinking, state, created_at, and the
+and `show` prints one such object, with `messages`: id, role, content, thinking, state, created_at, and the
 figures and the error of a reply.
 """
 
@@ -34,7 +34,7 @@ from edgechat.text import ago, escaped_json, one_line, printable
 T = TypeVar("T")
 
 _USAGE = 2
-_HEADINGS = ("ID", "TITLE", "MODEL", "TURNS", "LAST USED")
+_HEADINGS = ("ID", "TITLE", "MODEL", "MESSAGES", "LAST USED")
 _TITLE, _MODEL = 40, 24
 _ENDINGS = {
     "stopped": "(stopped here)",
@@ -49,7 +49,7 @@ def list_chats(*, limit: int, json: bool) -> int:
     found = _with_store(lambda store: store.listed(limit + 1))
     shown, more = found[:limit], len(found) > limit
     if json:
-        _print_json([_object(one.chat, one.n_turns) for one in shown])
+        _print_json([_object(one.chat, one.n_messages) for one in shown])
     elif shown:
         print("\n".join(_lines(shown)))
         if more:
@@ -63,8 +63,8 @@ def show(prefix: str, *, json: bool) -> int:
     """Run the command; return the exit code. Raises ChatNotFound and StoreError."""
     found = _with_store(lambda store: _loaded(store, prefix))
     if json:
-        turns = [_turn_object(turn) for turn in found.turns]
-        _print_json(_object(found.chat, found.n_turns) | {"turns": turns})
+        messages = [_message_object(turn) for turn in found.turns]
+        _print_json(_object(found.chat, found.n_messages) | {"messages": messages})
     else:
         print(printable("\n\n".join(_paragraphs(found))))
     return 0
@@ -74,7 +74,7 @@ def rm(prefixes: Sequence[str], *, yes: bool) -> int:
     """Run the command; return the exit code: 1 where nothing was deleted. Raises EdgechatError."""
     found = _with_store(lambda store: _removable(store, prefixes))
     for one in found:
-        print(printable(f"{one.chat.id[:8]}  {one.chat.title} ({_turns(one.n_turns)})"))
+        print(printable(f"{one.chat.id[:8]}  {one.chat.title} ({counted(one.n_messages)})"))
     if not yes:
         if not (sys.stdin.isatty() and sys.stdout.isatty()):
             complain("Nothing was deleted: there is no terminal to ask in.", "Add --yes to delete.")
@@ -83,6 +83,9 @@ def rm(prefixes: Sequence[str], *, yes: bool) -> int:
             answer = input("Delete it? [y/N] " if len(found) == 1 else f"Delete these {len(found)}? [y/N] ")
         except EOFError:
             answer = ""
+        except KeyboardInterrupt:
+            print("\nNothing was deleted.")
+            raise
         if answer.strip().lower() not in ("y", "yes"):
             print("Nothing was deleted.")
             return 1
@@ -136,7 +139,7 @@ def _cells(one: Listed) -> tuple[str, ...]:
         one.prefix,
         one_line(one.chat.title, _TITLE),
         one_line(_model(one.chat), _MODEL),
-        str(one.n_turns),
+        str(one.n_messages),
         ago(time.time() - one.chat.updated_at),
     )
 
@@ -144,8 +147,9 @@ def _cells(one: Listed) -> tuple[str, ...]:
 def _paragraphs(found: Conversation) -> Iterator[str]:
     chat = found.chat
     yield f"# {chat.title}"
-    yield f"{chat.id} · begun on {chat.date} · {_turns(found.n_turns)}"
-    speakers = {"system": "System prompt", "user": "You", "assistant": _model(chat)}
+    yield f"{chat.id} · begun on {chat.date} · {counted(found.n_messages)} · last model: {_model(chat)}"
+    # Models may take turns in a chat, and only the last one is known.
+    speakers = {"system": "System prompt", "user": "You", "assistant": "Answer"}
     for turn in found.turns:
         yield f"## {speakers[turn.role]}"
         if turn.content:
@@ -158,24 +162,25 @@ def _model(chat: Chat) -> str:
     return os.path.basename(chat.model) if os.path.isabs(chat.model) else chat.model
 
 
-def _turns(count: int) -> str:
-    return "1 turn" if count == 1 else f"{count} turns"
+def counted(messages: int) -> str:
+    """Return how many messages these are, in words."""
+    return "1 message" if messages == 1 else f"{messages} messages"
 
 
-def _object(chat: Chat, n_turns: int) -> dict[str, Any]:
+def _object(chat: Chat, n_messages: int) -> dict[str, Any]:
     return {
         "id": chat.id,
         "title": chat.title,
         "model": chat.model,
         "front": chat.front,
-        "n_turns": n_turns,
+        "n_messages": n_messages,
         "date": chat.date,
         "created_at": chat.created_at,
         "updated_at": chat.updated_at,
     }
 
 
-def _turn_object(turn: Turn) -> dict[str, Any]:
+def _message_object(turn: Turn) -> dict[str, Any]:
     found: dict[str, Any] = msgspec.to_builtins(turn)
     return {name: value for name, value in found.items() if name not in ("chat_id", "parent_id")}
 

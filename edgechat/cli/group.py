@@ -41,7 +41,7 @@ class ChatCommands(TyperGroup):
         """See click."""
         word, rest = args[0], args[1:]
         if self.get_command(ctx, word) is None:
-            meant = next((command for command, others in _MEANT.items() if word.lower() in others), None)
+            meant = _meant(word)
             if meant is None and _is_id(word):
                 meant, rest = "show", args
             if meant is not None:
@@ -49,13 +49,21 @@ class ChatCommands(TyperGroup):
 
                 words = ["edgechat", "chats", *([meant] if meant else []), *rest]
                 ctx.fail(f"No such command {word!r}. Did you mean: {one_line(shlex.join(words))}")
-            import difflib
-
-            if not difflib.get_close_matches(word, self.commands):
-                ctx.fail(
-                    f"No such command {word!r}. `edgechat chats` lists; show ID and rm ID are the others."
-                )
+            ctx.fail(f"No such command {word!r}. `edgechat chats` lists; show ID and rm ID are the others.")
         return super().resolve_command(ctx, args)
+
+
+def _meant(word: str) -> str | None:
+    """Return the command that a word means which is none, also where it is mistyped; "" for the list."""
+    import difflib
+
+    known = {other: command for command, others in _MEANT.items() for other in (*others, command) if other}
+    if word.lower() in known:
+        return known[word.lower()]
+    if _is_id(word):
+        return None
+    near = difflib.get_close_matches(word.lower(), known, n=1)
+    return known[near[0]] if near else None
 
 
 def _is_id(word: str) -> bool:

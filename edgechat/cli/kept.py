@@ -72,5 +72,6 @@ def offering_not_to_keep(wanted: Wanted) -> Iterator[None]:
     except (StoreError, FolderError) as error:
         if not wanted.is_new or not wanted.keep:
             raise
+        # First, for other hints may end with a command, of which it would seem to be an option.
         way_out = "--no-store asks without keeping anything."
-        raise type(error)(error.message, hint=" ".join(filter(None, (error.hint, way_out)))) from error
+        raise type(error)(error.message, hint=" ".join(filter(None, (way_out, error.hint)))) from error

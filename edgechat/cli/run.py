@@ -18,6 +18,7 @@ from edgechat.chat.engine import Manner
 from edgechat.chat.upkeep import upkeep
 from edgechat.cli.answer import Answer
 from edgechat.cli.background import Background
+from edgechat.cli.chats import counted
 from edgechat.cli.edge import as_text, complain, note
 from edgechat.cli.kept import Wanted, conversation, offering_not_to_keep, open_store
 from edgechat.cli.status import StatusLine
@@ -149,8 +150,8 @@ class _Run:
         self._load()
         print(f"{self.engine.plan.model_name}: Ctrl+C stops an answer, Ctrl+D ends.", file=sys.stderr)
         if not self.options.wanted.is_new:
-            title, n_turns = printable(self.talk.chat.title), self.talk.n_turns
-            print(f"Going on with: {title} ({n_turns} turns)", file=sys.stderr)
+            title = printable(self.talk.chat.title)
+            print(f"Going on with: {title} ({counted(self.talk.n_messages)})", file=sys.stderr)
         with contextlib.suppress(ImportError):
             import readline  # noqa: F401  (line editing and history for input())
         while True:
@@ -203,7 +204,13 @@ class _Run:
 
     async def _ask(self, prompt: str) -> None:
         await self.talk.use_model(self.options.model)
+        known = self.talk.n_messages
         await self.talk.ask(prompt)
+        more = self.talk.n_messages - known - 1
+        if more > 0:
+            self._tell(
+                f"another edgechat has gone on with this conversation meanwhile: {counted(more)} more."
+            )
 
     def _wait_for(self, answer: Answer) -> None:
         """Wait for the answer. In a conversation the first Ctrl+C stops it; else it ends the program."""

@@ -25,9 +25,13 @@ def add_to(app: typer.Typer) -> None:
 
 
 def run(
-    model: Annotated[str, typer.Argument(help="A GGUF file, or a name of `edgechat list`.")],
+    model: Annotated[str, typer.Argument(metavar="MODEL", help="A GGUF file, or a name of `edgechat list`.")],
     prompt: Annotated[
-        str | None, typer.Argument(help="What to ask. What is piped in is put after it; - is only that.")
+        str | None,
+        typer.Argument(
+            metavar="PROMPT",
+            help="What to ask. What is piped in is put after it; - is only what is piped in.",
+        ),
     ] = None,
     system: Annotated[str | None, typer.Option(help="The system prompt of a new conversation.")] = None,
     last: Annotated[
@@ -74,7 +78,10 @@ def run(
     if last and chat is not None:
         raise typer.BadParameter("--continue and --chat cannot both be", param_hint="--continue")
     if no_store and (last or chat is not None):
-        raise typer.BadParameter("what goes on with a conversation is kept in it", param_hint="--no-store")
+        raise typer.BadParameter(
+            "goes with neither --continue nor --chat: what is said there is kept",
+            param_hint="--no-store",
+        )
     sampling = {
         "temperature": temperature,
         "top_k": top_k,

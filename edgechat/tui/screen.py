@@ -202,9 +202,10 @@ class ChatScreen(Screen[None]):
     async def _ask(self, text: str) -> None:
         from edgechat.tui.transcript.turns import pieces_of
 
-        turn, self._saving = None, True
+        turn, known, self._saving = None, 0, True
         try:
             conversation = await self.session.talk()
+            known = len(conversation.turns)
             turn = await conversation.ask(text)
             if self._stopping:
                 await conversation.take_back_question()
@@ -217,7 +218,9 @@ class ChatScreen(Screen[None]):
             self.activity.clear()
             self.prompt.put_back(text)
             return
-        self.transcript.add(*pieces_of(turn))
+        # Before the question comes what `edgechat run` has said in this chat meanwhile.
+        for said in conversation.turns[known:]:
+            self.transcript.add(*pieces_of(said))
         self.transcript.anchor()
         await self._answer()
 

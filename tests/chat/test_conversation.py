@@ -13,7 +13,7 @@ from edgechat.chat.messages import messages_of
 from edgechat.chat.records import Turn
 from edgechat.chat.store import Store
 from edgechat.engine.types import Delta, Dropped, Finished, Message, Prefill, Sampling
-from edgechat.errors import DecodeFailed, EngineCrashed, PromptTooLong, StoreError
+from edgechat.errors import ChatNotFound, DecodeFailed, EngineCrashed, PromptTooLong, StoreError
 from tests.fakes import FakeEngine, thought
 
 
@@ -156,7 +156,7 @@ async def test_a_system_prompt_is_the_first_turn_and_is_sent(store: Store) -> No
     assert conversation.system == "Be brief."
     await drain(conversation.send(engine, "1?"))
     again = await Conversation.load(store, conversation.chat.id)
-    assert (again.system, again.n_turns, again.chat.title) == ("Be brief.", 2, "1?")
+    assert (again.system, again.n_messages, again.chat.title) == ("Be brief.", 2, "1?")
     await drain(again.send(engine, "2?"))
     assert [(one.role, one.content) for one in engine.requests[-1].messages] == [
         ("system", "Be brief."),
@@ -360,3 +360,28 @@ async def test_text_that_is_no_text_is_stored_as_what_it_can_be(store: Store) ->
     conversation = Conversation(store, "guide")
     await drain(conversation.send(FakeEngine(), "broken \udce4 half"))
     assert (await stored(store, conversation))[0].content == "broken ? half"
+
+
+async def test_what_another_program_has_said_meanwhile_comes_before_the_question(store: Store) -> None:
+    mine = Conversation(store, "guide")
+    await drain(mine.send(FakeEngine(["One."]), "1?"))
+    other = await Conversation.load(store, mine.chat.id)
+    await drain(other.send(FakeEngine(["Two."]), "2?"))
+    engine = FakeEngine(["Three."])
+    await drain(mine.send(engine, "3?"))
+    assert [message.content for message in engine.requests[0].messages] == ["1?", "One.", "2?", "Two.", "3?"]
+    assert await stored(store, mine) == mine.turns
+    assert len(mine.turns) == 6
+
+
+async def test_no_question_comes_between_another_and_its_reply(store: Store) -> None:
+    mine = Conversation(store, "guide")
+    await drain(mine.send(FakeEngine(["One."]), "1?"))
+    other = await Conversation.load(store, mine.chat.id)
+    before = list(mine.turns)
+    await other.ask("2?")
+    async with aclosing(other.answer(FakeEngine(["Two."]))) as events:
+        await anext(events)
+        with pytest.raises(ChatNotFound, match="is writing an answer"):
+            await mine.ask("3?")
+    assert mine.turns == before

@@ -81,13 +81,13 @@ def test_the_latest_comes_first() -> None:
     first = hold("One", "Two", engine=crashing, system="Be brief.", model="/models/tiny.gguf")
     second = hold("A " + "long " * 40)
     shown = edgechat("chats").stdout.splitlines()
-    assert shown[0].split() == ["ID", "TITLE", "MODEL", "TURNS", "LAST", "USED"]
+    assert shown[0].split() == ["ID", "TITLE", "MODEL", "MESSAGES", "LAST", "USED"]
     assert shown[1].startswith(f"{second[:8]}  A long long")
     assert "…  guide" in shown[1]
     assert shown[2].split() == [first[:8], "One", "tiny.gguf", "4", "just", "now"]
     assert len(shown) == 3
     found = json.loads(edgechat("chats", "--json").stdout)
-    assert [(one["id"], one["n_turns"], one["front"]) for one in found] == [
+    assert [(one["id"], one["n_messages"], one["front"]) for one in found] == [
         (second, 2, "app"),
         (first, 4, "app"),
     ]
@@ -104,7 +104,7 @@ def test_tries_at_one_reply_count_once() -> None:
         conversation.take_back_reply()
         async for _ in conversation.answer(engine):
             pass
-        assert [one.n_turns for one in await store.listed(5)] == [2]
+        assert [one.n_messages for one in await store.listed(5)] == [2]
         await store.close()
 
     asyncio.run(talk())
@@ -133,22 +133,25 @@ def test_a_conversation_is_shown() -> None:
     head, *rest = run.stdout.rstrip("\n").split("\n\n")
     assert head == "# Hi"
     assert rest[0].startswith(f"{chat} · begun on ")
+    assert rest[0].endswith(" · 4 messages · last model: guide")
     assert rest[1:] == [
         *("## System prompt", "Be brief."),
-        *("## You", "Hi", "## guide", "**Hello**."),
-        *("## You", "And?", "## guide", "So", "(interrupted here)"),
+        *("## You", "Hi", "## Answer", "**Hello**."),
+        *("## You", "And?", "## Answer", "So", "(interrupted here)"),
     ]
     found = json.loads(edgechat("chats", "show", chat[:5], "--json").stdout)
-    assert (found["id"], found["n_turns"]) == (chat, 4)
-    assert [(turn["role"], turn["content"], turn["thinking"], turn["state"]) for turn in found["turns"]] == [
+    assert (found["id"], found["n_messages"]) == (chat, 4)
+    assert [
+        (turn["role"], turn["content"], turn["thinking"], turn["state"]) for turn in found["messages"]
+    ] == [
         ("system", "Be brief.", "", "complete"),
         ("user", "Hi", "", "complete"),
         ("assistant", "**Hello**.\n", "Hm.", "complete"),
         ("user", "And?", "", "complete"),
         ("assistant", "So", "", "interrupted"),
     ]
-    assert found["turns"][2]["figures"]["usage"]["completion_tokens"] == 2
-    assert found["turns"][4]["error"]["kind"] == "EngineCrashed"
+    assert found["messages"][2]["figures"]["usage"]["completion_tokens"] == 2
+    assert found["messages"][4]["error"]["kind"] == "EngineCrashed"
 
 
 def test_nothing_of_a_stranger_moves_the_cursor() -> None:
@@ -168,8 +171,8 @@ def test_removing_takes_the_words_and_the_state(home: Path) -> None:
     run = edgechat("chats", "rm", gone, other[:9], gone[:10], "--yes")
     assert run.returncode == 0
     assert run.stdout.splitlines() == [
-        f"{gone[:8]}  xyzzy, a secret (2 turns)",
-        f"{other[:8]}  Goes too (2 turns)",
+        f"{gone[:8]}  xyzzy, a secret (2 messages)",
+        f"{other[:8]}  Goes too (2 messages)",
         "Deleted.",
     ]
     assert [row[1] for row in rows()[1:]] == ["Stays"]
@@ -222,7 +225,8 @@ def test_a_store_that_is_damaged(home: Path) -> None:
         (("chats", "delete", "ab12"), "Did you mean: edgechat chats rm ab12"),
         (("chats", "list"), "Did you mean: edgechat chats\n"),
         (("chats", "1a2b3c4d"), "Did you mean: edgechat chats show 1a2b3c4d"),
-        (("chats", "shwo", "ab12"), "Did you mean 'show'"),
+        (("chats", "shwo", "ab12"), "Did you mean: edgechat chats show ab12"),
+        (("chats", "remvoe", "ab12"), "Did you mean: edgechat chats rm ab12"),
         (("chats", "zzz"), "show ID and rm ID"),
         (("chats", "show"), "Missing argument"),
         (("chats", "rm"), "Missing argument"),
@@ -246,8 +250,12 @@ def test_removing_is_asked_first(tmp_path: Path) -> None:
         terminal.press("Enter")
         terminal.until("left with 1")
         assert "Nothing was deleted." in terminal.screen
-        terminal.run([*EDGECHAT, "chats", "rm", chat, other])
+        terminal.run([*EDGECHAT, "chats", "rm", other, other, chat])
         terminal.until("Delete these 2? [y/N]")
+        terminal.press("C-c")
+        terminal.until("left with 130")
+        assert terminal.screen.count("\nNothing was deleted.") == 2
+        terminal.run([*EDGECHAT, "chats", "rm", chat, other])
         terminal.ask("y")
         terminal.until("left with 0")
     assert json.loads(edgechat("chats", "--json").stdout) == []

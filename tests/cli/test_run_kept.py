@@ -190,7 +190,8 @@ def test_a_store_that_is_locked_or_damaged_names_the_way_out(script: Script, hom
     other.close()
     for file in (home / "data").glob("chats.db*"):
         file.write_bytes(b"this is no database" * 100)
-    assert "--no-store asks without keeping anything" in complaint(edgechat("run", path, "Hi"))
+    told = complaint(edgechat("run", path, "Hi")).splitlines()[1]
+    assert told.startswith("  --no-store asks without keeping anything. ")  # no option of a command before it
     assert edgechat("run", path, "Hi", "--no-store").stdout == "Hello.\n"
 
 
@@ -310,16 +311,17 @@ def test_turns_that_are_not_sent_any_more_are_told_when_their_number_changes(
     engine: type[Replaying], capsys: pytest.CaptureFixture[str]
 ) -> None:
     notes = []
-    for turns, options in ((1, {"system": "Hm."}), (1, {}), (4, {}), (2, {"json": True})):
+    for turns, options in ((1, {}), (1, {}), (4, {}), (2, {"json": True}), (1, {"system": "Hm."})):
         engine.script = (Dropped("", turns), "Hello.")
-        ask(wanted=Wanted(last="system" not in options), **options)
+        ask(wanted=Wanted(last=bool(notes) and "system" not in options), **options)
         notes.append([line for line in capsys.readouterr().err.splitlines() if "not sent" in line])
-    full, stay = "note: the context is full:", "the system prompt and the first turn stay."
+    full, gone = "note: the context is full:", "not sent to the model any more"
     assert notes == [
-        [f"{full} 1 earlier turn is not sent any more; {stay}"],
+        [f"{full} 1 earlier question, with its answer, is {gone}."],
         [],
-        [f"{full} 4 earlier turns are not sent any more; {stay}"],
-        [f"{full} 2 earlier turns are not sent any more; {stay}"],
+        [f"{full} 4 earlier questions, with their answers, are {gone}."],
+        [f"{full} 2 earlier questions, with their answers, are {gone}."],
+        [f"{full} 1 earlier question, with its answer, is {gone}; the system prompt stays."],
     ]
 
 
@@ -332,7 +334,7 @@ def test_a_conversation_line_by_line_goes_on(script: Script, tmp_path: Path) -> 
     edgechat("run", path, "first")
     with Terminal(tmp_path, home=tmp_path / "home") as terminal:
         terminal.run([*EDGECHAT, "run", str(path), "--continue"])
-        terminal.until("Going on with: first (2 turns)")
+        terminal.until("Going on with: first (2 messages)")
         terminal.until(">>>")
         terminal.ask("slow")
         terminal.until("ab ab ab")
@@ -345,6 +347,25 @@ def test_a_conversation_line_by_line_goes_on(script: Script, tmp_path: Path) -> 
         assert "Traceback" not in terminal.screen
     ((_, turns),) = stored()
     assert [turn.state for turn in turns if turn.role == "assistant"] == ["complete", "stopped", "complete"]
+
+
+@needs_tmux
+def test_what_another_run_has_said_meanwhile_becomes_part_of_it(script: Script, tmp_path: Path) -> None:
+    path = script(reply="I am.")
+    edgechat("run", path, "first")
+    with Terminal(tmp_path, home=tmp_path / "home") as terminal:
+        terminal.run([*EDGECHAT, "run", str(path), "--continue"])
+        terminal.until(">>>")
+        assert edgechat("run", path, "elsewhere", "--continue").returncode == 0
+        terminal.ask("second")
+        terminal.until(
+            "note: another edgechat has gone on with this conversation meanwhile: 2 messages more."
+        )
+        terminal.until("I am.")
+        terminal.press("C-d")
+        terminal.until("left with 0")
+    ((_, turns),) = stored()
+    assert [turn.content for turn in turns if turn.role == "user"] == ["first", "elsewhere", "second"]
 
 
 @needs_tmux

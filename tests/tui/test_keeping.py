@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from edgechat.chat.conversation import Conversation
 from edgechat.chat.store import Store
 from edgechat.engine.types import Dropped, Prefill
 from edgechat.errors import PromptTooLong
@@ -46,12 +47,28 @@ async def test_turns_that_left_the_context_are_told_when_there_are_more_of_them(
         await say(pilot, "1?")
         await say(pilot, "2?")
         shown = text_of(pilot)
-        assert shown.index("1 earlier turn has left the context") < shown.index("Two.")
+        assert shown.index("1 earlier question, with its answer, is not") < shown.index("Two.")
         for question in ("3?", "4?", "5?"):
             await say(pilot, question)
         shown = text_of(pilot)
-        assert shown.count("left the context") == 2
-        assert shown.index("Three.") < shown.index("4 earlier turns have left the context")
+        assert shown.count("The context is full: ") == 2
+        assert shown.index("Three.") < shown.index("4 earlier questions, with their answers, are not")
+
+
+async def test_what_another_program_has_said_meanwhile_is_shown(path: Path) -> None:
+    async with app_with(FakeEngine(["One."], ["Three."]), path).run_test(size=(90, 60)) as pilot:
+        await say(pilot, "1?")
+        await until(pilot, lambda: "One." in text_of(pilot))
+        store = await Store.open(path)
+        other = await Conversation.load(store, (await chat_ids(path))[0], front="run")
+        async for _ in other.send(FakeEngine(["Two."]), "2?"):
+            pass
+        await store.close()
+        await say(pilot, "3?")
+        await until(pilot, lambda: "Three." in text_of(pilot))
+        shown = text_of(pilot)
+        at = [shown.index(said) for said in ("1?", "One.", "2?", "Two.", "3?", "Three.")]
+        assert at == sorted(at)
 
 
 async def test_a_chat_that_is_left_is_put_on_disk_and_so_are_all_at_the_end(path: Path) -> None:

@@ -52,11 +52,13 @@ def ending_of(turn: Turn) -> list[Piece]:
 
 
 def dropped_note(turns: int) -> NotePiece:
-    """Return the piece that says how many turns the model is not sent any more."""
-    have = "1 earlier turn has" if turns == 1 else f"{turns} earlier turns have"
+    """Return the piece that says how many turns, questions with answers, the model is not sent any more."""
+    gone = "1 earlier question, with its answer, is"
+    if turns != 1:
+        gone = f"{turns} earlier questions, with their answers, are"
     return NotePiece(
-        f"{have} left the context, which is full: the model still has what was said first and what was said "
-        "last. Ctrl+N begins a new chat."
+        f"The context is full: {gone} not sent to the model any more. It still has what was said last. "
+        "Ctrl+N begins a new chat."
     )
 
 
