@@ -37,6 +37,11 @@ bench: $(VENV)/.installed-dev
 	$(BIN)/python -m benchmarks.startup
 	$(BIN)/python -m benchmarks.keypress
 	$(BIN)/python -m benchmarks.pull
+	$(BIN)/python -m benchmarks.batching
+	$(BIN)/python -m benchmarks.prefill
+	$(BIN)/python -m benchmarks.reopen
+	$(BIN)/python -m benchmarks.overflow
+	$(BIN)/python -m benchmarks.turns
 
 lock: $(VENV)/.installed-dev
 	$(PIP) freeze --exclude-editable >$(LOCK)

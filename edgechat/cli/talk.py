@@ -102,7 +102,7 @@ def run(
         stop=tuple(map(as_text, stop or ())),
         think=think,
         overflow=overflow,
-        wanted=Wanted(last=last, chat=chat, keep=not no_store),
+        wanted=Wanted(last=last, chat=None if chat is None else as_text(chat), keep=not no_store),
         json=json,
         anyway=load_anyway,
     )
@@ -132,7 +132,7 @@ def show(chat: Annotated[str, _Id], json: JsonOption = False, debug: DebugOption
     """Print a conversation as Markdown."""
     from edgechat.cli import chats as command
 
-    raise typer.Exit(command.show(chat, json=json))
+    raise typer.Exit(command.show(as_text(chat), json=json))
 
 
 def rm(
@@ -143,4 +143,4 @@ def rm(
     """Delete conversations, and what was computed of them."""
     from edgechat.cli import chats as command
 
-    raise typer.Exit(command.rm(chats, yes=yes))
+    raise typer.Exit(command.rm([as_text(chat) for chat in chats], yes=yes))

@@ -224,7 +224,7 @@ def cancelled(request_id: str) -> Finished:
 
 def _explain(code: int) -> tuple[str, str]:
     """Return in words how a process ended, and what to do about it."""
-    again = "The next message starts it anew, and what the app showed of the answer is kept."
+    again = "The next message starts it anew; the answer stays as far as it came."
     if code >= 0:
         return f"exit code {code}", again
     with contextlib.suppress(ValueError):

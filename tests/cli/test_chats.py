@@ -165,6 +165,14 @@ def test_nothing_of_a_stranger_moves_the_cursor() -> None:
         assert not any((ord(one) < 32 and one != "\n") or 127 <= ord(one) < 160 for one in said)
 
 
+@pytest.mark.parametrize("words", [("chats", "show"), ("chats", "rm"), ("run", "guide", "Hi", "--chat")])
+def test_an_id_of_bytes_that_are_no_text(words: tuple[str, ...]) -> None:
+    hold("Hi")
+    done = edgechat(*words, "\udcff")
+    assert done.returncode == 1
+    assert "There is no conversation" in done.stderr
+
+
 def test_removing_takes_the_words_and_the_state(home: Path) -> None:
     kept, gone, other = hold("Stays"), hold("xyzzy, a secret"), hold("Goes too")
     states = {name: state_of(name, home) for name in (kept, gone)}
