@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
 import subprocess
@@ -37,7 +38,12 @@ async def said(engine: EngineProcess, text: str, name: str = "r") -> str:
 
 
 def workers() -> list[psutil.Process]:
-    return [child for child in psutil.Process().children() if "engine" in child.cmdline()]
+    found = []
+    for child in psutil.Process().children():
+        with contextlib.suppress(psutil.Error):  # one that ends just now
+            if "engine" in child.cmdline():
+                found.append(child)
+    return found
 
 
 async def gone(process: psutil.Process, within: float = 10.0) -> bool:
