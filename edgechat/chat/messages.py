@@ -25,6 +25,14 @@ def messages_of(turns: Sequence[Turn]) -> tuple[Message, ...]:
     return tuple(messages)
 
 
+def not_sent(turns: int) -> str:
+    """Return in words how many turns, questions with answers, have left the window."""
+    gone = "1 earlier question, with its answer, is"
+    if turns != 1:
+        gone = f"{turns} earlier questions, with their answers, are"
+    return f"{gone} not sent to the model any more"
+
+
 def last_branch(turns: Sequence[Turn]) -> list[Turn]:
     """Return the line of turns that leads to the one written last."""
     by_id = {turn.id: turn for turn in turns}

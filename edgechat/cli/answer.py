@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from edgechat.chat.messages import not_sent
 from edgechat.cli.edge import note
 from edgechat.cli.status import StatusLine
 from edgechat.engine.types import Delta, Dropped, ErrorInfo, Finished, ModelInfo, Prefill, RequestEvent
@@ -72,11 +73,8 @@ class Answer:
             return
         self._status.clear()
         # Whether the first one is among them depends on its length, which only the engine knows.
-        gone = "1 earlier question, with its answer, is"
-        if turns != 1:
-            gone = f"{turns} earlier questions, with their answers, are"
         stay = "; the system prompt stays" if self._has_system else ""
-        note(f"the context is full: {gone} not sent to the model any more{stay}.")
+        note(f"the context is full: {not_sent(turns)}{stay}.")
 
     def _print_timings(self, finished: Finished, context: int) -> None:
         usage, timings = finished.usage, finished.timings

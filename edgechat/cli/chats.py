@@ -27,13 +27,13 @@ import msgspec
 from edgechat.chat.conversation import Conversation
 from edgechat.chat.records import Chat, Listed, Turn
 from edgechat.chat.store import Store, store_path
-from edgechat.cli.edge import complain
+from edgechat.cli.edge import refused
+from edgechat.cli.sheet import table
 from edgechat.errors import ChatNotFound
 from edgechat.text import ago, escaped_json, one_line, printable
 
 T = TypeVar("T")
 
-_USAGE = 2
 _HEADINGS = ("ID", "TITLE", "MODEL", "MESSAGES", "LAST USED")
 _TITLE, _MODEL = 40, 24
 _ENDINGS = {
@@ -51,7 +51,7 @@ def list_chats(*, limit: int, json: bool) -> int:
     if json:
         _print_json([_object(one.chat, one.n_messages) for one in shown])
     elif shown:
-        print("\n".join(_lines(shown)))
+        print(table([_HEADINGS, *map(_cells, shown)]))
         if more:
             print(f"There are more: edgechat chats --limit {5 * limit}", file=sys.stderr)
     else:
@@ -76,19 +76,14 @@ def rm(prefixes: Sequence[str], *, yes: bool) -> int:
     for one in found:
         print(printable(f"{one.chat.id[:8]}  {one.chat.title} ({counted(one.n_messages)})"))
     if not yes:
-        if not (sys.stdin.isatty() and sys.stdout.isatty()):
-            complain("Nothing was deleted: there is no terminal to ask in.", "Add --yes to delete.")
-            return _USAGE
+        question = "Delete it?" if len(found) == 1 else f"Delete these {len(found)}?"
         try:
-            answer = input("Delete it? [y/N] " if len(found) == 1 else f"Delete these {len(found)}? [y/N] ")
-        except EOFError:
-            answer = ""
+            refusal = refused(question, "Nothing was deleted", "Add --yes to delete.")
         except KeyboardInterrupt:
             print("\nNothing was deleted.")
             raise
-        if answer.strip().lower() not in ("y", "yes"):
-            print("Nothing was deleted.")
-            return 1
+        if refusal is not None:
+            return refusal
     _with_store(lambda store: _delete(store, [one.chat for one in found]))
     print("Deleted.")
     return 0
@@ -125,13 +120,6 @@ async def _removable(store: Store, prefixes: Sequence[str]) -> list[Conversation
 async def _delete(store: Store, chats: Sequence[Chat]) -> None:
     for chat in chats:
         await store.delete(chat.id)
-
-
-def _lines(shown: Sequence[Listed]) -> Iterator[str]:
-    table = [_HEADINGS, *map(_cells, shown)]
-    widths = [max(len(line[column]) for line in table) for column in range(len(_HEADINGS))]
-    for line in table:
-        yield "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
 
 
 def _cells(one: Listed) -> tuple[str, ...]:

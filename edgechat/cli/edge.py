@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import sys
 
+_USAGE = 2
+
 
 def as_text(word: str) -> str:
     """Return what was typed with bytes that are no UTF-8 replaced: models are sent text."""
@@ -24,3 +26,22 @@ def note(text: str) -> None:
     from edgechat.text import printable
 
     print(f"note: {printable(text)}", file=sys.stderr)
+
+
+def refused(question: str, nothing: str, without: str) -> int | None:
+    """Ask a person before something goes for good; return None for a yes, else the exit code.
+
+    1 after a no, and 2 where there is no terminal to ask in. nothing: what was not done; without: how to do
+    it unasked.
+    """
+    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+        complain(f"{nothing}: there is no terminal to ask in.", without)
+        return _USAGE
+    try:
+        answer = input(f"{question} [y/N] ")
+    except EOFError:
+        answer = ""
+    if answer.strip().lower() in ("y", "yes"):
+        return None
+    print(f"{nothing}.")
+    return 1

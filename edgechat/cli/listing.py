@@ -19,10 +19,10 @@ import json as json_module
 import os
 import sys
 import time
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from edgechat.cli.sheet import table
 from edgechat.cli.status import StatusLine
 from edgechat.device.memory import read_memory
 from edgechat.models.inventory import LocalModel, inventory
@@ -55,7 +55,7 @@ def run(*, json: bool) -> int:
     if json:
         print(escaped_json(json_module.dumps([_object(row) for row in rows], ensure_ascii=False)))
     else:
-        print("\n".join(_lines(rows)))
+        print(table([_HEADINGS, *(tuple(map(printable, _cells(row))) for row in rows)]))
     return 0
 
 
@@ -73,13 +73,6 @@ def _rows() -> list[Row]:
         for one, glance in zip(models, looked, strict=True)
     ]
     return sorted(rows, key=lambda row: (-(row.use.when if row.use else 0), row.model.name.casefold()))
-
-
-def _lines(rows: Sequence[Row]) -> Iterator[str]:
-    table = [_HEADINGS, *(tuple(map(printable, _cells(row))) for row in rows)]
-    widths = [max(len(line[column]) for line in table) for column in range(len(_HEADINGS))]
-    for line in table:
-        yield "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
 
 
 def _cells(row: Row) -> tuple[str, ...]:

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import sys
-
-from edgechat.cli.edge import complain
+from edgechat.cli.edge import refused
 from edgechat.errors import NotRemovable
 from edgechat.models.inventory import LocalModel
 from edgechat.models.library import located
 from edgechat.models.removal import Removal, removal
 from edgechat.text import mebibytes, one_line, printable
-
-_USAGE = 2
 
 
 def run(name: str, *, yes: bool) -> int:
@@ -20,16 +16,9 @@ def run(name: str, *, yes: bool) -> int:
     found = removal(one)
     print(_words(one, found))
     if not yes:
-        if not (sys.stdin.isatty() and sys.stdout.isatty()):
-            complain("Nothing was removed: there is no terminal to ask in.", "Add --yes to remove it.")
-            return _USAGE
-        try:
-            answer = input("Remove it? [y/N] ")
-        except EOFError:
-            answer = ""
-        if answer.strip().lower() not in ("y", "yes"):
-            print("Nothing was removed.")
-            return 1
+        refusal = refused("Remove it?", "Nothing was removed", "Add --yes to remove it.")
+        if refusal is not None:
+            return refusal
     found.run()
     print(f"Removed. {mebibytes(found.frees)} are free again." if found.frees else "Removed.")
     return 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import textwrap
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TextIO
 
 from edgechat.text import printable
@@ -34,6 +34,15 @@ def sheet(rows: Iterable[tuple[str, str]], *, bold: bool = False, width: int = 1
                 lines.append((first + part).rstrip())
                 first = " " * width
     return "\n".join(lines)
+
+
+def table(lines: Sequence[Sequence[str]]) -> str:
+    """Return lines of as many cells each, one below the other in columns."""
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    return "\n".join(
+        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
+        for line in lines
+    )
 
 
 def _wrapped(line: str, width: int) -> list[str]:

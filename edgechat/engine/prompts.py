@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from edgechat.engine.backends.base import Vocabulary
+from edgechat.engine.prefix_cache import common_prefix
 from edgechat.engine.sizes import LONGEST_PIECE, Sizes, n_bytes
 from edgechat.engine.template import TEXT_LIMIT, ChatTemplate
 from edgechat.engine.types import ChatRequest, Message
@@ -79,7 +80,7 @@ class Prompts:
             return None
         if len(draft.tokens) >= cells:
             return None
-        n_tokens = self._before_question(draft, _alike(draft.text, other))
+        n_tokens = self._before_question(draft, common_prefix(draft.text, other))
         return Prompt(draft.tokens[:n_tokens], n_tokens, draft.window.dropped, thinking=False)
 
     def shorter(self, request: ChatRequest, cells: int, dropped: int, generated: int) -> Prompt | None:
@@ -171,9 +172,9 @@ class Prompts:
                 text = self._render(request, draft.messages, generation_prompt=False)
             except TemplateError:
                 return len(draft.tokens)
-        index, at = self._anchor(draft, _alike(draft.text, text))
+        index, at = self._anchor(draft, common_prefix(draft.text, text))
         rest = self._vocabulary.tokenize(text[at:], bos=index == 0, special=True)
-        return index + _alike(draft.tokens[index:], rest)
+        return index + common_prefix(draft.tokens[index:], rest)
 
     def _ending(self, request: ChatRequest) -> tuple[str | None, str]:
         """Return how a rendered chat ends with a generation prompt and without, None where that varies.
@@ -194,7 +195,7 @@ class Prompts:
     def _ending_of(self, request: ChatRequest, messages: Sequence[Message]) -> tuple[str, str]:
         asks = self._render(request, messages)
         answers = self._render(request, messages, generation_prompt=False)
-        begins = _alike(asks, answers)
+        begins = common_prefix(asks, answers)
         return asks[begins:], answers[begins:]
 
     def _before_question(self, draft: _Draft, begins: int) -> int:
@@ -205,7 +206,7 @@ class Prompts:
         known = draft.tokens[index:]
         for text in (before + behind, *(before + first for first in firsts)):
             tokens = self._vocabulary.tokenize(text, bos=index == 0, special=True)
-            known = known[: _alike(known, tokens)]
+            known = known[: common_prefix(known, tokens)]
         return index + len(known)
 
     def _anchor(self, draft: _Draft, limit: int) -> tuple[int, int]:
@@ -231,18 +232,6 @@ class Prompts:
         if self._vocabulary.piece(token):
             return ""
         return self._vocabulary.piece(token, special=True).decode("utf-8", "replace")
-
-
-def _alike(one: str | list[int], other: str | list[int]) -> int:
-    """Return how long the common beginning is, in a few comparisons of long pieces."""
-    low, high = 0, min(len(one), len(other))
-    while low < high:
-        middle = (low + high + 1) // 2
-        if one[low:middle] == other[low:middle]:
-            low = middle
-        else:
-            high = middle - 1
-    return low
 
 
 def _room(cells: int) -> int:

@@ -9,17 +9,17 @@ from __future__ import annotations
 import ctypes
 import re
 from collections.abc import Callable, Sequence
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+import llama_cpp
 import llama_cpp.llama_cpp as lib
 import numpy as np
 import numpy.typing as npt
 import psutil
 
 from edgechat.errors import DecodeFailed, LoadFailed, OutOfMemory
-from edgechat.native import logs, rpc
+from edgechat.native import ggml, logs, rpc
 from edgechat.native.params import LoadParams
 from edgechat.native.placement import Placement, layer_devices
 
@@ -310,7 +310,7 @@ class _Batch:
 
 def build() -> str:
     """Return which llama.cpp this is: its Python package's version, and what it was compiled for."""
-    return f"{version('llama-cpp-python')} {lib.llama_print_system_info().decode('ascii', 'replace')}"
+    return f"{llama_cpp.__version__} {ggml.text(lib.llama_print_system_info())}"
 
 
 def _pointer(array: npt.NDArray[Any], kind: Any) -> Any:

@@ -53,10 +53,9 @@ class LlamaCppBackend:
         # A batch of several micro-batches loses keys inside the window, in silence (seen with two sequences).
         self.n_batch = min(plan.n_batch, plan.n_ubatch) if self._window else plan.n_batch
         self._recurrent = self._model.has_recurrent_state
-        self._context_shifts = self._context.can_shift and not self._recurrent and not self._window
-        self.capabilities = Capabilities(
-            mixes=True, cuts=not (self._recurrent or self._window), shifts=self._context_shifts, saves=True
-        )
+        cuts = not (self._recurrent or self._window)
+        shifts = cuts and self._context.can_shift
+        self.capabilities = Capabilities(mixes=True, cuts=cuts, shifts=shifts, saves=True)
         attention = "flash" if plan.flash_attention else "plain"
         self.state_format = f"llama.cpp {build()} {plan.cache_type} {attention}"
 
@@ -100,7 +99,7 @@ class LlamaCppBackend:
         if not 0 < start < stop < length:
             raise ValueError(f"tokens {start} to {stop} are not in the middle of {length}")
         # llama.cpp's own calls succeed everywhere, and give wrong logits on windowed models.
-        if not self._context_shifts:
+        if not self.capabilities.shifts:
             return False
         return self._context.shift(seq, start, stop)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from edgechat.chat.messages import not_sent
 from edgechat.chat.records import Turn
 from edgechat.tui.transcript.pieces import (
     NotePiece,
@@ -53,12 +54,8 @@ def ending_of(turn: Turn) -> list[Piece]:
 
 def dropped_note(turns: int) -> NotePiece:
     """Return the piece that says how many turns, questions with answers, the model is not sent any more."""
-    gone = "1 earlier question, with its answer, is"
-    if turns != 1:
-        gone = f"{turns} earlier questions, with their answers, are"
     return NotePiece(
-        f"The context is full: {gone} not sent to the model any more. It still has what was said last. "
-        "Ctrl+N begins a new chat."
+        f"The context is full: {not_sent(turns)}. It still has what was said last. Ctrl+N begins a new chat."
     )
 
 
