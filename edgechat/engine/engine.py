@@ -11,6 +11,11 @@ from edgechat.engine.reply import Piece, Reply, Where
 from edgechat.engine.sampling import Sampler
 from edgechat.engine.scheduler import Planned, Scheduler
 from edgechat.engine.sequence import Sequence
+from edgechat.engine.speculative.controller import Controller
+from edgechat.engine.speculative.drafters import ModelDrafter, NgramDrafter
+from edgechat.engine.speculative.speculation import Speculation
+from edgechat.engine.speculative.step_cost import StepCost
+from edgechat.engine.speculative.verify import verify
 from edgechat.engine.states import States
 from edgechat.engine.template import ChatTemplate
 from edgechat.engine.types import (
@@ -40,13 +45,23 @@ class Engine:
         *,
         upkeep: Upkeep = _NO_UPKEEP,
         states: States | None = None,
+        model_drafter: ModelDrafter | None = None,
+        ngrams: bool = False,
+        controller: Controller | None = None,
     ) -> None:
-        """`states` None: nothing is kept on disk."""
+        """`states` None: nothing is kept on disk. controller: says how much is drafted."""
         self.backend = backend
         self.template = template
         self.prompts = Prompts(template, backend.vocabulary)
         self.scheduler = Scheduler(backend)
         self.keeper = Keeper(self.scheduler, backend, self.prompts, upkeep, states)
+        self.speculation = Speculation(
+            backend,
+            self.scheduler,
+            controller or Controller(StepCost()),
+            model=model_drafter,
+            ngram=NgramDrafter() if ngrams else None,
+        )
         self._marks = self._tokens_of_marks()
 
     @property
@@ -111,6 +126,7 @@ class Engine:
             seconds = time.perf_counter() - began
             self.backend.truncate(0, 0)
         self.scheduler.cost.observe(1, seconds)
+        self.speculation.warm_up(token, seconds)
 
     def step(self) -> list[Event]:
         """Compute one batch and return what came of it; nothing if there is nothing to do."""
@@ -120,14 +136,23 @@ class Engine:
         events += self._settled()
         if not planned:
             return events
+        planned = self.speculation.draft(planned)
         try:
             logits = self._decode(planned)
         except CacheFull:
-            self.scheduler.make_room(planned)  # and the next plan is another one
+            self._make_room(planned)  # and the next plan is another one
             return events
         except DecodeFailed as error:
             return events + [event for sequence, _ in planned for event in self._fail(sequence, error)]
         return events + self._accept(planned, logits) + self._settled()
+
+    def _make_room(self, planned: Planned) -> None:
+        self.speculation.gave_up()
+        if any(sequence.draft for sequence, _ in planned):
+            for sequence, _ in planned:
+                sequence.draft = None
+        else:
+            self.scheduler.make_room(planned)
 
     def _decode(self, planned: Planned) -> Logits:
         began = time.perf_counter()
@@ -135,13 +160,14 @@ class Engine:
             sequence.started = sequence.started or began
         logits = self.backend.decode([part for _, part in planned])
         n_tokens = sum(len(part.tokens) for _, part in planned)
-        self.scheduler.cost.observe(n_tokens, time.perf_counter() - began)
+        if not any(sequence.draft for sequence, _ in planned):  # a few rows cost more each than a chunk's
+            self.scheduler.cost.observe(n_tokens, time.perf_counter() - began)
         self.scheduler.computed(planned)
         return logits
 
     def _accept(self, planned: Planned, logits: Logits) -> list[Event]:
         events: list[Event] = []
-        row = 0
+        row = n_made = 0
         for sequence, part in planned:
             if not part.n_logits:
                 if sequence.generates:
@@ -149,11 +175,32 @@ class Engine:
                     events.append(Prefill(sequence.id, done, len(sequence.tokens)))
                 continue
             try:
-                token = sequence.sampler.choose(logits[row], sequence.tokens)
-                events += self._extend(sequence, token)
+                chosen = self._chosen(sequence, logits[row : row + part.n_logits])
+                n_made += len(chosen)
+                events += self._extend_by(sequence, chosen)
             except DecodeFailed as error:
                 events += self._fail(sequence, error)
             row += part.n_logits
+        self.speculation.done([sequence for sequence, _ in planned], n_made)
+        return events
+
+    def _chosen(self, sequence: Sequence, rows: Logits) -> list[int]:
+        """Return the tokens that come next: one, and before it the drafted ones that stand."""
+        draft, sequence.draft = sequence.draft, None
+        if draft is None:
+            return [sequence.sampler.choose(rows[0], sequence.tokens)]
+        chosen = verify(sequence.sampler, rows, sequence.tokens, draft)
+        self.scheduler.stood(sequence, draft.tokens, len(chosen) - 1)
+        self.speculation.verified(sequence, draft, len(chosen) - 1)
+        return chosen
+
+    def _extend_by(self, sequence: Sequence, tokens: list[int]) -> list[Event]:
+        """Add sampled tokens to their sequence, up to the one that ends it or moves its window."""
+        events: list[Event] = []
+        for token in tokens:
+            events += self._extend(sequence, token)
+            if sequence.slot is None:
+                break
         return events
 
     def _extend(self, sequence: Sequence, token: int) -> list[Event]:
@@ -195,6 +242,7 @@ class Engine:
         sequence.n_cached = min(sequence.n_cached or 0, sequence.n_prompt)
         sequence.n_shifted = min(sequence.n_shifted, sequence.n_prompt)
         self.scheduler.reseat(sequence)
+        self.speculation.forget(sequence)
         return [Dropped(sequence.id, shorter.dropped)]
 
     def _outgrown(self) -> list[Event]:
@@ -215,10 +263,13 @@ class Engine:
         if sequence in self.scheduler.sequences:
             self.scheduler.remove(sequence, keep_cache=True)
         self.keeper.ended(sequence, slot)
-        return [*rest, Finished(sequence.id, reason, sequence.usage(), sequence.timings())]
+        self.speculation.forget(sequence)
+        stats = sequence.tally.stats()
+        return [*rest, Finished(sequence.id, reason, sequence.usage(), sequence.timings(), stats)]
 
     def _fail(self, sequence: Sequence, error: EdgechatError) -> list[Event]:
         self.scheduler.remove(sequence, keep_cache=False)
+        self.speculation.forget(sequence)
         return [Failed(sequence.id, ErrorInfo.of(error))] if sequence.generates else []
 
     def _settled(self) -> list[Event]:
@@ -239,4 +290,5 @@ class Engine:
         """Free the template's process and the backend."""
         self.keeper.close()
         self.template.close()
+        self.speculation.close()
         self.backend.close()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from edgechat.engine.types import Event, Finished
@@ -22,8 +22,10 @@ _PROMPT, _REPLY = 128, 16
 class Experience:
     """The experience with one load."""
 
-    def __init__(self, plan: LoadPlan) -> None:
+    def __init__(self, plan: LoadPlan, keep: Callable[[], None] = lambda: None) -> None:
+        """keep: writes down what else was learnt by the end of a request."""
         self._plan = plan
+        self._keep = keep
         self._shared = False
 
     def loaded(
@@ -52,6 +54,7 @@ class Experience:
                 if not self._shared:
                     self._ran(event)
                 self._shared = n_running > 0
+                self._keep()
 
     def _ran(self, finished: Finished) -> None:
         forecast, where = self._plan.forecast, self._plan.where

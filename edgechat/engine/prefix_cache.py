@@ -153,7 +153,7 @@ class PrefixCache:
 
     def _usable(self, slot: Slot, shared: int) -> int:
         """Return how many of the shared tokens the backend can truly go on from."""
-        if self._backend.capabilities.cuts or shared in (0, slot.length):
+        if self._backend.capabilities.cuts or not shared or (shared == slot.length and not slot.busy):
             return shared
         return shared if self._backend.can_copy(slot.id, shared) else 0
 
@@ -180,7 +180,7 @@ class PrefixCache:
         """Take the source over, or else copy what is wanted of it."""
         target = self._least_needed(keep=source, spent=spent)
         if not source.busy:
-            if n == source.length and spent in (None, source):
+            if n == source.length and (spent in (None, source) or not self._backend.can_copy(source.id, n)):
                 return source, n
             # Where another slot has to go for the copy, it may be less to lose what follows in this one.
             lost = source.length if target is None else 0 if target is spent else target.length

@@ -7,6 +7,7 @@ candidates for that head are ever sorted: 0.15 ms for top-k 40 of 128,000 tokens
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 
 import numpy as np
@@ -18,30 +19,87 @@ from edgechat.errors import DecodeFailed
 
 Ids = npt.NDArray[np.intp]
 Probabilities = npt.NDArray[np.float64]
+Distribution = tuple[Ids, Probabilities]
+"""The ids that may come next and their probabilities, which add up to 1."""
 
 _STRIDES = 64
 _SMALL = 4096
 
 
 class Sampler:
-    """The sampling of one request, with its own random numbers."""
+    """The sampling of one request, with its own random numbers: one for each token that it chooses."""
 
     def __init__(self, sampling: Sampling) -> None:
         self.sampling = sampling
         self._random = np.random.default_rng(sampling.seed)
+        self._ahead: deque[float] = deque()
+
+    @property
+    def is_foreseeable(self) -> bool:
+        """Whether the same logits always give the same token: there is a seed, or nothing to draw."""
+        return self.sampling.seed is not None or self.sampling.temperature <= 0
 
     def choose(self, logits: Logits, recent: Sequence[int]) -> int:
         """Return a token for one row of logits [n_vocab]; `recent` are the tokens before, newest last."""
-        ids, probabilities = distribution(logits, recent, self.sampling)
-        if len(ids) == 1:
-            return int(ids[0])
-        cumulative = np.cumsum(probabilities)
-        at = int(np.searchsorted(cumulative, self._random.random() * cumulative[-1], side="right"))
-        return int(ids[min(at, len(ids) - 1)])
+        number = self._foreseen(0)
+        self._ahead.popleft()
+        return _pick(distribution(logits, recent, self.sampling), number)
+
+    def foresee(self, drawn: Distribution, ahead: int) -> int:
+        """Return what `choose` will take `ahead` tokens after the next one, if that is its distribution."""
+        return _pick(drawn, self._foreseen(ahead))
+
+    def draw(self, drawn: Distribution) -> int:
+        """Return a token that has nothing to do with what `choose` will take."""
+        return _pick(drawn, self._random.random())
+
+    def judge(self, logits: Logits, recent: Sequence[int], token: int, drafted: Distribution) -> int:
+        """Return `token`, which was drawn from `drafted`, or another one: as likely as `choose` would.
+
+        Rejection sampling (Leviathan et al. 2023, "Fast Inference from Transformers via Speculative
+        Decoding"): accept with probability p/q, else draw from max(0, p - q).
+        """
+        ids, p = distribution(logits, recent, self.sampling)
+        q = _on(ids, drafted)
+        at = np.flatnonzero(ids == token)
+        if len(at) and accepts(float(p[at[0]]), float(q[at[0]]), self._random.random()):
+            return token
+        rest = np.maximum(p - q, 0.0)
+        left = rest.sum()
+        return self.draw((ids, rest / left if left > 0 else p))
+
+    def _foreseen(self, ahead: int) -> float:
+        while len(self._ahead) <= ahead:
+            self._ahead.append(self._random.random())
+        return self._ahead[ahead]
 
 
-def distribution(logits: Logits, recent: Sequence[int], sampling: Sampling) -> tuple[Ids, Probabilities]:
-    """Return the ids that may come next and their probabilities, which add up to 1.
+def accepts(p: float, q: float, number: float) -> bool:
+    """Say whether a drafted token stands. p, q: what target and draft give it; number: from 0 to 1."""
+    return number * q < p
+
+
+def _pick(drawn: Distribution, number: float) -> int:
+    """Return the token that a number from 0 to 1 falls upon."""
+    ids, probabilities = drawn
+    if len(ids) == 1:
+        return int(ids[0])
+    cumulative = np.cumsum(probabilities)
+    at = int(np.searchsorted(cumulative, number * cumulative[-1], side="right"))
+    return int(ids[min(at, len(ids) - 1)])
+
+
+def _on(ids: Ids, drawn: Distribution) -> Probabilities:
+    """Return the probabilities that a distribution gives to `ids`."""
+    others, probabilities = drawn
+    order = np.argsort(others)
+    at = np.minimum(np.searchsorted(others, ids, sorter=order), len(others) - 1)
+    found = order[at]
+    return np.where(others[found] == ids, probabilities[found], 0.0)
+
+
+def distribution(logits: Logits, recent: Sequence[int], sampling: Sampling) -> Distribution:
+    """Return what may come next.
 
     logits: one row [n_vocab], left as it is. Raises DecodeFailed if it holds numbers that are none.
     """

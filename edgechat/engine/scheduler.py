@@ -8,6 +8,7 @@ background is computed while nobody waits for anything else.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence as Seq
 
 from edgechat.engine.backends.base import Backend, Part
 from edgechat.engine.cost import CallCost
@@ -195,18 +196,35 @@ class Scheduler:
                 planned = [self._part(sequence, len(part.tokens) - (needed - free))]
         return planned
 
+    def spare(self, wanted: int) -> int:
+        """Return how many cells are free, up to `wanted`; idle slots give way for them."""
+        while (free := self.cells - self.cache.cells_used) < wanted and self.cache.evict():
+            pass
+        return min(free, wanted)
+
     def _youngest(self) -> Sequence:
         """Return who gives way first of those that run."""
         return next((one for one in self.running[::-1] if one.in_background), self.running[-1])
 
     def computed(self, planned: Planned) -> None:
-        """Note that the backend has computed a batch."""
+        """Note that the backend has computed a batch; drafted tokens count once they stand."""
         for sequence, part in planned:
             slot = sequence.slot
             assert slot is not None
-            self.cache.extend(slot, part.tokens)
+            n_drafted = len(sequence.draft.tokens) if sequence.draft else 0
+            self.cache.extend(slot, part.tokens[: len(part.tokens) - n_drafted])
             if slot.length == sequence.boundary and not self._backend.capabilities.cuts:
                 self.cache.fork(slot)
+
+    def stood(self, sequence: Sequence, drafted: Seq[int], n_stood: int) -> None:
+        """Keep so many of the drafted tokens that were computed, and take the others back."""
+        slot = sequence.slot
+        assert slot is not None
+        n_rejected = len(drafted) - n_stood
+        if n_rejected and not self._backend.rollback(slot.id, n_rejected):
+            self.cache.clear(slot)  # what it holds is true no more: it is computed again
+            return
+        self.cache.extend(slot, drafted[:n_stood])
 
     def make_room(self, planned: Planned) -> None:
         """The backend had no room for this batch: something idle goes, or who came last, as long as it can.

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from edgechat.engine.prefix_cache import Slot
 from edgechat.engine.reply import Piece, Reply
 from edgechat.engine.sampling import Sampler
+from edgechat.engine.speculative.draft import Draft
+from edgechat.engine.speculative.tally import Tally
 from edgechat.engine.types import ChatRequest, Message, Timings, Usage
 
 
@@ -43,6 +45,10 @@ class Sequence:
     last_token: float = 0.0
     pieces: list[Piece] = field(default_factory=list)
     """The reply's text so far."""
+    draft: Draft | None = None
+    """Tokens that are guessed to come next, in the batch that is being computed."""
+    tally: Tally = field(default_factory=Tally)
+    """What came of such guesses."""
 
     @property
     def id(self) -> str:

@@ -102,6 +102,18 @@ class Timings(msgspec.Struct, frozen=True):
     """Of the tokens after the first."""
 
 
+class SpeculationStats(msgspec.Struct, frozen=True, kw_only=True):
+    """What drafts did for one request."""
+
+    drafted_tokens: int
+    """Tokens that were guessed and verified."""
+    accepted_tokens: int
+    mean_length: float
+    """Tokens of a draft, of the steps that had one."""
+    speedup: float
+    """Tokens per second over what plain decoding gives at the same moment; steps without a draft count."""
+
+
 class ModelInfo(msgspec.Struct, frozen=True, kw_only=True):
     """What was loaded."""
 
@@ -121,6 +133,10 @@ class ModelInfo(msgspec.Struct, frozen=True, kw_only=True):
     """What llama.cpp has allocated; empty where that is not known."""
     differences: tuple[Difference, ...] = ()
     """Where that is not what was planned."""
+    drafters: tuple[str, ...] = ()
+    """Who drafts for it: the name of a model, 'n-grams'."""
+    no_draft: str = ""
+    """Why nobody does, or not all that were asked for."""
 
 
 class ErrorInfo(msgspec.Struct, frozen=True):
@@ -232,6 +248,8 @@ class Finished(msgspec.Struct, frozen=True, tag=True):
     reason: FinishReason
     usage: Usage
     timings: Timings
+    speculation: SpeculationStats | None = None
+    """None where nothing was drafted."""
 
 
 class Failed(msgspec.Struct, frozen=True, tag=True):

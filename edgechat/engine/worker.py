@@ -25,6 +25,10 @@ from edgechat.engine.backends.base import Backend
 from edgechat.engine.engine import Engine
 from edgechat.engine.experience import Experience, anonymous_memory
 from edgechat.engine.fingerprint import fingerprint_of
+from edgechat.engine.speculative.controller import Controller
+from edgechat.engine.speculative.draft_model import load_draft
+from edgechat.engine.speculative.learned import Lessons
+from edgechat.engine.speculative.step_cost import StepCost, slope_of
 from edgechat.engine.states import States
 from edgechat.engine.template import ChatTemplate, TemplateProcess
 from edgechat.engine.types import (
@@ -98,10 +102,22 @@ def load(plan: LoadPlan, upkeep: Upkeep, pipe: Pipe) -> tuple[Engine, ModelInfo,
     template = ChatTemplate(backend.chat_template, bos=words.bos, eos=words.eos, process=renderer)
     identity = partial(fingerprint_of, plan.model_path, backend.state_format)
     states = None if upkeep.disk_bytes == 0 else States(upkeep.disk_bytes, identity)
-    engine = Engine(backend, template, upkeep=upkeep, states=states)
-    experience = Experience(plan)
+    drafter, no_draft = load_draft(plan.for_draft(), backend, partial(_backend, progress=None))
+    controller = Controller(StepCost(slope_of(plan.forecast)))
+    engine = Engine(
+        backend,
+        template,
+        upkeep=upkeep,
+        states=states,
+        model_drafter=drafter,
+        ngrams=plan.ngrams,
+        controller=controller,
+    )
+    lessons = Lessons(plan)
+    experience = Experience(plan, lambda: lessons.keep(controller))
     found = experience.loaded(backend.buffers, backend.touched_bytes, anonymous_memory(), words.size)
     engine.warm_up(whole=bool(plan.devices))
+    lessons.teach(controller)
     for path in (plan.model_path, plan.draft.model_path if plan.draft else ""):
         if path:
             note_use(path)
@@ -117,12 +133,14 @@ def load(plan: LoadPlan, upkeep: Upkeep, pipe: Pipe) -> tuple[Engine, ModelInfo,
         load_ms=1000 * (time.perf_counter() - began),
         buffers=backend.buffers,
         differences=found,
+        drafters=engine.speculation.names(plan),
+        no_draft=no_draft or plan.no_draft or engine.speculation.why_off,
         memory_bytes=psutil.Process().memory_info().rss,
     )
     return engine, model, experience
 
 
-def _backend(plan: LoadPlan, progress: Callable[[float], None]) -> Backend:
+def _backend(plan: LoadPlan, progress: Callable[[float], None] | None) -> Backend:
     # Imported here: each brings its own native library, and only one is needed.
     if plan.backend == "scripted":
         from edgechat.engine.backends.scripted import ScriptedBackend

@@ -232,6 +232,11 @@ class Context:
         lib.llama_memory_seq_cp(self._memory, source, target, -1 if stop < 0 else 0, stop)
 
     @property
+    def n_snapshots(self) -> int:
+        """Tokens that a recurrent state can be rolled back; 0 where this architecture has no snapshots."""
+        return int(lib.llama_n_rs_seq(self._pointer))
+
+    @property
     def can_shift(self) -> bool:
         """Whether positions can be changed, as llama.cpp says; it lets one do so where they cannot."""
         return bool(lib.llama_memory_can_shift(self._memory))

@@ -1,4 +1,4 @@
-"""Tokens to bytes and back, by llama.cpp's own tokenizer."""
+"""Tokens to bytes and back, by llama.cpp's own tokenizer; whether two vocabularies are the same."""
 
 from __future__ import annotations
 
@@ -7,6 +7,11 @@ import ctypes
 import llama_cpp.llama_cpp as lib
 
 from edgechat.native.handles import Model
+
+_MORE = 128
+"""Tokens that one of two vocabularies may have more: some are padded."""
+_FIRST = 5
+"""The tokens before it may differ."""
 
 
 class NativeVocabulary:
@@ -21,6 +26,27 @@ class NativeVocabulary:
         self.eos = self._text(int(lib.llama_vocab_eos(self._vocab)))
         self._pieces: dict[int, bytes] = {}
         self._ends: dict[int, bool] = {}
+
+    def misfit(self, other: NativeVocabulary) -> str:
+        """Return why tokens of the other vocabulary are not tokens of this one; '' where they are.
+
+        The same rule as llama.cpp's own for drafts.
+        """
+        mine, theirs = self._vocab, other._vocab
+        if lib.llama_vocab_type(mine) != lib.llama_vocab_type(theirs):
+            return "its tokenizer is of another kind"
+        for what, adds, token in (
+            ("beginning", lib.llama_vocab_get_add_bos, lib.llama_vocab_bos),
+            ("end", lib.llama_vocab_get_add_eos, lib.llama_vocab_eos),
+        ):
+            if adds(mine) != adds(theirs) or (adds(mine) and token(mine) != token(theirs)):
+                return f"its texts have another token at their {what}"
+        if abs(self.size - other.size) > _MORE:
+            return f"it knows {other.size} tokens, not {self.size}"
+        text = lib.llama_vocab_get_text
+        common = range(_FIRST, min(self.size, other.size))
+        odd = next((token for token in common if text(mine, token) != text(theirs, token)), None)
+        return "" if odd is None else f"token {odd} is another one in it"
 
     def _text(self, token: int) -> str:
         return self.piece_of(token, special=True).decode("utf-8", "replace") if token >= 0 else ""

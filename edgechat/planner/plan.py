@@ -82,6 +82,10 @@ class LoadPlan(LoadParams, frozen=True, kw_only=True):
     """The same by type of buffer, as llama.cpp's own allocator says; empty where the sizes are estimated."""
     draft: DraftPlan | None = None
     """None: no model drafts for it."""
+    ngrams: bool = False
+    """Whether the n-grams of the conversation draft for it."""
+    no_draft: str = ""
+    """Why nobody drafts for it, or not who was asked for; a sentence."""
     forecast: Forecast | None = None
     """How long a token takes before any correction: what real runs are held against."""
     predicted: Prediction | None = None
@@ -96,6 +100,20 @@ class LoadPlan(LoadParams, frozen=True, kw_only=True):
     alternatives: tuple[Alternative, ...] = ()
     anyway: bool = False
     """Load it although it does not seem to fit."""
+
+    def for_draft(self) -> LoadPlan | None:
+        """Return how the model that drafts for this one is loaded; None where there is none."""
+        if self.draft is None:
+            return None
+        params = {name: getattr(self.draft, name) for name in LoadParams.__struct_fields__}
+        return LoadPlan(
+            **params,
+            model_path=self.draft.model_path,
+            model_name=self.draft.model_name,
+            backend=self.backend,
+            quant=self.draft.quant,
+            file_bytes=self.draft.file_bytes,
+        )
 
     @property
     def weights_bytes(self) -> int:

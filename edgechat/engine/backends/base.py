@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -80,6 +80,10 @@ class Vocabulary(Protocol):
         """Say whether this token ends a generation."""
         ...
 
+    def misfit(self, other: Self) -> str:
+        """Return why a draft cannot come in tokens of another vocabulary, as what is wrong with it; or ''."""
+        ...
+
 
 class Backend(Protocol):
     """A loaded model with its cache. One thread; whoever makes it closes it."""
@@ -91,6 +95,10 @@ class Backend(Protocol):
     n_seq_max: int
     n_batch: int
     """Tokens that one call of `decode` may hold."""
+    n_outputs_max: int
+    """Rows of logits that one call may ask for."""
+    rolls_back: int
+    """Tokens at the end of what one call has computed that can be taken back; see `rollback`."""
     chat_template: str | None
     architecture: str
     n_params: int
@@ -114,6 +122,14 @@ class Backend(Protocol):
 
         False means that the result would not be true (facts of the architecture, not of the call); the
         sequence is then unchanged. Length 0 always works.
+        """
+        ...
+
+    def rollback(self, seq: int, count: int) -> bool:
+        """Take back the last `count` tokens of a sequence, fewer than the last call of `decode` gave it.
+
+        Once after a call, and up to `rolls_back` tokens, on every architecture that says so. False means that
+        the result would not be true; the sequence is then unchanged.
         """
         ...
 

@@ -53,6 +53,11 @@ class LlamaCppBackend:
         # A batch of several micro-batches loses keys inside the window, in silence (seen with two sequences).
         self.n_batch = min(plan.n_batch, plan.n_ubatch) if self._window else plan.n_batch
         self._recurrent = self._model.has_recurrent_state
+        self.n_outputs_max = plan.n_outputs_max or self.n_batch
+        self.rolls_back = self._context.n_snapshots if self._recurrent else self.n_batch
+        # Sequences whose recurrent state has been rolled back, which llama.cpp does in the next call that
+        # computes them: a copy made before that would have the state as it was, or abort.
+        self._rolled_back: set[int] = set()
         cuts = not (self._recurrent or self._window)
         shifts = cuts and self._context.can_shift
         self.capabilities = Capabilities(mixes=True, cuts=cuts, shifts=shifts, saves=True)
@@ -75,16 +80,31 @@ class LlamaCppBackend:
         rows = self._context.decode([(part.seq, part.start, part.tokens, part.n_logits) for part in parts])
         if rows is None:
             raise CacheFull
+        self._rolled_back.difference_update(part.seq for part in parts)
         return rows
 
     def truncate(self, seq: int, length: int) -> bool:
         """Cut a sequence; see `Backend.truncate`."""
         if length > 0 and not self._can_cut(seq, length):
             return False
+        if not length:
+            self._rolled_back.discard(seq)
         return self._context.remove(seq, length)
+
+    def rollback(self, seq: int, count: int) -> bool:
+        """Take back what was just computed; see `Backend.rollback`."""
+        length = self._context.last_position(seq) + 1 - count
+        if not self._recurrent:
+            return self.truncate(seq, length)
+        if count > self.rolls_back or seq in self._rolled_back or not self._context.remove(seq, length):
+            return False
+        self._rolled_back.add(seq)
+        return True
 
     def can_copy(self, source: int, length: int) -> bool:
         """Say whether a copy would be true; see `Backend.can_copy`."""
+        if source in self._rolled_back:
+            return False
         return length == self._context.last_position(source) + 1 or self._can_cut(source, length)
 
     def copy(self, source: int, target: int, length: int) -> None:

@@ -66,6 +66,8 @@ class Script(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     window: int = 0
     """Tokens that an attention window keeps; what lies before is lost, and cannot be gone back to."""
     shifts: bool = False
+    rolls_back: int = 16
+    """Tokens of one call that can be taken back after it."""
     template: str | None = None
     answer_after: str = "<|im_start|>assistant\n"
     """How the template begins an answer."""
@@ -99,6 +101,10 @@ class ScriptedVocabulary:
         """See `Vocabulary.is_end`."""
         return token == _END
 
+    def misfit(self, other: ScriptedVocabulary) -> str:
+        """See `Vocabulary.misfit`."""
+        return ""
+
 
 class ScriptedBackend:
     """Logits that leave no choice."""
@@ -123,6 +129,9 @@ class ScriptedBackend:
         self.context = plan.context
         self.n_seq_max = plan.n_seq_max
         self.n_batch = plan.n_batch
+        self.n_outputs_max = plan.n_outputs_max or plan.n_batch
+        self.rolls_back = self._script.rolls_back
+        self._computed: dict[int, int] = {}
         self.chat_template = self._script.template
         self.architecture = "scripted"
         self.n_params = 0
@@ -138,7 +147,10 @@ class ScriptedBackend:
         n_tokens = sum(len(part.tokens) for part in parts)
         if self.cells_used + n_tokens > self.context:
             raise CacheFull
+        if sum(part.n_logits for part in parts) > self.n_outputs_max:
+            raise ValueError("too many rows of logits are asked for")
         rows = []
+        self._computed = {part.seq: len(part.tokens) for part in parts}
         for part in parts:
             held = self._cache.setdefault(part.seq, [])
             if part.start != len(held):
@@ -192,6 +204,17 @@ class ScriptedBackend:
         if length and length < len(held) and not self._can_cut(held):
             return False
         del held[length:]
+        return True
+
+    def rollback(self, seq: int, count: int) -> bool:
+        """See `Backend.rollback`."""
+        if count >= self._computed.get(seq, 0):
+            raise ValueError(f"{count} tokens were not computed in the last call")
+        if count > self.rolls_back:
+            return False
+        self._computed[seq] = 0
+        held = self._cache[seq]
+        del held[len(held) - count :]
         return True
 
     def _can_cut(self, held: list[Cell]) -> bool:

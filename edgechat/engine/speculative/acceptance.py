@@ -1,0 +1,106 @@
+"""How often drafted tokens stand, learnt from those that were verified, by their confidence and position.
+
+Confidence comes in classes: of a small model by the probability that it gives its own token, of an n-gram
+by the length of the match that it continues. Counts fade, so that a conversation that turns from prose to
+code is followed; what is seldom tried becomes unknown again, and is tried once more.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect
+
+import msgspec
+
+from edgechat.engine.speculative.draft import MOST, Source
+
+_PROBABILITIES = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.97)
+_MATCHES = (2, 3, 4, 6, 8, 12, 16, 24)
+CLASSES: dict[Source, int] = {"model": len(_PROBABILITIES) + 1, "ngram": len(_MATCHES) + 1}
+
+_FADING = 0.985
+"""Of a count, for each further observation of its kind: the last sixty or so are remembered."""
+_FIRST = {"model": 0.6, "ngram": 0.5}
+_WEIGHT = 2.0
+"""Observations that a guess of ours stands for."""
+
+
+def class_of_probability(probability: float) -> int:
+    """Return the class of a token to which a small model gives so much."""
+    return bisect(_PROBABILITIES, probability)
+
+
+def class_of_match(length: int) -> int:
+    """Return the class of a token that continues a match of so many tokens."""
+    return bisect(_MATCHES, length)
+
+
+class Counts(msgspec.Struct):
+    """What was tried and what stood, of each class and each position."""
+
+    tried: list[float]
+    stood: list[float]
+
+
+class Acceptance:
+    """How often the drafts of one source stand."""
+
+    def __init__(self, source: Source) -> None:
+        self.source: Source = source
+        self.by_class = _none(CLASSES[source])
+        self.by_position = _none(MOST[source])
+
+    def start_with(self, by_class: Counts, by_position: Counts) -> None:
+        """Take what was learnt before, less sure of it."""
+        for mine, theirs in ((self.by_class, by_class), (self.by_position, by_position)):
+            if len(theirs.tried) != len(mine.tried) or len(theirs.stood) != len(mine.stood):
+                continue
+            for at, (tried, stood) in enumerate(zip(theirs.tried, theirs.stood, strict=True)):
+                if 0 < tried < math.inf and 0 <= stood <= tried:
+                    weight = min(tried, 8.0) / tried
+                    mine.tried[at], mine.stood[at] = weight * tried, weight * stood
+
+    def of_class(self, number: int, *, hopeful: bool = False) -> float:
+        """Return how likely a token of this class stands, those before it standing.
+
+        hopeful: as likely as it may well be, for what little is known of it.
+        """
+        return _rate(self.by_class, number, self._overall, hopeful)
+
+    def at_position(self, position: int, *, hopeful: bool = False) -> float:
+        """Return the same for a token that is not drafted yet, `position` others before it."""
+        return _rate(self.by_position, min(position, MOST[self.source] - 1), self._overall, hopeful)
+
+    @property
+    def _overall(self) -> float:
+        counts = self.by_position
+        return (sum(counts.stood) + _WEIGHT * _FIRST[self.source]) / (sum(counts.tried) + _WEIGHT)
+
+    def observe(self, classes: list[int], n_stood: int) -> None:
+        """Learn from a verified draft, the first `n_stood` tokens of which stood."""
+        for position, number in enumerate(classes[: n_stood + 1]):
+            _count(self.by_class, number, position < n_stood)
+            _count(self.by_position, position, position < n_stood)
+
+    def fade(self, factor: float) -> None:
+        """Be less sure of everything: time has passed."""
+        for counts in (self.by_class, self.by_position):
+            counts.tried = [factor * n for n in counts.tried]
+            counts.stood = [factor * n for n in counts.stood]
+
+
+def _none(n: int) -> Counts:
+    return Counts([0.0] * n, [0.0] * n)
+
+
+def _rate(counts: Counts, at: int, overall: float, hopeful: bool) -> float:
+    n = counts.tried[at] + _WEIGHT
+    rate = (counts.stood[at] + _WEIGHT * overall) / n
+    if hopeful:
+        rate += math.sqrt((rate * (1 - rate) + 0.02) / n)
+    return min(rate, 0.995)
+
+
+def _count(counts: Counts, at: int, stood: bool) -> None:
+    counts.tried[at] = _FADING * counts.tried[at] + 1
+    counts.stood[at] = _FADING * counts.stood[at] + stood

@@ -1,0 +1,209 @@
+"""How many tokens to draft now: the length with the best expected tokens per second, zero included.
+
+A step of k drafted tokens makes 1 + a1 + a1 a2 + ... tokens, a being the chances that each stands, and takes
+C(streams + k) and the drafting. Lengths are compared by what they make less what their time would have made
+at the present pace (Dinkelbach 1967, "On Nonlinear Fractional Programming"), which is how a ratio of sums is
+made largest. All costs are in units of C(1).
+
+That it never loses is kept by a purse: what a step loses against plain decoding is paid out of it, what a
+step wins goes in up to a limit, and plain steps add one part in a hundred. With an empty purse nothing is
+drafted, so a wrong estimate costs a few tokens and one percent, whatever the draft and the machine do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from edgechat.engine.speculative.acceptance import Acceptance
+from edgechat.engine.speculative.draft import MOST, Source
+from edgechat.engine.speculative.step_cost import StepCost
+
+_ALLOWANCE = 0.01
+_FIRST_PURSE = 8.0
+_FULL_PURSE = 24.0
+_PROBE = 2.0
+"""What must be in the purse for a step that is only to learn something."""
+_MARGIN = 0.02
+"""By so much of a plain step a draft must be better than none."""
+_CURIOUS = 24
+"""Every so many steps lengths are judged by what they may be worth, not by what they are thought to be."""
+_REFERENCE = 64
+"""Steps with drafts after which one without is due: the measure of all others."""
+_PACE = 0.97
+_AGE = 256
+_AGEING = 0.9
+
+
+@dataclass(frozen=True, slots=True)
+class Bid:
+    """What could be drafted for a stream."""
+
+    source: Source
+    chances: Sequence[float]
+    """Of each token, that it stands if those before it do."""
+
+
+@dataclass(slots=True)
+class Choice:
+    """What to draft for a stream."""
+
+    source: Source
+    length: int
+
+
+class Controller:
+    """The choice of lengths, and what it learns from each step."""
+
+    def __init__(self, cost: StepCost, round_cost: float = 0.1) -> None:
+        """round_cost: of one token of the draft model, over C(1)."""
+        self.cost = cost
+        self.round_cost = round_cost
+        self.acceptance: dict[Source, Acceptance] = {
+            "model": Acceptance("model"),
+            "ngram": Acceptance("ngram"),
+        }
+        self.purse = _FIRST_PURSE
+        self.hopeful = False
+        """Whether the present step is judged by hopes."""
+        self._streams = 1
+        self._made = self._spent = 1.0
+        self._steps = 0
+        self._since_plain = 0
+
+    @property
+    def speedup(self) -> float:
+        """Tokens per second over those of plain decoding, of the last steps."""
+        return self._made / self._spent
+
+    def begin(self, n_streams: int, depth: float) -> bool:
+        """Begin a step of so many streams; say whether it may draft at all. depth: tokens in their cache."""
+        self.cost.at_depth(depth)
+        self._streams = n_streams
+        self._steps += 1
+        if self._steps % _AGE == 0:
+            for one in self.acceptance.values():
+                one.fade(_AGEING)
+        self.hopeful = self._steps % _CURIOUS == 0 and self.purse > _PROBE
+        return self.purse > 0 and self._since_plain < _REFERENCE
+
+    def chances(self, classes: Sequence[int], source: Source) -> list[float]:
+        """Return the chances of tokens whose confidence is known."""
+        rates = self.acceptance[source]
+        return [rates.of_class(one, hopeful=self.hopeful) for one in classes]
+
+    def prospects(self, source: Source, start: int = 0) -> list[float]:
+        """Return the chances of tokens that are not drafted yet, from position `start` on."""
+        rates = self.acceptance[source]
+        return [rates.at_position(at, hopeful=self.hopeful) for at in range(start, MOST[source])]
+
+    def choose(self, bids: Sequence[Sequence[Bid]], most: int) -> list[Choice | None]:
+        """Return what to draft for each stream out of its bids; `most` tokens in all.
+
+        Each stream takes its best bid. Then the batch takes the likeliest tokens of all of them, as many as
+        pay: the chances of a stream's tokens fall from one to the next, so they come in their order.
+        """
+        taken = [max(one, key=self._alone, default=None) for one in bids]
+        gains = [(gain, at) for at, bid in enumerate(taken) if bid for gain in _gains(bid.chances[:most])]
+        gains.sort(reverse=True)
+        lengths = [0] * len(bids)
+        best, best_value, made = list(lengths), self._margin, 0.0
+        for gain, at in gains[:most]:
+            lengths[at] += 1
+            made += gain
+            value = made - self._pace * (self._extra(sum(lengths)) + self._drafting(taken, lengths))
+            if value > best_value:
+                best, best_value = list(lengths), value
+        return [Choice(bid.source, n) if bid and n else None for bid, n in zip(taken, best, strict=True)]
+
+    def goes_on(self, chances: Sequence[float], n_beside: int, longest: int) -> bool:
+        """Say whether to draft another token with the model, those before it having these chances.
+
+        n_beside: tokens that others draft in this step.
+        """
+        ahead = self.prospects("model", len(chances))[: longest - len(chances)]
+        values = self._values([*chances, *ahead], n_beside)
+        now = max(values[: len(chances) + 1])
+        further = values[len(chances) + 1 :]
+        price = self._pace * self.round_cost
+        return any(value - price * more > now for more, value in enumerate(further, 1))
+
+    def worth_verifying(self, chances: Sequence[float], n_beside: int) -> int:
+        """Return how many of the drafted tokens to verify."""
+        values = self._values(chances, n_beside)
+        return values.index(max(values))
+
+    def pays(self, source: Source) -> float:
+        """Return what a draft of this source is likely to make in a step, over plain decoding, less 1."""
+        made, best = 1.0, 1.0
+        for n, gain in enumerate(_gains(self.prospects(source)), 1):
+            made += gain
+            rounds = n * self.round_cost if source == "model" else 0.0
+            best = max(best, made / (self.cost.ratio(1 + n) + rounds))
+        return best - 1.0
+
+    def observe(self, n_rows: int, n_made: int, seconds: float, rounds: int, drafting: float) -> None:
+        """Learn from a step that has made `n_made` tokens in `seconds` of decoding and verifying.
+
+        rounds: calls of the draft model before it, which took `drafting` seconds.
+        """
+        self.cost.observe(n_rows, seconds)
+        if rounds and self.cost.level > 0:
+            self.round_cost += 0.1 * (min(drafting / rounds / self.cost.level, 10.0) - self.round_cost)
+        plain = self.cost.ratio(self._streams)
+        spent = self.cost.ratio(n_rows) + rounds * self.round_cost
+        made = n_made * plain / self._streams
+        self._made, self._spent = _PACE * self._made + made, _PACE * self._spent + spent
+        self.purse = min(self.purse + _ALLOWANCE * plain, _FULL_PURSE)
+        if n_rows > self._streams or rounds:
+            self._since_plain += 1
+            self.purse = min(self.purse + made - spent, _FULL_PURSE)
+        else:
+            self._since_plain = 0
+
+    # Values, in tokens.
+
+    @property
+    def _pace(self) -> float:
+        """Tokens for each C(1) of time: of plain decoding, or what is made of late where that is more."""
+        return max(1.0, self.speedup) * self._streams / self.cost.ratio(self._streams)
+
+    @property
+    def _margin(self) -> float:
+        return _MARGIN * self._streams
+
+    def _extra(self, n: int) -> float:
+        """Return what `n` more rows cost."""
+        base = self.cost.ratio(self._streams)
+        more = self.cost.ratio(self._streams + n) - base
+        if self.hopeful:  # a guess of ours may be too dear
+            more *= 1 - 0.5 * self.cost.doubt(self._streams + n)
+        return more
+
+    def _drafting(self, taken: Sequence[Bid | None], lengths: Sequence[int]) -> float:
+        """Return what drafting costs: streams draft together, in as many rounds as the longest draft."""
+        rounds = [n for bid, n in zip(taken, lengths, strict=True) if bid and bid.source == "model"]
+        return max(rounds, default=0) * self.round_cost
+
+    def _alone(self, bid: Bid) -> float:
+        """Return what a bid is worth if no other stream drafts."""
+        price = self._pace * self.round_cost if bid.source == "model" else 0.0
+        return max((value - n * price for n, value in enumerate(self._values(bid.chances, 0))), default=0.0)
+
+    def _values(self, chances: Sequence[float], n_beside: int) -> list[float]:
+        """Return what verifying 0, 1, 2 ... tokens is worth; what drafting them cost is not looked at."""
+        values, made = [-self._pace * self._extra(n_beside)], 0.0
+        for n, gain in enumerate(_gains(chances), 1):
+            made += gain
+            values.append(made - self._pace * self._extra(n_beside + n))
+        return values
+
+
+def _gains(chances: Sequence[float]) -> list[float]:
+    """Return what each drafted token adds to the tokens that are made: the chance that all up to it stand."""
+    gains: list[float] = []
+    all_stand = 1.0
+    for chance in chances:
+        all_stand *= chance
+        gains.append(all_stand)
+    return gains

@@ -1,0 +1,234 @@
+"""Who guesses: a small model of the same vocabulary, and the n-grams of the conversation itself."""
+
+from __future__ import annotations
+
+import time
+from array import array
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from edgechat.engine.backends.base import Backend, CacheFull, Logits, Part
+from edgechat.engine.prefix_cache import PrefixCache, Slot
+from edgechat.engine.sampling import distribution, top_ids
+from edgechat.engine.sequence import Sequence as Stream
+from edgechat.engine.speculative.acceptance import class_of_match, class_of_probability
+from edgechat.engine.speculative.draft import MOST, Draft, agreeing
+
+_LONG, _SHORT = 4, 2
+"""Tokens of the pattern that is looked for, and of the one that is looked for where that is not found."""
+_LOOKS = 8
+"""Places that are looked at for the longest match, the latest first."""
+_LONGEST_MATCH = 32
+_TOP = 10
+"""Tokens among which a small model's confidence is shared out."""
+
+
+class NgramDrafter:
+    """Prompt lookup (Saxena 2023): what followed the last time that these tokens were said."""
+
+    def __init__(self) -> None:
+        self._said: dict[Stream, tuple[array[int], bytearray]] = {}
+
+    def draft(self, stream: Stream, most: int) -> Draft | None:
+        """Return what may come next, `most` tokens at the most; None where nothing was said before."""
+        tokens, raw = self._text(stream)
+        found = self._latest(tokens, raw, _LONG) or self._latest(tokens, raw, _SHORT)
+        if found is None:
+            return None
+        at, length = found
+        guessed = list(tokens[at : at + min(most, MOST["ngram"])])
+        return Draft("ngram", guessed, [class_of_match(length + n) for n in range(len(guessed))])
+
+    def _text(self, stream: Stream) -> tuple[array[int], bytearray]:
+        tokens, raw = self._said.setdefault(stream, (array("i"), bytearray()))
+        more = array("i", stream.tokens[len(tokens) :])
+        tokens.extend(more)
+        raw += more.tobytes()
+        return tokens, raw
+
+    def _latest(self, tokens: array[int], raw: bytearray, size: int) -> tuple[int, int] | None:
+        """Return what follows the longest of the latest matches of the last `size` tokens, and its length."""
+        width = tokens.itemsize
+        pattern = raw[-size * width :]
+        if len(tokens) <= size:
+            return None
+        best: tuple[int, int] | None = None
+        stop = len(raw) - 1
+        for _ in range(_LOOKS):
+            at = raw.rfind(pattern, 0, stop)
+            if at < 0:
+                break
+            stop = at + len(pattern) - 1
+            if at % width:
+                continue
+            end = at // width + size
+            length = size + _alike(tokens, end - size, len(tokens) - size)
+            if best is None or length > best[1]:
+                best = end, length
+        return best
+
+    def forget(self, stream: Stream) -> None:
+        """The stream has ended, or has other tokens now."""
+        self._said.pop(stream, None)
+
+
+def _alike(tokens: Sequence[int], one: int, other: int) -> int:
+    """Return how many tokens before two places are the same."""
+    n = 0
+    while n < min(one, _LONGEST_MATCH) and tokens[one - 1 - n] == tokens[other - 1 - n]:
+        n += 1
+    return n
+
+
+@dataclass(slots=True)
+class _Place:
+    """Where the small model has got to with a stream."""
+
+    slot: Slot
+    n_said: int
+    """Tokens of the stream in its cache ..."""
+    guessed: list[int] = field(default_factory=list)
+    """... and behind them those that were only guessed then."""
+
+
+class ModelDrafter:
+    """A small model beside the target, with a cache of its own."""
+
+    def __init__(self, backend: Backend, n_vocab: int) -> None:
+        """n_vocab: tokens that the target knows; a draft may have some more, or fewer."""
+        self._backend = backend
+        self._cache = PrefixCache(backend)
+        self._n_vocab = min(n_vocab, backend.vocabulary.size)
+        self._places: dict[Stream, _Place] = {}
+
+    def warm_up(self, token: Sequence[int]) -> float:
+        """Compute a token twice; return the seconds of the second time, whose pages are no longer cold."""
+        seconds = 0.0
+        for _ in range(2):
+            began = time.perf_counter()
+            self._backend.decode([Part(0, 0, token, 1)])
+            seconds = time.perf_counter() - began
+            self._backend.truncate(0, 0)
+        return seconds
+
+    @property
+    def longest(self) -> int:
+        """Tokens of a stream that it can look back on."""
+        return self._backend.context
+
+    def n_behind(self, stream: Stream) -> int:
+        """Return how many tokens of a stream it has yet to read."""
+        place = self._places.get(stream)
+        if place is None:
+            return len(stream.tokens) - self._cache.best(stream.tokens, len(stream.tokens) - 1)[1]
+        return len(stream.tokens) - place.n_said - agreeing(place.guessed, stream.tokens[place.n_said :])
+
+    def read(self, stream: Stream, n_tokens: int) -> bool:
+        """Read so many more tokens of a stream, all but the last one; False where there is no room."""
+        place = self._place(stream)
+        if place is None:
+            return False
+        stop = min(place.n_said + n_tokens, len(stream.tokens) - 1)
+        while place.n_said < stop:
+            tokens = stream.tokens[place.n_said : min(stop, place.n_said + self._backend.n_batch)]
+            if self._decode([Part(place.slot.id, place.n_said, tokens, 0)]) is None:
+                return False
+            self._cache.extend(place.slot, tokens)
+            place.n_said += len(tokens)
+        return True
+
+    def draft(self, wanted: Sequence[Wanted]) -> int:
+        """Draft for several streams at once, a token of each in every round. Returns the rounds.
+
+        Each draft grows until it is as long as wanted or its `goes_on` says no. Raises DecodeFailed.
+        """
+        growing = [one for one in wanted if self._place(one.stream) is not None]
+        rounds = 0
+        while growing:
+            parts = [self._part(one) for one in growing]
+            rows = self._decode(parts)
+            if rows is None:
+                break
+            rounds += 1
+            for one, part, row in zip(growing, parts, rows, strict=True):
+                place = self._places[one.stream]
+                self._cache.extend(place.slot, part.tokens)
+                place.n_said, place.guessed = len(one.stream.tokens), list(one.draft.tokens)
+                self._guess(one, row[: self._n_vocab])
+            growing = [one for one in growing if len(one.draft.tokens) < one.most and one.goes_on(one.draft)]
+        return rounds
+
+    def _part(self, one: Wanted) -> Part:
+        place = self._places[one.stream]
+        start = place.slot.length
+        said = one.stream.tokens[start:]
+        return Part(place.slot.id, start, said or one.draft.tokens[-1:], 1)
+
+    def _guess(self, one: Wanted, row: Logits) -> None:
+        """Add the next token to a draft, chosen from its logits as the target chooses from its own."""
+        sampler, draft = one.stream.sampler, one.draft
+        window = max(sampler.sampling.penalty_window, 0)
+        recent = [*one.stream.tokens[-window:], *draft.tokens] if window else []
+        drawn = distribution(row, recent, sampler.sampling)
+        if sampler.is_foreseeable:
+            token = sampler.foresee(drawn, len(draft.tokens))
+        else:
+            token = sampler.draw(drawn)
+            draft.distributions = [*(draft.distributions or []), drawn]
+        draft.tokens.append(token)
+        sure = float(drawn[1].max()) if len(drawn[0]) > 1 else _confidence(row)
+        draft.confidence.append(class_of_probability(sure))
+
+    def _place(self, stream: Stream) -> _Place | None:
+        """Return where it has got to, with nothing in the cache that was not said; None without a room."""
+        place = self._places.get(stream)
+        if place is None:
+            if not self._cache.has_free_slot:
+                return None
+            slot, n = self._cache.seat(stream.tokens)
+            place = self._places[stream] = _Place(slot, n)
+        if place.guessed:
+            place.n_said += agreeing(place.guessed, stream.tokens[place.n_said :])
+            place.guessed = []
+        keep = min(place.n_said, len(stream.tokens) - 1)
+        if keep < place.slot.length and not self._cache.truncate(place.slot, keep):
+            self._cache.clear(place.slot)
+        place.n_said = place.slot.length
+        return place
+
+    def _decode(self, parts: Sequence[Part]) -> Logits | None:
+        """Compute a batch; None where there is no room for it even without what is idle."""
+        while True:
+            try:
+                return self._backend.decode(parts)
+            except CacheFull:
+                if not self._cache.evict():
+                    return None
+
+    def forget(self, stream: Stream) -> None:
+        """The stream has ended, or has other tokens now. What was read of it stays for the next turn."""
+        place = self._places.pop(stream, None)
+        if place is not None:
+            self._cache.release(place.slot)
+
+    def close(self) -> None:
+        """Free the small model."""
+        self._backend.close()
+
+
+@dataclass(slots=True)
+class Wanted:
+    """A draft that a small model is asked for."""
+
+    stream: Stream
+    draft: Draft
+    most: int
+    goes_on: Callable[[Draft], bool]
+
+
+def _confidence(row: Logits) -> float:
+    """Return the probability of the likeliest token, among the ten likeliest."""
+    highest = row[top_ids(row, _TOP)].astype(np.float64)
+    return float(1 / np.exp(highest - highest[0]).sum())

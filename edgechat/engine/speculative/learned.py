@@ -1,0 +1,111 @@
+"""What a controller learnt, kept in the cache folder for the next time: per model, draft and machine.
+
+Whatever is wrong with the file, it is only learnt anew; nothing is said where it cannot be written.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import time
+from pathlib import Path
+
+import msgspec
+
+from edgechat import paths
+from edgechat.engine.speculative.acceptance import Counts
+from edgechat.engine.speculative.controller import Controller
+from edgechat.engine.speculative.draft import Source
+from edgechat.engine.speculative.step_cost import Shape
+from edgechat.errors import FolderError
+from edgechat.planner import learned
+from edgechat.planner.plan import LoadPlan
+
+_FILE = "speculation.json"
+_PLACES = 32
+_MOST_READ = 1 << 20
+"""Bytes of the file: several times what we write."""
+_PAUSE = 5.0
+"""Seconds between two writes."""
+
+
+class Rates(msgspec.Struct, frozen=True):
+    """How often the drafts of one source stand."""
+
+    by_class: Counts
+    by_position: Counts
+
+
+class Lesson(msgspec.Struct, frozen=True, kw_only=True):
+    """What was learnt in one place."""
+
+    place: str
+    shapes: dict[int, Shape] = {}
+    round_cost: float = 0.0
+    rates: dict[Source, Rates] = {}
+    when: float = 0.0
+    """In seconds since 1970."""
+
+
+class Lessons:
+    """The lessons of one load."""
+
+    def __init__(self, plan: LoadPlan) -> None:
+        machine = plan.where.machine if plan.where else f"{plan.threads} threads"
+        draft = plan.draft
+        self._place = " | ".join(
+            (
+                machine,
+                learned.build(),
+                f"{plan.model_name} {plan.quant} {plan.file_bytes} {plan.cache_type}",
+                " ".join(f"{name} {n}" for name, n in zip(plan.devices, plan.split, strict=False)) or "CPU",
+                f"{draft.model_name} {draft.quant}" if draft else "no model drafts",
+            )
+        )
+        self._written = 0.0
+
+    def teach(self, controller: Controller) -> None:
+        """Let a controller start with what was learnt before."""
+        for one in _read():
+            if one.place == self._place:
+                controller.cost.start_with(one.shapes)
+                if 0 < one.round_cost < math.inf:
+                    controller.round_cost = one.round_cost
+                for source, rates in one.rates.items():
+                    controller.acceptance[source].start_with(rates.by_class, rates.by_position)
+
+    def keep(self, controller: Controller) -> None:
+        """Write down what a controller knows, unless that was done just now. Takes a millisecond or two."""
+        now = time.time()
+        if abs(now - self._written) < _PAUSE:
+            return
+        self._written = now
+        rates = {
+            source: Rates(one.by_class, one.by_position) for source, one in controller.acceptance.items()
+        }
+        mine = Lesson(
+            place=self._place,
+            shapes=controller.cost.shapes,
+            round_cost=controller.round_cost,
+            rates=rates,
+            when=now,
+        )
+        others = sorted((one for one in _read() if one.place != self._place), key=lambda one: one.when)
+        with contextlib.suppress(OSError, FolderError):
+            file = _path()
+            part = file.with_suffix(f".{os.getpid()}")
+            part.write_bytes(msgspec.json.encode([*others[-_PLACES + 1 :], mine]))
+            part.replace(file)
+
+
+def _read() -> list[Lesson]:
+    try:
+        with _path().open("rb") as stream:
+            return msgspec.json.decode(stream.read(_MOST_READ), type=list[Lesson])
+    except (OSError, FolderError, msgspec.MsgspecError, RecursionError):
+        return []
+
+
+def _path() -> Path:
+    return paths.cache_dir() / _FILE

@@ -1,0 +1,272 @@
+"""Speculation around the engine's step: drafts are put into a planned batch, and judged once decoded."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from edgechat.engine.backends.base import Backend, Part
+from edgechat.engine.scheduler import Planned, Scheduler
+from edgechat.engine.sequence import Sequence as Stream
+from edgechat.engine.speculative.controller import Bid, Choice, Controller
+from edgechat.engine.speculative.draft import MOST, Draft
+from edgechat.engine.speculative.drafters import ModelDrafter, NgramDrafter, Wanted
+from edgechat.engine.speculative.step_cost import LARGEST
+from edgechat.errors import DecodeFailed
+from edgechat.planner.plan import LoadPlan
+
+_INLINE = 32
+"""Tokens that the draft model reads as a part of drafting; more are read ahead, in several steps."""
+_READ = 256
+"""Tokens that it reads ahead in a step."""
+_REPLY = 200
+"""Tokens that a reply is expected to have yet, where nothing limits it."""
+_SURE_OF_GAIN = 1.5
+_OVERHEAD = 0.01
+"""Share of the time that may be spent on looking whether a draft pays, where none does."""
+
+
+@dataclass(slots=True)
+class _Step:
+    """What is being done now."""
+
+    n_streams: int
+    n_rows: int
+    began: float
+    drafting: float = 0.0
+    rounds: int = 0
+    reading: float = 0.0
+    looking: float = 0.0
+
+
+class Speculation:
+    """The drafters of an engine, and how many tokens each drafts."""
+
+    def __init__(
+        self,
+        backend: Backend,
+        scheduler: Scheduler,
+        controller: Controller,
+        *,
+        model: ModelDrafter | None = None,
+        ngram: NgramDrafter | None = None,
+    ) -> None:
+        self.controller = controller
+        self._backend = backend
+        self._scheduler = scheduler
+        self._model = model
+        self._ngram = ngram
+        self._step: _Step | None = None
+        self._skip = 0.0
+        self._read_cost = controller.round_cost / 8
+
+    def warm_up(self, token: Sequence[int], seconds: float) -> None:
+        """Learn what a token of the draft model costs, where the target's takes so many seconds."""
+        self.controller.cost.observe(1, seconds)
+        if self._model is not None:
+            self.controller.round_cost = self._model.warm_up(token) / seconds
+            self._read_cost = self.controller.round_cost / 8
+
+    def names(self, plan: LoadPlan) -> tuple[str, ...]:
+        """Return who drafts."""
+        if not self.drafts:
+            return ()
+        model = (plan.draft.model_name,) if self._model is not None and plan.draft else ()
+        return (*model, *(("n-grams",) if self._ngram is not None else ()))
+
+    @property
+    def drafts(self) -> bool:
+        """Whether anybody is here to draft."""
+        return (self._model is not None or self._ngram is not None) and self._backend.rolls_back > 0
+
+    def draft(self, planned: Planned) -> Planned:
+        """Return the batch with drafts behind the tokens of its streams, where that pays.
+
+        Only batches of streams alone are drafted for: beside a prompt a call is long enough already.
+        """
+        self._step = None
+        if not self.drafts or any(part.n_logits != 1 or len(part.tokens) != 1 for _, part in planned):
+            return planned
+        step = self._step = _Step(len(planned), len(planned), time.perf_counter())
+        streams = [stream for stream, _ in planned]
+        depth = sum(len(one.tokens) for one in streams) / len(streams)
+        may = self.controller.begin(len(streams), depth)
+        if self._skip >= 1:
+            self._skip -= 1
+            step.looking = time.perf_counter() - step.began
+            return planned
+        if may and (most := self._room(planned)) > 0:
+            planned = self._drafted(planned, streams, most, step)
+        step.looking = time.perf_counter() - step.began - step.drafting - step.reading
+        plain = self.controller.cost.seconds(len(streams))
+        if step.n_rows == step.n_streams and plain > 0:
+            self._skip += max(step.looking / (_OVERHEAD * plain) - 1, 0.0)
+        return planned
+
+    def _room(self, planned: Planned) -> int:
+        """Return how many tokens this batch may draft."""
+        n = len(planned)
+        rows = min(self._backend.n_outputs_max, self._backend.n_batch, LARGEST) - n
+        return min(rows, self._scheduler.spare(n + rows) - n)
+
+    def _drafted(self, planned: Planned, streams: list[Stream], most: int, step: _Step) -> Planned:
+        limits = [min(self._limit(one), most) for one in streams]
+        guesses = [self._lookup(one, limit) for one, limit in zip(streams, limits, strict=True)]
+        bids = [
+            self._bids(one, guess, limit) for one, guess, limit in zip(streams, guesses, limits, strict=True)
+        ]
+        chosen = self.controller.choose(bids, most)
+        drafts: list[Draft | None] = [None] * len(streams)
+        planned_in_all = sum(one.length for one in chosen if one is not None)
+        n_with_model = sum(one.source == "model" for one in chosen if one is not None)
+        more = (most - planned_in_all) // max(n_with_model, 1)
+        wanted: list[Wanted] = []
+        for at, choice in enumerate(chosen):
+            guess = guesses[at]
+            if choice is None:
+                continue
+            if choice.source == "ngram" and guess is not None:
+                guess.cut(choice.length)
+                drafts[at] = guess
+            elif choice.source == "model":
+                drafts[at] = draft = Draft("model")
+                # Confidence may make it longer than was thought good, as far as there is room for all.
+                longest = min(limits[at], MOST["model"], choice.length + more)
+                beside = planned_in_all - choice.length
+                goes_on = partial(self._goes_on, n_beside=beside, longest=longest)
+                wanted.append(Wanted(streams[at], draft, longest, goes_on))
+        if wanted:
+            self._ask_model(wanted, step)
+            self._trim(drafts, chosen)
+        return [self._with(pair, draft, step) for pair, draft in zip(planned, drafts, strict=True)]
+
+    def _limit(self, stream: Stream) -> int:
+        """Return how many tokens may be drafted for a stream."""
+        limit = min(self._backend.rolls_back, self._scheduler.cells - len(stream.tokens) - 1)
+        if stream.request.max_tokens is not None:
+            limit = min(limit, stream.request.max_tokens - stream.n_generated - 1)
+        return limit
+
+    def _lookup(self, stream: Stream, limit: int) -> Draft | None:
+        return self._ngram.draft(stream, limit) if self._ngram is not None and limit > 0 else None
+
+    def _bids(self, stream: Stream, guess: Draft | None, limit: int) -> list[Bid]:
+        bids: list[Bid] = []
+        if guess is not None:
+            bids.append(Bid("ngram", self.controller.chances(guess.confidence, "ngram")))
+        if self._model is not None and limit > 0 and self._is_ready(self._model, stream):
+            bids.append(Bid("model", self.controller.prospects("model")[:limit]))
+        return bids
+
+    def _is_ready(self, model: ModelDrafter, stream: Stream) -> bool:
+        """Say whether the draft model has read the stream; let it read on if that seems worth the time."""
+        if len(stream.tokens) + MOST["model"] >= model.longest:
+            return False
+        behind = model.n_behind(stream)
+        if behind <= _INLINE:
+            return True
+        expected = stream.request.max_tokens
+        left = _REPLY if expected is None else min(expected - stream.n_generated, 5 * _REPLY)
+        gain = self.controller.pays("model") * left
+        price = behind * self._read_cost
+        if gain < _SURE_OF_GAIN * price:
+            return False
+        began = time.perf_counter()
+        n = min(behind - 1, _READ)
+        try:
+            if not model.read(stream, n):
+                return False
+        except DecodeFailed as error:
+            self._lose_model(error)
+            return False
+        seconds = time.perf_counter() - began
+        if self._step is not None:
+            self._step.reading += seconds
+        if self.controller.cost.level > 0:
+            self._read_cost += 0.5 * (seconds / n / self.controller.cost.level - self._read_cost)
+        return behind - n <= _INLINE
+
+    def _goes_on(self, draft: Draft, n_beside: int, longest: int) -> bool:
+        chances = self.controller.chances(draft.confidence, "model")
+        return len(chances) < longest and self.controller.goes_on(chances, n_beside, longest)
+
+    def _ask_model(self, wanted: list[Wanted], step: _Step) -> None:
+        assert self._model is not None
+        began = time.perf_counter()
+        try:
+            step.rounds = self._model.draft(wanted)
+        except DecodeFailed as error:
+            for one in wanted:
+                one.draft.cut(0)
+            self._lose_model(error)
+        step.drafting = time.perf_counter() - began
+
+    def _trim(self, drafts: list[Draft | None], chosen: Sequence[Choice | None]) -> None:
+        """Leave out what is not worth verifying after all."""
+        for draft in drafts:
+            if draft is not None and draft.source == "model":
+                beside = sum(len(one.tokens) for one in drafts if one is not None) - len(draft.tokens)
+                chances = self.controller.chances(draft.confidence, "model")
+                draft.cut(self.controller.worth_verifying(chances, beside))
+
+    def _with(self, pair: tuple[Stream, Part], draft: Draft | None, step: _Step) -> tuple[Stream, Part]:
+        stream, part = pair
+        if draft is None or not draft.tokens:
+            return pair
+        stream.draft = draft
+        step.n_rows += len(draft.tokens)
+        tokens = [*part.tokens, *draft.tokens]
+        return stream, Part(part.seq, part.start, tokens, len(tokens))
+
+    def _lose_model(self, error: DecodeFailed) -> None:
+        """The draft model is broken: nobody needs it."""
+        print(f"the draft model is not used any more: {error.message}", file=sys.stderr)
+        self._model = None
+
+    @property
+    def why_off(self) -> str:
+        """Why nobody drafts although somebody could; '' where that is not so."""
+        if self._backend.rolls_back or (self._model is None and self._ngram is None):
+            return ""
+        return "Nobody drafts for it: it cannot take back a token that was guessed wrongly."
+
+    # What came of it.
+
+    def verified(self, stream: Stream, draft: Draft, n_stood: int) -> None:
+        """A draft has been verified: so many of its tokens stand."""
+        self.controller.acceptance[draft.source].observe(draft.confidence, n_stood)
+        stream.tally.drafted += len(draft.tokens)
+        stream.tally.accepted += n_stood
+        stream.tally.drafts += 1
+
+    def done(self, streams: Sequence[Stream], n_made: int) -> None:
+        """The step has made so many tokens."""
+        step, self._step = self._step, None
+        if step is None:
+            return
+        seconds = time.perf_counter() - step.began
+        decoding = seconds - step.drafting - step.reading - step.looking
+        self.controller.observe(step.n_rows, n_made, decoding, step.rounds, step.drafting)
+        plain = n_made * self.controller.cost.seconds(step.n_streams) / step.n_streams
+        for stream in streams:
+            stream.tally.seconds += seconds / step.n_streams
+            stream.tally.plain_seconds += plain / step.n_streams
+
+    def gave_up(self) -> None:
+        """The batch found no room: it will be planned again, and for a while without drafts."""
+        self._step = None
+        self._skip = max(self._skip, 16.0)
+
+    def forget(self, stream: Stream) -> None:
+        """A stream has ended, or has other tokens now."""
+        for one in (self._model, self._ngram):
+            if one is not None:
+                one.forget(stream)
+
+    def close(self) -> None:
+        """Free the draft model."""
+        if self._model is not None:
+            self._model.close()
