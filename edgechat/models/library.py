@@ -76,7 +76,7 @@ def here(name: str) -> list[LocalModel]:
 
 
 def located(name: str) -> list[LocalModel]:
-    """Return what `here` does, and a file of the user's that is in none of these places.
+    """Return what `here` does, and a file that is in none of these places: the user's, or the guide's draft.
 
     There is always one at least. Raises ModelNotFound or ModelFileError.
     """
@@ -87,7 +87,7 @@ def located(name: str) -> list[LocalModel]:
     found = found_at(resolved.path)
     if found is None:
         raise _unknown(name)
-    return [LocalModel(resolved.name, str(resolved.path), found, None, found.quant)]
+    return [LocalModel(resolved.name, str(resolved.path), found, resolved.entry, found.quant)]
 
 
 def local_file(entry: CatalogueEntry) -> Path | None:

@@ -51,7 +51,8 @@ def _not_ours(one: LocalModel) -> NotRemovable:
     path = shlex.quote(one_line(str(one.path), 500))
     match one.place:
         case Place.SHIPPED:
-            return NotRemovable("The guide comes with edgechat and goes with it.", hint="It takes a few MiB.")
+            what = f"{one_line(one.name)} comes with edgechat and goes with it."
+            return NotRemovable(what, hint="It takes a few MiB at most.")
         case Place.OLLAMA:
             whose = "Ollama's"
             hint = "Let Ollama remove it: " + "; ".join(f"ollama rm {tag}" for tag in one.found.tags)

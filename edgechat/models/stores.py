@@ -28,6 +28,7 @@ MAX_FILES = 4096
 """Of one place."""
 MAX_FOLDERS = 4096
 
+_GUIDE, _GUIDE_DRAFT = "guide.gguf", "guide-draft.gguf"
 _COMMIT = re.compile(r"[A-Za-z0-9]{1,64}", re.ASCII)
 _SHA256 = re.compile(r"[0-9a-f]{64}", re.ASCII)
 _REPO = "models--"
@@ -106,11 +107,13 @@ def found_at(path: Path) -> FoundModel | None:
     if file is None:
         return None
     files = {name: one for name in _beside(path) if (one := _file(path.parent / name))}
+    ours = path in map(paths.shipped, (_GUIDE, _GUIDE_DRAFT))
+    place = Place.SHIPPED if ours else Place.ELSEWHERE
     for choice in _choices(files):
         if path.name in choice.file_names:
             parts = tuple(files[name] for name in choice.file_names)
-            return FoundModel(Place.ELSEWHERE, str(path.parent / choice.name), parts, choice.quant)
-    return FoundModel(Place.ELSEWHERE, str(path), (file,))
+            return FoundModel(place, str(path.parent / choice.name), parts, choice.quant)
+    return FoundModel(place, str(path), (file,))
 
 
 def _beside(path: Path) -> list[str]:
@@ -123,7 +126,8 @@ def _beside(path: Path) -> list[str]:
 
 
 def _shipped() -> Iterator[FoundModel]:
-    path = paths.shipped("guide.gguf")
+    """Yield the guide. Its draft is a part of it and no model to choose: only found_at() knows that."""
+    path = paths.shipped(_GUIDE)
     file = _file(path)
     if file is not None:
         yield FoundModel(Place.SHIPPED, "guide", (file,))

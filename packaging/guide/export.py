@@ -1,6 +1,6 @@
 """Write the trained guide as a GGUF file, and check that llama.cpp reads its text as the training did.
 
-$ python packaging/guide/export.py [--type f16]
+$ python packaging/guide/export.py [--draft] [--type f16]
 """
 
 import argparse
@@ -13,12 +13,12 @@ import gguf
 import llama_cpp
 import numpy
 from corpus import Corpus, conversations
-from shape import Config
+from shape import GUIDE, Config
 from tokenizer import CHAT_TEMPLATE, END, END_OF_TEXT, SPECIAL, Tokenizer, as_text
 
 ROOT = Path(__file__).parents[2]
-BUILD = ROOT / "build" / "guide"
-GUIDE = ROOT / "edgechat" / "data" / "guide.gguf"
+BUILD = ROOT / "build"
+DATA = ROOT / "edgechat" / "data"
 
 TYPES = {"q8_0": gguf.GGMLQuantizationType.Q8_0, "f16": gguf.GGMLQuantizationType.F16}
 FILE_TYPES = {"q8_0": gguf.LlamaFileType.MOSTLY_Q8_0, "f16": gguf.LlamaFileType.MOSTLY_F16}
@@ -46,15 +46,18 @@ def write(build: Path, path: Path, kind: str) -> None:
 
 def add_metadata(out: gguf.GGUFWriter, config: Config, kind: str) -> None:
     """What the model is, and its shape."""
-    out.add_name("edgechat guide")
+    draft = config != GUIDE
+    out.add_name("edgechat guide draft" if draft else "edgechat guide")
     out.add_description(
-        f"A tiny model of {config.size} parameters that answers questions about edgechat, and only those."
+        "Guesses what the edgechat guide says next, for speculative decoding. It is not made to be asked."
+        if draft
+        else f"A tiny model of {config.size} parameters that answers questions about edgechat, only those."
     )
     out.add_license("mit")
     out.add_author("The edgechat project")
     out.add_languages(["en"])
     out.add_tags(["edgechat", "guide", "text-generation"])
-    out.add_size_label(f"{config.parameters / 1e6:.1f}M")
+    out.add_size_label(size_label(config.parameters))
     out.add_file_type(FILE_TYPES[kind])
     out.add_vocab_size(config.vocab)
     out.add_context_length(config.context)
@@ -66,6 +69,11 @@ def add_metadata(out: gguf.GGUFWriter, config: Config, kind: str) -> None:
     out.add_layer_norm_rms_eps(config.norm_eps)
     out.add_rope_dimension_count(config.dim // config.heads)
     out.add_rope_freq_base(config.rope_base)
+
+
+def size_label(parameters: int) -> str:
+    """A number of parameters as GGUF spells it: 3.9M, 185K."""
+    return f"{parameters / 1e6:.1f}M" if parameters >= 1e6 else f"{parameters / 1e3:.0f}K"
 
 
 def add_tokenizer(out: gguf.GGUFWriter, tokenizer: Tokenizer) -> None:
@@ -92,9 +100,8 @@ def check_tokens(build: Path, path: Path, count: int = 3000) -> int:
 
     A model that is fed other ids than it was trained on answers a little worse, and nobody can see why.
     """
-    config = Config(**json.loads((build / "config.json").read_text(encoding="utf-8")))
     tokenizer = Tokenizer.load(build / "tokenizer.json")
-    corpus = Corpus(config.size)
+    corpus = Corpus(GUIDE.size)
     llama = llama_cpp.Llama(str(path), vocab_only=True, verbose=False)
     chats = list(itertools.islice(conversations(corpus, random.Random(0)), count))
     for chat in chats:
@@ -117,12 +124,15 @@ def main() -> None:
     """Export and check."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--type", choices=TYPES, default="q8_0")
-    parser.add_argument("--build", type=Path, default=BUILD)
-    parser.add_argument("--out", type=Path, default=GUIDE)
+    parser.add_argument("--draft", action="store_true", help="the guide's draft")
+    parser.add_argument("--build", type=Path)
+    parser.add_argument("--out", type=Path)
     options = parser.parse_args()
-    write(options.build, options.out, options.type)
-    agreed = check_tokens(options.build, options.out)
-    print(f"{options.out}: {options.out.stat().st_size:,} bytes; both tokenizers agree on {agreed:,} texts")
+    name = "guide-draft" if options.draft else "guide"
+    build, out = options.build or BUILD / name, options.out or DATA / f"{name}.gguf"
+    write(build, out, options.type)
+    agreed = check_tokens(build, out)
+    print(f"{out}: {out.stat().st_size:,} bytes; both tokenizers agree on {agreed:,} texts")
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """The shape of a model. Every dimension is a multiple of 256, so that every tensor can be quantised."""
+    """The shape of a model. Every dimension is a multiple of 32, so that every tensor can be Q8_0."""
 
     vocab: int = 2048
     dim: int = 256
@@ -26,3 +26,8 @@ class Config:
     def size(self) -> str:
         """The same, as the guide says it."""
         return f"about {self.parameters / 1e6:.1f} million".replace(".0 ", " ")
+
+
+GUIDE = Config()
+# Guesses what the guide says next. One layer of one head: at this size a call costs what its layers number.
+DRAFT = Config(dim=64, layers=1, heads=1, hidden=192)

@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from itertools import pairwise
 from pathlib import Path
 
+import gguf
 import tokenizers
 from corpus import Conversation
 from tokenizers import models, pre_tokenizers, trainers
@@ -66,6 +67,13 @@ class Tokenizer:
         """Read what `save` wrote."""
         state = json.loads(path.read_text(encoding="utf-8"))
         return cls(state["tokens"], [tuple(pair) for pair in state["merges"]])
+
+    @classmethod
+    def of_gguf(cls, path: Path) -> "Tokenizer":
+        """Read the one of an exported model, to train another with the same tokens."""
+        fields = gguf.GGUFReader(path).fields
+        tokens, merges = (fields[f"tokenizer.ggml.{name}"].contents() for name in ("tokens", "merges"))
+        return cls(tokens, [tuple(pair.split(" ")) for pair in merges])
 
     def encode(self, text: str, dropout: float = 0.0, rng: random.Random | None = None) -> list[int]:
         """Ids of plain text; `dropout` is the chance that a merge is left out (Provilkov et al., 2020)."""

@@ -2,9 +2,10 @@
 
     python packaging/guide/train.py --steps 850
     python packaging/guide/train.py --steps 300 --start build/guide     (questions in plain words)
+    python packaging/guide/train.py --steps 2000 --draft                (the guide's draft)
 
 Everything is drawn from seeded generators and torch runs its deterministic kernels, so the same machine
-makes the same weights. The result goes to build/guide/, for export.py.
+makes the same weights. The result goes to build/guide/ or build/guide-draft/, for export.py.
 """
 
 import argparse
@@ -22,12 +23,14 @@ import numpy
 import torch
 from corpus import Conversation, Corpus, conversations, questions
 from model import Model
-from shape import Config
+from shape import DRAFT, GUIDE, Config
 from tokenizer import END, END_OF_TEXT, Tokenizer
 from torch import Tensor
 from torch.nn import functional as F
 
-BUILD = Path(__file__).parents[2] / "build" / "guide"
+ROOT = Path(__file__).parents[2]
+BUILD = ROOT / "build"
+SHIPPED = ROOT / "edgechat" / "data" / "guide.gguf"
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +54,7 @@ class Training:
     threads: int = 2
     seed: int = 1
     start: Path | None = None  # weights and tokenizer to go on from
+    vocabulary: Path | None = None  # a GGUF file whose tokenizer to take
     plain: float = 0.0  # the share of questions in their plainest words
 
 
@@ -63,6 +67,15 @@ def train_tokenizer(corpus: Corpus, vocab: int, training: Training) -> Tokenizer
     for intent in (*corpus.intents.values(), *corpus.groups.values()):
         texts += [intent.answer] * 20
     return Tokenizer.train(texts, vocab)
+
+
+def tokenizer_for(corpus: Corpus, vocab: int, training: Training) -> Tokenizer:
+    """The tokenizer that the training goes on with, or a new one."""
+    if training.start is not None:
+        return Tokenizer.load(training.start / "tokenizer.json")
+    if training.vocabulary is not None:
+        return Tokenizer.of_gguf(training.vocabulary)
+    return train_tokenizer(corpus, vocab, training)
 
 
 class Decisions:
@@ -166,12 +179,10 @@ def train(config: Config, training: Training) -> tuple[Model, Tokenizer]:
     torch.manual_seed(training.seed)
     torch.set_num_threads(training.threads)
     torch.use_deterministic_algorithms(True)
-    corpus = Corpus(config.size, training.plain)
+    corpus = Corpus(GUIDE.size, training.plain)
     model = Model(config)
-    if training.start is None:
-        tokenizer = train_tokenizer(corpus, config.vocab, training)
-    else:
-        tokenizer = Tokenizer.load(training.start / "tokenizer.json")
+    tokenizer = tokenizer_for(corpus, config.vocab, training)
+    if training.start is not None:
         known = numpy.load(training.start / "weights.npz")
         model.load_state_dict({name: torch.from_numpy(known[name]) for name in known})
     steppers = optimizers(model, training)
@@ -205,28 +216,34 @@ def train(config: Config, training: Training) -> tuple[Model, Tokenizer]:
 
 
 def main() -> None:
-    """Train and write weights, tokenizer and config to build/guide/."""
+    """Train and write weights, tokenizer and config to build/guide/ or build/guide-draft/."""
     default = Training()
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--steps", type=int, default=default.steps)
     parser.add_argument("--threads", type=int, default=default.threads)
-    parser.add_argument("--out", type=Path, default=BUILD)
-    parser.add_argument("--start", type=Path, help="go on from these weights, with plainer questions")
+    parser.add_argument("--out", type=Path)
+    kind = parser.add_mutually_exclusive_group()
+    kind.add_argument("--start", type=Path, help="go on from these weights, with plainer questions")
+    kind.add_argument("--draft", action="store_true", help="train the draft of the guide that ships")
     options = parser.parse_args()
-    config = Config()
+    config = DRAFT if options.draft else GUIDE
     training = replace(default, steps=options.steps, threads=options.threads)
     if options.start:
         # Slower, with other questions, and conversations from the middle on.
         training = replace(
             training, start=options.start, plain=0.35, seed=11, single=0.5, muon_rate=0.002, adam_rate=1e-3
         )
+    if options.draft:
+        # It is asked for every token, so every token counts alike, and no conversation is cut.
+        training = replace(training, vocabulary=SHIPPED, recitation=1.0, whole=1.0, single=0.5, plain=0.2)
     print(f"{config.parameters:,} parameters", flush=True)
     model, tokenizer = train(config, training)
-    options.out.mkdir(parents=True, exist_ok=True)
+    out = options.out or BUILD / ("guide-draft" if options.draft else "guide")
+    out.mkdir(parents=True, exist_ok=True)
     weights = {name: tensor.detach().numpy() for name, tensor in model.state_dict().items()}
-    numpy.savez(options.out / "weights.npz", **weights)
-    tokenizer.save(options.out / "tokenizer.json")
-    (options.out / "config.json").write_text(json.dumps(asdict(config)), encoding="utf-8")
+    numpy.savez(out / "weights.npz", **weights)
+    tokenizer.save(out / "tokenizer.json")
+    (out / "config.json").write_text(json.dumps(asdict(config)), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -38,7 +38,15 @@ def test_the_shipped_catalogue_is_sound() -> None:
         "top_k": 20,
         "min_p": 0.0,
     }
-    assert all(entry.repo and entry.repo.count("/") == 1 for entry in catalogue() if entry.name != "guide")
+    rest = [entry for name, entry in entries.items() if name not in ("guide", "guide-draft")]
+    assert all(entry.repo and entry.repo.count("/") == 1 for entry in rest)
+
+
+def test_the_guide_has_a_draft_that_comes_with_it() -> None:
+    entries = {entry.name: entry for entry in catalogue()}
+    draft = entries[entries["guide"].draft or ""]
+    assert (draft.name, draft.repo, draft.quality) == ("guide-draft", None, None)
+    assert draft.sampling == entries["guide"].sampling
 
 
 def test_an_entry(tmp_path: Path) -> None:

@@ -7,9 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from edgechat.errors import ModelFileError, ModelNotFound
+from edgechat.errors import ModelFileError, ModelNotFound, NotRemovable
 from edgechat.models.catalogue import catalogue
-from edgechat.models.library import hub_cache, local_file, local_files, resolve
+from edgechat.models.inventory import inventory
+from edgechat.models.library import hub_cache, local_file, local_files, located, resolve
+from edgechat.models.places import Place
+from edgechat.models.removal import removal
 
 REPO = "models--unsloth--Qwen3-4B-Instruct-2507-GGUF"
 FILE = "Qwen3-4B-Instruct-2507-Q4_K_M.gguf"
@@ -131,6 +134,23 @@ def test_the_guide(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "missing from this copy" in refusal("guide")[0]
     path = put(home / "shipped" / "guide.gguf")
     assert resolve("guide").path == path
+
+
+def test_the_guides_draft(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("edgechat.paths.shipped", lambda name: home / "shipped" / name)
+    assert "missing from this copy" in refusal("guide-draft")[0]
+    path = put(home / "shipped" / "guide-draft.gguf")
+    assert resolve("guide-draft").path == path
+
+
+@pytest.mark.parametrize("by_path", [False, True])
+def test_the_guides_draft_is_edgechats_own_and_not_listed(by_path: bool) -> None:
+    path = resolve("guide-draft").path
+    (one,) = located(str(path) if by_path else "guide-draft")
+    assert (one.name, one.path, one.place) == ("guide-draft", path, Place.SHIPPED)
+    assert path not in {other.path for other in inventory().models}
+    with pytest.raises(NotRemovable, match="guide-draft comes with edgechat"):
+        removal(one)
 
 
 @pytest.mark.parametrize(
