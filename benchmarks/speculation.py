@@ -9,9 +9,9 @@
 live: the engine in this process decodes from one prompt in turns: plain, with drafts of each fixed length,
 and with the controller. The best fixed length is chosen on one half of the rounds and scored on the other.
 record: at each position of a text what the draft would say next, how sure it is and how much of it stands.
-costs: what calls of 1 to 16 rows take, and a token of the draft. replay: the controller and every fixed length
-over these records, so that no noise decides. copy: a text is repeated with one word changed, n-grams draft; the
-calls are real, the tokens are forced, since random weights copy nothing.
+costs: what calls of 1 to 16 rows take, and a token of the draft. replay: the controller and every fixed
+length over these records, so that no noise decides. copy: a text is repeated with one word changed, n-grams
+draft; the calls are real, the tokens are forced, since random weights copy nothing.
 
 The target has 24 layers of 1024 and a vocabulary of 32000 (0.43B), the draft its first layer (0.08B).
 eps says how much the other layers add: at 0 both say the same. "useless" is a draft of other random weights.
@@ -168,7 +168,8 @@ def live(weights: str, pair: str, temperature: float, rounds: int, tokens: int) 
     }
     stats = last.speculation if last else None
     print(
-        f"{weights:5} eps {pair:8} T {temperature:3}: {found['of_plain']:.3f} of plain (first reply {first:.2f}), "
+        f"{weights:5} eps {pair:8} T {temperature:3}: {found['of_plain']:.3f} of plain "
+        f"(first reply {first:.2f}), "
         f"{found['of_best_fixed']:.3f} of best fixed {found['best_fixed']}; {found['rates']} "
         f"{f'accepted {stats.accepted_tokens}/{stats.drafted_tokens}' if stats else 'no drafts'}",
         flush=True,
@@ -293,7 +294,7 @@ class Replay:
     def _run(
         self, lengths: Callable[[list[int]], tuple[int, int]], controller: Controller | None, tokens: int
     ) -> float:
-        made, spent, at = 0, 0.0, 0
+        made, spent, at, rounds = 0, 0.0, 0, 0
         while made < tokens:
             classes = self.classes[at]
             drafted, kept = lengths(classes)
@@ -305,7 +306,10 @@ class Replay:
                 controller.observe(1 + kept, stood + 1, cost, drafted, drafting)
             made += stood + 1
             spent += cost + drafting
-            at = (at + stood + 1) % len(self.stood)
+            at += stood + 1
+            if at >= len(self.stood):  # another round, through other positions
+                rounds += 1
+                at = rounds % 7
         return made / spent
 
 

@@ -13,6 +13,7 @@ from edgechat.spawn import ROLE_FLAG
 # Roles of child processes, and the module whose main() each runs.
 ROLES = {
     "engine": "edgechat.engine.worker",
+    "bench": "edgechat.bench.child",
     "template": "edgechat.engine.template_child",
     "devices": "edgechat.native.devices",
     "gpu": "edgechat.device.sources",

@@ -24,6 +24,7 @@
     │   ├── RemoteFileChanged     the file is no longer the one that was listed
     │   └── WrongBytes            a download is not what the hub says the file is; nothing of it is kept
     ├── DiskError                 a download cannot be kept: the disk is full, or its folder is not sound
+    ├── NotDrawn                  a plot: matplotlib is not there, or its file cannot be written
     └── EngineError               the engine failed; exit code 3
         ├── LoadFailed            llama.cpp refused the model
         │   ├── OutOfMemory       or had not the memory for it
@@ -146,6 +147,10 @@ class WrongBytes(HubError):
 
 class DiskError(EdgechatError):
     """A download cannot be kept: the disk is full, or the cache's folder is not as it should be."""
+
+
+class NotDrawn(EdgechatError):
+    """matplotlib is not installed, or the picture cannot be written."""
 
 
 class EngineError(EdgechatError):

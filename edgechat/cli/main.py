@@ -11,6 +11,7 @@ import io
 import os
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -160,6 +161,26 @@ def pull(
         offline=offline,
         json=json,
     )
+    raise typer.Exit(command.run(options))
+
+
+@app.command()
+def bench(
+    model: Annotated[str, typer.Argument(metavar="MODEL", help="A GGUF file, or a name of `edgechat list`.")],
+    ctx: Annotated[int | None, typer.Option(min=512, help="Tokens that the context holds.")] = None,
+    rounds: Annotated[int, typer.Option(min=1, max=100, help="Rounds of each way of decoding.")] = 5,
+    tokens: Annotated[int, typer.Option(min=8, max=1024, help="Tokens of a reply.")] = 48,
+    plot: Annotated[Path | None, typer.Option(metavar="FILE", help="Draw it too, as PNG.")] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    load_anyway: AnywayOption = False,
+    debug: DebugOption = False,
+) -> None:
+    """Measure a model here: speeds, memory, and what drafts do for it, against a bare loop of llama.cpp."""
+    from edgechat.cli import bench as command
+    from edgechat.planner.wishes import Wishes
+
+    wishes = Wishes(context=ctx, anyway=load_anyway)
+    options = command.Options(model, wishes, rounds=rounds, tokens=tokens, plot=plot, json=json)
     raise typer.Exit(command.run(options))
 
 

@@ -85,7 +85,9 @@ class Pipe:
             os._exit(0)
 
 
-def load(plan: LoadPlan, upkeep: Upkeep, pipe: Pipe) -> tuple[Engine, ModelInfo, Experience]:
+def load(
+    plan: LoadPlan, upkeep: Upkeep, tell: Callable[[list[Event]], None]
+) -> tuple[Engine, ModelInfo, Experience]:
     """Load by the plan, telling the progress, and compute one token before calling it ready."""
     began = time.perf_counter()
     told = 0.0
@@ -94,7 +96,7 @@ def load(plan: LoadPlan, upkeep: Upkeep, pipe: Pipe) -> tuple[Engine, ModelInfo,
         nonlocal told
         if time.perf_counter() - told > _PROGRESS_EVERY:
             told = time.perf_counter()
-            pipe.send([Loading(value)])
+            tell([Loading(value)])
 
     renderer = TemplateProcess()
     backend = _backend(plan, progress)
@@ -201,7 +203,7 @@ def main() -> None:
     if not isinstance(first, Load):
         raise ValueError("the first command must be Load")
     try:
-        engine, model, experience = load(first.plan, first.upkeep, pipe)
+        engine, model, experience = load(first.plan, first.upkeep, pipe.send)
     except EdgechatError as error:
         pipe.send([Failed(None, ErrorInfo.of(error))])
         return

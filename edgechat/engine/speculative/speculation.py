@@ -12,7 +12,7 @@ from edgechat.engine.backends.base import Backend, Part
 from edgechat.engine.scheduler import Planned, Scheduler
 from edgechat.engine.sequence import Sequence as Stream
 from edgechat.engine.speculative.controller import Bid, Choice, Controller
-from edgechat.engine.speculative.draft import MOST, Draft
+from edgechat.engine.speculative.draft import MOST, Draft, Source
 from edgechat.engine.speculative.drafters import ModelDrafter, NgramDrafter, Wanted
 from edgechat.engine.speculative.step_cost import LARGEST
 from edgechat.errors import DecodeFailed
@@ -55,6 +55,8 @@ class Speculation:
         ngram: NgramDrafter | None = None,
     ) -> None:
         self.controller = controller
+        self.sources: frozenset[Source] = frozenset({"model", "ngram"})
+        """Who may draft, of those who are here."""
         self._backend = backend
         self._scheduler = scheduler
         self._model = model
@@ -80,7 +82,8 @@ class Speculation:
     @property
     def drafts(self) -> bool:
         """Whether anybody is here to draft."""
-        return (self._model is not None or self._ngram is not None) and self._backend.rolls_back > 0
+        somebody = self._model is not None or self._ngram is not None
+        return somebody and bool(self.sources) and self._backend.rolls_back > 0
 
     def draft(self, planned: Planned) -> Planned:
         """Return the batch with drafts behind the tokens of its streams, where that pays.
@@ -151,13 +154,16 @@ class Speculation:
         return limit
 
     def _lookup(self, stream: Stream, limit: int) -> Draft | None:
-        return self._ngram.draft(stream, limit) if self._ngram is not None and limit > 0 else None
+        if self._ngram is None or "ngram" not in self.sources or limit <= 0:
+            return None
+        return self._ngram.draft(stream, limit)
 
     def _bids(self, stream: Stream, guess: Draft | None, limit: int) -> list[Bid]:
         bids: list[Bid] = []
         if guess is not None:
             bids.append(Bid("ngram", self.controller.chances(guess.confidence, "ngram")))
-        if self._model is not None and limit > 0 and self._is_ready(self._model, stream):
+        may = "model" in self.sources and limit > 0
+        if self._model is not None and may and self._is_ready(self._model, stream):
             bids.append(Bid("model", self.controller.prospects("model")[:limit]))
         return bids
 

@@ -1,0 +1,86 @@
+"""What a benchmark is asked for and what comes back, as it crosses the pipe."""
+
+from __future__ import annotations
+
+import statistics
+
+import msgspec
+
+from edgechat.engine.types import ErrorInfo
+from edgechat.native.buffers import Buffer
+from edgechat.planner.plan import LoadPlan
+
+CEILING, PLAIN = "bare loop", "plain"
+
+
+class Ask(msgspec.Struct, frozen=True, tag=True):
+    """Measure this load."""
+
+    plan: LoadPlan
+    rounds: int = 5
+    tokens: int = 48
+    """Of each reply."""
+
+
+class Progress(msgspec.Struct, frozen=True, tag=True):
+    """What is being measured."""
+
+    text: str
+
+
+class AtDepth(msgspec.Struct, frozen=True):
+    """Speeds behind so many tokens of context."""
+
+    depth: int
+    prompt_tps: float
+    """Tokens per second of a chunk of a prompt."""
+    decode_tps: float
+    """Of a bare loop of single tokens."""
+
+
+class Way(msgspec.Struct, frozen=True):
+    """One way of decoding, in one task: the rates of its rounds."""
+
+    task: str
+    name: str
+    rates: tuple[float, ...]
+    """Tokens per second after the first token."""
+    drafted: int = 0
+    accepted: int = 0
+
+    @property
+    def rate(self) -> float:
+        """Tokens per second of all rounds together, whose lengths are the same."""
+        return statistics.harmonic_mean(self.rates) if self.rates else 0.0
+
+
+class Report(msgspec.Struct, frozen=True, tag=True, kw_only=True):
+    """All that was measured; times are milliseconds, sizes bytes."""
+
+    architecture: str
+    load_ms: float
+    ttft_ms: float
+    """First token of a prompt of `prompt_tokens`, none of which was in the cache."""
+    prompt_tokens: int
+    resident_bytes: int
+    """What the process takes now, without what lies on accelerators."""
+    buffers: tuple[Buffer, ...]
+    """What llama.cpp has allocated for the model itself."""
+    depths: tuple[AtDepth, ...]
+    curve_depth: int
+    curve_ms: dict[int, float]
+    """C(n): a call of n rows at that depth, the median."""
+    draft_ms: float | None
+    """A token of the draft model."""
+    drafters: tuple[str, ...]
+    no_draft: str
+    ways: tuple[Way, ...]
+
+
+class Broken(msgspec.Struct, frozen=True, tag=True):
+    """It could not be measured."""
+
+    error: ErrorInfo
+
+
+Answer = Progress | Report | Broken

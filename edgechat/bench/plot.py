@@ -1,0 +1,51 @@
+"""A report drawn: what a call of n tokens costs, and the ways of decoding side by side."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from edgechat.bench.figures import CEILING, PLAIN, Report
+from edgechat.errors import NotDrawn
+
+
+def draw(report: Report, title: str, path: Path) -> None:
+    """Write a PNG. Raises NotDrawn."""
+    figure = _figure()
+    figure.suptitle(title)
+    left, right = figure.subplots(1, 2)
+    left.plot(list(report.curve_ms), list(report.curve_ms.values()), marker="o")
+    title = f"C(n) behind {report.curve_depth} tokens"
+    left.set(xlabel="rows of a call", ylabel="ms", title=title, ylim=(0, None))
+    tasks = list(dict.fromkeys(way.task for way in report.ways))
+    names = list(dict.fromkeys(way.name for way in report.ways))
+    width = 0.8 / max(len(names), 1)
+    for number, name in enumerate(names):
+        rates = [one.rate for one in report.ways if one.name == name]  # in the order of the tasks
+        places = [at + number * width for at in range(len(tasks))]
+        colour = {CEILING: "lightgrey", PLAIN: "grey"}.get(name)
+        right.bar(places, rates, width, label=name, color=colour)
+    right.set_xticks([at + width * (len(names) - 1) / 2 for at in range(len(tasks))], tasks)
+    right.set(ylabel="tokens per second", title="Ways of decoding")
+    figure.legend(*right.get_legend_handles_labels(), loc="outside lower center", ncols=len(names))
+    try:
+        figure.savefig(path, format="png", dpi=120)
+    except OSError as error:
+        raise NotDrawn(f"{path} cannot be written: {error.strerror or error}.") from error
+
+
+def check(path: Path) -> None:
+    """Find out before anything is measured that nothing could be drawn. Raises NotDrawn."""
+    _figure()
+    if path.is_dir() or not path.absolute().parent.is_dir():
+        raise NotDrawn(f"{path} cannot be written: it is a folder, or is to lie in one that is not there.")
+
+
+def _figure() -> Any:
+    try:
+        from matplotlib.figure import Figure  # half a second, and not everybody has it
+    except ImportError as error:
+        raise NotDrawn(
+            "Plots need matplotlib, which is not installed.", hint="pip install 'edgechat[plot]'"
+        ) from error
+    return Figure(figsize=(10, 4), layout="constrained")

@@ -1,0 +1,161 @@
+"""`edgechat bench` on real models: what it measures, draws and says when it cannot."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from edgechat.bench import plot
+from edgechat.bench.asking import measure
+from edgechat.bench.figures import CEILING, PLAIN, Ask, Report
+from edgechat.errors import EngineCrashed, LoadFailed, NotDrawn
+from edgechat.planner.plan import DraftPlan, LoadPlan
+from tests.cli.running import EDGECHAT, complaint, edgechat
+from tests.kit import NOT_PRINTABLE, pair, tiny
+from tests.kit.corrupt import truncated
+
+
+@pytest.fixture(scope="module")
+def report() -> Report:
+    target, draft = pair(0.1, mute=NOT_PRINTABLE)
+    fields = {"context": 4096, "threads": 1, "n_outputs_max": 20}
+    plan = LoadPlan(
+        model_path=str(target),
+        model_name="target",
+        ngrams=True,
+        draft=DraftPlan(model_path=str(draft), model_name="small", **fields),
+        **fields,
+    )
+    told: list[str] = []
+    found = measure(Ask(plan, rounds=2, tokens=24), told.append)
+    assert "loading the model" in told
+    return found
+
+
+def test_every_way_is_measured_in_every_task(report: Report) -> None:
+    assert report.drafters == ("small", "n-grams")
+    names = [CEILING, PLAIN, "small", "n-grams", "both"]
+    assert [(way.task, way.name) for way in report.ways] == [
+        (task, name) for task in ("prose", "editing") for name in names
+    ]
+    assert all(len(way.rates) == 2 and way.rate > 0 for way in report.ways)
+
+
+def test_plain_decoding_has_no_drafts_and_a_draft_model_has(report: Report) -> None:
+    drafted = {name: sum(way.drafted for way in report.ways if way.name == name) for name in (PLAIN, CEILING)}
+    assert drafted == {PLAIN: 0, CEILING: 0}
+    assert any(way.drafted >= way.accepted > 0 for way in report.ways if way.name == "small")
+
+
+def test_speeds_come_by_depth_and_costs_by_rows(report: Report) -> None:
+    assert [one.depth for one in report.depths] == [0, 1024]
+    assert all(one.prompt_tps > one.decode_tps > 0 for one in report.depths)
+    assert list(report.curve_ms) == [1, 2, 3, 4, 5, 6, 8, 12, 16]
+    assert all(ms > 0 for ms in report.curve_ms.values())
+    assert report.draft_ms is not None
+    assert report.ttft_ms > 0
+    assert report.prompt_tokens > 512
+
+
+def test_a_plot_is_a_picture(report: Report, tmp_path: Path) -> None:
+    plot.draw(report, "a model", tmp_path / "bench.png")
+    assert (tmp_path / "bench.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_plot_that_cannot_be_written_is_refused_before_anything_is_measured(tmp_path: Path) -> None:
+    with pytest.raises(NotDrawn):
+        plot.check(tmp_path)
+    with pytest.raises(NotDrawn):
+        plot.check(tmp_path / "nowhere" / "bench.png")
+
+
+def test_a_missing_matplotlib_names_the_extra(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    with pytest.raises(NotDrawn) as caught:
+        plot.check(tmp_path / "bench.png")
+    assert "edgechat[plot]" in str(caught.value.hint)
+
+
+@pytest.mark.parametrize("kind", ["windowed", "hybrid", "moe"])
+def test_models_whose_state_cannot_be_cut_are_measured_too(kind: str) -> None:
+    path = tiny(kind, mute=NOT_PRINTABLE)
+    plan = LoadPlan(
+        model_path=str(path),
+        model_name=kind,
+        context=2048,
+        threads=1,
+        n_outputs_max=20,
+        n_rs_seq=8 * (kind == "hybrid"),
+        ngrams=True,
+    )
+    found = measure(Ask(plan, rounds=1, tokens=16), lambda _text: None)
+    assert found.drafters == ("n-grams",)
+    assert {way.name for way in found.ways} == {CEILING, PLAIN, "n-grams"}
+
+
+def test_a_model_that_does_not_load_is_an_error_for_people(tmp_path: Path) -> None:
+    broken = truncated(tiny("dense"), tmp_path / "broken.gguf", keep=-3000)
+    plan = LoadPlan(model_path=str(broken), model_name="broken", context=1024)
+    with pytest.raises(LoadFailed):
+        measure(Ask(plan), lambda _text: None)
+
+
+def test_a_process_that_dies_is_told_with_its_last_words() -> None:
+    plan = LoadPlan(model_path=str(tiny("dense")), model_name="dense", context=1024)
+
+    def kill(text: str) -> None:
+        for child in psutil.Process().children():
+            if "bench" in child.cmdline():
+                os.kill(child.pid, getattr(signal, "SIGKILL", signal.SIGTERM))
+
+    with pytest.raises(EngineCrashed):
+        measure(Ask(plan), kill)
+
+
+def test_the_command_prints_one_object() -> None:
+    run = edgechat("bench", tiny("dense", mute=NOT_PRINTABLE), "--json", "--rounds", "1", "--tokens", "8")
+    assert run.returncode == 0, run.stderr
+    found = json.loads(run.stdout)
+    plain = [way for way in found["ways"] if way["name"] == "plain"]
+    assert len(plain) == 2
+    assert all(way["of_plain"] is None and way["tps"] > 0 for way in plain)
+    assert found["memory"]["planned_bytes"] > 0
+    assert found["cost"]["ms"]["1"] > 0
+
+
+def test_the_command_prints_a_sheet(tmp_path: Path) -> None:
+    picture = tmp_path / "b.png"
+    run = edgechat("bench", "guide", "--rounds", "1", "--tokens", "8", "--plot", picture)
+    assert run.returncode == 0, run.stderr
+    assert "First token" in run.stdout
+    assert "bare loop" in run.stdout
+    assert all(len(line) < 100 for line in run.stdout.splitlines())
+    assert picture.exists()
+
+
+def test_a_model_that_is_not_there_is_named() -> None:
+    assert "nosuch" in complaint(edgechat("bench", "nosuch"))
+
+
+def test_ctrl_c_leaves_no_process_behind() -> None:
+    command = [*EDGECHAT, "bench", "guide", "--rounds", "100"]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    children: list[psutil.Process] = []
+    deadline = time.monotonic() + 30
+    while time.monotonic() < deadline and not children:
+        found = psutil.Process(process.pid).children()
+        children = [one for one in found if "bench" in one.cmdline()[-1:]]
+        time.sleep(0.05)
+    assert children
+    process.send_signal(signal.SIGINT)
+    assert process.wait(10) == 130
+    _, alive = psutil.wait_procs(children, timeout=5)
+    assert not alive
