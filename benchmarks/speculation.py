@@ -1,7 +1,7 @@
 """Speculation against plain decoding and against every fixed length, on pairs of known agreement.
 
     python -m benchmarks.speculation live   [--rounds 10] [--tokens 64] [--pairs 0.05,useless] [--weights F16]
-    python -m benchmarks.speculation record [--positions 300]      -> .models/speculation-traces.json
+    python -m benchmarks.speculation record [--positions 60]       -> .models/speculation-traces.json
     python -m benchmarks.speculation costs                         -> .models/speculation-costs.json
     python -m benchmarks.speculation replay
     python -m benchmarks.speculation copy   [--rounds 10]
@@ -53,7 +53,13 @@ TEMPERATURES = (0.0, 0.8)
 FIXED = (1, 2, 3, 4, 6, 8)
 TRACES, COSTS = MODELS_DIR / "speculation-traces.json", MODELS_DIR / "speculation-costs.json"
 THREADS = 2
-PROMPT = "x" * 200
+PROMPTS = 6
+"""Greedy text of random weights soon goes in circles, and another prompt leads into another circle."""
+
+
+def prompt(number: int) -> str:
+    random = np.random.default_rng(number)
+    return "".join(chr(97 + one) for one in random.integers(0, 26, 200))
 
 
 def models(weights: str, pair: str) -> tuple[Path, Path]:
@@ -117,13 +123,15 @@ def open_engine(weights: str, pair: str) -> Engine:
     return engine
 
 
-def decode(engine: Engine, controller: Controller, temperature: float, tokens: int) -> tuple[float, Finished]:
+def decode(
+    engine: Engine, controller: Controller, temperature: float, tokens: int, number: int
+) -> tuple[float, Finished]:
     """Return tokens/s of one reply."""
     engine.speculation.controller = controller
     sampling = Sampling(temperature=temperature)
     request = ChatRequest(
         id=str(time.perf_counter_ns()),
-        messages=(Message("user", PROMPT),),
+        messages=(Message("user", prompt(number % PROMPTS)),),
         sampling=sampling,
         max_tokens=tokens,
     )
@@ -142,12 +150,12 @@ def live(weights: str, pair: str, temperature: float, rounds: int, tokens: int) 
     runs: dict[str, Controller] = {"plain": Plain(StepCost()), "adaptive": adaptive}
     runs |= {str(length): Fixed(length) for length in FIXED}
     rates: dict[str, list[float]] = {name: [] for name in runs}
-    decode(engine, Fixed(2), temperature, 16)
+    decode(engine, Fixed(2), temperature, 16, 0)
     last = None
     for number in range(rounds):
         names = list(runs)
         for name in names[number % len(names) :] + names[: number % len(names)]:
-            rate, finished = decode(engine, runs[name], temperature, tokens)
+            rate, finished = decode(engine, runs[name], temperature, tokens, number // 2)
             rates[name].append(rate)
             if name == "adaptive":
                 last = finished
@@ -189,23 +197,26 @@ def record(weights: str, pair: str, temperature: float, positions: int) -> dict[
     target, draft = models(weights, pair)
     backend, small = load(target), load(draft)
     drafter = ModelDrafter(small, backend.vocabulary.size)
-    prompt = backend.vocabulary.tokenize(PROMPT, bos=True, special=True)
-    rows = backend.decode([Part(0, 0, prompt, 1)])
-    sampler = Sampler(Sampling(temperature=temperature))
-    stream = _stream(prompt, sampler)
-    stream.tokens.append(sampler.choose(rows[0], stream.tokens))
     classes, stood = [], []
-    for _ in range(positions):
-        guess = Draft("model")
-        drafter.draft([Wanted(stream, guess, MOST["model"], lambda _draft: True)])
-        at = len(stream.tokens) - 1
-        rows = backend.decode([Part(0, at, [stream.tokens[-1], *guess.tokens], 1 + len(guess.tokens))])
-        said = verify(sampler, rows, stream.tokens, guess)
-        classes.append(guess.confidence)
-        stood.append(len(said) - 1)
-        # One token a position: the next one is drawn as if nothing had been drafted.
-        stream.tokens.append(said[0] if temperature <= 0 else sampler.choose(rows[0], stream.tokens))
-        backend.truncate(0, at + 1)
+    for number in range(PROMPTS):
+        said = backend.vocabulary.tokenize(prompt(number), bos=True, special=True)
+        backend.truncate(0, 0)
+        rows = backend.decode([Part(0, 0, said, 1)])
+        sampler = Sampler(Sampling(temperature=temperature))
+        stream = _stream(said, sampler)
+        stream.tokens.append(sampler.choose(rows[0], stream.tokens))
+        for _ in range(positions):
+            guess = Draft("model")
+            drafter.draft([Wanted(stream, guess, MOST["model"], lambda _draft: True)])
+            at = len(stream.tokens) - 1
+            rows = backend.decode([Part(0, at, [stream.tokens[-1], *guess.tokens], 1 + len(guess.tokens))])
+            found = verify(sampler, rows, stream.tokens, guess)
+            classes.append(guess.confidence)
+            stood.append(len(found) - 1)
+            # One token a position: the next one is drawn as if nothing had been drafted.
+            stream.tokens.append(found[0] if temperature <= 0 else sampler.choose(rows[0], stream.tokens))
+            backend.truncate(0, at + 1)
+        drafter.forget(stream)
     backend.close()
     small.close()
     print(f"{weights} eps {pair} T {temperature}: {statistics.mean(stood):.2f} of 8 stand", flush=True)
@@ -262,8 +273,9 @@ def _timed(backend: Backend, depth: int, n: int) -> float:
 class Replay:
     """Steps over a record, without noise: costs are in units of C(1)."""
 
-    def __init__(self, trace: dict[str, Any], costs: dict[str, Any]) -> None:
+    def __init__(self, trace: dict[str, Any], costs: dict[str, Any], *, drawn: bool) -> None:
         self.classes, self.stood = trace["classes"], trace["stood"]
+        self.drawn = drawn
         first = costs["costs"][0]
         self.costs = [one / first for one in costs["costs"]]
         self.round = costs["round"] / first
@@ -295,6 +307,8 @@ class Replay:
         self, lengths: Callable[[list[int]], tuple[int, int]], controller: Controller | None, tokens: int
     ) -> float:
         made, spent, at, rounds = 0, 0.0, 0, 0
+        random = np.random.default_rng(0)
+        places = (int(one) for _ in iter(int, 1) for one in random.permutation(len(self.stood)))
         while made < tokens:
             classes = self.classes[at]
             drafted, kept = lengths(classes)
@@ -303,11 +317,13 @@ class Replay:
             if controller is not None:
                 if kept:
                     controller.acceptance["model"].observe(classes[:kept], stood)
-                controller.observe(1 + kept, stood + 1, cost, drafted, drafting)
+                controller.observe(1 + kept, stood + 1, cost, rounds=drafted, drafting=drafting)
             made += stood + 1
             spent += cost + drafting
             at += stood + 1
-            if at >= len(self.stood):  # another round, through other positions
+            if self.drawn:  # what comes next was drawn, and would have been another text than the record's
+                at = next(places)
+            elif at >= len(self.stood):  # another round, through other positions
                 rounds += 1
                 at = rounds % 7
         return made / spent
@@ -317,7 +333,7 @@ def replay(tokens: int) -> None:
     traces, curves = json.loads(TRACES.read_text()), json.loads(COSTS.read_text())
     worst: list[float] = []
     for name, trace in traces.items():
-        run = Replay(trace, curves[name.split()[0]])
+        run = Replay(trace, curves[name.split()[0]], drawn=not name.endswith("T0.0"))
         rates = {length: run.fixed(length, tokens) for length in range(9)}
         best = max(rates, key=lambda one: rates[one])
         controller = Controller(StepCost())
@@ -406,7 +422,7 @@ def main() -> None:
     parser.add_argument("what", choices=("live", "record", "costs", "replay", "copy"))
     parser.add_argument("--rounds", type=int, default=10)
     parser.add_argument("--tokens", type=int, default=64)
-    parser.add_argument("--positions", type=int, default=300)
+    parser.add_argument("--positions", type=int, default=60, help="of each prompt")
     parser.add_argument("--pairs", default=",".join(PAIRS))
     parser.add_argument("--weights", default="F16,Q4_0")
     options = parser.parse_args()

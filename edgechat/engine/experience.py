@@ -70,7 +70,8 @@ class Experience:
             prefill = computed / timings.prompt_tps / expected
         if usage.completion_tokens >= _REPLY and timings.decode_tps > 0:
             depth = usage.prompt_tokens + usage.completion_tokens / 2
-            decode = 1 / timings.decode_tps / forecast.decoding(depth)
+            faster = finished.speculation.speedup if finished.speculation else 1.0  # than what was planned
+            decode = max(faster, 1e-3) / timings.decode_tps / forecast.decoding(depth)
         if prefill is not None or decode is not None:
             learn(where, decode=decode, prefill=prefill)
 

@@ -104,8 +104,10 @@ def load(
     template = ChatTemplate(backend.chat_template, bos=words.bos, eos=words.eos, process=renderer)
     identity = partial(fingerprint_of, plan.model_path, backend.state_format)
     states = None if upkeep.disk_bytes == 0 else States(upkeep.disk_bytes, identity)
+    controller, lessons = Controller(StepCost(slope_of(plan.forecast))), Lessons(plan)
+    experience = Experience(plan, lambda: lessons.keep(controller))
+    found = experience.loaded(backend.buffers, backend.touched_bytes, anonymous_memory(), words.size)
     drafter, no_draft = load_draft(plan.for_draft(), backend, partial(_backend, progress=None))
-    controller = Controller(StepCost(slope_of(plan.forecast)))
     engine = Engine(
         backend,
         template,
@@ -115,9 +117,6 @@ def load(
         ngrams=plan.ngrams,
         controller=controller,
     )
-    lessons = Lessons(plan)
-    experience = Experience(plan, lambda: lessons.keep(controller))
-    found = experience.loaded(backend.buffers, backend.touched_bytes, anonymous_memory(), words.size)
     engine.warm_up(whole=bool(plan.devices))
     lessons.teach(controller)
     for path in (plan.model_path, plan.draft.model_path if plan.draft else ""):

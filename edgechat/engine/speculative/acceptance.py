@@ -18,10 +18,10 @@ _PROBABILITIES = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.97)
 _MATCHES = (2, 3, 4, 6, 8, 12, 16, 24)
 CLASSES: dict[Source, int] = {"model": len(_PROBABILITIES) + 1, "ngram": len(_MATCHES) + 1}
 
-_FADING = 0.985
-"""Of a count, for each further observation of its kind: the last sixty or so are remembered."""
+_FADING = 0.993
+"""Of a count, for each further observation of its kind: the last hundred and forty or so are remembered."""
 _FIRST = {"model": 0.6, "ngram": 0.5}
-_WEIGHT = 2.0
+_WEIGHT = 4.0
 """Observations that a guess of ours stands for."""
 
 

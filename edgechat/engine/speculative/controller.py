@@ -26,7 +26,7 @@ _PROBE = 2.0
 """What must be in the purse for a step that is only to learn something."""
 _MARGIN = 0.02
 """By so much of a plain step a draft must be better than none."""
-_CURIOUS = 24
+_CURIOUS = 48
 """Every so many steps lengths are judged by what they may be worth, not by what they are thought to be."""
 _REFERENCE = 64
 """Steps with drafts after which one without is due: the measure of all others."""
@@ -66,6 +66,7 @@ class Controller:
         self.purse = _FIRST_PURSE
         self.hopeful = False
         """Whether the present step is judged by hopes."""
+        self._look_cost = 0.0
         self._streams = 1
         self._made = self._spent = 1.0
         self._steps = 0
@@ -84,7 +85,7 @@ class Controller:
         if self._steps % _AGE == 0:
             for one in self.acceptance.values():
                 one.fade(_AGEING)
-        self.hopeful = self._steps % _CURIOUS == 0 and self.purse > _PROBE
+        self.hopeful = self._steps % _CURIOUS == 1 and self.purse > _PROBE
         return self.purse > 0 and self._since_plain < _REFERENCE
 
     def chances(self, classes: Sequence[int], source: Source) -> list[float]:
@@ -142,24 +143,42 @@ class Controller:
             best = max(best, made / (self.cost.ratio(1 + n) + rounds))
         return best - 1.0
 
-    def observe(self, n_rows: int, n_made: int, seconds: float, rounds: int, drafting: float) -> None:
+    def observe(
+        self,
+        n_rows: int,
+        n_made: int,
+        seconds: float,
+        *,
+        rounds: int = 0,
+        drafting: float = 0.0,
+        looking: float = 0.0,
+    ) -> None:
         """Learn from a step that has made `n_made` tokens in `seconds` of decoding and verifying.
 
-        rounds: calls of the draft model before it, which took `drafting` seconds.
+        rounds: calls of the draft model before it, which took `drafting` seconds. looking: seconds that it
+        took to find out what to draft.
         """
         self.cost.observe(n_rows, seconds)
+        if self.cost.level > 0:
+            self._look_cost += 0.1 * (min(looking / self.cost.level, 10.0) - self._look_cost)
         if rounds and self.cost.level > 0:
             self.round_cost += 0.1 * (min(drafting / rounds / self.cost.level, 10.0) - self.round_cost)
         plain = self.cost.ratio(self._streams)
         spent = self.cost.ratio(n_rows) + rounds * self.round_cost
         made = n_made * plain / self._streams
-        self._made, self._spent = _PACE * self._made + made, _PACE * self._spent + spent
         self.purse = min(self.purse + _ALLOWANCE * plain, _FULL_PURSE)
         if n_rows > self._streams or rounds:
+            spent += self._look_cost
             self._since_plain += 1
             self.purse = min(self.purse + made - spent, _FULL_PURSE)
         else:
             self._since_plain = 0
+        self._made, self._spent = _PACE * self._made + made, _PACE * self._spent + spent
+
+    def passed(self, n_streams: int, seconds: float) -> None:
+        """Learn from a step that could have drafted, and of which nobody has asked whether it should."""
+        self._streams = n_streams
+        self.observe(n_streams, n_streams, seconds, looking=self._look_cost * self.cost.level)
 
     # Values, in tokens.
 
@@ -170,7 +189,7 @@ class Controller:
 
     @property
     def _margin(self) -> float:
-        return _MARGIN * self._streams
+        return _MARGIN * self._streams + self._pace * self._look_cost
 
     def _extra(self, n: int) -> float:
         """Return what `n` more rows cost."""

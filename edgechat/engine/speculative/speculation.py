@@ -40,6 +40,8 @@ class _Step:
     rounds: int = 0
     reading: float = 0.0
     looking: float = 0.0
+    skipped: bool = False
+    """Nobody has looked whether a draft pays."""
 
 
 class Speculation:
@@ -94,13 +96,13 @@ class Speculation:
         if not self.drafts or any(part.n_logits != 1 or len(part.tokens) != 1 for _, part in planned):
             return planned
         step = self._step = _Step(len(planned), len(planned), time.perf_counter())
+        if self._skip >= 1:
+            self._skip -= 1
+            step.skipped = True
+            return planned
         streams = [stream for stream, _ in planned]
         depth = sum(len(one.tokens) for one in streams) / len(streams)
         may = self.controller.begin(len(streams), depth)
-        if self._skip >= 1:
-            self._skip -= 1
-            step.looking = time.perf_counter() - step.began
-            return planned
         if may and (most := self._room(planned)) > 0:
             planned = self._drafted(planned, streams, most, step)
         step.looking = time.perf_counter() - step.began - step.drafting - step.reading
@@ -253,9 +255,19 @@ class Speculation:
         step, self._step = self._step, None
         if step is None:
             return
+        if step.skipped:
+            self.controller.passed(step.n_streams, time.perf_counter() - step.began)
+            return
         seconds = time.perf_counter() - step.began
         decoding = seconds - step.drafting - step.reading - step.looking
-        self.controller.observe(step.n_rows, n_made, decoding, step.rounds, step.drafting)
+        self.controller.observe(
+            step.n_rows,
+            n_made,
+            decoding,
+            rounds=step.rounds,
+            drafting=step.drafting,
+            looking=step.looking,
+        )
         plain = n_made * self.controller.cost.seconds(step.n_streams) / step.n_streams
         for stream in streams:
             stream.tally.seconds += seconds / step.n_streams
