@@ -1,6 +1,6 @@
 """Speculation against plain decoding and against every fixed length, on pairs of known agreement.
 
-    python -m benchmarks.speculation live   [--rounds 10] [--tokens 64] [--pairs 0.05,useless] [--weights F16]
+    python -m benchmarks.speculation live   [--rounds 10] [--tokens 64] [--streams 1] [--pairs 0.05,useless]
     python -m benchmarks.speculation record [--positions 60]       -> .models/speculation-traces.json
     python -m benchmarks.speculation costs                         -> .models/speculation-costs.json
     python -m benchmarks.speculation replay
@@ -124,25 +124,28 @@ def open_engine(weights: str, pair: str) -> Engine:
 
 
 def decode(
-    engine: Engine, controller: Controller, temperature: float, tokens: int, number: int
+    engine: Engine, controller: Controller, temperature: float, tokens: int, number: int, streams: int = 1
 ) -> tuple[float, Finished]:
-    """Return tokens/s of one reply."""
+    """Return tokens/s of a reply, or of several at once, and the end of one of them."""
     engine.speculation.controller = controller
-    sampling = Sampling(temperature=temperature)
-    request = ChatRequest(
-        id=str(time.perf_counter_ns()),
-        messages=(Message("user", prompt(number % PROMPTS)),),
-        sampling=sampling,
-        max_tokens=tokens,
-    )
-    engine.submit(request)
-    while True:
-        for event in engine.step():
-            if isinstance(event, Finished):
-                return event.timings.decode_tps, event
+    for stream in range(streams):
+        said = prompt((number + stream) % PROMPTS)
+        request = ChatRequest(
+            id=str(time.perf_counter_ns()),
+            messages=(Message("user", said),),
+            sampling=Sampling(temperature=temperature),
+            max_tokens=tokens,
+        )
+        engine.submit(request)
+    ends: list[Finished] = []
+    while len(ends) < streams:
+        ends += [event for event in engine.step() if isinstance(event, Finished)]
+    return sum(one.timings.decode_tps for one in ends), ends[0]
 
 
-def live(weights: str, pair: str, temperature: float, rounds: int, tokens: int) -> dict[str, Any]:
+def live(
+    weights: str, pair: str, temperature: float, rounds: int, tokens: int, streams: int
+) -> dict[str, Any]:
     engine = open_engine(weights, pair)
     adaptive, prior = Controller(StepCost()), engine.speculation.controller
     adaptive.round_cost = prior.round_cost
@@ -155,7 +158,7 @@ def live(weights: str, pair: str, temperature: float, rounds: int, tokens: int) 
     for number in range(rounds):
         names = list(runs)
         for name in names[number % len(names) :] + names[: number % len(names)]:
-            rate, finished = decode(engine, runs[name], temperature, tokens, number // 2)
+            rate, finished = decode(engine, runs[name], temperature, tokens, number // 2, streams)
             rates[name].append(rate)
             if name == "adaptive":
                 last = finished
@@ -422,6 +425,7 @@ def main() -> None:
     parser.add_argument("what", choices=("live", "record", "costs", "replay", "copy"))
     parser.add_argument("--rounds", type=int, default=10)
     parser.add_argument("--tokens", type=int, default=64)
+    parser.add_argument("--streams", type=int, default=1)
     parser.add_argument("--positions", type=int, default=60, help="of each prompt")
     parser.add_argument("--pairs", default=",".join(PAIRS))
     parser.add_argument("--weights", default="F16,Q4_0")
@@ -438,7 +442,9 @@ def main() -> None:
             for temperature in TEMPERATURES:
                 name = f"{weights} {pair} T{temperature}"
                 if options.what == "live":
-                    found[name] = live(weights, pair, temperature, options.rounds, options.tokens)
+                    found[name] = live(
+                        weights, pair, temperature, options.rounds, options.tokens, options.streams
+                    )
                 else:
                     found[name] = record(weights, pair, temperature, options.positions)
         if options.what == "costs":

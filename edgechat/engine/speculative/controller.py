@@ -21,7 +21,7 @@ from edgechat.engine.speculative.step_cost import StepCost
 
 _ALLOWANCE = 0.01
 _FIRST_PURSE = 8.0
-_FULL_PURSE = 24.0
+_FULL_PURSE = 12.0
 _PROBE = 2.0
 """What must be in the purse for a step that is only to learn something."""
 _MARGIN = 0.02
