@@ -25,6 +25,7 @@ from edgechat.cli.status import StatusLine
 from edgechat.engine.process import EngineProcess
 from edgechat.engine.types import ModelInfo, Overflow, Sampling, Upkeep
 from edgechat.errors import EdgechatError, ModelNotFound
+from edgechat.planner.drafting import asks_for_drafts
 from edgechat.planner.plan import LoadPlan
 from edgechat.planner.prepare import prepare
 from edgechat.planner.wishes import Wishes
@@ -53,6 +54,7 @@ class Options:
     overflow: Overflow | None = None
     wanted: Wanted = field(default_factory=Wanted)
     json: bool = False
+    draft: str | None = None
     anyway: bool = False
 
 
@@ -80,7 +82,8 @@ def run(options: Options) -> int:
 def _plan(options: Options, talk: Conversation) -> LoadPlan:
     """Plan the load, and tell what there is to know of it."""
     try:
-        plan = prepare(options.model, Wishes(context=options.context, anyway=options.anyway))
+        wishes = Wishes(context=options.context, draft=options.draft, anyway=options.anyway)
+        plan = prepare(options.model, wishes)
     except ModelNotFound as error:
         if options.wanted.is_new or options.prompt is not None:
             raise
@@ -175,6 +178,8 @@ class _Run:
         self.status.clear()
         if model.template == "chatml" and known is None:
             self._tell("the model brings no chat template; ChatML is used.")
+        if model.no_draft and known is None and asks_for_drafts(self.options.draft):
+            self._tell(model.no_draft)
         return model
 
     def _tell(self, told: str) -> None:

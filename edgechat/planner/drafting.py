@@ -75,6 +75,11 @@ class Drafting:
 NOBODY = Drafting()
 
 
+def asks_for_drafts(wish: str | None) -> bool:
+    """Say whether someone asked for drafts who does not leave it to us."""
+    return wish not in (None, AUTO, NONE)
+
+
 def drafting(header: GgufHeader, wish: str) -> Drafting:
     """Return what drafts for this model take; wish: 'auto', 'none', 'ngram' or a model that drafts."""
     if wish == NONE:

@@ -13,7 +13,7 @@ from functools import partial
 import msgspec
 
 from edgechat import settings
-from edgechat.errors import DoesNotFit, NotADraft
+from edgechat.errors import DoesNotFit, HubError, ModelFileError, NotADraft
 from edgechat.models.choices import GgufChoice
 from edgechat.models.header import GgufHeader
 from edgechat.models.hub import RemoteModel
@@ -22,7 +22,7 @@ from edgechat.models.shipped import shipped_header
 from edgechat.models.wanted import Wanted
 from edgechat.planner.beside import drafted, without
 from edgechat.planner.choose import Draft
-from edgechat.planner.drafting import AUTO
+from edgechat.planner.drafting import asks_for_drafts
 from edgechat.planner.dryrun import DryRun
 from edgechat.planner.learned import Learned
 from edgechat.planner.machine import Described, Machine, look
@@ -159,12 +159,14 @@ def _drafted(
     """Return the same with the draft, where it fits beside."""
     if picked.plan is None or not picked.plan.ngrams:
         return replace(picked, no_draft=picked.plan.no_draft if picked.plan else "")
-    choice = _draft_of(source)
-    its = source.remote.header(choice)
-    beside = Draft(source.want.name, its, machine.measuring(its), asked=wishes.draft not in (None, AUTO))
+    choice, asked = _draft_of(source), asks_for_drafts(wishes.draft)
     try:
+        its = source.remote.header(choice)
+        beside = Draft(source.want.name, its, machine.measuring(its), asked=asked)
         made = drafted(picked.plan, variant, header, machine, wishes, beside)
-    except (DoesNotFit, NotADraft) as error:
+    except (DoesNotFit, HubError, ModelFileError, NotADraft) as error:
+        if asked and isinstance(error, HubError | ModelFileError):
+            raise
         return replace(picked, no_draft=error.message, plan=without(picked.plan, error.message))
     return replace(picked, draft=choice if made.draft else None, no_draft=made.no_draft, plan=made)
 

@@ -382,6 +382,8 @@ SCHEMA: dict[str, Any] = {
     ],
     "exact": bool,
     "draft": type(None),
+    "ngrams": bool,
+    "no_draft": (str, type(None)),
     "predicted": {"decode_tps": NUMBER, "prompt_tps": NUMBER, "ttft_ms": NUMBER, "basis": str},
     "kl_divergence": {"value": NUMBER, "source": str},
     "notes": [str],
