@@ -2,45 +2,49 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import msgspec
 
 from edgechat.errors import DoesNotFit, ModelFileError, ModelNotFound, NotADraft
-from edgechat.models.catalogue import CatalogueEntry
-from edgechat.models.gguf import read_model
 from edgechat.models.header import GgufHeader
-from edgechat.models.library import entry_of, local_file, resolve
+from edgechat.models.library import entry_of, local_file
 from edgechat.planner import why
 from edgechat.planner.choose import Draft
 from edgechat.planner.drafting import AUTO, NGRAM, NONE, is_much_smaller, misfit
 from edgechat.planner.machine import Machine
 from edgechat.planner.plan import LoadPlan
 from edgechat.planner.select import planned
-from edgechat.planner.variants import Variant
+from edgechat.planner.variants import Variant, of_path, recommended
 from edgechat.planner.wishes import Wishes
 
 _HINT = "Name a smaller model of the same family, or leave it to edgechat: --draft auto"
 
 
 def with_draft(
-    made: LoadPlan, variant: Variant, header: GgufHeader, machine: Machine, wishes: Wishes, *, insists: bool
+    made: LoadPlan,
+    variant: Variant,
+    header: GgufHeader,
+    machine: Machine,
+    wishes: Wishes,
+    *,
+    insists: bool,
+    elsewhere: bool = False,
 ) -> LoadPlan:
     """Return the plan of a file with the model that is to draft for it: as wished, or as the catalogue says.
 
     insists: someone asked for that model now, so where it cannot draft that is an error: ModelNotFound,
-    ModelFileError, NotADraft or DoesNotFit. Else the plan says why no model drafts.
+    ModelFileError, NotADraft or DoesNotFit. Else the plan says why no model drafts. elsewhere: plan with
+    models of the catalogue that are not on this machine, too.
     """
     wish = wishes.draft or AUTO
     if wish in (NONE, NGRAM) or not made.ngrams:
         return made
     try:
-        path = _paired(variant.entry) if wish == AUTO else _asked(wish, variant)
-        if path is None:
+        small = _paired(variant, elsewhere) if wish == AUTO else _asked(wish, variant, elsewhere)
+        if small is None:
             return made
-        name, file = path
-        its = read_model(file)
-        draft = Draft(name, its, machine.measuring(its), str(file), asked=wish != AUTO)
+        its = small.header()
+        path = str(small.path or "")
+        draft = Draft(small.model, its, machine.measuring(its), path, asked=wish != AUTO)
         return drafted(made, variant, header, machine, wishes, draft)
     except (DoesNotFit, ModelFileError, ModelNotFound, NotADraft) as error:
         if insists and wish != AUTO:
@@ -77,23 +81,32 @@ def refused(draft: str, target: str, wrong: str) -> NotADraft:
     return NotADraft(f"{draft} cannot draft for {target}: {wrong}.", hint=_HINT)
 
 
-def _asked(wish: str, variant: Variant) -> tuple[str, Path]:
-    found = resolve(wish)
-    if variant.path is not None and found.path.samefile(variant.path):
-        raise refused(found.name, variant.model, "it is the same model")
-    return found.name, found.path
+def _asked(wish: str, variant: Variant, elsewhere: bool) -> Variant:
+    """Return the model that someone asked for. Raises ModelNotFound, ModelFileError or NotADraft."""
+    entry = entry_of(wish)
+    away = recommended(entry) if elsewhere and entry is not None and local_file(entry) is None else None
+    small = away or of_path(wish)
+    if small.path is not None and variant.path is not None and small.path.samefile(variant.path):
+        raise refused(small.model, variant.model, "it is the same model")
+    return small
 
 
-def _paired(entry: CatalogueEntry | None) -> tuple[str, Path] | None:
-    """Return the draft of the catalogue; None where it knows nothing of the model."""
+def _paired(variant: Variant, elsewhere: bool) -> Variant | None:
+    """Return the draft of the catalogue; None where it knows nothing of the model.
+
+    Where the model is here its draft has to be here too; where it is not, both would be brought together.
+    """
+    entry = variant.entry
     if entry is None:
         return None
     small = entry_of(entry.draft) if entry.draft else None
     if small is None:
         raise NotADraft(f"No model drafts for it. {entry.no_draft or ''}".rstrip())
-    path = local_file(small)
-    if path is None:
+    if local_file(small) is not None:
+        return of_path(small.name)
+    away = recommended(small) if elsewhere and variant.path is None else None
+    if away is None:
         raise ModelNotFound(
             f"{small.name} would, but is not on this machine; edgechat pull {small.name} brings it."
         )
-    return small.name, path
+    return away

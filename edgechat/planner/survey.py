@@ -67,7 +67,7 @@ def _with_draft(chosen: Option | None, machine: Machine, wishes: Wishes) -> Opti
     if chosen is None or chosen.plan is None:
         return chosen
     one = chosen.variant
-    made = with_draft(chosen.plan, one, one.header(), machine, wishes, insists=True)
+    made = with_draft(chosen.plan, one, one.header(), machine, wishes, insists=True, elsewhere=True)
     return replace(chosen, plan=made)
 
 
