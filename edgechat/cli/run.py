@@ -93,6 +93,8 @@ def _plan(options: Options, talk: Conversation) -> LoadPlan:
         raise ModelNotFound(error.message, hint=f"Did you mean: {meant}") from error
     for told in plan.notes:
         note(told)
+    if plan.no_draft and asks_for_drafts(options.draft):
+        note(plan.no_draft)
     if options.context is not None and plan.context > options.context:
         note(f"A context is a multiple of 256 tokens; it is {plan.context} instead of {options.context}.")
     return plan
@@ -178,8 +180,9 @@ class _Run:
         self.status.clear()
         if model.template == "chatml" and known is None:
             self._tell("the model brings no chat template; ChatML is used.")
-        if model.no_draft and known is None and asks_for_drafts(self.options.draft):
-            self._tell(model.no_draft)
+        why = model.no_draft if asks_for_drafts(self.options.draft) else ""
+        if why and known is None and why != self.engine.plan.no_draft:  # that was told before
+            self._tell(why)
         return model
 
     def _tell(self, told: str) -> None:

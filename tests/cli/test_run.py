@@ -13,6 +13,7 @@ import pytest
 
 from tests.cli.running import EDGECHAT, complaint, edgechat
 from tests.kit import NOT_PRINTABLE, corrupt, pair, tiny
+from tests.planner.headers import little
 from tests.terminal import Terminal, needs_tmux
 
 
@@ -363,7 +364,13 @@ def test_a_draft_that_is_not_used_is_told_of(script: Callable[..., Path], tmp_pa
     run = edgechat("run", script(reply="Hello."), "hi", "--draft", broken)
     assert (run.returncode, run.stdout) == (0, "Hello.\n")
     assert "draft.scripted.json does not draft for it. It is broken." in run.stderr
-    assert "no_draft" not in edgechat("run", script(reply="Hello."), "hi").stderr
+
+
+def test_a_recurrent_model_is_drafted_for() -> None:
+    words = ("run", tiny("hybrid", mute=NOT_PRINTABLE), "hi", "--max-tokens", "60", "--temperature", "0")
+    plain, both = (edgechat(*words, "--draft", who) for who in ("none", little()))
+    assert plain.returncode == both.returncode == 0
+    assert both.stdout == plain.stdout
 
 
 def test_who_cannot_draft(model: Path) -> None:
