@@ -4,6 +4,7 @@
     ├── ModelNotFound             no such file, and no such name in the catalogue
     ├── ModelFileError            the file is not a model that can be loaded
     ├── DoesNotFit                the memory at hand does not carry the model or the context
+    ├── NotADraft                 a model that cannot draft for another one
     ├── DryRunFailed              llama.cpp does not say what a load would take; it is estimated instead
     ├── PromptTooLong             the prompt does not fit into the context
     ├── TemplateError             the model's chat template failed, looped or grew without bound
@@ -63,6 +64,10 @@ class ModelFileError(EdgechatError):
 
 class DoesNotFit(EdgechatError):
     """The memory at hand does not carry the model or the context, or its training does not carry that."""
+
+
+class NotADraft(EdgechatError):
+    """A model cannot draft for another one: it is not smaller, or of another vocabulary or kind."""
 
 
 class DryRunFailed(EdgechatError):

@@ -66,6 +66,10 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     None: the most that fits comfortably, up to 16384."""
     threads: Annotated[int, Meta(ge=1, le=512)] | None = None
     """Threads that compute. None: one for each performance core."""
+    draft: Annotated[str, Meta(min_length=1)] | None = None
+    """Who guesses the next tokens, so that the model has only to check them: "auto" (as None: the model that
+    the catalogue names, where it is here and fits beside, and what was said before), "none", "ngram" (only
+    what was said before), or the name or path of a model, where that can draft for the one that is loaded."""
     offline: bool = False
     """Never use the network: only what is on this machine, and what was learnt of the hub before."""
     rpc: tuple[str, ...] = ()

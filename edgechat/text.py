@@ -6,6 +6,8 @@ import re
 
 # C0 without tab and newline, DEL, and C1: whatever could begin an escape sequence or move the cursor.
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+_FELT = 1.05
+"""Times as fast: less is not worth a word."""
 
 
 def printable(text: str) -> str:
@@ -38,6 +40,11 @@ def figure(value: float, digits: int = 3) -> str:
     """Return a number for people, so many digits of it: '0.0282', '8.4', '1234'; never with an exponent."""
     text = f"{value:.{digits}g}"
     return f"{value:.0f}" if "e+" in text or abs(value) >= 10 ** (digits - 1) else text
+
+
+def by_drafts(speedup: float, digits: int) -> str:
+    """Return what drafts did to the speed: '1.38x by drafts'; '' where that is hardly felt."""
+    return f"{speedup:.{digits}f}x by drafts" if speedup >= _FELT else ""
 
 
 def seconds(n: float) -> str:

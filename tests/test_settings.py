@@ -42,6 +42,13 @@ def test_everything_at_once() -> None:
     assert settings.load() == msgspec.structs.replace(expected, sampling=SamplingDefaults(temperature=1.0))
 
 
+def test_who_drafts() -> None:
+    assert settings.load().draft is None
+    write('draft = "ngram"\n')
+    assert settings.load().draft == "ngram"
+    assert "draft" in refusal('draft = ""\n').message
+
+
 def test_staying_off_the_network() -> None:
     write("offline = true\n")
     assert settings.load().offline

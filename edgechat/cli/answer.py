@@ -14,7 +14,7 @@ from edgechat.cli.status import StatusLine
 from edgechat.engine.types import Delta, Dropped, ErrorInfo, Finished, ModelInfo, Prefill, RequestEvent
 from edgechat.errors import EdgechatError
 from edgechat.planner.plan import LoadPlan, as_json
-from edgechat.text import escaped_json, printable
+from edgechat.text import by_drafts, escaped_json, printable
 
 _ENDS = {"length": "stopped at --max-tokens", "context": "the context is full", "cancelled": "stopped"}
 
@@ -84,6 +84,8 @@ class Answer:
             f"first token {timings.ttft_ms:.0f} ms",
             f"context {min(usage.prompt_tokens + usage.completion_tokens, context)}/{context}",
         ]
+        if finished.speculation is not None and (gain := by_drafts(finished.speculation.speedup, 2)):
+            parts.insert(2, gain)
         if finished.reason in _ENDS:
             parts.append(_ENDS[finished.reason])
         print(" · ".join(parts), file=sys.stderr)
@@ -100,6 +102,14 @@ class Answer:
             "timings": {name: round(value, 3) for name, value in timings.items()},
             "chat": chat,
             "plan": as_json(plan),
-            "speculation": None,
+            "speculation": _speculation(finished, model),
         }
         return escaped_json(json.dumps(found, ensure_ascii=False))
+
+
+def _speculation(finished: Finished | None, model: ModelInfo) -> dict[str, Any] | None:
+    """Return what drafts did for an answer; None where nothing was drafted."""
+    found = finished.speculation if finished else None
+    if found is None:
+        return None
+    return {**msgspec.structs.asdict(found), "drafters": list(model.drafters)}

@@ -20,7 +20,7 @@ from edgechat import __version__
 from edgechat.cli import shelf, talk
 from edgechat.cli.edge import complain
 from edgechat.cli.group import Commands
-from edgechat.cli.options import AnywayOption, Debug, DebugOption
+from edgechat.cli.options import AnywayOption, Debug, DebugOption, DraftOption
 from edgechat.errors import EdgechatError
 
 USAGE_ERROR = 2
@@ -52,6 +52,7 @@ def chat(
         str | None,
         typer.Option("--model", "-m", help="The model to chat with: a file, or a name of `edgechat list`."),
     ] = None,
+    draft: DraftOption = None,
     load_anyway: AnywayOption = False,
     debug: DebugOption = False,
     version: Annotated[
@@ -64,6 +65,8 @@ def chat(
             raise typer.BadParameter(
                 f"goes with the app; write `edgechat {context.invoked_subcommand} MODEL`"
             )
+        if draft is not None:
+            raise typer.BadParameter("goes after the command", param_hint="--draft")
         return
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         complain(
@@ -73,7 +76,7 @@ def chat(
         raise typer.Exit(USAGE_ERROR)
     from edgechat.tui.app import run_app
 
-    raise typer.Exit(run_app(model, anyway=load_anyway))
+    raise typer.Exit(run_app(model, anyway=load_anyway, draft=draft))
 
 
 talk.add_to(app)
@@ -107,6 +110,7 @@ def plan(
     ram: Annotated[str | None, typer.Option(help="Plan for a machine with so much memory: 8GiB.")] = None,
     vram: Annotated[str | None, typer.Option(help="... and such a GPU: 6GiB; 0: without one.")] = None,
     bandwidth: Annotated[str | None, typer.Option(help="... whose memory gives so much: 50GB/s.")] = None,
+    draft: DraftOption = None,
     offline: Annotated[bool, typer.Option("--offline", help="Do not ask the hub.")] = False,
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     debug: DebugOption = False,
@@ -120,7 +124,7 @@ def plan(
     options = command.Options(
         models=tuple(models or ()),
         described=Described(ram=amount("--ram", ram), vram=amount("--vram", vram), bandwidth=rate(bandwidth)),
-        wishes=Wishes(context=ctx, min_tps=min_tps, quality=steps(quality)),
+        wishes=Wishes(context=ctx, min_tps=min_tps, quality=steps(quality), draft=draft),
         offline=offline,
         json=json,
     )
@@ -137,8 +141,13 @@ def pull(
         bool, typer.Option("--auto-quant", help="Let the planner choose it, as it does by itself.")
     ] = False,
     draft: Annotated[
-        str, typer.Option(help="none; auto: the catalogue's draft model too, if it fits beside; or a name.")
-    ] = "none",
+        str | None,
+        typer.Option(
+            metavar="auto|none|MODEL",
+            help="auto: the catalogue's draft model too, where it fits beside and is much smaller.",
+            show_default=False,
+        ),
+    ] = None,
     revision: Annotated[str | None, typer.Option(help="A branch, tag or commit.")] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would be downloaded.")] = False,
     force: Annotated[bool, typer.Option("--force", help="Download it although it does not fit.")] = False,

@@ -21,6 +21,15 @@ DebugOption = Annotated[
     bool, typer.Option("--debug", callback=_debug, help="Show the traceback of an error.", show_default=False)
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+DraftOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="auto|none|ngram|MODEL",
+        help="Who guesses the next words, so that the model has only to check them. auto: the catalogue's "
+        "draft model where it is here, and what was said before (ngram).",
+        show_default=False,
+    ),
+]
 AnywayOption = Annotated[
     bool,
     typer.Option(

@@ -7,7 +7,9 @@ With --json one MODEL gives one object, several or none a list of them, best fir
     devices       a list: name ("RAM" or llama.cpp's), budget_bytes, weights_bytes, cache_bytes,
                   compute_bytes, program_bytes, total_bytes
     exact         whether llama.cpp's own allocator said so; else it is estimated, as most of the catalogue is
-    draft         null: none is used
+    draft         the model that drafts for it: model, path, quant, file_bytes, context, total_bytes; or null
+    ngrams        whether n-grams of the conversation draft for it
+    no_draft      why nobody does, or not a model; or null
     predicted     decode_tps, prompt_tps, ttft_ms (both for 1,000 tokens), basis
     kl_divergence value, source; or null
     notes, reasons

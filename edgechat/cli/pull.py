@@ -33,6 +33,7 @@ from edgechat.models.hub import resolve_remote
 from edgechat.models.hubstore import check_space
 from edgechat.models.library import local_files
 from edgechat.models.wanted import Wanted, matching, wanted
+from edgechat.planner.drafting import AUTO, NGRAM, NONE
 from edgechat.planner.pick import Picked, Source, pick
 from edgechat.text import escaped_json, one_line, printable
 
@@ -43,7 +44,8 @@ class Options:
 
     model: str
     quant: str | None = None
-    draft: str = "none"
+    draft: str | None = None
+    """None: as settings.toml says, else auto."""
     revision: str | None = None
     dry_run: bool = False
     force: bool = False
@@ -55,7 +57,9 @@ def run(options: Options) -> int:
     """Run the command; return the exit code. Raises EdgechatError."""
     want = wanted(options.model, options.quant, options.revision)
     status = StatusLine(sys.stderr)
-    offline = options.offline or settings.load().offline
+    said = settings.load()
+    offline = options.offline or said.offline
+    wish = options.draft or (said.draft if said.draft in (NONE, NGRAM) else AUTO)
     try:
         status.show(f"asking the hub for {want.hub.repo}")
         try:
@@ -64,9 +68,9 @@ def run(options: Options) -> int:
             return _without_hub(want, error, options)
         if source.remote.unasked is not None:
             return _from_memory(source, source.remote.unasked, options)
-        draft, no_draft = _draft(options, want, offline)
+        draft, no_draft = _draft(wish, want, offline)
         status.show("looking at this machine, and at the model's header")
-        picked = pick(source, lambda one: _begun(source, one), draft)
+        picked = pick(source, lambda one: _begun(source, one), draft, wish)
     finally:
         status.clear()
     parts = [Part(source, picked.choice)]
@@ -84,14 +88,14 @@ def _source(want: Wanted, offline: bool) -> Source:
     return Source(want, remote, matching(want, remote))
 
 
-def _draft(options: Options, want: Wanted, offline: bool) -> tuple[Source | None, str]:
+def _draft(wish: str, want: Wanted, offline: bool) -> tuple[Source | None, str]:
     """Return where the draft is that was asked for, or why there is none."""
-    if options.draft == "none":
+    if wish in (NONE, NGRAM):
         return None, ""
-    if options.draft != "auto":
-        return _source(wanted(options.draft), offline), ""
+    if wish != AUTO:
+        return _source(wanted(wish), offline), ""
     if want.entry is None or want.entry.draft is None:
-        return None, (want.entry.no_draft if want.entry else None) or "No draft is known for it."
+        return None, (want.entry.no_draft if want.entry else None) or ""
     try:
         return _source(wanted(want.entry.draft), offline), ""
     except (HubError, ModelNotFound) as error:

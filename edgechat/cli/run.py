@@ -25,6 +25,7 @@ from edgechat.cli.status import StatusLine
 from edgechat.engine.process import EngineProcess
 from edgechat.engine.types import ModelInfo, Overflow, Sampling, Upkeep
 from edgechat.errors import EdgechatError, ModelNotFound
+from edgechat.planner.drafting import asks_for_drafts
 from edgechat.planner.plan import LoadPlan
 from edgechat.planner.prepare import prepare
 from edgechat.planner.wishes import Wishes
@@ -53,6 +54,7 @@ class Options:
     overflow: Overflow | None = None
     wanted: Wanted = field(default_factory=Wanted)
     json: bool = False
+    draft: str | None = None
     anyway: bool = False
 
 
@@ -80,7 +82,8 @@ def run(options: Options) -> int:
 def _plan(options: Options, talk: Conversation) -> LoadPlan:
     """Plan the load, and tell what there is to know of it."""
     try:
-        plan = prepare(options.model, Wishes(context=options.context, anyway=options.anyway))
+        wishes = Wishes(context=options.context, draft=options.draft, anyway=options.anyway)
+        plan = prepare(options.model, wishes)
     except ModelNotFound as error:
         if options.wanted.is_new or options.prompt is not None:
             raise
@@ -90,6 +93,8 @@ def _plan(options: Options, talk: Conversation) -> LoadPlan:
         raise ModelNotFound(error.message, hint=f"Did you mean: {meant}") from error
     for told in plan.notes:
         note(told)
+    if plan.no_draft and asks_for_drafts(options.draft):
+        note(plan.no_draft)
     if options.context is not None and plan.context > options.context:
         note(f"A context is a multiple of 256 tokens; it is {plan.context} instead of {options.context}.")
     return plan
@@ -175,6 +180,9 @@ class _Run:
         self.status.clear()
         if model.template == "chatml" and known is None:
             self._tell("the model brings no chat template; ChatML is used.")
+        why = model.no_draft if asks_for_drafts(self.options.draft) else ""
+        if why and known is None and why != self.engine.plan.no_draft:  # that was told before
+            self._tell(why)
         return model
 
     def _tell(self, told: str) -> None:

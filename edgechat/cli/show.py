@@ -27,13 +27,15 @@ from edgechat.models.header import GgufHeader
 from edgechat.models.inventory import LocalModel
 from edgechat.models.library import located
 from edgechat.models.used import Use, use_of
+from edgechat.planner.beside import with_draft
 from edgechat.planner.dryrun import DryRun
 from edgechat.planner.learned import Learned
 from edgechat.planner.machine import Machine, look
 from edgechat.planner.plan import LoadPlan, as_json
+from edgechat.planner.prepare import settled
 from edgechat.planner.select import planned
 from edgechat.planner.variants import of_local
-from edgechat.planner.wishes import Wishes
+from edgechat.planner.wishes import NO_WISHES
 from edgechat.text import ago, escaped_json, figure, mebibytes, one_line
 
 _THINKING = {
@@ -76,9 +78,10 @@ def run(name: str, *, json: bool) -> int:
 
 def _shown(one: LocalModel, machine: Machine) -> Shown:
     header, use = read_model(one.path), use_of(one.path)
-    given = settings.load()
+    variant, wishes = of_local(one), settled(NO_WISHES, settings.load())
     try:
-        made = planned(of_local(one), header, machine, Wishes(context=given.context, threads=given.threads))
+        made = planned(variant, header, machine, wishes)
+        made = with_draft(made, variant, header, machine, wishes, insists=False)
     except DoesNotFit as error:
         return Shown(one, header, use, None, error.message)
     return Shown(one, header, use, made)

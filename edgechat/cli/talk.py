@@ -8,7 +8,7 @@ import typer
 
 from edgechat.cli.edge import as_text
 from edgechat.cli.group import ChatCommands
-from edgechat.cli.options import AnywayOption, DebugOption, JsonOption
+from edgechat.cli.options import AnywayOption, DebugOption, DraftOption, JsonOption
 
 _Id = typer.Argument(metavar="ID", help="An id of `edgechat chats`, or the beginning of one.")
 
@@ -68,6 +68,7 @@ def run(
         bool | None, typer.Option("--think/--no-think", help="Switch a reasoning model's thinking on or off.")
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object at the end.")] = False,
+    draft: DraftOption = None,
     load_anyway: AnywayOption = False,
     debug: DebugOption = False,
 ) -> None:
@@ -104,6 +105,7 @@ def run(
         overflow=overflow,
         wanted=Wanted(last=last, chat=None if chat is None else as_text(chat), keep=not no_store),
         json=json,
+        draft=draft,
         anyway=load_anyway,
     )
     raise typer.Exit(command.run(options))

@@ -53,12 +53,19 @@ class Card:
     name: str
     """llama.cpp's name of it."""
     about: Accelerator
+    taken: int = 0
+    """Bytes that another load of the same process takes."""
 
     @property
     def budget(self) -> int:
         """Bytes that may be taken: the free ones but for what drivers and screens may still want."""
         free = self.about.free
-        return max(0, free - min(_CARD_MARGIN, int(_CARD_SHARE * free)))
+        return max(0, free - min(_CARD_MARGIN, int(_CARD_SHARE * free)) - self.taken)
+
+    @property
+    def own(self) -> int:
+        """Bytes of a memory of its own that are left, where the rest is the machine's."""
+        return max(0, self.about.own - self.taken)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,16 +99,14 @@ class Budget:
         """Return what is left once a load has taken this."""
         left = max(0, self.memory.available - self.charged(needs))
         cards = (
-            replace(one, about=replace(one.about, free=max(0, one.about.free - needs[one.name].total)))
-            if one.name in needs
-            else one
+            replace(one, taken=one.taken + needs[one.name].total) if one.name in needs else one
             for one in self.cards
         )
         return Budget(replace(self.memory, available=left), tuple(cards))
 
     def charged(self, needs: dict[str, Needs]) -> int:
         """Return the bytes of RAM that a load takes, with what shared cards hold."""
-        shared = (max(0, needs[one.name].total - one.about.own) for one in self._shared(needs))
+        shared = (max(0, needs[one.name].total - one.own) for one in self._shared(needs))
         return needs.get(RAM, Needs()).total + sum(shared)
 
     def _shared(self, needs: dict[str, Needs]) -> Iterable[Card]:

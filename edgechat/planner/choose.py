@@ -22,10 +22,11 @@ from edgechat.planner import why
 from edgechat.planner import wishes as wishing
 from edgechat.planner.budget import RAM, SPARE
 from edgechat.planner.chooser import Chooser, chooser
+from edgechat.planner.drafting import AUTO, drafting
 from edgechat.planner.learned import Learned
 from edgechat.planner.loads import Load, Measure
 from edgechat.planner.memory import CELLS
-from edgechat.planner.plan import DeviceMemory, DraftPlan, LoadPlan
+from edgechat.planner.plan import DeviceMemory, DraftPlan, LoadPlan, params_of
 from edgechat.planner.speed import predict
 from edgechat.planner.why import LONGEST, USUAL
 from edgechat.planner.wishes import NO_WISHES, Wishes
@@ -48,6 +49,8 @@ class Draft:
     header: GgufHeader
     measure: Measure | None = None
     path: str = ""
+    asked: bool = False
+    """Whether it was asked for by name: then room is made for it, else it takes only what is left."""
 
 
 def plan(
@@ -64,23 +67,28 @@ def plan(
 ) -> LoadPlan:
     """Return how to load this model here; without `measure` all sizes are estimated.
 
-    draft: a model to draft for it, inside the same budget. nearest: where it does not fit, look for the
-    context that does, to name it.
+    draft: a model to draft for it in the same budget, if anybody can. nearest: where it does not fit, look
+    for the context that does, to name it.
     Raises DoesNotFit, and SettingsError for wishes without sense.
     """
     wishes, notes = wishing.checked(wishes, header)
     threads, why_threads = choose_threads(profile.cpu)
     if wishes.threads is not None:
         threads, why_threads = wishes.threads, f"{wishes.threads} threads, as asked for."
-    on = chooser(name, header, profile, measure, history, threads=threads)
-    if draft is not None:
-        on = on.with_draft(
-            chooser(draft.name, draft.header, profile, draft.measure, history, threads=threads)
-        )
+    how = drafting(header, wishes.draft or AUTO)
+    on = chooser(name, header, profile, measure, history, threads=threads, drafting=how)
+    helper = None
+    if draft is not None and how.drafted:
+        helper = chooser(draft.name, draft.header, profile, draft.measure, history, threads=threads)
+        on = on.with_draft(helper) if draft.asked else on
     asked = "as asked for" if not notes else "all that the model was trained on"
     load, why_context = _asked(on, wishes, wishes.context, asked) if wishes.context else _best(on, wishes)
     if not (on.fits(load) or wishes.anyway):
         raise _does_not_fit(on, load, nearest)
+    no_draft = how.why_not
+    if helper is not None and load.draft is None:
+        both = on.beside(load, helper)
+        load, no_draft = both or load, "" if both else f"{helper.name} does not fit beside it."
     blank = LoadPlan(
         context=load.context,
         threads=threads,
@@ -91,18 +99,18 @@ def plan(
         n_layers=header.n_layers,
         notes=notes,
         anyway=wishes.anyway,
+        draft=_drafting(draft, load.draft, threads) if draft and load.draft else None,
+        ngrams=how.drafted > 0,
+        no_draft=no_draft,
     )
     made = completed(blank, on, load)
-    if draft is not None and load.draft is not None:
-        made = msgspec.structs.replace(made, draft=_drafting(draft, load.draft, threads))
-    reasons = (why_context, *why.split(on, load), why.memory(on, load), why.sequences(on), why_threads)
-    return msgspec.structs.replace(made, reasons=(*reasons, why.speed(made)))
+    about = (*why.split(on, load), why.memory(on, load), why.sequences(on), why.drafts(made), why_threads)
+    return msgspec.structs.replace(made, reasons=(why_context, *about, why.speed(made)))
 
 
 def _drafting(draft: Draft, load: Load, threads: int) -> DraftPlan:
-    params = {name: getattr(load.params, name) for name in load.params.__struct_fields__}
     return DraftPlan(
-        **(params | {"threads": threads}),
+        **(params_of(load.params) | {"threads": threads}),
         model_path=draft.path,
         model_name=draft.name,
         quant=draft.header.quant,
@@ -113,10 +121,9 @@ def _drafting(draft: Draft, load: Load, threads: int) -> DraftPlan:
 
 def completed(plan: LoadPlan, on: Chooser, load: Load) -> LoadPlan:
     """Return the plan with everything that follows from a way of loading it; not its reasons."""
-    params = {name: getattr(load.params, name) for name in load.params.__struct_fields__}
     return msgspec.structs.replace(
         plan,
-        **(params | {"threads": plan.threads}),
+        **(params_of(load.params) | {"threads": plan.threads}),
         memory=tuple(_memory(on, load)),
         buffers=load.buffers,
         forecast=load.forecast,

@@ -10,15 +10,14 @@ from edgechat.device.profile import DeviceProfile
 from edgechat.models.header import GgufHeader
 from edgechat.native.params import CacheType
 from edgechat.planner import learned
-from edgechat.planner.budget import Budget
+from edgechat.planner.budget import SPARE, Budget
+from edgechat.planner.drafting import NOBODY, Drafting
 from edgechat.planner.learned import Learned, Where
 from edgechat.planner.loads import Load, Loader, Measure
 from edgechat.planner.memory import CELLS, program_bytes
 from edgechat.planner.shape import shape_of
 from edgechat.planner.speed import Correction, Rate, rate_of_card, rate_of_processor
 
-DRAFTED = 8
-"""Tokens that are drafted at most before they are verified."""
 _LONGEST = 32768
 
 
@@ -43,13 +42,21 @@ class Chooser:
         return self.loader.budget
 
     def with_draft(self, draft: Chooser) -> Chooser:
-        """Return the same model with one that drafts for it, and what speculation takes beside it.
+        """Return the same model with one that drafts for it, which it makes room for."""
+        both = f"{self.name} with {draft.name} to draft for it"
+        return replace(self, name=both, loader=replace(self.loader, draft=draft.as_draft))
 
-        Every sequence gets a row to verify each drafted token, and a snapshot of a recurrent state for each.
-        """
-        beside = replace(draft.loader, beyond=-program_bytes(0))  # one process for both
-        loader = replace(self.loader, draft=beside, rows=1 + DRAFTED, n_rs_seq=DRAFTED)
-        return replace(self, loader=loader)
+    @property
+    def as_draft(self) -> Loader:
+        """The loads of this model in the process of another one."""
+        return replace(self.loader, beyond=-program_bytes(0))
+
+    def beside(self, load: Load, draft: Chooser) -> Load | None:
+        """Return a load with a model that drafts for it in what it leaves; None where that is too little."""
+        left = replace(draft.as_draft, budget=self.budget.less(dict(load.needs)))
+        both = load.beside(left.load(load.context, "f16"))
+        spare = SPARE if self.fits(load, SPARE) else 0.0
+        return both if self.fits(both, spare) else None
 
     def correction(self, load: Load) -> Correction:
         """Return what earlier loads tell of the speed of this one."""
@@ -90,6 +97,7 @@ def chooser(
     history: Learned | None = None,
     *,
     threads: int,
+    drafting: Drafting = NOBODY,
 ) -> Chooser:
     """Return a model on a machine; without `measure` all sizes are estimated."""
     history = history or Learned()
@@ -97,7 +105,7 @@ def chooser(
     budget = Budget.of(profile)
     rates: dict[str | None, Rate] = {None: processor}
     rates |= {card.name: rate_of_card(card.about, processor) for card in budget.cards}
-    loader = Loader(header, shape_of(header), budget, rates, measure, rpc=profile.rpc)
+    loader = Loader(header, shape_of(header), budget, rates, measure, rpc=profile.rpc, drafting=drafting)
     where = Where(
         machine=f"{profile.cpu.name}, {threads} threads",
         build=learned.build(),

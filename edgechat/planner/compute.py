@@ -12,21 +12,25 @@ from edgechat.models.header import GgufHeader
 _FLOAT = 4
 
 
-def compute_bytes(header: GgufHeader, n_ctx: int, *, n_seq_max: int = 4, n_ubatch: int = 512) -> int:
-    """Return the bytes of llama.cpp's compute buffer, with flash attention and one output a sequence.
+def compute_bytes(
+    header: GgufHeader, n_ctx: int, *, n_seq_max: int = 4, n_outputs: int = 0, n_ubatch: int = 512
+) -> int:
+    """Return the bytes of llama.cpp's compute buffer, with flash attention.
 
-    It holds the activations of the widest layer and the attention masks, or where that is more the logits.
+    It holds the activations of the widest layer and the attention masks, or where that is more the logits:
+    `n_outputs` rows of them, or one for each sequence.
     """
     activations = _FLOAT * n_ubatch * (_widest(header) + 4 * header.embedding_length)
     windowed = header.sliding_window and min(n_ctx, header.sliding_window * n_seq_max + n_ubatch)
     masks = 2 * n_ubatch * (n_ctx + windowed)
-    logits = _FLOAT * (n_seq_max * header.vocab_size + 2 * n_ubatch * header.embedding_length)
+    n_rows = max(n_seq_max, n_outputs)
+    logits = _FLOAT * (n_rows * header.vocab_size + 2 * n_ubatch * header.embedding_length)
     return max(activations + masks, logits)
 
 
-def output_bytes(header: GgufHeader, n_seq_max: int) -> int:
-    """Return the bytes of the buffer in which logits are handed out: one row for each sequence."""
-    return _FLOAT * n_seq_max * header.vocab_size
+def output_bytes(header: GgufHeader, n_outputs: int) -> int:
+    """Return the bytes of the buffer in which logits are handed out, so many rows of them."""
+    return _FLOAT * n_outputs * header.vocab_size
 
 
 def _widest(header: GgufHeader) -> int:

@@ -66,8 +66,8 @@ def step_down(plan: LoadPlan, header: GgufHeader) -> tuple[LoadPlan, str] | None
     """Return the next thing to do with less of, and a sentence about it; None at the end of the ladder."""
     replace = msgspec.structs.replace
     if plan.draft is not None:
-        alone = replace(plan, draft=None, n_outputs_max=plan.n_seq_max, n_rs_seq=0)
-        return alone, f"{plan.draft.model_name} does not draft for it, to take less memory."
+        why = f"{plan.draft.model_name} does not draft for it, to take less memory."
+        return replace(plan, draft=None, no_draft=why), why
     if plan.n_ubatch > _SMALL_BATCH:
         smaller = replace(plan, n_batch=_SMALL_BATCH, n_ubatch=_SMALL_BATCH)
         return smaller, f"Prompts are read {_SMALL_BATCH} tokens at a time, to take less memory."

@@ -14,6 +14,7 @@ from edgechat.native.buffers import Breakdown, Buffer
 from edgechat.native.params import CacheType, LoadParams
 from edgechat.planner.budget import RAM, Budget, Card, Needs, needs_of, together
 from edgechat.planner.compute import compute_bytes, output_bytes
+from edgechat.planner.drafting import NOBODY, Drafting, has_large_state
 from edgechat.planner.dryrun import MEMORY_LIMIT
 from edgechat.planner.layout import Extras, Layout, estimated, layouts
 from edgechat.planner.memory import (
@@ -29,9 +30,6 @@ from edgechat.planner.speed import Forecast, Rate, forecast
 
 EXACT = "exact, by llama.cpp's own allocator"
 _TRIES = 6
-_SMALL_STATE = 4 * 2**20
-"""Bytes of a sequence's recurrent state that nobody misses."""
-
 Measure = Callable[[LoadParams], Breakdown]
 """What a load takes by llama.cpp's own account, or DryRunFailed: `DryRun.ask`."""
 
@@ -62,6 +60,10 @@ class Load:
         """Bytes altogether."""
         return sum(one.total for one in self.needs.values())
 
+    def beside(self, draft: Load) -> Load:
+        """Return this load with that of a model that drafts for it."""
+        return replace(self, needs=together(self.needs, draft.needs), draft=draft)
+
 
 @dataclass(frozen=True)
 class Loader:
@@ -75,13 +77,12 @@ class Loader:
     measure: Measure | None = None
     beyond: int = 0
     """Bytes that processes around models like this were seen to take beyond `program`."""
-    n_rs_seq: int = 0
     rpc: tuple[str, ...] = ()
     """Servers whose devices are among the cards."""
-    rows: int = 1
-    """Rows of logits of a sequence in one call: its next token's, and one to verify each drafted token."""
+    drafting: Drafting = NOBODY
+    """What drafts for it may take."""
     draft: Loader | None = None
-    """The model that drafts for it, in the same budget."""
+    """The model that drafts for it and comes first, in the same budget."""
 
     @cached_property
     def n_seq_max(self) -> int:
@@ -90,10 +91,9 @@ class Loader:
         They share the cells of plain layers; each takes a window of its own in windowed layers, and a state
         in recurrent ones.
         """
-        state = recurrent_bytes(self.header, 1)
-        if state > _SMALL_STATE:
+        if has_large_state(self.header):
             return 2
-        return 4 if state or self.header.sliding_window else 8
+        return 4 if recurrent_bytes(self.header, 1) or self.header.sliding_window else 8
 
     @property
     def program(self) -> int:
@@ -107,11 +107,11 @@ class Loader:
         beside = self.draft.load(context, "f16")
         rest = replace(self, draft=None, budget=self.budget.less(dict(beside.needs)))
         found = rest.load(context, cache_type)
-        return replace(found, needs=together(found.needs, beside.needs), draft=beside)
+        return found.beside(beside)
 
     def _load(self, context: int, cache_type: CacheType) -> Load:
         cells = -(-context // CELLS) * CELLS
-        about = self._about(cells, cache_type)
+        about = self._about(self._params(cells, cache_type, Layout()))
         tried: list[Load] = []
         ahead = [(self._forecast(one, cache_type), one) for one in layouts(self.shape, about, self.budget)]
         ahead.sort(key=lambda pair: pair[0].decode)  # stable: the plainest of equals stays first
@@ -122,14 +122,15 @@ class Loader:
                 return found
         return tried[-1]
 
-    def _about(self, cells: int, cache_type: CacheType, n_ubatch: int = 512) -> Extras:
-        n = self.n_seq_max
-        keys = layer_cache_bytes(self.header, cells, cache_type, n_seq_max=n, n_ubatch=n_ubatch)
-        states = layer_recurrent_bytes(self.header, n, self.n_rs_seq)
+    def _about(self, params: LoadParams) -> Extras:
+        cells, n, n_ubatch = params.context, params.n_seq_max, params.n_ubatch
+        keys = layer_cache_bytes(self.header, cells, params.cache_type, n_seq_max=n, n_ubatch=n_ubatch)
+        states = layer_recurrent_bytes(self.header, n, params.n_rs_seq)
+        rows = params.n_outputs_max
         return Extras(
             cache=[key + state for key, state in zip(keys, states, strict=True)],
-            compute=compute_bytes(self.header, cells, n_seq_max=n, n_ubatch=n_ubatch),
-            output=output_bytes(self.header, n * self.rows),
+            compute=compute_bytes(self.header, cells, n_seq_max=n, n_outputs=rows, n_ubatch=n_ubatch),
+            output=output_bytes(self.header, rows),
             program=self.program,
         )
 
@@ -191,16 +192,15 @@ class Loader:
         """Return what a load with these parameters takes, whether it fits or not."""
         on = Layout(params.devices, params.split, params.experts_in_ram)
         plain = LoadParams.of(msgspec.structs.replace(params, threads=1))
-        about = self._about(params.context, params.cache_type, params.n_ubatch)
-        return self._measured(self._estimated(plain, on, about))
+        return self._measured(self._estimated(plain, on, self._about(plain)))
 
     def _params(self, cells: int, cache_type: CacheType, on: Layout) -> LoadParams:
         return LoadParams(
             context=cells,
             cache_type=cache_type,
             n_seq_max=self.n_seq_max,
-            n_outputs_max=self.n_seq_max * self.rows,
-            n_rs_seq=self.n_rs_seq,
+            n_outputs_max=self.n_seq_max + self.drafting.drafted,
+            n_rs_seq=self.drafting.n_rs_seq,
             devices=on.devices,
             split=on.split,
             experts_in_ram=on.experts_in_ram,
@@ -220,7 +220,7 @@ class Loader:
         """Return the load with what llama.cpp's account says it takes, where it can be had."""
         if self.measure is None:
             return load
-        if recurrent_bytes(self.header, self.n_seq_max, self.n_rs_seq) > MEMORY_LIMIT // 2:
+        if recurrent_bytes(self.header, self.n_seq_max, load.params.n_rs_seq) > MEMORY_LIMIT // 2:
             return replace(load, source="estimated: its states are too large for a dry run")
         try:
             found = self.measure(load.params)

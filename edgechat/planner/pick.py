@@ -13,24 +13,26 @@ from functools import partial
 import msgspec
 
 from edgechat import settings
-from edgechat.errors import DoesNotFit
+from edgechat.errors import DoesNotFit, HubError, ModelFileError, NotADraft
 from edgechat.models.choices import GgufChoice
 from edgechat.models.header import GgufHeader
 from edgechat.models.hub import RemoteModel
 from edgechat.models.quants import canonical
 from edgechat.models.shipped import shipped_header
 from edgechat.models.wanted import Wanted
+from edgechat.planner.beside import drafted, without
 from edgechat.planner.choose import Draft
+from edgechat.planner.drafting import asks_for_drafts
 from edgechat.planner.dryrun import DryRun
 from edgechat.planner.learned import Learned
 from edgechat.planner.machine import Described, Machine, look
 from edgechat.planner.option import Option
 from edgechat.planner.plan import LoadPlan
 from edgechat.planner.prepare import settled
-from edgechat.planner.select import choose, planned, rate
+from edgechat.planner.select import choose, rate
 from edgechat.planner.survey import first_that_fits, in_words, measured, rated
 from edgechat.planner.variants import Variant
-from edgechat.planner.wishes import NO_WISHES, Wishes
+from edgechat.planner.wishes import Wishes
 
 _DRAFT_QUANTS = ("Q8_0", "Q4_K_M", "Q4_0")
 """Of a draft that no catalogue recommends one for, the first that there is."""
@@ -63,14 +65,16 @@ class Picked:
     """Why there is none although one was wanted."""
 
 
-def pick(source: Source, begun: Callable[[GgufChoice], int], draft: Source | None = None) -> Picked:
+def pick(
+    source: Source, begun: Callable[[GgufChoice], int], draft: Source | None = None, wish: str | None = None
+) -> Picked:
     """Choose among the models of a repository.
 
     begun: how far an earlier download of one came; of two with the same verdict the one that came further is
-    taken. draft: where the model that drafts for it is; it is taken where it fits beside. Raises HubError,
-    ModelFileError, SettingsError.
+    taken. draft: where the model that drafts for it is; it is taken where it fits beside, and unless the wish
+    names it only where it is much smaller. Raises HubError, ModelFileError, SettingsError.
     """
-    wishes = settled(NO_WISHES, settings.load())
+    wishes = settled(Wishes(draft=wish), settings.load())
     with (
         DryRun() as dry,
         Machine(measured(look(dry), Described()), history=Learned.read(), dry=dry) as machine,
@@ -153,23 +157,18 @@ def _drafted(
     picked: Picked, variant: Variant, header: GgufHeader, machine: Machine, wishes: Wishes, source: Source
 ) -> Picked:
     """Return the same with the draft, where it fits beside."""
-    if picked.plan is None:
-        return picked
-    choice = _draft_of(source)
-    its = source.remote.header(choice)
-    beside = Draft(source.want.name, its, machine.measuring(its))
+    if picked.plan is None or not picked.plan.ngrams:
+        return replace(picked, no_draft=picked.plan.no_draft if picked.plan else "")
+    choice, asked = _draft_of(source), asks_for_drafts(wishes.draft)
     try:
-        made = planned(variant, header, machine, wishes, nearest=False, draft=beside)
-    except DoesNotFit as error:
-        return replace(picked, no_draft=f"{source.want.name} does not fit beside it. {error.message}")
-    first = picked.plan
-    return replace(
-        picked,
-        draft=choice,
-        plan=msgspec.structs.replace(
-            made, alternatives=first.alternatives, reasons=(*first.reasons[:1], *made.reasons)
-        ),
-    )
+        its = source.remote.header(choice)
+        beside = Draft(source.want.name, its, machine.measuring(its), asked=asked)
+        made = drafted(picked.plan, variant, header, machine, wishes, beside)
+    except (DoesNotFit, HubError, ModelFileError, NotADraft) as error:
+        if asked and isinstance(error, HubError | ModelFileError):
+            raise
+        return replace(picked, no_draft=error.message, plan=without(picked.plan, error.message))
+    return replace(picked, draft=choice if made.draft else None, no_draft=made.no_draft, plan=made)
 
 
 def _draft_of(source: Source) -> GgufChoice:

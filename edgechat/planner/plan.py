@@ -105,9 +105,8 @@ class LoadPlan(LoadParams, frozen=True, kw_only=True):
         """Return how the model that drafts for this one is loaded; None where there is none."""
         if self.draft is None:
             return None
-        params = {name: getattr(self.draft, name) for name in LoadParams.__struct_fields__}
         return LoadPlan(
-            **params,
+            **params_of(self.draft),
             model_path=self.draft.model_path,
             model_name=self.draft.model_name,
             backend=self.backend,
@@ -134,6 +133,11 @@ class LoadPlan(LoadParams, frozen=True, kw_only=True):
     def total_bytes(self) -> int:
         """What the load takes altogether."""
         return sum(one.total_bytes for one in self.memory)
+
+
+def params_of(other: LoadParams) -> dict[str, Any]:
+    """Return the parameters alone of what has more, by name."""
+    return {name: getattr(other, name) for name in LoadParams.__struct_fields__}
 
 
 def as_json(plan: LoadPlan) -> dict[str, Any]:
@@ -167,6 +171,8 @@ def as_json(plan: LoadPlan) -> dict[str, Any]:
             "context": plan.draft.context,
             "total_bytes": plan.draft.total_bytes,
         },
+        "ngrams": plan.ngrams,
+        "no_draft": plan.no_draft or None,
         "predicted": msgspec.to_builtins(plan.predicted),
         "kl_divergence": msgspec.to_builtins(plan.kl_divergence),
         "notes": list(plan.notes),

@@ -7,12 +7,16 @@ from collections.abc import Sequence
 import msgspec
 
 from edgechat import settings
+from edgechat.errors import ModelNotFound, NotADraft
 from edgechat.models.header import GgufHeader
 from edgechat.models.library import ResolvedModel, resolve
+from edgechat.native.params import LoadParams
+from edgechat.planner.beside import refused, with_draft
+from edgechat.planner.drafting import AUTO, DRAFTED, NGRAM, NONE
 from edgechat.planner.dryrun import DryRun
 from edgechat.planner.learned import Learned
 from edgechat.planner.machine import Machine, look
-from edgechat.planner.plan import LoadPlan
+from edgechat.planner.plan import DraftPlan, LoadPlan, params_of
 from edgechat.planner.select import choose, planned, rate
 from edgechat.planner.variants import Variant, variants
 from edgechat.planner.wishes import NO_WISHES, Wishes
@@ -24,31 +28,35 @@ def prepare(model: str, wishes: Wishes = NO_WISHES) -> LoadPlan:
     """Return how to load `model`, a path or a name of the catalogue, on this machine now.
 
     A wish wins over settings.toml, and that over our own choice. Raises ModelNotFound, ModelFileError,
-    DoesNotFit or SettingsError.
+    DoesNotFit, SettingsError, or NotADraft for a model that was wished for to draft and cannot.
     """
     found = resolve(model)
-    if found.path.name.endswith(_SCRIPTED):
-        return _scripted(found, wishes)
     given = settings.load()
+    wanted, insists = settled(wishes, given), wishes.draft is not None
+    if found.path.name.endswith(_SCRIPTED):
+        return _scripted(found, wanted, insists=insists)
     with DryRun() as dry:  # starts while the header is read
         files = variants(model, offline=True, local=True)
         headers = [(one, one.header()) for one in files]
         machine = Machine(look(dry), history=Learned.read(), dry=dry)
-        made = _best(headers, machine, settled(wishes, given))
+        made, variant = _best(headers, machine, wanted)
+        made = with_draft(made, variant, variant.header(), machine, wanted, insists=insists)
     sampling = given.sampling.over(found.entry.sampling) if found.entry else given.sampling
     about = found.entry.description if found.entry else ""
     reasons = tuple(reason for reason in (about, *made.reasons) if reason)
     return msgspec.structs.replace(made, sampling=sampling, reasons=reasons)
 
 
-def _best(headers: Sequence[tuple[Variant, GgufHeader]], machine: Machine, wishes: Wishes) -> LoadPlan:
-    """Return the plan for the best of the files that are here. Raises DoesNotFit."""
+def _best(
+    headers: Sequence[tuple[Variant, GgufHeader]], machine: Machine, wishes: Wishes
+) -> tuple[LoadPlan, Variant]:
+    """Return the plan for the best of the files that are here, and that file. Raises DoesNotFit."""
     if len(headers) > 1:
         chosen = choose((rate(one, machine, wishes, header) for one, header in headers), wishes)
         if chosen is not None and chosen.plan is not None:
-            return chosen.plan
+            return chosen.plan, chosen.variant
     smallest, header = headers[0]
-    return planned(smallest, header, machine, wishes)
+    return planned(smallest, header, machine, wishes), smallest
 
 
 def settled(wishes: Wishes, given: settings.Settings) -> Wishes:
@@ -57,15 +65,33 @@ def settled(wishes: Wishes, given: settings.Settings) -> Wishes:
         wishes,
         context=given.context if wishes.context is None else wishes.context,
         threads=given.threads if wishes.threads is None else wishes.threads,
+        draft=given.draft if wishes.draft is None else wishes.draft,
     )
 
 
-def _scripted(found: ResolvedModel, wishes: Wishes) -> LoadPlan:
+def _scripted(found: ResolvedModel, wishes: Wishes, *, insists: bool) -> LoadPlan:
     """Return the plan for the backend of the tests, which answers from a script."""
-    return LoadPlan(
+    wish = wishes.draft or AUTO
+    params = LoadParams(context=4096 if wishes.context is None else wishes.context)
+    made = LoadPlan(
+        **params_of(params),
         model_path=str(found.path),
         model_name=found.name,
         backend="scripted",
-        context=4096 if wishes.context is None else wishes.context,
-        threads=1,
+        ngrams=wish != NONE,
     )
+    if wish == NONE:
+        return made
+    made = msgspec.structs.replace(made, n_outputs_max=made.n_seq_max + DRAFTED)
+    if wish in (AUTO, NGRAM):
+        return made
+    try:
+        small = resolve(wish)
+        if not small.path.name.endswith(_SCRIPTED) or small.path.samefile(found.path):
+            raise refused(small.name, found.name, "it is not another script")
+    except (ModelNotFound, NotADraft) as error:
+        if insists:
+            raise
+        return msgspec.structs.replace(made, no_draft=error.message)
+    draft = DraftPlan(**params_of(params), model_path=str(small.path), model_name=small.name)
+    return msgspec.structs.replace(made, draft=draft)

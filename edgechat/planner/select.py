@@ -21,6 +21,7 @@ from edgechat.native.params import CacheType
 from edgechat.planner.budget import SPARE
 from edgechat.planner.choose import ENOUGH, Draft, plan, types
 from edgechat.planner.chooser import Chooser, chooser
+from edgechat.planner.drafting import AUTO, drafting
 from edgechat.planner.loads import Load
 from edgechat.planner.machine import Machine
 from edgechat.planner.option import Option, alternative, why
@@ -134,7 +135,8 @@ def likeliest(
     Judged by one of their headers and by their sizes.
     """
     for sample, header in samples(variants):
-        on = chooser(sample.model, header, machine.profile, None, machine.history, threads=1)
+        how = drafting(header, wishes.draft or AUTO)
+        on = chooser(sample.model, header, machine.profile, None, machine.history, threads=1, drafting=how)
         guesses = {id(one): _guess(one, on, one.size / max(1, sample.size), wishes) for one in variants}
         ordered = sorted(variants, key=lambda one: guesses[id(one)], reverse=True)
         return [(one, guesses[id(one)]) for one in ordered]

@@ -10,6 +10,7 @@ from edgechat.ask import ChildFailed
 from edgechat.device.bandwidth import measure_speed
 from edgechat.device.profile import DeviceProfile
 from edgechat.errors import HubError, ModelFileError
+from edgechat.planner.beside import with_draft
 from edgechat.planner.dryrun import DryRun
 from edgechat.planner.learned import Learned
 from edgechat.planner.machine import Described, Machine, look
@@ -48,17 +49,26 @@ class Found:
 def one_model(name: str, wishes: Wishes, described: Described, *, offline: bool) -> Found:
     """Hold every file of a model against a machine.
 
-    Raises ModelNotFound, ModelFileError, HubError, SettingsError.
+    Raises ModelNotFound, ModelFileError, HubError, SettingsError; for a draft that is asked for by name also
+    NotADraft and DoesNotFit.
     """
     with DryRun() as dry:  # starts while the files are looked for
         files = variants(name, offline=offline)
         with _machine(measured(look(dry), described), described, dry) as machine:
             options = rated(files, machine, wishes)
-            chosen = choose(options, wishes)
+            chosen = _with_draft(choose(options, wishes), machine, wishes)
             instead = None if chosen else first_that_fits(machine, wishes)
     options.sort(key=lambda one: one.variant.size, reverse=True)
     unread = len(files) - len(options)
     return Found(name, in_words(machine.profile), tuple(options), chosen, instead, unread)
+
+
+def _with_draft(chosen: Option | None, machine: Machine, wishes: Wishes) -> Option | None:
+    if chosen is None or chosen.plan is None:
+        return chosen
+    one = chosen.variant
+    made = with_draft(chosen.plan, one, one.header(), machine, wishes, insists=True, elsewhere=True)
+    return replace(chosen, plan=made)
 
 
 def all_models(wishes: Wishes, described: Described) -> Found:

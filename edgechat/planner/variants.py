@@ -17,6 +17,7 @@ from edgechat.models.hubname import HubName, parse_model_name
 from edgechat.models.inventory import Inventory, LocalModel, inventory
 from edgechat.models.library import entry_of, here, resolve
 from edgechat.models.places import Place
+from edgechat.models.quants import canonical
 from edgechat.models.shipped import shipped_header, shipped_quants, shipped_size
 from edgechat.models.stores import found_at
 
@@ -46,14 +47,14 @@ def variants(name: str, *, offline: bool, local: bool = False) -> list[Variant]:
     entry = entry_of(name)
     if entry is not None:
         known = of_entry(entry, local=local)
-        return known or [_of_path(name)]  # which says why it is not here
+        return known or [of_path(name)]  # which says why it is not here
     if os.path.isfile(os.path.expanduser(name)):
-        return [_of_path(name)]
+        return [of_path(name)]
     found = here(name)
     files = [of_local(one) for one in found]
     remote = None if local else parse_model_name(name)
     if remote is None or any(one.place is not Place.HUB for one in found) or os.path.exists(name):
-        return files or [_of_path(name)]
+        return files or [of_path(name)]
     try:
         return _with_local(_remote(remote, offline=offline), files)
     except HubError:
@@ -109,6 +110,12 @@ def of_entry(entry: CatalogueEntry, known: Inventory | None = None, *, local: bo
     return sorted(found, key=lambda one: one.size)
 
 
+def recommended(entry: CatalogueEntry) -> Variant | None:
+    """Return the file of a model of the catalogue that is recommended; None where its header is not known."""
+    quant = canonical(entry.quant or "")
+    return next((one for one in of_entry(entry) if one.quant == quant), None)
+
+
 def everything() -> list[list[Variant]]:
     """Return the files of every model of the catalogue that is meant for chat, best first."""
     known = inventory()
@@ -116,7 +123,8 @@ def everything() -> list[list[Variant]]:
     return [one for one in found if one]
 
 
-def _of_path(name: str) -> Variant:
+def of_path(name: str) -> Variant:
+    """Return the one file that `name` means to `resolve`. Raises ModelNotFound or ModelFileError."""
     resolved = resolve(name)
     found = found_at(resolved.path)
     return _of_file(resolved.path, resolved.name, None, resolved.entry, found.size if found else 0)

@@ -68,6 +68,16 @@ def sequences(on: Chooser) -> str:
     return f"{n} sequences: each keeps a state of its own, {mebibytes(state)}."
 
 
+def drafts(plan: LoadPlan) -> str:
+    """Return who drafts, or why nobody does."""
+    if plan.draft is not None:
+        size = mebibytes(plan.draft.total_bytes)
+        return f"Drafts: {plan.draft.model_name}, {size}, and n-grams of the conversation."
+    if plan.ngrams:
+        return f"Drafts: n-grams of the conversation. {plan.no_draft}".rstrip()
+    return plan.no_draft
+
+
 def speed(plan: LoadPlan) -> str:
     """Return how fast it will be and how we know."""
     found = plan.predicted

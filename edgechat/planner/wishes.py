@@ -24,6 +24,8 @@ class Wishes(msgspec.Struct, frozen=True, kw_only=True):
     """Tokens a second, below which a quantization or a model is not chosen."""
     quality: QualityClass | None = None
     """The least quality of a quantization; None: good, or worse where nothing else fits."""
+    draft: str | None = None
+    """Who drafts for it: 'auto' (as None), 'none', 'ngram', or the name or path of a model."""
     anyway: bool = False
     """Load although it does not seem to fit."""
 

@@ -44,6 +44,7 @@ class Answer:
         problem: EdgechatError | None = None
         painting = asyncio.create_task(self._paint())
         self._activity.show("Waiting for the model")
+        self._status.speedup = 0.0
         try:
             reply = conversation.answer(engine, manner, on_progress=self._show_load)
             async with aclosing(reply) as events:
@@ -74,9 +75,10 @@ class Answer:
                 self._tokens = tokens
                 self._live.take(event)
                 self._activity.show("Thinking" if thinking else "Writing")
-            case Finished(_, _, usage, timings):
+            case Finished(_, _, usage, timings, speculation):
                 self._prompt_tokens, self._tokens = usage.prompt_tokens, usage.completion_tokens
                 self._status.speed = timings.decode_tps or self._status.speed
+                self._status.speedup = speculation.speedup if speculation else 0.0
 
     async def _paint(self) -> None:
         """Show what has come a few times a second, less often where showing it is slow."""

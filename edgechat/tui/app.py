@@ -34,14 +34,19 @@ class EdgechatApp(App[None]):
     ]
 
     def __init__(
-        self, model: str | None = None, *, anyway: bool = False, services: Services | None = None
+        self,
+        model: str | None = None,
+        *,
+        anyway: bool = False,
+        draft: str | None = None,
+        services: Services | None = None,
     ) -> None:
-        """anyway: load the model although it does not seem to fit."""
+        """anyway: load the model although it does not seem to fit. draft: see `planner.wishes`."""
         # Said here already: Textual picks its filters (NO_COLOR's too) before the theme is known.
         super().__init__(ansi_color=True)
         self.fault: Exception | None = None
         """What ended the app if not the user, or went wrong as it ended."""
-        self._chat = ChatScreen(services, model, anyway=anyway)
+        self._chat = ChatScreen(services, model, anyway=anyway, draft=draft)
         self.register_theme(TERMINAL)
         self.theme = TERMINAL.name
         # Scrolling that glides takes the processor from the model, and races with text that moves.
@@ -87,12 +92,12 @@ class EdgechatApp(App[None]):
         self.notify("Copied", timeout=1.5)
 
 
-def run_app(model: str | None = None, *, anyway: bool = False) -> int:
+def run_app(model: str | None = None, *, anyway: bool = False, draft: str | None = None) -> int:
     """Open the chat with a model (a path, a name; None takes the last one), and return the exit code.
 
     Raises what ended the app if it was no door of its own; the terminal is restored by then.
     """
-    app = EdgechatApp(model, anyway=anyway)
+    app = EdgechatApp(model, anyway=anyway, draft=draft)
     app.run()
     if app.fault is not None:
         raise app.fault

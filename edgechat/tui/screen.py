@@ -51,9 +51,12 @@ class ChatScreen(Screen[None]):
         Binding("ctrl+end", "scroll('end')", show=False),
     ]
 
-    def __init__(self, services: Services | None, model: str | None, *, anyway: bool) -> None:
+    def __init__(
+        self, services: Services | None, model: str | None, *, anyway: bool, draft: str | None
+    ) -> None:
         super().__init__()
         self._anyway = anyway
+        self._draft = draft
         self._services = services
         self._wanted_model = model
         self._session: Session | None = None
@@ -118,7 +121,8 @@ class ChatScreen(Screen[None]):
             # SQLite and the engine come with it: 40 ms that the first frame does not wait for.
             from edgechat.tui.session import Services, Session
 
-            self._session = Session(self._services or Services.real(anyway=self._anyway), self._wanted_model)
+            services = self._services or Services.real(anyway=self._anyway, draft=self._draft)
+            self._session = Session(services, self._wanted_model)
             self._session.on_note = self._tell_note
         return self._session
 
@@ -141,6 +145,8 @@ class ChatScreen(Screen[None]):
 
     @work(group="open")
     async def _open(self) -> None:
+        from edgechat.planner.drafting import asks_for_drafts
+
         session = self.session
         try:
             await session.store()
@@ -150,6 +156,8 @@ class ChatScreen(Screen[None]):
             self._tell_load(0.0)
             info = await engine.start(self._tell_load)
             self.status.context = info.context
+            if info.no_draft and asks_for_drafts(self._draft):
+                self._tell_note(info.no_draft)
             await session.remember_model()
         except EdgechatError as exc:
             # A question that waits for the same thing will tell of it.

@@ -54,12 +54,12 @@ class Services:
     """What the user has decided. Raises SettingsError."""
 
     @classmethod
-    def real(cls, *, anyway: bool = False) -> Services:
+    def real(cls, *, anyway: bool = False, draft: str | None = None) -> Services:
         """Return edgechat's own; nothing of them is imported before it is called.
 
-        anyway: load a model although it does not seem to fit.
+        anyway: load a model although it does not seem to fit. draft: who is asked to draft for it.
         """
-        return cls(store_path, partial(_prepare, anyway=anyway), _engine, settings.load)
+        return cls(store_path, partial(_prepare, anyway=anyway, draft=draft), _engine, settings.load)
 
 
 class Session:
@@ -152,11 +152,11 @@ class Session:
         return plan
 
 
-def _prepare(model: str, *, anyway: bool) -> LoadPlan:
+def _prepare(model: str, *, anyway: bool, draft: str | None) -> LoadPlan:
     from edgechat.planner.prepare import prepare
     from edgechat.planner.wishes import Wishes
 
-    return prepare(model, Wishes(anyway=anyway))
+    return prepare(model, Wishes(anyway=anyway, draft=draft))
 
 
 def _engine(plan: LoadPlan, on_note: Callable[[str], None]) -> AppEngine:

@@ -8,7 +8,7 @@ from textual.reactive import reactive
 from textual.screen import Screen
 from textual.widget import Widget
 
-from edgechat.text import one_line
+from edgechat.text import by_drafts, one_line
 
 _NEARLY_FULL = 0.85
 
@@ -23,6 +23,8 @@ class StatusBar(Widget):
     model = reactive("")
     speed = reactive(0.0)
     """Tokens per second of the reply that is written, or was last; 0 before the first."""
+    speedup = reactive(0.0)
+    """What drafts made of the speed of the last reply; 0 where nothing was drafted."""
     used = reactive(0)
     """Tokens of the context that the conversation takes."""
     context = reactive(0)
@@ -38,7 +40,8 @@ class StatusBar(Widget):
     def _right(self, *, wide: bool) -> Content:
         parts: list[Content] = []
         if self.speed:
-            parts.append(Content(f"{self.speed:.1f} tok/s"))
+            gain = by_drafts(self.speedup, 1) if wide else ""
+            parts.append(Content(f"{self.speed:.1f} tok/s" + f", {gain}" * bool(gain)))
         if self.context:
             used = min(self.used, self.context)
             share = used / self.context

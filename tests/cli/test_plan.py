@@ -116,6 +116,41 @@ def test_a_name_or_an_alias(plan: Plan, name: str) -> None:
     assert sizes == sorted(sizes, reverse=True)
 
 
+def test_who_drafts(plan: Plan, model: str) -> None:
+    """Of the catalogue also what is not here yet: pull would bring both."""
+    said = plan("qwen3-8b", "--ram", "32GiB", "--vram", "0", "--bandwidth", "50GB/s")
+    sound(said)
+    assert "Drafts: qwen3-0.6b, " in said.out
+    assert "Drafts: n-grams of the conversation." in plan(model, *SMALL).out
+    assert "Nobody drafts for it, as asked for." in plan(model, *SMALL, "--draft", "none").out
+    found = plan("qwen3-8b", "--ram", "32GiB", "--draft", "ngram", "--json").json
+    assert (found["draft"], found["ngrams"], found["no_draft"]) == (None, True, None)
+    assert found["n_outputs_max"] == found["n_seq_max"] + 15
+    both = plan("qwen3-8b", "--ram", "32GiB", "--draft", "qwen3-0.6b", "--json").json
+    assert (both["draft"]["model"], both["draft"]["path"]) == ("qwen3-0.6b", None)
+    taken = sum(one["total_bytes"] for one in both["devices"])
+    assert taken == sum(one["total_bytes"] for one in found["devices"]) + both["draft"]["total_bytes"]
+
+
+def test_a_state_that_is_too_large_to_be_copied_unasked(plan: Plan) -> None:
+    alone = plan("qwen3.5-4b", *SMALL, "--json").json
+    assert (alone["ngrams"], alone["n_rs_seq"]) == (False, 0)
+    assert "copies of its state, 50 MiB each; --draft ngram pays for them" in alone["no_draft"]
+    asked = plan("qwen3.5-4b", *SMALL, "--draft", "ngram", "--json").json
+    assert (asked["ngrams"], asked["n_rs_seq"], asked["no_draft"]) == (True, 3, None)
+
+
+@pytest.mark.parametrize(
+    ("draft", "why"),
+    [("qwen3-8b", "the same model"), ("llama-3.2-1b", "128256 tokens"), ("qwen3.5-0.8b", "recurrent")],
+)
+def test_what_cannot_draft(plan: Plan, draft: str, why: str) -> None:
+    said = plan("qwen3-8b", *SMALL, "--draft", draft)
+    assert (said.code, said.out) == (1, "")
+    assert f"{draft} cannot draft for qwen3-8b: " in said.err
+    assert why in said.err or draft == "qwen3-8b"
+
+
 def test_a_typo(plan: Plan) -> None:
     said = plan("qwen3-8")
     assert (said.code, said.out) == (1, "")
@@ -381,7 +416,9 @@ SCHEMA: dict[str, Any] = {
         | {"name": str}
     ],
     "exact": bool,
-    "draft": type(None),
+    "draft": (dict, type(None)),
+    "ngrams": bool,
+    "no_draft": (str, type(None)),
     "predicted": {"decode_tps": NUMBER, "prompt_tps": NUMBER, "ttft_ms": NUMBER, "basis": str},
     "kl_divergence": {"value": NUMBER, "source": str},
     "notes": [str],

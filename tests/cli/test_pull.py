@@ -24,7 +24,8 @@ from tests.cli.pulling import (
     variables,
 )
 from tests.hub import TOKEN, Hub
-from tests.kit import tiny
+from tests.kit import pair, tiny
+from tests.planner.headers import little
 from tests.terminal import Terminal, needs_tmux
 
 ENTRIES = """
@@ -93,7 +94,7 @@ def test_a_repository(hub: Hub, pull: Pull, hf_cache: Path) -> None:
 @pytest.mark.usefixtures("entries")
 def test_a_name_of_the_catalogue_and_its_draft(hub: Hub, pull: Pull) -> None:
     hub.add(REPO, {"tiny-F32.gguf": tiny(), "tiny-sub-F32.gguf": b"GGUFother"})
-    hub.add("owner/small-GGUF", {"small-F32.gguf": tiny()})
+    hub.add("owner/small-GGUF", {"small-F32.gguf": little()})
     before = subprocess.run(
         [*EDGECHAT, "run", "tiny-one", "hi"],
         capture_output=True,
@@ -102,7 +103,7 @@ def test_a_name_of_the_catalogue_and_its_draft(hub: Hub, pull: Pull) -> None:
         check=False,
     )
     assert "edgechat pull tiny-one" in complaint(before)
-    answer = found(pull("t1", "--draft", "auto", "--json"))
+    answer = found(pull("t1", "--json"))
     assert (answer["model"], answer["quant"], answer["draft"]["model"]) == ("tiny-one", "F32", "tiny-two")
     assert answer["plan"]["draft"]["model"] == "tiny-two"
     assert sound(answer)
@@ -119,6 +120,30 @@ def test_a_name_of_the_catalogue_and_its_draft(hub: Hub, pull: Pull) -> None:
     offline = found(pull("tiny-one", "--offline", "--json"))
     assert offline["files"][0]["path"] == answer["files"][0]["path"]
     assert "is here already" in pull("tiny-two", "--draft", "auto").stdout
+    drafted = subprocess.run(
+        [*EDGECHAT, "run", "tiny-one", "hi", "--max-tokens", "40", "--json"],
+        capture_output=True,
+        text=True,
+        check=True,
+        stdin=subprocess.DEVNULL,
+    )
+    assert found(drafted)["plan"]["draft"]["model"] == "tiny-two"
+
+
+@pytest.mark.usefixtures("entries")
+def test_a_draft_that_is_not_much_smaller_is_left_where_nobody_names_it(hub: Hub, pull: Pull) -> None:
+    target, draft = pair(0.05)
+    hub.add(REPO, {"tiny-F32.gguf": target})
+    hub.add("owner/small-GGUF", {"small-F32.gguf": draft})
+    by_itself = found(pull("tiny-one", "--dry-run", "--json"))
+    assert (by_itself["draft"], by_itself["plan"]["draft"]) == (None, None)
+    assert by_itself["plan"]["ngrams"]
+    assert "more than a quarter of its weights" in by_itself["plan"]["no_draft"]
+    assert "Draft      None. tiny-two has more than a quarter" in pull("tiny-one", "--dry-run").stdout
+    named = found(pull("tiny-one", "--dry-run", "--json", "--draft", "tiny-two"))
+    assert named["draft"]["model"] == named["plan"]["draft"]["model"] == "tiny-two"
+    nobody = found(pull("tiny-one", "--dry-run", "--json", "--draft", "none"))
+    assert (nobody["draft"], nobody["plan"]["ngrams"]) == (None, False)
 
 
 def test_the_quant_that_is_asked_for(hub: Hub, pull: Pull) -> None:

@@ -12,7 +12,8 @@ import psutil
 import pytest
 
 from tests.cli.running import EDGECHAT, complaint, edgechat
-from tests.kit import NOT_PRINTABLE, corrupt, tiny
+from tests.kit import NOT_PRINTABLE, corrupt, pair, tiny
+from tests.planner.headers import little
 from tests.terminal import Terminal, needs_tmux
 
 
@@ -331,3 +332,47 @@ def test_ctrl_c_ends_a_question_and_leaves_the_terminal_as_it_was(
         terminal.until(lambda: "\necho \n" in terminal.screen or "\necho\n" in terminal.screen)
         _, alive = psutil.wait_procs(family, timeout=3)
         assert not alive
+
+
+# Drafts.
+
+
+def test_a_draft_changes_the_speed_and_not_the_answer() -> None:
+    target, draft = pair(0.05, mute=NOT_PRINTABLE)
+    words = ("run", target, "hi", "--max-tokens", "60", "--temperature", "0", "--json", "--draft")
+    plain, both = (json.loads(edgechat(*words, who).stdout) for who in ("none", draft))
+    assert both["text"] == plain["text"]
+    assert plain["speculation"] is None
+    assert (plain["plan"]["draft"], plain["plan"]["ngrams"]) == (None, False)
+    assert both["plan"]["draft"]["path"] == str(draft)
+    told = both["speculation"]
+    assert told.keys() == {"drafted_tokens", "accepted_tokens", "mean_length", "speedup", "drafters"}
+    assert told["drafted_tokens"] >= told["accepted_tokens"]
+    assert told["drafters"] == [both["plan"]["draft"]["model"], "n-grams"]
+
+
+def test_what_is_said_again_is_drafted(script: Callable[..., Path]) -> None:
+    path = script(reply="one two three four five six seven eight nine ten. " * 12, token_ms=4)
+    run = edgechat("run", path, "hi")
+    assert (run.returncode, "x by drafts" in run.stderr) == (0, True), run.stderr
+    assert "by drafts" not in edgechat("run", path, "hi", "--draft", "none").stderr
+
+
+def test_a_draft_that_is_not_used_is_told_of(script: Callable[..., Path], tmp_path: Path) -> None:
+    broken = tmp_path / "draft.scripted.json"
+    broken.write_text('{"load_error": "It is broken."}')
+    run = edgechat("run", script(reply="Hello."), "hi", "--draft", broken)
+    assert (run.returncode, run.stdout) == (0, "Hello.\n")
+    assert "draft.scripted.json does not draft for it. It is broken." in run.stderr
+
+
+def test_a_recurrent_model_is_drafted_for() -> None:
+    words = ("run", tiny("hybrid", mute=NOT_PRINTABLE), "hi", "--max-tokens", "60", "--temperature", "0")
+    plain, both = (edgechat(*words, "--draft", who) for who in ("none", little()))
+    assert plain.returncode == both.returncode == 0
+    assert both.stdout == plain.stdout
+
+
+def test_who_cannot_draft(model: Path) -> None:
+    assert "the same model" in complaint(edgechat("run", model, "hi", "--draft", model))
+    assert "no file" in complaint(edgechat("run", model, "hi", "--draft", "./nothing.gguf"))

@@ -10,6 +10,7 @@ from edgechat.device.profile import DeviceProfile
 from edgechat.models.header import GgufHeader, GgufTensor, Value
 from edgechat.models.library import ResolvedModel
 from edgechat.models.quants import GgmlType
+from tests.kit import DENSE, Spec, build
 
 GIB = 2**30
 
@@ -66,6 +67,12 @@ QWEN35_4B: dict[str, int] = {
 }
 
 FOUND = ResolvedModel(Path("/models/a.gguf"), "a")
+
+
+def little() -> Path:
+    """Return a model of the vocabulary of `tiny()`, with less than a quarter of its weights."""
+    shape = DENSE.sized(n_layers=1, n_embd=16, n_ff=32, n_heads=2, n_kv_heads=1)
+    return build(Spec(shape=shape, name="little"))
 
 
 def header(

@@ -14,6 +14,7 @@ from edgechat.native.buffers import Breakdown, Buffer
 from edgechat.native.params import CacheType, LoadParams
 from edgechat.planner.budget import SPARE
 from edgechat.planner.choose import CONTEXTS, plan
+from edgechat.planner.drafting import DRAFTED
 from edgechat.planner.loads import Measure
 from edgechat.planner.memory import cache_bytes, recurrent_bytes
 from edgechat.planner.plan import LoadPlan
@@ -145,7 +146,7 @@ def test_a_recurrent_model_gets_fewer_sequences() -> None:
     assert state == recurrent_bytes(hybrid, 2) > 0
     assert any("state of its own" in reason for reason in made.reasons)
     dense = planned(16)
-    assert (dense.n_seq_max, dense.n_outputs_max, dense.n_batch, dense.n_layers) == (8, 8, 512, 32)
+    assert (dense.n_seq_max, dense.n_outputs_max, dense.n_batch, dense.n_layers) == (8, 8 + DRAFTED, 512, 32)
 
 
 def test_threads_come_with_their_reason() -> None:

@@ -34,7 +34,7 @@ def wanting(base: Loader, more: int) -> Loader:
 
     def measure(params: LoadParams) -> Breakdown:
         on = Layout(params.devices, params.split, params.experts_in_ram)
-        needs = estimated(base.shape, base._about(params.context, params.cache_type), on)
+        needs = estimated(base.shape, base._about(params), on)
         buffers = tuple(
             Buffer(
                 name, name == RAM, one.weights, one.cache, max(0, one.compute + more * (name != RAM)), name
@@ -65,7 +65,7 @@ def test_experts_are_moved_until_the_card_is_full_and_not_over(more: int) -> Non
 def test_layers_are_moved_until_the_card_is_full_and_not_over(more: int) -> None:
     on = wanting(loader("llama-3.1-8b", 4), more)
     load = on.load(8192, "f16")
-    largest = max(on._about(8192, "f16").parts(on.shape))
+    largest = max(on._about(load.params).parts(on.shape))
     assert 0 < load.layout.n < len(on.shape.parts)
     assert 0 <= room(load, on)["CUDA0"] < largest
 

@@ -1,23 +1,31 @@
 from __future__ import annotations
 
+import json
+import shutil
 import subprocess
 import sys
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from edgechat import settings
-from edgechat.errors import ModelFileError, ModelNotFound
+from edgechat.device.memory import Memory
+from edgechat.device.profile import DeviceProfile
+from edgechat.errors import DoesNotFit, ModelFileError, ModelNotFound, NotADraft
 from edgechat.models.gguf import read_model
 from edgechat.models.header import GgufHeader
 from edgechat.models.skeleton import write_skeleton
 from edgechat.native.params import LoadParams
 from edgechat.planner import dryrun
+from edgechat.planner import prepare as planning
+from edgechat.planner.drafting import DRAFTED
 from edgechat.planner.dryrun import DryRun, dry_run
 from edgechat.planner.prepare import prepare
 from edgechat.planner.wishes import Wishes
-from tests.kit import corrupt
-from tests.kit.build import tiny
+from tests.kit import HYBRID, Spec, build, corrupt, pair, tiny
+from tests.planner.headers import little
 
 TRAINED = 4096
 
@@ -39,7 +47,8 @@ def test_a_real_file_on_this_machine(model: str) -> None:
     assert (made.model_path, made.context, made.cache_type) == (model, TRAINED, "f16")
     assert 0 < made.total_bytes < made.memory[0].budget_bytes
     assert made.threads >= 1
-    assert len(made.reasons) == 5
+    assert made.reasons[3] == "Drafts: n-grams of the conversation."
+    assert len(made.reasons) == 6
 
 
 @pytest.mark.parametrize("kind", ["dense", "windowed", "hybrid", "moe"])
@@ -129,3 +138,149 @@ def test_planning_loads_nothing_heavy(model: str) -> None:
         [sys.executable, "-c", code, model], capture_output=True, text=True, check=True, cwd=top
     )
     assert answer.stdout.strip() == ("[]" if sys.platform == "linux" else "['psutil']")
+
+
+# Who drafts.
+
+ENTRIES = """
+[[model]]
+name = "large"
+description = "A model of the tests."
+licence = "MIT"
+repo = "owner/large-GGUF"
+file = "large-{quant}.gguf"
+quant = "F32"
+draft = "small"
+
+[[model]]
+name = "small"
+description = "Its draft."
+licence = "MIT"
+repo = "owner/small-GGUF"
+file = "small-{quant}.gguf"
+quant = "F32"
+no_draft = "It is one."
+"""
+
+
+@pytest.fixture
+def large(home: Path) -> Callable[[Path | None], None]:
+    """Put the model of a catalogue on this machine, and its draft."""
+    (home / "config").mkdir()
+    (home / "config/models.toml").write_text(ENTRIES)
+    (home / "data/models").mkdir(parents=True)
+
+    def put(draft: Path | None) -> None:
+        shutil.copy(tiny(), home / "data/models/large-F32.gguf")
+        if draft is not None:
+            shutil.copy(draft, home / "data/models/small-F32.gguf")
+
+    return put
+
+
+Put = Callable[[Path | None], None]
+
+
+def test_the_catalogues_draft_where_it_is_here(large: Put) -> None:
+    large(little())
+    made = prepare("large")
+    assert made.draft is not None
+    assert made.draft.model_name == "small"
+    assert made.draft.model_path.endswith("small-F32.gguf")
+    assert (made.ngrams, made.no_draft, made.draft.context) == (True, "", made.context)
+    assert made.reasons[0] == "A model of the tests."
+    beside = made.for_draft()
+    assert beside is not None
+    found = dry_run(read_model(little()), [LoadParams.of(beside)])[0]
+    alone = dry_run(read_model(tiny()), [LoadParams.of(made)])[0]
+    assert made.cache_bytes == found.cache + alone.cache
+    assert sum("Drafts: small, " in reason for reason in made.reasons) == 1
+
+
+def test_why_no_model_drafts(large: Put) -> None:
+    large(None)
+    made = prepare("large")
+    assert (made.draft, made.ngrams) == (None, True)
+    assert made.no_draft == "small would, but is not on this machine; edgechat pull small brings it."
+    assert f"Drafts: n-grams of the conversation. {made.no_draft}" in made.reasons
+    large(pair(0.05)[1])
+    assert "more than a quarter of its weights" in prepare("large").no_draft
+
+
+def test_the_catalogue_says_why(large: Put, home: Path) -> None:
+    large(little())
+    assert prepare("small").no_draft == "No model drafts for it. It is one."
+    nobody = prepare("large", Wishes(draft="none"))
+    assert (nobody.draft, nobody.ngrams, nobody.no_draft) == (
+        None,
+        False,
+        "Nobody drafts for it, as asked for.",
+    )
+    only = prepare("large", Wishes(draft="ngram"))
+    assert (only.draft, only.ngrams, only.no_draft) == (None, True, "")
+
+
+def test_a_draft_by_its_path(model: str) -> None:
+    target, draft = pair(0.05)
+    made = prepare(str(target), Wishes(draft=str(draft)))
+    assert made.draft is not None
+    assert (made.draft.model_path, made.ngrams) == (str(draft), True)
+    assert made.n_outputs_max == made.n_seq_max + DRAFTED
+
+
+def test_what_cannot_draft_is_an_error_for_who_names_it(model: str, home: Path) -> None:
+    target, draft = (str(one) for one in pair(0.05))
+    known = {
+        "the same model": (target, target, NotADraft),
+        "not smaller": (draft, target, NotADraft),
+        "recurrent": (target, str(build(Spec(shape=HYBRID.sized(n_embd=16, n_ff=32), name="h"))), NotADraft),
+        "no file": (target, str(home / "nothing.gguf"), ModelNotFound),
+    }
+    for words, (one, other, kind) in known.items():
+        with pytest.raises(kind, match=words) as caught:
+            prepare(one, Wishes(draft=other))
+        assert caught.value.hint
+        settings.settings_file().write_text(f"draft = {json.dumps(other)}\n")
+        made = prepare(one)  # a setting is for all models, and not for each
+        assert (made.draft, made.ngrams) == (None, True)
+        assert words in made.no_draft
+        settings.settings_file().unlink()
+
+
+def test_a_draft_that_does_not_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+    target, draft = (str(one) for one in pair(0.05))
+    alone = prepare(target, Wishes(context=4096))
+    real = planning.look
+
+    def look(*args: object) -> DeviceProfile:
+        profile = real(*args)  # type: ignore[arg-type]
+        return replace(profile, memory=Memory(profile.memory.total, alone.total_bytes))
+
+    monkeypatch.setattr(planning, "look", look)
+    assert prepare(target, Wishes(context=4096)).total_bytes == alone.total_bytes
+    with pytest.raises(DoesNotFit, match=r"with draft-.* to draft for it"):
+        prepare(target, Wishes(context=4096, draft=draft))
+
+
+def test_settings_say_who_drafts(model: str) -> None:
+    target, draft = (str(one) for one in pair(0.05))
+    settings.settings_file().write_text(f"draft = {json.dumps(draft)}\n")
+    assert prepare(target).draft is not None
+    assert prepare(target, Wishes(draft="ngram")).draft is None
+    settings.settings_file().write_text('draft = "none"\n')
+    assert not prepare(target).ngrams
+    assert prepare(target, Wishes(draft="auto")).ngrams
+
+
+def test_a_script_is_drafted_for_by_another(home: Path) -> None:
+    one, other = home / "one.scripted.json", home / "other.scripted.json"
+    for path in (one, other):
+        path.write_text("{}")
+    made = prepare(str(one), Wishes(draft=str(other)))
+    assert made.draft is not None
+    assert (made.draft.model_path, made.ngrams, made.n_outputs_max) == (str(other), True, 4 + DRAFTED)
+    plain = prepare(str(one), Wishes(draft="none"))
+    assert (plain.draft, plain.ngrams, plain.n_outputs_max) == (None, False, 4)
+    for wrong in (str(one), str(tiny())):
+        with pytest.raises(NotADraft):
+            prepare(str(one), Wishes(draft=wrong))

@@ -29,10 +29,11 @@ def app_with(
     model: str | None = None,
     prepare: Callable[[str], LoadPlan] = plan,
     kind: type[EdgechatApp] = EdgechatApp,
+    draft: str | None = None,
     settings: Settings = Settings(),  # noqa: B008  (it is frozen)
 ) -> EdgechatApp:
     services = Services(lambda: path, prepare, lambda _plan, _note: engine, lambda: settings)
-    return kind(model, services=services)
+    return kind(model, draft=draft, services=services)
 
 
 def chat_screen(pilot: Pilot[None]):  # type: ignore[no-untyped-def]

@@ -2,17 +2,20 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
+from collections.abc import AsyncGenerator, Callable
 from pathlib import Path
+from typing import ClassVar
 
+import msgspec
 import pytest
 from textual import events
 
 from edgechat.chat.store import Store
-from edgechat.engine.types import Prefill
+from edgechat.engine.types import ChatRequest, Finished, Prefill, RequestEvent, SpeculationStats
 from edgechat.errors import EngineCrashed, LoadFailed, ModelNotFound, PromptTooLong, StoreError
 from edgechat.planner.plan import LoadPlan
 from edgechat.tui.app import EdgechatApp
-from tests.fakes import FakeEngine, thought, words
+from tests.fakes import MODEL, FakeEngine, thought, words
 from tests.tui.driving import app_with, ask, plan, say, stored_turns, text_of, transcript, until
 
 
@@ -406,3 +409,38 @@ async def test_a_fast_model_is_painted_a_few_times_a_second(
         await say(pilot, "Go.")
         assert 1 < paints <= 1 + 16 * (asyncio.get_running_loop().time() - began)
         assert text_of(pilot).count("word") > 100
+
+
+async def test_what_drafts_did_stands_behind_the_speed(path: Path) -> None:
+    class Drafted(FakeEngine):
+        speedups: ClassVar = [1.38, 1.04]
+
+        async def stream(
+            self, request: ChatRequest, on_progress: Callable[[float], None] | None = None
+        ) -> AsyncGenerator[RequestEvent, None]:
+            async for event in super().stream(request, on_progress):
+                if isinstance(event, Finished):
+                    told = SpeculationStats(
+                        drafted_tokens=9, accepted_tokens=7, mean_length=3.0, speedup=self.speedups.pop(0)
+                    )
+                    yield msgspec.structs.replace(event, speculation=told)
+                else:
+                    yield event
+
+    app = app_with(Drafted(["Hello."]), path)
+    async with app.run_test(size=(100, 30)) as pilot:
+        await say(pilot, "Hi")
+        assert "25.0 tok/s, 1.4x by drafts" in text_of(pilot)
+        await say(pilot, "Hi again")
+        assert "25.0 tok/s" in text_of(pilot)
+        assert "by drafts" not in text_of(pilot)
+
+
+@pytest.mark.parametrize("draft", [None, "auto", "small"])
+async def test_a_draft_that_was_asked_for_and_is_not_used_is_told_of(path: Path, draft: str | None) -> None:
+    engine = FakeEngine()
+    engine.model = msgspec.structs.replace(MODEL, no_draft="small cannot draft for it: it is odd.")
+    app = app_with(engine, path, draft=draft)
+    async with app.run_test(notifications=True) as pilot:
+        await say(pilot, "Hi")
+        assert ("small cannot draft for it: it is odd." in text_of(pilot)) == (draft == "small")
