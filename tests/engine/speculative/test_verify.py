@@ -171,7 +171,7 @@ def test_triples_come_as_often_as_without_drafts(name: str, n: int) -> None:
     sampling = SETTINGS[name]
     chances = expected(logits_of(1, parted=bool(sampling.presence_penalty)), sampling)
     assert abs(sum(chances.values()) - 1) < 1e-9
-    assert not is_rejected(said(sampling, n // 3)[0], chances)
+    assert not is_rejected(said(sampling, n // 10)[0], chances)
     counts, drafted, accepted = said(sampling, n, model=True, ngrams=True)
     assert counts.total() >= n
     assert drafted > n
@@ -214,7 +214,7 @@ def test_a_rejected_token_that_is_drawn_again_is_seen(monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(Sampler, "judge", careless)
     chances = expected(logits_of(1, parted=False), SETTINGS["plain"])
-    assert is_rejected(said(SETTINGS["plain"], 20_000, model=True)[0], chances)
+    assert is_rejected(said(SETTINGS["plain"], 12_000, model=True)[0], chances)
 
 
 def test_guesses_that_stand_without_the_samplers_choice_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
