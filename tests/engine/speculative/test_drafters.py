@@ -259,12 +259,17 @@ def test_the_target_goes_on_beside_a_draft_model_without_room() -> None:
 
 
 @pytest.mark.usefixtures("nobody_skips")
-def test_nothing_is_drafted_behind_the_end_of_a_reply(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("ngrams", [False, True], ids=["a model", "n-grams"])
+@pytest.mark.parametrize("seed", range(8))
+def test_nothing_is_drafted_behind_the_end_of_a_reply(
+    monkeypatch: pytest.MonkeyPatch, ngrams: bool, seed: int
+) -> None:
     """It would stand, and stay in the cache behind the reply."""
     monkeypatch.setattr("tests.engine.speculative.tables.Letters.is_end", lambda self, token: token == 9)
-    drafter = ModelDrafter(Tables(counting()), 10)
+    drafter = None if ngrams else ModelDrafter(Tables(counting()), 10)
+    prompt = "ghijabcdefgh"
     engine = Engine(
-        Tables(counting()), Fixed("abcdefghijabc"), model_drafter=drafter, ngrams=True, controller=Always()
+        Tables(counting()), Fixed(prompt), model_drafter=drafter, ngrams=ngrams, controller=Always(seed)
     )
-    assert reply(engine) == "defghi"
-    assert all(9 not in held[:-1] for held in (slot.tokens[13:] for slot in engine.scheduler.cache.slots))
+    assert reply(engine) == "i"
+    assert all(9 not in slot.tokens[len(prompt) : -1] for slot in engine.scheduler.cache.slots)
