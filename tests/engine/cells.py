@@ -38,3 +38,24 @@ def check(engine: Engine) -> None:
     assert [slot for slot in scheduler.cache.slots if slot.busy] == sorted(running, key=lambda slot: slot.id)
     for one in scheduler.running:
         assert one.slot.tokens == one.tokens[: one.slot.length]
+    check_drafters(engine)
+
+
+def check_drafters(engine: Engine, *, cells: bool = True) -> None:
+    """Nobody drafts for who is gone. cells: the draft's backend can say what its cache holds."""
+    model, ngram = engine.speculation._model, engine.speculation._ngram
+    streams = set() if engine.is_idle else set(engine.scheduler.sequences)
+    if ngram is not None:
+        assert ngram._said.keys() <= streams
+        for stream, (said, _) in ngram._said.items():
+            assert said.tolist() == stream.tokens[: len(said)]
+    if model is not None:
+        assert model._places.keys() <= streams
+        busy = [place.slot.id for place in model._places.values()]
+        assert sorted(busy) == [slot.id for slot in model._cache.slots if slot.busy]
+        for stream, place in model._places.items():
+            read = place.slot.tokens
+            assert read[: place.n_said] == stream.tokens[: place.n_said]
+            assert read[place.n_said :] == place.guessed[: len(read) - place.n_said]
+        if cells:
+            check_cache(model._cache)

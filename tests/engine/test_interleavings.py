@@ -1,5 +1,7 @@
 """Random lives of chats: cached equals cold, in company as alone, restored as never stopped, settled as cold.
 
+And what is drafted changes nothing of it, however much and however wrong that is.
+
 A few dozen here; `make soak` does a thousand. Equality of real models' text needs F32 weights and flash
 attention off: elsewhere kernels for other batch shapes round differently.
 """
@@ -9,6 +11,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -19,12 +22,14 @@ from edgechat.engine.backends.llama_cpp import LlamaCppBackend
 from edgechat.engine.backends.scripted import ScriptedBackend
 from edgechat.engine.engine import Engine
 from edgechat.engine.prompts import Prompts
+from edgechat.engine.speculative.drafters import ModelDrafter
 from edgechat.engine.states import States
 from edgechat.engine.template import ChatTemplate
 from edgechat.engine.types import ChatRequest, FinishReason, Upkeep
 from edgechat.planner.plan import LoadPlan
-from tests.engine.cells import check
+from tests.engine.cells import check, check_drafters
 from tests.engine.conftest import MakePlan
+from tests.engine.speculative.always import Always
 from tests.engine.world import MAX_TOKENS, World
 from tests.kit import NOT_PRINTABLE, tiny
 
@@ -61,17 +66,29 @@ def scripted_judge(request: ChatRequest, text: str, reason: FinishReason) -> boo
     return text == expected if reason in ("stop", "length") else expected.startswith(text)
 
 
-def scripted_world(scripted: MakePlan, template: ChatTemplate, kind: str, seed: int) -> World:
+def scripted_world(
+    scripted: MakePlan, template: ChatTemplate, kind: str, seed: int, *, drafts: bool = False
+) -> World:
     rng = random.Random(seed)
     rules = [{"when": f"<{n}>", "reply": f"reply number {n} " * n} for n in range(1, 7)]
     size = {"context": rng.choice((300, 500, 900)), "n_seq_max": rng.randrange(1, 6), "n_batch": 64}
-    plan = scripted(rules=rules, **SCRIPTED[kind], **size)
+    plan = scripted(rules=rules, rolls_back=rng.choice((3, 16)), **SCRIPTED[kind], **size)
+    # Each reply is drafted right up to some place, and it is another one in each.
+    astray = [{"when": f"<{n}>", "reply": ("reply number " * n)[: 5 * n] + "and so on"} for n in range(1, 7)]
+    window = rng.choice((0, 60))
+    draft_plan = scripted(rules=[*astray[::2], *rules], window=window, **size | {"n_batch": 32})
 
     def make() -> Engine:
         backend = ScriptedBackend(plan)
-        backend.close = lambda: None  # the template outlives the engine
         states = States(rng.choice((2000, 100_000)), b"scripted")
-        return Engine(backend, Shared(template), upkeep=Upkeep(settle=rng.random() < 0.8), states=states)
+        settles = Upkeep(settle=rng.random() < 0.8)
+        return Engine(backend, Shared(template), upkeep=settles, states=states, **drafting())
+
+    def drafting() -> dict[str, Any]:
+        if not drafts:
+            return {}
+        drafter = ModelDrafter(ScriptedBackend(draft_plan), 259) if rng.random() < 0.8 else None
+        return {"model_drafter": drafter, "ngrams": rng.random() < 0.8, "controller": Always(rng.random())}
 
     return World(make, scripted_judge, scripted_question, seed, check)
 
@@ -89,15 +106,19 @@ class Shared:
         """Leave it open."""
 
 
+@pytest.mark.parametrize("drafts", [False, True], ids=["alone", "drafts"])
 @pytest.mark.parametrize("kind", SCRIPTED)
 @pytest.mark.parametrize("seed", range(8))
-def test_lives_of_scripted_chats(scripted: MakePlan, template: ChatTemplate, kind: str, seed: int) -> None:
-    world = scripted_world(scripted, template, kind, seed)
+def test_lives_of_scripted_chats(
+    scripted: MakePlan, template: ChatTemplate, kind: str, seed: int, drafts: bool
+) -> None:
+    world = scripted_world(scripted, template, kind, seed, drafts=drafts)
     try:
         world.run(80)
     finally:
         world.close()
     assert world.compared > 3
+    assert bool(world.drafted) == drafts
 
 
 def real_plan(path: Path, **changes: object) -> LoadPlan:
@@ -142,18 +163,31 @@ class Cold:
         )
 
 
-def real_world(template: ChatTemplate, kind: str, seed: int, cold: Cold) -> World:
+def real_world(template: ChatTemplate, kind: str, seed: int, cold: Cold, *, drafts: bool = False) -> World:
     path = tiny(kind, mute=NOT_PRINTABLE)
     rng = random.Random(seed)
-    plan = real_plan(path, n_seq_max=rng.randrange(2, 6), n_outputs_max=8)
+    size = {"n_seq_max": rng.randrange(2, 6)}
+    plan = real_plan(path, n_outputs_max=32 if drafts else 8, n_rs_seq=8 if drafts else 0, **size)
+    # A model that is always right, or nearly never; a hybrid one cannot take its guesses back.
+    drafting = kind if kind != "hybrid" and rng.random() < 0.6 else rng.choice(("dense", "windowed", "moe"))
+    draft_plan = real_plan(tiny(drafting, mute=NOT_PRINTABLE), n_outputs_max=8, **size)
 
     def make() -> Engine:
         states = States(50_000_000, b"the same")
-        return Engine(
-            LlamaCppBackend(plan), Shared(template), upkeep=Upkeep(settle=rng.random() < 0.8), states=states
-        )
+        settles = Upkeep(settle=rng.random() < 0.8)
+        return Engine(LlamaCppBackend(plan), Shared(template), upkeep=settles, states=states, **drafters())
+
+    def drafters() -> dict[str, Any]:
+        if not drafts:
+            return {}
+        drafter = None
+        if rng.random() < 0.8:
+            backend = LlamaCppBackend(draft_plan)
+            drafter = ModelDrafter(backend, backend.vocabulary.size)
+        return {"model_drafter": drafter, "ngrams": rng.random() < 0.8, "controller": Always(rng.random())}
 
     def fits(engine: Engine) -> None:
+        check_drafters(engine, cells=False)
         assert engine.scheduler.cache.cells_used <= engine.backend.context
         assert engine.scheduler.cells == engine.backend.context, "the backend had fewer cells than it said"
 
@@ -177,22 +211,26 @@ def cold(template: ChatTemplate) -> Iterator[Callable[[str], Cold]]:
 
 @pytest.fixture(autouse=True)
 def all_is_worth_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Save, read and shift whatever can be: tiny models compute as fast as a disk reads."""
+    """Save, read, shift and draft whatever can be: tiny models compute as fast as a disk reads."""
     monkeypatch.setattr("edgechat.engine.scheduler._SHIFT_SECONDS", 0.0)
     monkeypatch.setattr("edgechat.engine.keeper._LEAVE_SECONDS", 0.0)
     monkeypatch.setattr("edgechat.engine.keeper._SETTLE_SECONDS", 0.0)
     monkeypatch.setattr("edgechat.engine.keeper._WORTH_READING", 1)
+    monkeypatch.setattr("edgechat.engine.speculative.speculation._OVERHEAD", 1e9)
+    monkeypatch.setattr("edgechat.engine.speculative.speculation._SURE_OF_GAIN", -1e9)
 
 
+@pytest.mark.parametrize("drafts", [False, True], ids=["alone", "drafts"])
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("seed", range(4))
 def test_lives_of_real_chats(
-    template: ChatTemplate, cold: Callable[[str], Cold], kind: str, seed: int
+    template: ChatTemplate, cold: Callable[[str], Cold], kind: str, seed: int, drafts: bool
 ) -> None:
-    world = real_world(template, kind, seed, cold(kind))
+    world = real_world(template, kind, seed, cold(kind), drafts=drafts)
     try:
         world.run(60)
     finally:
         world.close()
     assert world.compared > 3
     assert world.cached
+    assert bool(world.drafted) == drafts

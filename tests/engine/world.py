@@ -58,7 +58,7 @@ class World:
         self.chats = [Chat(f"{number:08x}") for number in range(3)]
         self.told: list[str] = []
         """What happened: a failure's story."""
-        self.compared = self.shifted = self.cached = self.overflows = 0
+        self.compared = self.shifted = self.cached = self.overflows = self.drafted = 0
         self._requests = 0
         self._leaving: list[str | None] = []
 
@@ -203,6 +203,7 @@ class World:
         assert 0 <= usage.shifted_tokens <= usage.cached_tokens <= usage.prompt_tokens
         self.cached += usage.cached_tokens
         self.overflows += usage.dropped_turns > 0
+        self.drafted += event.speculation.drafted_tokens if event.speculation else 0
         if usage.shifted_tokens:  # approximate, and said to be
             self.shifted += 1
             return

@@ -1,4 +1,7 @@
-"""A thousand random lives of chats (see tests/engine/world.py); EDGECHAT_SOAK_LIVES sets another number."""
+"""A thousand random lives of chats (see tests/engine/world.py), every other one with drafts.
+
+EDGECHAT_SOAK_LIVES sets another number.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +30,7 @@ pytestmark = [pytest.mark.soak, pytest.mark.slow]
 @pytest.mark.parametrize("kind", SCRIPTED)
 def test_scripted_lives(scripted: MakePlan, template: ChatTemplate, kind: str) -> None:  # noqa: F811
     for seed in range(1000, 1000 + LIVES // 2 // len(SCRIPTED)):
-        world = scripted_world(scripted, template, kind, seed)
+        world = scripted_world(scripted, template, kind, seed, drafts=seed % 2 == 1)
         try:
             world.run(120)
         finally:
@@ -41,7 +44,7 @@ def test_real_lives(
     kind: str,
 ) -> None:
     for seed in range(1000, 1000 + LIVES // 2 // len(KINDS)):
-        world = real_world(template, kind, seed, cold(kind))
+        world = real_world(template, kind, seed, cold(kind), drafts=seed % 2 == 1)
         try:
             world.run(80)
         finally:

@@ -144,7 +144,7 @@ class ModelDrafter:
 
         Each draft grows until it is as long as wanted or its `goes_on` says no. Raises DecodeFailed.
         """
-        growing = [one for one in wanted if self._place(one.stream) is not None]
+        growing = self._within_a_batch(wanted)
         rounds = 0
         while growing:
             parts = [self._part(one) for one in growing]
@@ -157,8 +157,28 @@ class ModelDrafter:
                 self._cache.extend(place.slot, part.tokens)
                 place.n_said, place.guessed = len(one.stream.tokens), list(one.draft.tokens)
                 self._guess(one, row[: self._n_vocab])
-            growing = [one for one in growing if len(one.draft.tokens) < one.most and one.goes_on(one.draft)]
+            growing = [one for one in growing if self._goes_on(one)]
         return rounds
+
+    def _within_a_batch(self, wanted: Sequence[Wanted]) -> list[Wanted]:
+        """Return those who have a place and whose unread tokens fit into one call, with the others'."""
+        found: list[Wanted] = []
+        left = self._backend.n_batch
+        for one in wanted:
+            place = self._place(one.stream)
+            if place is None or len(found) == self._backend.n_outputs_max:
+                continue
+            n_unread = len(one.stream.tokens) - place.slot.length
+            if n_unread <= left:
+                found.append(one)
+                left -= n_unread
+        return found
+
+    def _goes_on(self, one: Wanted) -> bool:
+        """Say whether a draft grows: nothing follows what ends a reply."""
+        tokens = one.draft.tokens
+        ends = self._backend.vocabulary.is_end(tokens[-1])
+        return len(tokens) < one.most and not ends and one.goes_on(one.draft)
 
     def _part(self, one: Wanted) -> Part:
         place = self._places[one.stream]

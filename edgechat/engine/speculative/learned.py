@@ -6,7 +6,6 @@ Whatever is wrong with the file, it is only learnt anew; nothing is said where i
 from __future__ import annotations
 
 import contextlib
-import math
 import os
 import time
 from pathlib import Path
@@ -26,6 +25,7 @@ _FILE = "speculation.json"
 _PLACES = 32
 _MOST_READ = 1 << 20
 """Bytes of the file: several times what we write."""
+_MOST_ROUND_COST = 10.0
 _PAUSE = 5.0
 """Seconds between two writes."""
 
@@ -70,7 +70,7 @@ class Lessons:
         for one in _read():
             if one.place == self._place:
                 controller.cost.start_with(one.shapes)
-                if 0 < one.round_cost < math.inf:
+                if 0 < one.round_cost <= _MOST_ROUND_COST:
                     controller.round_cost = one.round_cost
                 for source, rates in one.rates.items():
                     controller.acceptance[source].start_with(rates.by_class, rates.by_position)

@@ -158,7 +158,11 @@ class Speculation:
     def _lookup(self, stream: Stream, limit: int) -> Draft | None:
         if self._ngram is None or "ngram" not in self.sources or limit <= 0:
             return None
-        return self._ngram.draft(stream, limit)
+        guess = self._ngram.draft(stream, limit)
+        if guess is not None:  # nothing follows what ends a reply
+            is_end = self._backend.vocabulary.is_end
+            guess.cut(next((n for n, token in enumerate(guess.tokens, 1) if is_end(token)), limit))
+        return guess
 
     def _bids(self, stream: Stream, guess: Draft | None, limit: int) -> list[Bid]:
         bids: list[Bid] = []
@@ -232,6 +236,8 @@ class Speculation:
     def _lose_model(self, error: DecodeFailed) -> None:
         """The draft model is broken: nobody needs it."""
         print(f"the draft model is not used any more: {error.message}", file=sys.stderr)
+        if self._model is not None:
+            self._model.close()
         self._model = None
 
     @property

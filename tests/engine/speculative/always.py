@@ -1,0 +1,51 @@
+"""A controller that drafts whatever can be drafted, in random lengths: what stands must not depend on it."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+
+from edgechat.engine.speculative.controller import Bid, Choice, Controller
+from edgechat.engine.speculative.draft import MOST, Source
+from edgechat.engine.speculative.step_cost import StepCost
+
+
+class Always(Controller):
+    """Never asks whether it pays."""
+
+    def __init__(self, seed: int = 1, longest: int = 8) -> None:
+        super().__init__(StepCost())
+        self._random = random.Random(seed)
+        self._longest = longest
+
+    def begin(self, n_streams: int, depth: float) -> bool:
+        """Say yes."""
+        super().begin(n_streams, depth)
+        return True
+
+    def chances(self, classes: Sequence[int], source: Source) -> list[float]:
+        """Say nothing of use: nobody here looks at it."""
+        return [0.5] * len(classes)
+
+    def prospects(self, source: Source, start: int = 0) -> list[float]:
+        """Say how many there may be at the most."""
+        return [0.5] * (MOST[source] - start)
+
+    def choose(self, bids: Sequence[Sequence[Bid]], most: int) -> list[Choice | None]:
+        """Take one of a stream's bids, and as much of it as chance has it."""
+        chosen: list[Choice | None] = []
+        for one in bids:
+            bid = self._random.choice(one) if one else None
+            longest = min(len(bid.chances), most, self._longest) if bid else 0
+            length = self._random.randint(0, longest)
+            most -= length
+            chosen.append(Choice(bid.source, length) if bid and length else None)
+        return chosen
+
+    def goes_on(self, chances: Sequence[float], n_beside: int, longest: int) -> bool:
+        """Go on until chance has it otherwise."""
+        return self._random.random() < 0.8
+
+    def worth_verifying(self, chances: Sequence[float], n_beside: int) -> int:
+        """Verify all."""
+        return len(chances)

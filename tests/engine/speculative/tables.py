@@ -1,0 +1,104 @@
+"""A backend whose next token depends on the last two, by tables: fast, and every probability is known."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from edgechat.engine.backends.base import CacheFull, Capabilities, Part
+
+
+class Letters:
+    """The tokens are the letters a, b, c ...; nothing ends a text."""
+
+    bos = eos = ""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+
+    def tokenize(self, text: str, *, bos: bool, special: bool) -> list[int]:
+        """Return a token for each letter."""
+        return [ord(letter) - ord("a") for letter in text]
+
+    def piece(self, token: int, *, special: bool = False) -> bytes:
+        """Return the letter."""
+        return b"abcdefghij"[token : token + 1]
+
+    def is_end(self, token: int) -> bool:
+        """Say no."""
+        return False
+
+    def misfit(self, other: Letters) -> str:
+        """All letters are alike."""
+        return ""
+
+
+class Tables:
+    """Logits [period, n, n, n]: of the next token, by how many there are modulo `period` and the last two."""
+
+    chat_template = None
+    architecture = state_format = "tables"
+    n_params = touched_bytes = 0
+    buffers = ()
+    n_batch = n_outputs_max = 64
+    rolls_back = 64
+    capabilities = Capabilities(mixes=True)
+
+    def __init__(self, tables: np.ndarray, *, context: int = 100_000, n_seq_max: int = 16) -> None:
+        self.tables = tables.astype(np.float32)
+        self.vocabulary = Letters(tables.shape[-1])
+        self.context = self.train_context = context
+        self.n_seq_max = n_seq_max
+        self.held: list[list[int]] = [[] for _ in range(n_seq_max)]
+
+    def decode(self, parts: Sequence[Part]) -> np.ndarray:
+        """See `Backend.decode`."""
+        if sum(map(len, self.held)) + sum(len(part.tokens) for part in parts) > self.context:
+            raise CacheFull
+        period, rows = len(self.tables), []
+        for part in parts:
+            held = self.held[part.seq]
+            assert part.start == len(held)
+            held += part.tokens
+            ends = range(len(held) - part.n_logits + 1, len(held) + 1)
+            rows += [(end % period, held[end - 2], held[end - 1]) for end in ends]
+        return self.tables[tuple(zip(*rows, strict=True))] if rows else np.empty((0, self.vocabulary.size))
+
+    def truncate(self, seq: int, length: int) -> bool:
+        """See `Backend.truncate`."""
+        del self.held[seq][length:]
+        return True
+
+    def rollback(self, seq: int, count: int) -> bool:
+        """See `Backend.rollback`."""
+        del self.held[seq][len(self.held[seq]) - count :]
+        return True
+
+    def can_copy(self, source: int, length: int) -> bool:
+        """See `Backend.can_copy`."""
+        return True
+
+    def copy(self, source: int, target: int, length: int) -> None:
+        """See `Backend.copy`."""
+        self.held[target] = self.held[source][:length]
+
+    def close(self) -> None:
+        """Nothing to free."""
+
+
+class Fixed:
+    """A template that says the same whatever is asked."""
+
+    marks = None
+    stop = ()
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+
+    def render(self, messages: object, **options: object) -> str:
+        """See `ChatTemplate.render`."""
+        return self._text
+
+    def close(self) -> None:
+        """Nothing to end."""

@@ -1,0 +1,228 @@
+"""How much is drafted, in simulated decoding: nearly the best where it pays, next to nothing where not."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable
+
+import pytest
+
+from edgechat.engine.speculative.acceptance import Acceptance, Counts
+from edgechat.engine.speculative.controller import Bid, Controller
+from edgechat.engine.speculative.draft import MOST, Source
+from edgechat.engine.speculative.step_cost import LARGEST, Shape, StepCost
+
+Curve = Callable[[int], float]
+PLAIN = 0.02
+"""Seconds of a step of one token."""
+FIRST_PURSE = 8.0
+
+
+def linear(slope: float) -> Curve:
+    return lambda n: 1 + slope * (n - 1)
+
+
+def stairs(n: int) -> float:
+    """As kernels have it that compute up to four, eight, sixteen rows at once."""
+    return 1.0 if n <= 4 else 1.6 if n <= 8 else 2.5 if n <= 16 else 5.0
+
+
+class Run:
+    """Decoding with one stream, in units of a plain step."""
+
+    def __init__(
+        self,
+        curve: Curve,
+        chance: float,
+        source: Source,
+        *,
+        round_cost: float = 0.08,
+        noise: float = 0.0,
+        seed: int = 1,
+        controller: Controller | None = None,
+    ) -> None:
+        self.controller = controller or Controller(StepCost(), round_cost)
+        self.curve, self.chance, self.source = curve, chance, source
+        self.round_cost, self.noise = round_cost if source == "model" else 0.0, noise
+        self.random = random.Random(seed)
+        self.made = self.spent = 0.0
+        self.lengths: list[int] = []
+
+    def steps(self, n: int) -> Run:
+        for _ in range(n):
+            self.step()
+        return self
+
+    def step(self) -> None:
+        controller, length, rounds = self.controller, 0, 0
+        classes = [5] * MOST[self.source]
+        if controller.begin(1, 100):
+            known = self.source == "ngram"
+            chances = controller.chances(classes, "ngram") if known else controller.prospects("model")
+            choice = controller.choose([[Bid(self.source, chances)]], len(classes))[0]
+            length = choice.length if choice else 0
+            if choice and not known:
+                rounds = 1
+                while rounds < len(classes):
+                    if not controller.goes_on(controller.chances(classes[:rounds], "model"), 0, len(classes)):
+                        break
+                    rounds += 1
+                length = controller.worth_verifying(controller.chances(classes[:rounds], "model"), 0)
+        stood = 0
+        while stood < length and self.random.random() < self.chance:
+            stood += 1
+        if length:
+            controller.acceptance[self.source].observe(classes[:length], stood)
+        cost = self.curve(1 + length) * math.exp(self.random.gauss(0, self.noise))
+        drafting = rounds * self.round_cost
+        controller.observe(1 + length, 1 + stood, PLAIN * cost, rounds, PLAIN * drafting)
+        self.made += 1 + stood
+        self.spent += cost + drafting
+        self.lengths.append(length)
+
+    @property
+    def best(self) -> float:
+        """Tokens per plain step of whoever knows everything, and always drafts the same length."""
+        expected = [sum(self.chance**n for n in range(k + 1)) for k in range(MOST[self.source] + 1)]
+        return max(made / (self.curve(1 + k) + k * self.round_cost) for k, made in enumerate(expected))
+
+
+@pytest.mark.parametrize("source", ["model", "ngram"])
+@pytest.mark.parametrize("curve", [linear(0.02), linear(0.5), linear(1.0), stairs], ids=str)
+@pytest.mark.parametrize("noise", [0.0, 0.1])
+@pytest.mark.parametrize("seed", range(3))
+def test_a_useless_draft_costs_next_to_nothing(source: Source, curve: Curve, noise: float, seed: int) -> None:
+    run = Run(curve, 0.0, source, noise=noise, seed=seed).steps(2000)
+    plain = 1.03 if not noise else 1.04  # the noise itself takes half a percent on average
+    assert run.spent <= plain * run.made + FIRST_PURSE
+
+
+@pytest.mark.parametrize("source", ["model", "ngram"])
+def test_drafts_that_begin_to_fail_do_not_cost_much_more(source: Source) -> None:
+    """What was won before may be lost again up to a full purse, and no more."""
+    run = Run(linear(0.1), 0.95, source).steps(1000)
+    run.chance = run.made = run.spent = 0.0
+    run.steps(2000)
+    assert run.spent <= 1.03 * run.made + 3 * FIRST_PURSE
+
+
+@pytest.mark.parametrize("chance", [1.0, 0.9, 0.7])
+@pytest.mark.parametrize("curve", [linear(0.02), linear(0.1), linear(0.3), stairs], ids=str)
+@pytest.mark.parametrize("source", ["model", "ngram"])
+def test_a_good_draft_is_nearly_as_long_as_is_best(source: Source, curve: Curve, chance: float) -> None:
+    run = Run(curve, chance, source).steps(500)
+    run.made = run.spent = 0.0
+    run.steps(3000)
+    # Of stairs it sees the next step only once it has tried it.
+    assert run.made / run.spent >= (0.9 if curve is stairs and chance < 1 else 0.95) * run.best
+
+
+@pytest.mark.parametrize("chance", [0.1, 0.3, 0.5])
+@pytest.mark.parametrize("slope", [0.02, 0.3, 1.0])
+@pytest.mark.parametrize("source", ["model", "ngram"])
+def test_it_never_loses(source: Source, slope: float, chance: float) -> None:
+    run = Run(linear(slope), chance, source, noise=0.05).steps(3000)
+    assert run.made / run.spent >= 0.96
+
+
+def test_with_an_empty_purse_nothing_is_drafted() -> None:
+    controller = Controller(StepCost())
+    controller.purse = 0.0
+    assert not controller.begin(1, 100)
+
+
+def test_no_more_is_chosen_than_there_is_room_for() -> None:
+    controller = Controller(StepCost(slope=0.0))
+    rng = random.Random(1)
+    for _ in range(200):
+        n = rng.randrange(1, 6)
+        bids = [
+            [Bid(source, [rng.random() for _ in range(MOST[source])]) for source in ("model", "ngram")]
+            if rng.random() < 0.8
+            else []
+            for _ in range(n)
+        ]
+        controller.begin(n, rng.randrange(1, 5000))
+        most = rng.randrange(0, 30)
+        chosen = controller.choose(bids, most)
+        assert len(chosen) == n
+        assert sum(one.length for one in chosen if one) <= most
+        assert all(one is None or 0 < one.length <= MOST[one.source] for one in chosen)
+        assert all(bid or one is None for bid, one in zip(bids, chosen, strict=True))
+
+
+@pytest.mark.parametrize("curve", [linear(0.05), linear(0.6), stairs], ids=str)
+def test_the_shape_of_the_cost_is_learnt_while_the_machine_changes(curve: Curve) -> None:
+    cost, rng = StepCost(), random.Random(1)
+    for step in range(3000):
+        n = rng.choice((1, 1, 2, 3, 5, 8))
+        slower = 1 + 0.5 * math.sin(step / 300)
+        cost.observe(n, PLAIN * curve(n) * slower)
+    for n in (1, 2, 3, 5, 8):
+        assert cost.ratio(n) == pytest.approx(curve(n), rel=0.08)
+    assert cost.seconds(1) == pytest.approx(PLAIN * slower, rel=0.1)
+
+
+def test_one_step_that_hangs_teaches_nothing_about_the_shape() -> None:
+    cost = StepCost()
+    for n in [1, 4] * 100:
+        cost.observe(n, PLAIN * (1.5 if n == 4 else 1))
+    before = cost.ratio(4)
+    cost.observe(4, 100 * PLAIN)
+    assert cost.ratio(4) == before
+
+
+@pytest.mark.parametrize("seconds", [0.0, -1.0])
+def test_a_step_that_took_no_time_is_not_looked_at(seconds: float) -> None:
+    cost = StepCost()
+    cost.observe(1, seconds)
+    cost.observe(LARGEST + 1, 1.0)
+    assert cost.level == 0
+
+
+@pytest.mark.parametrize("source", ["model", "ngram"])
+def test_chances_are_learnt_by_class_and_position(source: Source) -> None:
+    rates, rng = Acceptance(source), random.Random(1)
+    for _ in range(800):
+        classes = [rng.choice((1, 6)) for _ in range(4)]
+        stood = 0
+        while stood < 4 and rng.random() < (0.9 if classes[stood] == 6 else 0.2):
+            stood += 1
+        rates.observe(classes, stood)
+    assert rates.of_class(6) == pytest.approx(0.9, abs=0.1)
+    assert rates.of_class(1) == pytest.approx(0.2, abs=0.12)
+    assert all(0 <= rates.at_position(at) <= rates.at_position(at, hopeful=True) < 1 for at in range(40))
+
+
+BROKEN = [math.nan, math.inf, -math.inf, -1.0, 0.0, 1e300]
+
+
+@pytest.mark.parametrize("tried", BROKEN)
+@pytest.mark.parametrize("stood", BROKEN)
+def test_counts_that_are_none_are_not_taken(tried: float, stood: float) -> None:
+    rates = Acceptance("model")
+    by_class, by_position = len(rates.by_class.tried), len(rates.by_position.tried)
+    rates.start_with(
+        Counts([tried] * by_class, [stood] * by_class), Counts([tried] * by_position, [stood] * by_position)
+    )
+    assert all(0 <= rates.of_class(number, hopeful=True) < 1 for number in range(by_class))
+    assert all(0 <= rates.at_position(at) < 1 for at in range(by_position))
+
+
+@pytest.mark.parametrize("value", [*BROKEN, 1e9])
+def test_costs_that_are_none_are_not_taken(value: float) -> None:
+    cost = StepCost()
+    cost.start_with({0: Shape([value] * (LARGEST + 1), [value] * (LARGEST + 1)), 99: Shape([], [])})
+    assert all(0 < cost.ratio(n) < 1000 for n in range(1, 2 * LARGEST))
+    assert all(0 <= cost.doubt(n) <= 1 for n in range(1, 2 * LARGEST))
+
+
+@pytest.mark.parametrize("seen", BROKEN[1:])  # a file of JSON cannot hold NaN
+def test_nor_are_counts_of_observations(seen: float) -> None:
+    cost = StepCost()
+    cost.start_with({0: Shape([1.0] * (LARGEST + 1), [seen] * (LARGEST + 1))})
+    for n in range(1, LARGEST):
+        cost.observe(n, PLAIN)
+        assert 0 <= cost.doubt(n) <= 1
+        assert 0 < cost.ratio(n) < 1000

@@ -1,0 +1,231 @@
+"""Speculation changes the speed and nothing else: the distribution of what is said stays what it was.
+
+Triples of tokens are counted over long replies of a model whose every probability is known, and held against
+them: chi-square at 0.001, with fixed seeds. That the test would notice is tested by breaking the rules.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import random
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from edgechat.engine import engine as engine_module
+from edgechat.engine.backends.base import Logits
+from edgechat.engine.engine import Engine
+from edgechat.engine.sampling import Sampler
+from edgechat.engine.speculative.draft import Draft
+from edgechat.engine.speculative.drafters import ModelDrafter
+from edgechat.engine.speculative.verify import verify
+from edgechat.engine.types import ChatRequest, Delta, Finished, Message, Sampling
+from tests.engine.speculative.always import Always
+from tests.engine.speculative.tables import Fixed, Tables
+
+N = 5
+"""Letters; one more parts the triples where penalties look back further than a triple."""
+STREAMS, TRIPLES = 10, 500
+"""Of each reply."""
+OFF = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0}
+PENALTIES = {"repetition_penalty": 1.4, "presence_penalty": 0.5, "penalty_window": 2}
+SETTINGS = {
+    "plain": Sampling(**OFF),
+    "cold, top-k": Sampling(**OFF | {"temperature": 0.7, "top_k": 3}),
+    "top-p": Sampling(**OFF | {"top_p": 0.8}),
+    "min-p": Sampling(**OFF | {"min_p": 0.2}),
+    "penalties": Sampling(**OFF | PENALTIES),
+}
+
+
+def logits_of(seed: int, *, parted: bool) -> np.ndarray:
+    """Return tables by which each token of a triple depends on those before it in the triple, and no others.
+
+    parted: two tokens of another letter stand between triples.
+    """
+    rng = np.random.default_rng(seed)
+    n, period = (N + 1, 5) if parted else (N, 3)
+    tables = np.full((period, n, n, n), -1e4, np.float32)
+    first = period - 3
+    tables[first, ..., :N] = rng.normal(0, 1.2, N)
+    tables[first + 1, ..., :N] = rng.normal(0, 1.2, (1, n, N))
+    tables[first + 2, ..., :N] = rng.normal(0, 1.2, (n, n, N))
+    tables[:first, ..., N:] = 1e4
+    return tables
+
+
+def drafted_by(*, parted: bool) -> np.ndarray:
+    """Return the tables of a model that thinks much the same."""
+    tables = logits_of(1, parted=parted)
+    return tables + np.random.default_rng(2).normal(0, 0.8, tables.shape)
+
+
+def likely(logits: list[float], recent: list[int], sampling: Sampling) -> list[float]:
+    """Return the probabilities of the tokens: the definition, in the plainest way."""
+    logits = list(logits)
+    for token in set(recent):
+        logits[token] *= sampling.repetition_penalty ** (-1 if logits[token] > 0 else 1)
+        logits[token] -= sampling.presence_penalty
+    highest = max(logits)
+    plain = [math.exp(one - highest) for one in logits]
+    order = sorted(range(len(logits)), key=lambda at: -logits[at])
+    if sampling.top_k:
+        order = order[: sampling.top_k]
+    total, kept, mass = sum(plain[at] for at in order), [], 0.0
+    for at in order:
+        if mass < sampling.top_p * total and plain[at] >= sampling.min_p * plain[order[0]]:
+            kept.append(at)
+        mass += plain[at]
+    weights = [
+        math.exp((logits[at] - highest) / sampling.temperature) * (at in kept) for at in range(len(logits))
+    ]
+    return [one / sum(weights) for one in weights]
+
+
+def expected(tables: np.ndarray, sampling: Sampling) -> dict[str, float]:
+    """Return the probability of each triple."""
+    first, found = len(tables) - 3, {}
+    window = sampling.penalty_window if sampling.presence_penalty else 0
+    for triple in itertools.product(range(N), repeat=3):
+        said, chance = [tables.shape[-1] - 1] * 2, 1.0
+        for at, token in enumerate(triple):
+            row = tables[first + at, said[-2], said[-1]].tolist()
+            chance *= likely(row, said[len(said) - window :], sampling)[token]
+            said.append(token)
+        found["".join(map("abcde".__getitem__, triple))] = chance
+    return found
+
+
+def is_rejected(counts: Counter[str], chances: dict[str, float]) -> bool:
+    """Say whether counts of triples are not what chance makes of their probabilities, at 0.001."""
+    n = sum(counts.values())
+    if any(not chances[triple] for triple in counts):
+        return True
+    rare = {triple for triple, chance in chances.items() if 0 < chance * n < 5}
+    pairs = [(counts[triple], chance * n) for triple, chance in chances.items() if chance * n >= 5]
+    if rare:
+        pairs.append((sum(map(counts.__getitem__, rare)), n * sum(map(chances.__getitem__, rare))))
+    chi_square = sum((seen - mean) ** 2 / mean for seen, mean in pairs)
+    df = len(pairs) - 1
+    # Wilson and Hilferty 1931
+    limit = df * (1 - 2 / (9 * df) + 3.0902 * math.sqrt(2 / (9 * df))) ** 3
+    return chi_square > limit
+
+
+def said(
+    sampling: Sampling, n: int, *, model: bool = False, ngrams: bool = False
+) -> tuple[Counter[str], int, int]:
+    """Let an engine say n triples; return them, and how many tokens were drafted and stood."""
+    parted = bool(sampling.presence_penalty)
+    target, draft = Tables(logits_of(1, parted=parted)), Tables(drafted_by(parted=parted))
+    drafter = ModelDrafter(draft, N + parted) if model else None
+    period, counts = len(target.tables), Counter()
+    engine = Engine(
+        target,
+        Fixed("f" * 5 if parted else "aaa"),
+        model_drafter=drafter,
+        ngrams=ngrams,
+        controller=Always(longest=3),
+    )
+    drafted = accepted = 0
+    while (left := n - counts.total()) > 0:
+        texts: dict[str, str] = {}
+        for name in map(str, range(STREAMS)):
+            texts[name] = ""
+            length = min(TRIPLES, -(-left // STREAMS)) * period
+            engine.submit(
+                ChatRequest(id=name, messages=(Message("user", ""),), sampling=sampling, max_tokens=length)
+            )
+        while not engine.is_idle:
+            for event in engine.step():
+                if isinstance(event, Delta):
+                    texts[event.request_id] += event.text
+                elif isinstance(event, Finished) and event.speculation:
+                    drafted += event.speculation.drafted_tokens
+                    accepted += event.speculation.accepted_tokens
+        for text in texts.values():
+            counts.update(text[end - 3 : end] for end in range(period, len(text) + 1, period))
+    engine.close()
+    return counts, drafted, accepted
+
+
+@pytest.fixture(autouse=True)
+def same_every_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let requests without a seed have one of ours, unknown to the engine; and let nobody skip drafting."""
+    seeds, made = itertools.count(1), np.random.default_rng
+    monkeypatch.setattr(
+        "numpy.random.default_rng", lambda seed=None: made(next(seeds) if seed is None else seed)
+    )
+    monkeypatch.setattr("edgechat.engine.speculative.speculation._OVERHEAD", 1e9)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("n", [34_000, pytest.param(100_000, marks=pytest.mark.soak)])
+@pytest.mark.parametrize("name", SETTINGS)
+def test_triples_come_as_often_as_without_drafts(name: str, n: int) -> None:
+    """Drafts of a model and of n-grams, by turns; a hundred thousand tokens, or triples in the soak."""
+    sampling = SETTINGS[name]
+    chances = expected(logits_of(1, parted=bool(sampling.presence_penalty)), sampling)
+    assert abs(sum(chances.values()) - 1) < 1e-9
+    assert not is_rejected(said(sampling, n // 10)[0], chances)
+    counts, drafted, accepted = said(sampling, n, model=True, ngrams=True)
+    assert counts.total() >= n
+    assert drafted > n
+    assert 0.2 < accepted / drafted < 0.8
+    assert not is_rejected(counts, chances)
+
+
+@pytest.mark.parametrize("drafters", [{"model": True}, {"ngrams": True}], ids=["a model", "n-grams"])
+@pytest.mark.parametrize("name", SETTINGS)
+def test_so_they_do_with_either(name: str, drafters: dict[str, Any]) -> None:
+    sampling = SETTINGS[name]
+    chances = expected(logits_of(1, parted=bool(sampling.presence_penalty)), sampling)
+    assert not is_rejected(said(sampling, 5_000, **drafters)[0], chances)
+
+
+WRONG: dict[str, Callable[[float, float, float], bool]] = {
+    "whatever is drafted stands": lambda p, q, number: True,
+    "what the target likes more stands": lambda p, q, number: p >= q,
+    "as often as the target says it": lambda p, q, number: number < p,
+    "a little too often": lambda p, q, number: number * q < 1.1 * p,
+}
+
+
+@pytest.mark.parametrize("rule", WRONG)
+def test_a_wrong_rule_for_drafts_of_a_model_is_seen(rule: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("edgechat.engine.sampling.accepts", WRONG[rule])
+    for sampling in (SETTINGS["plain"], SETTINGS["top-p"]):
+        assert is_rejected(
+            said(sampling, 20_000, model=True)[0], expected(logits_of(1, parted=False), sampling)
+        )
+
+
+def test_a_rejected_token_that_is_drawn_again_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """From all of the target's distribution, not from what the draft has left of it."""
+    judge = Sampler.judge
+
+    def careless(self: Sampler, logits: Logits, recent: list[int], token: int, drafted: Any) -> int:
+        found = judge(self, logits, recent, token, drafted)
+        return token if found == token else self.choose(logits, recent)
+
+    monkeypatch.setattr(Sampler, "judge", careless)
+    chances = expected(logits_of(1, parted=False), SETTINGS["plain"])
+    assert is_rejected(said(SETTINGS["plain"], 12_000, model=True)[0], chances)
+
+
+def test_guesses_that_stand_without_the_samplers_choice_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A guess is not drawn from anything: to let it stand by a chance of its own is wrong."""
+    rng = random.Random(1)
+
+    def careless(sampler: Sampler, rows: Logits, tokens: list[int], draft: Draft) -> list[int]:
+        if draft.tokens and rng.random() < 0.1:
+            return [draft.tokens[0], sampler.choose(rows[1], [*tokens, draft.tokens[0]])]
+        return verify(sampler, rows, tokens, draft)
+
+    monkeypatch.setattr(engine_module, "verify", careless)
+    chances = expected(logits_of(1, parted=False), SETTINGS["plain"])
+    assert is_rejected(said(SETTINGS["plain"], 20_000, ngrams=True)[0], chances)

@@ -1,0 +1,252 @@
+"""Tokens taken back on llama.cpp: what follows is what follows the same tokens computed afresh."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+from edgechat.engine.backends.base import Part
+from edgechat.engine.backends.llama_cpp import LlamaCppBackend, keeping_snapshots
+from tests.engine.test_llama_cpp import KINDS, plan, some
+from tests.kit import NOT_PRINTABLE, tiny
+
+SNAPSHOTS = 8
+BOUND = 0.02
+Rows = Callable[[list[int], int], np.ndarray]
+
+
+def load(kind: str, **changes: object) -> LlamaCppBackend:
+    fields = {"n_outputs_max": 64, "n_rs_seq": SNAPSHOTS, "n_seq_max": 4}
+    return LlamaCppBackend(plan(tiny(kind, mute=NOT_PRINTABLE), **fields | changes))
+
+
+@pytest.fixture(params=KINDS)
+def kind(request: pytest.FixtureRequest) -> str:
+    return request.param
+
+
+@pytest.fixture
+def backend(kind: str) -> Iterator[LlamaCppBackend]:
+    backend = load(kind)
+    yield backend
+    backend.close()
+
+
+@pytest.fixture(scope="module")
+def colds() -> Iterator[dict[str, LlamaCppBackend]]:
+    made = {kind: load(kind, n_seq_max=1, n_rs_seq=0) for kind in KINDS}
+    yield made
+    for one in made.values():
+        one.close()
+
+
+@pytest.fixture
+def cold(kind: str, colds: dict[str, LlamaCppBackend]) -> Rows:
+    """Return a function that computes tokens afresh and returns the last rows."""
+
+    def rows(tokens: list[int], count: int) -> np.ndarray:
+        colds[kind].truncate(0, 0)
+        return feed(colds[kind], 0, 0, tokens, count)
+
+    return rows
+
+
+def feed(backend: LlamaCppBackend, seq: int, start: int, tokens: list[int], count: int = 1) -> np.ndarray:
+    """Compute tokens in calls of 50, the last `count` in one of their own; return their rows."""
+    split = len(tokens) - count
+    for at in range(0, split, 50):
+        backend.decode([Part(seq, start + at, tokens[at : min(at + 50, split)], 0)])
+    return backend.decode([Part(seq, start + split, tokens[split:], count)]).copy()
+
+
+def is_true(rows: np.ndarray, expected: np.ndarray) -> bool:
+    return rows.shape == expected.shape and bool(np.abs(rows - expected).max() < BOUND)
+
+
+@pytest.mark.parametrize("length", [10, 300])
+@pytest.mark.parametrize("count", [1, 3, SNAPSHOTS])
+def test_what_follows_a_rollback_is_true(
+    kind: str, backend: LlamaCppBackend, cold: Rows, length: int, count: int
+) -> None:
+    """300 tokens are more than a window of 128: it is full, and has let cells go."""
+    tokens, more = some(1, length), some(2, 20)
+    feed(backend, 0, 0, tokens[:-9])
+    drafted = feed(backend, 0, length - 9, tokens[-9:], 9)
+    assert is_true(drafted, cold(tokens, 9))
+    assert backend.rollback(0, count)
+    left = tokens[: length - count]
+    assert is_true(feed(backend, 0, len(left), more, len(more)), cold(left + more, len(more)))
+
+
+def test_a_rollback_in_every_call(kind: str, backend: LlamaCppBackend, cold: Rows) -> None:
+    """As a reply goes on for long, across the end of a window."""
+    held, rng = some(1, 100), random.Random(1)
+    feed(backend, 0, 0, held)
+    for step in range(60):
+        tokens = some(step, rng.randrange(1, SNAPSHOTS + 2))
+        rows = feed(backend, 0, len(held), tokens, len(tokens))
+        assert is_true(rows, cold(held + tokens, len(tokens)))
+        count = rng.randrange(len(tokens))
+        if count:
+            assert backend.rollback(0, count)
+        held += tokens[: len(tokens) - count]
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_many_streams_that_roll_back_in_one_batch(kind: str, cold: Rows, seed: int) -> None:
+    """Some of them in any order, with drafts of all lengths: llama.cpp moves states around in between."""
+    rng = random.Random(seed)
+    n = rng.randrange(2, 6)
+    backend = load(kind, n_seq_max=n)
+    held = [some(10 * seed + seq, rng.randrange(3, 30)) for seq in range(n)]
+    for seq in rng.sample(range(n), n):
+        feed(backend, seq, 0, held[seq])
+    for _ in range(8):
+        parts = [
+            Part(seq, len(held[seq]), [rng.randrange(40, 90) for _ in range(length)], length)
+            for seq in rng.sample(range(n), rng.randrange(1, n + 1))
+            for length in [rng.choice((1, 1, 2, 3, 3, 5, 9))]
+        ]
+        rows = backend.decode(parts).copy()
+        at = 0
+        for part in parts:
+            held[part.seq] += part.tokens
+            assert is_true(rows[at : at + part.n_logits], cold(held[part.seq], part.n_logits))
+            at += part.n_logits
+            count = rng.randrange(len(part.tokens))
+            if count:
+                assert backend.rollback(part.seq, count)
+                del held[part.seq][-count:]
+    backend.close()
+
+
+def test_the_original_rolls_back_after_it_was_copied(kind: str, backend: LlamaCppBackend, cold: Rows) -> None:
+    shared, one, other = some(1, 200), some(2, 6), some(3, 20)
+    feed(backend, 0, 0, shared)
+    backend.copy(0, 1, 200)
+    feed(backend, 0, 200, one, 6)
+    assert backend.rollback(0, 4)
+    assert is_true(feed(backend, 1, 200, other), cold(shared + other, 1))
+    assert is_true(feed(backend, 0, 202, other), cold(shared + one[:2] + other, 1))
+
+
+def test_the_copy_rolls_back_and_the_original_too(kind: str, backend: LlamaCppBackend, cold: Rows) -> None:
+    shared, one, other = some(1, 200), some(2, 6), some(3, 20)
+    feed(backend, 0, 0, shared)
+    backend.copy(0, 1, 200)
+    feed(backend, 1, 200, one, 6)
+    assert backend.rollback(1, 5)
+    feed(backend, 0, 200, other, 6)
+    assert backend.rollback(0, 2)
+    assert is_true(feed(backend, 1, 201, other), cold(shared + one[:1] + other, 1))
+    assert is_true(feed(backend, 0, 218, one), cold(shared + other[:18] + one, 1))
+
+
+def test_a_recurrent_state_is_not_copied_before_it_has_gone_on(
+    kind: str, backend: LlamaCppBackend, cold: Rows
+) -> None:
+    """llama.cpp would copy it as it was, or abort."""
+    tokens, more = some(1, 60), some(2, 10)
+    feed(backend, 0, 0, tokens, 5)
+    assert backend.can_copy(0, 60)
+    assert backend.rollback(0, 3)
+    assert backend.can_copy(0, 57) == (kind != "hybrid")
+    feed(backend, 0, 57, more)
+    assert backend.can_copy(0, 67)
+    backend.copy(0, 1, 67)
+    assert is_true(feed(backend, 1, 67, more), cold(tokens[:57] + more + more, 1))
+
+
+def test_a_sequence_that_was_rolled_back_is_saved_as_it_is(
+    kind: str, backend: LlamaCppBackend, cold: Rows
+) -> None:
+    tokens, more = some(1, 60), some(2, 10)
+    feed(backend, 0, 0, tokens, 5)
+    assert backend.rollback(0, 3)
+    state = backend.save(0)
+    feed(backend, 2, 0, some(3, 30))
+    assert backend.restore(1, state, 57)
+    expected = cold(tokens[:57] + more, 1)
+    assert is_true(feed(backend, 1, 57, more), expected)
+    assert is_true(feed(backend, 0, 57, more), expected)
+
+
+def test_a_sequence_is_emptied_after_a_rollback_and_used_again(
+    kind: str, backend: LlamaCppBackend, cold: Rows
+) -> None:
+    feed(backend, 0, 0, some(1, 60), 5)
+    assert backend.rollback(0, 3)
+    assert backend.truncate(0, 0)
+    tokens = some(2, 40)
+    assert is_true(feed(backend, 0, 0, tokens, 5), cold(tokens, 5))
+    assert backend.can_copy(0, 40)
+    assert backend.rollback(0, 4)
+    assert is_true(feed(backend, 0, 36, some(3, 5)), cold(tokens[:36] + some(3, 5), 1))
+
+
+def test_others_are_computed_while_one_waits_to_go_on(
+    kind: str, backend: LlamaCppBackend, cold: Rows
+) -> None:
+    held = [some(seq, 40) for seq in range(4)]
+    for seq in range(4):
+        feed(backend, seq, 0, held[seq], 5)
+    feed(backend, 1, 40, some(8, 6), 6)
+    assert backend.rollback(1, 4)
+    held[1] += some(8, 6)[:2]
+    for seqs in ((0, 2), (3, 0), (2,)):
+        backend.decode([Part(seq, len(held[seq]), [50, 60], 1) for seq in seqs])
+        for seq in seqs:
+            held[seq] += [50, 60]
+    for seq in range(4):
+        assert is_true(feed(backend, seq, len(held[seq]), [70]), cold([*held[seq], 70], 1))
+
+
+def test_a_recurrent_state_rolls_back_once_and_no_further_than_its_snapshots() -> None:
+    backend = load("hybrid")
+    feed(backend, 0, 0, some(1, 30), 12)
+    assert not backend.rollback(0, SNAPSHOTS + 1)
+    feed(backend, 0, 30, some(2, 4), 4)
+    assert not backend.rollback(0, 4), "what was there before the call has no snapshot"
+    feed(backend, 0, 34, some(2, 4), 4)
+    assert backend.rollback(0, 2)
+    assert not backend.rollback(0, 1)
+    feed(backend, 0, 36, some(3, 5), 5)
+    feed(backend, 1, 0, some(4, 5), 5)
+    assert not backend.rollback(0, 2), "it may have been moved since"
+    backend.close()
+
+
+def test_beside_a_chunk_of_a_prompt_no_snapshot_is_relied_on() -> None:
+    backend = load("hybrid")
+    feed(backend, 0, 0, some(1, 30))
+    backend.decode([Part(1, 0, some(2, 40), 0), Part(0, 30, [50, 51, 52], 3)])
+    assert not backend.rollback(0, 2)
+    backend.close()
+
+
+def test_without_snapshots_a_recurrent_state_does_not_roll_back() -> None:
+    for kind in KINDS:
+        backend = load(kind, n_rs_seq=0)
+        assert backend.rolls_back == (0 if kind == "hybrid" else backend.n_batch)
+        feed(backend, 0, 0, some(1, 30), 5)
+        assert backend.rollback(0, 2) == (kind != "hybrid")
+        backend.close()
+
+
+def test_runs_of_one_length_are_kept_apart() -> None:
+    """But for those of one token, and the first of the others."""
+    rng = random.Random(1)
+    for _ in range(500):
+        lengths = [rng.choice((1, 2, 3, 5, 9)[: rng.randrange(1, 6)]) for _ in range(rng.randrange(1, 9))]
+        order = keeping_snapshots(lengths)
+        assert sorted(order) == list(range(len(lengths)))
+        ordered = [lengths[at] for at in order]
+        drafted = ordered[ordered.count(1) :]
+        assert 1 not in drafted
+        while len(drafted) > 1 and drafted[0] == drafted[1]:
+            del drafted[0]
+        assert all(one != other for one, other in pairwise(drafted))
