@@ -197,10 +197,8 @@ class Scheduler:
         return planned
 
     def spare(self, wanted: int) -> int:
-        """Return how many cells are free, up to `wanted`; idle slots give way for them."""
-        while (free := self.cells - self.cache.cells_used) < wanted and self.cache.evict():
-            pass
-        return min(free, wanted)
+        """Return how many cells are free, up to `wanted`; nothing gives way for them."""
+        return min(self.cells - self.cache.cells_used, wanted)
 
     def _youngest(self) -> Sequence:
         """Return who gives way first of those that run."""

@@ -61,7 +61,7 @@ def drafted(
         raise refused(draft.name, made.model_name, wrong)
     if not (draft.asked or is_much_smaller(draft.header, header)):
         raise NotADraft(
-            f"{draft.name} has more than a quarter of its weights; --draft {draft.name} lets it draft."
+            f"{draft.name} has more than half of its weights; --draft {draft.name} lets it draft."
         )
     both = planned(variant, header, machine, wishes, nearest=False, draft=draft)
     before = made.reasons[: len(made.reasons) - len(both.reasons)]  # why this file, of several

@@ -20,7 +20,7 @@ _SMALL_STATE = 4 * 2**20
 """Bytes of a sequence's recurrent state that nobody misses."""
 _SNAPSHOTS, _FEW_SNAPSHOTS = 8, 3
 """Of a small state, and of one that is large."""
-_SHARE = 4
+_SHARE = 2
 """A model that drafts unasked is smaller than the target by more than so many times."""
 _MORE = 128
 """Tokens that one of two vocabularies may have more: some are padded."""

@@ -138,8 +138,8 @@ def test_a_draft_that_is_not_much_smaller_is_left_where_nobody_names_it(hub: Hub
     by_itself = found(pull("tiny-one", "--dry-run", "--json"))
     assert (by_itself["draft"], by_itself["plan"]["draft"]) == (None, None)
     assert by_itself["plan"]["ngrams"]
-    assert "more than a quarter of its weights" in by_itself["plan"]["no_draft"]
-    assert "Draft      None. tiny-two has more than a quarter" in pull("tiny-one", "--dry-run").stdout
+    assert "more than half of its weights" in by_itself["plan"]["no_draft"]
+    assert "Draft      None. tiny-two has more than half" in pull("tiny-one", "--dry-run").stdout
     named = found(pull("tiny-one", "--dry-run", "--json", "--draft", "tiny-two"))
     assert named["draft"]["model"] == named["plan"]["draft"]["model"] == "tiny-two"
     nobody = found(pull("tiny-one", "--dry-run", "--json", "--draft", "none"))

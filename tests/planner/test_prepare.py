@@ -204,7 +204,7 @@ def test_why_no_model_drafts(large: Put) -> None:
     assert made.no_draft == "small would, but is not on this machine; edgechat pull small brings it."
     assert f"Drafts: n-grams of the conversation. {made.no_draft}" in made.reasons
     large(pair(0.05)[1])
-    assert "more than a quarter of its weights" in prepare("large").no_draft
+    assert "more than half of its weights" in prepare("large").no_draft
 
 
 def test_the_catalogue_says_why(large: Put, home: Path) -> None:

@@ -99,6 +99,8 @@ class Backend(Protocol):
     """Rows of logits that one call may ask for."""
     rolls_back: int
     """Tokens at the end of what one call has computed that can be taken back; see `rollback`."""
+    rolls_back_alone: bool
+    """Only where the call has computed nothing of other sequences."""
     chat_template: str | None
     architecture: str
     n_params: int

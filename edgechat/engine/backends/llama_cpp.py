@@ -7,7 +7,6 @@ for itself (see `_can_cut`) and answers False where the result would not be the 
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -59,8 +58,10 @@ class LlamaCppBackend:
         # Sequences whose recurrent state has been rolled back, which llama.cpp does in the next call that
         # computes them: a copy made before that would have the state as it was, or abort.
         self._rolled_back: set[int] = set()
-        # What the last call gave to each sequence that has kept its snapshots.
-        self._snapshots: dict[int, int] = {}
+        # The sequence that the last call computed alone, and its tokens. Beside others llama.cpp moves states
+        # about, and leaves the snapshots behind that were taken in the same call.
+        self._alone = (-1, 0)
+        self.rolls_back_alone = self._recurrent
         cuts = not (self._recurrent or self._window)
         shifts = cuts and self._context.can_shift
         self.capabilities = Capabilities(mixes=True, cuts=cuts, shifts=shifts, saves=True)
@@ -80,21 +81,12 @@ class LlamaCppBackend:
 
     def decode(self, parts: Sequence[Part]) -> Logits:
         """Compute a batch; see `Backend.decode`."""
-        keeps = self._recurrent and self.rolls_back > 0
-        order = keeping_snapshots([len(part.tokens) for part in parts]) if keeps else list(range(len(parts)))
-        runs = [(part.seq, part.start, part.tokens, part.n_logits) for part in map(parts.__getitem__, order)]
-        rows = self._context.decode(runs)
+        rows = self._context.decode([(part.seq, part.start, part.tokens, part.n_logits) for part in parts])
         if rows is None:
             raise CacheFull
-        if keeps:
-            self._computed(parts)
-        return rows if order == sorted(order) else _as_asked(rows, parts, order)
-
-    def _computed(self, parts: Sequence[Part]) -> None:
         self._rolled_back.difference_update(part.seq for part in parts)
-        # Longer parts are computed in pieces beside others, whatever their order.
-        safe = len(parts) == 1 or all(len(part.tokens) <= self.rolls_back + 1 for part in parts)
-        self._snapshots = {part.seq: len(part.tokens) for part in parts} if safe else {}
+        self._alone = (parts[0].seq, len(parts[0].tokens)) if len(parts) == 1 else (-1, 0)
+        return rows
 
     def truncate(self, seq: int, length: int) -> bool:
         """Cut a sequence; see `Backend.truncate`."""
@@ -102,7 +94,7 @@ class LlamaCppBackend:
             return False
         if not length:
             self._rolled_back.discard(seq)
-            self._snapshots.pop(seq, None)
+            self._alone = (-1, 0)
         return self._context.remove(seq, length)
 
     def rollback(self, seq: int, count: int) -> bool:
@@ -110,8 +102,9 @@ class LlamaCppBackend:
         length = self._context.last_position(seq) + 1 - count
         if not self._recurrent:
             return self.truncate(seq, length)
+        (alone, computed), self._alone = self._alone, (-1, 0)
         # llama.cpp says yes to more than this, and goes on from a state of long ago.
-        if not 0 < count <= min(self.rolls_back, self._snapshots.pop(seq, 0) - 1):
+        if seq != alone or not 0 < count <= min(self.rolls_back, computed - 1):
             return False
         if not self._context.remove(seq, length):
             return False
@@ -160,33 +153,3 @@ class LlamaCppBackend:
     def close(self) -> None:
         """Free the cache, then the model."""
         self._close()
-
-
-def keeping_snapshots(lengths: Sequence[int]) -> list[int]:
-    """Return the order in which llama.cpp computes runs of these lengths and loses no snapshot.
-
-    It computes runs together that lie side by side and are equally short, and others one after another.
-    Where it computes some together it moves the states of others out of the way and leaves their snapshots
-    behind. So runs of one token, which need none, come first, and of the others no two of the same length
-    follow each other; where one length is too frequent for that, some of that length begin.
-    """
-    ones = [at for at, length in enumerate(lengths) if length == 1]
-    counts = Counter(length for length in lengths if length > 1)
-    others = [at for at, length in enumerate(lengths) if length > 1]
-    others.sort(key=lambda at: (-counts[lengths[at]], lengths[at]))
-    ahead = max(2 * max(counts.values(), default=0) - len(others) - 1, 0)
-    apart = others[ahead:]
-    middle = (len(apart) + 1) // 2
-    mixed = apart.copy()
-    mixed[0::2], mixed[1::2] = apart[:middle], apart[middle:]
-    return [*ones, *others[:ahead], *mixed]
-
-
-def _as_asked(rows: Logits, parts: Sequence[Part], order: Sequence[int]) -> Logits:
-    """Return the rows of runs that were computed in another order, in that of the parts."""
-    starts, at = [0] * len(parts), 0
-    for index in order:
-        starts[index] = at
-        at += parts[index].n_logits
-    wanted = [starts[at] + n for at, part in enumerate(parts) for n in range(part.n_logits)]
-    return rows[wanted]

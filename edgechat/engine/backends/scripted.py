@@ -68,6 +68,7 @@ class Script(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     shifts: bool = False
     rolls_back: int = 16
     """Tokens of one call that can be taken back after it."""
+    rolls_back_alone: bool = False
     template: str | None = None
     answer_after: str = "<|im_start|>assistant\n"
     """How the template begins an answer."""
@@ -130,7 +131,7 @@ class ScriptedBackend:
         self.n_seq_max = plan.n_seq_max
         self.n_batch = plan.n_batch
         self.n_outputs_max = plan.n_outputs_max or plan.n_batch
-        self.rolls_back = self._script.rolls_back
+        self.rolls_back, self.rolls_back_alone = self._script.rolls_back, self._script.rolls_back_alone
         self._computed: dict[int, int] = {}
         self.chat_template = self._script.template
         self.architecture = "scripted"
@@ -150,7 +151,8 @@ class ScriptedBackend:
         if sum(part.n_logits for part in parts) > self.n_outputs_max:
             raise ValueError("too many rows of logits are asked for")
         rows = []
-        self._computed = {part.seq: len(part.tokens) for part in parts}
+        alone = len(parts) == 1 or not self.rolls_back_alone
+        self._computed = {part.seq: len(part.tokens) for part in parts if alone}
         for part in parts:
             held = self._cache.setdefault(part.seq, [])
             if part.start != len(held):

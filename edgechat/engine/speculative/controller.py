@@ -193,11 +193,8 @@ class Controller:
 
     def _extra(self, n: int) -> float:
         """Return what `n` more rows cost."""
-        base = self.cost.ratio(self._streams)
-        more = self.cost.ratio(self._streams + n) - base
-        if self.hopeful:  # a guess of ours may be too dear
-            more *= 1 - 0.5 * self.cost.doubt(self._streams + n)
-        return more
+        ratio = self.cost.least_ratio if self.hopeful else self.cost.ratio
+        return max(ratio(self._streams + n) - self.cost.ratio(self._streams), 0.0) if n else 0.0
 
     def _drafting(self, taken: Sequence[Bid | None], lengths: Sequence[int]) -> float:
         """Return what drafting costs: streams draft together, in as many rounds as the longest draft."""

@@ -93,7 +93,12 @@ class Speculation:
         Only batches of streams alone are drafted for: beside a prompt a call is long enough already.
         """
         self._step = None
-        if not self.drafts or any(part.n_logits != 1 or len(part.tokens) != 1 for _, part in planned):
+        too_many = len(planned) > 1 and self._backend.rolls_back_alone
+        if (
+            not self.drafts
+            or too_many
+            or any(part.n_logits != 1 or len(part.tokens) != 1 for _, part in planned)
+        ):
             return planned
         step = self._step = _Step(len(planned), len(planned), time.perf_counter())
         if self._skip >= 1:

@@ -1,35 +1,49 @@
 """C(n): what a call of n tokens costs, n being the rows of a decode step: one for each stream, and drafts.
 
-The curve is jagged (kernels change at 4 and 8 rows), differs by quantization and nearly flat on a GPU. What
-decides is its shape, C(n) over C(1), which stays while the machine is now faster, now slower; so the shape is
-learnt apart from the level. The level follows every step. A point of the shape learns where one step follows
-another of a different size, since only then does the difference tell more than that the machine has changed.
+The curve is jagged (kernels change at 4 and 8 rows), differs by quantization and is nearly flat on a GPU. Its
+shape, C(n) over C(1), is what decides, and it stays while the machine is now faster, now slower. So level and
+shape are two unknowns, of which every step shows the sum only (of their logarithms): a Kalman filter (Kalman
+1960) knows which of them a surprise speaks of. Before anything is seen the shape is a Brownian motion in
+log n around a straight line: what is seen of one n tells something of its neighbours.
 """
 
 from __future__ import annotations
 
 import math
-from itertools import pairwise
 
 import msgspec
+import numpy as np
+import numpy.typing as npt
 
 from edgechat.planner.speed import Forecast
 
 LARGEST = 32
 """Rows; larger calls are read off the curve's end."""
 
-_LEVEL = 0.2
-_OUTLIER = 3.0
-"""A step that took so many times longer than expected says something about the machine alone."""
-_LEAST_WEIGHT = 0.05
-_SURE = 12
-"""Observations by which a prior counts for nothing any more."""
+# All of logarithms; 0.1 is about ten percent.
+_NOISE = 0.08
+"""Of a step."""
+_DRIFT = 0.04
+"""Of the level, from one step to the next."""
+_CHANGE = 0.002
+"""Of the shape, from one step to the next: the cache grows."""
+_BEND, _JAG = 0.4, 0.1
+"""Of the first guess: of C(e n) over C(n), and of each n by itself."""
+_REMEMBERED = 0.05
+"""Of a shape that was learnt in another session."""
+_UNKNOWN = 10.0
+_OUTLIER = 4.0
+"""Standard deviations beyond which a surprise is the level's: something else runs on the machine."""
+
 _FIRST_DEPTH = 512
 _DEPTHS = 8
 """Depths of the cache apart by a factor of two: up to 512 tokens, 1024, 2048 ..."""
+
 _FEW_ROWS = 3.5
 """A row of a small batch costs so many times more than one of a large batch, on processors."""
 _LEAST_SLOPE, _MOST_SLOPE = 0.02, 0.8
+
+Vector = npt.NDArray[np.float64]
 
 
 def slope_of(forecast: Forecast | None) -> float:
@@ -39,13 +53,13 @@ def slope_of(forecast: Forecast | None) -> float:
     return min(max(_FEW_ROWS * forecast.prefill / forecast.decode, _LEAST_SLOPE), _MOST_SLOPE)
 
 
-class Shape(msgspec.Struct):
-    """The curve at one depth of the cache."""
+class Shape(msgspec.Struct, frozen=True):
+    """What is known of the curve at one depth of the cache."""
 
-    ratio: list[float]
-    """C(n) / C(1), at index n."""
-    seen: list[float]
-    """Observations of each."""
+    ratio: tuple[float, ...]
+    """C(n) / C(1), of n from 1."""
+    doubt: tuple[float, ...]
+    """The standard deviation of its logarithm."""
 
 
 class StepCost:
@@ -53,32 +67,37 @@ class StepCost:
 
     def __init__(self, slope: float = 0.5) -> None:
         """slope: a first guess of how much a call grows with each row, over C(1)."""
-        self.level = 0.0
-        """Seconds of a step of one row at the depth of the last one; 0 where none was seen."""
-        self._slope = slope
-        self._shapes: dict[int, Shape] = {}
+        self._filters: dict[int, _Filter] = {}
         self._depth = 0
-        self._last = 0
+        self._filter = self._filters[0] = _Filter.guessed(slope)
+
+    @property
+    def level(self) -> float:
+        """Seconds of a step of one row now; 0 where nothing was seen."""
+        return self._filter.level
 
     @property
     def shapes(self) -> dict[int, Shape]:
         """What was learnt, by depth."""
-        return self._shapes
+        return {depth: one.shape() for depth, one in self._filters.items() if one.level}
 
     def start_with(self, shapes: dict[int, Shape]) -> None:
         """Take what was learnt before, less sure of it."""
         for depth, one in shapes.items():
-            sound = len(one.ratio) == len(one.seen) == LARGEST + 1 and all(
-                math.isfinite(r) and 0.1 < r < 1000 for r in one.ratio
-            )
-            if sound and 0 <= depth < _DEPTHS:
-                seen = [min(max(n, 0.0), _SURE / 2) for n in one.seen]
-                self._shapes[depth] = Shape(list(one.ratio), seen)
+            if 0 <= depth < _DEPTHS and _is_sound(one):
+                self._filters[depth] = _Filter.remembered(one, self.level)
+        self._filter = self._filters.get(self._depth, self._filter)
 
     def at_depth(self, tokens: float) -> None:
         """Say how many tokens of the cache the next steps look back on."""
         depth = max(0, math.ceil(math.log2(max(tokens, 1) / _FIRST_DEPTH)))
-        self._depth = min(depth, _DEPTHS - 1)
+        depth = min(depth, _DEPTHS - 1)
+        if depth == self._depth:
+            return
+        if depth not in self._filters:
+            self._filters[depth] = self._filter.nearby()
+        level, self._depth, self._filter = self.level, depth, self._filters[depth]
+        self._filter.restart(level)
 
     def seconds(self, n: int) -> float:
         """Return the seconds of a step of n rows."""
@@ -86,56 +105,89 @@ class StepCost:
 
     def ratio(self, n: int) -> float:
         """Return C(n) / C(1)."""
-        ratio = self._shape().ratio
+        ratio = self._filter.ratio
         if n <= LARGEST:
             return ratio[n]
-        return ratio[LARGEST] + (n - LARGEST) * (ratio[LARGEST] - ratio[LARGEST // 2]) / (LARGEST // 2)
+        return ratio[LARGEST] + (n - LARGEST) * max(ratio[LARGEST] - ratio[LARGEST // 2], 0) / (LARGEST // 2)
 
-    def doubt(self, n: int) -> float:
-        """Return from 1 (nobody has seen it) to 0 how little is known of C(n)."""
-        return 1.0 - min(self._shape().seen[min(n, LARGEST)] / _SURE, 1.0)
+    def least_ratio(self, n: int) -> float:
+        """Return what C(n) / C(1) may well be if we are lucky."""
+        at = min(n, LARGEST)
+        return self.ratio(n) * math.exp(-math.sqrt(max(self._filter.spread[at, at], 0.0)))
 
     def observe(self, n: int, seconds: float) -> None:
         """Learn from a step of n rows."""
-        if n > LARGEST or seconds <= 0:
-            return
-        shape = self._shape()
-        if self.level <= 0:
-            self.level = seconds / shape.ratio[n]
-        error = math.log(seconds / (self.level * shape.ratio[n]))
-        is_outlier = abs(error) > math.log(_OUTLIER)
-        if n > 1 and n != self._last and not is_outlier:
-            weight = max(1 / (1 + shape.seen[n]), _LEAST_WEIGHT) * (0.8 if shape.seen[n] else 1.0)
-            shape.ratio[n] *= math.exp(weight * error)
-            shape.seen[n] += 1
-            self._spread(shape, n)
-            error *= 1 - weight
-        elif n == 1:
-            shape.seen[1] += 1
-        self.level *= math.exp(_LEVEL * max(min(error, 1.0), -1.0))
-        self._last = n
+        if 0 < n <= LARGEST and seconds > 0:
+            self._filter.observe(n, seconds)
 
-    def _spread(self, shape: Shape, n: int) -> None:
-        """Draw what nobody has seen through the points that somebody has."""
-        known = [i for i in range(1, LARGEST + 1) if shape.seen[i] or i == 1]
-        for low, high in pairwise(known):
-            for i in range(low + 1, high):
-                part = (i - low) / (high - low)
-                shape.ratio[i] = shape.ratio[low] + part * (shape.ratio[high] - shape.ratio[low])
-        last = known[-1]
-        slope = max((shape.ratio[last] - 1) / (last - 1), 0.0) if last > 1 else self._slope
-        for i in range(last + 1, LARGEST + 1):
-            shape.ratio[i] = shape.ratio[last] + (i - last) * slope
 
-    def _shape(self) -> Shape:
-        found = self._shapes.get(self._depth)
-        if found is None:
-            nearest = min(self._shapes, key=lambda depth: abs(depth - self._depth), default=None)
-            if nearest is None:
-                ratio = [1.0, *(1 + self._slope * (n - 1) for n in range(1, LARGEST + 1))]
-                found = Shape(ratio, [0.0] * (LARGEST + 1))
-            else:
-                near = self._shapes[nearest]
-                found = Shape(list(near.ratio), [min(n, 2.0) for n in near.seen])
-            self._shapes[self._depth] = found
-        return found
+class _Filter:
+    """The level, at index 0, and the shape, at index n: logarithms, and how they vary together."""
+
+    def __init__(self, mean: Vector, spread: npt.NDArray[np.float64]) -> None:
+        self.mean, self.spread = mean, spread
+        self.level = 0.0
+        self.ratio: list[float] = []
+        self._tell()
+
+    @classmethod
+    def guessed(cls, slope: float) -> _Filter:
+        rows = np.arange(1, LARGEST + 1)
+        mean = np.concatenate([[0.0], np.log(1 + slope * (rows - 1))])
+        spread = np.zeros((LARGEST + 1, LARGEST + 1))
+        spread[1:, 1:] = _BEND**2 * np.minimum.outer(np.log(rows), np.log(rows))
+        spread[2:, 2:] += np.diag(np.full(LARGEST - 1, _JAG**2))
+        spread[0, 0] = _UNKNOWN**2
+        return cls(mean, spread)
+
+    @classmethod
+    def remembered(cls, shape: Shape, level: float) -> _Filter:
+        mean = np.concatenate([[0.0], np.log(shape.ratio)])
+        doubt = np.array([_UNKNOWN, 0.0, *shape.doubt[1:]])
+        doubt[2:] = np.sqrt(np.minimum(doubt[2:], 1.0) ** 2 + _REMEMBERED**2)
+        made = cls(mean, np.diag(doubt**2))
+        made.restart(level)
+        return made
+
+    def nearby(self) -> _Filter:
+        """Return what this tells of the next depth."""
+        made = _Filter(self.mean.copy(), self.spread.copy())
+        made.level = self.level
+        made.spread[2:, 2:] += np.diag(np.full(LARGEST - 1, _REMEMBERED**2))
+        return made
+
+    def restart(self, level: float) -> None:
+        """Take over the level of another depth."""
+        if level > 0:
+            self.mean[0], self.level = math.log(level), level
+            self.spread[0, :] = self.spread[:, 0] = 0.0
+            self.spread[0, 0] = 1.0
+
+    def observe(self, n: int, seconds: float) -> None:
+        self.spread[0, 0] += _DRIFT**2
+        self.spread.flat[2 * (LARGEST + 2) :: LARGEST + 2] += _CHANGE**2  # the diagonal from n = 2 on
+        surprise = math.log(seconds) - float(self.mean[0] + self.mean[n])
+        variance = float(self.spread[0, 0] + 2 * self.spread[0, n] + self.spread[n, n]) + _NOISE**2
+        if surprise**2 > _OUTLIER**2 * variance:
+            self.spread[0, 0] += surprise**2
+            variance += surprise**2
+        shown = self.spread[:, 0] + self.spread[:, n]
+        gain = shown / variance
+        self.mean += gain * surprise
+        self.spread -= np.outer(gain, shown)
+        self._tell()
+        self.level = math.exp(self.mean[0])
+
+    def _tell(self) -> None:
+        self.ratio = [1.0, *np.exp(self.mean[1:]).tolist()]
+
+    def shape(self) -> Shape:
+        doubt = np.sqrt(np.maximum(self.spread.diagonal()[1:], 0.0))
+        return Shape(tuple(self.ratio[1:]), tuple(doubt.tolist()))
+
+
+def _is_sound(shape: Shape) -> bool:
+    """Say whether a shape that was read from a file can be believed."""
+    if len(shape.ratio) != LARGEST or len(shape.doubt) != LARGEST or shape.ratio[0] != 1.0:
+        return False
+    return all(0.1 < one < 1000 for one in shape.ratio) and all(0 <= one < 10 for one in shape.doubt)

@@ -43,6 +43,7 @@ class Tables:
     buffers = ()
     n_batch = n_outputs_max = 64
     rolls_back = 64
+    rolls_back_alone = False
     capabilities = Capabilities(mixes=True)
 
     def __init__(self, tables: np.ndarray, *, context: int = 100_000, n_seq_max: int = 16) -> None:

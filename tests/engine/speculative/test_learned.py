@@ -33,7 +33,7 @@ def experienced() -> Controller:
         controller.begin(1, 100)
         controller.acceptance["ngram"].observe([3] * 4, 4)
         controller.acceptance["model"].observe([9] * 4, 1)
-        controller.observe(n, 1, 0.02 * (1 + 0.1 * (n - 1)), 2, 0.02 * 0.3)
+        controller.observe(n, 1, 0.02 * (1 + 0.1 * (n - 1)), rounds=2, drafting=0.02 * 0.3)
     return controller
 
 
@@ -57,7 +57,7 @@ def check_sound(controller: Controller) -> None:
     for depth in (1, 700, 100_000):
         controller.begin(1, depth)
         assert all(0 < controller.cost.ratio(n) < 1e6 for n in range(1, LARGEST + 1))
-        assert all(0 <= controller.cost.doubt(n) <= 1 for n in range(1, LARGEST + 1))
+        assert all(0 < controller.cost.least_ratio(n) < 1e6 for n in range(1, LARGEST + 1))
     assert 0 < controller.round_cost <= 10
     for source in ("model", "ngram"):
         bid = Bid(source, controller.prospects(source))
@@ -66,7 +66,7 @@ def check_sound(controller: Controller) -> None:
         assert choice is None or 0 < choice.length <= 8
         assert math.isfinite(controller.pays(source))
     for n in (1, 5, 1, 3):
-        controller.observe(n, 1, 0.02, 1, 0.002)
+        controller.observe(n, 1, 0.02, rounds=1, drafting=0.002)
     assert math.isfinite(controller.purse)
 
 
@@ -76,7 +76,7 @@ def test_what_was_learnt_is_there_the_next_time() -> None:
     new = taught()
     for n in (2, 5, 8):
         assert new.cost.ratio(n) == pytest.approx(old.cost.ratio(n))
-        assert new.cost.doubt(n) > 0
+        assert new.cost.least_ratio(n) < new.cost.ratio(n)
     assert new.round_cost == pytest.approx(old.round_cost)
     assert new.prospects("ngram")[0] > 0.8
     assert new.prospects("model")[3] < 0.6
@@ -155,7 +155,7 @@ def several(n: int) -> st.SearchStrategy[list[float]]:
 @st.composite
 def lessons(draw: st.DrawFn) -> dict[str, Any]:
     """A lesson of the right types and lengths, or nearly, with any numbers."""
-    shape = {"ratio": draw(several(LARGEST + 1)), "seen": draw(several(LARGEST + 1))}
+    shape = {"ratio": [1.0, *draw(several(LARGEST - 1))], "doubt": draw(several(LARGEST))}
     counts = {
         source: {
             kind: {name: draw(several(n)) for name in ("tried", "stood")}
