@@ -38,7 +38,7 @@ from edgechat.engine.engine import Engine
 from edgechat.engine.sampling import Sampler
 from edgechat.engine.sequence import Sequence as Stream
 from edgechat.engine.speculative.controller import Bid, Choice, Controller
-from edgechat.engine.speculative.draft import MOST, Draft
+from edgechat.engine.speculative.draft import MOST, Draft, Source
 from edgechat.engine.speculative.drafters import ModelDrafter, Wanted
 from edgechat.engine.speculative.step_cost import StepCost
 from edgechat.engine.speculative.verify import verify
@@ -103,6 +103,9 @@ class Fixed(Controller):
         return [
             Choice(one[-1].source, min(self.length, len(one[-1].chances))) if one else None for one in bids
         ]
+
+    def pays(self, source: Source) -> float:
+        return 1.0
 
     def goes_on(self, chances: Sequence[float], n_beside: int, longest: int) -> bool:
         return len(chances) < self.length

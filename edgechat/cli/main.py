@@ -177,6 +177,7 @@ def pull(
 def bench(
     model: Annotated[str, typer.Argument(metavar="MODEL", help="A GGUF file, or a name of `edgechat list`.")],
     ctx: Annotated[int | None, typer.Option(min=512, help="Tokens that the context holds.")] = None,
+    draft: DraftOption = None,
     rounds: Annotated[int, typer.Option(min=1, max=100, help="Rounds of each way of decoding.")] = 5,
     tokens: Annotated[int, typer.Option(min=8, max=1024, help="Tokens of a reply.")] = 48,
     plot: Annotated[Path | None, typer.Option(metavar="FILE", help="Draw it too, as PNG.")] = None,
@@ -188,7 +189,7 @@ def bench(
     from edgechat.cli import bench as command
     from edgechat.planner.wishes import Wishes
 
-    wishes = Wishes(context=ctx, anyway=load_anyway)
+    wishes = Wishes(context=ctx, draft=draft, anyway=load_anyway)
     options = command.Options(model, wishes, rounds=rounds, tokens=tokens, plot=plot, json=json)
     raise typer.Exit(command.run(options))
 

@@ -197,6 +197,7 @@ class Engine:
     def _extend_by(self, sequence: Sequence, tokens: list[int]) -> list[Event]:
         """Add sampled tokens to their sequence, up to the one that ends it or moves its window."""
         events: list[Event] = []
+        sequence.has_new(len(tokens), time.perf_counter())
         for token in tokens:
             events += self._extend(sequence, token)
             if sequence.slot is None:
@@ -205,8 +206,6 @@ class Engine:
 
     def _extend(self, sequence: Sequence, token: int) -> list[Event]:
         """Add a sampled token to its sequence; return the text that it completes, and perhaps the end."""
-        sequence.last_token = time.perf_counter()
-        sequence.first_token = sequence.first_token or sequence.last_token
         if self.backend.vocabulary.is_end(token):
             return self._finish(sequence, "stop")
         sequence.tokens.append(token)

@@ -43,6 +43,8 @@ class Sequence:
     started: float = 0.0
     first_token: float = 0.0
     last_token: float = 0.0
+    n_first: int = 0
+    """Tokens that came with the first one, in the same step."""
     pieces: list[Piece] = field(default_factory=list)
     """The reply's text so far."""
     draft: Draft | None = None
@@ -70,6 +72,12 @@ class Sequence:
         """Tokens to be computed before the next one can be sampled."""
         return len(self.tokens) - (self.slot.length if self.slot else 0)
 
+    def has_new(self, n_tokens: int, now: float) -> None:
+        """Note that so many tokens have come."""
+        self.last_token = now
+        if not self.first_token:
+            self.first_token, self.n_first = now, n_tokens
+
     def message(self) -> Message:
         """Return the reply as the next turn's prompt will have it."""
         answer = "".join(text for text, thinking in self.pieces if not thinking)
@@ -88,7 +96,7 @@ class Sequence:
         return Timings(
             ttft_ms=1000 * (self.first_token - self.arrived),
             prompt_tps=_rate(computed, self.first_token - self.started),
-            decode_tps=_rate(self.n_generated - 1, self.last_token - self.first_token),
+            decode_tps=_rate(self.n_generated - self.n_first, self.last_token - self.first_token),
         )
 
 

@@ -99,7 +99,7 @@ class Timings(msgspec.Struct, frozen=True):
     """From the request's arrival to its first token."""
     prompt_tps: float
     decode_tps: float
-    """Of the tokens after the first."""
+    """Of the tokens after the first step, which may bring several where they are drafted."""
 
 
 class SpeculationStats(msgspec.Struct, frozen=True, kw_only=True):

@@ -11,7 +11,7 @@ from edgechat.models.header import GgufHeader
 from edgechat.native.params import CacheType
 from edgechat.planner import learned
 from edgechat.planner.budget import SPARE, Budget
-from edgechat.planner.drafting import NOBODY, Drafting
+from edgechat.planner.drafting import NOBODY, Drafting, cache_type_of
 from edgechat.planner.learned import Learned, Where
 from edgechat.planner.loads import Load, Loader, Measure
 from edgechat.planner.memory import CELLS, program_bytes
@@ -54,7 +54,7 @@ class Chooser:
     def beside(self, load: Load, draft: Chooser) -> Load | None:
         """Return a load with a model that drafts for it in what it leaves; None where that is too little."""
         left = replace(draft.as_draft, budget=self.budget.less(dict(load.needs)))
-        both = load.beside(left.load(load.context, "f16"))
+        both = load.beside(left.load(load.context, cache_type_of(draft.header)))
         spare = SPARE if self.fits(load, SPARE) else 0.0
         return both if self.fits(both, spare) else None
 

@@ -9,7 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from edgechat.models.header import GgufHeader
+from edgechat.native.params import CacheType
 from edgechat.planner.memory import recurrent_bytes
+from edgechat.planner.wishes import may_quantize
 from edgechat.text import mebibytes
 
 AUTO, NONE, NGRAM = "auto", "none", "ngram"
@@ -98,6 +100,11 @@ def drafting(header: GgufHeader, wish: str) -> Drafting:
         why_not=f"Nobody drafts for it: taking back a wrong guess needs copies of its state{size}; "
         f"--draft ngram pays for them."
     )
+
+
+def cache_type_of(draft: GgufHeader) -> CacheType:
+    """Return the type of a draft's cache: 8 bits where they can be, as what it guesses is verified anyway."""
+    return "q8_0" if may_quantize(draft) else "f16"
 
 
 def has_large_state(header: GgufHeader) -> bool:

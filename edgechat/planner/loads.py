@@ -14,7 +14,7 @@ from edgechat.native.buffers import Breakdown, Buffer
 from edgechat.native.params import CacheType, LoadParams
 from edgechat.planner.budget import RAM, Budget, Card, Needs, needs_of, together
 from edgechat.planner.compute import compute_bytes, output_bytes
-from edgechat.planner.drafting import NOBODY, Drafting, has_large_state
+from edgechat.planner.drafting import NOBODY, Drafting, cache_type_of, has_large_state
 from edgechat.planner.dryrun import MEMORY_LIMIT
 from edgechat.planner.layout import Extras, Layout, estimated, layouts
 from edgechat.planner.memory import (
@@ -104,7 +104,7 @@ class Loader:
         """Return the fastest way that fits with this context; where none does, the processor's alone."""
         if self.draft is None:
             return self._load(context, cache_type)
-        beside = self.draft.load(context, "f16")
+        beside = self.draft.load(context, cache_type_of(self.draft.header))
         rest = replace(self, draft=None, budget=self.budget.less(dict(beside.needs)))
         found = rest.load(context, cache_type)
         return found.beside(beside)

@@ -20,14 +20,17 @@ from edgechat.engine.speculative.draft import MOST, Source
 from edgechat.engine.speculative.step_cost import StepCost
 
 _ALLOWANCE = 0.01
-_FIRST_PURSE = 8.0
-_FULL_PURSE = 12.0
+_FIRST_PURSE = 6.0
+_FULL_PURSE = 8.0
 _PROBE = 2.0
 """What must be in the purse for a step that is only to learn something."""
 _MARGIN = 0.02
 """By so much of a plain step a draft must be better than none."""
-_CURIOUS = 48
-"""Every so many steps lengths are judged by what they may be worth, not by what they are thought to be."""
+_CURIOUS, _CURIOUS_IF_RICH = 48, 12
+"""Every so many steps lengths are judged by what they may be worth, not by what they are thought to be;
+and more often while the purse is full."""
+_TRIED = 24
+"""Tokens that have to be verified until it is known whether a draft is good for anything."""
 _REFERENCE = 64
 """Steps with drafts after which one without is due: the measure of all others."""
 _PACE = 0.97
@@ -85,7 +88,8 @@ class Controller:
         if self._steps % _AGE == 0:
             for one in self.acceptance.values():
                 one.fade(_AGEING)
-        self.hopeful = self._steps % _CURIOUS == 1 and self.purse > _PROBE
+        often = _CURIOUS if self.purse < _FULL_PURSE else _CURIOUS_IF_RICH
+        self.hopeful = self._steps % often == 1 and self.purse > _PROBE
         return self.purse > 0 and self._since_plain < _REFERENCE
 
     def chances(self, classes: Sequence[int], source: Source) -> list[float]:
@@ -135,12 +139,20 @@ class Controller:
         return values.index(max(values))
 
     def pays(self, source: Source) -> float:
-        """Return what a draft of this source is likely to make in a step, over plain decoding, less 1."""
+        """Return what a draft of this source is likely to make in a step, over plain decoding, less 1.
+
+        As much as may well be, where it has hardly been tried.
+        """
+        rates = self.acceptance[source]
+        hopeful = rates.n_tried < _TRIED and self.purse > _PROBE
+        ratio = self.cost.least_ratio if hopeful else self.cost.ratio
         made, best = 1.0, 1.0
-        for n, gain in enumerate(_gains(self.prospects(source)), 1):
+        for n, gain in enumerate(
+            _gains([rates.at_position(at, hopeful=hopeful) for at in range(MOST[source])]), 1
+        ):
             made += gain
             rounds = n * self.round_cost if source == "model" else 0.0
-            best = max(best, made / (self.cost.ratio(1 + n) + rounds))
+            best = max(best, made / (ratio(1 + n) + rounds))
         return best - 1.0
 
     def observe(

@@ -27,7 +27,7 @@ _DRIFT = 0.04
 """Of the level, from one step to the next."""
 _CHANGE = 0.002
 """Of the shape, from one step to the next: the cache grows."""
-_BEND, _JAG = 0.4, 0.1
+_BEND, _JAG = 0.4, 0.2
 """Of the first guess: of C(e n) over C(n), and of each n by itself."""
 _REMEMBERED = 0.05
 """Of a shape that was learnt in another session."""
