@@ -110,6 +110,9 @@ class Fixed(Controller):
     def goes_on(self, chances: Sequence[float], n_beside: int, longest: int) -> bool:
         return len(chances) < self.length
 
+    def takes(self, chances: Sequence[float], n_beside: int, longest: int) -> bool:
+        return True
+
     def worth_verifying(self, chances: Sequence[float], n_beside: int) -> int:
         return len(chances)
 
@@ -157,6 +160,9 @@ def live(
     runs |= {str(length): Fixed(length) for length in FIXED}
     rates: dict[str, list[float]] = {name: [] for name in runs}
     decode(engine, Fixed(2), temperature, 16, 0)
+    first, _ = decode(engine, adaptive, temperature, tokens, 3, streams)
+    for number in (4, 5, 3):  # who chats has chatted before, and what was learnt is kept
+        decode(engine, adaptive, temperature, tokens, number, streams)
     last = None
     for number in range(rounds):
         names = list(runs)
@@ -171,10 +177,9 @@ def live(
     for choose, score in ((odd, even), (even, odd)):
         best = max((name for name in runs if name != "adaptive"), key=lambda one: mean(rates[one][choose]))
         against.append((best, mean(rates["adaptive"][score]) / mean(rates[best][score])))
-    first = rates["adaptive"][0] / mean(rates["plain"])
     found = {
         "of_plain": mean(rates["adaptive"]) / mean(rates["plain"]),
-        "first_reply": first,
+        "first_reply": first / mean(rates["plain"]),
         "of_best_fixed": statistics.mean(ratio for _, ratio in against),
         "best_fixed": [best for best, _ in against],
         "rates": {name: round(mean(one), 1) for name, one in rates.items()},
@@ -183,7 +188,7 @@ def live(
     stats = last.speculation if last else None
     print(
         f"{weights:5} eps {pair:8} T {temperature:3}: {found['of_plain']:.3f} of plain "
-        f"(first reply {first:.2f}), "
+        f"(very first reply {found['first_reply']:.2f}), "
         f"{found['of_best_fixed']:.3f} of best fixed {found['best_fixed']}; {found['rates']} "
         f"{f'accepted {stats.accepted_tokens}/{stats.drafted_tokens}' if stats else 'no drafts'}",
         flush=True,
@@ -213,7 +218,9 @@ def record(weights: str, pair: str, temperature: float, positions: int) -> dict[
         stream.tokens.append(sampler.choose(rows[0], stream.tokens))
         for _ in range(positions):
             guess = Draft("model")
-            drafter.draft([Wanted(stream, guess, MOST["model"], lambda _draft: True)])
+            drafter.draft(
+                [Wanted(stream, guess, MOST["model"], lambda _classes: True, lambda _classes: True)]
+            )
             at = len(stream.tokens) - 1
             rows = backend.decode([Part(0, at, [stream.tokens[-1], *guess.tokens], 1 + len(guess.tokens))])
             found = verify(sampler, rows, stream.tokens, guess)
@@ -241,6 +248,10 @@ def _stream(tokens: list[int], sampler: Sampler) -> Stream:
         reply=Reply(),
         arrived=0.0,
     )
+
+
+def always(_classes: Sequence[int]) -> bool:
+    return True
 
 
 def costs(weights: str, rounds: int = 25) -> dict[str, Any]:
@@ -300,12 +311,17 @@ class Replay:
             choice = controller.choose([[Bid("model", controller.prospects("model"))]], 15)[0]
             if choice is None:
                 return 0, 0
-            drafted, goes_on = 0, True
-            while goes_on and drafted < 8:
-                drafted += 1
+            rounds = drafted = 0
+            while True:
+                rounds += 1
+                if not controller.takes(controller.chances(classes[:rounds], "model"), 0, 8):
+                    break
+                drafted = rounds
                 chances = controller.chances(classes[:drafted], "model")
-                goes_on = drafted < 8 and controller.goes_on(chances, 0, 8)
-            return drafted, controller.worth_verifying(chances, 0)
+                if drafted == 8 or not controller.goes_on(chances, 0, 8):
+                    break
+            chances = controller.chances(classes[:drafted], "model")
+            return rounds, drafted if self.drawn else controller.worth_verifying(chances, 0)
 
         return self._run(lengths, controller, tokens)
 

@@ -70,6 +70,11 @@ class Bare:
         return self._slot.length
 
     @property
+    def most(self) -> int:
+        """Tokens of one call."""
+        return self._backend.n_batch
+
+    @property
     def room(self) -> int:
         """Tokens that it may still take."""
         return self._backend.context - self._slot.length - 64
@@ -148,7 +153,8 @@ def _at_depths(bare: Bare, tell: Tell) -> Iterator[AtDepth]:
         tell(f"reading and writing behind {depth} tokens")
         bare.go_to(depth)
         reached = bare.depth
-        prompt = _CHUNK / bare.call(_CHUNK, 0)
+        chunk = min(_CHUNK, bare.most)
+        prompt = chunk / bare.call(chunk, 0)
         yield AtDepth(reached, prompt, bare.decode(_SINGLES))
 
 

@@ -103,6 +103,7 @@ class Engine:
     def forget(self, chat: str) -> None:
         """Keep nothing of a chat, in memory or on disk."""
         self.keeper.forget(chat)
+        self.speculation.forget_chat(chat)
 
     @property
     def n_running(self) -> int:
@@ -126,7 +127,7 @@ class Engine:
             seconds = time.perf_counter() - began
             self.backend.truncate(0, 0)
         self.scheduler.cost.observe(1, seconds)
-        self.speculation.warm_up(token, seconds)
+        self.speculation.warm_up(token, seconds, whole=whole)
 
     def step(self) -> list[Event]:
         """Compute one batch and return what came of it; nothing if there is nothing to do."""
@@ -176,8 +177,9 @@ class Engine:
                 continue
             try:
                 chosen = self._chosen(sequence, logits[row : row + part.n_logits])
-                n_made += len(chosen)
+                before = sequence.n_generated
                 events += self._extend_by(sequence, chosen)
+                n_made += max(sequence.n_generated - before, 1)
             except DecodeFailed as error:
                 events += self._fail(sequence, error)
             row += part.n_logits
@@ -262,7 +264,7 @@ class Engine:
         if sequence in self.scheduler.sequences:
             self.scheduler.remove(sequence, keep_cache=True)
         self.keeper.ended(sequence, slot)
-        self.speculation.forget(sequence)
+        self.speculation.ended(sequence)
         stats = sequence.tally.stats()
         return [*rest, Finished(sequence.id, reason, sequence.usage(), sequence.timings(), stats)]
 

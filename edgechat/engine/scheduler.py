@@ -220,7 +220,9 @@ class Scheduler:
         assert slot is not None
         n_rejected = len(drafted) - n_stood
         if n_rejected and not self._backend.rollback(slot.id, n_rejected):
+            chat = slot.chat
             self.cache.clear(slot)  # what it holds is true no more: it is computed again
+            slot.chat = chat
             return
         self.cache.extend(slot, drafted[:n_stood])
 

@@ -208,6 +208,8 @@ class Context:
         Raises DecodeFailed.
         """
         n_rows = self._batch.fill(runs)
+        if n_rows > (self.n_outputs_max or n_rows):
+            raise ValueError(f"{n_rows} rows of logits are over the limit of {self.n_outputs_max}")
         code = int(lib.llama_decode(self._pointer, self._batch.native))
         if code == DECODE_NO_CELLS:
             return None

@@ -7,7 +7,9 @@ made largest. All costs are in units of C(1).
 
 That it never loses is kept by a purse: what a step loses against plain decoding is paid out of it, what a
 step wins goes in up to a limit, and plain steps add one part in a hundred. With an empty purse nothing is
-drafted, so a wrong estimate costs a few tokens and one percent, whatever the draft and the machine do.
+drafted, so a wrong estimate costs a few tokens and one percent, whatever the draft and the machine do. What
+the draft model needs to read up to a stream is apart from that: it is spent where the rest of a reply is
+likely to win half as much again.
 """
 
 from __future__ import annotations
@@ -133,8 +135,15 @@ class Controller:
         price = self._pace * self.round_cost
         return any(value - price * more > now for more, value in enumerate(further, 1))
 
+    def takes(self, chances: Sequence[float], n_beside: int, longest: int) -> bool:
+        """Say whether to draft a token with the last of these chances, which is not drawn yet."""
+        values = self._values([*chances, *self.prospects("model", len(chances))][:longest], n_beside)
+        before, further = values[len(chances) - 1], values[len(chances) :]
+        price = self._pace * self.round_cost
+        return any(value - price * more > before for more, value in enumerate(further))
+
     def worth_verifying(self, chances: Sequence[float], n_beside: int) -> int:
-        """Return how many of the drafted tokens to verify."""
+        """Return how many of the drafted tokens to verify, where what was drafted may decide that."""
         values = self._values(chances, n_beside)
         return values.index(max(values))
 

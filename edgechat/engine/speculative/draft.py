@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -31,11 +30,3 @@ class Draft:
         del self.confidence[length:]
         if self.distributions is not None:
             del self.distributions[length:]
-
-
-def agreeing(guessed: Sequence[int], said: Sequence[int]) -> int:
-    """Return how many of the guessed tokens were said, up to the first that was not."""
-    return next(
-        (at for at, (one, other) in enumerate(zip(guessed, said, strict=False)) if one != other),
-        min(len(guessed), len(said)),
-    )

@@ -10,11 +10,11 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from edgechat.engine.backends.base import Backend, CacheFull, Logits, Part
-from edgechat.engine.prefix_cache import PrefixCache, Slot
+from edgechat.engine.prefix_cache import PrefixCache, Slot, common_prefix
 from edgechat.engine.sampling import distribution, top_ids
 from edgechat.engine.sequence import Sequence as Stream
 from edgechat.engine.speculative.acceptance import class_of_match, class_of_probability
-from edgechat.engine.speculative.draft import MOST, Draft, agreeing
+from edgechat.engine.speculative.draft import MOST, Draft
 
 _LONG, _SHORT = 4, 2
 """Tokens of the pattern that is looked for, and of the one that is looked for where that is not found."""
@@ -103,9 +103,16 @@ class ModelDrafter:
         self._n_vocab = min(n_vocab, backend.vocabulary.size)
         self._places: dict[Stream, _Place] = {}
 
-    def warm_up(self, token: Sequence[int]) -> float:
-        """Compute a token some times; return the least seconds that it took: the first pages are cold."""
+    def warm_up(self, token: Sequence[int], *, whole: bool) -> float:
+        """Compute a token some times; return the least seconds that it took: the first pages are cold.
+
+        whole: a full batch before it. Raises DecodeFailed or CacheFull.
+        """
         seconds: list[float] = []
+        if whole:
+            n = min(self._backend.n_batch, self._backend.context)
+            self._backend.decode([Part(0, 0, list(token) * n, 1)])
+            self._backend.truncate(0, 0)
         for _ in range(4):
             began = time.perf_counter()
             self._backend.decode([Part(0, 0, token, 1)])
@@ -123,7 +130,7 @@ class ModelDrafter:
         place = self._places.get(stream)
         if place is None:
             return len(stream.tokens) - self._cache.best(stream.tokens, len(stream.tokens) - 1)[1]
-        return len(stream.tokens) - place.n_said - agreeing(place.guessed, stream.tokens[place.n_said :])
+        return len(stream.tokens) - place.n_said - common_prefix(place.guessed, stream.tokens[place.n_said :])
 
     def read(self, stream: Stream, n_tokens: int) -> bool:
         """Read so many more tokens of a stream, all but the last one; False where there is no room."""
@@ -152,12 +159,15 @@ class ModelDrafter:
             if rows is None:
                 break
             rounds += 1
-            for one, part, row in zip(growing, parts, rows, strict=True):
+            for one, part in zip(growing, parts, strict=True):
                 place = self._places[one.stream]
                 self._cache.extend(place.slot, part.tokens)
                 place.n_said, place.guessed = len(one.stream.tokens), list(one.draft.tokens)
-                self._guess(one, row[: self._n_vocab])
-            growing = [one for one in growing if self._goes_on(one)]
+            growing = [
+                one
+                for one, row in zip(growing, rows, strict=True)
+                if self._guess(one, row[: self._n_vocab]) and self._goes_on(one)
+            ]
         return rounds
 
     def _within_a_batch(self, wanted: Sequence[Wanted]) -> list[Wanted]:
@@ -178,7 +188,7 @@ class ModelDrafter:
         """Say whether a draft grows: nothing follows what ends a reply."""
         tokens = one.draft.tokens
         ends = self._backend.vocabulary.is_end(tokens[-1])
-        return len(tokens) < one.most and not ends and one.goes_on(one.draft)
+        return len(tokens) < one.most and not ends and one.goes_on(one.draft.confidence)
 
     def _part(self, one: Wanted) -> Part:
         place = self._places[one.stream]
@@ -186,20 +196,27 @@ class ModelDrafter:
         said = one.stream.tokens[start:]
         return Part(place.slot.id, start, said or one.draft.tokens[-1:], 1)
 
-    def _guess(self, one: Wanted, row: Logits) -> None:
-        """Add the next token to a draft, chosen from its logits as the target chooses from its own."""
+    def _guess(self, one: Wanted, row: Logits) -> bool:
+        """Add the next token to a draft, chosen from its logits as the target chooses from its own.
+
+        False where it is not worth it. That is decided by how sure the draft is, before a token is drawn: to
+        leave out some that were drawn would make the others likelier.
+        """
         sampler, draft = one.stream.sampler, one.draft
         window = max(sampler.sampling.penalty_window, 0)
         recent = [*one.stream.tokens[-window:], *draft.tokens] if window else []
         drawn = distribution(row, recent, sampler.sampling)
+        sure = class_of_probability(float(drawn[1].max()) if len(drawn[0]) > 1 else _confidence(row))
+        if not one.takes([*draft.confidence, sure]):
+            return False
         if sampler.is_foreseeable:
             token = sampler.foresee(drawn, len(draft.tokens))
         else:
             token = sampler.draw(drawn)
             draft.distributions = [*(draft.distributions or []), drawn]
         draft.tokens.append(token)
-        sure = float(drawn[1].max()) if len(drawn[0]) > 1 else _confidence(row)
-        draft.confidence.append(class_of_probability(sure))
+        draft.confidence.append(sure)
+        return True
 
     def _place(self, stream: Stream) -> _Place | None:
         """Return where it has got to, with nothing in the cache that was not said; None without a room."""
@@ -208,9 +225,10 @@ class ModelDrafter:
             if not self._cache.has_free_slot:
                 return None
             slot, n = self._cache.seat(stream.tokens)
+            slot.chat = stream.request.chat
             place = self._places[stream] = _Place(slot, n)
         if place.guessed:
-            place.n_said += agreeing(place.guessed, stream.tokens[place.n_said :])
+            place.n_said += common_prefix(place.guessed, stream.tokens[place.n_said :])
             place.guessed = []
         keep = min(place.n_said, len(stream.tokens) - 1)
         if keep < place.slot.length and not self._cache.truncate(place.slot, keep):
@@ -233,6 +251,10 @@ class ModelDrafter:
         if place is not None:
             self._cache.release(place.slot)
 
+    def forget_chat(self, chat: str) -> None:
+        """Keep nothing of a conversation."""
+        self._cache.forget(chat)
+
     def close(self) -> None:
         """Free the small model."""
         self._backend.close()
@@ -245,7 +267,10 @@ class Wanted:
     stream: Stream
     draft: Draft
     most: int
-    goes_on: Callable[[Draft], bool]
+    takes: Callable[[Sequence[int]], bool]
+    """Whether a token is worth verifying, behind others, by the classes of all of them."""
+    goes_on: Callable[[Sequence[int]], bool]
+    """Whether to find out what comes behind tokens of these classes."""
 
 
 def _confidence(row: Logits) -> float:

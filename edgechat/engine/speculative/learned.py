@@ -95,8 +95,11 @@ class Lessons:
         with contextlib.suppress(OSError, FolderError):
             file = _path()
             part = file.with_suffix(f".{os.getpid()}")
-            part.write_bytes(msgspec.json.encode([*others[-_PLACES + 1 :], mine]))
-            part.replace(file)
+            try:
+                part.write_bytes(msgspec.json.encode([*others[-_PLACES + 1 :], mine]))
+                part.replace(file)
+            finally:
+                part.unlink(missing_ok=True)
 
 
 def _read() -> list[Lesson]:

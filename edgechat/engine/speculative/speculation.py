@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from edgechat.engine.backends.base import Backend, Part
+from edgechat.engine.backends.base import Backend, CacheFull, Part
 from edgechat.engine.scheduler import Planned, Scheduler
 from edgechat.engine.sequence import Sequence as Stream
-from edgechat.engine.speculative.controller import Bid, Choice, Controller
+from edgechat.engine.speculative.controller import Bid, Controller
 from edgechat.engine.speculative.draft import MOST, Draft, Source
 from edgechat.engine.speculative.drafters import ModelDrafter, NgramDrafter, Wanted
 from edgechat.engine.speculative.step_cost import LARGEST
@@ -22,11 +22,13 @@ _INLINE = 32
 """Tokens that the draft model reads as a part of drafting; more are read ahead, in several steps."""
 _READ = 256
 """Tokens that it reads ahead in a step."""
-_REPLY = 200
-"""Tokens that a reply is expected to have yet, where nothing limits it."""
+_REPLY = 200.0
+"""Tokens that a reply is expected to have, before the first one has ended."""
 _SURE_OF_GAIN = 1.5
 _OVERHEAD = 0.01
 """Share of the time that may be spent on looking whether a draft pays, where none does."""
+_LONGEST_SKIP = 64.0
+"""Steps; a look that took so long was interrupted."""
 
 
 @dataclass(slots=True)
@@ -65,14 +67,19 @@ class Speculation:
         self._ngram = ngram
         self._step: _Step | None = None
         self._skip = 0.0
+        self._reply = _REPLY
         self._read_cost = controller.round_cost / 8
 
-    def warm_up(self, token: Sequence[int], seconds: float) -> None:
+    def warm_up(self, token: Sequence[int], seconds: float, *, whole: bool) -> None:
         """Learn what a token of the draft model costs, where the target's takes so many seconds."""
         self.controller.cost.observe(1, seconds)
-        if self._model is not None:
-            self.controller.round_cost = self._model.warm_up(token) / seconds
+        if self._model is None:
+            return
+        try:
+            self.controller.round_cost = self._model.warm_up(token, whole=whole) / seconds
             self._read_cost = self.controller.round_cost / 8
+        except (DecodeFailed, CacheFull) as error:
+            self._lose_model(error)
 
     def names(self, plan: LoadPlan) -> tuple[str, ...]:
         """Return who drafts."""
@@ -94,11 +101,7 @@ class Speculation:
         """
         self._step = None
         too_many = len(planned) > 1 and self._backend.rolls_back_alone
-        if (
-            not self.drafts
-            or too_many
-            or any(part.n_logits != 1 or len(part.tokens) != 1 for _, part in planned)
-        ):
+        if not self.drafts or too_many or not all(self._is_stream(*pair) for pair in planned):
             return planned
         step = self._step = _Step(len(planned), len(planned), time.perf_counter())
         if self._skip >= 1:
@@ -113,8 +116,13 @@ class Speculation:
         step.looking = time.perf_counter() - step.began - step.drafting - step.reading
         plain = self.controller.cost.seconds(len(streams))
         if step.n_rows == step.n_streams and plain > 0:
-            self._skip += max(step.looking / (_OVERHEAD * plain) - 1, 0.0)
+            self._skip = min(self._skip + max(step.looking / (_OVERHEAD * plain) - 1, 0.0), _LONGEST_SKIP)
         return planned
+
+    def _is_stream(self, stream: Stream, part: Part) -> bool:
+        """Say whether a part is the next token of a reply, not the end of a prompt that will be forked."""
+        forked = not self._backend.capabilities.cuts and part.start < stream.boundary
+        return part.n_logits == 1 and len(part.tokens) == 1 and not forked
 
     def _room(self, planned: Planned) -> int:
         """Return how many tokens this batch may draft."""
@@ -128,6 +136,8 @@ class Speculation:
         bids = [
             self._bids(one, guess, limit) for one, guess, limit in zip(streams, guesses, limits, strict=True)
         ]
+        if self._model is None:  # perhaps only since a moment
+            bids = [[bid for bid in one if bid.source != "model"] for one in bids]
         chosen = self.controller.choose(bids, most)
         drafts: list[Draft | None] = [None] * len(streams)
         planned_in_all = sum(one.length for one in chosen if one is not None)
@@ -146,11 +156,12 @@ class Speculation:
                 # Confidence may make it longer than was thought good, as far as there is room for all.
                 longest = min(limits[at], MOST["model"], choice.length + more)
                 beside = planned_in_all - choice.length
+                takes = partial(self._takes, n_beside=beside, longest=longest)
                 goes_on = partial(self._goes_on, n_beside=beside, longest=longest)
-                wanted.append(Wanted(streams[at], draft, longest, goes_on))
+                wanted.append(Wanted(streams[at], draft, longest, takes, goes_on))
         if wanted:
             self._ask_model(wanted, step)
-            self._trim(drafts, chosen)
+            self._trim(drafts)
         return [self._with(pair, draft, step) for pair, draft in zip(planned, drafts, strict=True)]
 
     def _limit(self, stream: Stream) -> int:
@@ -185,8 +196,9 @@ class Speculation:
         behind = model.n_behind(stream)
         if behind <= _INLINE:
             return True
-        expected = stream.request.max_tokens
-        left = _REPLY if expected is None else min(expected - stream.n_generated, 5 * _REPLY)
+        left = max(self._reply - stream.n_generated, self._reply / 4)
+        if stream.request.max_tokens is not None:
+            left = min(left, stream.request.max_tokens - stream.n_generated)
         gain = self.controller.pays("model") * left
         price = behind * self._read_cost
         if gain < _SURE_OF_GAIN * price:
@@ -206,8 +218,11 @@ class Speculation:
             self._read_cost += 0.5 * (seconds / n / self.controller.cost.level - self._read_cost)
         return behind - n <= _INLINE
 
-    def _goes_on(self, draft: Draft, n_beside: int, longest: int) -> bool:
-        chances = self.controller.chances(draft.confidence, "model")
+    def _takes(self, classes: Sequence[int], n_beside: int, longest: int) -> bool:
+        return self.controller.takes(self.controller.chances(classes, "model"), n_beside, longest)
+
+    def _goes_on(self, classes: Sequence[int], n_beside: int, longest: int) -> bool:
+        chances = self.controller.chances(classes, "model")
         return len(chances) < longest and self.controller.goes_on(chances, n_beside, longest)
 
     def _ask_model(self, wanted: list[Wanted], step: _Step) -> None:
@@ -221,10 +236,13 @@ class Speculation:
             self._lose_model(error)
         step.drafting = time.perf_counter() - began
 
-    def _trim(self, drafts: list[Draft | None], chosen: Sequence[Choice | None]) -> None:
-        """Leave out what is not worth verifying after all."""
+    def _trim(self, drafts: list[Draft | None]) -> None:
+        """Leave out what is not worth verifying after all.
+
+        Not of what was drawn: which of its tokens are verified must not depend on what they are.
+        """
         for draft in drafts:
-            if draft is not None and draft.source == "model":
+            if draft is not None and draft.source == "model" and draft.distributions is None:
                 beside = sum(len(one.tokens) for one in drafts if one is not None) - len(draft.tokens)
                 chances = self.controller.chances(draft.confidence, "model")
                 draft.cut(self.controller.worth_verifying(chances, beside))
@@ -238,9 +256,9 @@ class Speculation:
         tokens = [*part.tokens, *draft.tokens]
         return stream, Part(part.seq, part.start, tokens, len(tokens))
 
-    def _lose_model(self, error: DecodeFailed) -> None:
+    def _lose_model(self, error: Exception) -> None:
         """The draft model is broken: nobody needs it."""
-        print(f"the draft model is not used any more: {error.message}", file=sys.stderr)
+        print(f"the draft model is not used any more: {error}", file=sys.stderr)
         if self._model is not None:
             self._model.close()
         self._model = None
@@ -266,10 +284,13 @@ class Speculation:
         step, self._step = self._step, None
         if step is None:
             return
-        if step.skipped:
-            self.controller.passed(step.n_streams, time.perf_counter() - step.began)
-            return
         seconds = time.perf_counter() - step.began
+        if step.skipped:
+            self.controller.passed(step.n_streams, seconds)
+            for stream in streams:
+                stream.tally.seconds += seconds / step.n_streams
+                stream.tally.plain_seconds += seconds / step.n_streams
+            return
         decoding = seconds - step.drafting - step.reading - step.looking
         self.controller.observe(
             step.n_rows,
@@ -289,8 +310,18 @@ class Speculation:
         self._step = None
         self._skip = max(self._skip, 16.0)
 
+    def ended(self, stream: Stream) -> None:
+        """A reply has ended."""
+        self._reply += 0.2 * (min(stream.n_generated, 10 * _REPLY) - self._reply)
+        self.forget(stream)
+
+    def forget_chat(self, chat: str) -> None:
+        """Keep nothing of a conversation that is deleted."""
+        if self._model is not None:
+            self._model.forget_chat(chat)
+
     def forget(self, stream: Stream) -> None:
-        """A stream has ended, or has other tokens now."""
+        """A stream is no more, or has other tokens now."""
         for one in (self._model, self._ngram):
             if one is not None:
                 one.forget(stream)

@@ -46,6 +46,10 @@ class Always(Controller):
         """Go on until chance has it otherwise."""
         return self._random.random() < 0.8
 
+    def takes(self, chances: Sequence[float], n_beside: int, longest: int) -> bool:
+        """Take what comes."""
+        return True
+
     def worth_verifying(self, chances: Sequence[float], n_beside: int) -> int:
         """Verify all."""
         return len(chances)

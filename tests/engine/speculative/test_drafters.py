@@ -108,7 +108,7 @@ def counting(n: int = 10) -> np.ndarray:
 
 def asked(drafter: ModelDrafter, one: Stream, most: int = 4) -> Draft:
     draft = Draft("model")
-    drafter.draft([Wanted(one, draft, most, lambda _: True)])
+    drafter.draft([Wanted(one, draft, most, lambda _: True, lambda _: True)])
     return draft
 
 
@@ -173,7 +173,7 @@ class TestModel:
         lengths = (1, 3, 2)
         rounds = drafter.draft(
             [
-                Wanted(one, draft, most, lambda _: True)
+                Wanted(one, draft, most, lambda _: True, lambda _: True)
                 for one, draft, most in zip(streams, drafts, lengths, strict=True)
             ]
         )

@@ -10,7 +10,7 @@ import itertools
 import math
 import random
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -20,8 +20,10 @@ from edgechat.engine import engine as engine_module
 from edgechat.engine.backends.base import Logits
 from edgechat.engine.engine import Engine
 from edgechat.engine.sampling import Sampler
-from edgechat.engine.speculative.draft import Draft
+from edgechat.engine.speculative.controller import Bid, Choice, Controller
+from edgechat.engine.speculative.draft import Draft, Source
 from edgechat.engine.speculative.drafters import ModelDrafter
+from edgechat.engine.speculative.speculation import Speculation
 from edgechat.engine.speculative.verify import verify
 from edgechat.engine.types import ChatRequest, Delta, Finished, Message, Sampling
 from tests.engine.speculative.always import Always
@@ -117,7 +119,12 @@ def is_rejected(counts: Counter[str], chances: dict[str, float]) -> bool:
 
 
 def said(
-    sampling: Sampling, n: int, *, model: bool = False, ngrams: bool = False
+    sampling: Sampling,
+    n: int,
+    *,
+    model: bool = False,
+    ngrams: bool = False,
+    controller: Controller | None = None,
 ) -> tuple[Counter[str], int, int]:
     """Let an engine say n triples; return them, and how many tokens were drafted and stood."""
     parted = bool(sampling.presence_penalty)
@@ -129,7 +136,7 @@ def said(
         Fixed("f" * 5 if parted else "aaa"),
         model_drafter=drafter,
         ngrams=ngrams,
-        controller=Always(longest=3),
+        controller=controller or Always(longest=3),
     )
     drafted = accepted = 0
     while (left := n - counts.total()) > 0:
@@ -185,6 +192,46 @@ def test_so_they_do_with_either(name: str, drafters: dict[str, Any]) -> None:
     sampling = SETTINGS[name]
     chances = expected(logits_of(1, parted=bool(sampling.presence_penalty)), sampling)
     assert not is_rejected(said(sampling, 5_000, **drafters)[0], chances)
+
+
+class Choosy(Always):
+    """Drafts by how sure the draft is, and would leave out again what turns out unsure."""
+
+    def chances(self, classes: Sequence[int], source: Source) -> list[float]:
+        return [one / 10 for one in classes]
+
+    def choose(self, bids: Sequence[Sequence[Bid]], most: int) -> list[Choice | None]:
+        return [Choice("model", 1) if one else None for one in bids]
+
+    def takes(self, chances: Sequence[float], n_beside: int, longest: int) -> bool:
+        return chances[-1] > 0.3
+
+    def goes_on(self, chances: Sequence[float], n_beside: int, longest: int) -> bool:
+        return chances[-1] < 0.8
+
+    def worth_verifying(self, chances: Sequence[float], n_beside: int) -> int:
+        return len(chances) - (chances[-1] < 0.6) if chances else 0
+
+
+@pytest.mark.parametrize("name", ["plain", "top-p"])
+def test_lengths_may_follow_how_sure_the_draft_is(name: str) -> None:
+    chances = expected(logits_of(1, parted=False), SETTINGS[name])
+    counts, drafted, _ = said(SETTINGS[name], 20_000, model=True, controller=Choosy())
+    assert drafted > 10_000
+    assert not is_rejected(counts, chances)
+
+
+def test_to_leave_out_what_was_drawn_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether a token is verified would depend on what follows it, and so on itself."""
+
+    def trim(self: Speculation, drafts: list[Draft | None]) -> None:
+        for one in drafts:
+            if one is not None:
+                one.cut(self.controller.worth_verifying(self.controller.chances(one.confidence, "model"), 0))
+
+    monkeypatch.setattr(Speculation, "_trim", trim)
+    chances = expected(logits_of(1, parted=False), SETTINGS["plain"])
+    assert is_rejected(said(SETTINGS["plain"], 20_000, model=True, controller=Choosy())[0], chances)
 
 
 WRONG: dict[str, Callable[[float, float, float], bool]] = {
