@@ -27,6 +27,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
+
 from edgechat import settings
 from edgechat.cli.sheet import sheet, styled
 from edgechat.cli.status import StatusLine
@@ -55,14 +57,17 @@ def run(options: Options) -> int:
     """Run the command; return the exit code: 1 where nothing fits. Raises EdgechatError."""
     status = StatusLine(sys.stderr)
     status.show("looking at this machine")
-    offline = options.offline or settings.load().offline
+    said = settings.load()
+    offline, insists = options.offline or said.offline, options.wishes.draft is not None
+    wishes = msgspec.structs.replace(options.wishes, draft=options.wishes.draft or said.draft)
     try:
         if options.models:
             found = [
-                one_model(name, options.wishes, options.described, offline=offline) for name in options.models
+                one_model(name, wishes, options.described, offline=offline, insists=insists)
+                for name in options.models
             ]
         else:
-            found = [all_models(options.wishes, options.described)]
+            found = [all_models(wishes, options.described)]
     finally:
         status.clear()
     if options.json:

@@ -31,16 +31,16 @@ def with_draft(
 ) -> LoadPlan:
     """Return the plan of a file with the model that is to draft for it: as wished, or as the catalogue says.
 
-    insists: someone asked for that model now, so where it cannot draft that is an error: ModelNotFound,
-    ModelFileError, NotADraft or DoesNotFit. Else the plan says why no model drafts. elsewhere: plan with
+    insists: someone asked for that model now, so where it cannot draft that is an error: ModelFileError,
+    NotADraft or DoesNotFit. Else the plan says why no model drafts. elsewhere: plan with
     models of the catalogue that are not on this machine, too.
     """
     wish = wishes.draft or AUTO
-    if wish in (NONE, NGRAM) or not made.ngrams:
+    if wish in (NONE, NGRAM) or (wish == AUTO and not made.ngrams):
         return made
     try:
         small = _paired(variant, elsewhere) if wish == AUTO else _asked(wish, variant, elsewhere)
-        if small is None:
+        if small is None or not made.ngrams:
             return made
         its = small.header()
         path = str(small.path or "")
@@ -82,10 +82,13 @@ def refused(draft: str, target: str, wrong: str) -> NotADraft:
 
 
 def _asked(wish: str, variant: Variant, elsewhere: bool) -> Variant:
-    """Return the model that someone asked for. Raises ModelNotFound, ModelFileError or NotADraft."""
+    """Return the model that someone asked for. Raises ModelFileError, or NotADraft where there is none."""
     entry = entry_of(wish)
     away = recommended(entry) if elsewhere and entry is not None and local_file(entry) is None else None
-    small = away or of_path(wish)
+    try:
+        small = away or of_path(wish)
+    except ModelNotFound as error:  # which would be taken for the model's own
+        raise NotADraft(f"{wish} cannot draft. {error.message}", hint=error.hint) from error
     if small.path is not None and variant.path is not None and small.path.samefile(variant.path):
         raise refused(small.model, variant.model, "it is the same model")
     return small

@@ -46,8 +46,10 @@ class Found:
     """Files of a repository on the hub that were not looked at: they seemed to be the worse choice."""
 
 
-def one_model(name: str, wishes: Wishes, described: Described, *, offline: bool) -> Found:
-    """Hold every file of a model against a machine.
+def one_model(
+    name: str, wishes: Wishes, described: Described, *, offline: bool, insists: bool = True
+) -> Found:
+    """Hold every file of a model against a machine. insists: see `beside.with_draft`.
 
     Raises ModelNotFound, ModelFileError, HubError, SettingsError; for a draft that is asked for by name also
     NotADraft and DoesNotFit.
@@ -56,18 +58,18 @@ def one_model(name: str, wishes: Wishes, described: Described, *, offline: bool)
         files = variants(name, offline=offline)
         with _machine(measured(look(dry), described), described, dry) as machine:
             options = rated(files, machine, wishes)
-            chosen = _with_draft(choose(options, wishes), machine, wishes)
+            chosen = _with_draft(choose(options, wishes), machine, wishes, insists=insists)
             instead = None if chosen else first_that_fits(machine, wishes)
     options.sort(key=lambda one: one.variant.size, reverse=True)
     unread = len(files) - len(options)
     return Found(name, in_words(machine.profile), tuple(options), chosen, instead, unread)
 
 
-def _with_draft(chosen: Option | None, machine: Machine, wishes: Wishes) -> Option | None:
+def _with_draft(chosen: Option | None, machine: Machine, wishes: Wishes, *, insists: bool) -> Option | None:
     if chosen is None or chosen.plan is None:
         return chosen
     one = chosen.variant
-    made = with_draft(chosen.plan, one, one.header(), machine, wishes, insists=True, elsewhere=True)
+    made = with_draft(chosen.plan, one, one.header(), machine, wishes, insists=insists, elsewhere=True)
     return replace(chosen, plan=made)
 
 

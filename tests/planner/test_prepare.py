@@ -234,7 +234,7 @@ def test_what_cannot_draft_is_an_error_for_who_names_it(model: str, home: Path) 
         "the same model": (target, target, NotADraft),
         "not smaller": (draft, target, NotADraft),
         "recurrent": (target, str(build(Spec(shape=HYBRID.sized(n_embd=16, n_ff=32), name="h"))), NotADraft),
-        "no file": (target, str(home / "nothing.gguf"), ModelNotFound),
+        "no file": (target, str(home / "nothing.gguf"), NotADraft),
     }
     for words, (one, other, kind) in known.items():
         with pytest.raises(kind, match=words) as caught:

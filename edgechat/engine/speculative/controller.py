@@ -6,8 +6,8 @@ at the present pace (Dinkelbach 1967, "On Nonlinear Fractional Programming"), wh
 made largest. All costs are in units of C(1).
 
 That it never loses is kept by a purse: what a step loses against plain decoding is paid out of it, what a
-step wins goes in up to a limit, and plain steps add one part in a hundred. With an empty purse nothing is
-drafted, so a wrong estimate costs a few tokens and one percent, whatever the draft and the machine do. What
+step wins goes in up to a limit, and plain steps add one part in two hundred. With an empty purse nothing is
+drafted, so a wrong estimate costs a few tokens and half a percent, whatever the draft and the machine do. What
 the draft model needs to read up to a stream is apart from that: it is spent where the rest of a reply is
 likely to win half as much again.
 """
@@ -21,10 +21,10 @@ from edgechat.engine.speculative.acceptance import Acceptance
 from edgechat.engine.speculative.draft import MOST, Source
 from edgechat.engine.speculative.step_cost import StepCost
 
-_ALLOWANCE = 0.01
+_ALLOWANCE = 0.005
 _FIRST_PURSE = 6.0
 _FULL_PURSE = 8.0
-_PROBE = 2.0
+_PROBE = 3.0
 """What must be in the purse for a step that is only to learn something."""
 _MARGIN = 0.02
 """By so much of a plain step a draft must be better than none."""

@@ -25,7 +25,7 @@ _READ = 256
 _REPLY = 200.0
 """Tokens that a reply is expected to have, before the first one has ended."""
 _SURE_OF_GAIN = 1.5
-_OVERHEAD = 0.01
+_OVERHEAD = 0.005
 """Share of the time that may be spent on looking whether a draft pays, where none does."""
 _LONGEST_SKIP = 64.0
 """Steps; a look that took so long was interrupted."""
