@@ -217,7 +217,7 @@ def all_is_worth_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("edgechat.engine.keeper._SETTLE_SECONDS", 0.0)
     monkeypatch.setattr("edgechat.engine.keeper._WORTH_READING", 1)
     monkeypatch.setattr("edgechat.engine.speculative.speculation._OVERHEAD", 1e9)
-    monkeypatch.setattr("edgechat.engine.speculative.speculation._SURE_OF_GAIN", -1e9)
+    monkeypatch.setattr("edgechat.engine.speculative.controller._SURE_OF_GAIN", -1e9)
 
 
 @pytest.mark.parametrize("drafts", [False, True], ids=["alone", "drafts"])

@@ -72,11 +72,6 @@ class Acceptance:
         return _rate(self.by_position, min(position, MOST[self.source] - 1), self._overall, hopeful)
 
     @property
-    def n_tried(self) -> float:
-        """Tokens that were verified, those of long ago counting less."""
-        return sum(self.by_position.tried)
-
-    @property
     def _overall(self) -> float:
         counts = self.by_position
         return (sum(counts.stood) + _WEIGHT * _FIRST[self.source]) / (sum(counts.tried) + _WEIGHT)

@@ -6,10 +6,10 @@ at the present pace (Dinkelbach 1967, "On Nonlinear Fractional Programming"), wh
 made largest. All costs are in units of C(1).
 
 That it never loses is kept by a purse: what a step loses against plain decoding is paid out of it, what a
-step wins goes in up to a limit, and plain steps add one part in two hundred. With an empty purse nothing is
-drafted, so a wrong estimate costs a few tokens and half a percent, whatever the draft and the machine do. What
+step wins goes in up to a limit, and plain steps add one part in two hundred. With an empty purse nothing
+is drafted, so a wrong estimate costs a few tokens and half a percent, whatever draft and machine do. What
 the draft model needs to read up to a stream is apart from that: it is spent where the rest of a reply is
-likely to win half as much again.
+likely to win half as much again, or out of a fund of a few tokens and a quarter of a percent.
 """
 
 from __future__ import annotations
@@ -31,8 +31,10 @@ _MARGIN = 0.02
 _CURIOUS, _CURIOUS_IF_RICH = 48, 12
 """Every so many steps lengths are judged by what they may be worth, not by what they are thought to be;
 and more often while the purse is full."""
-_TRIED = 24
-"""Tokens that have to be verified until it is known whether a draft is good for anything."""
+_SURE_OF_GAIN = 1.5
+"""What is read is likely to win so many times what it takes."""
+_FUND, _FUNDING = 12.0, 0.0025
+"""For reading on a hope only: what there is at first, and at the most, and what a step adds."""
 _REFERENCE = 64
 """Steps with drafts after which one without is due: the measure of all others."""
 _PACE = 0.97
@@ -71,6 +73,7 @@ class Controller:
         self.purse = _FIRST_PURSE
         self.hopeful = False
         """Whether the present step is judged by hopes."""
+        self._fund = _FUND
         self._look_cost = 0.0
         self._streams = 1
         self._made = self._spent = 1.0
@@ -147,13 +150,26 @@ class Controller:
         values = self._values(chances, n_beside)
         return values.index(max(values))
 
-    def pays(self, source: Source) -> float:
+    def reads(self, price: float, left: float, read: float) -> float:
+        """Return how much the draft model may read now, of `price` that it takes to reach a stream.
+
+        All in units of C(1). left: tokens that the reply is likely to have yet. read: what a step may read. It
+        is spent freely where it will be won back, and out of a small fund where that is only hoped for.
+        """
+        if self.pays("model") * left >= _SURE_OF_GAIN * price:
+            return read
+        if self.pays("model", hopeful=True) * left < _SURE_OF_GAIN * price or self.purse <= _PROBE:
+            return 0.0
+        spent = min(read, self._fund)
+        self._fund -= spent
+        return spent
+
+    def pays(self, source: Source, *, hopeful: bool = False) -> float:
         """Return what a draft of this source is likely to make in a step, over plain decoding, less 1.
 
-        As much as may well be, where it has hardly been tried.
+        hopeful: as much as may well be, for what is known.
         """
         rates = self.acceptance[source]
-        hopeful = rates.n_tried < _TRIED and self.purse > _PROBE
         ratio = self.cost.least_ratio if hopeful else self.cost.ratio
         made, best = 1.0, 1.0
         for n, gain in enumerate(
@@ -188,6 +204,7 @@ class Controller:
         spent = self.cost.ratio(n_rows) + rounds * self.round_cost
         made = n_made * plain / self._streams
         self.purse = min(self.purse + _ALLOWANCE * plain, _FULL_PURSE)
+        self._fund = min(self._fund + _FUNDING * plain, _FUND)
         if n_rows > self._streams or rounds:
             spent += self._look_cost
             self._since_plain += 1

@@ -24,7 +24,6 @@ _READ = 256
 """Tokens that it reads ahead in a step."""
 _REPLY = 200.0
 """Tokens that a reply is expected to have, before the first one has ended."""
-_SURE_OF_GAIN = 1.5
 _OVERHEAD = 0.005
 """Share of the time that may be spent on looking whether a draft pays, where none does."""
 _LONGEST_SKIP = 64.0
@@ -199,12 +198,12 @@ class Speculation:
         left = max(self._reply - stream.n_generated, self._reply / 4)
         if stream.request.max_tokens is not None:
             left = min(left, stream.request.max_tokens - stream.n_generated)
-        gain = self.controller.pays("model") * left
-        price = behind * self._read_cost
-        if gain < _SURE_OF_GAIN * price:
+        n = min(behind - 1, _READ)
+        may = self.controller.reads(behind * self._read_cost, left, n * self._read_cost)
+        n = min(n, int(may / max(self._read_cost, 1e-6) + 0.5))
+        if n < min(behind - 1, _INLINE):
             return False
         began = time.perf_counter()
-        n = min(behind - 1, _READ)
         try:
             if not model.read(stream, n):
                 return False

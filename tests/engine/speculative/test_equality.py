@@ -35,7 +35,7 @@ def template() -> Iterator[ChatTemplate]:
 @pytest.fixture(autouse=True)
 def nobody_skips(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("edgechat.engine.speculative.speculation._OVERHEAD", 1e9)
-    monkeypatch.setattr("edgechat.engine.speculative.speculation._SURE_OF_GAIN", -1e9)
+    monkeypatch.setattr("edgechat.engine.speculative.controller._SURE_OF_GAIN", -1e9)
 
 
 def texts(engine: Engine, sampling: Sampling, n: int) -> tuple[list[str], int, int]:
