@@ -153,8 +153,8 @@ class Controller:
     def reads(self, price: float, left: float, read: float) -> float:
         """Return how much the draft model may read now, of `price` that it takes to reach a stream.
 
-        All in units of C(1). left: tokens that the reply is likely to have yet. read: what a step may read. It
-        is spent freely where it will be won back, and out of a small fund where that is only hoped for.
+        All in units of C(1). left: tokens that the reply is likely to have yet. read: what a step may read.
+        It is spent freely where it will be won back, and out of a small fund where that is only hoped for.
         """
         if self.pays("model") * left >= _SURE_OF_GAIN * price:
             return read
