@@ -26,6 +26,8 @@ _REPLY = 200.0
 """Tokens that a reply is expected to have, before the first one has ended."""
 _OVERHEAD = 0.005
 """Share of the time that may be spent on looking whether a draft pays, where none does."""
+_GLANCE = 8
+"""Of the steps at which nobody looks, every so many teach what a step costs: to learn takes time, too."""
 _LONGEST_SKIP = 64.0
 """Steps; a look that took so long was interrupted."""
 
@@ -285,7 +287,8 @@ class Speculation:
             return
         seconds = time.perf_counter() - step.began
         if step.skipped:
-            self.controller.passed(step.n_streams, seconds)
+            if int(self._skip) % _GLANCE == 0:
+                self.controller.passed(step.n_streams, seconds)
             for stream in streams:
                 stream.tally.seconds += seconds / step.n_streams
                 stream.tally.plain_seconds += seconds / step.n_streams
