@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -21,6 +22,16 @@ from edgechat.planner.plan import DraftPlan, LoadPlan
 from tests.cli.running import EDGECHAT, complaint, edgechat
 from tests.kit import NOT_PRINTABLE, pair, tiny
 from tests.kit.corrupt import truncated
+
+
+def benches(parent: int) -> list[psutil.Process]:
+    """Return the processes that measure for this one."""
+    found: list[psutil.Process] = []
+    for child in psutil.Process(parent).children():
+        with contextlib.suppress(psutil.Error):  # it may end while it is looked at
+            if child.cmdline()[-1:] == ["bench"]:
+                found.append(child)
+    return found
 
 
 @pytest.fixture(scope="module")
@@ -113,9 +124,8 @@ def test_a_process_that_dies_is_told_with_its_last_words() -> None:
     plan = LoadPlan(model_path=str(tiny("dense")), model_name="dense", context=1024)
 
     def kill(text: str) -> None:
-        for child in psutil.Process().children():
-            if "bench" in child.cmdline():
-                os.kill(child.pid, getattr(signal, "SIGKILL", signal.SIGTERM))
+        for child in benches(os.getpid()):
+            child.kill()
 
     with pytest.raises(EngineCrashed):
         measure(Ask(plan), kill)
@@ -152,8 +162,7 @@ def test_ctrl_c_leaves_no_process_behind() -> None:
     children: list[psutil.Process] = []
     deadline = time.monotonic() + 30
     while time.monotonic() < deadline and not children:
-        found = psutil.Process(process.pid).children()
-        children = [one for one in found if "bench" in one.cmdline()[-1:]]
+        children = benches(process.pid)
         time.sleep(0.05)
     assert children
     process.send_signal(signal.SIGINT)
