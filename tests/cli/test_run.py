@@ -284,7 +284,7 @@ def test_a_conversation_line_by_line(script: Callable[..., Path], tmp_path: Path
         terminal.press("C-c")
         terminal.until("stopped")
         terminal.ask("second")
-        terminal.until("Goodbye.")
+        terminal.until(lambda: terminal.screen.rstrip().endswith(">>>") and "Goodbye." in terminal.screen)
         terminal.press("C-d")
         terminal.until("left with 0")
 

@@ -165,9 +165,10 @@ class ScriptedBackend:
         return np.array(rows, np.float32).reshape(len(rows), _SIZE)
 
     def _take_time(self, parts: Sequence[Part]) -> None:
-        sizes = [len(part.tokens) for part in parts]
-        prompt = sum(size for size in sizes if size > 1)
-        time.sleep((self._script.token_ms * (1 in sizes) + self._script.prompt_token_ms * prompt) / 1000)
+        streams = [part for part in parts if len(part.tokens) == 1 or part.n_logits > 1]  # some with drafts
+        prompt = sum(len(part.tokens) for part in parts if part not in streams)
+        step = self._script.token_ms * bool(streams)
+        time.sleep((step + self._script.prompt_token_ms * prompt) / 1000)
 
     def _row(self, tokens: list[int]) -> Logits:
         row = np.zeros(_SIZE, np.float32)
