@@ -67,11 +67,13 @@ def texts(engine: Engine, sampling: Sampling, n: int) -> tuple[list[str], int, i
 
 def opened(template: ChatTemplate, target: Path, draft: Path | None, *, ngrams: bool = False) -> Engine:
     drafter = None
+    # A recurrent state is drafted for where it is computed alone.
+    short = SHORT | {"n_seq_max": 1} if "hybrid" in target.name else SHORT
     if draft is not None:
-        backend = LlamaCppBackend(plan(draft, **SHORT))
+        backend = LlamaCppBackend(plan(draft, **short))
         drafter = ModelDrafter(backend, backend.vocabulary.size)
     snapshots = 8 if drafter or ngrams else 0
-    backend = LlamaCppBackend(plan(target, n_rs_seq=snapshots, **SHORT))
+    backend = LlamaCppBackend(plan(target, n_rs_seq=snapshots, **short))
     return Engine(backend, template, model_drafter=drafter, ngrams=ngrams, controller=Always())
 
 
