@@ -24,7 +24,7 @@ from tests.cli.pulling import (
     variables,
 )
 from tests.hub import TOKEN, Hub
-from tests.kit import pair, tiny
+from tests.kit import PAIR, pair, tiny
 from tests.planner.headers import little
 from tests.terminal import Terminal, needs_tmux
 
@@ -132,7 +132,7 @@ def test_a_name_of_the_catalogue_and_its_draft(hub: Hub, pull: Pull) -> None:
 
 @pytest.mark.usefixtures("entries")
 def test_a_draft_that_is_not_much_smaller_is_left_where_nobody_names_it(hub: Hub, pull: Pull) -> None:
-    target, draft = pair(0.05)
+    target, draft = pair(0.05, shape=PAIR.sized(n_layers=2))
     hub.add(REPO, {"tiny-F32.gguf": target})
     hub.add("owner/small-GGUF", {"small-F32.gguf": draft})
     by_itself = found(pull("tiny-one", "--dry-run", "--json"))

@@ -233,4 +233,5 @@ def test_lives_of_real_chats(
         world.close()
     assert world.compared > 3
     assert world.cached
-    assert bool(world.drafted) == drafts
+    assert drafts or not world.drafted
+    assert world.drafted or not drafts or kind == "hybrid"  # which drafts only where it is computed alone
