@@ -133,15 +133,9 @@ def serve(
     import faulthandler
 
     incoming, outgoing = pipes
-    _write(outgoing, b"")
+    frames.write(outgoing, b"")
     while (question := frames.read(incoming)) is not None:
         faulthandler.dump_traceback_later(seconds, exit=True)
         found = answer(question)
         faulthandler.cancel_dump_traceback_later()
-        _write(outgoing, found)
-
-
-def _write(outgoing: BinaryIO, payload: bytes) -> None:
-    data = frames.pack(payload)
-    while data:
-        data = data[outgoing.write(data) :]
+        frames.write(outgoing, found)

@@ -20,6 +20,13 @@ def pack(payload: bytes) -> bytes:
     return HEADER.pack(len(payload)) + payload
 
 
+def write(stream: BinaryIO, payload: bytes) -> None:
+    """Write `payload` as a frame to a stream without a buffer, which may take it in parts."""
+    data = pack(payload)
+    while data:
+        data = data[stream.write(data) :]
+
+
 def length(header: bytes) -> int:
     """Return the length that a frame's first four bytes announce; BrokenFrame above the limit."""
     (size,) = HEADER.unpack(header)

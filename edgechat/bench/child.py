@@ -242,9 +242,7 @@ def main() -> None:
     threading.Thread(target=_end_with_parent, args=(incoming,), daemon=True).start()
 
     def send(answer: Answer) -> None:
-        data = frames.pack(msgspec.msgpack.encode(answer))
-        while data:
-            data = data[outgoing.write(data) :]
+        frames.write(outgoing, msgspec.msgpack.encode(answer))
 
     try:
         send(measure(ask, lambda text: send(Progress(text))))

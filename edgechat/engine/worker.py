@@ -77,10 +77,10 @@ class Pipe:
 
     def send(self, events: list[Event]) -> None:
         """Write the events as one message; a parent that is gone ends the process."""
-        data = frames.pack(self._encoder.encode(events)) if events else b""
+        if not events:
+            return
         try:
-            while data:
-                data = data[self._outgoing.write(data) :]
+            frames.write(self._outgoing, self._encoder.encode(events))
         except OSError:
             os._exit(0)
 
