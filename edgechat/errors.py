@@ -12,7 +12,12 @@
     ├── SettingsError             settings.toml or models.toml says something that makes no sense
     ├── FolderError               a folder for settings, chats or logs cannot be made
     ├── StoreError                the conversations cannot be read or written
+    │   └── StoreUnwritable       the disk is full, or the file may not be written
     ├── ChatNotFound              no such conversation, or several that the id could mean
+    ├── AttachmentError           a file that cannot be sent along with a question
+    ├── ChatBusy                  a reply is being written, which what was asked for would change
+    ├── NotAChat                  a file holds no conversation that can be read
+    ├── NotWritten                a conversation cannot be written to the file that was named
     ├── NotRemovable              a model that is another tool's, or loaded, or not where it should be
     ├── NotImported               a model that cannot be put into our folder
     ├── HubError                  the hub did not give what was asked of it
@@ -98,8 +103,28 @@ class StoreError(EdgechatError):
     """The conversations cannot be read or written."""
 
 
+class StoreUnwritable(StoreError):
+    """The disk is full, or the file of the conversations, or its folder, may not be written."""
+
+
 class ChatNotFound(EdgechatError):
     """There is no such conversation, or several that could be meant, or it cannot go on as was asked."""
+
+
+class AttachmentError(EdgechatError):
+    """A file cannot be sent along with a question."""
+
+
+class ChatBusy(EdgechatError):
+    """A reply is being written, and what was asked for would change what it answers."""
+
+
+class NotAChat(EdgechatError):
+    """A file holds no conversation that can be read."""
+
+
+class NotWritten(EdgechatError):
+    """A conversation cannot be written to the file that was named."""
 
 
 class NotRemovable(EdgechatError):

@@ -1,6 +1,13 @@
 from __future__ import annotations
 
+import os
+import re
+import stat
+import subprocess
+import sys
+import tomllib
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -11,7 +18,8 @@ from edgechat import settings
 from edgechat.chat.upkeep import upkeep
 from edgechat.engine.types import Sampling, Upkeep
 from edgechat.errors import SettingsError
-from edgechat.settings import SamplingDefaults, Settings
+from edgechat.settings import Preset, SamplingDefaults, Settings, change, documented, save
+from edgechat.settings.writing import _full
 
 
 @pytest.fixture(autouse=True)
@@ -104,6 +112,14 @@ def test_a_field_like_no_other_lists_them() -> None:
         ("idle_minutes = -1", "idle_minutes"),
         ("idle_minutes = nan", "idle_minutes"),
         ('overflow = "wndow"', "overflow"),
+        ('theme = "solarized"', "theme"),
+        ("screen_reader = 1", "screen_reader"),
+        ('system = ""', "system"),
+        ('think = "yes"', "think"),
+        ("presets = 3", "presets"),
+        ("[presets]\ncoder = 3", "presets.coder"),
+        ("[presets.coder]\nthink = 2", "presets.coder.think"),
+        ("[presets.coder.sampling]\ntop_p = 2", "presets.coder.sampling.top_p"),
         ("settle = 1", "settle"),
         ('settle_on_battery = "no"', "settle_on_battery"),
         ("state_gib = -1", "state_gib"),
@@ -157,3 +173,253 @@ def test_over_keeps_mine_and_fills_with_theirs(mine: SamplingDefaults, theirs: S
         own, other = getattr(mine, name), getattr(theirs, name)
         assert getattr(both, name) == (other if own is None else own)
     assert Sampling(**both.given()).top_k == (40 if both.top_k is None else both.top_k)
+
+
+# Errors say what there is.
+
+
+@pytest.mark.parametrize(
+    ("text", "allowed"),
+    [
+        ('theme = "black"', 'There is only "terminal", "dark", "light" or "high-contrast".'),
+        ('theme = "drak"', "Did you mean dark?"),
+        ('overflow = "x"', 'There is only "window" or "error".'),
+        ("threads = 1000", "Expected `int` <= 512."),
+        ('[presets.coder]\nsytem = "x"', ""),
+    ],
+)
+def test_errors_list_what_is_allowed(text: str, allowed: str) -> None:
+    assert refusal(text).message.endswith(allowed)
+
+
+def test_a_misspelt_field_of_a_preset() -> None:
+    assert refusal('[presets.coder]\nsytem = "x"').hint == "Did you mean presets.coder.system?"
+
+
+def test_presets() -> None:
+    write('[presets.coder]\nsystem = "You write code."\nthink = false\n[presets.coder.sampling]\ntop_k = 5\n')
+    coder = Preset(system="You write code.", think=False, sampling=SamplingDefaults(top_k=5))
+    assert settings.load().presets == {"coder": coder}
+
+
+@pytest.mark.parametrize("name", ["", "a" * 41, "a\\u001bb", "a\\nb", " a", "a\\u202eb", "a\\u200b"])
+def test_names_that_no_preset_has(name: str) -> None:
+    error = refusal(f'[presets."{name}"]\nthink = true\n')
+    assert "1 to 40 letters" in error.message
+    assert error.message.isprintable()
+
+
+# The documentation.
+
+
+def test_every_field_is_documented() -> None:
+    found = {one.name: one for one in documented()}
+    inner = {f"sampling.{name}" for name in SamplingDefaults.__struct_fields__}
+    assert set(found) == (set(Settings.__struct_fields__) - {"sampling"}) | inner
+    for one in found.values():
+        assert one.doc.endswith("."), one.name
+        assert one.kind, one.name
+        assert one.default, one.name
+    assert found["theme"].kind == "terminal, dark, light or high-contrast"
+    assert found["threads"].kind == "a whole number, 1 to 512"
+    assert (found["settle"].default, found["idle_minutes"].default) == ("on", "10")
+
+
+def test_the_readme_names_every_setting_and_each_line_of_it_is_right() -> None:
+    readme = (Path(__file__).parent.parent / "README.md").read_text(encoding="utf-8")
+    section = readme.split("### Settings\n", 1)[1]
+    match = re.search(r"```toml\n(.*?)```", section, re.DOTALL)
+    assert match is not None
+    text = match.group(1)
+    write(text)
+    settings.load()
+    for name in [one.name for one in documented()]:
+        assert re.search(rf"\b{name.removeprefix('sampling.')}\b", text), name
+
+
+# Changing the file.
+
+
+def file_text() -> str:
+    return settings.settings_file().read_bytes().decode()
+
+
+def test_a_change_leaves_what_a_person_wrote() -> None:
+    write(
+        "# mine\n\ncontext  =  8192   # enough\nmodel = 'guide'\n\n# how\n[sampling]  # hot\n"
+        "temperature = 0.7 # warm\n\n[presets.coder]\nthink = false # quick\n"
+    )
+    said = save(
+        {
+            "context": 4096,
+            "theme": "dark",
+            "sampling.temperature": 0.5,
+            "sampling.top_k": 9,
+            "presets.coder": Preset(think=True, system="Code."),
+            "presets.gpt-4.1 style": {"think": None, "sampling": {"top_p": 0.5}},
+        }
+    )
+    assert said == settings.load()
+    assert said.presets["gpt-4.1 style"] == Preset(sampling=SamplingDefaults(top_p=0.5))
+    text = file_text()
+    assert text.startswith("# mine\n\ncontext  =  4096   # enough\nmodel = 'guide'\n")
+    assert "# how\n[sampling]  # hot\ntemperature = 0.5 # warm\ntop_k = 9\n" in text
+    assert "model = 'guide'\ntheme = \"dark\"\n\n# how" in text
+    assert '[presets.coder]\nthink = true # quick\nsystem = "Code."\n' in text
+
+
+def test_a_setting_may_be_named_in_parts() -> None:
+    save({("presets", "a.b"): {}, ("presets", "a.b", "sampling", "top_k"): 3})
+    assert change(("presets", "a.b", "think"), True).presets["a.b"].think
+    assert settings.load().presets == {"a.b": Preset(think=True, sampling=SamplingDefaults(top_k=3))}
+    change(("presets", "a.b"), None)
+    assert settings.load() == Settings()
+
+
+def test_nothing_takes_a_setting_out() -> None:
+    write("threads = 3 # all\nsettle = false\n[sampling]\ntop_k = 3\n")
+    assert save({"threads": None, "sampling.top_k": None, "presets.none": None}) == Settings(settle=False)
+    assert file_text() == "settle = false\n[sampling]\n"
+
+
+def test_the_first_change_makes_a_file_that_nobody_else_reads() -> None:
+    assert change("rpc", ("127.0.0.1:50052",)) == Settings(rpc=("127.0.0.1:50052",))
+    assert settings.load().rpc == ("127.0.0.1:50052",)
+    if os.name == "posix":
+        assert stat.S_IMODE(settings.settings_file().stat().st_mode) == 0o600
+
+
+def test_a_change_that_changes_nothing_writes_nothing() -> None:
+    assert change("threads", None) == Settings()
+    assert not settings.settings_file().exists()
+
+
+@pytest.mark.parametrize(
+    ("changes", "field"),
+    [
+        ({"threads": 0}, "threads"),
+        ({"theme": "black"}, "theme"),
+        ({"context": 4096, "nosuch": 1}, "nosuch"),
+        ({"presets. x": {"think": True}}, "' x'"),
+        ({"sampling.top_p": 7}, "sampling.top_p"),
+        ({"context.x": 1}, "context"),
+        ({"idle_minutes": float("nan")}, "idle_minutes"),
+    ],
+)
+def test_nothing_is_written_of_what_makes_no_sense(changes: dict[str, Any], field: str) -> None:
+    write("context = 1024\n")
+    with pytest.raises(SettingsError, match=re.escape(field)):
+        save(changes)
+    assert file_text() == "context = 1024\n"
+
+
+@pytest.mark.parametrize("text", ["context = \n", "a = 1\n", "threads = 0\n", b"model = '\xff'\n"])
+def test_a_broken_file_is_never_overwritten(text: str | bytes) -> None:
+    write(text)
+    before = settings.settings_file().read_bytes()
+    with pytest.raises(SettingsError):
+        change("context", 4096)
+    assert settings.settings_file().read_bytes() == before
+
+
+def test_a_wrong_value_can_be_put_right() -> None:
+    write("threads = 0 # none\n")
+    assert change("threads", 2).threads == 2
+    assert file_text() == "threads = 2 # none\n"
+
+
+def test_the_ends_of_lines_and_the_mode_stay() -> None:
+    write(b"\xef\xbb\xbfcontext = 4096\r\n# mine\r\n")
+    settings.settings_file().chmod(0o640)
+    change("threads", 2)
+    assert settings.settings_file().read_bytes() == b"context = 4096\r\n# mine\r\nthreads = 2\r\n"
+    if os.name == "posix":
+        assert stat.S_IMODE(settings.settings_file().stat().st_mode) == 0o640
+
+
+@pytest.mark.skipif(os.name != "posix", reason="needs links")
+def test_a_link_stays_a_link(tmp_path: Path) -> None:
+    (tmp_path / "dotfiles").mkdir()
+    real = tmp_path / "dotfiles" / "edgechat.toml"
+    real.write_text("context = 4096\n")
+    settings.settings_file().symlink_to(real)
+    change("context", 8192)
+    assert settings.settings_file().is_symlink()
+    assert real.read_text() == "context = 8192\n"
+    assert [one.name for one in real.parent.iterdir()] == ["edgechat.toml"]
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="root may write everywhere")
+def test_a_folder_that_may_not_be_written() -> None:
+    write("context = 4096\n")
+    folder = settings.settings_file().parent
+    folder.chmod(0o500)
+    try:
+        with pytest.raises(SettingsError, match="cannot be written"):
+            change("context", 8192)
+    finally:
+        folder.chmod(0o700)
+
+
+def test_two_programs_lose_no_change_of_the_other() -> None:
+    write("# mine\n")
+    program = (
+        "import sys; from edgechat.settings import change\nfor n in range(1, 9): change(sys.argv[1], n)\n"
+    )
+    names = ("context", "threads", "sampling.top_k")
+    running = [subprocess.Popen([sys.executable, "-c", program, name]) for name in names]
+    assert [one.wait(60) for one in running] == [0, 0, 0]
+    assert settings.load() == Settings(context=8, threads=8, sampling=SamplingDefaults(top_k=8))
+    assert file_text().startswith("# mine\n")
+    assert {one.name for one in settings.settings_file().parent.iterdir()} == {
+        "settings.toml",
+        ".settings.lock",
+    }
+
+
+_shapes = st.sampled_from(
+    [
+        "sampling.top_k = 3\n",
+        "sampling = {top_k = 3, top_p = 0.5}\n",
+        "[sampling]\n",
+        "[presets.a]\nthink = true\n[sampling]\ntop_k = 1\n[presets.b]\nthink = false\n",
+        "presets.a.think = true\npresets.a.sampling.top_k = 3\n",
+        "[presets.a.sampling]\ntop_k = 3\n[presets.a]\nthink = true\n",
+        "# nothing\n",
+        'system = """\n[sampling]\n"""\n# of it\n[sampling]\ntop_p = 1\n',
+        "# of it\n[sampling] # here\n",
+        "rpc = [\n  # one\n  '127.0.0.1:1',\n]\n",
+        "",
+    ]
+)
+_changes = st.dictionaries(
+    st.sampled_from(["sampling.top_k", "context", "presets.a", "presets.c"]), st.none() | st.integers(1, 99)
+)
+
+
+@given(text=_shapes, numbers=_changes)
+def test_any_change_of_any_shape_of_file_says_what_it_should(
+    text: str, numbers: dict[str, int | None]
+) -> None:
+    write(text)
+    changes = {
+        name: {"sampling": {"top_k": n}} if name.startswith("presets") and n else n
+        for name, n in numbers.items()
+    }
+    expected = tomllib.loads(text)
+    for name, value in changes.items():
+        head, _, rest = name.partition(".")
+        table = (
+            expected.setdefault(head, {}) if rest and (value is not None or head in expected) else expected
+        )
+        if value is None:
+            table.pop(rest or head, None)
+        elif table is not None:
+            table[rest or head] = value
+    try:
+        save(changes)
+    except SettingsError as error:
+        assert "without harm" in error.message  # noqa: PT017
+        assert file_text() == text
+    else:
+        assert _full(tomllib.loads(file_text())) == _full(expected)

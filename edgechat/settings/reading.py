@@ -1,0 +1,142 @@
+"""From a TOML file to structs, with errors that name the file, the field and what would be right."""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+import tomllib
+import typing
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+import msgspec
+
+from edgechat import paths
+from edgechat.errors import SettingsError
+from edgechat.settings.fields import PRESET_NAME, Preset, Settings
+from edgechat.text import one_line
+
+S = TypeVar("S", bound=msgspec.Struct)
+
+
+def settings_file() -> Path:
+    """Return the path of settings.toml, which need not exist."""
+    return paths.config_dir() / "settings.toml"
+
+
+def load() -> Settings:
+    """Return what settings.toml says, or the defaults where there is none. Raises SettingsError."""
+    path = settings_file()
+    return settings_of(read_toml(path), str(path)) if path.exists() else Settings()
+
+
+def settings_of(table: dict[str, Any], where: str) -> Settings:
+    """Return a table as Settings. Raises SettingsError that names `where` (the file) and the field."""
+    found = checked(table, Settings, where)
+    for name in found.presets:
+        if wrong := name_fault(name):
+            raise SettingsError(
+                f"{where}: {one_line(repr(name), 60)} names no preset. {wrong}", hint="Give it another name."
+            )
+    return found
+
+
+def name_fault(name: str) -> str | None:
+    """Return what is wrong with the name of a preset, or None."""
+    # No letter that a terminal does not show, or shows as another: isprintable knows of all planes.
+    if 0 < len(name) <= PRESET_NAME and name.isprintable() and name == name.strip():
+        return None
+    return f"A name has 1 to {PRESET_NAME} letters that can be seen, and no space at its ends."
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """Return the tables of a TOML file. Raises SettingsError where it cannot be read."""
+    try:
+        # Some editors begin a file with a byte order mark, which TOML does not know.
+        return tomllib.loads(path.read_text(encoding="utf-8-sig"))
+    except (OSError, ValueError, RecursionError) as error:  # a number of 5000 digits is a ValueError
+        why = error.strerror if isinstance(error, OSError) and error.strerror else error
+        raise SettingsError(
+            f"{path} cannot be read: {one_line(str(why))}.", hint=f"Mend or remove {path}."
+        ) from error
+
+
+def checked(table: dict[str, Any], kind: type[S], where: str, prefix: str = "") -> S:
+    """Return `table` as a `kind`. Raises SettingsError that names `where` (the file) and the field."""
+    with contextlib.suppress(msgspec.ValidationError):
+        return msgspec.convert(table, kind)
+    # Field by field, twenty times slower, which tells whose fault it is.
+    fields = {field.name: field for field in msgspec.structs.fields(kind)}
+    values: dict[str, Any] = {}
+    for name, value in table.items():
+        if name not in fields:
+            raise _unknown(prefix + name, where, [prefix + known for known in fields])
+        values[name] = _value(value, fields[name].type, where, prefix + name)
+    for name, field in fields.items():
+        if field.required and name not in values:
+            raise SettingsError(f"{where}: {prefix}{name} is missing.", hint=f"Add a line {prefix}{name} = …")
+    return kind(**values)
+
+
+def checked_value(value: Any, kind: Any) -> Any:
+    """Return a value as a field's type. Raises ValueError that says what is allowed."""
+    try:
+        return msgspec.convert(value, kind)
+    except msgspec.ValidationError as error:
+        reason = str(error).replace(" | null", "").removesuffix(".")
+        if reason.startswith("Invalid enum value") and (allowed := list(literals(kind))):
+            reason = f"There is only {_listed(allowed)}"
+            near = difflib.get_close_matches(str(value), map(str, allowed), n=1)
+            reason += f". Did you mean {near[0]}?" if near else ""
+        raise ValueError(reason) from error
+
+
+def literals(kind: Any) -> Iterator[Any]:
+    """Yield the values of every Literal in a type."""
+    if typing.get_origin(kind) is Literal:
+        yield from typing.get_args(kind)
+        return
+    parts = typing.get_args(kind)
+    for part in parts[:1] if typing.get_origin(kind) is typing.Annotated else parts:
+        yield from literals(part)
+
+
+def _listed(allowed: list[Any]) -> str:
+    names = [f'"{one}"' if isinstance(one, str) else str(one) for one in allowed]
+    return " or ".join(filter(None, (", ".join(names[:-1]), names[-1])))
+
+
+def _value(value: Any, kind: Any, where: str, name: str) -> Any:
+    plain = _bare(kind)
+    if isinstance(value, dict):
+        if isinstance(plain, type) and issubclass(plain, msgspec.Struct):
+            return checked(value, plain, where, f"{name}.")
+        if typing.get_origin(plain) is dict and Preset in typing.get_args(plain):
+            return {key: _value(one, Preset, where, f"{name}.{key}") for key, one in value.items()}
+    try:
+        return checked_value(value, kind)
+    except ValueError as error:
+        end = "" if str(error).endswith("?") else "."
+        raise SettingsError(
+            f"{where}: {one_line(name, 80)} = {_shown(value)} makes no sense. {error}{end}",
+            hint=f"Change {one_line(name, 80)} in {where}, or remove the line.",
+        ) from error
+
+
+def _bare(kind: Any) -> Any:
+    return typing.get_args(kind)[0] if typing.get_origin(kind) is typing.Annotated else kind
+
+
+def _shown(value: Any) -> str:
+    try:
+        return one_line(repr(value), 60)
+    except ValueError:  # 0xfff…: Python writes no number of so many digits
+        return "…"
+
+
+def _unknown(name: str, where: str, known: list[str]) -> SettingsError:
+    shown = one_line(name, 60)
+    near = difflib.get_close_matches(name, known, n=1)
+    hint = f"Did you mean {near[0]}?" if near else f"There are: {', '.join(known)}."
+    return SettingsError(f"{where}: there is no field {shown}.", hint=hint)

@@ -1,0 +1,129 @@
+"""The documentation of the settings, computed from the fields themselves."""
+
+from __future__ import annotations
+
+import typing
+from collections.abc import Iterator
+from types import UnionType
+from typing import Any, Literal, Union
+
+import msgspec
+from msgspec import Meta
+
+from edgechat.settings.fields import Counts, Group, Preset, SamplingDefaults, Settings
+
+_HUGE = 10**6
+"""From here on a limit is no news."""
+
+
+class Documented(msgspec.Struct, frozen=True):
+    """What there is to know of one setting."""
+
+    name: str
+    """As `save` and the file call it: 'context', 'sampling.temperature'."""
+    kind: str
+    """What it may be, in words: 'a whole number, 1 to 512'."""
+    default: str
+    """What counts where it is not given, in words."""
+    doc: str
+    group: Group
+    counts: Counts
+    type: Any
+    """Its type, which `checked_value` takes."""
+
+    @property
+    def optional(self) -> bool:
+        """Whether it may be nothing at all, which leaves the choice to edgechat."""
+        return type(None) in typing.get_args(stripped(self.type))
+
+    def value(self, said: Settings) -> Any:
+        """Return its value in some settings."""
+        found: Any = said
+        for part in self.name.split("."):
+            found = getattr(found, part)
+        return found
+
+
+def documented() -> tuple[Documented, ...]:
+    """Return every setting, in the order of the file; `presets` is one."""
+    return tuple(_fields(Settings, ""))
+
+
+def _fields(kind: type[msgspec.Struct], prefix: str) -> Iterator[Documented]:
+    for field in msgspec.structs.fields(kind):
+        if field.type is SamplingDefaults:
+            yield from _fields(SamplingDefaults, f"{field.name}.")
+            continue
+        about = _about(field.type)
+        extra = about.extra or {}
+        made = field.default_factory() if field.default is msgspec.NODEFAULT else field.default
+        yield Documented(
+            name=prefix + field.name,
+            kind=in_words(field.type),
+            default=extra["unset"] if made is None else as_words(made),
+            doc=about.description or "",
+            group=extra["group"],
+            counts=extra["counts"],
+            type=field.type,
+        )
+
+
+def _about(kind: Any) -> Meta:
+    found = [one for one in getattr(kind, "__metadata__", ()) if isinstance(one, Meta) and one.extra]
+    if not found:
+        raise TypeError(f"{kind} is not documented")
+    return found[-1]
+
+
+def as_words(value: Any) -> str:
+    """Return a value as people read it: 'on', '10', 'none'."""
+    match value:
+        case bool():
+            return "on" if value else "off"
+        case float() | int():
+            return f"{value:g}" if abs(value) < 1e6 else str(value)
+        case tuple():
+            return ", ".join(value) or "none"
+        case dict():
+            return ", ".join(value) or "none"
+    return str(value)
+
+
+def in_words(kind: Any) -> str:
+    """Return a type in words."""
+    plain, limits = stripped(kind), _limits(kind)
+    origin, parts = typing.get_origin(plain), typing.get_args(plain)
+    if origin in (Union, UnionType):
+        return " or ".join(in_words(part) for part in parts if part is not type(None))
+    if origin is Literal:
+        return ", ".join(map(str, parts[:-1])) + f" or {parts[-1]}"
+    if origin is tuple:
+        return "a list of texts"
+    if origin is dict and parts[1] is Preset:
+        return "tables [presets.NAME]"
+    if plain is bool:
+        return "on or off"
+    if plain in (int, float):
+        number = "a whole number" if plain is int else "a number"
+        return f"{number}, {limits}" if limits else number
+    return "text"
+
+
+def stripped(kind: Any) -> Any:
+    """Return a type without what `Annotated` says of it."""
+    while typing.get_origin(kind) is typing.Annotated:
+        kind = typing.get_args(kind)[0]
+    return kind
+
+
+def _limits(kind: Any) -> str:
+    metas = [one for one in getattr(kind, "__metadata__", ()) if isinstance(one, Meta)]
+    low = next((one.ge for one in metas if one.ge is not None), None)
+    above = next((one.gt for one in metas if one.gt is not None), None)
+    high = next((one.le for one in metas if one.le is not None), None)
+    top = "" if high is None or high >= _HUGE else f"{high:g}"
+    if above is not None:
+        return f"above {above:g}" + (f", {top} at most" if top else "")
+    if low is not None:
+        return f"{low:g} to {top}" if top else f"{low:g} or more"
+    return f"{top} at most" if top else ""
