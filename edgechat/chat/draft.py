@@ -20,6 +20,8 @@ class Draft:
 
     begun = False
     """Whether the turn is in the store, or on its way there."""
+    trouble: StoreError | None = None
+    """Why what comes is not saved at the moment."""
 
     def __init__(self, store: Store, turn: Turn) -> None:
         self._store = store
@@ -73,8 +75,10 @@ class Draft:
         finished: Finished | None,
         error: EdgechatError | None,
     ) -> None:
-        """Save the whole reply in its end state. Raises StoreError; `turn` is complete all the same."""
-        await self.rest()
+        """Save the whole reply in its end state. Raises StoreError; `turn` is complete all the same.
+
+        Cancelled, it has left the end state with the store, which writes it later.
+        """
         figures = Figures(
             reason=finished.reason if finished else None,
             usage=finished.usage if finished else None,
@@ -86,14 +90,21 @@ class Draft:
         self._turn = msgspec.structs.replace(
             self.turn, state=state, figures=figures, error=ErrorInfo.of(error) if error else None
         )
-        await self._store.update_turn(self._turn)
+        if self._saver is not None:
+            self._saver.cancel()  # it writes nothing more; waited for below
+        try:
+            await self._store.update_turn(self._turn)
+        finally:
+            await self.rest()
 
     async def _save_what_comes(self) -> None:
         while await self._changed.wait():
             self._changed.clear()
             try:
                 await self._store.update_turn(self.turn)
-            except StoreError:
-                # Tried again: a lock or a full disk may pass. What stays is told by `end`.
+                self.trouble = None
+            except StoreError as exc:
+                # Tried again: a lock or a full disk may pass. What stays is told by `end` as well.
+                self.trouble = exc
                 self._changed.set()
             await asyncio.sleep(FLUSH_SECONDS)

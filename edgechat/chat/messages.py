@@ -1,28 +1,56 @@
-"""From the turns of a chat to what the model is sent."""
+"""From the turns of a chat to what the model is sent, and to its title."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
-from edgechat.chat.records import Turn
+from edgechat.chat.records import Attachment, Turn
 from edgechat.engine.types import Message
+from edgechat.text import one_line
+
+_TITLE_LENGTH, _LOOKED_AT = 60, 1000
+_LINK = re.compile(r"!?\[([^\]\n]*)\]\([^)\n]*\)")
+_BEFORE_LINE = re.compile(r"^(?:\s|#{1,6}\s|>|[-*+]\s|\d{1,9}[.)]\s)+")
+_AROUND_WORDS = re.compile(r"\*{1,3}(?=\S)|(?<=\S)\*{1,3}|~~|`+|(?<!\w)_{1,3}(?=\w)|(?<=\w)_{1,3}(?!\w)")
+_NO_WORDS = re.compile(r"\s*(?:```|~~~|[-=*_]{3,}\s*$)")
 
 
 def messages_of(turns: Sequence[Turn]) -> tuple[Message, ...]:
     """Return what the model is sent of these turns.
 
-    A reply without words is left out, and turns of the user that thereby meet become one: most templates
-    want the roles to alternate.
+    A reply without words is left out, and turns of the user that thereby meet become one, as do replies:
+    most templates want the roles to alternate.
     """
     messages: list[Message] = []
-    for turn in turns:
-        if turn.role == "assistant" and not turn.content:
-            continue
-        if turn.role == "user" and messages and messages[-1].role == "user":
-            messages[-1] = Message("user", f"{messages[-1].content}\n\n{turn.content}")
-        else:
-            messages.append(Message(turn.role, turn.content, turn.thinking))
+    for group in grouped(turns):
+        sent = [turn for turn in group if not _is_silent(turn)]
+        if sent:
+            text = "\n\n".join(map(_text, sent))
+            messages.append(Message(sent[0].role, text, sent[0].thinking if len(sent) == 1 else ""))
     return tuple(messages)
+
+
+def grouped(turns: Sequence[Turn]) -> list[list[Turn]]:
+    """Return the turns of each message; a reply without words goes with what it should have answered."""
+    groups: list[list[Turn]] = []
+    for turn in turns:
+        if groups and turn.role != "system" and (_is_silent(turn) or groups[-1][0].role == turn.role):
+            groups[-1].append(turn)
+        else:
+            groups.append([turn])
+    return groups
+
+
+def title_of(text: str, attachments: Sequence[Attachment] = ()) -> str:
+    """Return the title of a chat that begins so: the first line of words, without Markdown's marks."""
+    for line in text.splitlines():
+        if not _NO_WORDS.match(line):
+            line = _LINK.sub(r"\1", _BEFORE_LINE.sub("", line[:_LOOKED_AT]))
+            title = one_line(_AROUND_WORDS.sub("", line), _TITLE_LENGTH)
+            if title:
+                return title
+    return one_line(attachments[0].name if attachments else text, _TITLE_LENGTH)
 
 
 def not_sent(turns: int) -> str:
@@ -33,12 +61,16 @@ def not_sent(turns: int) -> str:
     return f"{gone} not sent to the model any more"
 
 
-def last_branch(turns: Sequence[Turn]) -> list[Turn]:
-    """Return the line of turns that leads to the one written last."""
-    by_id = {turn.id: turn for turn in turns}
-    branch: list[Turn] = []
-    turn = turns[-1] if turns else None
-    while turn is not None:
-        branch.append(turn)
-        turn = by_id.get(turn.parent_id) if turn.parent_id else None
-    return branch[::-1]
+def _is_silent(turn: Turn) -> bool:
+    return turn.role == "assistant" and not turn.content
+
+
+def _text(turn: Turn) -> str:
+    return "\n\n".join([*map(fenced, turn.attachments), *([turn.content] if turn.content else [])])
+
+
+def fenced(attachment: Attachment) -> str:
+    """Return an attachment as its name and its text, in a fence longer than any in it."""
+    longest = max(map(len, re.findall("`{3,}", attachment.text)), default=2)
+    fence = "`" * (longest + 1)
+    return f"{one_line(attachment.name)}\n{fence}\n{attachment.text.removesuffix(chr(10))}\n{fence}"

@@ -7,6 +7,7 @@ append another one.
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Iterator
 
 from edgechat.errors import StoreError
 
@@ -48,7 +49,77 @@ CREATE TABLE preferences (
 
 _FRONTS = "ALTER TABLE conversations ADD COLUMN front TEXT NOT NULL DEFAULT 'app'"
 
-MIGRATIONS: tuple[str, ...] = (_FIRST, _FRONTS)
+
+def _attached(column: str) -> str:
+    """Return the SQL that makes one text of attachments: of the same JSON always the same text."""
+    each = "json_extract(value, '$.name') || char(10) || json_extract(value, '$.text')"
+    return f"coalesce((SELECT group_concat({each}, char(10)) FROM json_each({column})), '')"
+
+
+# Of one letter the index keeps the places, or every search would begin with joining a tenth of all words'.
+# It holds no text of its own: what leaves it must be said to it as it was when it came in.
+# `number` names a turn in the index, for a rowid that nobody declared may change. A turn gets it when it
+# is put into the index, which is when it does not stream any more; a system prompt is not searched.
+_TAKE_NUMBER = """UPDATE turns SET number = (SELECT coalesce(max(number), 0) + 1 FROM turns)
+        WHERE id = NEW.id"""
+_TAKE_OUT = f"""INSERT INTO said (said, rowid, content, attached)
+        VALUES ('delete', OLD.number, OLD.content, {_attached("OLD.attachments")})"""
+_PUT_IN = f"""INSERT INTO said (rowid, content, attached)
+        VALUES (NEW.number, NEW.content, {_attached("NEW.attachments")})"""
+
+_SEARCH = f"""
+ALTER TABLE conversations ADD COLUMN pinned INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE conversations ADD COLUMN settings TEXT NOT NULL DEFAULT '{{}}';
+ALTER TABLE conversations ADD COLUMN leaf TEXT;
+ALTER TABLE conversations ADD COLUMN trashed_at REAL;
+ALTER TABLE turns ADD COLUMN attachments TEXT;
+ALTER TABLE turns ADD COLUMN number INTEGER;
+UPDATE turns SET number = rowid WHERE state != 'streaming' AND role != 'system';
+CREATE UNIQUE INDEX turns_by_number ON turns (number);
+CREATE INDEX turns_by_parent ON turns (parent_id);
+CREATE INDEX conversations_as_listed ON conversations (pinned DESC, updated_at DESC);
+
+CREATE VIRTUAL TABLE said USING fts5 (
+    content, attached, content = '', prefix = '1', tokenize = 'unicode61 remove_diacritics 2'
+);
+INSERT INTO said (rowid, content, attached) SELECT number, content, '' FROM turns WHERE number IS NOT NULL;
+
+CREATE TRIGGER turn_was_written AFTER INSERT ON turns
+    WHEN NEW.state != 'streaming' AND NEW.role != 'system' BEGIN
+        {_TAKE_NUMBER};
+    END;
+CREATE TRIGGER turn_has_ended AFTER UPDATE OF state ON turns
+    WHEN NEW.state != 'streaming' AND NEW.role != 'system' AND NEW.number IS NULL BEGIN
+        {_TAKE_NUMBER};
+    END;
+CREATE TRIGGER turn_got_its_number AFTER UPDATE OF number ON turns
+    WHEN OLD.number IS NULL AND NEW.number IS NOT NULL BEGIN
+        {_PUT_IN};
+    END;
+CREATE TRIGGER turn_was_changed AFTER UPDATE OF content, attachments ON turns
+    WHEN OLD.number IS NOT NULL AND OLD.number IS NEW.number
+        AND (OLD.content IS NOT NEW.content OR OLD.attachments IS NOT NEW.attachments) BEGIN
+        {_TAKE_OUT};
+        {_PUT_IN};
+    END;
+CREATE TRIGGER turn_was_deleted AFTER DELETE ON turns
+    WHEN OLD.number IS NOT NULL BEGIN
+        {_TAKE_OUT};
+    END;
+"""
+
+# A row belongs to a chat, with which it goes, or to a program's new conversation, which is in no row yet.
+_UNSENT = """
+CREATE TABLE unsent (
+    conversation_id TEXT UNIQUE REFERENCES conversations (id) ON DELETE CASCADE,
+    owner           TEXT UNIQUE,
+    value           TEXT NOT NULL,
+    updated_at      REAL NOT NULL,
+    CHECK ((conversation_id IS NULL) != (owner IS NULL))
+);
+"""
+
+MIGRATIONS: tuple[str, ...] = (_FIRST, _FRONTS, _SEARCH, _UNSENT)
 
 
 def migrate(connection: sqlite3.Connection) -> None:
@@ -74,10 +145,21 @@ def _take_missing_steps(connection: sqlite3.Connection) -> None:
             hint="Update edgechat: pip install --upgrade edgechat",
         )
     for number, script in enumerate(MIGRATIONS[version:], version + 1):
-        for statement in script.split(";\n"):
-            if statement.strip():
-                connection.execute(statement)
+        for statement in _statements(script):
+            connection.execute(statement)
         connection.execute(f"PRAGMA user_version = {number}")
+
+
+def _statements(script: str) -> Iterator[str]:
+    """Yield the statements of a script, each of which ends with its line; a trigger holds several."""
+    statement = ""
+    for line in script.splitlines(keepends=True):
+        statement += line
+        if sqlite3.complete_statement(statement):
+            yield statement
+            statement = ""
+    if statement.strip():
+        yield statement
 
 
 def _version(connection: sqlite3.Connection) -> int:

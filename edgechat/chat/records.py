@@ -7,6 +7,7 @@ from typing import Literal
 import msgspec
 
 from edgechat.engine.types import ErrorInfo, FinishReason, Role, Timings, Usage
+from edgechat.settings import SamplingDefaults
 
 TurnState = Literal["complete", "streaming", "stopped", "interrupted", "failed"]
 """How far a turn came.
@@ -32,6 +33,21 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
     thinking_seconds: float = 0.0
 
 
+class Attachment(msgspec.Struct, frozen=True):
+    """A text that goes with a question: a file, or what was pasted."""
+
+    name: str
+    text: str
+
+
+class ChatSettings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What was decided for one chat; None leaves it to the settings and the model's makers."""
+
+    think: bool | None = None
+    """Switch the model's thinking on or off."""
+    sampling: SamplingDefaults = SamplingDefaults()
+
+
 class Turn(msgspec.Struct, frozen=True, kw_only=True):
     """One thing said, by the user or by the model."""
 
@@ -42,11 +58,13 @@ class Turn(msgspec.Struct, frozen=True, kw_only=True):
     thinking: str = ""
     state: TurnState = "complete"
     parent_id: str | None = None
-    """The turn this one answers; two turns of one parent are two tries."""
+    """The turn this one answers; two turns of one parent are two tries, or two wordings of a question."""
     created_at: float
     """Seconds since 1970, UTC."""
     figures: Figures | None = None
     error: ErrorInfo | None = None
+    attachments: tuple[Attachment, ...] = ()
+    """What the model is sent before the words of a question."""
 
 
 class Chat(msgspec.Struct, frozen=True, kw_only=True):
@@ -62,6 +80,34 @@ class Chat(msgspec.Struct, frozen=True, kw_only=True):
     updated_at: float
     front: Front = "app"
     """Where it was held last."""
+    pinned: bool = False
+    """Whether it stays at the top of the list."""
+    settings: ChatSettings = ChatSettings()
+    leaf: str | None = None
+    """A turn of the line that is shown, which goes on to what was written last behind it; None: the line
+    that was written last of all."""
+
+
+class Headline(msgspec.Struct, frozen=True, kw_only=True):
+    """A conversation as the app's list shows it."""
+
+    chat: Chat
+    writing: bool
+    """Whether a reply is being written in it, here or in another program."""
+
+
+class Hit(msgspec.Struct, frozen=True, kw_only=True):
+    """A place where the words that were searched for occur."""
+
+    chat: Chat
+    turn_id: str
+    """The turn that has them; '' where it is the chat's title."""
+    role: Role
+    created_at: float
+    snippet: str
+    """One printable line around them."""
+    marks: tuple[tuple[int, int], ...]
+    """Where they are in the snippet: (first character, one behind the last), in order and apart."""
 
 
 class Listed(msgspec.Struct, frozen=True, kw_only=True):

@@ -3,25 +3,26 @@
 Every call runs on the store's own thread, so the event loop never waits for a disk; awaiting a call means
 that its words are in the file. Several programs may use one file at once. A store may also be in memory
 alone, for what is not to be kept.
+
+Longer than most files: it is the list of all that can be asked of the conversations, a few lines each.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
-import shutil
 import sqlite3
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Concatenate, ParamSpec, TypeVar
 
 from edgechat import paths
-from edgechat.chat import statements
-from edgechat.chat.migrations import migrate
-from edgechat.chat.records import Chat, Front, Listed, Turn
+from edgechat.chat import changes, lists, search, statements, unsent
+from edgechat.chat.file import connect, damaged, store_error
+from edgechat.chat.messages import title_of
+from edgechat.chat.records import Chat, ChatSettings, Front, Headline, Hit, Listed, Turn
 from edgechat.errors import ChatNotFound, FolderError, StoreError
 from edgechat.owner import Owner, this_process
 from edgechat.text import one_line
@@ -29,8 +30,11 @@ from edgechat.text import one_line
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
 
+TITLE_LENGTH = 200
+"""Characters of a title that somebody gives."""
 _BUSY_MS = 5_000
-_LITTLE_ROOM = 64 * 2**10
+_TRASH_SECONDS = 24 * 3600.0
+"""What another program has put into the trash may be wanted back for so long."""
 
 
 def store_path() -> Path:
@@ -49,6 +53,8 @@ class Store:
         self._owner: Owner | None = None
         self._owed: dict[str, Turn] = {}
         """The last words of replies that could not be written yet, by the turn's id."""
+        self._trashed: dict[str, None] = {}
+        """The chats that are deleted when it is closed."""
 
     @classmethod
     async def open(cls, path: Path) -> Store:
@@ -73,9 +79,14 @@ class Store:
         return self.path is not None
 
     async def close(self) -> None:
-        """Finish what is being written and let go of the file. Raises StoreError if words are lost by it."""
+        """Finish what is being written, empty the trash, and let go of the file.
+
+        Raises StoreError if words are lost by it.
+        """
         try:
             if self._db is not None:
+                with contextlib.suppress(StoreError, FolderError):  # another opening does it, in a day
+                    await self._delete(list(self._trashed), only_trashed=True)
                 await self._write_owed()
         except StoreError as exc:
             raise StoreError(f"The end of a reply is lost. {exc.message}", hint=exc.hint) from exc
@@ -85,14 +96,17 @@ class Store:
                 await self._on_thread(db.close)
             self._thread.shutdown(wait=False)
 
-    async def add_turn(self, turn: Turn, *, chat: Chat | None = None, system: Turn | None = None) -> bool:
+    async def add_turn(
+        self, turn: Turn, *, chat: Chat | None = None, system: Turn | None = None, branch: bool = False
+    ) -> bool:
         """Append a turn. `chat` is the conversation that it begins, if it does, `system` a turn before it.
 
-        False, and nothing is written, for a question where another program has asked one meanwhile.
+        False, and nothing is written, for a question where another program has asked one meanwhile, or is
+        writing what it would follow. branch: it is another wording of one that was asked.
         """
         owner = self._owner if turn.state == "streaming" else None
         await self._write_owed()
-        return await self._call(statements.insert_turn, turn, owner, chat, system)
+        return await self._call(statements.insert_turn, turn, owner, chat, system, branch)
 
     async def update_turn(self, turn: Turn) -> None:
         """Write the text and the state that a reply has now.
@@ -110,26 +124,30 @@ class Store:
         """Delete a turn and all that answers it."""
         await self._call(statements.delete_turn, turn_id)
 
+    async def add(self, chat: Chat, turns: Sequence[Turn]) -> None:
+        """Add a whole conversation, as `importing.imported` returns it."""
+        await self._call(statements.insert_all, chat, turns)
+
     async def note_use(self, chat_id: str, model: str, front: Front) -> None:
         """Note which model writes in a chat now, and where."""
-        await self._call(statements.note_use, chat_id, model, front)
+        await self._call(changes.note_use, chat_id, model, front)
 
     async def chats(self, limit: int = 100) -> list[Chat]:
         """Return the chats, the one that was used last first."""
-        return await self._call(statements.chats, limit)
+        return await self._call(lists.chats, limit)
 
     async def listed(self, limit: int) -> list[Listed]:
         """Return the chats as a list shows them, the one that was used last first."""
-        return await self._call(statements.listed, limit)
+        return await self._call(lists.listed, limit)
 
     async def latest(self, front: Front) -> Chat | None:
         """Return the chat that was used last of those held at `front`, or None."""
-        return await self._call(statements.latest, front)
+        return await self._call(lists.latest, front)
 
     async def find(self, prefix: str) -> Chat:
         """Return the chat whose id begins so. Raises ChatNotFound where there is none, or more than one."""
         prefix = prefix.strip().lower()
-        found = await self._call(statements.beginning_with, prefix) if prefix else []
+        found = await self._call(lists.beginning_with, prefix) if prefix else []
         if len(found) == 1:
             return found[0]
         shown = one_line(prefix, 40)
@@ -147,22 +165,80 @@ class Store:
     async def load(self, chat_id: str) -> tuple[Chat, list[Turn]]:
         """Return a chat and all its turns in the order of writing. Raises ChatNotFound."""
         await self._call(statements.interrupt_orphans)
-        chat = await self._call(statements.chat, chat_id)
+        chat = await self._call(lists.chat, chat_id)
         if chat is None:
             raise ChatNotFound(f"There is no conversation {chat_id!r}.")
         return chat, await self._call(statements.turns, chat_id)
 
-    async def delete(self, chat_id: str) -> None:
-        """Delete a chat, its turns, and what the engine has computed of it on disk."""
-        await self._call(statements.delete_chat, chat_id)
-        if self.lasting:
-            await self._on_thread(lambda: _forget_state(chat_id))
+    async def headlines(self, limit: int = 100, offset: int = 0) -> list[Headline]:
+        """Return the chats, the pinned ones first, and among each the one that was used last."""
+        return await self._call(lists.headlines, limit, offset)
+
+    async def search(self, text: str, limit: int = 50, chat_id: str | None = None) -> list[Hit]:
+        """Return where all the words of `text` are, in one chat or in all; the last may be half a word.
+
+        Titles first, then the best, of equals the newest. Nothing that is typed is syntax.
+        """
+        return await self._call(search.search, text, limit, chat_id)
+
+    async def recent_questions(self, limit: int = 100) -> list[str]:
+        """Return what was asked, the newest first, each text once."""
+        return await self._call(lists.recent_questions, limit)
+
+    async def version(self) -> int:
+        """Return a number that changes when another program, or another Store, has written to the file."""
+        return await self._call(statements.version)
+
+    async def rename(self, chat_id: str, title: str) -> str:
+        """Give a chat another title, which is returned; without letters, the one made from its first turn."""
+        title = one_line(title.encode("utf-8", "replace").decode(), TITLE_LENGTH)
+        if not title:
+            _, turns = await self.load(chat_id)
+            said = [turn for turn in turns if turn.role != "system"]
+            title = title_of(said[0].content, said[0].attachments) if said else ""
+        await self._call(changes.rename, chat_id, title)
+        return title
+
+    async def pin(self, chat_id: str, pinned: bool) -> None:
+        """Keep a chat at the top of the list, or no longer."""
+        await self._call(changes.pin, chat_id, pinned)
+
+    async def set_settings(self, chat_id: str, settings: ChatSettings) -> None:
+        """Write what was decided for a chat."""
+        await self._call(changes.set_settings, chat_id, settings)
+
+    async def set_system(self, chat_id: str, system: Turn | None) -> None:
+        """Change, add or remove the system prompt; `system` is only the words where there is one already."""
+        await self._call(changes.set_system, chat_id, system)
+
+    async def choose(self, chat_id: str, turn_id: str) -> None:
+        """Remember which line of turns is shown: the one through this turn."""
+        await self._call(changes.choose, chat_id, turn_id)
+
+    async def trash(self, chat_id: str) -> None:
+        """Hide a chat everywhere. It is deleted when this store is closed, unless it is restored before."""
+        await self._call(changes.trash, chat_id)
+        self._trashed[chat_id] = None
+
+    async def restore(self, chat_id: str) -> None:
+        """Bring a chat back from the trash. Raises ChatNotFound where it is gone for good."""
+        if not await self._call(changes.restore, chat_id):
+            raise ChatNotFound("The conversation cannot be brought back: it was deleted for good.")
+        self._trashed.pop(chat_id, None)
+
+    async def purge(self, older_than: float = 0.0) -> None:
+        """Delete what has been in the trash for so many seconds, whoever put it there."""
+        await self._delete(await self._call(changes.trashed, time.time() - older_than), only_trashed=True)
+
+    async def delete(self, *chat_ids: str) -> None:
+        """Delete chats, their turns, and what the engine has computed of them on disk."""
+        await self._delete(chat_ids)
 
     async def check(self) -> None:
         """Read the whole file. Raises StoreError where its parts do not hold together."""
         flaw = await self._call(statements.flaw)
         if flaw is not None and self.path is not None:
-            raise _damaged(self.path, flaw)
+            raise damaged(self.path, flaw)
 
     async def preference(self, name: str) -> str | None:
         """Return what was remembered under a name, or None."""
@@ -172,15 +248,49 @@ class Store:
         """Remember a value under a name, for the next start."""
         await self._call(statements.set_preference, name, value)
 
+    async def keep_unsent(self, chat_id: str | None, value: str) -> None:
+        """Keep what was typed in a chat and not sent, in place of what was kept; '' keeps nothing.
+
+        None: in this program's new conversation. It goes when its chat is deleted. Raises StoreError, also
+        where the chat was deleted meanwhile.
+        """
+        value = value.encode("utf-8", "replace").decode()
+        await self._call(unsent.keep, chat_id, self._this_owner, value)
+
+    async def unsent(self, chat_id: str | None) -> str:
+        """Return what was typed in a chat (None: in this program's new one) and not sent; '' if nothing."""
+        return await self._call(unsent.of, chat_id, self._this_owner)
+
+    async def take_over_unsent(self) -> str:
+        """Return what was typed last in a new conversation of a program that has ended; it is this one's now.
+
+        '' where there is nothing, and where this program has kept something of its own already.
+        """
+        return await self._call(unsent.take_over, self._this_owner)
+
+    @property
+    def _this_owner(self) -> Owner:
+        if self._owner is None:
+            raise _closed()
+        return self._owner
+
     async def _begin(self) -> None:
         try:
-            await self._on_thread(self._connect)
+            self._db = await self._on_thread(lambda: connect(self.path, busy_ms=_BUSY_MS))
+            self._owner = await self._on_thread(this_process)
             await self._call(statements.interrupt_orphans)
+            await self.purge(_TRASH_SECONDS)
             if self.lasting:
                 await self._call(_prune_states)
         except BaseException:
             await self.close()
             raise
+
+    async def _delete(self, chat_ids: Sequence[str], *, only_trashed: bool = False) -> None:
+        if chat_ids:
+            gone = await self._call(changes.delete_chats, chat_ids, only_trashed=only_trashed)
+            for chat_id in gone if self.lasting else ():
+                await self._on_thread(lambda name=chat_id: _forget_state(name))  # type: ignore[misc]
 
     async def _write_owed(self) -> None:
         for turn_id in list(self._owed):
@@ -199,7 +309,7 @@ class Store:
     ) -> _T:
         db = self._db
         if db is None:
-            raise StoreError("The conversations are closed.")
+            raise _closed()
         return await self._on_thread(lambda: statement(db, *args, **kwargs))
 
     async def _on_thread(self, work: Callable[[], _T]) -> _T:
@@ -207,26 +317,11 @@ class Store:
         try:
             return await loop.run_in_executor(self._thread, work)
         except (sqlite3.Error, OSError) as exc:
-            raise _store_error(self.path or Path("memory"), exc) from exc
+            raise store_error(self.path or Path("memory"), exc) from exc
 
-    def _connect(self) -> None:
-        if self.path is not None:
-            # Made first and by us, so that it is nobody else's to read; SQLite gives -wal and -shm its mode.
-            os.close(os.open(self.path, os.O_CREAT | os.O_RDWR, 0o600))
-            self.path.chmod(0o600)
-        db = sqlite3.connect(
-            self.path or ":memory:", isolation_level=None, check_same_thread=False, timeout=_BUSY_MS / 1000
-        )
-        try:
-            if self.path is not None:
-                _use_wal(db)
-            db.execute("PRAGMA foreign_keys = ON")
-            db.execute("PRAGMA secure_delete = ON")  # what is deleted is not to be read in the file
-            migrate(db)
-        except BaseException:
-            db.close()
-            raise
-        self._db, self._owner = db, this_process()
+
+def _closed() -> StoreError:
+    return StoreError("The conversations are closed.")
 
 
 def _forget_state(chat_id: str) -> None:
@@ -240,52 +335,4 @@ def _prune_states(db: sqlite3.Connection) -> None:
     from edgechat.engine.state_folder import prune
 
     with contextlib.suppress(FolderError):
-        prune(lambda chat: statements.chat(db, chat) is not None)
-
-
-def _use_wal(db: sqlite3.Connection) -> None:
-    # The change to WAL needs the file for itself and does not wait on the busy timeout.
-    give_up = time.monotonic() + _BUSY_MS / 1000
-    while True:
-        try:
-            db.execute("PRAGMA journal_mode = WAL")
-            return
-        except sqlite3.OperationalError as exc:
-            if exc.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > give_up:
-                raise
-            time.sleep(0.02)
-
-
-def _damaged(path: Path, flaw: str) -> StoreError:
-    return StoreError(
-        f"The file of the conversations is damaged: {path} ({flaw}).",
-        hint=f"edgechat leaves it untouched. Move it aside to start afresh: mv '{path}' '{path}.damaged'",
-    )
-
-
-def _has_no_room(path: Path) -> bool:
-    # SQLite calls it an error of the disk where the 32 KiB of its -shm do not fit.
-    with contextlib.suppress(OSError):
-        return shutil.disk_usage(path.parent).free < _LITTLE_ROOM
-    return False
-
-
-def _store_error(path: Path, exc: sqlite3.Error | OSError) -> StoreError:
-    code = getattr(exc, "sqlite_errorcode", 0) & 0xFF
-    if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
-        return _damaged(path, str(exc))
-    if code == sqlite3.SQLITE_FULL or (code == sqlite3.SQLITE_IOERR and _has_no_room(path)):
-        return StoreError(
-            f"The disk is full; the conversation cannot be saved to {path}.", hint="Free some space."
-        )
-    if getattr(exc, "sqlite_errorcode", 0) == sqlite3.SQLITE_CONSTRAINT_FOREIGNKEY:
-        return StoreError("This conversation was deleted meanwhile.", hint="Begin a new one.")
-    if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
-        return StoreError(
-            f"Another program holds {path}.",
-            hint="Close the program that has the file open, then send again.",
-        )
-    return StoreError(
-        f"The conversations cannot be read or written: {path} ({exc}).",
-        hint="See that the folder exists, is yours and may be written; EDGECHAT_HOME names another one.",
-    )
+        prune(lambda chat: lists.exists(db, chat))

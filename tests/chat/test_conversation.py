@@ -13,15 +13,9 @@ from edgechat.chat.messages import messages_of
 from edgechat.chat.records import Turn
 from edgechat.chat.store import Store
 from edgechat.engine.types import Delta, Dropped, Finished, Message, Prefill, Sampling
-from edgechat.errors import ChatNotFound, DecodeFailed, EngineCrashed, PromptTooLong, StoreError
+from edgechat.errors import ChatBusy, DecodeFailed, EngineCrashed, PromptTooLong, StoreError
+from edgechat.owner import Owner
 from tests.fakes import FakeEngine, thought
-
-
-@pytest.fixture
-async def store(tmp_path: Path) -> AsyncIterator[Store]:
-    opened = await Store.open(tmp_path / "chats.db")
-    yield opened
-    await opened.close()
 
 
 async def drain(events: AsyncIterator[object]) -> list[object]:
@@ -48,7 +42,7 @@ async def test_a_turn_is_saved_before_it_is_computed_with(store: Store) -> None:
         ("user", "Hello\nyou", "complete"),
         ("assistant", "", "streaming"),
     ]
-    assert conversation.chat.title == "Hello you"
+    assert conversation.chat.title == "Hello"
 
 
 async def test_a_conversation_without_words_is_not_stored(store: Store) -> None:
@@ -99,11 +93,9 @@ async def test_a_failed_reply_leaves_no_gap_and_may_be_tried_again(store: Store)
     with pytest.raises(DecodeFailed):
         await drain(conversation.send(engine, "Go."))
     assert conversation.turns[-1].state == "failed"
-    assert conversation.can_retry
-    conversation.take_back_reply()
+    conversation.regenerate()
     await drain(conversation.answer(engine))
     assert [one.content for one in conversation.turns] == ["Go.", "Now."]
-    assert not conversation.can_retry
     loaded = await Conversation.load(store, conversation.chat.id)
     assert loaded.turns == conversation.turns
     assert len(await stored(store, conversation)) == 3
@@ -120,7 +112,6 @@ async def test_a_question_that_is_too_long_is_taken_back(store: Store) -> None:
     with pytest.raises(PromptTooLong):
         await drain(conversation.send(engine, "long " * 9000))
     assert conversation.turns == before == await stored(store, conversation)
-    assert not conversation.can_retry
     await drain(conversation.send(engine, "2?"))
     assert [one.content for one in engine.requests[-1].messages] == ["1?", "One.", "2?"]
 
@@ -141,7 +132,7 @@ async def test_a_question_with_words_of_an_earlier_try_is_not_taken_back(store: 
     conversation = Conversation(store, "guide")
     with pytest.raises(EngineCrashed):
         await drain(conversation.send(engine, "Go."))
-    conversation.take_back_reply()
+    conversation.regenerate()
     with pytest.raises(PromptTooLong):
         await drain(conversation.answer(engine))
     assert [one.content for one in await stored(store, conversation)] == ["Go.", "So far", ""]
@@ -382,6 +373,112 @@ async def test_no_question_comes_between_another_and_its_reply(store: Store) -> 
     await other.ask("2?")
     async with aclosing(other.answer(FakeEngine(["Two."]))) as events:
         await anext(events)
-        with pytest.raises(ChatNotFound, match="is writing an answer"):
+        with pytest.raises(ChatBusy, match="is writing an answer"):
             await mine.ask("3?")
     assert mine.turns == before
+
+
+async def test_half_a_reply_of_another_program_is_never_sent(store: Store, tmp_path: Path) -> None:
+    second = await Store.open(tmp_path / "chats.db")
+    mine = Conversation(store, "guide")
+    await drain(mine.send(FakeEngine(["One."]), "1?"))
+    await mine.ask("2?")
+    async with aclosing(mine.answer(FakeEngine([Prefill("", 1, 1), "half ", 0.1, "whole"]))) as events:
+        await anext(events)
+        other = await Conversation.load(second, mine.chat.id)
+        assert other.being_written
+        before = list(other.turns)
+        question = other.turns[-2].id
+        for refused in (lambda: other.ask("3?"), lambda: other.edit(question, "2b?")):
+            with pytest.raises(ChatBusy, match="is writing an answer") as told:
+                await refused()
+            assert told.value.hint
+        assert other.turns == before
+        await drain(events)
+    engine = FakeEngine(["Three."])
+    await drain(other.send(engine, "3?"))
+    sent = [message.content for message in engine.requests[0].messages]
+    assert sent == ["1?", "One.", "2?", "half whole", "3?"]
+    assert other.turns[3].state == "complete"
+    await second.close()
+
+
+async def test_no_question_is_put_beside_a_reply_that_another_program_writes(
+    store: Store, tmp_path: Path
+) -> None:
+    second = await Store.open(tmp_path / "chats.db")
+    mine = Conversation(store, "guide")
+    await mine.ask("1?")
+    other = await Conversation.load(second, mine.chat.id)
+    async with aclosing(mine.answer(FakeEngine([Prefill("", 1, 1), "One."]))) as events:
+        await anext(events)
+        for parent in (other.turns[-1].id, (await stored(store, mine))[-1].id):
+            question = Turn(
+                id=parent[::-1],
+                chat_id=mine.chat.id,
+                role="user",
+                content="2?",
+                parent_id=parent,
+                created_at=1.0,
+            )
+            assert not await second.add_turn(question)
+        with pytest.raises(ChatBusy):
+            await other.ask("2?")
+        await drain(events)
+    await other.ask("2?")
+    assert [turn.content for turn in other.turns] == ["1?", "One.", "2?"]
+    await second.close()
+
+
+async def test_a_question_may_follow_what_a_dead_program_was_writing(store: Store, tmp_path: Path) -> None:
+    second = await Store.open(tmp_path / "chats.db")
+    mine = Conversation(store, "guide")
+    await mine.ask("1?")
+    second._owner = Owner(1, 5.0)  # of no process
+    other = await Conversation.load(second, mine.chat.id)
+    reply = Turn(
+        id="r",
+        chat_id=mine.chat.id,
+        role="assistant",
+        content="So ",
+        state="streaming",
+        parent_id=other.turns[-1].id,
+        created_at=1.0,
+    )
+    await second.add_turn(reply)
+    await mine.ask("2?")
+    assert [(turn.content, turn.state) for turn in mine.turns] == [
+        ("1?", "complete"),
+        ("So ", "interrupted"),
+        ("2?", "complete"),
+    ]
+    await second.close()
+
+
+async def test_a_reply_whose_end_is_cut_off_does_not_stream_for_ever(store: Store) -> None:
+    conversation = Conversation(store, "guide")
+    task = asyncio.create_task(drain(conversation.send(FakeEngine(["One ", 5.0, "two"]), "Count.")))
+    while not any(turn.content for turn in conversation.all_turns[1:]) and not conversation._begun:
+        await asyncio.sleep(0.01)
+    task.cancel()
+    while conversation.answering:
+        await asyncio.sleep(0)
+        task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    await drain(conversation.send(FakeEngine(["Here."]), "On."))
+    assert [turn.state for turn in await stored(store, conversation)] == [
+        "complete",
+        "interrupted",
+        "complete",
+        "complete",
+    ]
+
+
+async def test_it_is_pinned_before_and_after_its_first_question(store: Store) -> None:
+    conversation = Conversation(store, "guide")
+    await conversation.pin(True)
+    await conversation.ask("Hi")
+    for pinned in (True, False):
+        await conversation.pin(pinned)
+        assert conversation.chat.pinned == (await store.find(conversation.chat.id)).pinned == pinned

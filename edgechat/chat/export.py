@@ -1,0 +1,111 @@
+"""A conversation as a file: Markdown for people, JSON to be read again (see `importing`)."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from typing import Literal
+
+import msgspec
+
+from edgechat.chat.conversation import Conversation
+from edgechat.chat.messages import fenced
+from edgechat.chat.records import Attachment, Chat, ChatSettings, Figures, Turn, TurnState
+from edgechat.engine.types import ErrorInfo, Role
+from edgechat.text import escaped_json, printable
+
+FORMAT: Literal["edgechat"] = "edgechat"
+VERSION = 1
+"""Of what `to_json` writes; a field more does not change it."""
+
+_ENDINGS = {
+    "stopped": "(stopped here)",
+    "interrupted": "(interrupted here)",
+    "failed": "(no reply came)",
+    "streaming": "(still being written)",
+}
+
+
+class FiledChat(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What a file says of a chat."""
+
+    title: str = ""
+    model: str = ""
+    date: str = ""
+    created_at: float = 0.0
+    updated_at: float = 0.0
+    pinned: bool = False
+    settings: ChatSettings = ChatSettings()
+
+
+class FiledTurn(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What a file says of a turn."""
+
+    id: str
+    parent_id: str | None = None
+    role: Role
+    content: str
+    thinking: str = ""
+    state: TurnState = "complete"
+    created_at: float = 0.0
+    figures: Figures | None = None
+    error: ErrorInfo | None = None
+    attachments: tuple[Attachment, ...] = ()
+
+
+class Filed(msgspec.Struct, frozen=True, kw_only=True):
+    """A whole conversation in a file, with all its lines."""
+
+    format: Literal["edgechat"] = FORMAT
+    version: int = VERSION
+    chat: FiledChat
+    turns: tuple[FiledTurn, ...]
+    """In the order of writing: what answers a turn comes after it."""
+    leaf: str | None = None
+    """The last turn of the line that is shown."""
+
+
+def to_markdown(conversation: Conversation) -> str:
+    """Return the line that is shown, without control characters."""
+    return printable("\n\n".join(_paragraphs(conversation))) + "\n"
+
+
+def to_json(conversation: Conversation) -> str:
+    """Return all that is kept of a conversation but its id, as JSON of one `Filed`."""
+    chat = conversation.chat
+    filed = Filed(
+        chat=FiledChat(**{name: getattr(chat, name) for name in FiledChat.__struct_fields__}),
+        turns=tuple(map(_filed, conversation.all_turns)),
+        leaf=conversation.turns[-1].id if conversation.turns else None,
+    )
+    return escaped_json(msgspec.json.format(msgspec.json.encode(filed), indent=1).decode()) + "\n"
+
+
+def counted(messages: int) -> str:
+    """Return how many messages these are, in words."""
+    return "1 message" if messages == 1 else f"{messages} messages"
+
+
+def model_name(chat: Chat) -> str:
+    """Return what the model is called, without the folder of a file."""
+    return os.path.basename(chat.model) if os.path.isabs(chat.model) else chat.model
+
+
+def _filed(turn: Turn) -> FiledTurn:
+    return FiledTurn(**{name: getattr(turn, name) for name in FiledTurn.__struct_fields__})
+
+
+def _paragraphs(found: Conversation) -> Iterator[str]:
+    chat = found.chat
+    yield f"# {chat.title}"
+    about = [chat.id, f"begun on {chat.date}", counted(found.n_messages)]
+    # Models may take turns in a chat, and only the last one is known.
+    yield " · ".join([*about, f"last model: {model_name(chat)}"] if chat.model else about)
+    speakers = {"system": "System prompt", "user": "You", "assistant": "Answer"}
+    for turn in found.turns:
+        yield f"## {speakers[turn.role]}"
+        yield from map(fenced, turn.attachments)
+        if turn.content:
+            yield turn.content.strip("\n")
+        if turn.state in _ENDINGS:
+            yield _ENDINGS[turn.state]

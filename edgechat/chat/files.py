@@ -1,0 +1,74 @@
+"""Conversations as files of the user's: written for nobody else to read, never over another file unasked."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+from edgechat.chat.importing import MOST_BYTES
+from edgechat.errors import NotAChat, NotWritten
+from edgechat.text import one_line
+
+_NAME = 60
+_ERRORS = (OSError, RuntimeError, ValueError)
+"""What a name can lead to: RuntimeError is a ~user who is not there, ValueError a NUL."""
+
+
+def write(path: Path, text: str, *, force: bool = False) -> None:
+    """Write a text to a file of its own. Raises NotWritten; also where there is a file, unless `force`."""
+    flags = os.O_WRONLY | os.O_CREAT | (os.O_TRUNC if force else os.O_EXCL)
+    try:
+        with os.fdopen(os.open(path, flags, 0o600), "w", encoding="utf-8", newline="\n") as file:
+            path.chmod(0o600)
+            file.write(text)
+    except FileExistsError as error:
+        raise NotWritten(f"There is a file {_shown(path)} already.", hint="Name another one.") from error
+    except _ERRORS as error:
+        raise _not_written(path, error) from error
+
+
+def target(name: str, title: str, ending: str = ".md") -> Path:
+    """Return the file that a name means: ~ is the home, in a folder it is a free name made of the title.
+
+    An empty name is the current folder. Raises NotWritten.
+    """
+    try:
+        path = Path(name).expanduser()
+        return free_name(title, ending, path) if path.is_dir() else path
+    except _ERRORS as error:
+        raise _not_written(name, error) from error
+
+
+def read(name: str | Path) -> bytes:
+    """Return what is in a file (~ is the home), and no more than `imported` takes. Raises NotAChat."""
+    try:
+        with Path(name).expanduser().open("rb") as source:
+            return source.read(MOST_BYTES + 1)
+    except _ERRORS as error:
+        raise NotAChat(
+            f"{_shown(name)} cannot be read: {_why(error)}.",
+            hint="This writes such a file: edgechat chats export ID --json FILE",
+        ) from error
+
+
+def free_name(title: str, ending: str, folder: Path) -> Path:
+    """Return the path of a file that is not there yet, named after a title: 'what-is-a-quant-2.md'."""
+    words = re.sub(r"[^\w]+", "-", title.lower()).strip("-_")[:_NAME].rstrip("-_") or "conversation"
+    number = 1
+    while (path := folder / (f"{words}-{number}{ending}" if number > 1 else f"{words}{ending}")).exists():
+        number += 1
+    return path
+
+
+def _not_written(name: str | Path, error: Exception) -> NotWritten:
+    hint = "Name a file in a folder that is yours."
+    return NotWritten(f"{_shown(name)} cannot be written: {_why(error)}.", hint=hint)
+
+
+def _shown(name: str | Path) -> str:
+    return one_line(str(name), 200)
+
+
+def _why(error: Exception) -> str:
+    return one_line(getattr(error, "strerror", None) or str(error)).rstrip(".")

@@ -1,0 +1,217 @@
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import AsyncIterator
+from contextlib import aclosing
+from typing import Any
+
+import pytest
+
+from edgechat.chat import importing
+from edgechat.chat.conversation import Conversation
+from edgechat.chat.export import to_json, to_markdown
+from edgechat.chat.importing import imported
+from edgechat.chat.records import Attachment, ChatSettings
+from edgechat.chat.store import Store
+from edgechat.errors import NotAChat
+from edgechat.settings import SamplingDefaults
+from tests.fakes import FakeEngine, thought
+
+
+async def drain(events: AsyncIterator[object]) -> None:
+    async for _ in events:
+        pass
+
+
+async def branched(store: Store) -> Conversation:
+    """Return a chat with two lines, of which the first is shown."""
+    conversation = Conversation(store, "guide", system="Be\x1b brief.")
+    await conversation.ask("What?", [Attachment("a.txt", "attached \udce4")])
+    await drain(conversation.answer(FakeEngine([thought("Hm."), "That."])))
+    await conversation.edit(conversation.turns[1].id, "Who?")
+    await drain(conversation.answer(FakeEngine(["I."])))
+    await conversation.switch(conversation.turns[1].id, 0)
+    await conversation.set_settings(ChatSettings(think=True, sampling=SamplingDefaults(top_k=3)))
+    await store.pin(conversation.chat.id, True)
+    return await Conversation.load(store, conversation.chat.id)
+
+
+async def brought_in(store: Store, text: str | bytes) -> Conversation:
+    new = imported(text)
+    await store.add(new.chat, new.turns)
+    return await Conversation.load(store, new.chat.id)
+
+
+def shape(conversation: Conversation) -> list[tuple[Any, ...]]:
+    turns = conversation.all_turns
+    places = {turn.id: at for at, turn in enumerate(turns)} | {None: None}  # type: ignore[dict-item]
+    return [
+        (
+            places[turn.parent_id],  # type: ignore[index]
+            *(turn.role, turn.content, turn.thinking, turn.state, turn.created_at, turn.figures, turn.error),
+            turn.attachments,
+        )
+        for turn in turns
+    ]
+
+
+async def test_all_that_was_exported_is_imported_as_often_as_one_likes(store: Store) -> None:
+    old = await branched(store)
+    new, another = [await brought_in(store, to_json(old)) for _ in "ab"]
+    for one in (new, another):
+        assert shape(one) == shape(old)
+        assert [turn.content for turn in one.turns] == ["Be\x1b brief.", "What?", "That."]
+        assert one.branches(one.turns[1].id) == (0, 2)
+        for name in ("title", "model", "date", "created_at", "updated_at", "settings", "pinned"):
+            assert getattr(one.chat, name) == getattr(old.chat, name)
+    ids = [turn.id for one in (old, new, another) for turn in one.all_turns]
+    assert len({*ids, old.chat.id, new.chat.id, another.chat.id}) == len(ids) + 3
+    assert len(await store.search("attached")) == 6
+    await drain(new.send(FakeEngine(["Yes."]), "Go on."))
+
+
+async def test_an_export_has_no_raw_control_characters(store: Store) -> None:
+    old = await branched(store)
+    for text in (to_json(old), to_markdown(old)):
+        assert not any((ord(one) < 32 and one not in "\n\t") or 127 <= ord(one) < 160 for one in text)
+    assert json.loads(to_json(old))["version"] == 1
+
+
+async def test_markdown_shows_the_line_with_its_attachments(store: Store) -> None:
+    text = to_markdown(await branched(store))
+    assert text.startswith("# What?\n\n")
+    assert "## You\n\na.txt\n```\nattached ?\n```\n\nWhat?\n\n## Answer\n\nThat.\n" in text
+    assert "Who?" not in text
+
+
+async def test_a_reply_that_was_being_written_is_interrupted(store: Store) -> None:
+    conversation = Conversation(store, "guide")
+    async with aclosing(conversation.send(FakeEngine(["One ", 5.0]), "Count.")) as events:
+        await anext(events)
+        other = await Conversation.load(store, conversation.chat.id)
+        assert imported(to_json(other)).turns[-1].state == "interrupted"
+
+
+@pytest.mark.parametrize("wrap", [lambda messages: messages, lambda messages: {"messages": messages}])
+async def test_messages_of_openai_are_read(store: Store, wrap: Any) -> None:
+    messages = [
+        {"role": "developer", "content": "Be brief."},
+        {"role": "system", "content": "Be kind."},
+        {"role": "user", "content": [{"type": "text", "text": "## Hi"}, {"type": "text", "text": "you"}]},
+        {"role": "assistant", "content": "Hello.", "refusal": None},
+        {"role": "assistant", "content": None, "tool_calls": []},
+    ]
+    one = await brought_in(store, json.dumps(wrap(messages)))
+    assert [(turn.role, turn.content) for turn in one.turns] == [
+        ("system", "Be brief.\n\nBe kind."),
+        ("user", "## Hi\n\nyou"),
+        ("assistant", "Hello."),
+        ("assistant", ""),
+    ]
+    assert (one.chat.title, one.system) == ("Hi", "Be brief.\n\nBe kind.")
+    assert abs(one.chat.updated_at - time.time()) < 60
+
+
+async def test_a_title_and_a_model_are_taken_over() -> None:
+    said = [{"role": "user", "content": "Hi"}]
+    new = imported("\ufeff" + json.dumps({"title": "A\x1bb\nc", "model": "gpt", "messages": said}))
+    assert (new.chat.title, new.chat.model) == ("Ab c", "gpt")
+    new = imported(json.dumps({"title": 5, "model": [], "messages": said}))
+    assert (new.chat.title, new.chat.model) == ("Hi", "")
+
+
+def filed(**fields: Any) -> str:
+    turn = {"id": "a", "role": "user", "content": "Hi"}
+    return json.dumps({"format": "edgechat", "version": 1, "chat": {}, "turns": [turn]} | fields)
+
+
+def turn(name: str, **fields: Any) -> dict[str, Any]:
+    return {"id": name, "role": "user", "content": "Hi"} | fields
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("", "no JSON"),
+        ("no json", "no JSON"),
+        (b"\xff\xfe{}", "no JSON"),
+        ('{"a": 1}', "holds no conversation"),
+        ("5", "holds no conversation"),
+        ("[]", "nobody says anything"),
+        ('[{"role": "system", "content": "x"}]', "nobody says anything"),
+        ("[1]", "message 1 is no object"),
+        ('[{"role": "tool", "content": "x"}]', "message 1 has the role 'tool'"),
+        ('[{"role": ["user"], "content": "x"}]', "message 1 has the role"),
+        ('[{"role": "user"}]', "the content of message 1"),
+        ('[{"role": "user", "content": [{"type": "image_url"}]}]', "message 1 has parts"),
+        (
+            '[{"role": "user", "content": "x"}, {"role": "system", "content": "x"}]',
+            "message 2 is a system prompt",
+        ),
+        ("[" * 100_000, "nested too deeply|no JSON"),
+        ("[" * 100_000 + "]" * 100_000, "nested too deeply|no JSON"),
+        (filed(turns=[]), "no turn in it"),
+        (filed(turns=[turn("a"), turn("a")]), "turn 2 has the id"),
+        (filed(turns=[turn("a", parent_id="b"), turn("b")]), "turn 1 answers one"),
+        (filed(turns=[turn("a"), turn("b", role="system")]), "turn 2 is a system prompt"),
+        (filed(turns=[turn("a", content=5)]), r"got `int` - at `\$.turns\[0\].content`"),
+        (filed(turns=[turn("a", role="tool")]), r"turns\[0\].role"),
+        (filed(turns=[turn("a", attachments=[["x"]])]), "attachments"),
+        (filed(turns=[turn("a", attachments=[{"name": "x", "text": "y"}] * 101)]), "more than 100 attach"),
+        (filed(chat=5), r"\$.chat"),
+        (filed(chat={"title": None}), r"\$.chat.title"),
+        (filed(chat={"created_at": "now"}), r"\$.chat.created_at"),
+        (filed().replace('"chat": {}', '"chat": {"created_at": 1' + "0" * 400 + "}"), "no JSON|created_at"),
+        (filed().replace('"chat": {}', '"chat": {"created_at": 1' + "0" * 9000 + "}"), "no JSON|created_at"),
+    ],
+)
+def test_a_file_that_cannot_be_read_says_why(text: str | bytes, why: str) -> None:
+    with pytest.raises(NotAChat, match=why) as told:
+        imported(text)
+    assert told.value.hint
+    assert "\n" not in told.value.message
+
+
+def test_a_file_of_a_newer_program_is_told() -> None:
+    with pytest.raises(NotAChat, match="newer"):
+        imported(filed(version=2))
+
+
+def test_files_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importing, "MOST_BYTES", 2**20)
+    monkeypatch.setattr(importing, "_MOST_TURNS", 3)
+    with pytest.raises(NotAChat, match="1 MiB, and 1 are the most"):
+        imported(" " * (2**20 + 1))
+    with pytest.raises(NotAChat, match="4 messages"):
+        imported(json.dumps([{"role": "user", "content": "x"}] * 4))
+    with pytest.raises(NotAChat, match="4 turns"):
+        imported(filed(turns=[turn(str(number)) for number in range(4)]))
+
+
+@pytest.mark.parametrize("when", [1e300, -5, 0, 1e12])
+def test_times_that_cannot_have_been_are_now(when: float) -> None:
+    text = filed(chat={"created_at": when, "date": "tomorrow"}, turns=[turn("a", created_at=when)])
+    new = imported(text)
+    assert abs(new.chat.created_at - time.time()) < 60
+    assert abs(new.turns[0].created_at - time.time()) < 60
+    assert len(new.chat.date) == 10
+
+
+async def test_what_is_no_text_can_be_stored(store: Store) -> None:
+    for text in (
+        '[{"role": "user", "content": "half \\ud83d a smile"}]',
+        '[{"role": "user", "content": "nul \\u0000 char"}]',
+    ):
+        try:
+            one = await brought_in(store, text)
+        except NotAChat:
+            continue
+        await store.search("half nul")
+        assert one.turns
+
+
+def test_settings_of_a_newer_program_are_read_as_far_as_they_are_known() -> None:
+    new = imported(filed(chat={"settings": {"think": True, "sampling": {"swirl": 2, "top_k": 4}}}))
+    assert new.chat.settings == ChatSettings(think=True, sampling=SamplingDefaults(top_k=4))
+    assert imported(filed(chat={"settings": [1]})).chat.settings == ChatSettings()

@@ -1,0 +1,197 @@
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from edgechat.chat.conversation import Conversation
+from edgechat.chat.records import Attachment, Chat, Turn
+from edgechat.chat.store import Store
+from edgechat.errors import ChatNotFound
+from tests.fakes import FakeEngine
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "chats.db"
+
+
+async def put(store: Store, name: str, text: str = "Hi", **fields: object) -> None:
+    plain: dict[str, object] = {
+        "title": text,
+        "model": "m",
+        "date": "d",
+        "created_at": 1.0,
+        "updated_at": 1.0,
+    }
+    chat = Chat(id=name, **(plain | fields))  # type: ignore[arg-type]
+    turn = Turn(
+        id=f"t{name}",
+        chat_id=name,
+        role="user",
+        content=text,
+        created_at=1.0,
+        attachments=(Attachment("a.txt", f"attached {text}"),),
+    )
+    await store.add_turn(turn, chat=chat)
+
+
+def raw(path: Path) -> bytes:
+    return b"".join(file.read_bytes() for file in path.parent.glob("chats.db*"))
+
+
+async def test_what_is_in_the_trash_is_nowhere_to_be_seen_and_comes_back(path: Path) -> None:
+    store, other = await Store.open(path), await Store.open(path)
+    await put(store, "aaaaaaaa", "pelican")
+    await put(store, "bbbbbbbb", "heron")
+    await store.trash("aaaaaaaa")
+    for one in (store, other):
+        assert [chat.id for chat in await one.chats()] == ["bbbbbbbb"]
+        assert [head.chat.id for head in await one.headlines()] == ["bbbbbbbb"]
+        assert [listed.chat.id for listed in await one.listed(9)] == ["bbbbbbbb"]
+        latest = await one.latest("app")
+        assert latest is not None
+        assert latest.id == "bbbbbbbb"
+        assert await one.search("pelican") == []
+        assert await one.recent_questions() == ["heron"]
+        for lost in (one.find("aaaa"), one.load("aaaaaaaa")):
+            with pytest.raises(ChatNotFound):
+                await lost
+    await other.restore("aaaaaaaa")
+    await store.close()
+    assert [hit.chat.id for hit in await other.search("pelican")] == ["aaaaaaaa"]
+    await other.close()
+
+
+async def test_closing_deletes_for_good_what_this_program_put_there(path: Path, home: Path) -> None:
+    store, other = await Store.open(path), await Store.open(path)
+    for name in ("aaaaaaaa", "bbbbbbbb", "cccccccc"):
+        await put(store, name, f"xyzzy{name}")
+    states = home / "cache" / "states"
+    states.mkdir(parents=True)
+    for name in ("aaaaaaaa", "bbbbbbbb"):
+        (states / f"{name}.state").write_bytes(b"computed")
+    await store.trash("aaaaaaaa")
+    await store.trash("cccccccc")
+    await store.restore("cccccccc")
+    await other.trash("bbbbbbbb")
+    await store.close()
+    assert sorted(file.name for file in states.iterdir()) == ["bbbbbbbb.state"]
+    with pytest.raises(ChatNotFound, match="for good"):
+        await other.restore("aaaaaaaa")
+    await other.restore("bbbbbbbb")
+    await other.close()
+    found = raw(path)
+    assert b"xyzzyaaaaaaaa" not in found
+    assert b"xyzzybbbbbbbb" in found
+    assert b"xyzzycccccccc" in found
+
+
+async def test_what_a_crashed_program_left_there_goes_after_a_day(path: Path) -> None:
+    store = await Store.open(path)
+    for name in ("aaaaaaaa", "bbbbbbbb"):
+        await put(store, name, f"xyzzy{name}")
+        await store.trash(name)
+    store._trashed.clear()  # it crashes
+    assert store._db is not None
+    store._db.execute("UPDATE conversations SET trashed_at = trashed_at - 86500 WHERE id = 'aaaaaaaa'")
+    await store.close()
+    store = await Store.open(path)
+    await store.restore("bbbbbbbb")
+    with pytest.raises(ChatNotFound):
+        await store.restore("aaaaaaaa")
+    await store.close()
+    assert b"xyzzyaaaaaaaa" not in raw(path)
+
+
+async def test_words_leave_the_index_with_their_chat(path: Path) -> None:
+    def index() -> bytes:
+        return b"".join(block for (block,) in sqlite3.connect(path).execute("SELECT block FROM said_data"))
+
+    store = await Store.open(path)
+    for number in range(30):
+        await put(
+            store, f"aaaaaa{number:02}", "qqfrob" if number == 7 else "jjhtml" if number == 3 else "words"
+        )
+    assert b"qqfrob" in index()
+    assert b"jjhtml" in index()
+    await store.trash("aaaaaa07")
+    await store.purge()
+    assert b"qqfrob" not in index()
+    assert b"jjhtml" in index()
+    await store.delete("aaaaaa03")
+    assert b"jjhtml" not in index()
+    await store.close()
+    assert b"qqfrob" not in raw(path)
+    assert b"jjhtml" not in raw(path)
+
+
+async def test_a_chat_of_many_turns_can_be_deleted(path: Path) -> None:
+    store = await Store.open(path)
+    await put(store, "aaaaaaaa")
+    turns = [
+        Turn(
+            id=f"x{number}",
+            chat_id="aaaaaaaa",
+            role="user",
+            content="x",
+            parent_id=f"x{number - 1}" if number else "taaaaaaaa",
+            created_at=1.0,
+        )
+        for number in range(1500)
+    ]
+    for turn in turns:
+        await store.add_turn(turn)
+    await store.delete("aaaaaaaa")
+    assert await store.chats() == []
+    assert sqlite3.connect(path).execute("SELECT count(*) FROM turns").fetchone() == (0,)
+    await store.close()
+
+
+async def test_headlines_are_the_pinned_ones_and_then_those_used_last(path: Path) -> None:
+    store = await Store.open(path)
+    for name in ("aaaaaaaa", "bbbbbbbb", "cccccccc", "dddddddd"):
+        await put(store, name)
+    await store.pin("bbbbbbbb", True)
+    await store.pin("aaaaaaaa", True)
+    await store.pin("aaaaaaaa", False)
+
+    async def names(*window: int) -> list[str]:
+        return [head.chat.id[0] for head in await store.headlines(*window)]
+
+    assert await names() == ["b", "d", "c", "a"]
+    assert await names(2, 1) == ["d", "c"]
+    conversation = await Conversation.load(store, "aaaaaaaa")
+    assert not any(head.writing for head in await store.headlines())
+    events = conversation.send(FakeEngine(["One ", 5.0]), "Go.")
+    await anext(events)
+    assert [head.chat.id[0] for head in await store.headlines() if head.writing] == ["a"]
+    assert await names() == ["b", "a", "d", "c"]
+    await events.aclose()
+    assert not any(head.writing for head in await store.headlines())
+    await store.close()
+
+
+async def test_recent_questions_come_once_each(path: Path) -> None:
+    store = await Store.open(path)
+    conversation = Conversation(store, "guide", system="Not asked.")
+    for text in ("one", "two", "one", "three"):
+        async for _ in conversation.send(FakeEngine(["Answer."]), text):
+            pass
+    assert await store.recent_questions() == ["three", "one", "two"]
+    assert await store.recent_questions(1) == ["three"]
+    await store.close()
+
+
+async def test_the_version_tells_of_others_writing_only(path: Path) -> None:
+    store, other = await Store.open(path), await Store.open(path)
+    before = await store.version()
+    await put(store, "aaaaaaaa")
+    assert await store.version() == before
+    await put(other, "bbbbbbbb")
+    after = await store.version()
+    assert after != before
+    assert await store.version() == after
+    await asyncio.gather(store.close(), other.close())
