@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Callable, Sequence
 from typing import Any
 
+from edgechat.engine.snapshot import Snapshot
 from edgechat.engine.types import (
     ChatRequest,
     Delta,
@@ -18,6 +19,7 @@ from edgechat.engine.types import (
     Usage,
 )
 from edgechat.errors import EdgechatError
+from edgechat.planner.plan import LoadPlan
 
 Step = str | float | EdgechatError | Prefill | Delta | Dropped
 """A word to say, seconds to wait, an error to raise, or an event as it is."""
@@ -43,12 +45,16 @@ class FakeEngine:
     """Answers each request with the next script; the last one again when there are no more."""
 
     def __init__(self, *scripts: Sequence[Step], load_seconds: float = 0.0) -> None:
+        self.plan = LoadPlan(model_path="", model_name="scripted", context=4096, threads=1)
         self.model: ModelInfo | None = None
         self.requests: list[ChatRequest] = []
         self.load_error: EdgechatError | None = None
         self.closed = False
         self.left: list[str | None] = []
         self.forgotten: list[str] = []
+        self.looks = 0
+        self.snapshot: Snapshot | None = None
+        self.log = ""
         self._scripts = list(scripts) or [["Hello", " there."]]
         self._load_seconds = load_seconds
         self._cancelled: set[str] = set()
@@ -99,6 +105,14 @@ class FakeEngine:
 
     async def cancel(self, request_id: str) -> None:
         self._cancelled.add(request_id)
+
+    async def inspect(self, chat: str | None = None) -> Snapshot | None:
+        assert not self.closed
+        self.looks += 1
+        return self.snapshot if self.model is not None else None
+
+    def log_tail(self, n_bytes: int = 4096) -> str:
+        return self.log[-n_bytes:]
 
     async def leave(self, chat: str | None = None) -> None:
         assert not self.closed

@@ -50,6 +50,11 @@ class CallCost:
         return min(_even(max(1 + int(left / self._slope), _LEAST_CHUNK)), known)
 
     @property
+    def single_seconds(self) -> float:
+        """Seconds of a call of one token; 0 where nothing is known yet."""
+        return self._single or 0.0
+
+    @property
     def token_seconds(self) -> float:
         """Seconds of a prompt's token in a batch; 0 where nothing is known yet."""
         return self._slope or 0.0

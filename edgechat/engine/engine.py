@@ -29,6 +29,7 @@ from edgechat.engine.types import (
     FinishReason,
     Prefill,
     Upkeep,
+    Usage,
 )
 from edgechat.errors import DecodeFailed, EdgechatError
 
@@ -62,6 +63,8 @@ class Engine:
             model=model_drafter,
             ngram=NgramDrafter() if ngrams else None,
         )
+        self.last_usage: Usage | None = None
+        """Of the request that ended last."""
         self._marks = self._tokens_of_marks()
 
     @property
@@ -266,7 +269,8 @@ class Engine:
         self.keeper.ended(sequence, slot)
         self.speculation.ended(sequence)
         stats = sequence.tally.stats()
-        return [*rest, Finished(sequence.id, reason, sequence.usage(), sequence.timings(), stats)]
+        self.last_usage = usage = sequence.usage()
+        return [*rest, Finished(sequence.id, reason, usage, sequence.timings(), stats)]
 
     def _fail(self, sequence: Sequence, error: EdgechatError) -> list[Event]:
         self.scheduler.remove(sequence, keep_cache=False)

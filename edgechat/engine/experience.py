@@ -17,6 +17,8 @@ from edgechat.text import mebibytes
 
 _PROMPT, _REPLY = 128, 16
 """Tokens; shorter ones say little about speed."""
+_LEAST = 0.004
+"""Seconds of a token below which a model tells what a call costs, not what memory does for others."""
 
 
 class Experience:
@@ -62,6 +64,8 @@ class Experience:
             return
         usage, timings = finished.usage, finished.timings
         if usage.dropped_turns:  # the window may have moved in mid-reply, and the reply waited for it
+            return
+        if forecast.decoding(usage.prompt_tokens) < _LEAST:
             return
         computed = usage.prompt_tokens - usage.cached_tokens
         decode = prefill = None

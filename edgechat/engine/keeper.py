@@ -22,6 +22,7 @@ from edgechat.engine.reply import Reply
 from edgechat.engine.sampling import Sampler
 from edgechat.engine.scheduler import Scheduler
 from edgechat.engine.sequence import Sequence
+from edgechat.engine.snapshot import OnDisk
 from edgechat.engine.state_file import Saved
 from edgechat.engine.states import States, worth_saving
 from edgechat.engine.types import ChatRequest, Event, Left, Message, Sampling, Settled, Upkeep
@@ -95,6 +96,15 @@ class Keeper:
     def n_waiting(self) -> int:
         """Requests whose state is being read."""
         return len(self._reading)
+
+    @property
+    def chats(self) -> dict[str, ChatRequest]:
+        """The last request of each chat that is remembered, that which ended last behind the others."""
+        return {chat: kept.request for chat, kept in self._kept.items()}
+
+    def on_disk(self) -> OnDisk | None:
+        """Return what the states on disk take, as it was counted last; None before that."""
+        return self._states.usage() if self._states is not None else None
 
     # A turn begins and ends.
 

@@ -6,7 +6,9 @@ import asyncio
 import contextlib
 import os
 import signal
+import tempfile
 import time
+from collections import deque
 from collections.abc import AsyncGenerator, Callable
 from pathlib import Path
 
@@ -15,6 +17,7 @@ import psutil
 
 from edgechat import frames, paths, spawn
 from edgechat.device.memory import oom_kills
+from edgechat.engine.snapshot import Snapshot
 from edgechat.engine.types import (
     Cancel,
     ChatRequest,
@@ -25,6 +28,8 @@ from edgechat.engine.types import (
     Failed,
     Finished,
     Generate,
+    Inspect,
+    Inspected,
     Leave,
     Left,
     Load,
@@ -37,7 +42,7 @@ from edgechat.engine.types import (
     Upkeep,
     Usage,
 )
-from edgechat.errors import EngineCrashed
+from edgechat.errors import EngineCrashed, FolderError
 from edgechat.planner.plan import LoadPlan
 from edgechat.text import printable
 
@@ -60,11 +65,13 @@ class WorkerLife:
         self._closing = False
         self._garbled = False
         self._abandoned: set[str] = set()
-        self._log = log
+        self.log = log
+        """What the process writes to its stderr."""
         self._oom_kills = oom_kills()
         self._encoder = msgspec.msgpack.Encoder()
         self._streams: dict[str | None, asyncio.Queue[Event | None]] = {}
         self._left: dict[str | None, asyncio.Event] = {}
+        self._looks: deque[tuple[str | None, asyncio.Future[Snapshot | None]]] = deque()
         self._loading = self._open(None)
         self._reader = asyncio.ensure_future(self._read())
 
@@ -141,6 +148,21 @@ class WorkerLife:
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(left.wait(), seconds)
 
+    async def inspect(self, chat: str | None, seconds: float) -> Snapshot | None:
+        """Return what the engine does and knows; None where it dies, or does not answer for so long.
+
+        Nobody is asked twice: while an answer is awaited, who asks the same waits for that one.
+        """
+        if not self.alive:
+            return None
+        look = next((future for asked, future in self._looks if asked == chat), None)
+        if look is None:
+            look = asyncio.get_running_loop().create_future()
+            self._looks.append((chat, look))
+            self.send(Inspect(chat))
+        done, _ = await asyncio.wait([look], timeout=seconds)
+        return look.result() if done else None
+
     def send(self, command: Command) -> None:
         """Write a command; a pipe that is broken shows itself in the reader."""
         assert self._process.stdin is not None
@@ -173,12 +195,17 @@ class WorkerLife:
             self._on_end(self)
             for left in self._left.values():
                 left.set()
+            while self._looks:
+                self._looks.popleft()[1].set_result(None)
             for stream in self._streams.values():
                 stream.put_nowait(None)
 
     def _hand_on(self, event: Event) -> None:
         if isinstance(event, Left):
             self._left.pop(event.chat, asyncio.Event()).set()
+            return
+        if isinstance(event, Inspected):
+            self._looks.popleft()[1].set_result(event.snapshot)  # answers come in the order of the questions
             return
         name = getattr(event, "request_id", None)
         if (stream := self._streams.get(name)) is not None:
@@ -193,8 +220,8 @@ class WorkerLife:
             reason = "what it sent could not be understood, so it was stopped"
         return EngineCrashed(
             f"The engine's process died {when} ({reason}).",
-            hint=f"{hint} Its log: {self._log}",
-            log_tail=_tail(self._log),
+            hint=f"{hint} Its log: {self.log}",
+            log_tail=tail(self.log),
         )
 
     async def close(self) -> None:
@@ -238,8 +265,11 @@ def _explain(code: int) -> tuple[str, str]:
 
 
 def _new_log() -> Path:
-    """Return the path of a new log, and delete the oldest ones."""
-    folder = paths.log_dir()
+    """Return the path of a new log, and delete the oldest; without a folder of ours, a temporary one."""
+    try:
+        folder = paths.log_dir()
+    except FolderError:
+        folder = Path(tempfile.mkdtemp(prefix="edgechat-log-"))
     for old in sorted(folder.glob("engine-*.log"))[: -_LOGS_KEPT + 1]:
         writer = old.stem.rsplit("-", 1)[-1]
         # A log in use stays: another app's worker may still have something to say.
@@ -250,10 +280,11 @@ def _new_log() -> Path:
     return folder / f"engine-{stamp}-{os.getpid()}.log"
 
 
-def _tail(log: Path) -> str:
+def tail(log: Path, n_bytes: int = _LOG_TAIL) -> str:
+    """Return the end of a log, printable; '' where there is none."""
     try:
         with log.open("rb") as stream:
-            stream.seek(max(0, log.stat().st_size - _LOG_TAIL))
+            stream.seek(max(0, log.stat().st_size - n_bytes))
             return printable(stream.read().decode("utf-8", "replace"))
     except OSError:
         return ""

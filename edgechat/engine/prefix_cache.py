@@ -15,6 +15,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from edgechat.engine.backends.base import Backend
+from edgechat.engine.snapshot import CacheStats
 
 _PATTERN = 32
 """Tokens that have to agree for a run to be found again behind a cut."""
@@ -73,25 +74,6 @@ class Slot:
         return [token for node in self.path for token in node.tokens]
 
 
-@dataclass(slots=True)
-class CacheStats:
-    """What the cache was good for."""
-
-    hits: int = 0
-    """Requests that began with something that was there."""
-    misses: int = 0
-    reused_tokens: int = 0
-    evictions: int = 0
-    """Slots emptied for somebody else's sake."""
-
-    def __str__(self) -> str:
-        """Return a line for a log."""
-        return (
-            f"{self.hits} hits, {self.misses} misses, {self.reused_tokens} tokens reused, "
-            f"{self.evictions} evictions"
-        )
-
-
 class PrefixCache:
     """The slots of a backend, and the tree of what they hold."""
 
@@ -108,6 +90,11 @@ class PrefixCache:
     def has_free_slot(self) -> bool:
         """Whether another request can be seated."""
         return any(not slot.busy for slot in self.slots)
+
+    @property
+    def cells(self) -> int:
+        """Cells of the backend."""
+        return self._backend.context
 
     def cells_of_busy(self) -> int:
         """Return the cells that running requests hold; the others give way."""

@@ -13,10 +13,12 @@ import hashlib
 from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Iterator
 from enum import Enum
+from pathlib import Path
 
 import msgspec
 
-from edgechat.engine.life import WorkerLife, cancelled
+from edgechat.engine.life import WorkerLife, cancelled, tail
+from edgechat.engine.snapshot import Snapshot
 from edgechat.engine.state_folder import check_id
 from edgechat.engine.types import (
     Cancel,
@@ -33,6 +35,8 @@ from edgechat.planner.plan import LoadPlan
 _CRASHES_ALLOWED = 2
 _LEAVING = 10.0
 """Seconds that the state of chats may take on its way to disk."""
+_LOOKING = 5.0
+"""Seconds that a look into the engine may take: a step, which may be a long one on a slow machine."""
 
 
 class EngineState(Enum):
@@ -64,6 +68,7 @@ class EngineProcess:
         self._on_state = on_state
         self._on_note = on_note
         self._worker: WorkerLife | None = None
+        self._log: Path | None = None
         self._changing = asyncio.Lock()
         self._closed = False
         self._users = 0
@@ -131,6 +136,24 @@ class EngineProcess:
         if self._worker is not None:
             self._worker.send(Forget(chat))
 
+    async def inspect(self, chat: str | None = None) -> Snapshot | None:
+        """Return what the engine does and knows now, and look at this chat (None: the one answered last).
+
+        None where no model is loaded, or the worker dies or does not answer. It answers between two steps.
+        """
+        if self._worker is None or self.state is not EngineState.READY:
+            return None
+        return await self._worker.inspect(chat, _LOOKING)
+
+    @property
+    def log_path(self) -> Path | None:
+        """The log of the present worker, or of the last one where there is none."""
+        return self._log
+
+    def log_tail(self, n_bytes: int = 4096) -> str:
+        """Return the end of that log, printable, perhaps from a line's middle; '' where there is none."""
+        return tail(self._log, n_bytes) if self._log is not None else ""
+
     async def close(self) -> None:
         """End the worker, and with it every stream (reason 'cancelled'); the engine is of no more use."""
         self._closed = True
@@ -181,6 +204,7 @@ class EngineProcess:
         for note in told:
             self._on_note(note)
         self._worker = await WorkerLife.spawn(self._worker_ended)
+        self._log = self._worker.log
         if self._closed:
             raise EngineError("The engine has been closed.", hint="Start it again.")
         try:

@@ -111,6 +111,16 @@ def evict(limit: int, *, keep: str | None = None) -> None:
             total -= size
 
 
+def usage() -> tuple[int, int]:
+    """Return how many states there are, and the bytes they take. Raises FolderError."""
+    sizes: list[int] = []
+    for entry in _entries():
+        if _STATE.fullmatch(entry.name) is not None:
+            with contextlib.suppress(OSError):  # it may vanish at any time
+                sizes.append(entry.stat(follow_symlinks=False).st_size)
+    return len(sizes), sum(sizes)
+
+
 def _entries() -> list[os.DirEntry[str]]:
     try:
         with os.scandir(folder()) as entries:

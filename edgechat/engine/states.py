@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from edgechat.engine import state_file, state_folder
+from edgechat.engine.snapshot import OnDisk
 from edgechat.engine.state_file import Head, Refused, Saved, Stopped
 from edgechat.engine.state_folder import folder, forget, prune
 from edgechat.errors import EdgechatError
@@ -36,6 +37,8 @@ MOST = 4 << 30
 """Bytes that all files together take where no limit is set; a tenth of the free disk if that is less."""
 PRIOR_BANDWIDTH = 400e6
 """Bytes per second that a disk is taken to give until states were read from it."""
+_COUNT_EVERY = 5.0
+"""Seconds between two counts of what is there."""
 _PRIOR_WEIGHT = 64e6
 """Bytes of states read that count as much as the prior."""
 
@@ -83,6 +86,8 @@ class States:
         self._queued: dict[str, _Write] = {}
         self._running: _Write | None = None
         self._stopped = False
+        self._usage: OnDisk | None = None
+        self._counted = -_COUNT_EVERY
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="states")
         self._key = self._thread.submit(
             lambda: state_file.key_of(fingerprint if isinstance(fingerprint, bytes) else fingerprint())
@@ -147,6 +152,14 @@ class States:
         except EdgechatError as error:
             _say(chat, "removed", error)
 
+    def usage(self) -> OnDisk | None:
+        """Return what all states take, as it was a moment ago: at once, the thread counts them anew."""
+        now = time.monotonic()
+        if now - self._counted >= _COUNT_EVERY:
+            self._counted = now
+            self._submit(self._count, None)
+        return self._usage
+
     def close(self, timeout: float = 5.0) -> None:
         """Wait so many seconds for what is asked for already, and let go of the rest.
 
@@ -185,6 +198,10 @@ class States:
         return MOST if self.limit is None else self.limit
 
     # In the thread.
+
+    def _count(self) -> None:
+        with contextlib.suppress(EdgechatError):
+            self._usage = OnDisk(*state_folder.usage())
 
     def _save(self, write: _Write) -> bool:
         with self._lock:

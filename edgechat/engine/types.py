@@ -11,6 +11,8 @@ Cancel(request_id)                ->
 Leave(chat)                       ->
 <-     Left(chat)                        its state is on disk, or need not be
 Forget(chat)                      ->
+Inspect(chat)                     ->
+<-     Inspected(snapshot)
 end of file                       ->     the worker ends
 
 Events come in lists, those of one step of the engine together.
@@ -22,6 +24,7 @@ from typing import Literal
 
 import msgspec
 
+from edgechat.engine.snapshot import Snapshot
 from edgechat.errors import EdgechatError, by_name
 from edgechat.native.buffers import Buffer
 from edgechat.planner.compare import Difference
@@ -200,7 +203,13 @@ class Forget(msgspec.Struct, frozen=True, tag=True):
     chat: str
 
 
-Command = Load | Generate | Cancel | Leave | Forget
+class Inspect(msgspec.Struct, frozen=True, tag=True):
+    """Say what there is now, between two steps. chat: the one that is looked at (None: answered last)."""
+
+    chat: str | None = None
+
+
+Command = Load | Generate | Cancel | Leave | Forget | Inspect
 
 # From the worker.
 
@@ -276,6 +285,12 @@ class Settled(msgspec.Struct, frozen=True, tag=True):
     computed: int
 
 
-Event = Loading | Loaded | Dropped | Prefill | Delta | Finished | Failed | Left | Settled
+class Inspected(msgspec.Struct, frozen=True, tag=True):
+    """The answer to Inspect."""
+
+    snapshot: Snapshot
+
+
+Event = Loading | Loaded | Dropped | Prefill | Delta | Finished | Failed | Left | Settled | Inspected
 RequestEvent = Dropped | Prefill | Delta | Finished
 """What a front end sees of its request; a Failed arrives as an exception."""

@@ -25,6 +25,7 @@ from edgechat.engine.backends.base import Backend
 from edgechat.engine.engine import Engine
 from edgechat.engine.experience import Experience, anonymous_memory
 from edgechat.engine.fingerprint import fingerprint_of
+from edgechat.engine.inspection import Inspector
 from edgechat.engine.speculative.controller import Controller
 from edgechat.engine.speculative.draft_model import load_draft
 from edgechat.engine.speculative.learned import Lessons
@@ -39,6 +40,8 @@ from edgechat.engine.types import (
     Failed,
     Forget,
     Generate,
+    Inspect,
+    Inspected,
     Leave,
     Load,
     Loaded,
@@ -154,10 +157,11 @@ def _backend(plan: LoadPlan, progress: Callable[[float], None] | None) -> Backen
 
 def serve(engine: Engine, pipe: Pipe, experience: Experience) -> None:
     """Step while there is work, wait for commands while there is none."""
+    inspector = Inspector(engine)
     while True:
         pause = None if engine.is_idle else _DISK_PAUSE if engine.is_waiting else 0.0
         for command in _commands(pipe, pause):
-            pipe.send(_obey(engine, command))
+            pipe.send(_obey(engine, inspector, command))
         events = engine.step()
         experience.watch(events, engine.n_running)  # first: a front end may leave with its answer
         pipe.send(events)
@@ -173,7 +177,7 @@ def _commands(pipe: Pipe, pause: float | None) -> Iterable[Command]:
         return
 
 
-def _obey(engine: Engine, command: Command) -> list[Event]:
+def _obey(engine: Engine, inspector: Inspector, command: Command) -> list[Event]:
     match command:
         case Generate(request):
             try:
@@ -188,6 +192,8 @@ def _obey(engine: Engine, command: Command) -> list[Event]:
             engine.leave(chat)
         case Forget(chat):
             engine.forget(chat)
+        case Inspect(chat):
+            return [Inspected(inspector.look(chat))]
         case Load():
             raise ValueError("a worker loads one model in its life")
     return []

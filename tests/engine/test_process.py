@@ -139,6 +139,68 @@ async def test_a_worker_killed_while_it_loads_is_a_crash(start: Callable[..., En
         await loading
 
 
+async def test_a_look_into_the_worker(start: Callable[..., EngineProcess]) -> None:
+    engine = start(token_ms=5)
+    assert await engine.inspect() is None
+    assert (engine.log_path, engine.log_tail()) == (None, "")
+    assert await said(engine, "hi") == "Hello!"
+    snapshot = await engine.inspect()
+    assert snapshot is not None
+    assert 0 < snapshot.cache.used < snapshot.cache.cells == 4096
+    assert snapshot.memory_bytes > 2**20
+    running = []
+    async for event in engine.stream(request("slow")):
+        if isinstance(event, Delta) and event.tokens in (5, 50):
+            looks = await asyncio.gather(*(engine.inspect() for _ in range(5)))
+            running += [look.work.running for look in looks if look is not None]
+    assert running == [1] * 10
+    assert engine.log_path is not None
+    assert engine.log_path.exists()
+    engine.log_path.write_text("first\n\x1b[31mlast\n")
+    assert engine.log_tail() == "first\n[31mlast\n"
+    assert engine.log_tail(5) == "last\n"
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="POSIX signals")
+async def test_a_look_into_a_worker_that_dies(start: Callable[..., EngineProcess]) -> None:
+    states: list[EngineState] = []
+    engine = start()
+    engine._on_state = states.append
+    await engine.start()
+    (worker,) = workers()
+    worker.suspend()
+    look = asyncio.create_task(engine.inspect())
+    await asyncio.sleep(0.1)
+    assert not look.done()
+    began = time.monotonic()
+    worker.kill()
+    assert await look is None
+    assert time.monotonic() - began < 2
+    # It was idle: nobody but the state tells.
+    assert states == [EngineState.LOADING, EngineState.READY, EngineState.STOPPED]
+    assert await engine.inspect() is None
+    assert await said(engine, "hi") == "Hello!"
+    assert await engine.inspect() is not None
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="POSIX signals")
+async def test_a_worker_that_hangs_is_looked_into_once(
+    start: Callable[..., EngineProcess], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("edgechat.engine.process._LOOKING", 0.1)
+    engine = start()
+    await engine.start()
+    (worker,) = workers()
+    worker.suspend()
+    assert [await engine.inspect() for _ in range(3)] == [None] * 3
+    assert engine._worker is not None
+    assert len(engine._worker._looks) == 1
+    worker.resume()
+    assert await said(engine, "hi") == "Hello!"
+    assert len(engine._worker._looks) == 0
+    assert await engine.inspect() is not None
+
+
 async def test_what_the_load_says_arrives_as_an_error(start: Callable[..., EngineProcess]) -> None:
     engine = start(load_error="no such weights")
     with pytest.raises(LoadFailed, match="no such weights"):

@@ -121,6 +121,11 @@ class ModelDrafter:
         return min(seconds)
 
     @property
+    def cache(self) -> PrefixCache:
+        """What it has read."""
+        return self._cache
+
+    @property
     def longest(self) -> int:
         """Tokens of a stream that it can look back on."""
         return self._backend.context

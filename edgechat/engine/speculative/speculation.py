@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from edgechat.engine.backends.base import Backend, CacheFull, Part
+from edgechat.engine.prefix_cache import PrefixCache
 from edgechat.engine.scheduler import Planned, Scheduler
 from edgechat.engine.sequence import Sequence as Stream
 from edgechat.engine.speculative.controller import Bid, Controller
@@ -62,6 +63,8 @@ class Speculation:
         self.controller = controller
         self.sources: frozenset[Source] = frozenset({"model", "ngram"})
         """Who may draft, of those who are here."""
+        self.lengths: tuple[int, ...] = ()
+        """Tokens drafted for each stream in the last step that could draft."""
         self._backend = backend
         self._scheduler = scheduler
         self._model = model
@@ -95,6 +98,17 @@ class Speculation:
         somebody = self._model is not None or self._ngram is not None
         return somebody and bool(self.sources) and self._backend.rolls_back > 0
 
+    @property
+    def present(self) -> tuple[Source, ...]:
+        """Those who may draft now."""
+        here: dict[Source, object] = {"model": self._model, "ngram": self._ngram}
+        return tuple(one for one in here if here[one] is not None and one in self.sources and self.drafts)
+
+    @property
+    def draft_cache(self) -> PrefixCache | None:
+        """What the draft model has read; None where there is no such model."""
+        return self._model.cache if self._model is not None else None
+
     def draft(self, planned: Planned) -> Planned:
         """Return the batch with drafts behind the tokens of its streams, where that pays.
 
@@ -109,7 +123,7 @@ class Speculation:
             self._skip -= 1
             step.skipped = True
             return planned
-        streams = [stream for stream, _ in planned]
+        streams, self.lengths = [stream for stream, _ in planned], (0,) * len(planned)
         depth = sum(len(one.tokens) for one in streams) / len(streams)
         may = self.controller.begin(len(streams), depth)
         if may and (most := self._room(planned)) > 0:
@@ -163,6 +177,7 @@ class Speculation:
         if wanted:
             self._ask_model(wanted, step)
             self._trim(drafts)
+        self.lengths = tuple(len(draft.tokens) if draft else 0 for draft in drafts)
         return [self._with(pair, draft, step) for pair, draft in zip(planned, drafts, strict=True)]
 
     def _limit(self, stream: Stream) -> int:
