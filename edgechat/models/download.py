@@ -12,11 +12,11 @@ each answer, by the hash in its headers, and the hash of the whole says in the e
 from __future__ import annotations
 
 import math
-import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from edgechat.errors import HubError, HubUnreachable, RateLimited, WrongBytes
 from edgechat.models.choices import RemoteFile, RepoListing
@@ -28,6 +28,9 @@ from edgechat.models.refusals import nonsense
 from edgechat.models.transfer import Client, Cut, ask_hub
 from edgechat.text import mebibytes, one_line
 
+if TYPE_CHECKING:
+    from filelock import FileLock
+
 WAITS: tuple[float, ...] = (1, 2, 4, 8, 15, 30, 60)
 """Seconds before the next try, after failures without progress between them."""
 PROGRESS = 1 << 16
@@ -37,6 +40,10 @@ MAX_WAIT = 300
 MOST = 50 * 10**9
 """Bytes of the largest file that the hub gives over plain HTTP."""
 _ASK_LOCK_EVERY = 0.2
+
+
+class Stopped(Exception):
+    """Whoever asked for a download ended it; what has come is kept."""
 
 
 class Observer(Protocol):
@@ -64,18 +71,23 @@ class Fetched:
 
 
 def download(
-    listing: RepoListing, files: Sequence[RemoteFile], revision: str, seen: Observer
+    listing: RepoListing,
+    files: Sequence[RemoteFile],
+    revision: str,
+    seen: Observer,
+    stop: threading.Event | None = None,
 ) -> list[Fetched]:
     """Bring files of a repository here, and put them into their places when all are complete.
 
-    revision: what the listing was asked for: a branch, tag or commit. Raises HubError, DiskError.
+    revision: what the listing was asked for: a branch, tag or commit. stop: ends it from another thread; a
+    connection that is silent is given up only when its own time is over. Raises HubError, DiskError, Stopped.
     """
-    store = HubStore(listing)
+    store, stop = HubStore(listing), stop or threading.Event()
     done: list[Fetched] = []
     for file in files:
         store.make_folders(file)
-        with _locked(store, file, seen):
-            done.append(_bring(store, file, seen))
+        with _locked(store, file, seen, stop):
+            done.append(_bring(store, file, seen, stop))
     # The first part of a split model last: who finds it finds the others.
     for one in reversed(done):
         store.put(one.file, new=one.resumed + one.received > 0)
@@ -99,7 +111,7 @@ def _drop_stale(store: HubStore, seen: Observer) -> None:
         seen.says(f"Removed {mebibytes(size)} that an earlier download left of a file that was replaced.")
 
 
-def _bring(store: HubStore, file: RemoteFile, seen: Observer) -> Fetched:
+def _bring(store: HubStore, file: RemoteFile, seen: Observer, stop: threading.Event) -> Fetched:
     """Return when the bytes of a file are here and verified; the lock is held."""
     if store.has_bytes(file):
         seen.has(file, file.size)
@@ -113,13 +125,13 @@ def _bring(store: HubStore, file: RemoteFile, seen: Observer) -> Fetched:
         if partial.size > file.size:
             partial.restart()
         resumed = partial.size
-        partial.hash_kept(lambda n: seen.checked(file, n))
-        received = _fetch(store.listing, file, partial, seen)
+        partial.hash_kept(_heeding(stop, lambda n: seen.checked(file, n)))
+        received = _fetch(store.listing, file, partial, seen, stop)
         wrong = partial.sha256() != file.sha256
         if wrong and received < file.size:
             seen.says(f"What was kept of {name} is damaged; it starts anew.")
             partial.restart()
-            resumed, received = 0, _fetch(store.listing, file, partial, seen)
+            resumed, received = 0, _fetch(store.listing, file, partial, seen, stop)
             wrong = partial.sha256() != file.sha256
         if wrong:
             partial.remove()
@@ -130,11 +142,14 @@ def _bring(store: HubStore, file: RemoteFile, seen: Observer) -> Fetched:
     return Fetched(file, resumed, received)
 
 
-def _fetch(listing: RepoListing, file: RemoteFile, partial: Partial, seen: Observer) -> int:
+def _fetch(
+    listing: RepoListing, file: RemoteFile, partial: Partial, seen: Observer, stop: threading.Event
+) -> int:
     """Return how many bytes came until all were there, over as many connections as it takes."""
     hub, ranged = Endpoint(listing.hub), RangedFile(file, listing.commit)
     url = hub.file(listing.repo, listing.commit, file.name)
     failures, best, received = 0, partial.size, 0
+    told = _heeding(stop, lambda n: seen.has(file, n))
 
     def receive(client: Client) -> None:
         nonlocal received
@@ -142,9 +157,9 @@ def _fetch(listing: RepoListing, file: RemoteFile, partial: Partial, seen: Obser
             with client.aside():
                 partial.write(piece)
             received += len(piece)
-            seen.has(file, partial.size)
+            told(partial.size)
 
-    seen.has(file, partial.size)
+    told(partial.size)
     while partial.size < file.size:
         try:
             ask_hub(hub, listing.repo, math.inf, receive)
@@ -156,8 +171,20 @@ def _fetch(listing: RepoListing, file: RemoteFile, partial: Partial, seen: Obser
                 raise _later(error, partial) from error
             failures += 1
             seen.says(f"{error.message} Trying again in {wait:.0f} s.")
-            time.sleep(wait)
+            if stop.wait(wait):
+                raise Stopped from error
     return received
+
+
+def _heeding(stop: threading.Event, told: Callable[[int], None]) -> Callable[[int], None]:
+    """Return what tells of progress, and raises Stopped where nobody wants it any more."""
+
+    def tell(n: int) -> None:
+        told(n)
+        if stop.is_set():
+            raise Stopped
+
+    return tell
 
 
 def _pieces(client: Client, url: str, ranged: RangedFile, partial: Partial) -> Iterator[bytes]:
@@ -200,7 +227,7 @@ def _wrong(listing: RepoListing, name: str) -> WrongBytes:
 
 
 @contextmanager
-def _locked(store: HubStore, file: RemoteFile, seen: Observer) -> Iterator[None]:
+def _locked(store: HubStore, file: RemoteFile, seen: Observer, stop: threading.Event) -> Iterator[None]:
     """Hold the lock of a file's bytes; where another process has it, say so and wait."""
     from filelock import FileLock, Timeout
 
@@ -209,10 +236,22 @@ def _locked(store: HubStore, file: RemoteFile, seen: Observer) -> Iterator[None]
         lock.acquire()
     except Timeout:
         seen.says(f"Another program is downloading {one_line(file.name)}; waiting for it.")
-        lock.acquire(timeout=-1, poll_interval=_ASK_LOCK_EVERY)
+        _acquire(lock, stop)
     except OSError as error:
         raise disk_error(store.lock(file), error) from error
     try:
         yield
     finally:
         lock.release()
+
+
+def _acquire(lock: FileLock, stop: threading.Event) -> None:
+    """Wait for a lock, for as long as someone wants it. Raises Stopped."""
+    from filelock import Timeout
+
+    while True:
+        if stop.wait(_ASK_LOCK_EVERY):
+            raise Stopped
+        with suppress(Timeout):
+            lock.acquire(timeout=0)
+            return

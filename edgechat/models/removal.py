@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from edgechat.errors import NotRemovable
 from edgechat.models import places
 from edgechat.models.inventory import LocalModel
+from edgechat.models.library import located
 from edgechat.models.places import Place
 from edgechat.models.used import use_of
 from edgechat.text import one_line
@@ -33,6 +34,18 @@ class Removal:
     """Bytes of the disk; a file that has another name elsewhere frees none."""
     run: Callable[[], None]
     """Removes it. Raises NotRemovable."""
+
+
+def only(name: str) -> LocalModel:
+    """Return the one model that a name or a path means.
+
+    Raises NotRemovable where it means several; ModelNotFound, ModelFileError.
+    """
+    found = located(name)
+    if len(found) > 1:
+        names = ", ".join(one_line(one.name) for one in found)
+        raise NotRemovable(f"{one_line(name)} is here several times: {names}.", hint="Name one of them.")
+    return found[0]
 
 
 def removal(one: LocalModel) -> Removal:

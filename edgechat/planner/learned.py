@@ -80,6 +80,10 @@ class Learned:
         except (OSError, FolderError, msgspec.MsgspecError, RecursionError):
             return cls()
 
+    def knows(self, where: Where) -> bool:
+        """Say whether the speed of such loads was measured, and not only that of similar ones."""
+        return where in self._runs and bool(self._runs[where].decode)
+
     def correction(self, where: Where) -> Correction:
         """Return how much slower than the roofline such a load was before, or the likest ones were."""
         decode, decode_of = self._factors(where, "decode")

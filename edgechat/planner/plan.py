@@ -94,6 +94,10 @@ class LoadPlan(LoadParams, frozen=True, kw_only=True):
     kl_divergence: Divergence | None = None
     sampling: SamplingDefaults = SamplingDefaults()
     """What settings.toml says, and below that what the model's makers recommend."""
+    thinking_sampling: SamplingDefaults | None = None
+    """The same where thinking is switched on; None: no other."""
+    answering_sampling: SamplingDefaults | None = None
+    """... where it is switched off."""
     notes: tuple[str, ...] = ()
     """What was asked for and is not so."""
     reasons: tuple[str, ...] = ()
@@ -113,6 +117,12 @@ class LoadPlan(LoadParams, frozen=True, kw_only=True):
             quant=self.draft.quant,
             file_bytes=self.draft.file_bytes,
         )
+
+    def sampling_for(self, think: bool | None) -> SamplingDefaults:
+        """Return how a token is chosen where thinking is switched on, off, or left alone (None)."""
+        switched = {True: self.thinking_sampling, False: self.answering_sampling}
+        found = None if think is None else switched[think]
+        return found or self.sampling
 
     @property
     def weights_bytes(self) -> int:

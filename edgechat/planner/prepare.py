@@ -20,6 +20,7 @@ from edgechat.planner.plan import DraftPlan, LoadPlan, params_of
 from edgechat.planner.select import choose, planned, rate
 from edgechat.planner.variants import Variant, variants
 from edgechat.planner.wishes import NO_WISHES, Wishes
+from edgechat.settings import SamplingDefaults
 
 _SCRIPTED = ".scripted.json"
 
@@ -41,10 +42,17 @@ def prepare(model: str, wishes: Wishes = NO_WISHES) -> LoadPlan:
         machine = Machine(look(dry), history=Learned.read(), dry=dry)
         made, variant = _best(headers, machine, wanted)
         made = with_draft(made, variant, variant.header(), machine, wanted, insists=insists)
-    sampling = given.sampling.over(found.entry.sampling) if found.entry else given.sampling
-    about = found.entry.description if found.entry else ""
+    entry = found.entry
+    makers = entry.sampling_for if entry else lambda _: SamplingDefaults()
+    about = entry.description if entry else ""
     reasons = tuple(reason for reason in (about, *made.reasons) if reason)
-    return msgspec.structs.replace(made, sampling=sampling, reasons=reasons)
+    return msgspec.structs.replace(
+        made,
+        sampling=given.sampling.over(makers(None)),
+        thinking_sampling=given.sampling.over(makers(True)),
+        answering_sampling=given.sampling.over(makers(False)),
+        reasons=reasons,
+    )
 
 
 def _best(

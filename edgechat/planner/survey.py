@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from edgechat.ask import ChildFailed
 from edgechat.device.bandwidth import measure_speed
 from edgechat.device.profile import DeviceProfile
 from edgechat.errors import HubError, ModelFileError
+from edgechat.models.inventory import LocalModel
 from edgechat.planner.beside import with_draft
 from edgechat.planner.dryrun import DryRun
 from edgechat.planner.learned import Learned
@@ -17,7 +19,7 @@ from edgechat.planner.machine import Described, Machine, look
 from edgechat.planner.option import Option
 from edgechat.planner.select import best_of, choose, likeliest, rate, samples
 from edgechat.planner.speed import rate_of_processor
-from edgechat.planner.variants import Variant, everything, variants
+from edgechat.planner.variants import Variant, everything, of_local, variants
 from edgechat.planner.wishes import Wishes
 from edgechat.planner.worth import Verdict
 from edgechat.text import mebibytes
@@ -75,13 +77,47 @@ def _with_draft(chosen: Option | None, machine: Machine, wishes: Wishes, *, insi
 
 def all_models(wishes: Wishes, described: Described) -> Found:
     """Hold the best file of every model of the catalogue against a machine; the network is not asked."""
+    with _catalogue_on(described) as (models, machine):
+        options = _ranked(models, machine, wishes)
+    return Found(None, in_words(machine.profile), tuple(options), choose(options, wishes))
+
+
+@dataclass(frozen=True, slots=True)
+class Overview:
+    """The catalogue and the models that are here, held against this machine."""
+
+    profile: DeviceProfile
+    found: Found
+    """Of the whole catalogue."""
+    local: Mapping[Path, Option]
+    """Of the files that are here, by path; those that cannot be read are left out."""
+    history: Learned
+
+    def has_measured(self, option: Option) -> bool:
+        """Say whether loads of such a model in such a quantization were measured on this machine."""
+        made = option.plan
+        return made is not None and made.where is not None and self.history.knows(made.where)
+
+
+def overview(local: Sequence[LocalModel], wishes: Wishes) -> Overview:
+    """Hold the catalogue and these models against this machine; the network is not asked."""
+    with _catalogue_on(Described()) as (models, machine):
+        options = _ranked(models, machine, wishes)
+        here: dict[Path, Option] = {}
+        for one in local:
+            with contextlib.suppress(ModelFileError, OSError):
+                here[one.path] = rate(of_local(one), machine.unasked, wishes)
+    found = Found(None, in_words(machine.profile), tuple(options), choose(options, wishes))
+    return Overview(machine.profile, found, here, machine.history)
+
+
+@contextlib.contextmanager
+def _catalogue_on(described: Described) -> Iterator[tuple[list[list[Variant]], Machine]]:
     with DryRun() as dry:
         models = everything()
         for files in models:  # read while the process starts
             next(samples(files), None)
-        profile = measured(look(dry), described)
-        options = _ranked(models, _machine(profile, described, dry), wishes)
-    return Found(None, in_words(profile), tuple(options), choose(options, wishes))
+        yield models, _machine(measured(look(dry), described), described, dry)
 
 
 def _ranked(models: Sequence[Sequence[Variant]], machine: Machine, wishes: Wishes) -> list[Option]:

@@ -284,3 +284,19 @@ def test_a_script_is_drafted_for_by_another(home: Path) -> None:
     for wrong in (str(one), str(tiny())):
         with pytest.raises(NotADraft):
             prepare(str(one), Wishes(draft=wrong))
+
+
+def test_switched_thinking_has_its_own_sampling(model: str, home: Path) -> None:
+    (home / "data" / "models").mkdir(parents=True)
+    shutil.copy(model, home / "data" / "models" / "thinker.gguf")
+    (home / "config").mkdir()
+    (home / "config" / "models.toml").write_text(
+        '[[model]]\nname = "thinker"\ndescription = "Thinks."\nlicence = "MIT"\nrepo = "us/thinker"\n'
+        'file = "thinker.gguf"\nthinking = "default-on"\n'
+        "sampling = {temperature = 0.6, top_k = 20}\nswitched_sampling = {temperature = 0.7}\n"
+    )
+    (home / "config" / "settings.toml").write_text("[sampling]\ntop_k = 7\n")
+    made = prepare("thinker")
+    found = {think: made.sampling_for(think).given() for think in (None, True, False)}
+    assert found[None] == found[True] == {"temperature": 0.6, "top_k": 7}
+    assert found[False] == {"temperature": 0.7, "top_k": 7}

@@ -1,0 +1,93 @@
+"""How a download goes: what of it is here, how fast it comes, and how long it will still take."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from dataclasses import dataclass
+
+from edgechat.models.choices import RemoteFile
+from edgechat.text import mebibytes
+
+_WINDOW = 8.0
+"""Seconds whose mean is the rate."""
+_LEAST = 0.2
+"""Seconds of which a rate can be told."""
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """How things stood at one moment."""
+
+    here: int
+    total: int
+    """Both in bytes."""
+    rate: float = 0.0
+    """Bytes a second; 0 where nothing is known yet."""
+
+    @property
+    def share(self) -> float:
+        """What of it is here: 0 to 1."""
+        return self.here / self.total if self.total else 1.0
+
+    @property
+    def left(self) -> float | None:
+        """Seconds that it will take; None where nobody knows."""
+        return (self.total - self.here) / self.rate if self.rate > 0 else None
+
+    @property
+    def size(self) -> str:
+        """The share and the sizes: '45% 2.1 GiB of 4.4 GiB'."""
+        share = 100 * self.here // self.total if self.total else 100
+        return f"{share}% {mebibytes(self.here)} of {mebibytes(self.total)}"
+
+    @property
+    def line(self) -> str:
+        """The same with rate and time: '45% 2.1 GiB of 4.4 GiB, 23.0 MiB/s, 1:45 left'."""
+        left = self.left
+        return self.size if left is None else f"{self.size}, {speed(self.rate)}, {duration(left)} left"
+
+
+class Pace:
+    """Of several files together, whose bytes are `total`; told by one thread."""
+
+    def __init__(self, total: int) -> None:
+        self._total = total
+        self._here: dict[RemoteFile, int] = {}
+        self._received = 0
+        self._marks: deque[tuple[float, int]] = deque()
+
+    def has(self, file: RemoteFile, n: int) -> bool:
+        """Note that the first n bytes of the file are here; say whether it was heard of before."""
+        before = self._here.get(file)
+        self._here[file] = n
+        if not self._marks:
+            self._marks.append((time.monotonic(), 0))
+        if before is not None:
+            self._received += max(0, n - before)
+        return before is not None
+
+    def standing(self) -> Standing:
+        """Return how things stand now."""
+        return Standing(sum(self._here.values()), self._total, self._rate())
+
+    def _rate(self) -> float:
+        now = time.monotonic()
+        self._marks.append((now, self._received))
+        while len(self._marks) > 2 and self._marks[0][0] < now - _WINDOW:
+            self._marks.popleft()
+        seconds = now - self._marks[0][0]
+        return (self._received - self._marks[0][1]) / seconds if seconds > _LEAST else 0.0
+
+
+def speed(rate: float) -> str:
+    """Return bytes a second for people: '23.0 MiB/s'."""
+    return f"{rate / 2**20:.1f} MiB/s" if rate >= 2**20 / 10 else f"{rate / 1024:.0f} KiB/s"
+
+
+def duration(seconds: float) -> str:
+    """Return a time for people as a clock shows it: '1:45'."""
+    whole = int(min(seconds, 359_999))
+    minutes, rest = divmod(whole, 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"

@@ -1,0 +1,200 @@
+"""A pull: what would come of a name that a person typed, decided before a byte of it does; and its coming.
+
+    decided = decide(wanted("qwen3-8b"))     asks the hub, reads a header, looks at this machine
+    bring(decided, observer)                 downloads what is missing
+
+Both front ends pull so; what they show of it is theirs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from edgechat import paths, settings
+from edgechat.errors import EdgechatError, HubError, HubUnreachable, ModelNotFound, OfflineMode, RateLimited
+from edgechat.models.choices import GgufChoice, RemoteFile
+from edgechat.models.download import Fetched, Observer, download
+from edgechat.models.hub import resolve_remote
+from edgechat.models.hubstore import HubStore, check_space
+from edgechat.models.library import local_files, resolve
+from edgechat.models.wanted import Wanted, matching, wanted
+from edgechat.planner.drafting import AUTO, NGRAM, NONE
+from edgechat.planner.pick import Picked, Source, pick
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A model to bring here: the one that was asked for, or its draft."""
+
+    source: Source
+    choice: GgufChoice
+
+    @property
+    def store(self) -> HubStore:
+        """The folder of its repository in the cache."""
+        return HubStore(self.source.remote.listing)
+
+    def path(self, file: RemoteFile) -> Path:
+        """Return where a file is, or will be."""
+        return _own_copy(self.source.want, file) or self.store.path(file)
+
+    def missing(self) -> tuple[RemoteFile, ...]:
+        """Return the files that are not in their places now."""
+        own = [file for file in self.choice.files if _own_copy(self.source.want, file)]
+        return tuple(file for file in self.choice.files if file not in own and not self.store.is_here(file))
+
+    def needed(self) -> int:
+        """Return the bytes that have to come."""
+        left = (file for file in self.missing() if not self.store.has_bytes(file))
+        return sum(file.size - self.store.kept(file) for file in left)
+
+    @property
+    def name(self) -> str:
+        """What means it once it is here: its name in the catalogue or on the hub, else its path."""
+        path, want = self.path(self.choice.files[0]), self.source.want
+        for name in (want.name, f"{want.hub.repo}:{self.choice.quant}"):
+            with contextlib.suppress(EdgechatError, OSError):
+                if resolve(name).path.samefile(path):
+                    return name
+        return str(path)
+
+
+@dataclass(frozen=True, slots=True)
+class Decided:
+    """What a pull brings."""
+
+    parts: tuple[Part, ...]
+    """The model, and its draft where one comes too."""
+    missing: tuple[tuple[RemoteFile, ...], ...]
+    """The files of each part that were not here."""
+    picked: Picked | None = None
+    """The choice with its plan; None where the hub could not be asked, and all is here."""
+    no_draft: str = ""
+    """Why no draft comes although one was wanted."""
+
+    @property
+    def fits(self) -> bool:
+        """Whether this machine carries it, as far as anyone knows."""
+        return self.picked is None or self.picked.plan is not None
+
+    @property
+    def total(self) -> int:
+        """Bytes of the files that were not here."""
+        return sum(file.size for files in self.missing for file in files)
+
+
+@dataclass(frozen=True, slots=True)
+class Here:
+    """A model of the catalogue that is on this machine, while nothing is known of its repository."""
+
+    want: Wanted
+    quant: str
+    path: Path
+
+
+def decide(
+    want: Wanted,
+    *,
+    draft: str | None = None,
+    offline: bool = False,
+    tell: Callable[[str], None] = lambda _what: None,
+) -> Decided | Here:
+    """Return what a pull of this would bring; `tell` hears what goes on.
+
+    draft: 'auto', 'none' or the name of a model; None: as settings.toml says, else auto. offline: open no
+    socket; so do settings.toml and EDGECHAT_OFFLINE. Raises HubError, ModelNotFound, ModelFileError,
+    SettingsError.
+    """
+    said = settings.load()
+    offline = offline or said.offline
+    wish = draft or (said.draft if said.draft in (NONE, NGRAM) else AUTO)
+    tell(f"asking the hub for {want.hub.repo}")
+    try:
+        source = _source(want, offline)
+    except (HubUnreachable, OfflineMode, RateLimited) as error:
+        return _without_hub(want, error)
+    if source.remote.unasked is not None:
+        return _from_memory(source, source.remote.unasked)
+    small, no_draft = _draft(wish, want, offline)
+    tell("looking at this machine, and at the model's header")
+    picked = pick(source, lambda one: _begun(source, one), small, wish)
+    parts = [Part(source, picked.choice)]
+    if picked.draft is not None and small is not None:
+        parts.append(Part(small, picked.draft))
+    return _decided(tuple(parts), picked, picked.no_draft or no_draft)
+
+
+def bring(
+    decided: Decided, seen: Observer, stop: threading.Event | None = None
+) -> tuple[tuple[Fetched, ...], ...]:
+    """Download what is missing; return what became of the files of each part. `stop`: see `download`.
+
+    Raises DiskError where the disk has not the room; HubError, Stopped.
+    """
+    check_space(sum(part.needed() for part in decided.parts))
+    return tuple(
+        tuple(download(part.source.remote.listing, files, part.source.want.revision, seen, stop))
+        if files
+        else ()
+        for part, files in zip(decided.parts, decided.missing, strict=True)
+    )
+
+
+def _decided(parts: tuple[Part, ...], picked: Picked | None = None, no_draft: str = "") -> Decided:
+    return Decided(parts, tuple(part.missing() for part in parts), picked, no_draft)
+
+
+def _source(want: Wanted, offline: bool) -> Source:
+    remote = resolve_remote(want.hub, offline=offline)
+    return Source(want, remote, matching(want, remote))
+
+
+def _draft(wish: str, want: Wanted, offline: bool) -> tuple[Source | None, str]:
+    """Return where the draft is that was asked for, or why there is none."""
+    if wish in (NONE, NGRAM):
+        return None, ""
+    if wish != AUTO:
+        return _source(wanted(wish), offline), ""
+    if want.entry is None or want.entry.draft is None:
+        return None, (want.entry.no_draft if want.entry else None) or ""
+    try:
+        return _source(wanted(want.entry.draft), offline), ""
+    except (HubError, ModelNotFound) as error:
+        return None, f"Its draft, {want.entry.draft}, cannot be had. {error.message}"
+
+
+def _begun(source: Source, choice: GgufChoice) -> int:
+    """Return 2 for a model that is here, 1 for one of which a part is, or 0."""
+    part = Part(source, choice)
+    if any(file.sha256 is None for file in choice.files):
+        return 0
+    return 2 if not part.needed() else 1 if part.needed() < choice.total_bytes else 0
+
+
+def _without_hub(want: Wanted, why: HubError) -> Here:
+    """Return what is here of a model of the catalogue. Raises `why` where nothing is."""
+    found = local_files(want.entry) if want.entry else {}
+    for quant, path in found.items():
+        if want.quant in (None, quant):
+            return Here(want, quant, path)
+    raise why
+
+
+def _from_memory(source: Source, why: HubError) -> Decided:
+    """Return what is here of a repository that cannot be asked now. Raises `why` where it is not all."""
+    for one in source.choices:
+        part = Part(source, one)
+        if not part.missing():
+            return _decided((part,))
+    raise why
+
+
+def _own_copy(want: Wanted, file: RemoteFile) -> Path | None:
+    """Return the file in edgechat's own folder, where a model of the catalogue may have been put by hand."""
+    path = paths.data_dir() / "models" / file.name.rpartition("/")[2]
+    same = want.entry is not None and path.is_file() and path.stat().st_size == file.size
+    return path if same else None
