@@ -16,7 +16,7 @@ from edgechat.errors import EdgechatError
 from edgechat.planner.plan import LoadPlan, as_json
 from edgechat.text import by_drafts, escaped_json, printable
 
-_ENDS = {"length": "stopped at --max-tokens", "context": "the context is full", "cancelled": "stopped"}
+ENDS = {"length": "stopped at --max-tokens", "context": "the context is full", "cancelled": "stopped"}
 
 
 class Answer:
@@ -57,10 +57,13 @@ class Answer:
         if self._as_json:
             print(self._object(plan, model, chat, error))
             return
-        if self._text and not self._text.endswith("\n"):
-            print(flush=True)
+        self._finish_text(error)
         if self._finished is not None:
             self._print_timings(self._finished, plan.context)
+
+    def _finish_text(self, error: EdgechatError | None) -> None:
+        if self._text and not self._text.endswith("\n"):
+            print(flush=True)
 
     def _print(self, text: str) -> None:
         if not self._as_json:
@@ -86,8 +89,8 @@ class Answer:
         ]
         if finished.speculation is not None and (gain := by_drafts(finished.speculation.speedup, 2)):
             parts.insert(2, gain)
-        if finished.reason in _ENDS:
-            parts.append(_ENDS[finished.reason])
+        if finished.reason in ENDS:
+            parts.append(ENDS[finished.reason])
         print(" · ".join(parts), file=sys.stderr)
 
     def _object(self, plan: LoadPlan, model: ModelInfo, chat: str | None, error: EdgechatError | None) -> str:

@@ -1,4 +1,4 @@
-"""`edgechat chats`: what is kept of conversations, to be listed, read and deleted.
+"""`edgechat chats`: what is kept of conversations, to be listed, searched, read, moved and deleted.
 
 With --json the list is one of objects, the conversation that was used last first:
 
@@ -9,39 +9,44 @@ With --json the list is one of objects, the conversation that was used last firs
     date                    the day on which it began, as the model is told it
     created_at, updated_at  seconds since 1970
 
-and `show` prints one such object, with `messages`: id, role, content, thinking, state, created_at, and the
-figures and the error of a reply.
+    pinned                  whether it stays at the top of the app's list
+
+and `show` prints one such object, with `messages`: id, role, content, thinking, state, created_at, the
+attachments of a question, and the figures and the error of a reply. `search` prints a list of objects, the
+best first: chat (an id), title, turn (an id, or null where it is the title that has the words), role,
+created_at, snippet, and marks: where in it the words are, as [from, to] in characters. `import` prints the
+object of what it has read.
 """
 
 from __future__ import annotations
 
 import json as json_module
-import os
 import sys
 import time
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from datetime import datetime
 from typing import Any, TypeVar
 
 import msgspec
 
+from edgechat.chat import files
 from edgechat.chat.conversation import Conversation
-from edgechat.chat.records import Chat, Listed, Turn
+from edgechat.chat.export import counted as counted
+from edgechat.chat.export import model_name, to_json, to_markdown
+from edgechat.chat.importing import MOST_BYTES, imported
+from edgechat.chat.records import Chat, Hit, Listed, Turn
 from edgechat.chat.store import Store, store_path
-from edgechat.cli.edge import refused
-from edgechat.cli.sheet import table
-from edgechat.errors import ChatNotFound
+from edgechat.cli.edge import as_text, refused
+from edgechat.cli.sheet import styled, table
+from edgechat.errors import ChatBusy, NotWritten
 from edgechat.text import ago, escaped_json, one_line, printable
 
 T = TypeVar("T")
 
 _HEADINGS = ("ID", "TITLE", "MODEL", "MESSAGES", "LAST USED")
 _TITLE, _MODEL = 40, 24
-_ENDINGS = {
-    "stopped": "(stopped here)",
-    "interrupted": "(interrupted here)",
-    "failed": "(no reply came)",
-    "streaming": "(still being written)",
-}
+_BOLD, _PLAIN = "\x1b[1m", "\x1b[0m"
+_STDIO = "-"
 
 
 def list_chats(*, limit: int, json: bool) -> int:
@@ -66,7 +71,73 @@ def show(prefix: str, *, json: bool) -> int:
         messages = [_message_object(turn) for turn in found.turns]
         _print_json(_object(found.chat, found.n_messages) | {"messages": messages})
     else:
-        print(printable("\n\n".join(_paragraphs(found))))
+        print(to_markdown(found), end="")
+    return 0
+
+
+def search(words: Sequence[str], *, limit: int, json: bool) -> int:
+    """Run the command; return the exit code: 1 where nothing is found. Raises StoreError."""
+    text = " ".join(words)
+    hits = _with_store(lambda store: store.search(text, limit))
+    if json:
+        _print_json([_hit_object(hit) for hit in hits])
+    elif hits:
+        print("\n\n".join(_hit(hit, bold=styled(sys.stdout)) for hit in hits))
+    else:
+        print(f"Nothing was said with {one_line(text, 60)!r} in it. All conversations: edgechat chats")
+    return 0 if hits else 1
+
+
+def export(prefix: str, file: str | None, *, json: bool, force: bool) -> int:
+    """Run the command; return the exit code. Raises ChatNotFound, StoreError and NotWritten."""
+    found = _with_store(lambda store: _loaded(store, prefix))
+    text = to_json(found) if json else to_markdown(found)
+    if file is None or file == _STDIO:
+        print(text, end="")
+    else:
+        path = files.target(file, found.chat.title, ".json" if json else ".md")
+        try:
+            files.write(path, text, force=force)
+        except NotWritten as error:
+            if isinstance(error.__cause__, FileExistsError):
+                raise NotWritten(error.message, hint="--force writes over it.") from error
+            raise
+        print(f"Written to {printable(as_text(str(path)))}.")
+    return 0
+
+
+def import_chat(file: str, *, json: bool) -> int:
+    """Run the command; return the exit code. Raises NotAChat and StoreError."""
+    new = imported(_read(file))
+    _with_store(lambda store: store.add(new.chat, new.turns))
+    if json:
+        _print_json(_object(new.chat, sum(turn.role != "system" for turn in new.turns)))
+    else:
+        print(f"{new.chat.id[:8]}  {one_line(new.chat.title)}")
+        print(f"Go on with it: edgechat run MODEL --chat {new.chat.id[:8]}")
+    return 0
+
+
+def rename(prefix: str, title: str) -> int:
+    """Run the command; return the exit code. Raises ChatNotFound and StoreError."""
+
+    async def done(store: Store) -> str:
+        return await store.rename((await store.find(prefix)).id, title)
+
+    print(f"It is called {one_line(_with_store(done))!r} now.")
+    return 0
+
+
+def pin(prefix: str, *, off: bool) -> int:
+    """Run the command; return the exit code. Raises ChatNotFound and StoreError."""
+
+    async def done(store: Store) -> Chat:
+        chat = await store.find(prefix)
+        await store.pin(chat.id, not off)
+        return chat
+
+    chat = _with_store(done)
+    print(f"{'No longer pinned' if off else 'Pinned'}: {one_line(chat.title)}")
     return 0
 
 
@@ -110,7 +181,7 @@ async def _removable(store: Store, prefixes: Sequence[str]) -> list[Conversation
     found = {one.chat.id: one for one in [await _loaded(store, prefix) for prefix in prefixes]}
     for one in found.values():
         if one.being_written:
-            raise ChatNotFound(
+            raise ChatBusy(
                 f"Another edgechat is writing an answer in {one.chat.id[:8]}: {one.chat.title}.",
                 hint="Stop it there, or wait for its end. Nothing was deleted.",
             )
@@ -118,41 +189,45 @@ async def _removable(store: Store, prefixes: Sequence[str]) -> list[Conversation
 
 
 async def _delete(store: Store, chats: Sequence[Chat]) -> None:
-    for chat in chats:
-        await store.delete(chat.id)
+    await store.delete(*(chat.id for chat in chats))
 
 
 def _cells(one: Listed) -> tuple[str, ...]:
     return (
         one.prefix,
         one_line(one.chat.title, _TITLE),
-        one_line(_model(one.chat), _MODEL),
+        one_line(model_name(one.chat), _MODEL),
         str(one.n_messages),
         ago(time.time() - one.chat.updated_at),
     )
 
 
-def _paragraphs(found: Conversation) -> Iterator[str]:
-    chat = found.chat
-    yield f"# {chat.title}"
-    yield f"{chat.id} · begun on {chat.date} · {counted(found.n_messages)} · last model: {_model(chat)}"
-    # Models may take turns in a chat, and only the last one is known.
-    speakers = {"system": "System prompt", "user": "You", "assistant": "Answer"}
-    for turn in found.turns:
-        yield f"## {speakers[turn.role]}"
-        if turn.content:
-            yield turn.content.strip("\n")
-        if turn.state in _ENDINGS:
-            yield _ENDINGS[turn.state]
+def _hit(hit: Hit, *, bold: bool) -> str:
+    when = datetime.fromtimestamp(hit.created_at).strftime("%Y-%m-%d %H:%M")
+    who = {"user": "you", "assistant": "answer"}.get(hit.role, hit.role) if hit.turn_id else "title"
+    line, at = "", 0
+    for start, end in hit.marks if bold else ():
+        line += f"{hit.snippet[at:start]}{_BOLD}{hit.snippet[start:end]}{_PLAIN}"
+        at = end
+    return (
+        f"{hit.chat.id[:8]}  {one_line(hit.chat.title, _TITLE)} · {who} · {when}\n  {line}{hit.snippet[at:]}"
+    )
 
 
-def _model(chat: Chat) -> str:
-    return os.path.basename(chat.model) if os.path.isabs(chat.model) else chat.model
+def _hit_object(hit: Hit) -> dict[str, Any]:
+    return {
+        "chat": hit.chat.id,
+        "title": hit.chat.title,
+        "turn": hit.turn_id or None,
+        "role": hit.role,
+        "created_at": hit.created_at,
+        "snippet": hit.snippet,
+        "marks": hit.marks,
+    }
 
 
-def counted(messages: int) -> str:
-    """Return how many messages these are, in words."""
-    return "1 message" if messages == 1 else f"{messages} messages"
+def _read(file: str) -> bytes:
+    return sys.stdin.buffer.read(MOST_BYTES + 1) if file == _STDIO else files.read(file)
 
 
 def _object(chat: Chat, n_messages: int) -> dict[str, Any]:
@@ -165,6 +240,7 @@ def _object(chat: Chat, n_messages: int) -> dict[str, Any]:
         "date": chat.date,
         "created_at": chat.created_at,
         "updated_at": chat.updated_at,
+        "pinned": chat.pinned,
     }
 
 

@@ -29,7 +29,12 @@ class Commands(TyperGroup):
 
 _MEANT = {
     "rm": ("remove", "delete", "del", "forget", "clear"),
-    "show": ("cat", "print", "open", "view", "read", "export", "get"),
+    "show": ("cat", "print", "open", "view", "read", "get"),
+    "search": ("find", "grep", "look"),
+    "export": ("save", "write", "dump"),
+    "import": ("load", "add"),
+    "rename": ("title", "name", "mv"),
+    "pin": ("unpin", "star", "keep"),
     "": ("list", "ls"),
 }
 
@@ -49,7 +54,9 @@ class ChatCommands(TyperGroup):
 
                 words = ["edgechat", "chats", *([meant] if meant else []), *rest]
                 ctx.fail(f"No such command {word!r}. Did you mean: {one_line(shlex.join(words))}")
-            ctx.fail(f"No such command {word!r}. `edgechat chats` lists; show ID and rm ID are the others.")
+            ctx.fail(
+                f"No such command {word!r}. `edgechat chats` lists; chats --help shows what else it can do."
+            )
         return super().resolve_command(ctx, args)
 
 

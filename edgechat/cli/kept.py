@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from edgechat.chat.conversation import Conversation
 from edgechat.chat.store import Store, store_path
-from edgechat.errors import ChatNotFound, FolderError, StoreError
+from edgechat.errors import ChatBusy, ChatNotFound, FolderError, StoreError
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ async def open_store(*, keep: bool) -> Store:
 
 
 async def conversation(store: Store, wanted: Wanted, model: str, system: str | None) -> Conversation:
-    """Return the conversation that is wanted. Raises ChatNotFound and StoreError."""
+    """Return the conversation that is wanted. Raises ChatNotFound, ChatBusy and StoreError."""
     if wanted.is_new:
         return Conversation(store, model, front="run", system=system)
     chat = await store.latest("run") if wanted.chat is None else await store.find(wanted.chat)
@@ -51,7 +51,7 @@ async def conversation(store: Store, wanted: Wanted, model: str, system: str | N
         )
     found = await Conversation.load(store, chat.id, front="run")
     if found.being_written:
-        raise ChatNotFound(
+        raise ChatBusy(
             f"Another edgechat is writing an answer in the conversation {chat.title!r}.",
             hint="Wait for its end, or name another conversation: edgechat chats",
         )

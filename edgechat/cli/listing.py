@@ -16,37 +16,16 @@ With --json a list of objects is printed, those that were used last first:
 from __future__ import annotations
 
 import json as json_module
-import os
 import sys
 import time
-from dataclasses import dataclass
 from typing import Any
 
 from edgechat.cli.sheet import table
 from edgechat.cli.status import StatusLine
-from edgechat.device.memory import read_memory
-from edgechat.models.inventory import LocalModel, inventory
-from edgechat.models.used import Use, uses
-from edgechat.planner.glance import Glance, glances
+from edgechat.planner.rows import Row, rows
 from edgechat.text import ago, escaped_json, mebibytes, printable
 
 _HEADINGS = ("NAME", "QUANT", "SIZE", "CONTEXT", "LAST USED", "FITS NOW", "WHERE")
-
-
-@dataclass(frozen=True, slots=True)
-class Row:
-    """A model as it is listed."""
-
-    model: LocalModel
-    glance: Glance
-    use: Use | None
-    available: int
-    """Bytes of RAM that are free."""
-
-    @property
-    def quant(self) -> str | None:
-        """As its file's name says, else as the file itself does."""
-        return self.model.quant or self.glance.quant
 
 
 def run(*, json: bool) -> int:
@@ -60,26 +39,18 @@ def run(*, json: bool) -> int:
 
 
 def _rows() -> list[Row]:
-    models = inventory().models
     status = StatusLine(sys.stderr)
     try:
-        looked = glances(models, lambda name: status.show(f"reading the header of {name}"))
+        return rows(lambda name: status.show(f"reading the header of {name}"))
     finally:
         status.clear()
-    used = uses()
-    available = read_memory().available
-    rows = [
-        Row(one, glance, used.get(os.path.realpath(one.path)) if used else None, available)
-        for one, glance in zip(models, looked, strict=True)
-    ]
-    return sorted(rows, key=lambda row: (-(row.use.when if row.use else 0), row.model.name.casefold()))
 
 
 def _cells(row: Row) -> tuple[str, ...]:
     used = ""
     if row.use is not None:
         used = "loaded" if row.use.is_loaded else ago(time.time() - row.use.when)
-    fits = "damaged" if row.glance.damage else "yes" if row.glance.fits(row.available) else "no"
+    fits = "damaged" if row.glance.damage else "yes" if row.fits else "no"
     return (
         row.model.name,
         row.quant or "?",
@@ -93,7 +64,6 @@ def _cells(row: Row) -> tuple[str, ...]:
 
 def _object(row: Row) -> dict[str, Any]:
     model, glance = row.model, row.glance
-    fits = glance.fits(row.available)
     return {
         "name": model.name,
         "full_name": model.full_name,
@@ -105,8 +75,8 @@ def _object(row: Row) -> dict[str, Any]:
         "context": glance.context or None,
         "last_used": row.use.when if row.use else None,
         "loaded": row.use is not None and row.use.is_loaded,
-        "fits": fits > 0,
-        "fits_context": fits,
+        "fits": row.fits > 0,
+        "fits_context": row.fits,
         "place": model.place.value,
         "path": str(model.path),
         "files": [str(file.path) for file in model.found.files],

@@ -20,7 +20,7 @@ from edgechat import __version__
 from edgechat.cli import shelf, talk
 from edgechat.cli.edge import complain
 from edgechat.cli.group import Commands
-from edgechat.cli.options import AnywayOption, Debug, DebugOption, DraftOption
+from edgechat.cli.options import AnywayOption, Debug, DebugOption, DraftOption, ScreenReaderOption
 from edgechat.errors import EdgechatError
 
 USAGE_ERROR = 2
@@ -54,6 +54,7 @@ def chat(
     ] = None,
     draft: DraftOption = None,
     load_anyway: AnywayOption = False,
+    screen_reader: ScreenReaderOption = False,
     debug: DebugOption = False,
     version: Annotated[
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
@@ -67,7 +68,25 @@ def chat(
             )
         if draft is not None:
             raise typer.BadParameter("goes after the command", param_hint="--draft")
+        if screen_reader:
+            raise typer.BadParameter(
+                "goes with the app, or after run: edgechat run MODEL --screen-reader",
+                param_hint="--screen-reader",
+            )
         return
+    if screen_reader or _wants_lines():
+        from edgechat.cli import run as lines
+
+        options = lines.Options(
+            model=model, draft=draft, anyway=load_anyway, screen_reader=True, converse=True
+        )
+        raise typer.Exit(lines.run(options))
+    if os.environ.get("TERM") == "dumb" and sys.stdout.isatty():
+        complain(
+            "edgechat opens an app that fills the terminal, and this one (TERM=dumb) cannot be drawn on.",
+            "Talk line by line instead: edgechat --screen-reader",
+        )
+        raise typer.Exit(USAGE_ERROR)
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         complain(
             "edgechat opens an app that fills the terminal, and there is no terminal here.",
@@ -77,6 +96,15 @@ def chat(
     from edgechat.tui.app import run_app
 
     raise typer.Exit(run_app(model, anyway=load_anyway, draft=draft))
+
+
+def _wants_lines() -> bool:
+    """Say whether the settings ask for the plain mode; what is wrong with them the app says."""
+    from edgechat import settings
+
+    with contextlib.suppress(EdgechatError):
+        return settings.load().screen_reader
+    return False
 
 
 talk.add_to(app)

@@ -36,3 +36,11 @@ AnywayOption = Annotated[
         "--load-anyway", help="Load the model although it does not seem to fit.", show_default=False
     ),
 ]
+ScreenReaderOption = Annotated[
+    bool,
+    typer.Option(
+        "--screen-reader",
+        help="Talk line by line in plain sentences, without colours and moving lines; /help lists commands.",
+        show_default=False,
+    ),
+]

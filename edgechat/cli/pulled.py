@@ -2,65 +2,24 @@
 
 from __future__ import annotations
 
-import contextlib
+import os
 import shlex
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from edgechat import paths
-from edgechat.errors import EdgechatError
-from edgechat.models.choices import GgufChoice, RemoteFile
+from edgechat.models.choices import RemoteFile
 from edgechat.models.download import Fetched
-from edgechat.models.hubstore import HubStore
-from edgechat.models.library import resolve
-from edgechat.models.wanted import Wanted
-from edgechat.planner.pick import Picked, Source
+from edgechat.planner.pick import Picked
 from edgechat.planner.plan import as_json
+from edgechat.planner.pulling import Decided, Here, Part
 from edgechat.text import mebibytes, one_line, printable
 
 
-@dataclass(slots=True)
-class Part:
-    """A model to bring here: the one that was asked for, or its draft."""
-
-    source: Source
-    choice: GgufChoice
-    fetched: list[Fetched] = field(default_factory=list)
-
-    @property
-    def store(self) -> HubStore:
-        """The folder of its repository in the cache."""
-        return HubStore(self.source.remote.listing)
-
-    def path(self, file: RemoteFile) -> Path:
-        """Return where a file is, or will be."""
-        return _own_copy(self.source.want, file) or self.store.path(file)
-
-    def missing(self) -> list[RemoteFile]:
-        """Return the files that are not in their places."""
-        own = [file for file in self.choice.files if _own_copy(self.source.want, file)]
-        return [file for file in self.choice.files if file not in own and not self.store.is_here(file)]
-
-    def needed(self) -> int:
-        """Return the bytes that have to come."""
-        left = (file for file in self.missing() if not self.store.has_bytes(file))
-        return sum(file.size - self.store.kept(file) for file in left)
-
-
-def _own_copy(want: Wanted, file: RemoteFile) -> Path | None:
-    """Return the file in edgechat's own folder, where a model of the catalogue may have been put by hand."""
-    path = paths.data_dir() / "models" / file.name.rpartition("/")[2]
-    same = want.entry is not None and path.is_file() and path.stat().st_size == file.size
-    return path if same else None
-
-
-def shown(parts: Sequence[Part], picked: Picked, no_draft: str) -> Iterator[tuple[str, str]]:
+def shown(decided: Decided, picked: Picked) -> Iterator[tuple[str, str]]:
     """Yield the choice and its reasons."""
-    first = parts[0]
+    first = decided.parts[0]
     listing, choice, made = first.source.remote.listing, first.choice, picked.plan
     yield "Machine", picked.machine
     name = first.source.want.name
@@ -77,18 +36,16 @@ def shown(parts: Sequence[Part], picked: Picked, no_draft: str) -> Iterator[tupl
         yield "Why", "\n".join(dict.fromkeys((*made.reasons[:2], made.reasons[-1])))
         for other in made.alternatives[:2]:
             yield "Or", f"{other.quant or other.model}: {other.why_not}"
-    for part in parts[1:]:
+    for part in decided.parts[1:]:
         size = mebibytes(part.choice.total_bytes)
         yield "Draft", f"{part.source.want.name} {part.choice.quant or ''}, {size}: it fits beside"
-    if no_draft:
-        yield "Draft", f"None. {no_draft}"
+    if decided.no_draft:
+        yield "Draft", f"None. {decided.no_draft}"
 
 
-def result(
-    parts: Sequence[Part], missing: Sequence[list[RemoteFile]], dry_run: bool, seconds: float
-) -> Iterator[str]:
-    """Yield what is here now, and what to do with it. missing: the files of each part that were not."""
-    for part, files in zip(parts, missing, strict=True):
+def result(decided: Decided, fetched: Sequence[Fetched], dry_run: bool, seconds: float) -> Iterator[str]:
+    """Yield what is here now, and what to do with it."""
+    for part, files in zip(decided.parts, decided.missing, strict=True):
         for file in part.choice.files:
             name, size = one_line(file.name), mebibytes(file.size)
             if file not in files:
@@ -98,37 +55,25 @@ def result(
                 yield f"would download {name}, {size}" + (f", {mebibytes(kept)} here" if kept else "")
             else:
                 yield f"{name} is here, {size}: {printable(str(part.path(file)))}"
-    received = sum(one.received for part in parts for one in part.fetched)
+    received = sum(one.received for one in fetched)
     if received:
         yield f"{mebibytes(received)} in {seconds:.0f} s; the SHA-256 is the hub's."
     if not dry_run:
-        yield f"Chat with it: edgechat run {_typed(parts[0])}"
+        yield f"Chat with it: edgechat run {_typed(decided.parts[0])}"
 
 
 def _typed(part: Part) -> str:
-    """Return what to type to run a model: its name in the catalogue or on the hub, else its path."""
-    path, want = part.path(part.choice.files[0]), part.source.want
-    for name in (want.name, f"{want.hub.repo}:{part.choice.quant}"):
-        with contextlib.suppress(EdgechatError):
-            if resolve(name).path.samefile(path):
-                return name
-    return printable(shlex.quote(str(path)))
+    name = part.name
+    return printable(shlex.quote(name)) if os.path.isabs(name) else name
 
 
-def as_object(
-    parts: Sequence[Part],
-    missing: Sequence[list[RemoteFile]],
-    picked: Picked | None,
-    dry_run: bool,
-    seconds: float,
-) -> dict[str, Any]:
+def as_object(decided: Decided, fetched: Sequence[Fetched], dry_run: bool, seconds: float) -> dict[str, Any]:
     """Return what programs get: see cli/pull.py."""
-    made = picked.plan if picked else None
+    made = decided.picked.plan if decided.picked else None
+    first = decided.parts[0]
     if made and not dry_run:
-        path = parts[0].path(parts[0].choice.files[0])
-        made = msgspec.structs.replace(made, model_path=str(path))
-    fetched = [one for part in parts for one in part.fetched]
-    described = [_described(part, files) for part, files in zip(parts, missing, strict=True)]
+        made = msgspec.structs.replace(made, model_path=str(first.path(first.choice.files[0])))
+    described = [_described(part, files) for part, files in zip(decided.parts, decided.missing, strict=True)]
     return described[0] | {
         "draft": described[1] if len(described) > 1 else None,
         "dry_run": dry_run,
@@ -137,6 +82,15 @@ def as_object(
         "resumed_bytes": sum(one.resumed for one in fetched),
         "plan": as_json(made) if made else None,
     }
+
+
+def of_local_file(here: Here, dry_run: bool) -> dict[str, Any]:
+    """Return the same of a file that is here, while nothing is known of its repository."""
+    path, want = here.path, here.want
+    file = {"name": path.name, "bytes": path.stat().st_size, "sha256": None, "path": str(path), "here": True}
+    known = {"model": want.name, "repo": want.hub.repo, "commit": None, "quant": here.quant, "files": [file]}
+    none = {"draft": None, "dry_run": dry_run, "seconds": 0, "received_bytes": 0}
+    return known | none | {"resumed_bytes": 0, "plan": None}
 
 
 def _described(part: Part, missing: Sequence[RemoteFile]) -> dict[str, Any]:

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from edgechat.cli.edge import refused
-from edgechat.errors import NotRemovable
 from edgechat.models.inventory import LocalModel
-from edgechat.models.library import located
-from edgechat.models.removal import Removal, removal
-from edgechat.text import mebibytes, one_line, printable
+from edgechat.models.removal import Removal, only, removal
+from edgechat.text import mebibytes, printable
 
 
 def run(name: str, *, yes: bool) -> int:
     """Run the command; return the exit code: 1 where nothing was removed. Raises EdgechatError."""
-    one = _one(name)
+    one = only(name)
     found = removal(one)
     print(_words(one, found))
     if not yes:
@@ -22,15 +20,6 @@ def run(name: str, *, yes: bool) -> int:
     found.run()
     print(f"Removed. {mebibytes(found.frees)} are free again." if found.frees else "Removed.")
     return 0
-
-
-def _one(name: str) -> LocalModel:
-    """Return the model that is meant. Raises NotRemovable where a name means several."""
-    found = located(name)
-    if len(found) > 1:
-        names = ", ".join(one_line(one.name) for one in found)
-        raise NotRemovable(f"{one_line(name)} is here several times: {names}.", hint="Name one of them.")
-    return found[0]
 
 
 def _words(one: LocalModel, found: Removal) -> str:

@@ -26,6 +26,12 @@ class StatusLine:
             self._stream.flush()
             self._shown = time.monotonic()
 
+    def say(self, sentence: str) -> None:
+        """Nothing here: what is said once for a screen reader is seen in the line."""
+
+    def heard(self) -> None:
+        """Note that something else was written or typed, which matters to a screen reader alone."""
+
     def clear(self) -> None:
         """Take the line away."""
         if self._shown:

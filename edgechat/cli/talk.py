@@ -1,4 +1,4 @@
-"""The commands that talk with a model and look after what was said: run, and chats with show and rm."""
+"""The commands that talk with a model and look after what was said: run, and chats with its own commands."""
 
 from __future__ import annotations
 
@@ -8,18 +8,26 @@ import typer
 
 from edgechat.cli.edge import as_text
 from edgechat.cli.group import ChatCommands
-from edgechat.cli.options import AnywayOption, DebugOption, DraftOption, JsonOption
+from edgechat.cli.options import AnywayOption, DebugOption, DraftOption, JsonOption, ScreenReaderOption
 
 _Id = typer.Argument(metavar="ID", help="An id of `edgechat chats`, or the beginning of one.")
 
 
 def add_to(app: typer.Typer) -> None:
     """Add the commands."""
-    held = "Without PROMPT in a terminal, run holds a conversation: Ctrl+C stops an answer, Ctrl+D ends it."
+    held = (
+        "Without PROMPT in a terminal, run holds a conversation: /help lists its commands, Ctrl+C stops an "
+        "answer, Ctrl+D ends it."
+    )
     app.command("run", epilog=held)(run)
     chats = typer.Typer(cls=ChatCommands, rich_markup_mode=None)
     chats.callback(invoke_without_command=True)(list_chats)
+    chats.command("search")(search)
     chats.command("show")(show)
+    chats.command("rename")(rename)
+    chats.command("pin")(pin)
+    chats.command("export")(export)
+    chats.command("import")(import_chat)
     chats.command("rm")(rm)
     app.add_typer(chats, name="chats")
 
@@ -68,6 +76,7 @@ def run(
         bool | None, typer.Option("--think/--no-think", help="Switch a reasoning model's thinking on or off.")
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object at the end.")] = False,
+    screen_reader: ScreenReaderOption = False,
     draft: DraftOption = None,
     load_anyway: AnywayOption = False,
     debug: DebugOption = False,
@@ -107,6 +116,7 @@ def run(
         json=json,
         draft=draft,
         anyway=load_anyway,
+        screen_reader=screen_reader,
     )
     raise typer.Exit(command.run(options))
 
@@ -117,7 +127,7 @@ def list_chats(
     json: JsonOption = False,
     debug: DebugOption = False,
 ) -> None:
-    """List the conversations that are kept, the latest first; show or delete them."""
+    """List the conversations that are kept, the latest first; search, show, export or delete them."""
     if context.invoked_subcommand is not None:
         if json:
             raise typer.BadParameter(
@@ -135,6 +145,71 @@ def show(chat: Annotated[str, _Id], json: JsonOption = False, debug: DebugOption
     from edgechat.cli import chats as command
 
     raise typer.Exit(command.show(as_text(chat), json=json))
+
+
+def search(
+    words: Annotated[
+        list[str],
+        typer.Argument(metavar="WORDS", help="All of them must occur; the last may be half a word."),
+    ],
+    limit: Annotated[int, typer.Option(min=1, max=1000, help="Show so many at most.")] = 20,
+    json: JsonOption = False,
+    debug: DebugOption = False,
+) -> None:
+    """Find what was said in any conversation, the best first."""
+    from edgechat.cli import chats as command
+
+    raise typer.Exit(command.search([as_text(word) for word in words], limit=limit, json=json))
+
+
+def rename(
+    chat: Annotated[str, _Id],
+    title: Annotated[str, typer.Argument(metavar="TITLE", help='"" takes the first words that were said.')],
+    debug: DebugOption = False,
+) -> None:
+    """Give a conversation another title."""
+    from edgechat.cli import chats as command
+
+    raise typer.Exit(command.rename(as_text(chat), as_text(title)))
+
+
+def pin(
+    chat: Annotated[str, _Id],
+    off: Annotated[bool, typer.Option("--off", help="Pin it no longer.")] = False,
+    debug: DebugOption = False,
+) -> None:
+    """Keep a conversation at the top of the app's list."""
+    from edgechat.cli import chats as command
+
+    raise typer.Exit(command.pin(as_text(chat), off=off))
+
+
+def export(
+    chat: Annotated[str, _Id],
+    file: Annotated[
+        str | None, typer.Argument(metavar="FILE", help="Where to; without it, it is printed.")
+    ] = None,
+    json: Annotated[
+        bool, typer.Option("--json", help="All of it, to be imported again, instead of Markdown.")
+    ] = False,
+    force: Annotated[bool, typer.Option("--force", help="Write over a file.")] = False,
+    debug: DebugOption = False,
+) -> None:
+    """Write a conversation to a file, as Markdown or as JSON."""
+    from edgechat.cli import chats as command
+
+    raise typer.Exit(command.export(as_text(chat), file, json=json, force=force))
+
+
+def import_chat(
+    file: Annotated[str, typer.Argument(metavar="FILE", help="JSON of an export; - reads what is piped in.")],
+    json: JsonOption = False,
+    debug: DebugOption = False,
+) -> None:
+    """Read a conversation that was exported, or a list of messages as OpenAI's API takes it."""
+    from edgechat.cli import chats as command
+
+    raise typer.Exit(command.import_chat(file, json=json))
 
 
 def rm(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import sqlite3
+import stat
 import subprocess
 import time
 from collections.abc import Callable
@@ -101,7 +102,7 @@ def test_tries_at_one_reply_count_once() -> None:
         with pytest.raises(EngineCrashed):
             async for _ in conversation.send(engine, "Go."):
                 pass
-        conversation.take_back_reply()
+        conversation.regenerate()
         async for _ in conversation.answer(engine):
             pass
         assert [one.n_messages for one in await store.listed(5)] == [2]
@@ -158,6 +159,7 @@ def test_nothing_of_a_stranger_moves_the_cursor() -> None:
     evil = "a\x1b]52;c;aGk=\x07b\x9b31mc\x00"
     chat = hold(evil, engine=FakeEngine([evil]), model=evil, system=evil)
     outputs = [edgechat("chats"), edgechat("chats", "--json"), edgechat("chats", "show", chat)]
+    outputs += [edgechat("chats", "search", "aGk"), edgechat("chats", "export", chat, "--json")]
     outputs += [edgechat("chats", "show", chat, "--json"), edgechat("chats", "rm", chat, "--yes")]
     for run in outputs:
         assert run.returncode == 0
@@ -218,9 +220,86 @@ def test_a_conversation_that_is_being_answered_is_not_removed(script: Callable[.
     assert edgechat("chats", "rm", found["id"], "--yes").returncode == 0
 
 
+def test_what_was_said_is_found() -> None:
+    chat = hold("Which bird is it?", "And\x1b now?", engine=FakeEngine(["A brown Pelican, I think."]))
+    hold("Something else")
+    run = edgechat("chats", "search", "brown", "pel")
+    assert run.returncode == 0
+    hits = [lines.splitlines() for lines in run.stdout.split("\n\n")]
+    assert len(hits) == 2
+    assert hits[0][0].startswith(f"{chat[:8]}  Which bird is it? · answer · 2")
+    assert hits[0][1] == "  A brown Pelican, I think."
+    found = json.loads(edgechat("chats", "search", "pelican", "--limit", "1", "--json").stdout)
+    assert [(one["chat"], one["role"], one["marks"]) for one in found] == [(chat, "assistant", [[8, 15]])]
+    run = edgechat("chats", "search", "heron", '"')
+    assert (run.returncode, "Nothing was said" in run.stdout) == (1, True)
+    assert json.loads(edgechat("chats", "search", "heron", "--json").stdout) == []
+
+
+def test_a_title_that_has_the_words_is_found() -> None:
+    chat = hold("Hi")
+    edgechat("chats", "rename", chat, "My pelican\x1b")
+    assert edgechat("chats", "search", "pelican").stdout.splitlines()[1] == "  My pelican"
+    assert json.loads(edgechat("chats", "search", "pelican", "--json").stdout)[0]["turn"] is None
+
+
+def test_a_conversation_is_written_and_read_again(tmp_path: Path) -> None:
+    chat = hold("Hi", "And?", engine=FakeEngine([thought("Hm."), "**Hello**.\n"]))
+    shown = edgechat("chats", "show", chat).stdout
+    assert edgechat("chats", "export", chat).stdout == shown
+    for file, options in ((tmp_path / "a.md", ()), (tmp_path / "a.json", ("--json",))):
+        run = edgechat("chats", "export", chat[:6], file, *options)
+        assert (run.returncode, run.stdout) == (0, f"Written to {file}.\n")
+        assert stat.S_IMODE(file.stat().st_mode) == 0o600
+        assert "already" in complaint(edgechat("chats", "export", chat, file))
+        file.chmod(0o644)
+        assert edgechat("chats", "export", chat, file, *options, "--force").returncode == 0
+        assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    assert (tmp_path / "a.md").read_text() == shown
+    found = json.loads(edgechat("chats", "import", tmp_path / "a.json", "--json").stdout)
+    assert (found["title"], found["n_messages"], found["id"] != chat) == ("Hi", 4, True)
+    piped = edgechat("chats", "import", "-", piped=(tmp_path / "a.json").read_text())
+    assert piped.returncode == 0
+    new = piped.stdout.split()[0]
+    lines = edgechat("chats", "show", new).stdout.splitlines()
+    assert lines[4:] == shown.splitlines()[4:]
+    assert len(rows()) == 4
+
+
+def test_what_cannot_be_read_or_written_is_told(tmp_path: Path) -> None:
+    chat = hold("Hi")
+    assert "cannot be written" in complaint(edgechat("chats", "export", chat, tmp_path / "no" / "a.md"))
+    assert "cannot be read" in complaint(edgechat("chats", "import", tmp_path / "nosuch"))
+    assert "cannot be read" in complaint(edgechat("chats", "import", tmp_path))
+    for name in ("~nobody-is-called-so/a.md", "x" * 300):
+        assert "cannot be written" in complaint(edgechat("chats", "export", chat, name))
+        assert "cannot be read" in complaint(edgechat("chats", "import", name))
+    for ending, options in ((".md", ()), (".json", ("--json",))):
+        run = edgechat("chats", "export", chat, tmp_path, *options)
+        (written,) = tmp_path.glob(f"*{ending}")
+        assert run.stdout == f"Written to {written}.\n"
+    file = tmp_path / "a.json"
+    file.write_text('[{"role": "tool", "content": "x"}]')
+    assert "message 1 has the role 'tool'" in complaint(edgechat("chats", "import", file))
+    assert len(rows()) == 2
+
+
+def test_renaming_and_pinning() -> None:
+    chat = hold("First words")
+    assert edgechat("chats", "rename", chat[:6], "Another").stdout == "It is called 'Another' now.\n"
+    assert edgechat("chats", "pin", chat).stdout == "Pinned: Another\n"
+    (found,) = json.loads(edgechat("chats", "--json").stdout)
+    assert (found["title"], found["pinned"]) == ("Another", True)
+    assert edgechat("chats", "rename", chat, "").stdout == "It is called 'First words' now.\n"
+    assert edgechat("chats", "pin", chat, "--off").returncode == 0
+    assert json.loads(edgechat("chats", "--json").stdout)[0]["pinned"] is False
+    for words in (("rename", "nosuch", "x"), ("pin", "nosuch"), ("export", "nosuch")):
+        assert "There is no conversation" in complaint(edgechat("chats", *words))
+
+
 def test_a_store_that_is_damaged(home: Path) -> None:
     store_path().write_bytes(b"this is no database" * 100)
-    for words in ((), ("show", "ab"), ("rm", "ab", "--yes")):
+    for words in ((), ("show", "ab"), ("rm", "ab", "--yes"), ("search", "ab"), ("pin", "ab")):
         assert "damaged" in complaint(edgechat("chats", *words))
 
 
@@ -235,7 +314,7 @@ def test_a_store_that_is_damaged(home: Path) -> None:
         (("chats", "1a2b3c4d"), "Did you mean: edgechat chats show 1a2b3c4d"),
         (("chats", "shwo", "ab12"), "Did you mean: edgechat chats show ab12"),
         (("chats", "remvoe", "ab12"), "Did you mean: edgechat chats rm ab12"),
-        (("chats", "zzz"), "show ID and rm ID"),
+        (("chats", "zzz"), "chats --help"),
         (("chats", "show"), "Missing argument"),
         (("chats", "rm"), "Missing argument"),
         (("chats", "--json", "show", "ab"), "edgechat chats show ID --json"),

@@ -70,7 +70,7 @@ def test_an_exchange_is_kept_with_its_system_prompt(script: Script) -> None:
         ("user", "Hi\nyou", "complete"),
         ("assistant", "Hello.", "complete"),
     ]
-    assert (chat.id, chat.title, chat.model, chat.front) == (found["chat"], "Hi you", str(path), "run")
+    assert (chat.id, chat.title, chat.model, chat.front) == (found["chat"], "Hi", str(path), "run")
     assert turns[-1].figures is not None
     assert turns[-1].figures.usage is not None
     assert msgspec.to_builtins(turns[-1].figures.usage) == found["usage"]
