@@ -6,31 +6,61 @@ Textual); everything else comes after it.
 
 from __future__ import annotations
 
+import contextlib
 import threading
-from typing import TYPE_CHECKING, ClassVar
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from textual.app import App
 from textual.binding import Binding, BindingType
+from textual.command import Provider
 from textual.screen import Screen
 from textual.worker import WorkerFailed
 
-from edgechat.errors import EdgechatError
-from edgechat.tui.screen import ChatScreen
+from edgechat.errors import EdgechatError, SettingsError
+from edgechat.tui.chat.screen import ChatScreen
 from edgechat.tui.signals import EndSignals, heed_hang_up
-from edgechat.tui.theme import TERMINAL
+from edgechat.tui.theme import STYLES, THEMES, apply
 
 if TYPE_CHECKING:
-    from edgechat.tui.session import Services
+    from edgechat.tui.session import Services, Session
+
+
+def _commands() -> type[Provider]:
+    from edgechat.tui.palette import Commands
+
+    return Commands
 
 
 class EdgechatApp(App[None]):
     """edgechat in a terminal. `services` are the layers below, edgechat's own where none are given."""
 
     TITLE = "edgechat"
-    ENABLE_COMMAND_PALETTE = False
+    CSS = f"""
+    ToastRack {{ dock: top; align: right top; margin: 1 1 0 0; }}
+    CommandPalette #--input {{ border: round $primary; border-bottom: none; background: $background; }}
+    CommandPalette #--input SearchIcon {{ display: none; }}
+    CommandPalette CommandList {{
+        border: round $primary; border-top: none; background: $background; max-height: 60vh;
+    }}
+    {STYLES}
+    """
+    COMMANDS: ClassVar[set[type[Provider] | Callable[[], type[Provider]]]] = {
+        _commands
+    }  # in place of Textual's
     BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("ctrl+o", "models", "Models", priority=True),
+        Binding("ctrl+p", "command_palette", "Commands", priority=True),
+        Binding("f1", "help", "Help", priority=True),
+        Binding("f2", "settings", "Settings", show=False, priority=True),
         Binding("ctrl+q", "quit", "Quit", priority=True),
-        Binding("ctrl+c", "copy_or_quit", show=False, priority=True),
+        Binding(
+            "ctrl+c",
+            "copy_or_stop",
+            "Copy what is selected, else stop the answer, else quit",
+            show=False,
+            priority=True,
+        ),
     ]
 
     def __init__(
@@ -40,6 +70,7 @@ class EdgechatApp(App[None]):
         anyway: bool = False,
         draft: str | None = None,
         services: Services | None = None,
+        theme: str = "terminal",
     ) -> None:
         """anyway: load the model although it does not seem to fit. draft: see `planner.wishes`."""
         # Said here already: Textual picks its filters (NO_COLOR's too) before the theme is known.
@@ -47,13 +78,22 @@ class EdgechatApp(App[None]):
         self.fault: Exception | None = None
         """What ended the app if not the user, or went wrong as it ended."""
         self._chat = ChatScreen(services, model, anyway=anyway, draft=draft)
-        self.register_theme(TERMINAL)
-        self.theme = TERMINAL.name
+        apply(self, theme)
         # Scrolling that glides takes the processor from the model, and races with text that moves.
         self.animation_level = "none"
 
     def get_default_screen(self) -> Screen[None]:
         """Return the chat."""
+        return self._chat
+
+    @property
+    def session(self) -> Session:
+        """What stands behind the screens."""
+        return self._chat.session
+
+    @property
+    def chat(self) -> ChatScreen:
+        """The chat, whatever screen is over it."""
         return self._chat
 
     def on_mount(self) -> None:
@@ -72,6 +112,15 @@ class EdgechatApp(App[None]):
         # Textual's own fills the terminal with a traceback; what is to be said is said by `run_app`'s caller.
         self._close_messages_no_wait()
 
+    def notify(self, message: str, **how: Any) -> None:
+        """See Textual; the same thing is told once, and at most two things at a time."""
+        told = [one.message for one in self._notifications]
+        if message in told:
+            return
+        if len(told) > 1:
+            self.clear_notifications()
+        super().notify(message, **how)
+
     async def action_quit(self) -> None:
         """Save what is being written, then end."""
         try:
@@ -81,15 +130,54 @@ class EdgechatApp(App[None]):
         heed_hang_up()
         self.exit()
 
-    async def action_copy_or_quit(self) -> None:
-        """Ctrl+C: copy what is selected; nothing is, so end."""
-        selected = self._chat.prompt.selected_text or self._chat.get_selected_text()
+    async def action_copy_or_stop(self) -> None:
+        """Ctrl+C: copy what is selected; else stop the answer that is being written; else end."""
+        in_field = getattr(self.focused, "selected_text", "")
+        selected = in_field or self.screen.get_selected_text()
+        if not selected and self.screen is self._chat and self._chat.answering:
+            await self._chat.talk.stop()
+            return
         if not selected:
             await self.action_quit()
             return
         self.copy_to_clipboard(selected)
-        self._chat.clear_selection()
+        self.screen.clear_selection()
         self.notify("Copied", timeout=1.5)
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """What belongs to the chat is done over the chat alone."""
+        return action not in ("models", "command_palette") or self.screen is self._chat
+
+    def action_models(self) -> None:
+        """Show the models."""
+        self._chat.action_models()
+
+    def action_help(self) -> None:
+        """Show the keys and the commands."""
+        from edgechat.tui.help import HelpScreen
+        from edgechat.tui.keys import commands, sections
+
+        if isinstance(self.screen, HelpScreen):
+            self.screen.dismiss()
+        else:
+            self.push_screen(HelpScreen(sections(self.screen), commands()))
+
+    def action_settings(self) -> None:
+        """Change the settings."""
+        from edgechat.tui.settings.screen import SettingsScreen
+
+        if not isinstance(self.screen, SettingsScreen):
+            self.push_screen(SettingsScreen(), lambda _: self._chat.settings_changed())
+
+    def on_settings_screen_changed(self, event: Any) -> None:
+        """Show the colours that were chosen at once."""
+        apply(self, event.settings.theme)
+
+    def take_theme(self, name: str) -> None:
+        """Show other colours from now on. Raises SettingsError."""
+        if name not in THEMES:
+            raise SettingsError(f"There is no theme {name!r}.", hint=f"There are {', '.join(THEMES)}.")
+        apply(self, name)
 
 
 def run_app(model: str | None = None, *, anyway: bool = False, draft: str | None = None) -> int:
@@ -97,7 +185,12 @@ def run_app(model: str | None = None, *, anyway: bool = False, draft: str | None
 
     Raises what ended the app if it was no door of its own; the terminal is restored by then.
     """
-    app = EdgechatApp(model, anyway=anyway, draft=draft)
+    from edgechat import settings
+
+    said = settings.Settings()
+    with contextlib.suppress(EdgechatError):  # the chat tells of it
+        said = settings.load()
+    app = EdgechatApp(model, anyway=anyway, draft=draft, theme=said.theme)
     app.run()
     if app.fault is not None:
         raise app.fault

@@ -1,32 +1,39 @@
-"""What stands behind the screen: the store, the engine of the chosen model, and the conversation."""
+"""What stands behind the screens: the store, the engine of the chosen model, the settings."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from edgechat import settings
-from edgechat.chat.conversation import Conversation, lasting_name
+from edgechat.chat.conversation import Conversation
 from edgechat.chat.engine import Engine, Manner
+from edgechat.chat.last_model import DEFAULT_MODEL, remember, remembered
+from edgechat.chat.records import ChatSettings
 from edgechat.chat.store import Store, store_path
+from edgechat.engine.snapshot import Snapshot
 from edgechat.engine.types import ModelInfo, Sampling
-from edgechat.errors import ModelNotFound
+from edgechat.errors import FolderError, ModelNotFound, StoreUnwritable
 from edgechat.planner.plan import LoadPlan
-from edgechat.settings import Settings
+from edgechat.settings import Preset, Settings
 
-DEFAULT_MODEL = "guide"
-_LAST_MODEL = "model"
+if TYPE_CHECKING:
+    from edgechat.tui.models.shelf import Shelf
+
 _LEAVING = 2.0
 """Seconds that the way out waits for chats' states to be on disk; they can be computed again."""
 
 
 class AppEngine(Engine, Protocol):
-    """An engine that can be loaded ahead of the first question, and closed."""
+    """An engine that can be loaded ahead of the first question, looked into, and closed."""
+
+    plan: LoadPlan
+    """How it is loaded, as far as it is known now."""
 
     async def start(self, on_progress: Callable[[float], None] | None = None) -> ModelInfo:
         """Load the model if it is not loaded."""
@@ -34,6 +41,14 @@ class AppEngine(Engine, Protocol):
 
     async def leave(self, chat: str | None = None) -> None:
         """Put what was computed of a chat (None: of all) on disk."""
+        ...
+
+    async def inspect(self, chat: str | None = None) -> Snapshot | None:
+        """Return what it is doing; None where nothing is loaded."""
+        ...
+
+    def log_tail(self, n_bytes: int = 4096) -> str:
+        """Return the end of its log."""
         ...
 
     async def close(self) -> None:
@@ -52,6 +67,8 @@ class Services:
     """From a plan to its engine, which tells what it has to change about the plan."""
     settings: Callable[[], Settings] = Settings
     """What the user has decided. Raises SettingsError."""
+    shelf: Shelf | None = None
+    """The models; None offers none."""
 
     @classmethod
     def real(cls, *, anyway: bool = False, draft: str | None = None) -> Services:
@@ -59,7 +76,10 @@ class Services:
 
         anyway: load a model although it does not seem to fit. draft: who is asked to draft for it.
         """
-        return cls(store_path, partial(_prepare, anyway=anyway, draft=draft), _engine, settings.load)
+        from edgechat.tui.models.shelf import Shelf
+
+        prepare = partial(_prepare, anyway=anyway, draft=draft)
+        return cls(store_path, prepare, _engine, settings.load, Shelf.real())
 
 
 class Session:
@@ -69,76 +89,120 @@ class Session:
         self.model = model
         """The name of the model, once it is known."""
         self.plan: LoadPlan | None = None
+        self.said = Settings()
+        """What settings.toml says, as far as it was read."""
         self.missing: str | None = None
         """The model that was used last, if its file is gone and the default stands in for it."""
-        self.conversation: Conversation | None = None
+        self.is_first_run = False
+        """Whether nobody has ever chosen a model here."""
         self.on_note: Callable[[str], None] = lambda _note: None
         """Hears what had to be changed about the plan."""
         self._services = services
-        self._said = Settings()
         self._store: Store | None = None
         self._engine: AppEngine | None = None
         self._opening = asyncio.Lock()
         self._planning = asyncio.Lock()
 
     async def store(self) -> Store:
-        """Return the open store. Raises StoreError."""
+        """Return the open store; one in memory where nothing can be written. Raises StoreError."""
         async with self._opening:
             if self._store is None:
-                self._store = await Store.open(self._services.store_path())
+                try:
+                    self._store = await Store.open(self._services.store_path())
+                except (StoreUnwritable, FolderError) as error:
+                    self._store = await Store.in_memory()
+                    self.on_note(f"{error.message} What is said now is gone when edgechat ends.")
             return self._store
 
     async def engine(self) -> AppEngine:
         """Return the engine of the chosen model, not yet loaded. Raises EdgechatError."""
         async with self._planning:
             if self._engine is None:
+                await self.read_settings()
                 self.plan = await self._make_plan()
-                self._engine = self._services.engine(self.plan, lambda note: self.on_note(note))
+                self._engine = self._new_engine(self.plan)
             return self._engine
 
     @property
-    def manner(self) -> Manner:
-        """How replies are written: by the settings, else by the model's makers, else by us."""
-        sampling = Sampling(**(self.plan.sampling.given() if self.plan else {}))
-        return Manner(sampling=sampling, overflow=self._said.overflow)
+    def loaded(self) -> AppEngine | None:
+        """The engine, if there is one already."""
+        return self._engine
 
-    async def talk(self) -> Conversation:
-        """Return the conversation that goes on; a new one if there is none. Raises StoreError."""
-        if self.conversation is None:
-            self.conversation = Conversation(await self.store(), self.model or DEFAULT_MODEL)
-        return self.conversation
+    async def take_model(self, name: str) -> LoadPlan:
+        """Let another model answer from now on; where it cannot be planned the one so far stays.
+
+        Nothing may be being written. Raises EdgechatError.
+        """
+        async with self._planning:
+            plan = await asyncio.to_thread(self._services.prepare, name)
+            old, self._engine = self._engine, None
+            if old is not None:
+                await self._end(old)
+            self.model, self.plan, self.missing = name, plan, None
+            self._engine = self._new_engine(plan)
+            return plan
+
+    async def read_settings(self) -> Settings:
+        """Read settings.toml again. Raises SettingsError."""
+        self.said = await asyncio.to_thread(self._services.settings)
+        return self.said
+
+    async def save_preset(self, name: str, system: str | None, chat: ChatSettings) -> None:
+        """Keep how a chat is held in settings.toml, under a name. Raises SettingsError."""
+        preset = Preset(system=system, think=chat.think, sampling=chat.sampling)
+        self.said = await asyncio.to_thread(settings.change, f"presets.{name}", preset)
+
+    def manner(self, chat: ChatSettings) -> Manner:
+        """How replies are written: as the chat says, else the settings, else the model's makers, else us."""
+        think = self.said.think if chat.think is None else chat.think
+        if self._engine is not None and self._engine.model is not None:
+            # A wish of the settings is for the models that know it; an own one is refused in words.
+            can = self._engine.model.can_switch_thinking
+            think = think if can or chat.think is not None else None
+        made = self.plan.sampling_for(think) if self.plan else self.said.sampling
+        sampling = Sampling(**chat.sampling.over(made).given())
+        return Manner(sampling=sampling, think=think, overflow=self.said.overflow)
+
+    async def begin(self, system: str | None = None) -> Conversation:
+        """Return a new conversation. Raises StoreError."""
+        return Conversation(await self.store(), self.model or DEFAULT_MODEL, system=system)
+
+    async def open(self, chat_id: str) -> Conversation:
+        """Return a stored conversation. Raises ChatNotFound and StoreError."""
+        return await Conversation.load(await self.store(), chat_id)
 
     async def remember_model(self) -> None:
         """Begin with this model next time. Raises StoreError."""
         if self.model is not None:
-            await (await self.store()).set_preference(_LAST_MODEL, lasting_name(self.model))
+            await remember(await self.store(), self.model)
 
-    def leave(self) -> Coroutine[Any, Any, None]:
-        """Let the next question begin another conversation; await what puts the state of this one on disk."""
-        left, self.conversation = self.conversation, None
-        return self._save_state(left)
+    async def leave(self, left: Conversation) -> None:
+        """Put what was computed of a conversation on disk: nobody looks at it any more."""
+        if self._engine is not None and left.kept_as is not None:
+            await self._engine.leave(left.kept_as)
 
     async def close(self) -> None:
         """Put what was computed on disk, end the worker, then close the store."""
         try:
             if self._engine is not None:
-                with suppress(TimeoutError):
-                    await asyncio.wait_for(self._engine.leave(), _LEAVING)
-                await self._engine.close()
+                await self._end(self._engine)
         finally:
             if self._store is not None:
                 await self._store.close()
 
-    async def _save_state(self, left: Conversation | None) -> None:
-        if self._engine is not None and left is not None and left.kept_as is not None:
-            await self._engine.leave(left.kept_as)
+    async def _end(self, engine: AppEngine) -> None:
+        with suppress(TimeoutError):
+            await asyncio.wait_for(engine.leave(), _LEAVING)
+        await engine.close()
+
+    def _new_engine(self, plan: LoadPlan) -> AppEngine:
+        return self._services.engine(plan, lambda note: self.on_note(note))
 
     async def _make_plan(self) -> LoadPlan:
-        self._said = await asyncio.to_thread(self._services.settings)
-        self.model = self.model or self._said.model
         if self.model is not None:
             return await asyncio.to_thread(self._services.prepare, self.model)
-        last = await (await self.store()).preference(_LAST_MODEL)
+        last = self.said.model or await remembered(await self.store())
+        self.is_first_run = last is None
         if last is not None and last != DEFAULT_MODEL:
             try:
                 plan = await asyncio.to_thread(self._services.prepare, last)

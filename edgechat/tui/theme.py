@@ -1,7 +1,16 @@
-"""Colours: the terminal's own, whatever its owner has chosen."""
+"""Colours: the terminal's own, and three sets of true colours. `apply` changes them in a running app.
+
+Every pair of text and ground that the app draws keeps WCAG's contrast: 4.5 to 1 in "dark" and "light", and
+7 to 1 in "high-contrast". Where NO_COLOR is set there are none, and what a colour would have shown is
+reversed, bold or underlined.
+"""
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+from textual.app import App
 from textual.theme import Theme
 
 TERMINAL = Theme(
@@ -42,3 +51,186 @@ TERMINAL = Theme(
         "screen-selection-foreground": "ansi_black",
     },
 )
+
+NO_COLOR = replace(
+    TERMINAL,
+    name="no-color",
+    variables=TERMINAL.variables
+    | {
+        # Not reversed: Textual forgets that of the parts of a widget (Widget.get_visual_style).
+        "block-cursor-foreground": "ansi_default",
+        "block-cursor-background": "ansi_default",
+        "block-cursor-text-style": "bold underline",
+        "block-cursor-blurred-text-style": "bold",
+        "input-selection-background": "ansi_default",
+        "input-selection-foreground": "ansi_default",
+        "screen-selection-background": "ansi_default",
+        "screen-selection-foreground": "ansi_default",
+    },
+)
+"""Stands in for every theme where NO_COLOR is set."""
+
+STYLES = """
+Input:ansi > .input--cursor { background: ansi_default; color: ansi_default; text-style: reverse; }
+TextArea:ansi .text-area--selection {
+    background: $input-selection-background; color: $input-selection-foreground; text-style: none;
+}
+TextArea:light .text-area--cursor { background: $input-cursor-background; color: $input-cursor-foreground; }
+TextArea .text-area--placeholder { color: $text-muted; text-style: none; }
+TextArea:ansi .text-area--placeholder { color: ansi_default; text-style: dim; }
+Input:nocolor > .input--selection { text-style: reverse; }
+TextArea:nocolor .text-area--selection { text-style: reverse; }
+Screen:nocolor > .screen--selection { text-style: reverse; }
+"""
+"""Belongs to the app's CSS: mends what Textual's own widgets show by colour alone, or hardly."""
+
+
+class _Palette(NamedTuple):
+    """The colours of a theme, as #rrggbb."""
+
+    primary: str
+    secondary: str
+    accent: str
+    warning: str
+    error: str
+    success: str
+    foreground: str
+    background: str
+    surface: str
+    panel: str
+    muted: str
+    """Text that matters less."""
+    line: str
+    """Borders of what has not the focus, and scroll bars."""
+    marked: str
+    """The ground of what is selected; text keeps its colour on it."""
+
+
+_DARK = _Palette(
+    primary="#7fb2ff",
+    secondary="#69cbd0",
+    accent="#c9a5f7",
+    warning="#ecbb6a",
+    error="#f78c93",
+    success="#93d488",
+    foreground="#e4e7ee",
+    background="#14161c",
+    surface="#1a1d25",
+    panel="#222630",
+    muted="#a3a9b8",
+    line="#4a5163",
+    marked="#2f4468",
+)
+_LIGHT = _Palette(
+    primary="#1f55c0",
+    secondary="#0b666c",
+    accent="#7334b3",
+    warning="#805000",
+    error="#b01f22",
+    success="#24652a",
+    foreground="#20232b",
+    background="#fbfaf7",
+    surface="#f4f2ed",
+    panel="#ebe8e1",
+    muted="#595d69",
+    line="#a6a294",
+    marked="#c9dbfb",
+)
+_HIGH_CONTRAST = _Palette(
+    primary="#8fd0ff",
+    secondary="#6ff2ee",
+    accent="#f2b8ff",
+    warning="#ffd75e",
+    error="#ffb0ad",
+    success="#8df58d",
+    foreground="#ffffff",
+    background="#000000",
+    surface="#000000",
+    panel="#0c0c0c",
+    muted="#d6d6d6",
+    line="#ffffff",
+    marked="#0a2f63",
+)
+
+
+def _theme(name: str, of: _Palette, *, dark: bool) -> Theme:
+    return Theme(
+        name=name,
+        dark=dark,
+        primary=of.primary,
+        secondary=of.secondary,
+        warning=of.warning,
+        error=of.error,
+        success=of.success,
+        accent=of.accent,
+        foreground=of.foreground,
+        background=of.background,
+        surface=of.surface,
+        panel=of.panel,
+        boost=of.panel,
+        variables={
+            **_text(of),
+            "ansi-background": of.background,
+            "ansi-foreground": of.foreground,
+            "block-cursor-foreground": of.background,
+            "block-cursor-background": of.primary,
+            "block-cursor-blurred-foreground": of.foreground,
+            "block-cursor-blurred-background": of.marked,
+            "block-hover-background": of.panel,
+            "button-color-foreground": of.background,
+            "link-color-hover": of.background,
+            "border": of.primary,
+            "border-blurred": of.line,
+            "scrollbar": of.line,
+            "scrollbar-hover": of.primary,
+            "scrollbar-active": of.primary,
+            "scrollbar-background": of.background,
+            "scrollbar-background-hover": of.background,
+            "scrollbar-background-active": of.background,
+            "scrollbar-corner-color": of.background,
+            "input-cursor-background": of.foreground,
+            "input-cursor-foreground": of.background,
+            "input-cursor-text-style": "none",
+            "input-selection-background": of.marked,
+            "input-selection-foreground": of.foreground,
+            "screen-selection-background": of.marked,
+            "screen-selection-foreground": of.foreground,
+        },
+    )
+
+
+def _text(of: _Palette) -> dict[str, str]:
+    """Return the colours of text, which Textual else mixes from others."""
+    tones = ("primary", "secondary", "accent", "warning", "error", "success")
+    return {f"text-{tone}": getattr(of, tone) for tone in tones} | {
+        "text": of.foreground,
+        "text-muted": of.muted,
+        "text-disabled": of.muted,
+        "foreground-muted": of.muted,
+        "foreground-disabled": of.muted,
+    }
+
+
+DARK = _theme("dark", _DARK, dark=True)
+LIGHT = _theme("light", _LIGHT, dark=False)
+HIGH_CONTRAST = _theme("high-contrast", _HIGH_CONTRAST, dark=True)
+
+THEMES: dict[str, Theme] = {theme.name: theme for theme in (TERMINAL, DARK, LIGHT, HIGH_CONTRAST)}
+"""By the names that the setting `theme` takes."""
+
+
+def themes() -> tuple[str, ...]:
+    """Return the names of the themes, in the order in which they are offered."""
+    return tuple(THEMES)
+
+
+def apply(app: App[Any], name: str) -> None:
+    """Change the colours of an app, running or about to. Raises KeyError for a name that is none.
+
+    The app is created with ansi_color=True, for Textual chooses NO_COLOR's filter by it and never again;
+    from here on its other filter follows the theme.
+    """
+    theme = NO_COLOR if app.no_color else THEMES[name]
+    app.register_theme(theme)
+    app.theme = theme.name
+    app.ansi_color = None

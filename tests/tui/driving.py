@@ -13,6 +13,7 @@ from edgechat.chat.store import Store
 from edgechat.planner.plan import LoadPlan
 from edgechat.settings import Settings
 from edgechat.tui.app import EdgechatApp
+from edgechat.tui.models.shelf import Shelf
 from edgechat.tui.session import Services
 from edgechat.tui.transcript.transcript import Transcript
 from tests.fakes import FakeEngine
@@ -31,8 +32,13 @@ def app_with(
     kind: type[EdgechatApp] = EdgechatApp,
     draft: str | None = None,
     settings: Settings = Settings(),  # noqa: B008  (it is frozen)
+    shelf: Shelf | None = None,
 ) -> EdgechatApp:
-    services = Services(lambda: path, prepare, lambda _plan, _note: engine, lambda: settings)
+    def engine_for(plan: LoadPlan, _note: object) -> FakeEngine:
+        engine.plan = plan
+        return engine
+
+    services = Services(lambda: path, prepare, engine_for, lambda: settings, shelf)
     return kind(model, draft=draft, services=services)
 
 

@@ -79,8 +79,8 @@ async def test_escape_before_the_model_is_loaded_gives_the_reply_up(path: Path) 
     async with app.run_test() as pilot:
         await until(pilot, lambda: "Loading" in text_of(pilot))
         await ask(pilot, "Count.")
-        await until(pilot, lambda: app.screen.session.conversation is not None)  # type: ignore[attr-defined]
-        await until(pilot, lambda: app.screen.session.conversation.answering)  # type: ignore[attr-defined]
+        await until(pilot, lambda: app.screen.talk.conversation is not None)  # type: ignore[attr-defined]
+        await until(pilot, lambda: app.screen.talk.conversation.answering)  # type: ignore[attr-defined]
         await pilot.press("escape")
         await until(pilot, lambda: "You stopped the reply here" in text_of(pilot))
     assert (await stored_turns(path))[-1].state == "stopped"
@@ -127,10 +127,10 @@ async def test_a_failed_question_is_asked_once_more_by_key(path: Path) -> None:
     app = app_with(FakeEngine([EngineCrashed("It died.")], ["Now."]), path)
     async with app.run_test() as pilot:
         await say(pilot, "Go.")
-        await until(pilot, lambda: "Try again" in text_of(pilot))
+        await until(pilot, lambda: "^r Again" in text_of(pilot))
         await pilot.press("ctrl+r")
         await until(pilot, lambda: "Now." in text_of(pilot))
-        await until(pilot, lambda: "Try again" not in text_of(pilot))
+        await until(pilot, lambda: "It died." not in text_of(pilot))
 
 
 async def test_a_second_question_waits_in_the_box(path: Path) -> None:
@@ -189,7 +189,6 @@ async def test_a_question_that_is_too_long_comes_back_to_be_shortened(path: Path
         shown = text_of(pilot)
         assert "9000 tokens" in shown
         assert "▌ Long?" not in shown
-        assert "Try again" not in shown
         assert app.screen.prompt.text == "Long?"  # type: ignore[attr-defined]
         await pilot.press(*["backspace"] * 2, "enter")
         await until(pilot, lambda: "Two." in text_of(pilot))
@@ -313,7 +312,7 @@ async def test_the_last_model_is_taken_again_unless_its_file_is_gone(path: Path)
         return plan(model)
 
     async with app_with(FakeEngine(), path, prepare=prepare).run_test() as pilot:
-        await until(pilot, lambda: "mine.gguf, used last time, is gone; guide stands in" in text_of(pilot))
+        await until(pilot, lambda: "mine.gguf is not here; guide stands in" in text_of(pilot))
 
 
 async def test_quitting_in_mid_answer_keeps_the_words(path: Path) -> None:
@@ -322,12 +321,26 @@ async def test_quitting_in_mid_answer_keeps_the_words(path: Path) -> None:
     async with app.run_test() as pilot:
         await ask(pilot, "Count.")
         await until(pilot, lambda: "One" in text_of(pilot))
-        await pilot.press("ctrl+c")
+        await pilot.press("ctrl+q")
         await pilot.pause()
         assert not app.is_running or app._exit
     reply = (await stored_turns(path))[-1]
     assert (reply.content, reply.state) == ("One ", "interrupted")
     assert engine.closed
+
+
+async def test_control_c_stops_the_answer_first(path: Path) -> None:
+    app = app_with(FakeEngine(["One ", 30.0, "two"]), path)
+    async with app.run_test() as pilot:
+        await ask(pilot, "Count.")
+        await until(pilot, lambda: "One" in text_of(pilot))
+        await pilot.press("ctrl+c")
+        await until(pilot, lambda: "You stopped the reply here" in text_of(pilot))
+        assert app.is_running
+        await until(pilot, lambda: not app.chat.answering)
+        await pilot.press("ctrl+c")
+        await pilot.pause()
+        assert app._exit
 
 
 async def test_control_c_copies_what_is_selected(path: Path) -> None:

@@ -14,7 +14,7 @@ from edgechat.engine.types import Dropped, Prefill
 from edgechat.errors import PromptTooLong
 from edgechat.settings import Settings
 from tests.fakes import FakeEngine
-from tests.tui.driving import app_with, say, text_of, until
+from tests.tui.driving import app_with, ask, say, text_of, until
 
 
 @pytest.fixture
@@ -41,18 +41,23 @@ async def test_requests_carry_the_chat_and_the_overflow_of_the_settings(path: Pa
 
 
 async def test_turns_that_left_the_context_are_told_when_there_are_more_of_them(path: Path) -> None:
-    scripts = [["One."], [Dropped("", 1), Prefill("", 5, 20), "Two."]]
-    scripts += [[Dropped("", 1), "Three."], [Dropped("", 4), "Four."], [Dropped("", 2), "Five."]]
-    async with app_with(FakeEngine(*scripts), path).run_test(size=(90, 60)) as pilot:
-        await say(pilot, "1?")
-        await say(pilot, "2?")
-        shown = text_of(pilot)
-        assert shown.index("1 earlier question, with its answer, is not") < shown.index("Two.")
-        for question in ("3?", "4?", "5?"):
+    scripts = [["One."], ["Two."], ["Three."], [Dropped("", 1), Prefill("", 5, 20), "Four."]]
+    scripts += [[Dropped("", 1), "Five."], [Dropped("", 3), 0.5, "Six."]]
+    app = app_with(FakeEngine(*scripts), path)
+    async with app.run_test(size=(90, 60), notifications=True) as pilot:
+        for question in ("1?", "2?", "3?", "4?"):
             await say(pilot, question)
         shown = text_of(pilot)
-        assert shown.count("The context is full: ") == 2
-        assert shown.index("Three.") < shown.index("4 earlier questions, with their answers, are not")
+        assert shown.index("Two.") < shown.index("1 earlier question, with its answer, is not")
+        assert len(app._notifications) == 1
+        await say(pilot, "5?")
+        assert len(app._notifications) == 1
+        await ask(pilot, "6?")
+        await until(pilot, lambda: len(app._notifications) == 2)
+        await until(pilot, lambda: "Six." in text_of(pilot))
+        await until(pilot, lambda: "3 earlier questions, with their answers, are not" in text_of(pilot))
+        shown = text_of(pilot)
+        assert shown.index("Four.") < shown.index("3 earlier questions, with their") < shown.index("▌ 5?")
 
 
 async def test_what_another_program_has_said_meanwhile_is_shown(path: Path) -> None:

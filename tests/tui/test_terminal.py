@@ -69,7 +69,7 @@ def test_a_question_is_answered_and_the_way_out_is_clean(terminal: App, script: 
     assert state_of(terminal) == before
 
 
-@pytest.mark.parametrize("leave", ["C-c", signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("leave", ["C-q", signal.SIGINT, signal.SIGTERM])
 def test_leaving_in_mid_answer_leaves_the_terminal_as_it_was(
     terminal: App, script: Any, leave: str | signal.Signals
 ) -> None:
@@ -131,7 +131,7 @@ def test_a_fault_of_the_app_ends_in_words_and_a_traceback_only_with_debug(
     program = (
         "import sys\n"
         "from edgechat.__main__ import main\n"
-        "from edgechat.tui.screen import ChatScreen\n"
+        "from edgechat.tui.chat.screen import ChatScreen\n"
         "ChatScreen.action_new_chat = lambda self: 1 / 0\n"
         "main()"
     )

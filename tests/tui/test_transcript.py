@@ -181,7 +181,7 @@ async def test_a_short_chat_begins_at_the_top_and_a_cleared_one_is_empty(pilot: 
     await settle(pilot)
     pane(pilot).scroll_home(animate=False)
     await settle(pilot)
-    pane(pilot).remove_from(0)
+    pane(pilot).rearrange([])
     pane(pilot).add(NotePiece("second"))
     await settle(pilot)
     assert shown(pilot)[1] == "second"
@@ -192,13 +192,13 @@ async def test_thoughts_unfold_where_they_are_not_mounted_too(pilot: Pilot[None]
     thoughts = [ThoughtPiece(f"deep\nthought {at}", seconds=1.0) for at in range(200)]
     pane(pilot).add(*thoughts)
     await settle(pilot)
-    assert pane(pilot).toggle_thoughts()
+    pane(pilot).toggle_thoughts()
     await settle(pilot)
     assert "│ thought 199" in shown(pilot)
     pane(pilot).scroll_home(animate=False)
     await settle(pilot)
     assert "│ thought 0" in shown(pilot)
-    assert pane(pilot).toggle_thoughts()
+    pane(pilot).toggle_thoughts()
     await settle(pilot)
     assert "│ thought 0" not in shown(pilot)
 
@@ -215,3 +215,16 @@ async def test_an_append_is_cheap_however_long_the_chat(pilot: Pilot[None]) -> N
         await pilot.pause()
         costs.append(time.process_time() - began)
     assert sorted(costs)[len(costs) // 2] < 0.03, costs
+
+
+async def test_fewer_pieces_are_shown_while_one_reads_far_up(pilot: Pilot[None]) -> None:
+    pane(pilot).show(list(turns(200)))
+    await settle(pilot)
+    pane(pilot).scroll_to(y=0.9 * pane(pilot).max_scroll_y, animate=False)
+    await settle(pilot)
+    for pieces in (turns(2), [], turns(60)):
+        pane(pilot).show(list(pieces))
+        await settle(pilot)
+        pane(pilot).scroll_to(y=0, animate=False)
+        await settle(pilot)
+    assert "question 0" in "\n".join(shown(pilot))

@@ -3,19 +3,30 @@
 from __future__ import annotations
 
 import time
+from typing import Protocol
 
 from edgechat.chat.records import Turn
 from edgechat.engine.types import Delta
-from edgechat.tui.transcript.pieces import ReplyPiece, ThoughtPiece
-from edgechat.tui.transcript.transcript import Transcript
-from edgechat.tui.transcript.turns import ending_of, thought_figures
+from edgechat.tui.transcript.pieces import Piece, ReplyPiece, ThoughtPiece
+from edgechat.tui.transcript.turns import branch_note, ending_of, of_turn, thought_figures
+
+
+class Pane(Protocol):
+    """What shows pieces."""
+
+    def add(self, *pieces: Piece) -> None:
+        """Append pieces."""
+
+    def append(self, piece: Piece, text: str) -> None:
+        """Let a piece grow."""
 
 
 class LiveReply:
-    """Feeds one streaming reply into the transcript; `paint` does the work, `take` only remembers."""
+    """Feeds one streaming reply into a transcript; `paint` does the work, `take` only remembers."""
 
-    def __init__(self, transcript: Transcript) -> None:
-        self._transcript = transcript
+    def __init__(self, pane: Pane) -> None:
+        self._pane = pane
+        self._turn = ""
         self._waiting: dict[bool, list[str]] = {True: [], False: []}
         self._thought: ThoughtPiece | None = None
         self._reply: ReplyPiece | None = None
@@ -24,6 +35,7 @@ class LiveReply:
 
     def take(self, delta: Delta) -> None:
         """Remember more text."""
+        self._turn = delta.request_id  # a reply's turn and its request have one id
         self._began = self._began or time.monotonic()
         self._waiting[delta.thinking].append(delta.text)
         if delta.thinking:
@@ -39,19 +51,22 @@ class LiveReply:
             self._show_reply(reply)
         return bool(thought or reply)
 
-    def finish(self, turn: Turn) -> None:
-        """Show the rest, and how the reply ended."""
+    def finish(self, turn: Turn, branch: tuple[int, int]) -> None:
+        """Show the rest, and how the reply ended. branch: see `pieces_of`."""
         self.paint()
         if self._thought is not None:
             self._thought.finish(*thought_figures(turn))
-        self._transcript.add(*ending_of(turn))
+        pieces = ending_of(turn)
+        if branch[1] > 1:
+            pieces.append(branch_note(*branch))
+        self._pane.add(*of_turn(turn.id, pieces))
 
     def _show_thought(self, text: str) -> None:
         if self._thought is None:
             self._thought = ThoughtPiece()
-            self._transcript.add(self._thought)
+            self._pane.add(*of_turn(self._turn, [self._thought]))
         self._thought.tokens = self._thinking_tokens
-        self._transcript.append(self._thought, text)
+        self._pane.append(self._thought, text)
 
     def _show_reply(self, text: str) -> None:
         if self._reply is None:
@@ -60,5 +75,5 @@ class LiveReply:
             # What a model sends first is often an empty line or two.
             text = text.lstrip("\n")
             self._reply = ReplyPiece()
-            self._transcript.add(self._reply)
-        self._transcript.append(self._reply, text)
+            self._pane.add(*of_turn(self._turn, [self._reply]))
+        self._pane.append(self._reply, text)

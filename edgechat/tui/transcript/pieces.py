@@ -11,7 +11,7 @@ from typing import Literal
 from textual import events
 from textual.content import Content
 
-from edgechat.text import printable
+from edgechat.text import one_line, printable
 from edgechat.tui.markdown.document import Document
 from edgechat.tui.markdown.layout import Line
 from edgechat.tui.transcript.sheet import Sheet
@@ -25,10 +25,30 @@ class Piece:
     def __init__(self, text: str = "") -> None:
         self.text = printable(text)
         self.sheet: Sheet | None = None
+        self.turn = ""
+        """The id of the turn that it shows, or a part of; empty where it is none's."""
+        self.current = False
+        """Whether keys go to its turn."""
+        self.left = False
+        """Whether the model is not sent its turn any more."""
 
     def new_sheet(self) -> Sheet:
         """Return a widget that shows the piece."""
         raise NotImplementedError
+
+    def mount_sheet(self) -> Sheet:
+        """Return the widget that shows the piece from now on."""
+        self.sheet = self.new_sheet()
+        self.mark()
+        return self.sheet
+
+    def mark(self, *, current: bool | None = None, left: bool | None = None) -> None:
+        """Note what it is now, and show that."""
+        self.current = self.current if current is None else current
+        self.left = self.left if left is None else left
+        if self.sheet is not None:
+            self.sheet.set_class(self.current, "-current")
+            self.sheet.set_class(self.left, "-left")
 
     def append(self, text: str) -> None:
         """Take more text, and show it."""
@@ -47,7 +67,11 @@ class Piece:
 
 
 class UserPiece(Piece):
-    """What the user said, as it was typed."""
+    """What the user said, as it was typed, below the names of what was attached to it."""
+
+    def __init__(self, text: str, attached: tuple[str, ...] = ()) -> None:
+        super().__init__(text)
+        self.attached = tuple(one_line(name, 60) for name in attached)
 
     def new_sheet(self) -> Sheet:
         """See `Piece.new_sheet`."""
@@ -116,6 +140,14 @@ class WelcomePiece(Piece):
         return WelcomeSheet(self)
 
 
+class CutPiece(Piece):
+    """The line at which the window was cut: what stands above is not sent any more."""
+
+    def new_sheet(self) -> Sheet:
+        """See `Piece.new_sheet`."""
+        return CutSheet(self)
+
+
 class NotePiece(Piece):
     """A line of our own: how a reply ended, or something to know."""
 
@@ -149,7 +181,13 @@ class UserSheet(Sheet):
 
     def lay_out(self, width: int) -> list[Line]:
         """See `Sheet.lay_out`."""
-        return _behind_bar(Content(self._piece.text).stylize(".strong"), width, ".marker")
+        lines: list[Line] = []
+        if self._piece.attached:
+            names = Content("  ".join(f"▤ {name}" for name in self._piece.attached)).stylize(".code")
+            lines = _behind_bar(names, width, ".marker")
+        if self._piece.text or not lines:
+            lines += _behind_bar(Content(self._piece.text).stylize(".strong"), width, ".marker")
+        return lines
 
 
 class ReplySheet(Sheet):
@@ -205,6 +243,19 @@ class WelcomeSheet(Sheet):
         """See `Sheet.lay_out`."""
         words = Content(self._piece.text).stylize(".faint").wrap(width)
         return [Line(Content("edgechat").stylize(".heading")), *map(Line, words)]
+
+
+class CutSheet(Sheet):
+    """A broken line, and what it means."""
+
+    def __init__(self, piece: CutPiece) -> None:
+        super().__init__()
+        self._piece = piece
+
+    def lay_out(self, width: int) -> list[Line]:
+        """See `Sheet.lay_out`."""
+        words = Content(self._piece.text).stylize(".faint").wrap(width)
+        return [Line(Content("╌" * width).stylize(".warning")), *map(Line, words)]
 
 
 class NoteSheet(Sheet):

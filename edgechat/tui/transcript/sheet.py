@@ -31,6 +31,7 @@ class Sheet(Widget):
         .em { text-style: italic; }
         .strike { text-style: strike; }
         .code { color: $secondary; }
+        &:nocolor .code { text-style: underline; }
         .link { text-style: underline; }
         .heading { text-style: bold; color: $primary; }
         .marker { color: $primary; }
@@ -95,6 +96,7 @@ class Sheet(Widget):
 
     def get_content_height(self, container: Size, viewport: Size, width: int) -> int:
         """Return the number of lines at this width."""
+        width = max(1, width)  # beside two panels there may be none left for a moment
         if width != self._width:
             self._width, self._lines, self._drawn = width, self.lay_out(width), {}
         return len(self._lines)

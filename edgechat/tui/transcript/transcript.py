@@ -5,7 +5,10 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterable
 from itertools import accumulate
+from typing import ClassVar
 
+from textual import events
+from textual.binding import Binding, BindingType
 from textual.containers import VerticalScroll
 from textual.geometry import Region
 from textual.layout import WidgetPlacement
@@ -13,15 +16,17 @@ from textual.scrollbar import ScrollBar
 from textual.widget import Widget
 from textual.widgets import Static
 
-from edgechat.tui.transcript.pieces import Piece, ThoughtPiece, UserPiece
+from edgechat.tui.transcript.pieces import Piece, ThoughtPiece
 from edgechat.tui.transcript.sheet import Sheet
 
 _WIDEST, _MARGIN = 100, 2
-"""The measure of the text; the style sheet below says the same."""
+"""The measure of the text, and what is beside it; the style sheet below says the same."""
 
 
-class Transcript(VerticalScroll, can_focus=False):
+class Transcript(VerticalScroll):
     """Shows pieces from top to bottom, and follows the end while the reader is there.
+
+    With the focus it has a current turn, which keys go to; what they do is the screen's to say.
 
     The pieces within a screen's height of what is visible are mounted, an unbroken run `[first, last)`.
     Where a guessed height proves wrong, the layout moves the scroll position along with the text, so that
@@ -34,10 +39,32 @@ class Transcript(VerticalScroll, can_focus=False):
         scrollbar-gutter: stable;
         scrollbar-size-vertical: 1;
 
-        & > Sheet, & > .filler { max-width: 100; margin: 0 2; }
-        & > .filler { height: 0; width: 1fr; }
+        & > Sheet { max-width: 104; border-left: blank; padding: 1 2 0 1; }
+        & > Sheet.-current { border-left: outer $accent; }
+        & > Sheet.-left { text-style: dim; }
+        & > .filler { height: 0; width: 1fr; max-width: 104; }
     }
     """
+    FOCUS_ON_CLICK = False
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("up,k", "step(-1)", "Turn up", show=False),
+        Binding("down,j", "step(1)", "Turn down", show=False),
+        Binding("home", "step(-1000000)", "First turn", show=False),
+        Binding("end", "step(1000000)", "Last turn", show=False),
+        Binding("pageup", "page_up", "Page up", show=False),
+        Binding("pagedown", "page_down", "Page down", show=False),
+        Binding("enter", "screen.turn('unfold')", "Thinking", show=False),
+        Binding("c", "screen.turn('copy')", "Copy"),
+        Binding("y", "screen.turn('copy_code')", "Copy code"),
+        Binding("e", "screen.turn('edit')", "Edit"),
+        Binding("r", "screen.turn('regenerate')", "Again"),
+        Binding("q", "screen.turn('quote')", "Quote"),
+        Binding("b", "screen.turn('bring_back')", "Bring back"),
+        Binding("left", "screen.turn('other(-1)')", "Other try", show=False),
+        Binding("right", "screen.turn('other(1)')", "Next try", show=False),
+        Binding("escape", "screen.to_prompt", "Back"),
+    ]
 
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(id=id)
@@ -53,6 +80,8 @@ class Transcript(VerticalScroll, can_focus=False):
         self._settling = False
         self._end = 0
         """Where the text ended when it was last laid out."""
+        self.current = ""
+        """The id of the turn that keys go to; empty while the prompt has them."""
 
     def on_mount(self) -> None:
         """Follow the end from the beginning."""
@@ -70,29 +99,107 @@ class Transcript(VerticalScroll, can_focus=False):
     def append(self, piece: Piece, text: str) -> None:
         """Let a piece grow."""
         piece.append(text)
-        if piece.sheet is None:
+        if piece.sheet is None and piece in self.pieces:
             self._guess_again(self.pieces.index(piece))
             self.refresh(layout=True)
 
-    def remove_from(self, index: int) -> None:
-        """Take away the pieces from `index` to the end."""
-        gone = self.pieces[index:]
-        del self.pieces[index:], self._heights[index:]
-        self._first, self._last = min(self._first, index), min(self._last, index)
-        self._tops = None
-        self._unmount(gone)
-        self._reading = min(self._reading, (index, 0))
+    def show(self, pieces: list[Piece], *, turn: str = "") -> None:
+        """Show other pieces, from now on the list they are kept in: their end, or a turn of them."""
+        self.forget_current()
+        self._unmount(self.pieces)
+        # Nothing of the old list may be left when the anchor scrolls.
+        self.pieces, self._first, self._last, self._reading = pieces, 0, 0, (0, 0)
+        self.rearrange(list(pieces))
         self.anchor()
+        if turn:
+            self.point_at(turn)
 
-    def remove_question(self) -> None:
-        """Take away what the user said last; what follows it stays."""
-        index = max(at for at, piece in enumerate(self.pieces) if isinstance(piece, UserPiece))
-        after = self.pieces[index + 1 :]
-        self.remove_from(index)
-        self.add(*after)
+    def rearrange(self, pieces: list[Piece]) -> None:
+        """Let the list of pieces hold these; what is being read stays in view if it is among them."""
+        index, line = self._reading
+        reading = self.pieces[index] if index < len(self.pieces) else None
+        self._unmount(self.pieces)
+        self.pieces[:] = pieces
+        self._first = self._last = 0
+        self._heights = [piece.estimate(self._width) for piece in pieces]
+        self._tops = None
+        if reading in pieces and not self.following:
+            self._reading = (pieces.index(reading), line)
+        self._settle()
+        self.refresh(layout=True)
 
-    def toggle_thoughts(self) -> bool:
-        """Unfold every thought, or fold them if the last one is unfolded; False if there is none."""
+    # The current turn.
+
+    @property
+    def turns(self) -> list[str]:
+        """The ids of the turns, from top to bottom."""
+        return list(dict.fromkeys(piece.turn for piece in self.pieces if piece.turn))
+
+    def point_at(self, turn: str) -> None:
+        """Make a turn the current one, and bring it into view."""
+        indexes = [at for at, piece in enumerate(self.pieces) if piece.turn == turn]
+        if not indexes:
+            return
+        self.forget_current()
+        self.current = turn
+        self.screen.refresh_bindings()
+        for at in indexes:
+            self.pieces[at].mark(current=True)
+        tops = self._positions()
+        top, bottom = tops[indexes[0]], tops[indexes[-1] + 1]
+        height = self.scrollable_content_region.height
+        if not (self.scroll_y <= top and bottom <= self.scroll_y + height):
+            self._read(indexes[0])
+
+    def forget_current(self) -> None:
+        """Let no turn be the current one."""
+        for piece in self.pieces:
+            if piece.current:
+                piece.mark(current=False)
+        self.current = ""
+
+    def action_step(self, by: int) -> None:
+        """Go to another turn."""
+        turns = self.turns
+        if turns:
+            at = turns.index(self.current) if self.current in turns else len(turns) - (by > 0)
+            self.point_at(turns[max(0, min(at + by, len(turns) - 1))])
+
+    def _read(self, index: int) -> None:
+        """Let a piece begin at the top of the screen."""
+        self._anchor_released = True
+        self._reading = (index, 0)
+        self._settle_near(self._positions()[index])
+        self.refresh(layout=True)
+
+    def on_focus(self) -> None:
+        """Begin with the last turn."""
+        if not self.current and self.turns:
+            self.point_at(self.turns[-1])
+
+    def on_blur(self) -> None:
+        """Give the current turn up, unless the terminal itself has lost the focus."""
+        if self.app.app_focus:
+            self.forget_current()
+
+    def on_click(self, event: events.Click) -> None:
+        """Make a turn that is clicked twice the current one: a single click only points at a window."""
+        widget, _ = self.screen.get_widget_at(*event.screen_offset)
+        piece = next((one for one in self.mounted_pieces if one.sheet is widget), None)
+        if piece is not None and piece.turn and event.chain == 2:
+            self.focus(scroll_visible=False)
+            self.point_at(piece.turn)
+
+    def toggle_thought(self, turn: str) -> None:
+        """Unfold or fold the thinking of one turn."""
+        for index, piece in enumerate(self.pieces):
+            if isinstance(piece, ThoughtPiece) and piece.turn == turn:
+                piece.toggle()
+                self._guess_again(index)
+        self.refresh(layout=True)
+
+    def toggle_thoughts(self) -> None:
+        """Unfold every thought, or fold them if the last one is unfolded."""
         thoughts = [piece for piece in self.pieces if isinstance(piece, ThoughtPiece)]
         unfold = bool(thoughts) and not thoughts[-1].unfolded
         for index, piece in enumerate(self.pieces):
@@ -100,7 +207,6 @@ class Transcript(VerticalScroll, can_focus=False):
                 piece.toggle()
                 self._guess_again(index)
         self.refresh(layout=True)
-        return bool(thoughts)
 
     @property
     def mounted_pieces(self) -> list[Piece]:
@@ -176,13 +282,16 @@ class Transcript(VerticalScroll, can_focus=False):
         self._settle()
 
     def _settle(self) -> None:
-        """Mount the pieces near the screen, and let go of those far away."""
         self._settling = False
+        end = self._positions()[-1] - max(self.size.height, 20)
+        self._settle_near(max(0, end) if self.following else round(self.scroll_y))
+
+    def _settle_near(self, top: int) -> None:
+        """Mount the pieces near a screen that begins with line `top`, and let go of those far away."""
         if not self.is_mounted or not self._filler.is_mounted:
             return
         screen = max(self.size.height, 20)
         tops = self._positions()
-        top = max(0, tops[-1] - screen) if self.following else round(self.scroll_y)
         near = self._run(tops, top - screen, top + 2 * screen)
         far = self._run(tops, top - 2 * screen, top + 3 * screen)
         if self._last <= near[0] or self._first >= near[1] or self._first == self._last:
@@ -211,13 +320,8 @@ class Transcript(VerticalScroll, can_focus=False):
         if after:
             self.mount(*self._sheets(after), before=self._filler)
 
-    def _sheets(self, indexes: Iterable[int]) -> list[Widget]:
-        sheets: list[Widget] = []
-        for index in indexes:
-            piece = self.pieces[index]
-            piece.sheet = piece.new_sheet()
-            sheets.append(piece.sheet)
-        return sheets
+    def _sheets(self, indexes: Iterable[int]) -> list[Sheet]:
+        return [self.pieces[index].mount_sheet() for index in indexes]
 
     def _unmount(self, pieces: Iterable[Piece]) -> None:
         gone: list[Sheet] = []

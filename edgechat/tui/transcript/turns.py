@@ -5,6 +5,7 @@ from __future__ import annotations
 from edgechat.chat.messages import not_sent
 from edgechat.chat.records import Turn
 from edgechat.tui.transcript.pieces import (
+    CutPiece,
     NotePiece,
     Piece,
     ProblemPiece,
@@ -15,25 +16,41 @@ from edgechat.tui.transcript.pieces import (
 
 _ENDINGS = {
     "stopped": "■ You stopped the reply here.",
-    "interrupted": "■ The reply was interrupted here.",
-    "failed": "■ No reply came.",
+    "interrupted": "■ The reply was interrupted here. Ctrl+R has another try.",
+    "failed": "■ No reply came. Ctrl+R has another try.",
     "streaming": "■ Another edgechat is writing this reply.",
 }
 
 
-def pieces_of(turn: Turn) -> list[Piece]:
-    """Return the pieces that show a turn."""
-    if turn.role == "user":
-        return [UserPiece(turn.content)]
-    if turn.role == "system":
-        return [NotePiece(f"System prompt: {turn.content}")]
+def pieces_of(turn: Turn, branch: tuple[int, int] = (0, 1)) -> list[Piece]:
+    """Return the pieces that show a turn. branch: which try it is, from 0, and of how many."""
     pieces: list[Piece] = []
-    if turn.thinking:
-        tokens, seconds = thought_figures(turn)
-        pieces.append(ThoughtPiece(turn.thinking, tokens=tokens, seconds=seconds))
-    if turn.content:
-        pieces.append(ReplyPiece(turn.content))
-    return pieces + ending_of(turn)
+    if turn.role == "user":
+        pieces.append(UserPiece(turn.content, tuple(one.name for one in turn.attachments)))
+    elif turn.role == "system":
+        pieces.append(NotePiece(f"System prompt: {turn.content}"))
+    else:
+        if turn.thinking:
+            tokens, seconds = thought_figures(turn)
+            pieces.append(ThoughtPiece(turn.thinking, tokens=tokens, seconds=seconds))
+        if turn.content:
+            pieces.append(ReplyPiece(turn.content))
+        pieces += ending_of(turn)
+    if branch[1] > 1:
+        pieces.append(branch_note(*branch))
+    return of_turn(turn.id, pieces)
+
+
+def of_turn(turn: str, pieces: list[Piece]) -> list[Piece]:
+    """Return the pieces as those of a turn."""
+    for piece in pieces:
+        piece.turn = turn
+    return pieces
+
+
+def branch_note(number: int, count: int) -> NotePiece:
+    """Return the piece that says that there are other tries."""
+    return NotePiece(f"‹ {number + 1} of {count} ›  Tab, then ← and →")
 
 
 def ending_of(turn: Turn) -> list[Piece]:
@@ -45,18 +62,18 @@ def ending_of(turn: Turn) -> list[Piece]:
         pieces.append(NotePiece(_ENDINGS[turn.state], "warning"))
     elif turn.figures is not None and turn.figures.reason == "context":
         pieces.append(
-            NotePiece("■ The context is full: the reply ends here. Ctrl+N begins a new chat.", "warning")
+            NotePiece(
+                "■ The context is full: the reply ends here. Ask on: the oldest turns make room.", "warning"
+            )
         )
     elif turn.figures is not None and turn.figures.reason == "length":
         pieces.append(NotePiece("■ The reply reached its longest allowed length.", "warning"))
     return pieces
 
 
-def dropped_note(turns: int) -> NotePiece:
-    """Return the piece that says how many turns, questions with answers, the model is not sent any more."""
-    return NotePiece(
-        f"The context is full: {not_sent(turns)}. It still has what was said last. Ctrl+N begins a new chat."
-    )
+def cut_note(turns: int) -> CutPiece:
+    """Return the line below the turns that the model is not sent any more."""
+    return CutPiece(f"The context is full: {not_sent(turns)}.")
 
 
 def thought_figures(turn: Turn) -> tuple[int, float]:

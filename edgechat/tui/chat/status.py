@@ -11,6 +11,8 @@ from textual.widget import Widget
 from edgechat.text import by_drafts, one_line
 
 _NEARLY_FULL = 0.85
+_LATER = ("newline", "search", "engine_room")
+"""What keys do that are left out first where there is no room."""
 
 
 class StatusBar(Widget):
@@ -28,17 +30,28 @@ class StatusBar(Widget):
     used = reactive(0)
     """Tokens of the context that the conversation takes."""
     context = reactive(0)
+    think: reactive[bool | None] = reactive(None)
+    """How the thinking is switched; None: it is not."""
+    pulling = reactive("")
+    """What is being downloaded, and how far."""
 
     def render(self) -> RenderResult:
         """See Textual."""
         width = self.size.width
         right = self._right(wide=width >= 70)
         model = one_line(self.model, max(10, width - len(right) - 2))
-        gap = " " * max(1, width - len(model) - len(right))
-        return Content.assemble((model, "bold"), gap, right)
+        left = Content.assemble((model, "bold"))
+        if self.pulling:
+            room = width - len(model) - len(right) - 7
+            pulling = one_line(self.pulling, room) if room > 12 else ""
+            left = Content.assemble(left, (f"  ↓ {pulling}" * bool(pulling), "$primary"))
+        gap = " " * max(1, width - len(left) - len(right))
+        return Content.assemble(left, gap, right)
 
     def _right(self, *, wide: bool) -> Content:
         parts: list[Content] = []
+        if self.think is not None:
+            parts.append(Content("thinks" if self.think else "thinks not"))
         if self.speed:
             gain = by_drafts(self.speedup, 1) if wide else ""
             parts.append(Content(f"{self.speed:.1f} tok/s" + f", {gain}" * bool(gain)))
@@ -53,10 +66,14 @@ class StatusBar(Widget):
 
 
 class KeyBar(Widget):
-    """The keys that do something now."""
+    """The keys that do something now; a click on one does it."""
 
     DEFAULT_CSS = """
-    KeyBar { height: 1; padding: 0 1; }
+    KeyBar {
+        height: 1; padding: 0 1;
+        link-color: $foreground; link-style: none; link-background: $background;
+        link-color-hover: $foreground; link-style-hover: underline; link-background-hover: $background;
+    }
     """
 
     def on_mount(self) -> None:
@@ -73,14 +90,25 @@ class KeyBar(Widget):
             binding = active.binding
             if binding.show and active.enabled and binding.action not in shown:
                 key = (self.app.get_key_display(binding), "bold")
-                shown[binding.action] = Content.assemble(key, (f" {binding.description}", "dim"))
-        return _joined(list(shown.values()), self.size.width)
+                label = Content.assemble(key, (f" {binding.description}", "dim"))
+                shown[binding.action] = label.stylize(f"@click=press({binding.key!r})")
+        first = {name: label for name, label in shown.items() if name not in _LATER}
+        # Help always has a place, for it tells of all that has none.
+        help_key = first.pop("app.help", first.pop("help", None))
+        last = [help_key] if help_key is not None else []
+        rest = [label for name, label in (first | shown).items() if name not in ("app.help", "help")]
+        return _joined(rest, last, self.size.width)
+
+    async def action_press(self, keys: str) -> None:
+        """Do what a key does."""
+        key = keys.partition(",")[0]
+        self.app.simulate_key(key)
 
 
-def _joined(parts: list[Content], width: int) -> Content:
-    """Join what fits, a little closer where that helps."""
+def _joined(parts: list[Content], last: list[Content], width: int) -> Content:
+    """Join what fits, a little closer where that helps, and then the last one."""
     for between in ("   ", "  "):
-        joined = Content(between).join(parts)
+        joined = Content(between).join([*parts, *last])
         if joined.cell_length <= width:
             return joined
-    return _joined(parts[:-1], width) if parts else Content("")
+    return _joined(parts[:-1], last, width) if parts else Content("")

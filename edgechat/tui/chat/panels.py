@@ -1,0 +1,132 @@
+"""What is beside the chat, or in its place where there is no room: conversations and the engine room."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING
+
+from edgechat.engine.types import Finished
+
+if TYPE_CHECKING:
+    from edgechat.tui.chat.screen import ChatScreen
+    from edgechat.tui.chat.talk import Talk
+    from edgechat.tui.conversations.sidebar import Sidebar
+    from edgechat.tui.engine_room.room import EngineRoom
+
+_SIDEBAR = "sidebar"
+_REPLIES = 64
+"""That the engine room knows of when it is opened."""
+_ROOMY = 120
+"""Columns from which the conversations are shown unless somebody has hidden them."""
+
+
+class Panels:
+    """Makes each panel when it is first wanted, and feeds it while it is shown."""
+
+    def __init__(self, screen: ChatScreen) -> None:
+        self._screen = screen
+        self._sidebar: Sidebar | None = None
+        self._room: EngineRoom | None = None
+        self._replies: deque[Finished] = deque(maxlen=_REPLIES)
+
+    # Conversations.
+
+    async def restore(self) -> None:
+        """Show the conversations if they were shown last time, or there is much room. Raises StoreError."""
+        store = await self._screen.session.store()
+        shown = await store.preference(_SIDEBAR)
+        roomy = self._screen.size.width >= _ROOMY
+        if roomy and (shown == "shown" or (shown is None and await store.headlines(1, 0))):
+            await self.show_sidebar()
+
+    async def show_sidebar(self) -> Sidebar:
+        """Show the conversations and return them."""
+        if self._sidebar is None:
+            from edgechat.tui.conversations.sidebar import Sidebar
+
+            self._sidebar = Sidebar(await self._screen.session.store())
+            await self._screen.query_one("#columns").mount(self._sidebar, before=0)
+        self._screen.add_class("-listing")
+        if self._screen.has_class("-narrow"):
+            self._screen.remove_class("-inspecting")
+        self.refresh()
+        return self._sidebar
+
+    def hide_sidebar(self) -> None:
+        """Hide the conversations."""
+        self._screen.remove_class("-listing")
+        self._screen.prompt.focus()
+
+    async def toggle_sidebar(self) -> None:
+        """Show the conversations and give them the keys; where they have them already, hide them."""
+        hides = self._sidebar is not None and self._sidebar.has_focus_within
+        if hides:
+            self.hide_sidebar()
+        else:
+            (await self.show_sidebar()).focus_list()
+        store = await self._screen.session.store()
+        await store.set_preference(_SIDEBAR, "hidden" if hides else "shown")
+
+    async def search(self, words: str) -> None:
+        """Show the conversations, and search them for what is typed."""
+        (await self.show_sidebar()).search(words)
+
+    def refresh(self) -> None:
+        """Show what is new in the list of conversations."""
+        if self._sidebar is not None and self._screen.has_class("-listing"):
+            self._sidebar.show_current(self._screen.talk.id, self._screen.desk.answering)
+
+    # The engine room.
+
+    async def toggle_room(self) -> None:
+        """Show what the engine does, or hide it."""
+        screen = self._screen
+        if screen.has_class("-inspecting"):
+            self.hide_room()
+            return
+        if self._room is None:
+            from edgechat.tui.engine_room.room import EngineRoom
+
+            self._room = EngineRoom()
+            self._room.follow(lambda: screen.session.loaded, lambda: screen.talk.id or None)
+            self._room.cache.title_of = screen.desk.title_of
+            for finished in self._replies:
+                self._room.show_reply(finished)
+            await screen.query_one("#columns").mount(self._room)
+        screen.add_class("-inspecting")
+        if screen.has_class("-narrow"):
+            screen.remove_class("-listing")
+        self.shows_model()
+        self._room.focus()
+
+    def hide_room(self) -> None:
+        """Hide what the engine does."""
+        self._screen.remove_class("-inspecting")
+        self._screen.prompt.focus()
+
+    def uncover(self) -> None:
+        """Hide what stands in place of the chat, where there is no room for both."""
+        screen = self._screen
+        if screen.has_class("-listing") and screen.has_class("-narrow"):
+            self.hide_sidebar()
+        if screen.has_class("-inspecting") and not screen.has_class("-wide"):
+            self.hide_room()
+
+    def shows_model(self) -> None:
+        """Show the model that answers now."""
+        session = self._screen.session
+        if self._room is not None:
+            engine = session.loaded
+            plan = engine.plan if engine is not None else session.plan
+            self._room.show_model(plan, engine.model if engine is not None else None)
+
+    def finished(self, finished: Finished) -> None:
+        """Show what a reply took."""
+        self._replies.append(finished)
+        if self._room is not None:
+            self._room.show_reply(finished)
+
+    def changed(self, talk: Talk) -> None:
+        """Show how fast a reply comes."""
+        if self._room is not None and talk.answering and talk.speed:
+            self._room.show_speed(talk.speed)

@@ -1,0 +1,190 @@
+"""The system prompt and the parameters of one conversation."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import msgspec
+from textual import on, work
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Horizontal, Vertical, VerticalScroll
+from textual.content import Content
+from textual.screen import ModalScreen
+from textual.widgets import Input, Label, Select, Static, TextArea
+
+from edgechat.chat.records import ChatSettings
+from edgechat.engine.types import Sampling
+from edgechat.errors import EdgechatError, SettingsError
+from edgechat.settings import Preset, SamplingDefaults, checked
+from edgechat.text import one_line, printable
+from edgechat.tui.chat.obey import THINK, number
+
+_THINK = [("as the model does", "auto"), ("always", "on"), ("never", "off")]
+
+
+@dataclass(frozen=True, slots=True)
+class Parameters:
+    """What was chosen."""
+
+    system: str | None
+    settings: ChatSettings
+    save_as: str = ""
+    """The name of a preset to keep it under; empty: none."""
+
+
+class ParametersScreen(ModalScreen[None]):
+    """Edits them, until they are saved or left as they were; what cannot be saved can be put right."""
+
+    DEFAULT_CSS = """
+    ParametersScreen {
+        align: center middle;
+        #box {
+            width: 76; max-width: 100%; height: 25; max-height: 100%;
+            border: round $primary; padding: 0 1; background: $background;
+        }
+        #fields { height: 1fr; }
+        #system { height: 6; margin: 0 0 1 0; border: round $border-blurred; background: $background; }
+        #system:focus { border: round $primary; }
+        .row { height: 1; }
+        .row Label { width: 22; margin: 0 1 0 0; }
+        .row Input, .row Select { width: 1fr; background: $background; }
+        .row Input { height: 1; border: none; border-left: outer $border-blurred; padding: 0 1; }
+        .row Input:focus { border-left: outer $primary; }
+        .row Input.-invalid { border-left: outer $error; color: $error; }
+        .row Static { width: 20; margin: 0 0 0 1; text-style: dim; }
+        #save { margin: 1 0; }
+        #problem { color: $error; height: auto; }
+        #keys { text-style: dim; height: auto; }
+    }
+    """
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("ctrl+s", "save", "Save", priority=True),
+        Binding("escape", "leave", "Leave as it was"),
+    ]
+
+    def __init__(
+        self,
+        system: str | None,
+        settings: ChatSettings,
+        presets: dict[str, Preset],
+        defaults: Sampling,
+        *,
+        can_think: bool,
+        save: Callable[[Parameters], Awaitable[None]],
+    ) -> None:
+        """defaults: what counts where a field is empty. can_think: whether the model has a switch for it.
+
+        save: takes what was chosen. Raises EdgechatError.
+        """
+        super().__init__()
+        self._system = system
+        self._settings = settings
+        self._presets = presets
+        self._defaults = defaults
+        self._can_think = can_think
+        self._save = save
+
+    def compose(self) -> ComposeResult:
+        """From top to bottom."""
+        with Vertical(id="box"):
+            yield from self._fields()
+            yield Static(id="problem", markup=False)
+            yield Static("Tab: next field   Ctrl+S: save   Escape: leave as it was", id="keys")
+
+    def _fields(self) -> ComposeResult:
+        with VerticalScroll(id="fields"):
+            yield Label("System prompt of this conversation")
+            yield TextArea(self._system or "", id="system", tab_behavior="focus")
+            if self._presets:
+                with Horizontal(classes="row"):
+                    yield Label("Take a preset")
+                    named = [(Content(one_line(name, 40)), name) for name in self._presets]
+                    yield Select(named, prompt="none", id="preset", compact=True)
+            if self._can_think:
+                with Horizontal(classes="row"):
+                    yield Label("Thinking")
+                    value = {think: name for name, think in THINK.items()}[self._settings.think]
+                    yield Select(_THINK, value=value, allow_blank=False, id="think", compact=True)
+            given, defaults = self._settings.sampling.given(), msgspec.structs.asdict(self._defaults)
+            for name in SamplingDefaults.__struct_fields__:
+                with Horizontal(classes="row"):
+                    yield Label(name.replace("_", " "))
+                    yield Input(_text(given.get(name)), id=name)
+                    yield Static(f"else {_text(defaults[name])}")
+            with Horizontal(classes="row", id="save"):
+                yield Label("Save as preset")
+                yield Input(placeholder="a name, or nothing", id="save-as", max_length=40)
+
+    def on_mount(self) -> None:
+        """Begin with the system prompt."""
+        self.query_one("#system").focus()
+
+    @on(Select.Changed, "#preset")
+    def _take_preset(self, event: Select.Changed) -> None:
+        preset = self._presets.get(str(event.value))
+        if preset is None:
+            return
+        # What the preset says nothing of stays as it is.
+        if preset.system is not None:
+            self.query_one("#system", TextArea).text = preset.system
+        if self._can_think and preset.think is not None:
+            self.query_one("#think", Select).value = "on" if preset.think else "off"
+        for name, value in preset.sampling.given().items():
+            self.query_one(f"#{name}", Input).value = _text(value)
+
+    @on(Input.Submitted)
+    def _submitted(self) -> None:
+        self.action_save()
+
+    @on(Input.Changed)
+    def _changed(self, event: Input.Changed) -> None:
+        if event.input.id in SamplingDefaults.__struct_fields__:
+            event.input.set_class(self._problem_with(event.input.id, event.value) is not None, "-invalid")
+
+    def action_save(self) -> None:
+        """Take what is written, unless something is wrong with it."""
+        values: dict[str, Any] = {}
+        for name in SamplingDefaults.__struct_fields__:
+            field = self.query_one(f"#{name}", Input)
+            problem = self._problem_with(name, field.value)
+            if problem is not None:
+                self.query_one("#problem", Static).update(problem)
+                field.focus()
+                return
+            if field.value.strip():
+                values[name] = number(field.value)
+        think = (
+            THINK[str(self.query_one("#think", Select).value)] if self._can_think else self._settings.think
+        )
+        settings = ChatSettings(think=think, sampling=SamplingDefaults(**values))
+        system = printable(self.query_one("#system", TextArea).text).strip() or None
+        self._try_to_save(Parameters(system, settings, self.query_one("#save-as", Input).value.strip()))
+
+    @work(exclusive=True)
+    async def _try_to_save(self, chosen: Parameters) -> None:
+        try:
+            await self._save(chosen)
+        except EdgechatError as error:
+            self.query_one("#problem", Static).update(f"{error.message} {error.hint or ''}".strip())
+        else:
+            self.dismiss()
+
+    def action_leave(self) -> None:
+        """Change nothing."""
+        self.dismiss()
+
+    def _problem_with(self, name: str, text: str) -> str | None:
+        if not text.strip():
+            return None
+        try:
+            checked({name: number(text)}, SamplingDefaults, "Parameters")
+        except SettingsError as error:
+            return error.message
+        return None
+
+
+def _text(value: object) -> str:
+    return "" if value is None else f"{value}"

@@ -1,0 +1,265 @@
+"""The rows of conversations as one widget, however many they are: only the lines on the screen are drawn."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from itertools import accumulate
+from typing import ClassVar
+
+from rich.segment import Segment
+from textual import events
+from textual.binding import Binding, BindingType
+from textual.content import Content
+from textual.geometry import Region, Size
+from textual.message import Message
+from textual.scroll_view import ScrollView
+from textual.strip import Strip
+from textual.style import Style
+
+from edgechat.tui.conversations.rows import Entry, Heading, Place, Row, height_of, lines_of
+
+
+class ChatList(ScrollView, can_focus=True):
+    """A cursor over the rows; what is done at it is told to whoever listens."""
+
+    ALLOW_SELECT = False
+    DEFAULT_CSS = """
+    ChatList {
+        height: 1fr;
+        scrollbar-size-vertical: 1;
+        scrollbar-gutter: stable;
+        background: $background;
+
+        .heading { color: $secondary; }
+        .strong { text-style: bold; }
+        .faint { text-style: dim; }
+        .marker { color: $primary; text-style: bold; }
+        .writing { color: $success; }
+        .found { color: $primary; text-style: bold underline; }
+        .cursor {
+            color: $block-cursor-foreground;
+            background: $block-cursor-background;
+            text-style: $block-cursor-text-style;
+        }
+    }
+    """
+    COMPONENT_CLASSES: ClassVar[set[str]] = {
+        "heading",
+        "strong",
+        "faint",
+        "marker",
+        "writing",
+        "found",
+        "cursor",
+    }
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("enter", "choose", "Open"),
+        Binding("slash", "find", "Search", key_display="/"),
+        Binding("r", "rename", "Rename"),
+        Binding("p", "pin", "Pin"),
+        Binding("d,delete", "delete", "Delete"),
+        Binding("x", "export", "Export"),
+        Binding("escape", "leave", "Back"),
+        Binding("up", "move(-1)", "Up", show=False),
+        Binding("down", "move(1)", "Down", show=False),
+        Binding("pageup", "page(-1)", "Page up", show=False),
+        Binding("pagedown", "page(1)", "Page down", show=False),
+        Binding("home", "end(0)", "First", show=False),
+        Binding("end", "end(-1)", "Last", show=False),
+    ]
+
+    class Does(Message):
+        """Something is to be done: 'choose', 'rename', 'pin', 'delete', 'export' a row; 'search', 'leave'."""
+
+        def __init__(self, what: str, row: Place | None = None) -> None:
+            super().__init__()
+            self.what = what
+            self.row = row
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._rows: Sequence[Row] = ()
+        self._tops: list[int] = [0]
+        self._cursor = 0
+        self._current: str | None = None
+        self._writing: frozenset[str] = frozenset()
+        self._width = 0
+
+    # What is shown.
+
+    def show(self, rows: Sequence[Row], *, from_top: bool = False) -> None:
+        """Show other rows; the cursor stays with its row, or where that was.
+
+        At first it is on the conversation that is open, if it is listed.
+        """
+        wanted = self.row.key if self.row is not None else (self._current, "")
+        self._rows = rows
+        found = next((at for at, row in enumerate(rows) if _key(row) == wanted), None)
+        self._cursor = self._nearest(0 if from_top else self._cursor if found is None else found)
+        self._lay_out()
+        if from_top:
+            self.scroll_home(animate=False)
+        self.refresh_bindings()
+
+    def mark(self, current: str | None, writing: frozenset[str]) -> None:
+        """Mark the conversation that is open, and those in which a reply is being written."""
+        if (current, writing) != (self._current, self._writing):
+            self._current, self._writing = current, writing
+            self.refresh()
+
+    def point_at_current(self) -> None:
+        """Put the cursor on the conversation that is open, if it is listed."""
+        at = next((at for at, row in enumerate(self._rows) if _key(row) == (self._current, "")), None)
+        self._go_to(self._nearest(0) if at is None else at)
+
+    @property
+    def row(self) -> Place | None:
+        """The row at the cursor."""
+        row = self._rows[self._cursor] if self._cursor < len(self._rows) else None
+        return row if isinstance(row, Place) else None
+
+    def line_of_cursor(self) -> int:
+        """Return where the row at the cursor is, in lines from the top of what is visible."""
+        return self._tops[self._cursor] - self.scroll_offset.y
+
+    # How it is drawn.
+
+    def on_resize(self) -> None:
+        """Lay out anew where the width is another."""
+        if self._width != self.scrollable_content_region.width:
+            self._lay_out()
+
+    def _lay_out(self) -> None:
+        self._width = self.scrollable_content_region.width
+        if self._width:
+            heights = (height_of(row, self._width, is_first=at == 0) for at, row in enumerate(self._rows))
+            self._tops = [0, *accumulate(heights)]
+            self.virtual_size = Size(self._width, self._tops[-1])
+            self._show_cursor()
+        self.refresh()
+
+    def _lines(self, at: int) -> list[Content]:
+        row = self._rows[at]
+        is_current = isinstance(row, Place) and row.chat.id == self._current
+        writing = isinstance(row, Entry) and (row.writing or row.chat.id in self._writing)
+        return lines_of(row, self._width, is_first=at == 0, is_current=is_current, writing=writing)
+
+    def render_line(self, y: int) -> Strip:
+        """See Textual."""
+        base, width = self.visual_style, self.scrollable_content_region.width
+        line = y + self.scroll_offset.y
+        if line >= self._tops[-1] or not self._rows:
+            return Strip.blank(width, base.rich_style)
+        at = bisect_right(self._tops, line) - 1
+        content = self._lines(at)[line - self._tops[at]]
+        named = self._named_style
+        if at == self._cursor and content and self._is_live and isinstance(self._rows[at], Place):
+            base, named = self.get_visual_style("cursor"), self._without_colour
+        rendered = content.render(base, end="", parse_style=named)
+        strip = Strip([Segment(text, style.rich_style) for text, style in rendered], content.cell_length)
+        return strip.crop_extend(0, width, base.rich_style)
+
+    @property
+    def _is_live(self) -> bool:
+        """Whether the keys go here, or to the search field: Enter there opens the row at the cursor."""
+        focused = self.screen.focused
+        return focused is not None and self.parent in focused.ancestors
+
+    def _named_style(self, name: str | Style) -> Style:
+        if isinstance(name, Style):
+            return name
+        return self.get_visual_style(name[1:], partial=True) if name.startswith(".") else Style.null()
+
+    def _without_colour(self, name: str | Style) -> Style:
+        # On the ground of the cursor, which may be of the same colour.
+        style = self._named_style(name)
+        return Style(bold=style.bold, dim=style.dim, underline=style.underline)
+
+    # The cursor.
+
+    def _nearest(self, at: int) -> int:
+        """Return the row at or next to a place that is no heading."""
+        places = [*range(at, len(self._rows)), *range(min(at, len(self._rows)) - 1, -1, -1)]
+        return next((place for place in places if isinstance(self._rows[place], Place)), 0)
+
+    def _go_to(self, at: int) -> None:
+        self._cursor = at
+        self._show_cursor()
+        self.refresh()
+
+    def _show_cursor(self) -> None:
+        if self._cursor < len(self._rows):
+            # With the heading over it, where it has one.
+            above = self._cursor > 0 and isinstance(self._rows[self._cursor - 1], Heading)
+            top = self._tops[self._cursor - 1] if above else self._tops[self._cursor]
+            region = Region(0, top, self._width, self._tops[self._cursor + 1] - top)
+            self.scroll_to_region(region, animate=False, force=True)
+
+    def action_move(self, by: int) -> None:
+        """Move the cursor to the next row."""
+        at = self._cursor + by
+        while 0 <= at < len(self._rows) and not isinstance(self._rows[at], Place):
+            at += by
+        if 0 <= at < len(self._rows):
+            self._go_to(at)
+        elif by < 0:
+            self.post_message(self.Does("search"))
+
+    def action_page(self, by: int) -> None:
+        """Move the cursor by as many lines as are visible."""
+        line = self._tops[self._cursor] + by * max(1, self.size.height - 1)
+        at = bisect_right(self._tops, max(0, line)) - 1
+        self._go_to(self._nearest(min(at, len(self._rows) - 1)) if self._rows else 0)
+
+    def action_end(self, at: int) -> None:
+        """Move the cursor to the first row (0) or the last (-1)."""
+        self._go_to(self._nearest(at % len(self._rows)) if self._rows else 0)
+
+    # What is done.
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """Allow what needs a row only where there is one."""
+        return self.row is not None if action in ("choose", "rename", "pin", "delete", "export") else True
+
+    def _do(self, what: str) -> None:
+        self.post_message(self.Does(what, self.row))
+
+    def action_choose(self) -> None:
+        """Open the conversation, where the words are if they were searched for."""
+        self._do("choose")
+
+    def action_rename(self) -> None:
+        """Give the conversation another title."""
+        self._do("rename")
+
+    def action_pin(self) -> None:
+        """Keep the conversation at the top, or no longer."""
+        self._do("pin")
+
+    def action_delete(self) -> None:
+        """Delete the conversation."""
+        self._do("delete")
+
+    def action_export(self) -> None:
+        """Write the conversation to a file."""
+        self._do("export")
+
+    def action_find(self) -> None:
+        """Go to the search field."""
+        self._do("search")
+
+    def action_leave(self) -> None:
+        """Give the keys back."""
+        self._do("leave")
+
+    def on_click(self, event: events.Click) -> None:
+        """Open the row under the mouse."""
+        at = bisect_right(self._tops, event.y + self.scroll_offset.y) - 1
+        if 0 <= at < len(self._rows) and isinstance(self._rows[at], Place):
+            self._go_to(at)
+            self._do("choose")
+
+
+def _key(row: Row) -> tuple[str, str] | None:
+    return row.key if isinstance(row, Place) else None

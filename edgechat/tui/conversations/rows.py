@@ -1,0 +1,159 @@
+"""What the list of conversations is made of, and how each row looks at a width."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import date, datetime
+
+from textual.content import Content
+
+from edgechat.chat.records import Chat, Headline, Hit
+from edgechat.text import one_line
+
+_GUTTER = 2
+_SNIPPET_LINES, _NARROW, _BEFORE = 2, 44, 12
+_TITLE = 200
+_CURRENT, _WRITING = "▌", "●"
+
+
+@dataclass(frozen=True, slots=True)
+class Heading:
+    """A word over the rows that follow."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """What is said in place of rows."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A conversation."""
+
+    chat: Chat
+    writing: bool
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """What it is found again by."""
+        return self.chat.id, ""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A place where the words are that are searched for."""
+
+    hit: Hit
+
+    @property
+    def chat(self) -> Chat:
+        """The conversation it is in."""
+        return self.hit.chat
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """What it is found again by."""
+        return self.hit.chat.id, self.hit.turn_id
+
+
+Place = Entry | Found
+"""A row that the cursor may be on."""
+Row = Heading | Note | Place
+
+
+def rows_of(headlines: Sequence[Headline], today: date) -> list[Row]:
+    """Return the conversations under the days of their last use, the pinned ones first."""
+    rows: list[Row] = []
+    last = ""
+    for headline in headlines:
+        chat = headline.chat
+        heading = "Pinned" if chat.pinned else _day(date.fromtimestamp(chat.updated_at), today)
+        if heading != last:
+            rows.append(Heading(heading))
+            last = heading
+        rows.append(Entry(chat, headline.writing))
+    return rows
+
+
+def rows_of_hits(hits: Sequence[Hit], most: int) -> list[Row]:
+    """Return what was found, under how much that is; `most` is what was asked for."""
+    if not hits:
+        return [Note("Nothing found")]
+    count = f"The best {most}" if len(hits) >= most else f"{len(hits)} found"
+    return [Heading(count), *map(Found, hits)]
+
+
+def height_of(row: Row, width: int, *, is_first: bool) -> int:
+    """Return how many lines `lines_of` gives."""
+    if isinstance(row, Found):
+        return 2 + len(_snippet(row.hit, width))
+    if isinstance(row, Note):
+        return len(_note(row, width))
+    return 2 if isinstance(row, Heading) and not is_first else 1
+
+
+def lines_of(row: Row, width: int, *, is_first: bool, is_current: bool, writing: bool) -> list[Content]:
+    """Return the lines of a row, each no wider than `width`; their styles are named ('.faint')."""
+    if isinstance(row, Heading):
+        heading = Content(" " * _GUTTER + row.text).truncate(width, ellipsis=True).stylize(".heading")
+        return [heading] if is_first else [Content(""), heading]
+    if isinstance(row, Note):
+        return _note(row, width)
+    if isinstance(row, Entry):
+        return [_title(row.chat, width, Content(f"{_WRITING} " * writing).stylize(".writing"), is_current)]
+    when = Content(f"{_when(datetime.fromtimestamp(row.hit.created_at), datetime.now())} ").stylize(".faint")
+    return [_title(row.chat, width, when, is_current, strong=True), *_snippet(row.hit, width), Content("")]
+
+
+def _note(note: Note, width: int) -> list[Content]:
+    lines = Content(note.text).stylize(".faint").wrap(max(8, width - _GUTTER - 1))
+    return [Content.assemble(" " * _GUTTER, line) for line in lines]
+
+
+def _title(chat: Chat, width: int, right: Content, is_current: bool, *, strong: bool = False) -> Content:
+    room = max(4, width - _GUTTER - right.cell_length - 1)
+    title = Content(one_line(chat.title, _TITLE) or "Untitled").truncate(room, ellipsis=True)
+    if strong or is_current:
+        title = title.stylize(".strong")
+    gutter = Content(f"{_CURRENT} ").stylize(".marker") if is_current else Content(" " * _GUTTER)
+    gap = " " * max(1, width - _GUTTER - title.cell_length - right.cell_length)
+    return Content.assemble(gutter, title, gap, right).truncate(width)
+
+
+def _snippet(hit: Hit, width: int) -> list[Content]:
+    text = Content(hit.snippet)
+    for start, end in hit.marks:
+        text = text.stylize(".found", start, end)
+    room = max(8, width - _GUTTER - 1)
+    most = _SNIPPET_LINES + (width < _NARROW)
+    if hit.marks and hit.marks[-1][1] > room * most:
+        text = _from_first_mark(text, hit)
+    lines = text.wrap(room)
+    if len(lines) > most:
+        last = lines[most - 1].rstrip().truncate(room - 1)
+        lines = [*lines[: most - 1], Content.assemble(last, "…")]
+    return [Content.assemble(" " * _GUTTER, line) for line in lines]
+
+
+def _from_first_mark(text: Content, hit: Hit) -> Content:
+    """Leave out words before the first mark, but for a few letters."""
+    begin = hit.snippet.find(" ", max(0, hit.marks[0][0] - _BEFORE), hit.marks[0][0])
+    return Content.assemble("…", text[begin + 1 :]) if begin > 0 else text
+
+
+def _day(day: date, today: date) -> str:
+    days = (today - day).days
+    if days <= 1:
+        return "Yesterday" if days == 1 else "Today"
+    return "Last 7 days" if days <= 7 else "Older"
+
+
+def _when(moment: datetime, now: datetime) -> str:
+    if moment.date() == now.date():
+        return f"{moment:%H:%M}"
+    return f"{moment.day} {moment:%b}" + f" {moment.year}" * (moment.year != now.year)

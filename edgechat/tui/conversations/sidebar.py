@@ -1,0 +1,307 @@
+"""The list of conversations with its search field: it shows what there is, and tells what is wanted."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from datetime import date
+from typing import ClassVar, Protocol
+
+from textual import events, on, work
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.message import Message
+from textual.widget import Widget
+from textual.widgets import Input
+
+from edgechat.chat.records import Headline, Hit
+from edgechat.errors import EdgechatError
+from edgechat.text import one_line
+from edgechat.tui.conversations.listing import ChatList
+from edgechat.tui.conversations.rows import Found, Note, Place, rows_of, rows_of_hits
+
+_FIRST, _MORE, _MOST = 100, 1000, 20_000
+"""Conversations that are read at first, then at a time, and at all."""
+_HITS = 50
+_TYPING = 0.08
+"""Seconds without a key after which it is searched."""
+_LOOK = 2.0
+"""Seconds between two looks whether another program has written."""
+
+
+class Source(Protocol):
+    """Where the conversations come from; `edgechat.chat.store.Store` is one."""
+
+    async def headlines(self, limit: int, offset: int) -> list[Headline]:
+        """Return the conversations in their order."""
+        ...
+
+    async def search(self, text: str, limit: int) -> list[Hit]:
+        """Return where the words are."""
+        ...
+
+    async def version(self) -> int:
+        """Return a number that changes when another program has written."""
+        ...
+
+
+class SearchField(Input):
+    """Where one types what to search for."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("enter", "submit", "Open"),
+        Binding("down", "to_list", "To the list"),
+        Binding("escape", "leave", "Back"),
+    ]
+
+    def action_to_list(self) -> None:
+        """Give the keys to the list."""
+        self.post_message(ChatList.Does("list"))
+
+    def action_leave(self) -> None:
+        """Empty the field, or give the keys back."""
+        self.post_message(ChatList.Does("leave"))
+
+
+class TitleField(Input):
+    """A title while it is changed, in the place of its row."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("enter", "submit", "Rename"),
+        Binding("escape", "give_up", "Leave it"),
+    ]
+
+    def __init__(self, row: Place) -> None:
+        super().__init__(one_line(row.chat.title), compact=True, select_on_focus=True, max_length=200)
+        self.chat_id = row.chat.id
+
+    def action_give_up(self) -> None:
+        """Leave the title as it is."""
+        self.post_message(ChatList.Does("list"))
+
+    def on_blur(self) -> None:
+        """Leave the title as it is, where somebody goes elsewhere."""
+        if self.app.app_focus:  # and not where the whole terminal is left
+            self.remove()
+
+
+class Sidebar(Widget):
+    """Lists the conversations of a source, searches them, and tells what is wanted of them.
+
+    It changes nothing itself: whoever does calls `show_current` afterwards. What other programs write it
+    notices by itself, while it is visible.
+    """
+
+    DEFAULT_CSS = """
+    Sidebar {
+        width: 32;
+        layers: base above;
+        border-right: vkey $border-blurred;
+        &.-whole { border-right: none; }
+
+        SearchField, SearchField:focus {
+            height: 3;
+            padding: 0 1;
+            border: round $border-blurred;
+            background: $background;
+            background-tint: transparent;
+        }
+        SearchField:focus { border: round $border; }
+        TitleField, TitleField:focus {
+            layer: above;
+            background: $background;
+            background-tint: transparent;
+            text-style: underline;
+        }
+    }
+    """
+
+    @dataclass
+    class Chosen(Message):
+        """A conversation is to be shown, at a turn if there is one."""
+
+        chat_id: str
+        turn_id: str | None
+
+    @dataclass
+    class Renamed(Message):
+        """A conversation is to have another title."""
+
+        chat_id: str
+        title: str
+
+    @dataclass
+    class Pinned(Message):
+        """A conversation is to stay at the top, or no longer."""
+
+        chat_id: str
+        pinned: bool
+
+    @dataclass
+    class Deleted(Message):
+        """A conversation is to be deleted."""
+
+        chat_id: str
+
+    @dataclass
+    class Exported(Message):
+        """A conversation is to be written to a file."""
+
+        chat_id: str
+
+    class Closed(Message):
+        """The keys are to go back to the prompt."""
+
+    def __init__(self, source: Source, *, id: str | None = None) -> None:
+        super().__init__(id=id)
+        self._source = source
+        self._version: int | None = None
+        self._shown = ""
+        """The words whose hits are shown; '' where it is the list."""
+        self._list = ChatList()
+        self._field = SearchField(
+            placeholder="Search all that was said", max_length=200, select_on_focus=False
+        )
+
+    def compose(self) -> ComposeResult:
+        """From top to bottom."""
+        yield self._field
+        yield self._list
+
+    def on_mount(self) -> None:
+        """Read the list, and look from time to time."""
+        self.reload()
+        self.set_interval(_LOOK, self._look)
+
+    def on_descendant_focus(self) -> None:
+        """Show the cursor."""
+        self._list.refresh()
+
+    def on_descendant_blur(self) -> None:
+        """Show no cursor."""
+        self._list.refresh()
+
+    # What the app says.
+
+    def show_current(self, chat_id: str | None, writing: frozenset[str] = frozenset()) -> None:
+        """Mark the conversation that is open and those being answered, and show what has changed."""
+        self._list.mark(chat_id, writing)
+        if self.is_attached:
+            self.reload()
+
+    def focus_list(self) -> None:
+        """Give the keys to the list, the cursor on the conversation that is open."""
+        if not self._shown:
+            self._list.point_at_current()
+        self._list.focus()
+
+    def search(self, words: str = "") -> None:
+        """Give the keys to the search field, and search for words."""
+        self._field.focus()
+        if words:
+            self._field.value = one_line(words)
+            self._field.cursor_position = len(self._field.value)
+
+    def reload(self, wait: float = 0.0) -> None:
+        """Read anew what is shown, after so many seconds without another call."""
+        self._read(self._field.value.strip(), wait)
+
+    # Reading.
+
+    @work(group="read", exclusive=True)
+    async def _read(self, words: str, wait: float) -> None:
+        await asyncio.sleep(wait)
+        is_new = words != self._shown
+        try:
+            self._version = await self._source.version()
+            if words:
+                rows = rows_of_hits(await self._source.search(words, _HITS), _HITS)
+                self._list.show(rows, from_top=is_new)
+            else:
+                await self._read_list(from_top=is_new)
+        except EdgechatError as error:
+            self._list.show([Note(one_line(error.message))])
+        self._shown = words
+
+    async def _read_list(self, *, from_top: bool) -> None:
+        found = page = await self._source.headlines(_FIRST, 0)
+        if not self._list.row:
+            self._list.show(rows_of(found, date.today()))
+        wanted = _FIRST
+        while len(page) == wanted and len(found) < _MOST:
+            wanted = _MORE
+            page = await self._source.headlines(wanted, len(found))
+            found = found + page
+        self._list.show(rows_of(found, date.today()) or [Note("No conversations yet")], from_top=from_top)
+
+    async def _look(self) -> None:
+        if not (self.display and self.size and self.screen.is_current) or self._version is None:
+            return
+        try:
+            if await self._source.version() != self._version:
+                self.reload()
+        except EdgechatError:
+            return  # told where something is asked of it
+
+    # What the user does.
+
+    @on(Input.Changed, "SearchField")
+    def _typed(self) -> None:
+        self.reload(_TYPING if self._field.value.strip() else 0.0)
+
+    @on(Input.Submitted, "SearchField")
+    def _open_first(self) -> None:
+        if self._list.row is not None:
+            self._list.action_choose()
+
+    @on(Input.Submitted, "TitleField")
+    def _rename(self, event: Input.Submitted) -> None:
+        field, title = event.input, one_line(event.value)
+        if isinstance(field, TitleField):
+            self._list.focus()
+            if title:
+                self.post_message(self.Renamed(field.chat_id, title))
+
+    @on(ChatList.Does)
+    def _do(self, event: ChatList.Does) -> None:
+        event.stop()
+        row = event.row
+        match event.what:
+            case "search":
+                self.search(self._field.value)
+            case "list":
+                self._list.focus()
+            case "leave":
+                self._leave()
+            case "rename" if row is not None:
+                self.run_worker(self._edit_title(row), group="rename")
+            case "choose" if row is not None:
+                turn_id = row.hit.turn_id if isinstance(row, Found) else ""
+                self.post_message(self.Chosen(row.chat.id, turn_id or None))
+            case "pin" if row is not None:
+                self.post_message(self.Pinned(row.chat.id, not row.chat.pinned))
+            case "delete" if row is not None:
+                self.post_message(self.Deleted(row.chat.id))
+            case "export" if row is not None:
+                self.post_message(self.Exported(row.chat.id))
+
+    def _leave(self) -> None:
+        if self._field.value:
+            self._field.value = ""
+            self._list.focus()
+        else:
+            self.post_message(self.Closed())
+
+    async def _edit_title(self, row: Place) -> None:
+        field = TitleField(row)
+        top = self._list.region.y - self.region.y + self._list.line_of_cursor()
+        field.styles.offset = (2, top)
+        field.styles.width = max(8, self._list.scrollable_content_region.width - 3)
+        await self.mount(field)
+        field.focus()
+
+    def on_resize(self, _: events.Resize) -> None:
+        """Leave a title as it is: its row is elsewhere now. With nothing beside it, it has no rule."""
+        self.set_class(self.outer_size.width >= self.screen.size.width, "-whole")
+        for field in self.query(TitleField):
+            field.action_give_up()

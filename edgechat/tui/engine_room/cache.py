@@ -1,0 +1,113 @@
+"""The cache: a map of its cells, what was reused of it, and who holds it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import ClassVar
+
+from textual.content import Content
+
+from edgechat.engine.snapshot import CacheMap, Kind, SlotState, Snapshot
+from edgechat.text import mebibytes, one_line
+from edgechat.tui.engine_room.cells import MARKS, drawing
+from edgechat.tui.engine_room.section import NO_MODEL, Section, faint, fitting, row
+
+_MAP_LINES = 8
+_SLOTS = 6
+_NAMES: dict[Kind | None, str] = {
+    "pinned": "pinned",
+    "own": "own",
+    "shared": "shared",
+    "kept": "kept",
+    None: "free",
+}
+
+
+class CacheSection(Section):
+    """What the model has read and need not read again."""
+
+    TITLE: ClassVar[str] = "Cache"
+    MEANING: ClassVar[str] = (
+        "A cell is a token that was read. Pinned stays when old turns leave, own is this chat's, shared is "
+        "how several chats begin, kept is left by others until cells are short."
+    )
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.title_of: Callable[[str], str | None] = lambda _chat: None
+        """From the id of a chat to its title."""
+        self._snapshot: Snapshot | None = None
+
+    def show(self, snapshot: Snapshot | None) -> None:
+        """Show what there is now; None where no model is loaded."""
+        before, self._snapshot = self._snapshot, snapshot
+        if snapshot is None or before is None or _seen(snapshot) != _seen(before):
+            self.changed()
+
+    def aside(self) -> str:
+        """See `Section`."""
+        cache = self._snapshot.cache if self._snapshot else None
+        return f"{cache.used:,} of {cache.cells:,} cells" if cache else ""
+
+    def body(self, width: int) -> list[Content]:
+        """See `Section`."""
+        if self._snapshot is None:
+            return faint(NO_MODEL, width)
+        cache = self._snapshot.cache
+        lines, unit = drawing(cache, width, _MAP_LINES)
+        lines += _legend(cache, unit, width)
+        return [*lines, *_uses(self._snapshot, width), *self._slots(cache)]
+
+    def _slots(self, cache: CacheMap) -> list[Content]:
+        if not cache.slots:
+            return []
+        lines = [row("slots", f"{len(cache.slots)} of {cache.n_slots} in use")]
+        shown = sorted(cache.slots, key=lambda slot: (not slot.busy, -slot.length))[:_SLOTS]
+        digits = max(len(f"{slot.length:,}") for slot in shown)
+        lines += [self._slot(slot, digits) for slot in sorted(shown, key=lambda slot: slot.id)]
+        if more := len(cache.slots) - len(shown):
+            lines.append(row("", (f"and {more} more", ".faint")))
+        return lines
+
+    def _slot(self, slot: SlotState, digits: int) -> Content:
+        title = self.title_of(slot.chat) if slot.chat else "no chat's"
+        name = one_line(title, 60) if title else f"chat {one_line(slot.chat or '')[:6]}"
+        state = "running  " * slot.busy + "moved  " * slot.approximate
+        return row(f"  {slot.id}", f"{slot.length:>{digits},}  {state}", (name, ".faint"))
+
+
+def _seen(snapshot: Snapshot) -> tuple[object, ...]:
+    return snapshot.cache, snapshot.draft_cache, snapshot.prompt, snapshot.on_disk
+
+
+def _legend(cache: CacheMap, unit: int, width: int) -> list[Content]:
+    """Return the kinds with their signs and counts, in columns, and the scale."""
+    counts = {kind: cache.of_kind(kind) for kind in MARKS if kind is not None}
+    items = []
+    for kind, (mark, style) in MARKS.items():
+        count = cache.free if kind is None else counts[kind]
+        items.append(Content.assemble((mark, style), " ", (f"{_NAMES[kind]:<7}", ".faint"), f"{count:>9,}"))
+    items.append(Content("a sign is a cell" if unit == 1 else f"a sign is {unit:,} cells").stylize(".faint"))
+    per_line = max(1, min(3, (width + 3) // 22))
+    return [Content("   ").join(items[at : at + per_line]) for at in range(0, len(items), per_line)]
+
+
+def _uses(snapshot: Snapshot, width: int) -> list[Content]:
+    lines: list[Content] = []
+    if (prompt := snapshot.prompt) is not None:
+        share = prompt.cached_tokens / max(1, prompt.prompt_tokens)
+        told = f"{prompt.cached_tokens:,} of {prompt.prompt_tokens:,} tokens reused"
+        line = row("last prompt", told)
+        lines.append(fitting(width, Content.assemble(line, (f" ({share:.0%})", ".faint")), line))
+    stats = snapshot.cache.stats
+    if n_starts := stats.hits + stats.misses:  # of prompts, and of what was settled
+        found = f", {stats.hits:,} of {n_starts:,} times"
+        lines.append(row("so far", f"{stats.reused_tokens:,} tokens", (found, ".faint")))
+    if stats.evictions:
+        lines.append(row("given up", f"{stats.evictions:,} times", (" for others' sake", ".faint")))
+    if (draft := snapshot.draft_cache) is not None:
+        lines.append(row("the draft's", f"{draft.used:,} of {draft.cells:,} cells"))
+    if (disk := snapshot.on_disk) is not None and disk.count:
+        chats = "chat" if disk.count == 1 else "chats"
+        lines.append(row("on disk", f"{disk.count:,} {chats}, {mebibytes(disk.n_bytes)}"))
+    return lines

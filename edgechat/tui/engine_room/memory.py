@@ -1,0 +1,154 @@
+"""Memory: what was planned, device by device, and what it has come to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import ClassVar
+
+from textual.content import Content
+
+from edgechat.engine.snapshot import Snapshot
+from edgechat.engine.types import ModelInfo
+from edgechat.native.buffers import Buffer
+from edgechat.planner.plan import LoadPlan
+from edgechat.text import mebibytes, one_line
+from edgechat.tui.engine_room.section import LABEL, NO_MODEL, Section, faint, row, said, table
+
+_RAM = "RAM"
+_PARTS = (("weights", "█"), ("cache", "▓"), ("compute", "▒"))
+_FREE = "·"
+_WIDEST_BAR = 60
+
+
+@dataclass(frozen=True, slots=True)
+class _Share:
+    """Bytes of a device: weights, cache, compute."""
+
+    weights: int = 0
+    cache: int = 0
+    compute: int = 0
+
+    @property
+    def parts(self) -> tuple[int, int, int]:
+        return self.weights, self.cache, self.compute
+
+    @property
+    def total(self) -> int:
+        return sum(self.parts)
+
+
+class MemorySection(Section):
+    """Planned against real."""
+
+    TITLE: ClassVar[str] = "Memory"
+    MEANING: ClassVar[str] = (
+        "What the allocator said before the load, and what it took. Pages of the file are the worker's, too."
+    )
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._plan: LoadPlan | None = None
+        self._info: ModelInfo | None = None
+        self._resident = 0
+
+    def show_model(self, plan: LoadPlan | None, info: ModelInfo | None) -> None:
+        """Show a plan, and what was loaded by it."""
+        self._plan, self._info, self._resident = plan, info, 0
+        self.changed()
+
+    def show(self, snapshot: Snapshot | None) -> None:
+        """Show what the worker takes now."""
+        resident = snapshot.memory_bytes if snapshot else 0
+        if mebibytes(resident) != mebibytes(self._resident):
+            self._resident = resident
+            self.changed()
+
+    def aside(self) -> str:
+        """See `Section`."""
+        return f"worker {mebibytes(self._resident)}" if self._resident else ""
+
+    def body(self, width: int) -> list[Content]:
+        """See `Section`."""
+        planned, real = _planned(self._plan), _by_device(self._info.buffers if self._info else ())
+        budgets = {one.name: one.budget_bytes for one in self._plan.memory} if self._plan else {}
+        lines: list[Content] = []
+        for name in [*planned, *(name for name in real if name not in planned)]:
+            lines += _device(name, planned.get(name), real.get(name), budgets.get(name, 0), width)
+            lines.append(Content(""))
+        lines += self._besides() + self._differences(width)
+        return lines or faint(NO_MODEL, width)
+
+    def _besides(self) -> list[Content]:
+        """Return what is planned apart from the model itself, and what the worker takes altogether."""
+        plan, info, lines = self._plan, self._info, []
+        if plan is not None and plan.draft is not None and plan.draft.total_bytes:
+            lines.append(row("draft model", mebibytes(plan.draft.total_bytes), (" planned", ".faint")))
+        program = sum(one.program_bytes for one in plan.memory) if plan else 0
+        if program:
+            lines.append(row("the program", mebibytes(program), (" planned", ".faint")))
+        if self._resident or (info and info.memory_bytes):
+            now = mebibytes(self._resident) if self._resident else "not running"
+            loaded = f", {mebibytes(info.memory_bytes)} when loaded" if info and info.memory_bytes else ""
+            lines.append(row("the worker", now, (loaded, ".faint")))
+        return lines
+
+    def _differences(self, width: int) -> list[Content]:
+        info = self._info
+        if info is None or not info.buffers:
+            return []
+        if not info.differences:
+            known = self._plan is not None and bool(self._plan.buffers)
+            return said("All is as planned.", width, ".faint") if known else []
+        lines: list[Content] = []
+        for one in info.differences:
+            told = f"{mebibytes(one.real)} for {one.what}, not {mebibytes(one.planned)}"
+            lines += said(f"! {one_line(one.name, 24)} takes {told}.", width, ".warning")
+        return lines
+
+
+def _planned(plan: LoadPlan | None) -> dict[str, _Share]:
+    """Return what was planned for the model by device, as exactly as it is known."""
+    if plan is None:
+        return {}
+    if plan.buffers:
+        return _by_device(plan.buffers)
+    return {one.name: _Share(one.weights_bytes, one.cache_bytes, one.compute_bytes) for one in plan.memory}
+
+
+def _by_device(buffers: Iterable[Buffer]) -> dict[str, _Share]:
+    found: dict[str, _Share] = {}
+    for one in buffers:
+        name = _RAM if one.device == "CPU" else one.device
+        old = found.get(name, _Share())
+        found[name] = _Share(old.weights + one.weights, old.cache + one.cache, old.compute + one.compute)
+    return dict(sorted(found.items(), key=lambda pair: pair[0] != _RAM))
+
+
+def _device(name: str, planned: _Share | None, real: _Share | None, budget: int, width: int) -> list[Content]:
+    """Return a device's figures, and two bars of them."""
+    rows = []
+    for at, (part, mark) in enumerate(_PARTS):
+        figures = [mebibytes(share.parts[at]) if share else "–" for share in (planned, real)]
+        rows.append((Content.assemble((mark, f".{part}"), " ", (part, ".faint")), figures))
+    head, *lines = table(("planned", "real"), rows, width)
+    named = Content.assemble((f"{one_line(name, LABEL - 1):<{LABEL}}", ".strong"), head[LABEL:])
+    largest = max(budget, planned.total if planned else 0, real.total if real else 0)
+    bars = [
+        row(label, _bar(share, largest, min(width, _WIDEST_BAR) - LABEL - 9), f" {mebibytes(share.total):>8}")
+        for label, share in (("planned", planned), ("real", real))
+        if share is not None and largest
+    ]
+    free = [row("budget", mebibytes(budget), (" when planned", ".faint"))] if budget else []
+    return [named, *lines, *bars, *free]
+
+
+def _bar(share: _Share, largest: int, width: int) -> Content:
+    """Return a bar of the parts; whatever there is has a character."""
+    parts: list[tuple[str, str]] = []
+    left = width
+    for (part, mark), size in zip(_PARTS, share.parts, strict=True):
+        n = min(left, max(1, round(size / largest * width))) if size else 0
+        parts.append((mark * n, f".{part}"))
+        left -= n
+    return Content.assemble(*parts, (_FREE * left, ".faint"))

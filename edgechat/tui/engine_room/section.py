@@ -1,0 +1,108 @@
+"""A section of the engine room: a quiet heading, aligned lines, and a sentence that says what one sees."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+from textual.content import Content
+
+from edgechat.tui.markdown.layout import EMPTY, Line
+from edgechat.tui.transcript.sheet import Sheet
+
+LABEL = 12
+"""Columns of the labels at the left."""
+_WIDEST = 64
+"""Of a table: columns far apart are hard to follow."""
+_COLUMN = 10
+NO_MODEL = "No model is loaded now."
+
+Cell = str | tuple[str, str] | Content
+
+
+class Section(Sheet):
+    """Lines under a heading. Subclasses give the lines, and say `changed` when they are others."""
+
+    DEFAULT_CSS = """
+    Section {
+        .pinned { color: $accent; }
+        .own { color: $success; }
+        .shared { color: $primary; }
+        .kept { color: $secondary; }
+        .weights { color: $primary; }
+        .cache { color: $success; }
+        .compute { color: $warning; }
+        .spark { color: $success; }
+    }
+    """
+    COMPONENT_CLASSES: ClassVar[set[str]] = {
+        "pinned",
+        "own",
+        "shared",
+        "kept",
+        "weights",
+        "cache",
+        "compute",
+        "spark",
+    }
+    TITLE: ClassVar[str]
+    MEANING: ClassVar[str]
+    """What the reader sees, in a sentence or two."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.explained = True
+        """Whether the sentence is shown."""
+
+    def body(self, width: int) -> list[Content]:
+        """Return the lines under the heading."""
+        raise NotImplementedError
+
+    def aside(self) -> str:
+        """Return a few words for the right end of the heading."""
+        return ""
+
+    def lay_out(self, width: int) -> list[Line]:
+        """See `Sheet`."""
+        aside = self.aside()
+        gap = width - len(self.TITLE) - len(aside)
+        beside = (" " * gap + aside, ".faint") if gap > 0 else ""
+        lines = [Line(Content.assemble((self.TITLE, ".heading"), beside))]
+        lines += [Line(line.truncate(width, ellipsis=True)) for line in self.body(width)]
+        if self.explained:
+            lines += [EMPTY, *(Line(line) for line in faint(self.MEANING, width))]
+        return lines
+
+
+def row(label: str, *parts: Cell) -> Content:
+    """Return a line of a label and what it is about."""
+    return Content.assemble((f"{label:<{LABEL}}", ".faint"), *parts)
+
+
+def fitting(width: int, line: Content, *shorter: Content) -> Content:
+    """Return the first of these lines that is no wider, or the last."""
+    return next((one for one in (line, *shorter) if one.cell_length <= width), (line, *shorter)[-1])
+
+
+def table(
+    head: Sequence[str], rows: Sequence[tuple[Cell, Sequence[str]]], width: int, corner: str = ""
+) -> list[Content]:
+    """Return a table of figures: labels at the left, columns as wide as there is room for, at the right."""
+    column = min(_COLUMN, max(5, (min(width, _WIDEST) - LABEL) // max(1, len(head))))
+    heads = "".join(f"{name:>{column}}" for name in head)
+    lines = [Content.assemble((f"{corner:<{LABEL}}{heads}", ".faint"))]
+    for label, figures in rows:
+        name = Content.assemble((label, ".faint") if isinstance(label, str) else label)
+        gap = " " * max(0, LABEL - name.cell_length)
+        lines.append(Content.assemble(name, gap, "".join(f"{figure:>{column}}" for figure in figures)))
+    return lines
+
+
+def faint(text: str, width: int) -> list[Content]:
+    """Return a text of no weight, folded."""
+    return Content(text).stylize(".faint").wrap(max(8, width))
+
+
+def said(text: str, width: int, style: str = "") -> list[Content]:
+    """Return a text, folded."""
+    return Content(text).stylize(style).wrap(max(8, width))

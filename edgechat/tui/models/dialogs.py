@@ -1,0 +1,84 @@
+"""What is asked before something that cannot be taken back, and a text to read."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from textual import on
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Horizontal, VerticalScroll
+from textual.content import Content
+from textual.screen import ModalScreen
+from textual.widgets import Button, Static
+
+
+class Sure(ModalScreen[bool]):
+    """A question with two answers; the one that changes nothing is the first."""
+
+    DEFAULT_CSS = """
+    Sure {
+        align: center middle;
+        background: $background;
+        & > VerticalScroll {
+            width: 64; max-width: 100%; height: auto; max-height: 100%;
+            border: round $warning; padding: 1 2; background: $background;
+        }
+        & Horizontal { height: auto; margin-top: 1; align-horizontal: right; }
+        & Button { margin-left: 2; min-width: 14; }
+        & Button:focus { text-style: bold reverse; }
+    }
+    """
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("y", "answer(True)", "Yes", show=False),
+        Binding("n,escape", "answer(False)", "No", show=False),
+        Binding("left,right,up,down", "app.focus_next", "The other one", show=False),
+    ]
+
+    def __init__(self, question: Content, *, yes: str, no: str) -> None:
+        super().__init__()
+        self._question, self._yes, self._no = question, yes, no
+
+    def compose(self) -> ComposeResult:
+        """The question above, the answers below."""
+        with VerticalScroll(can_focus=False):
+            yield Static(self._question)
+            with Horizontal():
+                yield Button(f"{self._no} (n)", id="no", compact=True)
+                yield Button(f"{self._yes} (y)", id="yes", variant="warning", compact=True)
+
+    @on(Button.Pressed)
+    def _pressed(self, event: Button.Pressed) -> None:
+        self.dismiss(event.button.id == "yes")
+
+    def action_answer(self, yes: bool) -> None:
+        """Take the answer."""
+        self.dismiss(yes)
+
+
+class Reading(ModalScreen[None]):
+    """A text that is read and left."""
+
+    DEFAULT_CSS = """
+    Reading {
+        align: center middle;
+        background: $background;
+        & > VerticalScroll {
+            width: 90; max-width: 100%; height: auto; max-height: 100%;
+            border: round $primary; padding: 1 2; background: $background;
+            border-title-style: bold; border-subtitle-style: dim;
+        }
+    }
+    """
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,enter,q,w", "dismiss", "Back", show=False)]
+
+    def __init__(self, title: str, text: Content) -> None:
+        super().__init__()
+        self._title, self._text = title, text
+
+    def compose(self) -> ComposeResult:
+        """The text, which scrolls."""
+        box = VerticalScroll(Static(self._text))
+        box.border_title = Content(self._title)
+        box.border_subtitle = "Esc closes"
+        yield box

@@ -1,0 +1,275 @@
+"""Pulls in the background: one at a time, seen from every screen, ended cleanly when the app ends.
+
+Everything here runs on the app's loop but what the shelf does, which has a thread of its own for each pull.
+What has come of a pull that ends early stays on the disk, and the next one of the same model goes on there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+import time
+from collections.abc import Callable
+from enum import Enum
+from typing import TYPE_CHECKING
+
+from edgechat.errors import DoesNotFit, EdgechatError, EngineError
+from edgechat.models.download import Stopped
+from edgechat.models.pace import Pace, Standing, duration
+from edgechat.text import mebibytes, one_line
+
+if TYPE_CHECKING:
+    from edgechat.models.choices import RemoteFile
+    from edgechat.planner.pulling import Here
+    from edgechat.tui.models.shelf import Shelf
+
+OFTEN = 0.2
+"""Seconds between two pictures of a download."""
+LEAVING = 2.0
+"""Seconds that the end of the app waits for a download to close its file."""
+
+
+class State(Enum):
+    """How far a pull is."""
+
+    WAITING = "waiting for the one before it"
+    ASKING = "asking the hub"
+    COMING = "downloading"
+    STOPPING = "stopping"
+    DONE = "here"
+    STOPPED = "stopped"
+    FAILED = "failed"
+
+
+class Pull:
+    """One model on its way here. Read it on the app's loop; change it through Pulls."""
+
+    def __init__(self, name: str, quant: str | None = None, *, anyway: bool = False) -> None:
+        self.name = name
+        """What was asked for: a name of the catalogue, or owner/repo."""
+        self.quant = quant
+        self.anyway = anyway
+        """Whether it comes although it does not fit."""
+        self.state = State.WAITING
+        self.doing = ""
+        """What goes on, in more words than the state has."""
+        self.standing: Standing | None = None
+        self.error: EdgechatError | None = None
+        self.model: str | None = None
+        """The name to chat with, once it is here."""
+        self.stop = threading.Event()
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing of it goes on any more."""
+        return self.state in (State.DONE, State.STOPPED, State.FAILED)
+
+    @property
+    def line(self) -> str:
+        """How it goes: '45% 2.1 GiB of 4.4 GiB, 1:45 left'."""
+        if self.state is State.COMING and self.standing is not None and not self.doing:
+            left = self.standing.left
+            return self.standing.size + (f", {duration(left)} left" if left is not None else "")
+        if self.state is State.FAILED and self.error is not None:
+            return f"failed: {self.error.message}"
+        if self.state is State.STOPPED and self.standing is not None and self.standing.here:
+            return f"stopped at {self.standing.size}"
+        return self.doing or self.state.value
+
+
+class Pulls:
+    """The pulls of this app. `on_done` hears of each that is here."""
+
+    def __init__(self, shelf: Shelf) -> None:
+        self.all: list[Pull] = []
+        """In the order in which they were begun."""
+        self.on_done: Callable[[Pull], None] = lambda _pull: None
+        self._shelf = shelf
+        self._heard: list[Callable[[Pull], None]] = []
+        self._thread: threading.Thread | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._closed = False
+
+    def listen(self, heard: Callable[[Pull], None]) -> Callable[[], None]:
+        """Tell `heard` of every change, on the app's loop; return what ends that."""
+        self._heard.append(heard)
+        return lambda: self._heard.remove(heard) if heard in self._heard else None
+
+    @property
+    def current(self) -> Pull | None:
+        """The one that goes on now."""
+        return next((one for one in self.all if not one.is_over and one.state is not State.WAITING), None)
+
+    def find(self, name: str) -> Pull | None:
+        """Return the last pull of a model, whatever became of it."""
+        return next((one for one in reversed(self.all) if one.name == name), None)
+
+    def line(self) -> str:
+        """Return one line about all of them: 'mistral-7b 45% 2.1 GiB of 4.4 GiB, 1:45 left'; '' for none."""
+        now = self.current
+        if now is None:
+            return ""
+        waiting = sum(one.state is State.WAITING for one in self.all)
+        return f"{one_line(now.name, 40)} {now.line}" + (f", {waiting} more" if waiting else "")
+
+    def start(self, name: str, quant: str | None = None, *, anyway: bool = False) -> Pull:
+        """Begin a pull, or let it wait for its turn; one of the same model that goes on is returned.
+
+        anyway: also where it does not fit; else it fails with DoesNotFit.
+        """
+        before = self.find(name)
+        if before is not None and not before.is_over and quant in (None, before.quant):
+            return before
+        if before is not None and before.is_over and before.quant == quant:
+            self.all.remove(before)
+        pull = Pull(name, quant, anyway=anyway)
+        self.all.append(pull)
+        self._tell(pull)
+        self._next()
+        return pull
+
+    def stop(self, pull: Pull) -> None:
+        """End a pull; what has come of it is kept."""
+        if pull.is_over:
+            return
+        pull.stop.set()
+        # Whoever only asks writes nothing: its answer is not waited for.
+        at_once = pull.state in (State.WAITING, State.ASKING)
+        self._set(pull, State.STOPPED if at_once else State.STOPPING)
+        if at_once:
+            self._next()
+
+    def retry(self, pull: Pull, *, anyway: bool = False) -> Pull:
+        """Begin one again that was stopped or failed, where it was."""
+        return self.start(pull.name, pull.quant, anyway=anyway or pull.anyway)
+
+    def forget(self, pull: Pull) -> None:
+        """Leave one out that is over."""
+        if pull.is_over and pull in self.all:
+            self.all.remove(pull)
+            self._tell(pull)
+
+    async def close(self) -> None:
+        """End them all, and let the one that goes on put its bytes on the disk."""
+        self._closed = True
+        for pull in list(self.all):
+            self.stop(pull)
+        end = time.monotonic() + LEAVING
+        while self._thread is not None and self._thread.is_alive() and time.monotonic() < end:
+            await asyncio.sleep(0.02)
+
+    def _next(self) -> None:
+        waiting = next((one for one in self.all if one.state is State.WAITING), None)
+        if waiting is None or self.current is not None or self._closed:
+            return
+        self._loop = asyncio.get_running_loop()
+        self._set(waiting, State.ASKING)
+        # No thread of an executor, which the end of the program would wait for.
+        self._thread = threading.Thread(target=self._run, args=(waiting,), name="pull", daemon=True)
+        self._thread.start()
+
+    def _set(self, pull: Pull, state: State, doing: str = "") -> None:
+        pull.state, pull.doing = state, doing
+        self._tell(pull)
+
+    def _tell(self, pull: Pull) -> None:
+        for heard in list(self._heard):
+            heard(pull)
+
+    # In the pull's thread.
+
+    def _run(self, pull: Pull) -> None:
+        model: str | None = None
+        error: EdgechatError | None = None
+        try:
+            model = self._brought(pull)
+        except Stopped:
+            pass
+        except EdgechatError as failure:
+            error = failure
+        except Exception as failure:  # a fault of ours ends this pull, not the app
+            error = EngineError(f"The pull failed: {type(failure).__name__}: {one_line(str(failure))}.")
+        self._later(lambda: self._ended(pull, model, error))
+
+    def _brought(self, pull: Pull) -> str:
+        from edgechat.planner.pulling import Here
+
+        told = lambda doing: self._later(lambda: self._doing(pull, doing))  # noqa: E731
+        decided = self._shelf.decide(pull.name, pull.quant, told)
+        if pull.stop.is_set():
+            raise Stopped
+        if isinstance(decided, Here):
+            return _name_of(decided)
+        if not decided.fits and not pull.anyway:
+            picked = decided.picked
+            instead = picked.instead if picked is not None else None
+            why = picked.why_not if picked is not None else "It does not fit."
+            raise DoesNotFit(why, hint=f"{instead} would fit." if instead else None)
+        self._later(lambda: self._set(pull, State.COMING) if not pull.stop.is_set() else None)
+        seen = _Seen(self, pull, decided.total)
+        try:
+            self._shelf.bring(decided, seen, pull.stop)
+        finally:
+            seen.shows()
+        return decided.parts[0].name
+
+    def _later(self, work: Callable[[], object]) -> None:
+        assert self._loop is not None
+        with contextlib.suppress(RuntimeError):  # the app has ended meanwhile
+            self._loop.call_soon_threadsafe(work)
+
+    # On the loop again.
+
+    def _doing(self, pull: Pull, doing: str) -> None:
+        if not pull.is_over and pull.state is not State.STOPPING:
+            self._set(pull, pull.state, doing)
+
+    def _shown(self, pull: Pull, standing: Standing) -> None:
+        pull.standing = standing
+        self._doing(pull, "")
+
+    def _ended(self, pull: Pull, model: str | None, error: EdgechatError | None) -> None:
+        if pull.is_over:  # stopped while it asked
+            return
+        pull.model, pull.error = model, error
+        self._set(pull, State.DONE if model else State.FAILED if error else State.STOPPED)
+        if model:
+            self.on_done(pull)
+        self._next()
+
+
+class _Seen:
+    """What a download tells, as pictures of it: an Observer."""
+
+    def __init__(self, pulls: Pulls, pull: Pull, total: int) -> None:
+        self._pulls, self._pull = pulls, pull
+        self._pace = Pace(total)
+        self._shown = 0.0
+
+    def has(self, file: RemoteFile, n: int) -> None:
+        self._pace.has(file, n)
+        if self._is_time():
+            self.shows()
+
+    def shows(self) -> None:
+        standing = self._pace.standing()
+        self._pulls._later(lambda: self._pulls._shown(self._pull, standing))
+
+    def checked(self, file: RemoteFile, n: int) -> None:
+        if self._is_time():
+            self.says(f"checking what is here: {mebibytes(n)}")
+
+    def says(self, text: str) -> None:
+        self._pulls._later(lambda: self._pulls._doing(self._pull, one_line(text)))
+
+    def _is_time(self) -> bool:
+        now = time.monotonic()
+        if now - self._shown < OFTEN:
+            return False
+        self._shown = now
+        return True
+
+
+def _name_of(here: Here) -> str:
+    return f"{here.want.name}:{here.quant}" if here.quant else here.want.name

@@ -1,0 +1,106 @@
+"""What the screens about models can know and do: the layers below as functions; tests put their own in."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from edgechat.models.catalogue import CatalogueEntry
+    from edgechat.models.download import Fetched, Observer
+    from edgechat.models.inventory import LocalModel
+    from edgechat.models.removal import Removal
+    from edgechat.planner.pulling import Decided, Here
+    from edgechat.planner.rows import Row
+    from edgechat.planner.survey import Found, Overview
+
+Tell = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Shelf:
+    """All of them may take a while, so they are called in threads, and raise EdgechatError."""
+
+    catalogue: Callable[[], Sequence[CatalogueEntry]]
+    """The models that can be asked for by name."""
+    inventory: Callable[[], Sequence[Row]]
+    """What is on this machine, used last first."""
+    overview: Callable[[Sequence[Row]], Overview]
+    """The catalogue and what is here, held against this machine."""
+    ladder: Callable[[str], Found]
+    """Every quantization of one model, held against this machine."""
+    decide: Callable[[str, str | None, Tell], Decided | Here]
+    """What a pull of a model, and perhaps of one of its quantizations, would bring."""
+    bring: Callable[[Decided, Observer, threading.Event], Sequence[Sequence[Fetched]]]
+    """Downloads it; the event ends that with Stopped."""
+    removal: Callable[[LocalModel], Removal]
+    """What deleting a model would remove. Raises NotRemovable."""
+    offline: Callable[[], str]
+    """What keeps edgechat off the network, in words; empty where nothing does."""
+
+    @classmethod
+    def real(cls) -> Shelf:
+        """Return edgechat's own; nothing of them is imported before it is called."""
+        return cls(_catalogue, _inventory, _overview, _ladder, _decide, _bring, _removal, _offline)
+
+
+def _catalogue() -> Sequence[CatalogueEntry]:
+    from edgechat.models.catalogue import catalogue
+
+    return catalogue()
+
+
+def _inventory() -> Sequence[Row]:
+    from edgechat.planner.rows import rows
+
+    return rows()
+
+
+def _overview(rows: Sequence[Row]) -> Overview:
+    from edgechat import settings
+    from edgechat.planner.prepare import settled
+    from edgechat.planner.survey import overview
+    from edgechat.planner.wishes import NO_WISHES
+
+    sound = [row.model for row in rows if not row.glance.damage]
+    return overview(sound, settled(NO_WISHES, settings.load()))
+
+
+def _ladder(name: str) -> Found:
+    from edgechat import settings
+    from edgechat.planner.machine import Described
+    from edgechat.planner.prepare import settled
+    from edgechat.planner.survey import one_model
+    from edgechat.planner.wishes import NO_WISHES
+
+    # What was never asked of the hub is not asked for by looking at a list.
+    wishes = settled(NO_WISHES, settings.load())
+    return one_model(name, wishes, Described(), offline=True, insists=False)
+
+
+def _decide(name: str, quant: str | None, tell: Tell) -> Decided | Here:
+    from edgechat.models.wanted import wanted
+    from edgechat.planner.pulling import decide
+
+    return decide(wanted(name, quant), tell=tell)
+
+
+def _bring(decided: Decided, seen: Observer, stop: threading.Event) -> Sequence[Sequence[Fetched]]:
+    from edgechat.planner.pulling import bring
+
+    return bring(decided, seen, stop)
+
+
+def _removal(model: LocalModel) -> Removal:
+    from edgechat.models.removal import removal
+
+    return removal(model)
+
+
+def _offline() -> str:
+    from edgechat import settings
+    from edgechat.models.endpoint import offline_by
+
+    return offline_by() or ("offline = true in settings.toml" if settings.load().offline else "")

@@ -1,0 +1,169 @@
+"""Shelves with models of the tests' own, and a stage for one screen."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from textual.app import App
+from textual.screen import Screen
+
+from edgechat.device.cpu import Core, Cpu
+from edgechat.device.memory import Memory
+from edgechat.device.profile import DeviceProfile
+from edgechat.errors import EdgechatError
+from edgechat.models.catalogue import CatalogueEntry
+from edgechat.models.header import GgufHeader
+from edgechat.models.inventory import LocalModel
+from edgechat.models.places import Place
+from edgechat.models.stores import File, FoundModel
+from edgechat.models.used import Use
+from edgechat.planner.glance import Glance
+from edgechat.planner.learned import Learned, Where
+from edgechat.planner.option import Option
+from edgechat.planner.plan import Alternative, DeviceMemory, Divergence, LoadPlan
+from edgechat.planner.rows import Row
+from edgechat.planner.speed import Prediction
+from edgechat.planner.survey import Found, Overview
+from edgechat.planner.variants import Variant
+from edgechat.planner.worth import Verdict
+from edgechat.tui.models.pulls import Pulls
+from edgechat.tui.models.shelf import Shelf
+from edgechat.tui.theme import TERMINAL
+
+GIB = 1 << 30
+WHERE = Where(machine="m", build="b", backend="CPU", architecture="llama", quant="Q4_K_M")
+
+
+def entry(name: str, quality: int | None = 4, **more: Any) -> CatalogueEntry:
+    fields = {"description": f"{name}, by the tests.", "licence": "MIT", "repo": f"owner/{name}-GGUF"}
+    return CatalogueEntry(
+        name=name, file=f"{name}-{{quant}}.gguf", quant="Q4_K_M", quality=quality, **(fields | more)
+    )
+
+
+def _no_header() -> GgufHeader:
+    raise AssertionError("nobody reads it")
+
+
+def plan(model: str, quant: str, size: int, tps: float) -> LoadPlan:
+    memory = DeviceMemory(
+        name="RAM", budget_bytes=16 * GIB, weights_bytes=size, cache_bytes=GIB, compute_bytes=GIB // 4
+    )
+    return LoadPlan(
+        model_path="",
+        model_name=model,
+        context=8192,
+        threads=2,
+        quant=quant,
+        memory=(memory,),
+        predicted=Prediction(decode_tps=tps, prompt_tps=100, ttft_ms=10_000, basis="a guess"),
+        where=WHERE,
+        kl_divergence=Divergence(value=0.0282, source="a table"),
+        ngrams=True,
+        reasons=("The best that fits here.", "Context 8192: enough.", "About as fast as one reads."),
+        alternatives=(
+            Alternative(model=model, quant="Q8_0", context=0, decode_tps=0, why_not="It does not fit."),
+        ),
+    )
+
+
+def option(
+    model: str,
+    quant: str = "Q4_K_M",
+    size: int = 4 * GIB,
+    *,
+    tps: float = 20.0,
+    verdict: Verdict = Verdict.FITS,
+    of: CatalogueEntry | None = None,
+    path: Path | None = None,
+) -> Option:
+    variant = Variant(model, quant, size, _no_header, path, of)
+    if verdict is Verdict.TOO_LARGE:
+        return Option(variant, verdict, -9.0, why_not=f"{model} needs 99 GiB, but 16 GiB are free.")
+    return Option(variant, verdict, 1.0, plan(model, quant, size, tps))
+
+
+def row(
+    name: str,
+    path: Path,
+    *,
+    place: Place = Place.OWN,
+    of: CatalogueEntry | None = None,
+    damage: str = "",
+    used: float | None = None,
+    size: int = 2 * GIB,
+) -> Row:
+    found = FoundModel(place, name, (File(path, size, 0),), "Q4_K_M", tags=(name.removeprefix("ollama/"),))
+    model = LocalModel(name, f"{place.value}/{name}", found, of, "Q4_K_M")
+    use = Use(str(path), used) if used is not None else None
+    return Row(model, Glance(needs=((4096, GIB),), damage=damage), use, 16 * GIB)
+
+
+@dataclass
+class Fake:
+    """What a shelf of the tests knows; `gate` holds up what is held against the machine."""
+
+    rows: Sequence[Row] = ()
+    entries: Sequence[CatalogueEntry] = ()
+    best: Sequence[Option] = ()
+    local: dict[Path, Option] = field(default_factory=dict)
+    ladders: dict[str, Sequence[Option]] = field(default_factory=dict)
+    offline: str = ""
+    problem: EdgechatError | None = None
+    gate: threading.Event = field(default_factory=threading.Event)
+    asked: list[str] = field(default_factory=list)
+    measured: bool = False
+
+    def __post_init__(self) -> None:
+        self.gate.set()
+
+    def shelf(self, **others: Callable[..., Any]) -> Shelf:
+        """Return the shelf; what is downloaded and deleted is real, unless it is among `others`."""
+        mine = {
+            "catalogue": lambda: self.entries,
+            "inventory": lambda: self.rows,
+            "overview": self._overview,
+            "ladder": self._ladder,
+            "offline": lambda: self.offline,
+        }
+        return replace(Shelf.real(), **(mine | others))
+
+    def _overview(self, _rows: Sequence[Row]) -> Overview:
+        self.gate.wait(10)
+        if self.problem is not None:
+            raise self.problem
+        cpu = Cpu("A processor", (Core((0,)), Core((1,))), frozenset({0, 1}))
+        profile = DeviceProfile(cpu, Memory(32 * GIB, 16 * GIB))
+        chosen = next((one for one in self.best if one.plan is not None), None)
+        found = Found(None, "32 GiB of RAM, 16 GiB free", tuple(self.best), chosen)
+        history = Learned().with_run(WHERE, decode=1.0) if self.measured else Learned()
+        return Overview(profile, found, self.local, history)
+
+    def _ladder(self, name: str) -> Found:
+        self.asked.append(name)
+        options = tuple(self.ladders.get(name, ()))
+        chosen = next((one for one in options if one.plan is not None), None)
+        return Found(name, "a machine", options or (option(name),), chosen)
+
+
+class Stage(App[None]):
+    """Shows one screen, and keeps what it returns."""
+
+    def __init__(self, shelf: Shelf, screen: Callable[[Shelf, Pulls], Screen[Any]]) -> None:
+        super().__init__(ansi_color=True)
+        self.register_theme(TERMINAL)
+        self.theme = TERMINAL.name
+        self.animation_level = "none"
+        self.pulls = Pulls(shelf)
+        self.results: list[Any] = []
+        self._made = lambda: screen(shelf, self.pulls)
+
+    def on_mount(self) -> None:
+        self.push_screen(self._made(), self.results.append)
+
+    async def on_unmount(self) -> None:
+        await self.pulls.close()

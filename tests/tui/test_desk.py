@@ -1,0 +1,211 @@
+"""Several conversations: opened, left in mid-answer, deleted and brought back, written to files and read."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from edgechat.chat.conversation import Conversation
+from edgechat.chat.store import Store
+from edgechat.errors import DoesNotFit, ModelNotFound
+from edgechat.planner.plan import LoadPlan
+from edgechat.tui.chat.screen import ChatScreen
+from tests.fakes import MODEL, FakeEngine
+from tests.tui.driving import app_with, ask, plan, say, text_of, until
+
+
+@pytest.fixture
+def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path / "chats.db"
+
+
+async def held(path: Path, *questions: str) -> list[str]:
+    """Hold a conversation for each question; return their ids."""
+    store = await Store.open(path)
+    ids = []
+    for question in questions:
+        conversation = Conversation(store, "guide")
+        async for _ in conversation.send(FakeEngine([f"To {question}"]), question):
+            pass
+        ids.append(conversation.chat.id)
+    await store.close()
+    return ids
+
+
+async def test_a_stored_conversation_is_opened_and_goes_on(path: Path) -> None:
+    (first,) = await held(path, "Who?")
+    engine = FakeEngine(["More."])
+    async with app_with(engine, path).run_test() as pilot:
+        screen: ChatScreen = pilot.app.screen  # type: ignore[assignment]
+        await until(pilot, lambda: "it is." in text_of(pilot))
+        await screen.desk.open(first)
+        await until(pilot, lambda: "To Who?" in text_of(pilot))
+        assert "21 of 4,096" in text_of(pilot)
+        await say(pilot, "And?")
+        await until(pilot, lambda: "More." in text_of(pilot))
+        assert [message.content for message in engine.requests[0].messages] == ["Who?", "To Who?", "And?"]
+        assert engine.requests[0].chat == first
+
+
+async def test_a_reply_goes_on_behind_another_conversation(path: Path) -> None:
+    (first,) = await held(path, "Who?")
+    engine = FakeEngine(["One ", 0.8, "two."], ["Beside it."])
+    app = app_with(engine, path)
+    async with app.run_test(notifications=True) as pilot:
+        screen: ChatScreen = pilot.app.screen  # type: ignore[assignment]
+        await ask(pilot, "Count.")
+        await until(pilot, lambda: "One" in text_of(pilot))
+        counting = screen.talk.id
+        await pilot.press(*"unsent")
+        await screen.desk.open(first)
+        await until(pilot, lambda: "To Who?" in text_of(pilot))
+        assert "One" not in text_of(pilot)
+        assert screen.prompt.text == ""
+        assert not screen.answering
+        assert screen.desk.answering == {counting}
+        await say(pilot, "And now?")
+        await until(pilot, lambda: "Beside it." in text_of(pilot))
+        await until(pilot, lambda: any("has ended" in one.message for one in app._notifications))
+        await screen.desk.open(counting)
+        await until(pilot, lambda: "One two." in text_of(pilot))
+        assert screen.prompt.text == "unsent"
+        assert screen.desk.answering == frozenset()
+
+
+async def test_going_back_to_a_reply_that_is_still_written(path: Path) -> None:
+    (first,) = await held(path, "Who?")
+    engine = FakeEngine(["One ", 1.0, "two ", 30.0, "three"])
+    async with app_with(engine, path).run_test() as pilot:
+        screen: ChatScreen = pilot.app.screen  # type: ignore[assignment]
+        await ask(pilot, "Count.")
+        await until(pilot, lambda: "One" in text_of(pilot))
+        counting = screen.talk.id
+        await screen.desk.open(first)
+        await screen.desk.open(counting)
+        await until(pilot, lambda: "One two" in text_of(pilot))
+        assert screen.answering
+        await pilot.press("escape")
+        await until(pilot, lambda: "You stopped the reply here" in text_of(pilot))
+
+
+async def test_quitting_saves_replies_behind_as_well(path: Path) -> None:
+    engine = FakeEngine(["One ", 30.0, "two"])
+    async with app_with(engine, path).run_test() as pilot:
+        await ask(pilot, "Count.")
+        await until(pilot, lambda: "One" in text_of(pilot))
+        await pilot.press("ctrl+n")
+        await ask(pilot, "Count too.")
+        await until(pilot, lambda: "One" in text_of(pilot))
+        await pilot.press("ctrl+q")
+    store = await Store.open(path)
+    for chat in await store.chats():
+        _, turns = await store.load(chat.id)
+        assert [(turn.content, turn.state) for turn in turns][1:] == [("One ", "interrupted")]
+    await store.close()
+
+
+async def test_a_deleted_conversation_is_brought_back_until_the_app_ends(path: Path) -> None:
+    first, second = await held(path, "Who?", "What?")
+    async with app_with(FakeEngine(), path).run_test(notifications=True) as pilot:
+        screen: ChatScreen = pilot.app.screen  # type: ignore[assignment]
+        await until(pilot, lambda: "it is." in text_of(pilot))
+        await screen.desk.open(first)
+        await pilot.press(*"/delete", "enter")
+        await until(pilot, lambda: "Ctrl+Z undoes it" in text_of(pilot))
+        assert "To Who?" not in text_of(pilot)
+        store = await screen.session.store()
+        assert [one.chat.id for one in await store.headlines()] == [second]
+        await pilot.press("ctrl+z")
+        await until(pilot, lambda: "To Who?" in text_of(pilot))
+        assert {one.chat.id for one in await store.headlines()} == {first, second}
+        await pilot.press(*"/delete", "enter")
+        await until(pilot, lambda: "To Who?" not in text_of(pilot))
+        await pilot.press("ctrl+q")
+    store = await Store.open(path)
+    assert [chat.id for chat in await store.chats()] == [second]
+    await store.close()
+    assert b"To Who?" not in path.read_bytes()
+
+
+async def test_a_conversation_in_mid_answer_is_not_deleted(path: Path) -> None:
+    async with app_with(FakeEngine(["One ", 30.0]), path).run_test(notifications=True) as pilot:
+        await ask(pilot, "Count.")
+        await until(pilot, lambda: "One" in text_of(pilot))
+        await pilot.press(*"/delete", "enter")
+        await until(pilot, lambda: "An answer is being written there" in text_of(pilot))
+
+
+async def test_a_conversation_is_written_to_a_file_and_read_again(path: Path, tmp_path: Path) -> None:
+    async with app_with(FakeEngine(["Hello **you**."]), path).run_test(notifications=True) as pilot:
+        screen: ChatScreen = pilot.app.screen  # type: ignore[assignment]
+        await say(pilot, "Who are you?")
+        await pilot.press(*"/export", "escape", "enter")
+        markdown = tmp_path / "who-are-you.md"
+        await until(pilot, markdown.exists)
+        assert "Hello **you**." in markdown.read_text()
+        screen.prompt.fill("/export out.json")
+        await pilot.press("enter")
+        await until(pilot, (tmp_path / "out.json").exists)
+        assert json.loads((tmp_path / "out.json").read_text())
+        screen.prompt.fill("/export out.json")
+        await pilot.press("enter")
+        await until(pilot, lambda: "There is a file out.json already" in text_of(pilot))
+        first = screen.talk.id
+        screen.prompt.fill("/import out.json")
+        await pilot.press("enter")
+        await until(pilot, lambda: screen.talk.id != first)
+        await until(pilot, lambda: "Hello you." in text_of(pilot))
+        screen.prompt.fill("/import nothing.json")
+        await pilot.press("enter")
+        await until(pilot, lambda: "nothing.json cannot be read" in text_of(pilot))
+
+
+async def test_another_model_answers_from_now_on(path: Path) -> None:
+    def prepare(model: str) -> LoadPlan:
+        if model == "huge":
+            raise DoesNotFit("huge does not fit.", hint="Take a smaller one.")
+        if model == "nothing":
+            raise ModelNotFound("There is no model nothing.")
+        return plan(model)
+
+    engine = FakeEngine(["One."], ["Two."])
+    engine.model = MODEL
+    async with app_with(engine, path, prepare=prepare).run_test(notifications=True) as pilot:
+        screen: ChatScreen = pilot.app.screen  # type: ignore[assignment]
+        await say(pilot, "1?")
+        screen.prompt.fill("/model huge")
+        await pilot.press("escape", "enter")
+        await until(pilot, lambda: "huge does not fit." in text_of(pilot))
+        assert screen.session.model == "guide"
+        screen.prompt.fill("/model mistral-7b")
+        await pilot.press("escape", "enter")
+        await until(pilot, lambda: "mistral-7b answers from now on" in text_of(pilot))
+        assert engine.closed
+        await say(pilot, "2?")
+        store = await screen.session.store()
+        assert [chat.model for chat in await store.chats()] == ["mistral-7b"]
+        assert await store.preference("model") == "mistral-7b"
+
+
+async def test_what_is_typed_is_kept_with_its_conversation(path: Path) -> None:
+    first, second = await held(path, "Who?", "What?")
+    async with app_with(FakeEngine(), path).run_test() as pilot:
+        screen: ChatScreen = pilot.app.screen  # type: ignore[assignment]
+        await until(pilot, lambda: "it is." in text_of(pilot))
+        await screen.desk.open(first)
+        await pilot.press(*"to the first")
+        await screen.desk.open(second)
+        assert screen.prompt.text == ""
+        await screen.desk.open(first)
+        assert screen.prompt.text == "to the first"
+
+
+async def test_a_conversation_that_is_gone_is_told(path: Path) -> None:
+    async with app_with(FakeEngine(), path).run_test(notifications=True) as pilot:
+        screen: ChatScreen = pilot.app.screen  # type: ignore[assignment]
+        await until(pilot, lambda: "it is." in text_of(pilot))
+        screen.tries(screen.desk.open("0" * 32))
+        await until(pilot, lambda: "There is no conversation" in text_of(pilot))

@@ -1,0 +1,372 @@
+"""The engine room: what it shows of made-up and of real engines, at any width, and when it asks."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from textual.pilot import Pilot
+from textual.screen import ModalScreen, Screen
+
+from edgechat.engine.process import EngineProcess
+from edgechat.engine.snapshot import KINDS, CacheMap, CacheStats, Kind, Run
+from edgechat.engine.types import ChatRequest, Finished, Message
+from edgechat.native.buffers import Buffer
+from edgechat.planner.plan import LoadPlan
+from edgechat.tui.engine_room.cells import MARKS, cells_of, drawing
+from edgechat.tui.engine_room.room import EngineRoom
+from edgechat.tui.engine_room.section import Section
+from tests.fakes import FakeEngine
+from tests.tui.driving import text_of, until
+from tests.tui.rooms import DRAFTING, MIB, PLAN, RUNS, RoomApp, fill, finished, info, snapshot
+
+RUN = st.builds(Run, st.just(0), st.integers(1, 400), st.integers(1, 4), st.sampled_from(KINDS))
+SIGN_OF = {sign: kind for kind, (sign, _) in MARKS.items()}
+
+
+def told(section: Section, width: int = 42) -> str:
+    """Return what a section says at a width."""
+    return "\n".join(line.content.plain.rstrip() for line in section.lay_out(width))
+
+
+def filled() -> EngineRoom:
+    room = EngineRoom()
+    fill(room)
+    return room
+
+
+# The map.
+
+
+@given(runs=st.lists(RUN, max_size=30), free=st.integers(0, 5000), most=st.integers(8, 400))
+def test_a_map_shows_every_kind_and_is_no_larger_than_it_may(runs: list[Run], free: int, most: int) -> None:
+    cells = sum(run.length for run in runs) + free + 1
+    drawn, unit = cells_of(runs, cells, most)
+    assert len(drawn) <= most
+    assert (len(drawn) - 1) * unit < cells <= len(drawn) * unit
+    assert {run.kind for run in runs} <= set(drawn)
+    assert unit == 1 or -(-cells // (unit // 2)) > most
+    for kind in KINDS:
+        shown = unit * drawn.count(kind)
+        n_runs = sum(run.kind == kind for run in runs)
+        held = sum(run.length for run in runs if run.kind == kind)
+        assert abs(shown - held) <= unit * (2 * n_runs + len(KINDS))
+    if unit == 1:
+        in_order: list[Kind | None] = [run.kind for run in runs for _ in range(run.length)]
+        assert drawn == in_order + [None] * (free + 1)
+
+
+def test_a_cache_that_is_more_than_full_is_drawn() -> None:
+    drawn, _ = cells_of([Run(0, 300, 1, "own")], 200, 100)
+    assert set(drawn) == {"own"}
+
+
+def test_kinds_are_told_apart_without_colour() -> None:
+    assert len(SIGN_OF) == len(MARKS) == len({style for _, style in MARKS.values()})
+    lines, unit = drawing(snapshot().cache, 42, 8)
+    assert unit == 16
+    signs = "".join(line.plain for line in lines)
+    assert [SIGN_OF[sign] for sign in dict.fromkeys(signs)] == ["pinned", "shared", "own", "kept", None]
+    assert len(signs) == 4096 // unit
+
+
+# What the sections say.
+
+
+@pytest.mark.parametrize("width", [20, 42, 57, 60, 97, 160])
+def test_no_line_is_wider_than_the_panel(width: int) -> None:
+    room = filled()
+    large = tuple(Run(run.start, 1000 * run.length, run.slots, run.kind) for run in RUNS)
+    for seen in (snapshot(), snapshot(large, 10_000_000), None):
+        room.show_snapshot(seen)
+        for section in room.sections:
+            assert all(line.content.cell_length <= max(width, 24) for line in section.lay_out(width))
+
+
+def test_the_cache_says_what_was_reused_and_who_holds_it() -> None:
+    room = filled()
+    room.cache.title_of = {"5f0c99aa01": "Holidays"}.get
+    text = told(room.cache)
+    assert "2,377 of 4,096 cells" in text
+    assert "812 of 830 tokens reused (98%)" in text
+    assert "12,345 tokens, 14 of 18 times" in text
+    assert "1,210 of 4,096 cells" in text
+    assert "12 chats, 310 MiB" in text
+    assert "running  Holidays" in text
+    assert "chat c0ffee" in text
+    counts = [int(count.replace(",", "")) for count in (text.split(name)[1].split()[0] for name in _NAMES)]
+    assert sum(counts) == 4096
+
+
+_NAMES = ("pinned ", "own ", "shared ", "kept ", "free ")
+
+
+def test_drafts_say_who_drafts_and_what_it_is_worth() -> None:
+    room = filled()
+    text = told(room.drafts)
+    for part in (
+        "1.38x now",
+        "Qwen3 0.6B, n-grams",
+        "71%",
+        "48%",
+        "1.42x",
+        "86 of 120 accepted (72%)",
+        "3.6x",
+    ):
+        assert part in text
+    assert "5.2 tokens before a pause" in text
+    room.show_reply(finished(drafted=0))
+    assert "without drafts" in told(room.drafts)
+
+
+def test_drafts_say_why_nobody_drafts() -> None:
+    room = filled()
+    nobody = msgspec.structs.replace(DRAFTING, sources=())
+    room.show_snapshot(snapshot(drafting=nobody))
+    room.show_model(PLAN, info(drafters=(), no_draft="Its vocabulary is another one."))
+    assert "Its vocabulary is another one." in told(room.drafts)
+    room.show_model(PLAN, info(drafters=()))
+    assert "Nobody drafts for this model." in told(room.drafts)
+    paused = msgspec.structs.replace(DRAFTING, why_off="They have lost time.", purse=-0.5)
+    room.show_snapshot(snapshot(drafting=paused))
+    assert "They have lost time." in told(room.drafts)
+    assert "before a pause" not in told(room.drafts)
+
+
+def test_memory_shows_plan_and_load_side_by_side() -> None:
+    room = filled()
+    text = told(room.memory)
+    assert "weights      1.1 GiB   1.1 GiB" in text
+    assert "compute       80 MiB   180 MiB" in text
+    assert "CPU takes 180 MiB for compute, not 80 MiB." in " ".join(text.split())
+    assert "610 MiB planned" in text
+    assert "1.9 GiB, 1.8 GiB when loaded" in text
+    room.show_model(PLAN, info(buffers=PLAN.buffers, differences=()))
+    assert "All is as planned." in told(room.memory)
+    room.show_model(PLAN, None)
+    assert "weights      1.1 GiB         –" in told(room.memory)
+    room.show_model(None, None)
+    assert "No model is loaded now." in told(room.memory)
+
+
+def test_memory_of_several_devices() -> None:
+    room = EngineRoom()
+    card = Buffer("CUDA0", False, 3000 * MIB, 400 * MIB, 200 * MIB, "CUDA0")
+    pinned = Buffer("CUDA_Host", True, 0, 0, 20 * MIB, "CPU")
+    buffers = (card, pinned, Buffer("CPU", True, 300 * MIB))
+    plan = msgspec.structs.replace(PLAN, buffers=buffers)
+    room.show_model(plan, info(buffers=buffers, differences=()))
+    text = told(room.memory)
+    assert text.index("RAM") < text.index("CUDA0")
+    ram, cuda = text.split("CUDA0")
+    assert "300 MiB" in ram
+    assert "20 MiB" in ram
+    assert "2.9 GiB" in cuda
+
+
+def test_speed_remembers_a_minute() -> None:
+    now = 100.0
+    room = EngineRoom(clock=lambda: now)
+    assert "nothing is written" in told(room.speed)
+    for second in range(30):
+        now = 100.0 + second
+        room.show_speed(20.0 if second < 15 else 40.0)
+    assert "40.0 tok/s" in told(room.speed)
+    (line,) = [line for line in told(room.speed, 72).splitlines() if "last minute" in line]
+    spark = line[12:]
+    assert spark == "▁" * 30 + "▅" * 15 + "█" * 15
+    now += 10
+    assert "nothing is written" in told(room.speed)
+    (line,) = [line for line in told(room.speed, 72).splitlines() if "last minute" in line]
+    assert line[12:] == "▁" * 20 + "▅" * 15 + "█" * 15 + "▁" * 10
+    now += 60
+    assert "▅" not in told(room.speed)
+
+
+def test_speed_counts_the_last_replies() -> None:
+    room = EngineRoom()
+    for n in range(30):
+        room.show_reply(finished(tps=100.0 + n, ttft=1000.0 * (n + 1)))
+    text = told(room.speed)
+    assert "the last 20 replies" in text
+    assert "129 t/s   120 t/s   110 t/s" in text
+    assert "30.0 s    20.5 s    11.0 s" in text
+    cancelled = finished()
+    nothing = msgspec.structs.replace(cancelled.timings, ttft_ms=0.0)
+    room.show_reply(msgspec.structs.replace(cancelled, timings=nothing))
+    assert told(room.speed) == text
+
+
+def test_foreign_text_is_inert() -> None:
+    room = EngineRoom()
+    evil = "\x1b]0;gone\x07[bold]name[/]\n\x9b2J"
+    room.show_model(msgspec.structs.replace(PLAN, model_name=evil), info(drafters=(evil,), no_draft=evil))
+    room.show_snapshot(snapshot())
+    room.cache.title_of = lambda _: evil
+    room.show_log(f"{evil}\n\x1b[31mred\n")
+    text = "".join(told(section) for section in room.sections)
+    assert not {"\x1b", "\x9b", "\x07"} & set(text)
+    assert "[bold]name[/]" in text  # not markup either
+
+
+# On the screen.
+
+
+@pytest.mark.parametrize(("width", "docked"), [(140, True), (60, False), (100, False), (160, False)])
+async def test_the_panel_at_all_widths(width: int, docked: bool) -> None:
+    app = RoomApp(docked=docked)
+    async with app.run_test(size=(width, 90)) as pilot:
+        fill(app.room)
+        await pilot.pause()
+        text = text_of(pilot)
+        for title in ("Speed", "Cache", "Drafts", "Memory", "Log"):
+            assert title in text
+        assert "812 of 830 tokens reused" in text
+        assert "A cell is a token" in text
+        assert ("Drafts" in text.splitlines()[0]) == (width >= 100 and not docked)
+        app.room.focus()
+        await pilot.press("e")
+        await pilot.pause()
+        assert "A cell is a token" not in text_of(pilot)
+
+
+async def test_the_panel_is_scrolled_by_keys() -> None:
+    app = RoomApp()
+    async with app.run_test(size=(60, 20)) as pilot:
+        fill(app.room)
+        await pilot.pause()
+        assert "Log" not in text_of(pilot)
+        app.room.focus()
+        await pilot.press("end")
+        await until(pilot, lambda: "CPU takes 180 MiB for compute" in text_of(pilot))
+
+
+async def test_an_update_is_cheap() -> None:
+    app = RoomApp()
+    async with app.run_test(size=(160, 50)) as pilot:
+        fill(app.room)
+        await pilot.pause()
+        took = []
+        for n in range(20):
+            runs = tuple(Run(20 * at, 15 + (at * n) % 3, 1, KINDS[(at + n) % 4]) for at in range(256))
+            began = time.process_time()
+            app.room.show_snapshot(snapshot(runs, 8192, memory_bytes=n * MIB))
+            await pilot.pause()
+            took.append(time.process_time() - began)
+        assert min(took) < 0.02  # 5 ms where nothing else runs
+
+
+class Window(ModalScreen[None]):
+    """Something in front of a part of the panel."""
+
+
+class Cover(Screen[None]):
+    """Something in front of all of the panel."""
+
+
+async def test_an_engine_is_asked_only_while_somebody_looks() -> None:
+    engine = FakeEngine()
+    await engine.start()
+    engine.snapshot, engine.log = snapshot(), "a line of the log"
+    app = RoomApp(docked=True)
+    async with app.run_test(size=(140, 50)) as pilot:
+        app.room.follow(lambda: engine)
+        app.room._watch._every = 0.02  # type: ignore[union-attr]
+        await until(pilot, lambda: engine.looks > 3)
+        assert "2,377 of 4,096 cells" in text_of(pilot)
+        assert "a line of the log" in told(app.room.log_lines)
+        app.room.display = False
+        await until(pilot, lambda: not app.room.follows)
+        await _quiet(engine, pilot)
+        app.room.display = True
+        seen = engine.looks
+        await until(pilot, lambda: engine.looks > seen + 3)
+        app.push_screen(Window())
+        await pilot.pause()
+        seen = engine.looks
+        await until(pilot, lambda: engine.looks > seen + 3)
+        app.push_screen(Cover())
+        await pilot.pause()
+        await _quiet(engine, pilot)
+        app.pop_screen()
+        app.pop_screen()
+        seen = engine.looks
+        await until(pilot, lambda: engine.looks > seen + 3)
+        engine.snapshot = None
+        await until(pilot, lambda: "No model is loaded now." in text_of(pilot))
+        await app.room.remove()
+        await _quiet(engine, pilot)
+    assert not app.room.follows
+
+
+async def _quiet(engine: FakeEngine, pilot: Pilot[None]) -> None:
+    await asyncio.sleep(0.1)
+    seen = engine.looks
+    await asyncio.sleep(0.2)
+    assert engine.looks == seen
+
+
+async def test_there_may_be_no_engine_yet() -> None:
+    app = RoomApp()
+    async with app.run_test(size=(100, 50)) as pilot:
+        app.room.follow(lambda: None)
+        await until(pilot, lambda: "No model is loaded now." in text_of(pilot))
+
+
+@pytest.fixture
+def plan(tmp_path: Path) -> LoadPlan:
+    script = tmp_path / "model.scripted.json"
+    script.write_text('{"reply": "Now I will tell you a story. Now I will tell it again.", "token_ms": 5}')
+    return LoadPlan(
+        model_path=str(script), model_name="s", backend="scripted", context=4096, threads=1, n_seq_max=4
+    )
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="POSIX signals")
+async def test_a_real_engine_is_shown_and_its_death_too(plan: LoadPlan) -> None:
+    engine = EngineProcess(msgspec.structs.replace(plan, ngrams=True))
+    app = RoomApp()
+    try:
+        async with app.run_test(size=(160, 60)) as pilot:
+            app.room.follow(lambda: engine)
+            app.room.show_model(engine.plan, await engine.start())
+            system = Message("system", "Tell stories.")
+            for chat, text in (("0000000a", "One"), ("0000000b", "Another")):
+                request = ChatRequest(id=chat, messages=(system, Message("user", text)), chat=chat)
+                async for event in engine.stream(request):
+                    if isinstance(event, Finished):
+                        app.room.show_reply(event)
+            await until(pilot, lambda: "2 of 4 in use" in text_of(pilot))
+            seen = await engine.inspect()
+            assert seen is not None
+            assert {run.kind for run in seen.cache.runs} == set(KINDS)
+            await until(pilot, lambda: f"{seen.cache.used:,} of 4,096 cells" in text_of(pilot))
+            text = text_of(pilot)
+            assert "n-grams" in text
+            assert "the last 2 replies" in text
+            assert "tokens reused" in text
+            assert set(SIGN_OF) <= set(text)
+            worker = engine._worker
+            assert worker is not None
+            os.kill(worker._process.pid, signal.SIGKILL)
+            await until(pilot, lambda: "No model is loaded now." in text_of(pilot))
+    finally:
+        await engine.close()
+
+
+def test_an_empty_cache_has_a_map() -> None:
+    empty = CacheMap(cells=4096, used=0, runs=(), slots=(), n_slots=4, stats=CacheStats())
+    room = EngineRoom()
+    room.show_snapshot(snapshot(cache=empty, prompt=None, draft_cache=None, on_disk=None))
+    text = told(room.cache)
+    assert "0 of 4,096 cells" in text
+    assert "·" * 42 in text
+    assert "reused" not in text

@@ -1,0 +1,171 @@
+"""The help screen shows the bindings as they are, and every binding says what it does."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import pkgutil
+from collections.abc import Iterator
+from typing import ClassVar
+
+import pytest
+from textual.app import App
+from textual.binding import Binding, BindingType
+from textual.dom import DOMNode
+from textual.widgets import Input, Static
+
+import edgechat.tui
+from edgechat.tui import theme
+from edgechat.tui.help import HelpScreen, bindings_of, keys_in_words
+from tests.tui.driving import text_of, until
+
+
+class Base(Static):
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("ctrl+j,shift+enter", "newline", "New line"),
+        ("x", "cross", "Cross out"),
+        Binding("pageup", "page", "A page up", show=False),
+        Binding("ctrl+c", "nothing"),
+    ]
+
+
+class Derived(Base):
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("x", "cross", "Cross it"),
+        ("question_mark", "ask", "Ask"),
+    ]
+
+
+COMMANDS = [("new", "", "Begin a new chat"), ("model", "NAME", "Go on with [another] model\x1b[2J\nat once")]
+
+
+class Sample(App[None]):
+    CSS = theme.STYLES
+    ENABLE_COMMAND_PALETTE = False
+
+    def __init__(self) -> None:
+        super().__init__(ansi_color=True)
+        self.animation_level = "none"
+        theme.apply(self, "terminal")
+
+    def on_mount(self) -> None:
+        sections = [("Here", bindings_of(Derived)), ("Help", bindings_of(HelpScreen)), ("Empty", [])]
+        self.push_screen(HelpScreen(sections, COMMANDS))
+
+
+def test_bindings_are_read_from_the_classes() -> None:
+    found = [(one.key, one.action, one.description) for one in bindings_of(Derived, Base)]
+    assert found == [
+        ("x", "cross", "Cross it"),
+        ("question_mark", "ask", "Ask"),
+        ("ctrl+j,shift+enter", "newline", "New line"),
+        ("pageup", "page", "A page up"),
+        ("ctrl+c", "nothing", ""),
+    ]
+
+
+def test_textuals_own_bindings_are_left_out() -> None:
+    assert bindings_of(Input, App) == []
+
+
+@pytest.mark.parametrize(
+    ("key", "words"),
+    [
+        ("ctrl+j,shift+enter", "Ctrl+J, Shift+Enter"),
+        ("pageup", "Page Up"),
+        ("f1", "F1"),
+        ("q", "q"),
+        ("G", "G"),
+        ("slash", "/"),
+        ("ctrl+shift+delete", "Ctrl+Shift+Delete"),
+        ("ctrl+pagedown", "Ctrl+Page Down"),
+        ("left_square_bracket", "Left square bracket"),
+    ],
+)
+def test_keys_are_named_as_on_the_keyboard(key: str, words: str) -> None:
+    assert keys_in_words(Binding(key, "x")) == words
+
+
+def own_nodes() -> Iterator[type]:
+    for module in pkgutil.walk_packages(edgechat.tui.__path__, "edgechat.tui."):
+        for _, one in inspect.getmembers(importlib.import_module(module.name), inspect.isclass):
+            if issubclass(one, DOMNode) and one.__module__.startswith("edgechat."):
+                yield one
+
+
+def test_every_binding_says_what_it_does() -> None:
+    found = {one: bindings_of(one) for one in own_nodes()}
+    assert found
+    silent = {(one.__name__, b.key) for one, bindings in found.items() for b in bindings if not b.description}
+    assert silent == set()
+
+
+@pytest.mark.parametrize("size", [(60, 24), (100, 30), (160, 40)])
+async def test_it_shows_keys_and_commands(size: tuple[int, int]) -> None:
+    async with Sample().run_test(size=size) as pilot:
+        await pilot.pause()
+        text = text_of(pilot)
+        assert "Ctrl+J, Shift+Enter" in text
+        assert "New line" in text
+        assert "A page up" in text
+        assert "nothing" not in text
+        assert "Empty" not in text
+        await pilot.press("end")
+        await pilot.pause()
+        text = " ".join(text_of(pilot).split())
+        assert "/model NAME Go on with [another] model[2J at once" in text
+        assert "\x1b" not in text
+
+
+async def test_it_is_searched() -> None:
+    async with Sample().run_test(size=(60, 24)) as pilot:
+        await pilot.press("slash", *"page")
+        await pilot.pause()
+        text = text_of(pilot)
+        assert "A page up" in text
+        assert "New line" not in text
+        assert "/new" not in text
+        await pilot.press("space", *"zzz")
+        await pilot.pause()
+        assert "Nothing here has these words." in text_of(pilot)
+        await pilot.press("escape")
+        await pilot.pause()
+        assert "New line" in text_of(pilot)
+        assert isinstance(pilot.app.screen, HelpScreen)
+
+
+@pytest.mark.parametrize("key", ["escape", "q", "f1"])
+async def test_it_is_closed(key: str) -> None:
+    async with Sample().run_test() as pilot:
+        await pilot.pause()
+        assert isinstance(pilot.app.screen, HelpScreen)
+        await pilot.press(key)
+        await until(pilot, lambda: not isinstance(pilot.app.screen, HelpScreen))
+
+
+async def test_q_can_be_searched_for() -> None:
+    async with Sample().run_test() as pilot:
+        await pilot.press("slash", "q")
+        await pilot.pause()
+        assert isinstance(pilot.app.screen, HelpScreen)
+        assert pilot.app.screen.query_one(Input).value == "q"
+
+
+async def test_it_scrolls_by_keys() -> None:
+    async with Sample().run_test(size=(60, 16)) as pilot:
+        await pilot.pause()
+        listed = pilot.app.screen.query_one("#help-list")
+        for key, moved in (
+            ("down", 1),
+            ("j", 2),
+            ("up", 1),
+            ("k", 0),
+            ("end", listed.max_scroll_y),
+            ("home", 0),
+        ):
+            await pilot.press(key)
+            await pilot.pause()
+            assert listed.scroll_y == moved, key
+        await pilot.press("pagedown")
+        await pilot.pause()
+        assert listed.scroll_y > 2

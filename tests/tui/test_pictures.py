@@ -1,0 +1,257 @@
+"""What each screen looks like at 60, 100 and 160 columns, as pictures that are held against the kept ones.
+
+    EDGECHAT_PICTURES=write python -m pytest tests/tui/test_pictures.py      keeps what it sees now
+
+Look at what you keep: any browser shows them.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from collections.abc import Awaitable, Callable
+from datetime import date, datetime, tzinfo
+from pathlib import Path
+
+import pytest
+from textual.pilot import Pilot
+
+from edgechat.chat.conversation import Conversation
+from edgechat.chat.records import Attachment
+from edgechat.chat.store import Store
+from edgechat.engine.types import Dropped
+from edgechat.errors import EngineCrashed
+from edgechat.settings import Preset, SamplingDefaults, Settings
+from edgechat.tui.app import EdgechatApp
+from edgechat.tui.chat.screen import ChatScreen
+from tests.fakes import FakeEngine, thought
+from tests.tui import rooms
+from tests.tui.driving import app_with, say, text_of, until
+from tests.tui.shelves import Fake
+from tests.tui.test_models import world
+
+MOMENT = datetime(2026, 3, 5, 9, 30)
+KEPT = Path(__file__).parent / "pictures"
+WIDTHS = (60, 100, 160)
+REPLY = """Quantization stores each weight in **fewer bits**.
+
+| quant | bits | loss |
+|---|---|---|
+| Q8_0 | 8.5 | tiny |
+| Q4_K_M | 4.8 | small |
+
+```python
+def size(n_params: int, bits: float) -> float:
+    return n_params * bits / 8  # bytes
+```
+
+1. *Q8_0* is nearly lossless
+2. `Q4_K_M` is the usual choice
+"""
+SCRIPTS = ([thought("What do they want to know? "), REPLY], ["Fewer bits, less memory."])
+
+
+class Today(date):
+    """The day of the pictures, whenever they are taken."""
+
+    @classmethod
+    def today(cls) -> date:
+        return MOMENT.date()
+
+
+class Now(datetime):
+    """The moment of the pictures."""
+
+    @classmethod
+    def now(cls, tz: tzinfo | None = None) -> datetime:
+        return MOMENT
+
+
+def pane(pilot: Pilot[None]) -> ChatScreen:
+    assert isinstance(pilot.app, EdgechatApp)
+    return pilot.app.chat
+
+
+async def opened(pilot: Pilot[None]) -> None:
+    await until(pilot, lambda: "it is." in text_of(pilot) and "Loading" not in text_of(pilot))
+    await until(pilot, lambda: "tokens (" in text_of(pilot) or "of context" in text_of(pilot))
+
+
+async def asked(pilot: Pilot[None]) -> None:
+    await opened(pilot)
+    await say(pilot, "What is a quant, in short?")
+    await until(pilot, lambda: "usual choice" in text_of(pilot))
+    for piece in pane(pilot).transcript.pieces:
+        if hasattr(piece, "seconds"):
+            piece.finish(12, 1.4)  # type: ignore[attr-defined]
+
+
+async def empty(pilot: Pilot[None]) -> None:
+    await opened(pilot)
+
+
+async def chat(pilot: Pilot[None]) -> None:
+    await asked(pilot)
+
+
+async def turns(pilot: Pilot[None]) -> None:
+    await asked(pilot)
+    await pilot.press("ctrl+r")
+    await until(pilot, lambda: "2 of 2" in text_of(pilot))
+    await pilot.press("tab")
+
+
+async def attached(pilot: Pilot[None]) -> None:
+    await asked(pilot)
+    pane(pilot).pane.attach(Attachment("notes.txt", "milk\neggs"))
+    await pilot.press(*"And these?", "ctrl+j")
+
+
+async def commands(pilot: Pilot[None]) -> None:
+    await opened(pilot)
+    await pilot.press("/", "p")
+    await until(pilot, lambda: "/preset" in text_of(pilot))
+
+
+async def crash(pilot: Pilot[None]) -> None:
+    await opened(pilot)
+    await say(pilot, "What now?")
+    await until(pilot, lambda: "died" in text_of(pilot))
+
+
+async def window(pilot: Pilot[None]) -> None:
+    await opened(pilot)
+    for number in range(1, 5):
+        await say(pilot, f"Question {number}?")
+    await until(pilot, lambda: "╌╌╌" in text_of(pilot))
+
+
+async def parameters(pilot: Pilot[None]) -> None:
+    await asked(pilot)
+    await pilot.press("f4")
+    await until(pilot, lambda: "frequency penalty" in text_of(pilot))
+
+
+async def palette(pilot: Pilot[None]) -> None:
+    await asked(pilot)
+    await pilot.press("ctrl+p")
+    await until(pilot, lambda: "Begin a new conversation" in text_of(pilot))
+
+
+async def help_(pilot: Pilot[None]) -> None:
+    await opened(pilot)
+    await pilot.press("f1")
+    await until(pilot, lambda: "Everywhere" in text_of(pilot) or "The chat" in text_of(pilot))
+
+
+async def settings(pilot: Pilot[None]) -> None:
+    await opened(pilot)
+    await pilot.press("f2")
+    await until(pilot, lambda: "context" in text_of(pilot))
+
+
+async def conversations(pilot: Pilot[None]) -> None:
+    await opened(pilot)
+    await pilot.press("ctrl+b")
+    await until(pilot, lambda: "Today" in text_of(pilot))
+
+
+async def search(pilot: Pilot[None]) -> None:
+    await opened(pilot)
+    await pilot.press("ctrl+f", *"sour")
+    await until(pilot, lambda: "…" in text_of(pilot) or "sourdough" in text_of(pilot))
+
+
+async def engine_room(pilot: Pilot[None]) -> None:
+    await asked(pilot)
+    await pilot.press("ctrl+g")
+    await until(pilot, lambda: "Cache" in text_of(pilot))
+    panels = pane(pilot).panels
+    assert panels._room is not None
+    rooms.fill(panels._room)
+    await until(pilot, lambda: "4,096" in text_of(pilot))
+
+
+async def first_run(pilot: Pilot[None]) -> None:
+    await until(pilot, lambda: "mid-8b Q4_K_M" in text_of(pilot))
+
+
+async def models(pilot: Pilot[None]) -> None:
+    await first_run(pilot)
+    await pilot.press("m")
+    await until(pilot, lambda: "Can be pulled" in text_of(pilot) and "~12.3" in text_of(pilot))
+    await pilot.press("down", "down", "down")
+    await until(pilot, lambda: "mid-8b, by the tests" in text_of(pilot) or pilot.app.size.width < 100)
+
+
+Scene = Callable[[Pilot[None]], Awaitable[None]]
+SCENES: tuple[Scene, ...] = (
+    *(empty, chat, turns, attached, commands, crash, window, parameters, palette, help_),
+    *(settings, conversations, search, engine_room, first_run, models),
+)
+
+
+async def write_conversations(path: Path) -> None:
+    store = await Store.open(path)
+    for question, answer in (
+        ("How do I bake bread?", "With flour, water, salt and time. A sourdough takes two days."),
+        ("Explain borrow checking", "It proves that nobody reads what somebody else may change."),
+        ("Plan a week in Lisbon", "Begin with the tram."),
+    ):
+        conversation = Conversation(store, "guide")
+        async for _ in conversation.send(FakeEngine([answer]), question):
+            pass
+    (last, *_) = await store.chats()
+    await store.pin(last.id, True)
+    await store.close()
+    with sqlite3.connect(path) as db:
+        db.execute("UPDATE turns SET created_at = ?", (MOMENT.timestamp(),))
+        db.execute("UPDATE conversations SET updated_at = ? - rowid", (MOMENT.timestamp(),))
+
+
+def engine_for(scene: Scene) -> FakeEngine:
+    if scene is crash:
+        died = EngineCrashed("The engine's process died.", hint="Ctrl+R asks again.")
+        return FakeEngine(["So far", died])
+    if scene is window:
+        return FakeEngine(["One."], ["Two."], ["Three."], [Dropped("", 1), "Four."])
+    engine = FakeEngine(*SCRIPTS)
+    engine.snapshot = rooms.snapshot() if scene is engine_room else None
+    engine.log = rooms.LOG
+    return engine
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("scene", SCENES, ids=lambda scene: scene.__name__.strip("_"))
+async def test_a_screen_looks_as_it_did(
+    scene: Scene, width: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("NO_COLOR", "EDGECHAT_OFFLINE", "HF_HUB_OFFLINE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr("edgechat.tui.conversations.sidebar.date", Today)
+    monkeypatch.setattr("edgechat.tui.conversations.rows.datetime", Now)
+    monkeypatch.setattr("edgechat.settings.settings_file", lambda: Path("~/.config/edgechat/settings.toml"))
+    path = tmp_path / "chats.db"
+    if scene in (conversations, search):
+        await write_conversations(path)
+    shelf = shelf_of(tmp_path) if scene in (first_run, models) else None
+    presets = {"poet": Preset(system="You write haiku.", sampling=SamplingDefaults(temperature=1.2))}
+    app = app_with(engine_for(scene), path, settings=Settings(presets=presets), shelf=shelf)
+    async with app.run_test(size=(width, 36)) as pilot:
+        app.chat.prompt.cursor_blink = False
+        await scene(pilot)
+        for _ in range(3):
+            await pilot.pause()
+        seen = app.export_screenshot(title="edgechat")
+    kept = KEPT / f"{scene.__name__.strip('_')}-{width}.svg"
+    if os.environ.get("EDGECHAT_PICTURES") == "write":
+        kept.write_text(seen)
+    if not kept.exists() or kept.read_text() != seen:
+        other = tmp_path / kept.name
+        other.write_text(seen)
+        raise AssertionError(f"{kept.name} looks otherwise now: {other}\nSee the top of {__file__}.")
+
+
+def shelf_of(tmp_path: Path):  # type: ignore[no-untyped-def]
+    fake: Fake = world(Path("/models"))
+    return fake.shelf()

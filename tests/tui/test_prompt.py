@@ -1,0 +1,222 @@
+"""What is typed: history, completion, attachments, commands, and drafts that outlive a crash."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from textual import events
+
+from edgechat.settings import Preset, SamplingDefaults, Settings
+from tests.fakes import FakeEngine
+from tests.tui.driving import app_with, say, text_of, until
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "chats.db"
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with some files, which is the current one."""
+    there = tmp_path / "there"
+    (there / "deep").mkdir(parents=True)
+    (there / "notes.txt").write_text("milk\neggs")
+    (there / "deep" / "more.txt").write_text("bread")
+    (there / ".hidden").write_text("x")
+    (there / "picture.png").write_bytes(b"\x89PNG\0\0")
+    monkeypatch.chdir(there)
+    return there
+
+
+async def test_up_and_down_go_through_what_was_asked(path: Path) -> None:
+    async with app_with(FakeEngine(), path).run_test() as pilot:
+        prompt = pilot.app.screen.prompt  # type: ignore[attr-defined]
+        for text in ("First", "Second", "Second"):
+            await say(pilot, text)
+        await pilot.press(*"draft", "up")
+        await until(pilot, lambda: prompt.text == "Second")
+        await pilot.press("up")
+        assert prompt.text == "First"
+        await pilot.press("up")
+        assert prompt.text == "First"
+        await pilot.press("down", "down")
+        await pilot.pause()
+        assert prompt.text == "draft"
+
+
+async def test_commands_are_completed_and_done(path: Path) -> None:
+    async with app_with(FakeEngine(), path).run_test(notifications=True) as pilot:
+        await say(pilot, "Hi")
+        await pilot.press(*"/ren")
+        await until(pilot, lambda: "Give this conversation another title" in text_of(pilot))
+        await pilot.press("tab", *"A better title", "enter")
+        await until(pilot, lambda: "“A better title”" in text_of(pilot))
+        store = await pilot.app.screen.session.store()  # type: ignore[attr-defined]
+        assert [chat.title for chat in await store.chats()] == ["A better title"]
+
+
+async def test_a_mistyped_command_says_what_was_meant_and_stays(path: Path) -> None:
+    engine = FakeEngine()
+    async with app_with(engine, path).run_test(notifications=True) as pilot:
+        await pilot.press(*"/expotr", "enter")
+        await until(pilot, lambda: "There is no command" in text_of(pilot))
+        assert pilot.app.screen.prompt.text.strip() == "/expotr"  # type: ignore[attr-defined]
+        assert not engine.requests
+
+
+@pytest.mark.parametrize(("typed", "sent"), [("/usr/bin is what?", "/usr/bin is what?"), ("//new", "/new")])
+async def test_what_only_looks_like_a_command_is_sent(path: Path, typed: str, sent: str) -> None:
+    engine = FakeEngine()
+    async with app_with(engine, path).run_test() as pilot:
+        await say(pilot, typed)
+        await until(pilot, lambda: engine.requests != [])
+        assert engine.requests[0].messages[0].content == sent
+
+
+async def test_parameters_are_set_for_this_chat_alone(path: Path) -> None:
+    engine = FakeEngine()
+    async with app_with(engine, path).run_test(notifications=True) as pilot:
+        for command in ("/set temperature 0.3", "/system Be brief.", "/set top_k 7"):
+            pilot.app.screen.prompt.insert(command)  # type: ignore[attr-defined]
+            await pilot.press("escape", "enter")
+            await until(pilot, lambda: pilot.app.screen.prompt.text == "")  # type: ignore[attr-defined]
+        await until(pilot, lambda: "top_k is 7" in text_of(pilot))
+        await say(pilot, "Hi")
+        request = engine.requests[0]
+        assert (request.sampling.temperature, request.sampling.top_k) == (0.3, 7)
+        assert [message.content for message in request.messages] == ["Be brief.", "Hi"]
+        await pilot.press("ctrl+n")
+        await say(pilot, "Hi")
+        request = engine.requests[1]
+        assert (request.sampling.temperature, request.sampling.top_k) == (0.8, 40)
+        assert [message.content for message in request.messages] == ["Hi"]
+
+
+async def test_what_makes_no_sense_is_told_and_stays(path: Path) -> None:
+    async with app_with(FakeEngine(), path).run_test(notifications=True) as pilot:
+        for command, told in (
+            ("/set temperature 9", "temperature"),
+            ("/set tmeperature 1", "There is no parameter"),
+            ("/think maybe", "on, off or auto"),
+            ("/preset none", "There is no preset"),
+            ("/rename", "TITLE"),
+        ):
+            pilot.app.screen.prompt.fill(command)  # type: ignore[attr-defined]
+            await pilot.press("escape", "enter")
+            await until(pilot, lambda told=told: told in text_of(pilot))  # type: ignore[misc]
+            pilot.app.clear_notifications()
+            prompt = pilot.app.screen.prompt  # type: ignore[attr-defined]
+            await until(pilot, lambda of=prompt, was=command: of.text.strip() == was)  # type: ignore[misc]
+
+
+async def test_a_preset_is_taken(path: Path) -> None:
+    preset = Preset(system="You write haiku.", sampling=SamplingDefaults(temperature=1.5))
+    engine = FakeEngine()
+    app = app_with(engine, path, settings=Settings(presets={"poet": preset}))
+    async with app.run_test(notifications=True) as pilot:
+        await until(pilot, lambda: "it is." in text_of(pilot))
+        await pilot.press(*"/preset p")
+        await until(pilot, lambda: "You write haiku." in text_of(pilot))
+        await pilot.press("enter")
+        await until(pilot, lambda: "goes by “poet”" in text_of(pilot))
+        await say(pilot, "Go")
+        assert engine.requests[0].sampling.temperature == 1.5
+        assert engine.requests[0].messages[0].content == "You write haiku."
+
+
+async def test_a_file_is_completed_and_sent_along(path: Path, folder: Path) -> None:
+    engine = FakeEngine()
+    async with app_with(engine, path).run_test() as pilot:
+        await pilot.press(*"Sum up @no")
+        await until(pilot, lambda: "› notes.txt" in text_of(pilot))
+        await pilot.press("tab", *"please")
+        assert pilot.app.screen.prompt.text == "Sum up @notes.txt please"  # type: ignore[attr-defined]
+        await pilot.press("enter")
+        await until(pilot, lambda: "▤ notes.txt" in text_of(pilot) and engine.requests != [])
+        sent = engine.requests[0].messages[0].content
+        assert "milk\neggs" in sent
+        assert sent.endswith("Sum up @notes.txt please")
+
+
+async def test_folders_are_gone_into_and_hidden_files_stay_hidden(path: Path, folder: Path) -> None:
+    async with app_with(FakeEngine(), path).run_test() as pilot:
+        await pilot.press("@")
+        await until(pilot, lambda: "› deep/" in text_of(pilot))
+        assert ".hidden" not in text_of(pilot)
+        await pilot.press("tab")
+        await until(pilot, lambda: "› more.txt" in text_of(pilot))
+        await pilot.press("tab")
+        assert pilot.app.screen.prompt.text == "@deep/more.txt "  # type: ignore[attr-defined]
+
+
+async def test_names_with_spaces_and_names_of_nothing(path: Path, folder: Path) -> None:
+    (folder / "my list.txt").write_text("bread")
+    engine = FakeEngine()
+    async with app_with(engine, path).run_test(notifications=True) as pilot:
+        await pilot.press(*"Sum up @my")
+        await until(pilot, lambda: "› my list.txt" in text_of(pilot))
+        await pilot.press("tab", *"and @gone.txt", "enter")
+        await until(pilot, lambda: engine.requests != [])
+        assert "bread" in engine.requests[0].messages[0].content
+        assert [one.message for one in pilot.app._notifications] == [
+            "Not sent along, for there is no such file: gone.txt."
+        ]
+
+
+async def test_several_dropped_files_are_a_chip_each_and_once(path: Path, folder: Path) -> None:
+    both = f"{folder / 'notes.txt'} {folder / 'deep' / 'more.txt'}"
+    async with app_with(FakeEngine(), path).run_test() as pilot:
+        prompt = pilot.app.screen.prompt  # type: ignore[attr-defined]
+        for _ in range(2):
+            prompt.post_message(events.Paste(both))
+            await until(pilot, lambda: "▤ notes.txt" in text_of(pilot) and "▤ more.txt" in text_of(pilot))
+        assert len(pilot.app.screen.pane.attachments) == 2  # type: ignore[attr-defined]
+
+
+async def test_an_address_is_no_file_and_a_picture_no_text(path: Path, folder: Path) -> None:
+    engine = FakeEngine()
+    async with app_with(engine, path).run_test(notifications=True) as pilot:
+        await say(pilot, "Write to me@example.org and @nobody")
+        await until(pilot, lambda: engine.requests != [])
+        assert engine.requests[0].messages[0].content == "Write to me@example.org and @nobody"
+        pilot.app.screen.prompt.fill("What is @picture.png")  # type: ignore[attr-defined]
+        await pilot.press("escape", "enter")
+        await until(pilot, lambda: "picture.png is no text" in text_of(pilot))
+        assert pilot.app.screen.prompt.text == "What is @picture.png"  # type: ignore[attr-defined]
+
+
+async def test_a_long_paste_becomes_a_chip_and_a_dropped_file_too(path: Path, folder: Path) -> None:
+    engine = FakeEngine()
+    async with app_with(engine, path).run_test() as pilot:
+        prompt = pilot.app.screen.prompt  # type: ignore[attr-defined]
+        prompt.post_message(events.Paste("line\n" * 40))
+        await until(pilot, lambda: "▤ pasted text 40 lines" in text_of(pilot))
+        prompt.post_message(events.Paste(f"'{folder / 'notes.txt'}' "))
+        await until(pilot, lambda: "▤ notes.txt 2 lines" in text_of(pilot))
+        assert prompt.text == ""
+        await pilot.press("backspace")
+        await until(pilot, lambda: "notes.txt" not in text_of(pilot))
+        await say(pilot, "What is this?")
+        await until(pilot, lambda: engine.requests != [])
+        sent = engine.requests[0].messages[0].content
+        assert sent.count("line\n") >= 40
+        assert "milk" not in sent
+
+
+async def test_what_was_typed_outlives_the_app(path: Path) -> None:
+    async with app_with(FakeEngine(), path).run_test() as pilot:
+        await until(pilot, lambda: "it is." in text_of(pilot))
+        await pilot.press(*"half a thou")
+        await asyncio.sleep(1.2)
+        await pilot.pause()
+        store = await pilot.app.screen.session.store()  # type: ignore[attr-defined]
+        assert "half a thou" in await store.unsent(None)
+    async with app_with(FakeEngine(), path).run_test() as pilot:
+        await until(pilot, lambda: pilot.app.screen.prompt.text == "half a thou")  # type: ignore[attr-defined]
+        await say(pilot, "ght")
+    async with app_with(FakeEngine(), path).run_test() as pilot:
+        await until(pilot, lambda: "it is." in text_of(pilot))
+        assert pilot.app.screen.prompt.text == ""  # type: ignore[attr-defined]

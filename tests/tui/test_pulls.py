@@ -1,0 +1,216 @@
+"""Pulls in the background of the app, from the tests' own hub."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from filelock import FileLock
+
+from edgechat.errors import DiskError, DoesNotFit, EngineError, HubUnreachable, OfflineMode, WrongBytes
+from edgechat.models.choices import RemoteFile
+from edgechat.models.hub import resolve_remote
+from edgechat.models.hubname import HubName
+from edgechat.models.hubstore import HubStore
+from edgechat.models.library import resolve
+from edgechat.planner.pick import Picked
+from edgechat.planner.pulling import Decided
+from edgechat.tui.models.pulls import Pull, Pulls, State
+from edgechat.tui.models.shelf import Shelf
+from tests.cli.pulling import REPO, padded, partial
+from tests.hub import Fault, Hub
+from tests.kit import tiny
+
+SLOW = Fault(pause=0.01, piece=1 << 14)
+
+
+@pytest.fixture
+async def pulls(hub: Hub, hf_cache: Path) -> AsyncIterator[Pulls]:
+    made = Pulls(Shelf.real())
+    yield made
+    await made.close()
+
+
+async def until(true: Callable[[], bool], seconds: float = 20.0) -> None:
+    end = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < end
+        await asyncio.sleep(0.01)
+
+
+async def over(pull: Pull) -> None:
+    await until(lambda: pull.is_over)
+
+
+async def test_a_model_is_brought_and_can_be_named(hub: Hub, pulls: Pulls) -> None:
+    hub.add(REPO, {"tiny-F32.gguf": padded(2_000_000)})
+    hub.fail("store", SLOW)
+    done: list[Pull] = []
+    seen: list[State] = []
+    lines: set[str] = set()
+
+    def heard(one: Pull) -> None:
+        seen.append(one.state)
+        lines.add(pulls.line())
+
+    pulls.on_done = done.append
+    pulls.listen(heard)
+    pull = pulls.start(REPO)
+    assert pulls.start(REPO) is pull
+    await over(pull)
+    assert (pull.state, pull.error, done) == (State.DONE, None, [pull])
+    assert list(dict.fromkeys(seen)) == [State.WAITING, State.ASKING, State.COMING, State.DONE]
+    assert any(f"{REPO} asking the hub for {REPO}" in line for line in lines)
+    assert any("% " in line and "of 2 MiB" in line for line in lines)
+    assert pulls.line() == ""
+    assert pull.model is not None
+    assert resolve(pull.model).path.stat().st_size == 2_000_000
+
+
+async def test_stopped_and_gone_on_with(hub: Hub, pulls: Pulls, hf_cache: Path) -> None:
+    hub.add(REPO, {"tiny-F32.gguf": padded(4_000_000)})
+    hub.fail("store", SLOW)
+    pull = pulls.start(REPO)
+    await until(lambda: partial(hf_cache) > 300_000)
+    pulls.stop(pull)
+    await over(pull)
+    assert pull.state is State.STOPPED
+    assert pull.line.startswith("stopped at ")
+    kept = partial(hf_cache)
+    assert kept > 300_000
+    hub.mend()
+    again = pulls.retry(pull)
+    await over(again)
+    assert again.state is State.DONE
+    assert pulls.all == [again]
+    assert kept in {one.range[0] for one in hub.requests("store") if one.range}
+
+
+async def test_the_end_of_the_app_keeps_what_came(hub: Hub, pulls: Pulls, hf_cache: Path) -> None:
+    hub.add(REPO, {"tiny-F32.gguf": padded(4_000_000)})
+    hub.fail("store", SLOW)
+    pull, waiting = pulls.start(REPO), pulls.start("owner/other")
+    await until(lambda: partial(hf_cache) > 100_000)
+    start = time.monotonic()
+    await pulls.close()
+    assert time.monotonic() - start < 1.5
+    await asyncio.sleep(0)
+    assert (waiting.state, pull.state) == (State.STOPPED, State.STOPPED)
+    assert partial(hf_cache) > 100_000
+
+
+async def test_a_wait_for_the_next_try_is_no_reason_to_wait(hub: Hub, pulls: Pulls) -> None:
+    """The hub asks for a minute; someone who stops the pull does not."""
+    hub.add(REPO, {"tiny-F32.gguf": padded(4_000_000)})
+    hub.fail("resolve", Fault(status=429, headers={"Retry-After": "60"}, after=1))
+    pull = pulls.start(REPO)
+    await until(lambda: "Trying again in 60 s" in pull.line)
+    pulls.stop(pull)
+    await asyncio.wait_for(over(pull), 1.0)
+    assert pull.state is State.STOPPED
+
+
+async def test_another_program_that_downloads_it_is_no_reason_to_wait(hub: Hub, pulls: Pulls) -> None:
+    repo = hub.add(REPO, {"tiny-F32.gguf": tiny()})
+    store = HubStore(resolve_remote(HubName(REPO), offline=False).listing)
+    file = RemoteFile("tiny-F32.gguf", tiny().stat().st_size, repo.sha256("tiny-F32.gguf"))
+    store.make_folders(file)
+    with FileLock(store.lock(file)):
+        pull = pulls.start(REPO)
+        await until(lambda: "Another program is downloading" in pull.line)
+        pulls.stop(pull)
+        await asyncio.wait_for(over(pull), 2.0)
+        assert pull.state is State.STOPPED
+    again = pulls.retry(pull)
+    await over(again)
+    assert again.state is State.DONE
+
+
+async def test_one_at_a_time(hub: Hub, pulls: Pulls) -> None:
+    hub.add(REPO, {"tiny-F32.gguf": padded(2_000_000)})
+    hub.add("owner/other", {"other-F32.gguf": tiny()})
+    hub.fail("store", SLOW)
+    first, second, third = (pulls.start(name) for name in (REPO, "owner/other", "owner/third"))
+    assert (second.state, second.line) == (State.WAITING, "waiting for the one before it")
+    await until(lambda: first.state is State.COMING)
+    assert pulls.line().endswith(", 2 more")
+    pulls.stop(third)
+    await over(second)
+    assert (first.state, second.state, third.state) == (State.DONE, State.DONE, State.STOPPED)
+    pulls.forget(third)
+    assert pulls.all == [first, second]
+
+
+async def test_wrong_bytes(hub: Hub, pulls: Pulls) -> None:
+    hub.add(REPO, {"tiny-F32.gguf": tiny()})
+    hub.fail("store", Fault(body=bytes(tiny().stat().st_size), after=1))
+    pull = pulls.start(REPO)
+    await over(pull)
+    assert isinstance(pull.error, WrongBytes)
+    assert "failed: What came is not tiny-F32.gguf" in pull.line
+    hub.mend()
+    again = pulls.retry(pull)
+    await over(again)
+    assert again.state is State.DONE
+
+
+@pytest.mark.usefixtures("no_waits")
+async def test_a_hub_that_is_not_there(hub: Hub, pulls: Pulls) -> None:
+    hub.stop()
+    pull = pulls.start(REPO)
+    await over(pull)
+    assert isinstance(pull.error, HubUnreachable)
+
+
+async def test_offline(hub: Hub, pulls: Pulls, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("EDGECHAT_OFFLINE", "1")
+    assert Shelf.real().offline() == "EDGECHAT_OFFLINE"
+    pull = pulls.start(REPO)
+    await over(pull)
+    assert isinstance(pull.error, OfflineMode)
+    assert not hub.seen
+
+
+async def test_a_full_disk(hub: Hub, pulls: Pulls, small_disk: Path) -> None:
+    hub.add(REPO, {"tiny-F32.gguf": padded(3_000_000)})
+    pull = pulls.start(REPO)
+    await over(pull)
+    assert isinstance(pull.error, DiskError)
+    assert "2 MiB free" in pull.line
+
+
+async def test_what_does_not_fit_comes_only_where_someone_insists(hub: Hub, hf_cache: Path) -> None:
+    hub.add(REPO, {"tiny-F32.gguf": tiny()})
+    real = Shelf.real()
+
+    def decide(*words: object) -> Decided:
+        found = real.decide(*words)  # type: ignore[arg-type]
+        assert isinstance(found, Decided)
+        assert found.picked is not None
+        large = Picked(found.picked.choice, "a machine", why_not="It needs more.", instead="guide")
+        return replace(found, picked=large)
+
+    pulls = Pulls(replace(real, decide=decide))
+    pull = pulls.start(REPO)
+    await over(pull)
+    assert isinstance(pull.error, DoesNotFit)
+    assert (pull.error.message, pull.error.hint) == ("It needs more.", "guide would fit.")
+    again = pulls.retry(pull, anyway=True)
+    await over(again)
+    assert again.state is State.DONE
+    await pulls.close()
+
+
+async def test_a_fault_of_ours_ends_the_pull_and_not_the_app(hub: Hub, hf_cache: Path) -> None:
+    def decide(*_: object) -> Decided:
+        raise ZeroDivisionError("never")
+
+    pulls = Pulls(replace(Shelf.real(), decide=decide))
+    pull = pulls.start(REPO)
+    await over(pull)
+    assert isinstance(pull.error, EngineError)
+    assert "ZeroDivisionError" in pull.line

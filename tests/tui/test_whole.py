@@ -1,0 +1,101 @@
+"""The whole app in a terminal with the guide: first run, pull, chat, a crash, search, quit, resume."""
+
+from __future__ import annotations
+
+import signal
+import sqlite3
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.cli.pulling import REPO
+from tests.hub import Hub
+from tests.kit import tiny
+from tests.terminal import Terminal, needs_tmux
+
+pytestmark = needs_tmux
+
+APP = [sys.executable, "-m", "edgechat"]
+
+
+@pytest.fixture
+def terminal(tmp_path: Path, hub: Hub, hf_cache: Path) -> Iterator[Terminal]:
+    hub.add(REPO, {"tiny-F32.gguf": tiny()})
+    with Terminal(tmp_path / "terminal") as opened:
+        yield opened
+
+
+def test_from_the_first_start_to_the_second(terminal: Terminal, hf_cache: Path) -> None:
+    terminal.run(APP)
+    terminal.until("Welcome to edgechat")
+    terminal.until("Ask the guide")
+    terminal.press("g")
+    terminal.until("stays on this machine")
+    terminal.until("of 2,048 tokens")
+
+    terminal.ask(f"/pull {REPO}")
+    terminal.until("is here. /model", 60)
+    assert list(hf_cache.glob("*/snapshots/*/tiny-F32.gguf"))
+
+    terminal.ask("What is a quant?")
+    terminal.until("▌ What is a quant?")
+    terminal.until("fewer bits")
+    terminal.until("tok/s")
+
+    (worker,) = terminal.processes("--child engine")
+    worker.send_signal(signal.SIGSTOP)
+    terminal.ask("What is a draft model?")
+    terminal.until("Waiting for the model")
+    worker.kill()
+    terminal.until("The engine's process died")
+    assert "Traceback" not in terminal.screen
+    terminal.press("C-r")
+    terminal.until("guesses")
+    assert "The engine's process died" not in terminal.screen
+
+    terminal.press("C-n")
+    terminal.until(lambda: "▌ What is" not in terminal.screen)
+    terminal.press("C-f")
+    terminal.type("quant")
+    terminal.until("What is a quant?")
+    terminal.press("Enter")
+    terminal.until("▌ What is a quant?")
+    terminal.press("Escape")
+    terminal.until("⏎ Send")
+    terminal.type("half a question")
+    terminal.until("half a question")
+    terminal.press("C-q")
+    terminal.until("left with 0")
+
+    terminal.run(APP)
+    terminal.until("stays on this machine")
+    terminal.until("of 2,048 tokens")
+    assert "Welcome to edgechat" not in terminal.screen
+    terminal.press("C-b")
+    terminal.until("Today")
+    terminal.press("Enter")
+    terminal.until("▌ What is a draft model?")
+    terminal.until("half a question")
+    terminal.press("C-q")
+    terminal.until("left with 0")
+    with sqlite3.connect(terminal.home / "data" / "chats.db") as db:
+        assert db.execute("SELECT count(*) FROM conversations").fetchone() == (1,)
+
+
+def test_without_a_network_there_is_a_way_on(
+    terminal: Terminal, hub: Hub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    terminal.run(APP, variables="EDGECHAT_OFFLINE=1")
+    terminal.until("Welcome to edgechat")
+    terminal.until("Ask the guide")
+    terminal.press("Escape")
+    terminal.until("stays on this machine")
+    terminal.ask(f"/pull {REPO}")
+    terminal.until("ffline")
+    terminal.ask("What is a quant?")
+    terminal.until("fewer bits")
+    assert not hub.seen
+    terminal.press("C-q")
+    terminal.until("left with 0")
