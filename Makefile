@@ -42,6 +42,8 @@ bench: $(VENV)/.installed-dev
 	$(BIN)/python -m benchmarks.reopen
 	$(BIN)/python -m benchmarks.overflow
 	$(BIN)/python -m benchmarks.turns
+	$(BIN)/python -m benchmarks.store
+	$(BIN)/python -m benchmarks.app
 
 lock: $(VENV)/.installed-dev
 	$(PIP) freeze --exclude-editable >$(LOCK)

@@ -29,13 +29,14 @@ LETTERS = "äöüßéèêñçøåæðþ"
 class App:
     """The app in a pseudo-terminal."""
 
-    def __init__(self, model: Path) -> None:
+    def __init__(self, model: Path | str, size: tuple[int, int] = (30, 100)) -> None:
+        """size: rows and columns."""
         edgechat = str(Path(sys.executable).with_name("edgechat"))
         self.pid, self.terminal = pty.fork()
         if self.pid == 0:
             os.environ["TERM"] = "xterm-256color"
             os.execv(edgechat, [edgechat, "--model", str(model)])
-        fcntl.ioctl(self.terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 30, 100, 0, 0))
+        fcntl.ioctl(self.terminal, termios.TIOCSWINSZ, struct.pack("HHHH", *size, 0, 0))
 
     def type(self, text: str) -> None:
         """Send keys."""
@@ -45,7 +46,8 @@ class App:
         """Read until the terminal is sent `text`; return the seconds."""
         began, seen, sign = time.perf_counter(), b"", text.encode()
         while sign not in seen:
-            if not select.select([self.terminal], [], [], timeout)[0]:
+            left = began + timeout - time.perf_counter()  # a cursor that blinks is no answer
+            if left <= 0 or not select.select([self.terminal], [], [], left)[0]:
                 raise TimeoutError(f"{text!r} never came")
             seen = seen[-256:] + os.read(self.terminal, 65536)
         return time.perf_counter() - began
@@ -69,7 +71,7 @@ def measure(model: Path, keys: int) -> list[float]:
     """Return the seconds of each keypress during one long answer."""
     app = App(model)
     try:
-        app.until("are free", 60)
+        app.until("(0%)", 60)
         app.rest(5)
         app.type("Tell me everything\r")
         app.rest(5)

@@ -27,7 +27,7 @@ def version() -> float:
     return time.perf_counter() - began
 
 
-def first_frame(sign: bytes) -> float:
+def first_frame(sign: bytes, size: tuple[int, int] = (30, 100)) -> float:
     """Return the seconds until the app has drawn `sign`."""
     import fcntl
     import pty
@@ -39,7 +39,7 @@ def first_frame(sign: bytes) -> float:
     if pid == 0:
         os.environ["TERM"] = "xterm-256color"
         os.execv(EDGECHAT, [EDGECHAT])
-    fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 30, 100, 0, 0))
+    fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", *size, 0, 0))
     seen = b""
     try:
         while sign not in seen:
