@@ -23,7 +23,7 @@ from edgechat.cli.sheet import sheet, styled
 from edgechat.cli.status import StatusLine
 from edgechat.errors import DoesNotFit
 from edgechat.models.gguf import read_model
-from edgechat.models.header import GgufHeader
+from edgechat.models.header import ModelHeader
 from edgechat.models.inventory import LocalModel
 from edgechat.models.library import located
 from edgechat.models.used import Use, use_of
@@ -51,7 +51,7 @@ class Shown:
     """Everything that is said of a model."""
 
     model: LocalModel
-    header: GgufHeader
+    header: ModelHeader
     use: Use | None
     plan: LoadPlan | None
     why_not: str = ""
@@ -124,14 +124,14 @@ def _licence(one: Shown) -> str | None:
     return one.model.entry.licence if one.model.entry is not None else None
 
 
-def _attention(header: GgufHeader) -> str:
+def _attention(header: ModelHeader) -> str:
     heads, kv = max(header.heads, default=0), max(header.kv_heads, default=0)
     without = sum(1 for n in header.kv_heads if not n)
     text = f"{heads} heads of {header.key_length} channels, {kv} for keys and values"
     return f"{text}; {without} layers have none" if without else text
 
 
-def _bits(header: GgufHeader) -> float:
+def _bits(header: ModelHeader) -> float:
     return 8 * header.weights_bytes / max(1, header.n_params)
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 
 from edgechat.models.gguf import MAX_PARTS
+from edgechat.models.header import Format
 
 MAX_PATH = 1024
 """Bytes of a file's name with its folders."""
@@ -46,14 +47,15 @@ class RepoListing:
 
 
 @dataclass(frozen=True, slots=True)
-class GgufChoice:
+class ModelChoice:
     """One model of a repository, in one quantization: a file, or the parts of a split set in their order."""
 
     name: str
     """The file's name without ending and number, with its folder."""
     quant: str | None
-    """The label in its name: 'Q4_K_M', 'UD-Q4_K_M', 'BF16'; None where the name has none."""
+    """The label in its name: 'Q4_K_M', 'UD-Q4_K_M', 'BF16', '4bit'; None where the name has none."""
     files: tuple[RemoteFile, ...]
+    format: Format = "gguf"
 
     @property
     def file_names(self) -> tuple[str, ...]:
@@ -96,9 +98,9 @@ _BESIDE = re.compile(
 )
 
 
-def gguf_choices(files: Iterable[RemoteFile]) -> tuple[GgufChoice, ...]:
+def gguf_choices(files: Iterable[RemoteFile]) -> tuple[ModelChoice, ...]:
     """Return the language models among `files`, sorted by name. Split sets that lack a part are left out."""
-    single: list[GgufChoice] = []
+    single: list[ModelChoice] = []
     sets: dict[tuple[str, int], dict[int, RemoteFile]] = {}
     for file in files:
         stem = _stem(file.name)
@@ -106,7 +108,7 @@ def gguf_choices(files: Iterable[RemoteFile]) -> tuple[GgufChoice, ...]:
             continue
         match = _PART.fullmatch(stem)
         if match is None:
-            single.append(GgufChoice(stem, quant_label(stem), (file,)))
+            single.append(ModelChoice(stem, quant_label(stem), (file,)))
         else:
             sets.setdefault((match["stem"], int(match["count"])), {})[int(match["number"])] = file
     whole = [_set(stem, count, parts) for (stem, count), parts in sets.items()]
@@ -149,8 +151,8 @@ def _stem(name: str) -> str | None:
     return None if not base or _BESIDE.fullmatch(base) else stem
 
 
-def _set(stem: str, count: int, parts: dict[int, RemoteFile]) -> GgufChoice | None:
+def _set(stem: str, count: int, parts: dict[int, RemoteFile]) -> ModelChoice | None:
     if not 0 < count <= MAX_PARTS or set(parts) != set(range(1, count + 1)):
         return None
     files: Sequence[RemoteFile] = [parts[number] for number in range(1, count + 1)]
-    return GgufChoice(stem, quant_label(stem), tuple(files))
+    return ModelChoice(stem, quant_label(stem), tuple(files))

@@ -15,13 +15,13 @@ from pathlib import Path
 
 from edgechat.errors import ModelFileError
 from edgechat.models.cursor import AGAIN, MAX_HEADER, Buffer, Cursor, NeedMoreBytes, cut_short, damaged, show
-from edgechat.models.header import GgufArray, GgufHeader, GgufTensor, Value
+from edgechat.models.header import GgufArray, ModelHeader, ModelTensor, Value
 from edgechat.models.quants import REFUSED, GgmlType
 
 __all__ = [
     "GgufArray",
-    "GgufHeader",
-    "GgufTensor",
+    "ModelHeader",
+    "ModelTensor",
     "NeedMoreBytes",
     "one_model",
     "parse_header",
@@ -61,7 +61,7 @@ _BEGINNINGS = {
 _OTHERS = {"adapter": "a LoRA adapter", "mmproj": "a vision part", "imatrix": "an importance matrix"}
 
 
-def read_header(path: Path) -> GgufHeader:
+def read_header(path: Path) -> ModelHeader:
     """Read the header of one local file. Raises ModelFileError, also where the file cannot be opened."""
     try:
         info = path.stat()
@@ -84,7 +84,7 @@ def read_header(path: Path) -> GgufHeader:
 
 def read_growing(
     first: Callable[[int], Buffer], file_size: int, name: str, *, start: int = FIRST_READ
-) -> GgufHeader:
+) -> ModelHeader:
     """Parse a header from the file's first `start` bytes, or twice that, and so on until it is whole.
 
     first: returns the first n bytes. Raises ModelFileError, and whatever `first` raises.
@@ -99,7 +99,7 @@ def read_growing(
             n = min(max(2 * n, need.at_least), MAX_HEADER)
 
 
-def read_model(path: Path) -> GgufHeader:
+def read_model(path: Path) -> ModelHeader:
     """Read the header of a model that llama.cpp would load from `path`.
 
     A split model comes back as one, whichever part is named: the first part's metadata, the tensors of all,
@@ -117,7 +117,7 @@ def read_model(path: Path) -> GgufHeader:
     return one_model([header, *others])
 
 
-def one_model(parts: Sequence[GgufHeader]) -> GgufHeader:
+def one_model(parts: Sequence[ModelHeader]) -> ModelHeader:
     """Return the headers of a model's parts, in their order, as one. Raises ModelFileError.
 
     The first part's metadata, the tensors of all, the sum of the sizes.
@@ -131,7 +131,7 @@ def one_model(parts: Sequence[GgufHeader]) -> GgufHeader:
     return header
 
 
-def _n_parts(header: GgufHeader) -> int:
+def _n_parts(header: ModelHeader) -> int:
     count = header.metadata.get("split.count", 0)
     if not isinstance(count, int) or not 0 <= count <= MAX_PARTS:
         raise damaged(header.path, "it gives no sensible number of parts")
@@ -148,7 +148,7 @@ def _part(path: Path, match: re.Match[str], number: int) -> Path:
     return part
 
 
-def _joined(parts: Sequence[GgufHeader]) -> GgufHeader:
+def _joined(parts: Sequence[ModelHeader]) -> ModelHeader:
     for i, part in enumerate(parts):
         if part.metadata.get("split.no") != i:
             raise damaged(part.path, f"it does not say that it is part {i + 1}")
@@ -158,7 +158,7 @@ def _joined(parts: Sequence[GgufHeader]) -> GgufHeader:
     return replace(parts[0], tensors=tensors, file_size=sum(part.file_size for part in parts))
 
 
-def _require_language_model(header: GgufHeader) -> None:
+def _require_language_model(header: ModelHeader) -> None:
     kind = header.text("general.type")
     if kind in _OTHERS or header.architecture == "clip":
         what = _OTHERS.get(kind or "", "a vision part")
@@ -167,7 +167,7 @@ def _require_language_model(header: GgufHeader) -> None:
         raise ModelFileError(f"{header.path} holds no weights, only a tokenizer.", hint="Name a whole model.")
 
 
-def parse_header(data: Buffer, file_size: int, name: str = "the file") -> GgufHeader:
+def parse_header(data: Buffer, file_size: int, name: str = "the file") -> ModelHeader:
     """Parse the header at the start of `data`, the first bytes of a file of `file_size` bytes.
 
     Raises NeedMoreBytes where the header goes on beyond `data` and the file does too; ModelFileError for
@@ -190,7 +190,7 @@ def parse_header(data: Buffer, file_size: int, name: str = "the file") -> GgufHe
     end = data_offset + tensors[-1].offset + tensors[-1].n_bytes if tensors else data_offset
     if end > file_size:
         raise cut_short(name, end - file_size, file_size)
-    return GgufHeader(name, version, metadata, tensors, data_offset, alignment, file_size)
+    return ModelHeader(name, version, metadata, tensors, data_offset, alignment, file_size)
 
 
 def _begin(cursor: Cursor) -> int:
@@ -230,9 +230,9 @@ def _alignment(metadata: dict[str, Value], name: str) -> int:
     return found
 
 
-def _tensors(cursor: Cursor, n: int, alignment: int) -> tuple[GgufTensor, ...]:
+def _tensors(cursor: Cursor, n: int, alignment: int) -> tuple[ModelTensor, ...]:
     """Read the table of tensors. They follow each other without gap or overlap, as llama.cpp demands."""
-    found: dict[str, GgufTensor] = {}
+    found: dict[str, ModelTensor] = {}
     expected = 0
     for _ in range(n):
         tensor = _tensor(cursor)
@@ -248,14 +248,14 @@ def _tensors(cursor: Cursor, n: int, alignment: int) -> tuple[GgufTensor, ...]:
     return tuple(found.values())
 
 
-def _tensor(cursor: Cursor) -> GgufTensor:
+def _tensor(cursor: Cursor) -> ModelTensor:
     name = cursor.key(MAX_TENSOR_NAME)
     n_dims = cursor.u32()
     if n_dims > MAX_DIMS:
         raise damaged(cursor.name, f"the tensor {show(name)} has {n_dims} dimensions")
     shape = tuple(cursor.u64() for _ in range(n_dims))
     kind = _type(cursor.u32(), name, cursor.name)
-    tensor = GgufTensor(name, shape, kind, cursor.u64(), 0)
+    tensor = ModelTensor(name, shape, kind, cursor.u64(), 0)
     block, size = kind.block
     if not 0 < tensor.n_elements <= MAX_SIZE or (shape[0] if shape else 1) % block:
         raise damaged(cursor.name, f"the tensor {show(name)} cannot be {list(shape)} in {kind.name}")

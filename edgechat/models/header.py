@@ -1,9 +1,13 @@
-"""What a GGUF file says about its model: metadata and the table of tensors, without the weights."""
+"""What a model's files say about it: metadata and the table of tensors, without the weights.
+
+The keys of the metadata are GGUF's. What an MLX repository says in its own words is translated to them, so
+that everything that plans by a header reads one language.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from edgechat.errors import ModelFileError
 from edgechat.models.quants import FILE_TYPES, GgmlType
@@ -14,6 +18,8 @@ MAX_NUMBER = 2**31 - 1
 """No count of a model's shape is larger."""
 
 Scalar = int | float | bool | str
+Format = Literal["gguf", "mlx"]
+"""gguf: a file, or the parts of one. mlx: a folder with config.json, safetensors and a tokenizer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +36,7 @@ Value = Scalar | GgufArray
 
 
 @dataclass(frozen=True, slots=True)
-class GgufTensor:
+class ModelTensor:
     """One tensor of the table."""
 
     name: str
@@ -51,7 +57,7 @@ class GgufTensor:
 
 
 @dataclass(frozen=True, slots=True)
-class GgufHeader:
+class ModelHeader:
     """The header of a model. Properties raise ModelFileError where the file lacks or garbles what they need.
 
     Sizes are bytes; lengths and counts are tokens, layers, heads or channels.
@@ -61,10 +67,11 @@ class GgufHeader:
     """What messages call the file."""
     version: int
     metadata: dict[str, Value]
-    tensors: tuple[GgufTensor, ...]
+    tensors: tuple[ModelTensor, ...]
     data_offset: int
     alignment: int
     file_size: int
+    format: Format = "gguf"
 
     @property
     def architecture(self) -> str:

@@ -26,9 +26,9 @@ from edgechat.errors import (
     RepoNotFound,
 )
 from edgechat.models import hubcache
-from edgechat.models.choices import GgufChoice, RemoteFile, RepoListing, gguf_choices, safe_path
+from edgechat.models.choices import ModelChoice, RemoteFile, RepoListing, gguf_choices, safe_path
 from edgechat.models.endpoint import Endpoint, endpoint, require_network
-from edgechat.models.header import GgufHeader
+from edgechat.models.header import ModelHeader
 from edgechat.models.hubname import HubName, valid_repo, valid_revision
 from edgechat.models.refusals import nonsense
 from edgechat.models.remote import read_remote_header
@@ -79,7 +79,7 @@ class RemoteModel:
     """A repository of models on the hub."""
 
     listing: RepoListing
-    choices: tuple[GgufChoice, ...]
+    choices: tuple[ModelChoice, ...]
     """The models in it, as far as the name says which; at least one."""
     unasked: HubError | None = None
     """Why the hub could not be asked now. The listing is then an older one, of `listing.listed`, and headers
@@ -95,7 +95,7 @@ class RemoteModel:
         """What the listing and all headers are of."""
         return self.listing.commit
 
-    def header(self, choice: GgufChoice) -> GgufHeader:
+    def header(self, choice: ModelChoice) -> ModelHeader:
         """Return the header of one of the choices, as far as a skeleton holds it: no tokenizer, no template.
 
         Read from the hub the first time, 8 MiB or more. Raises HubError, ModelFileError.
@@ -180,7 +180,7 @@ def _listing(hub: Endpoint, repo: str, kept: _Kept) -> RepoListing:
     return RepoListing(hub.url, repo, kept.info.sha, gated, licence, tuple(files), kept.listed)
 
 
-def _named(listing: RepoListing, name: HubName) -> tuple[GgufChoice, ...]:
+def _named(listing: RepoListing, name: HubName) -> tuple[ModelChoice, ...]:
     """Return the models of a listing that a name means. Raises ModelNotFound."""
     found = gguf_choices(listing.files)
     if not found:

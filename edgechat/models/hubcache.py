@@ -13,8 +13,8 @@ from pathlib import Path
 
 from edgechat import paths
 from edgechat.errors import FolderError, ModelFileError
-from edgechat.models.choices import GgufChoice, RepoListing
-from edgechat.models.header import GgufHeader
+from edgechat.models.choices import ModelChoice, RepoListing
+from edgechat.models.header import ModelHeader
 from edgechat.models.skeleton import pack, unpack
 
 MAX_HEADERS = 256
@@ -24,7 +24,7 @@ MAX_BYTES = 8 << 20
 """Of an entry."""
 
 
-def kept_header(listing: RepoListing, choice: GgufChoice) -> GgufHeader | None:
+def kept_header(listing: RepoListing, choice: ModelChoice) -> ModelHeader | None:
     """Return the header of a model that was read before, as far as `keep_header` keeps it, or None."""
     data = _read("headers", _header_key(listing, choice))
     if data is None:
@@ -36,7 +36,7 @@ def kept_header(listing: RepoListing, choice: GgufChoice) -> GgufHeader | None:
     return header if header.file_size == choice.total_bytes else None
 
 
-def keep_header(listing: RepoListing, choice: GgufChoice, header: GgufHeader) -> GgufHeader:
+def keep_header(listing: RepoListing, choice: ModelChoice, header: ModelHeader) -> ModelHeader:
     """Keep the shape of a model; return what `kept_header` will. Raises ModelFileError where it has none."""
     data = pack(header)
     _write("headers", _header_key(listing, choice), data, MAX_HEADERS)
@@ -53,7 +53,7 @@ def keep_listing(hub: str, repo: str, revision: str | None, data: bytes) -> None
     _write("listings", (hub, repo.lower(), revision or ""), data, MAX_LISTINGS)
 
 
-def _header_key(listing: RepoListing, choice: GgufChoice) -> tuple[str, ...]:
+def _header_key(listing: RepoListing, choice: ModelChoice) -> tuple[str, ...]:
     """Return what makes a header another one; the hub too, for a mirror may have other files."""
     files = (f"{file.name} {file.size} {file.sha256}" for file in choice.files)
     return (listing.hub, listing.repo.lower(), listing.commit, *files)

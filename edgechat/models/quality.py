@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import IntEnum
 
-from edgechat.models.header import GgufHeader
+from edgechat.models.header import ModelHeader
 from edgechat.models.quants import canonical
 
 LARGE = 30_000_000_000
@@ -109,7 +109,7 @@ def quality_class(quant: str) -> QualityClass | None:
     return next((found for limit, found in _LIMITS if figure.value <= limit), QualityClass.POOR)
 
 
-def worth_offering(header: GgufHeader, quant: str) -> bool:
+def worth_offering(header: ModelHeader, quant: str) -> bool:
     """Say whether a sensible person would run this model in this quantization if it fits.
 
     Not a poor one below 30B; and nothing below Q4_K_M where rows are no multiple of 256, since such files

@@ -6,11 +6,11 @@ from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 
 from edgechat.errors import ModelFileError
-from edgechat.models.choices import GgufChoice, RepoListing
+from edgechat.models.choices import ModelChoice, RepoListing
 from edgechat.models.cursor import AGAIN
 from edgechat.models.endpoint import Endpoint
 from edgechat.models.gguf import FIRST_READ, one_model, read_growing
-from edgechat.models.header import GgufHeader
+from edgechat.models.header import ModelHeader
 from edgechat.models.ranged import RangedFile
 from edgechat.models.refusals import nonsense, unreachable
 from edgechat.models.transfer import Client, Cut, ask_hub
@@ -24,7 +24,7 @@ MAX_CUTS = 4
 """Times that a connection may be cut while one file is read."""
 
 
-def read_remote_header(listing: RepoListing, choice: GgufChoice) -> GgufHeader:
+def read_remote_header(listing: RepoListing, choice: ModelChoice) -> ModelHeader:
     """Read the header of a model on the hub, of a split one the headers of all parts, as one.
 
     Reads 8 MiB of the file, then up to twice that, and so on up to cursor.MAX_HEADER. Raises HubError;
@@ -32,8 +32,8 @@ def read_remote_header(listing: RepoListing, choice: GgufChoice) -> GgufHeader:
     """
     hub = Endpoint(listing.hub)
 
-    def work(client: Client) -> GgufHeader:
-        parts: list[GgufHeader] = []
+    def work(client: Client) -> ModelHeader:
+        parts: list[ModelHeader] = []
         for file in choice.files:
             url = hub.file(listing.repo, listing.commit, file.name)
             reader = RemoteStart(client, url, RangedFile(file, listing.commit))

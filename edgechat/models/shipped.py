@@ -21,7 +21,7 @@ from edgechat import paths
 from edgechat.errors import ModelFileError
 from edgechat.models.catalogue import CatalogueEntry
 from edgechat.models.gguf import parse_header
-from edgechat.models.header import GgufHeader, GgufTensor
+from edgechat.models.header import ModelHeader, ModelTensor
 from edgechat.models.quants import FILE_TYPES, GgmlType, canonical
 from edgechat.models.skeleton import skeleton
 
@@ -58,7 +58,7 @@ def shipped_size(entry: CatalogueEntry, quant: str) -> int | None:
     return model.sizes.get(canonical(quant)) if model else None
 
 
-def shipped_header(entry: CatalogueEntry, quant: str) -> GgufHeader | None:
+def shipped_header(entry: CatalogueEntry, quant: str) -> ModelHeader | None:
     """Return the header of a file of this model as it is in its repository, without the tokenizer, or None.
 
     None too where the user's own catalogue takes it from another repository. Raises ModelFileError where the
@@ -75,7 +75,7 @@ def shipped_header(entry: CatalogueEntry, quant: str) -> GgufHeader | None:
         weights, size = GgmlType(kind).block
         n_bytes = tensor.n_elements // weights * size
         # Not replace(), which takes four times as long: `edgechat plan` reads thirty thousand of them.
-        tensors.append(GgufTensor(tensor.name, tensor.shape, GgmlType(kind), at, n_bytes))
+        tensors.append(ModelTensor(tensor.name, tensor.shape, GgmlType(kind), at, n_bytes))
         at += -(-n_bytes // base.alignment) * base.alignment
     return replace(
         base,
@@ -86,7 +86,7 @@ def shipped_header(entry: CatalogueEntry, quant: str) -> GgufHeader | None:
     )
 
 
-def pack_all(models: Iterable[tuple[CatalogueEntry, list[GgufHeader]]]) -> bytes:
+def pack_all(models: Iterable[tuple[CatalogueEntry, list[ModelHeader]]]) -> bytes:
     """Return the contents of the file. All headers of a model have the same tensors in the same order."""
     index: list[_Model] = []
     parts: list[bytes] = []
@@ -129,7 +129,7 @@ def _index() -> tuple[dict[str, _Model], bytes]:
 
 
 @lru_cache(maxsize=4)
-def _base(name: str) -> tuple[GgufHeader, bytes]:
+def _base(name: str) -> tuple[ModelHeader, bytes]:
     """Return a model's header, of which only the shapes are meant, and the types of all its quantizations."""
     models, data = _index()
     model = models[name]

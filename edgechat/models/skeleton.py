@@ -18,7 +18,7 @@ from typing import BinaryIO
 
 from edgechat.errors import ModelFileError
 from edgechat.models.gguf import parse_header
-from edgechat.models.header import GgufArray, GgufHeader, GgufTensor, Scalar, Value
+from edgechat.models.header import GgufArray, ModelHeader, ModelTensor, Scalar, Value
 
 MAX_ENTRIES = 512
 """Entries about the shape that are copied; the most that is known is sixty."""
@@ -47,7 +47,7 @@ _TYPES = {
 _STRING, _ARRAY = 8, 9
 
 
-def skeleton(header: GgufHeader) -> bytes:
+def skeleton(header: ModelHeader) -> bytes:
     """Return a GGUF header with the shape of this model: metadata of its architecture, and its tensors.
 
     The parts of a split model become one. Raises ModelFileError where there is more than a shape can need.
@@ -62,7 +62,7 @@ def skeleton(header: GgufHeader) -> bytes:
     return made
 
 
-def write_skeleton(header: GgufHeader, path: Path) -> None:
+def write_skeleton(header: ModelHeader, path: Path) -> None:
     """Write the skeleton, and after it a hole as large as the weights. Raises OSError, ModelFileError.
 
     The hole takes no space on file systems that know sparse files; FAT does not.
@@ -74,12 +74,12 @@ def write_skeleton(header: GgufHeader, path: Path) -> None:
         file.truncate(len(made) + _table(header)[1])
 
 
-def pack(header: GgufHeader) -> bytes:
+def pack(header: ModelHeader) -> bytes:
     """Return the skeleton compressed, and with it the size of the model's file."""
     return _SIZE.pack(header.file_size) + zlib.compress(skeleton(header), 9)
 
 
-def unpack(data: bytes, name: str) -> GgufHeader:
+def unpack(data: bytes, name: str) -> ModelHeader:
     """Return the header that `pack` was given, as far as it is in the skeleton. Raises ModelFileError.
 
     name: what messages call the model.
@@ -95,7 +95,7 @@ def unpack(data: bytes, name: str) -> GgufHeader:
     return parse_header(made, file_size, name)
 
 
-def _shape(header: GgufHeader) -> Iterator[tuple[str, Value]]:
+def _shape(header: ModelHeader) -> Iterator[tuple[str, Value]]:
     """Yield the entries of the skeleton."""
     for key in _GENERAL:
         if key in header.metadata:
@@ -112,17 +112,17 @@ def _shape(header: GgufHeader) -> Iterator[tuple[str, Value]]:
     yield "tokenizer.ggml.model", "none"
 
 
-def _table(header: GgufHeader) -> tuple[list[GgufTensor], int]:
+def _table(header: ModelHeader) -> tuple[list[ModelTensor], int]:
     """Return the tensors one after the other, as they lie in one file, and the bytes they take."""
-    placed: list[GgufTensor] = []
+    placed: list[ModelTensor] = []
     at = 0
     for tensor in header.tensors:
-        placed.append(GgufTensor(tensor.name, tensor.shape, tensor.type, at, tensor.n_bytes))
+        placed.append(ModelTensor(tensor.name, tensor.shape, tensor.type, at, tensor.n_bytes))
         at += -(-tensor.n_bytes // header.alignment) * header.alignment
     return placed, at
 
 
-def _tensor(tensor: GgufTensor) -> bytes:
+def _tensor(tensor: ModelTensor) -> bytes:
     shape = struct.pack(f"<I{len(tensor.shape)}Q", len(tensor.shape), *tensor.shape)
     return _text(tensor.name) + shape + struct.pack("<IQ", tensor.type, tensor.offset)
 

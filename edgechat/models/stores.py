@@ -19,8 +19,9 @@ from pathlib import Path
 from edgechat import paths
 from edgechat.errors import FolderError
 from edgechat.models import ollama, places
-from edgechat.models.choices import GgufChoice, RemoteFile, gguf_choices, safe_path
+from edgechat.models.choices import ModelChoice, RemoteFile, gguf_choices, safe_path
 from edgechat.models.gguf import MAX_PARTS
+from edgechat.models.header import Format
 from edgechat.models.hubname import valid_repo
 from edgechat.models.places import Place
 
@@ -63,11 +64,12 @@ class FoundModel:
     """The commit there, of a file that a newer revision has in another version."""
     tags: tuple[str, ...] = ()
     """Ollama's names of it."""
+    format: Format = "gguf"
 
     @property
     def path(self) -> Path:
-        """The file that llama.cpp is given."""
-        return self.files[0].path
+        """What the backend is given: a file, or the folder of an MLX model."""
+        return self.files[0].path.parent if self.format == "mlx" else self.files[0].path
 
     @property
     def size(self) -> int:
@@ -219,7 +221,7 @@ def _linked(path: Path, blobs: str) -> File | None:
     return _file(path, name if _SHA256.fullmatch(name) else None)
 
 
-def _choices(files: dict[str, File]) -> tuple[GgufChoice, ...]:
+def _choices(files: dict[str, File]) -> tuple[ModelChoice, ...]:
     """Return the language models among the files of a folder: what a repository on the hub would offer."""
     return gguf_choices(RemoteFile(name, file.size) for name, file in files.items())
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from edgechat.errors import ModelNotFound, SettingsError
 from edgechat.models.catalogue import CatalogueEntry
-from edgechat.models.choices import GgufChoice
+from edgechat.models.choices import ModelChoice
 from edgechat.models.hub import RemoteModel
 from edgechat.models.hubname import HubName, parse_model_name, valid_revision
 from edgechat.models.library import entry_of, resolve
@@ -58,9 +58,9 @@ def wanted(name: str, quant: str | None = None, revision: str | None = None) -> 
     return Wanted(hub, entry, canonical(asked) if asked else None)
 
 
-def matching(want: Wanted, remote: RemoteModel) -> tuple[GgufChoice, ...]:
+def matching(want: Wanted, remote: RemoteModel) -> tuple[ModelChoice, ...]:
     """Return the models of the listing that are meant, at least one. Raises ModelNotFound."""
-    found: Sequence[GgufChoice] = remote.choices
+    found: Sequence[ModelChoice] = remote.choices
     if want.entry is not None:
         found = [one for one in found if _is_of(want.entry, one)]
         if not found:
@@ -78,7 +78,7 @@ def matching(want: Wanted, remote: RemoteModel) -> tuple[GgufChoice, ...]:
     return tuple(chosen)
 
 
-def _is_of(entry: CatalogueEntry, choice: GgufChoice) -> bool:
+def _is_of(entry: CatalogueEntry, choice: ModelChoice) -> bool:
     """Say whether a model of the entry's repository is the entry's, and not one that lies beside it."""
     names = choice.file_names
     if entry.quant is None:

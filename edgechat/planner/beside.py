@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from edgechat.errors import DoesNotFit, ModelFileError, ModelNotFound, NotADraft
-from edgechat.models.header import GgufHeader
+from edgechat.models.header import ModelHeader
 from edgechat.models.library import entry_of, local_file
 from edgechat.planner import why
 from edgechat.planner.choose import Draft
@@ -22,7 +22,7 @@ _HINT = "Name a smaller model of the same family, or leave it to edgechat: --dra
 def with_draft(
     made: LoadPlan,
     variant: Variant,
-    header: GgufHeader,
+    header: ModelHeader,
     machine: Machine,
     wishes: Wishes,
     *,
@@ -53,7 +53,7 @@ def with_draft(
 
 
 def drafted(
-    made: LoadPlan, variant: Variant, header: GgufHeader, machine: Machine, wishes: Wishes, draft: Draft
+    made: LoadPlan, variant: Variant, header: ModelHeader, machine: Machine, wishes: Wishes, draft: Draft
 ) -> LoadPlan:
     """Return the plan of a file with this model to draft for it. Raises NotADraft or DoesNotFit."""
     wrong = misfit(header, draft.header)

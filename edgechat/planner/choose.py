@@ -16,7 +16,7 @@ import msgspec
 from edgechat.device.cpu import choose_threads
 from edgechat.device.profile import DeviceProfile
 from edgechat.errors import DoesNotFit
-from edgechat.models.header import GgufHeader
+from edgechat.models.header import ModelHeader
 from edgechat.native.params import CacheType
 from edgechat.planner import why
 from edgechat.planner import wishes as wishing
@@ -46,7 +46,7 @@ class Draft:
     """A small model to draft for another one."""
 
     name: str
-    header: GgufHeader
+    header: ModelHeader
     measure: Measure | None = None
     path: str = ""
     asked: bool = False
@@ -55,7 +55,7 @@ class Draft:
 
 def plan(
     name: str,
-    header: GgufHeader,
+    header: ModelHeader,
     profile: DeviceProfile,
     wishes: Wishes = NO_WISHES,
     measure: Measure | None = None,

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import msgspec
 
 from edgechat.device.profile import DeviceProfile
-from edgechat.models.header import GgufHeader
+from edgechat.models.header import ModelHeader
 from edgechat.native.params import CacheType
 from edgechat.planner import learned
 from edgechat.planner.budget import SPARE, Budget
@@ -32,7 +32,7 @@ class Chooser:
     """With the backend of the processor alone."""
 
     @property
-    def header(self) -> GgufHeader:
+    def header(self) -> ModelHeader:
         """The model's."""
         return self.loader.header
 
@@ -91,7 +91,7 @@ class Chooser:
 
 def chooser(
     name: str,
-    header: GgufHeader,
+    header: ModelHeader,
     profile: DeviceProfile,
     measure: Measure | None = None,
     history: Learned | None = None,

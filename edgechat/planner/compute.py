@@ -7,13 +7,13 @@ q8_0; a quarter too much for DeepSeek V2 Lite. What recurrent layers add is not 
 
 from __future__ import annotations
 
-from edgechat.models.header import GgufHeader
+from edgechat.models.header import ModelHeader
 
 _FLOAT = 4
 
 
 def compute_bytes(
-    header: GgufHeader, n_ctx: int, *, n_seq_max: int = 4, n_outputs: int = 0, n_ubatch: int = 512
+    header: ModelHeader, n_ctx: int, *, n_seq_max: int = 4, n_outputs: int = 0, n_ubatch: int = 512
 ) -> int:
     """Return the bytes of llama.cpp's compute buffer, with flash attention.
 
@@ -28,12 +28,12 @@ def compute_bytes(
     return max(activations + masks, logits)
 
 
-def output_bytes(header: GgufHeader, n_outputs: int) -> int:
+def output_bytes(header: ModelHeader, n_outputs: int) -> int:
     """Return the bytes of the buffer in which logits are handed out, so many rows of them."""
     return _FLOAT * n_outputs * header.vocab_size
 
 
-def _widest(header: GgufHeader) -> int:
+def _widest(header: ModelHeader) -> int:
     """Return the activations of one token inside a feed-forward layer: gate, up and their product."""
     dense = max(header.per_layer("feed_forward_length", (0,)))
     experts = header.number("expert_used_count", 0) * header.number("expert_feed_forward_length", 0)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from edgechat.models.header import GgufHeader
+from edgechat.models.header import ModelHeader
 from edgechat.native.params import CacheType
 from edgechat.planner.memory import recurrent_bytes
 from edgechat.planner.wishes import may_quantize
@@ -82,7 +82,7 @@ def asks_for_drafts(wish: str | None) -> bool:
     return wish not in (None, AUTO, NONE)
 
 
-def drafting(header: GgufHeader, wish: str) -> Drafting:
+def drafting(header: ModelHeader, wish: str) -> Drafting:
     """Return what drafts for this model take; wish: 'auto', 'none', 'ngram' or a model that drafts."""
     if wish == NONE:
         return Drafting(why_not="Nobody drafts for it, as asked for.")
@@ -102,22 +102,22 @@ def drafting(header: GgufHeader, wish: str) -> Drafting:
     )
 
 
-def cache_type_of(draft: GgufHeader) -> CacheType:
+def cache_type_of(draft: ModelHeader) -> CacheType:
     """Return the type of a draft's cache: 8 bits where they can be, as what it guesses is verified anyway."""
     return "q8_0" if may_quantize(draft) else "f16"
 
 
-def has_large_state(header: GgufHeader) -> bool:
+def has_large_state(header: ModelHeader) -> bool:
     """Say whether the recurrent state of a sequence is large enough to be missed."""
     return recurrent_bytes(header, 1) > _SMALL_STATE
 
 
-def is_recurrent(header: GgufHeader) -> bool:
+def is_recurrent(header: ModelHeader) -> bool:
     """Say whether some layers keep a state that cannot simply be cut."""
     return header.architecture in _RECURRENT or recurrent_bytes(header, 1) > 0
 
 
-def misfit(target: GgufHeader, draft: GgufHeader) -> str:
+def misfit(target: ModelHeader, draft: ModelHeader) -> str:
     """Return why one model cannot draft for another, as far as headers tell, as what is wrong with it; or ''.
 
     What their tokens are is compared once both are loaded.
@@ -137,18 +137,18 @@ def misfit(target: GgufHeader, draft: GgufHeader) -> str:
     return ""
 
 
-def is_much_smaller(draft: GgufHeader, target: GgufHeader) -> bool:
+def is_much_smaller(draft: ModelHeader, target: ModelHeader) -> bool:
     """Say whether one model is so much smaller that it may well pay as a draft."""
     return draft.weights_bytes * _SHARE < target.weights_bytes
 
 
-def _kind(header: GgufHeader) -> str:
+def _kind(header: ModelHeader) -> str:
     """Return the kind of tokenizer; '' where the header does not say."""
     found = header.text("tokenizer.ggml.model")
     return "" if not found or found in _UNSAID else _KINDS.get(found, found)
 
 
-def _same_edge(one: GgufHeader, other: GgufHeader, name: str) -> bool:
+def _same_edge(one: ModelHeader, other: ModelHeader, name: str) -> bool:
     """Say whether two models put the same token at the beginning or the end, where both headers say so."""
     adds = [header.metadata.get(f"tokenizer.ggml.add_{name}_token") for header in (one, other)]
     if None in adds:

@@ -17,7 +17,7 @@ import msgspec
 
 from edgechat.child import Child, ChildLost
 from edgechat.errors import DryRunFailed, ModelFileError
-from edgechat.models.header import GgufHeader
+from edgechat.models.header import ModelHeader
 from edgechat.models.skeleton import write_skeleton
 from edgechat.native import devices
 from edgechat.native.buffers import Breakdown
@@ -85,7 +85,7 @@ class DryRun:
     ) -> None:
         self.close()
 
-    def show(self, header: GgufHeader) -> None:
+    def show(self, header: ModelHeader) -> None:
         """Let the questions be about this model."""
         self._known.clear()
         if self._child is None:
@@ -155,7 +155,7 @@ def _reason(answer: Answer) -> str:
     return one_line(answer.error).removesuffix(".") or "it gave no reason"
 
 
-def dry_run(header: GgufHeader, loads: Sequence[LoadParams]) -> list[Breakdown]:
+def dry_run(header: ModelHeader, loads: Sequence[LoadParams]) -> list[Breakdown]:
     """Return what loads of this model would take. Raises DryRunFailed."""
     with DryRun() as run:
         run.show(header)

@@ -17,7 +17,7 @@ import msgspec
 
 from edgechat import __version__, paths
 from edgechat.errors import FolderError, ModelFileError
-from edgechat.models.header import GgufHeader
+from edgechat.models.header import ModelHeader
 from edgechat.models.inventory import LocalModel
 
 if TYPE_CHECKING:
@@ -102,7 +102,7 @@ def _look(path: Path) -> Glance:
         return Glance(damage=error.message)
 
 
-def _needs(header: GgufHeader) -> list[tuple[int, int]]:
+def _needs(header: ModelHeader) -> list[tuple[int, int]]:
     """Return what a load takes with each context that the planner tries, as little as it may."""
     from edgechat.device.memory import Memory
     from edgechat.planner.budget import Budget

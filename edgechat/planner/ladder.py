@@ -13,7 +13,7 @@ import msgspec
 from edgechat.device.profile import DeviceProfile
 from edgechat.errors import DoesNotFit
 from edgechat.models.gguf import read_model
-from edgechat.models.header import GgufHeader
+from edgechat.models.header import ModelHeader
 from edgechat.planner.budget import Budget, Needs
 from edgechat.planner.choose import completed
 from edgechat.planner.chooser import chooser
@@ -46,7 +46,7 @@ def refit(plan: LoadPlan, *, failed: bool = False) -> tuple[LoadPlan, tuple[str,
 
 
 def descend(
-    plan: LoadPlan, header: GgufHeader, profile: DeviceProfile, measure: Measure, *, failed: bool
+    plan: LoadPlan, header: ModelHeader, profile: DeviceProfile, measure: Measure, *, failed: bool
 ) -> tuple[LoadPlan, tuple[str, ...]]:
     """Return the first step from the plan downwards that fits this machine; see `refit`."""
     on = chooser(plan.model_name, header, profile, measure, Learned.read(), threads=plan.threads)
@@ -62,7 +62,7 @@ def descend(
     return plan, tuple(told)
 
 
-def step_down(plan: LoadPlan, header: GgufHeader) -> tuple[LoadPlan, str] | None:
+def step_down(plan: LoadPlan, header: ModelHeader) -> tuple[LoadPlan, str] | None:
     """Return the next thing to do with less of, and a sentence about it; None at the end of the ladder."""
     replace = msgspec.structs.replace
     if plan.draft is not None:

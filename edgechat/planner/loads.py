@@ -9,7 +9,7 @@ from functools import cached_property
 import msgspec
 
 from edgechat.errors import DryRunFailed
-from edgechat.models.header import GgufHeader
+from edgechat.models.header import ModelHeader
 from edgechat.native.buffers import Breakdown, Buffer
 from edgechat.native.params import CacheType, LoadParams
 from edgechat.planner.budget import RAM, Budget, Card, Needs, needs_of, together
@@ -69,7 +69,7 @@ class Load:
 class Loader:
     """A model on a machine."""
 
-    header: GgufHeader
+    header: ModelHeader
     shape: ModelShape
     budget: Budget
     rates: Mapping[str | None, Rate]

@@ -14,7 +14,7 @@ from edgechat.device.mac import mac_sightings
 from edgechat.device.memory import Memory
 from edgechat.device.profile import DeviceProfile, probe
 from edgechat.errors import DryRunFailed
-from edgechat.models.header import GgufHeader
+from edgechat.models.header import ModelHeader
 from edgechat.native.buffers import Breakdown
 from edgechat.native.params import LoadParams
 from edgechat.planner.dryrun import DryRun
@@ -80,14 +80,14 @@ class Machine:
         self.profile = profile
         self.history = history if history is not None else Learned()
         self._dry = dry
-        self._shown: GgufHeader | None = None
+        self._shown: ModelHeader | None = None
 
     @property
     def unasked(self) -> Machine:
         """The same, for which everything is estimated."""
         return Machine(self.profile, history=self.history)
 
-    def measuring(self, header: GgufHeader) -> Callable[[LoadParams], Breakdown] | None:
+    def measuring(self, header: ModelHeader) -> Callable[[LoadParams], Breakdown] | None:
         """Return who says what loads of this model take: nobody, where there is no dry run."""
         dry = self._dry
         if dry is None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from edgechat.models.header import GgufArray, GgufHeader
+from edgechat.models.header import GgufArray, ModelHeader
 from edgechat.models.quants import GgmlType
 from edgechat.native.params import CacheType
 
@@ -45,7 +45,7 @@ def program_bytes(n_vocab: int) -> int:
 
 
 def cache_bytes(
-    header: GgufHeader,
+    header: ModelHeader,
     n_ctx: int,
     cache_type: CacheType,
     *,
@@ -64,7 +64,7 @@ def cache_bytes(
 
 
 def layer_cache_bytes(
-    header: GgufHeader,
+    header: ModelHeader,
     n_ctx: int,
     cache_type: CacheType,
     *,
@@ -85,7 +85,7 @@ def layer_cache_bytes(
     return tuple(found)
 
 
-def layer_recurrent_bytes(header: GgufHeader, n_seq: int, n_rs_seq: int = 0) -> tuple[int, ...]:
+def layer_recurrent_bytes(header: ModelHeader, n_seq: int, n_rs_seq: int = 0) -> tuple[int, ...]:
     """Return the bytes of each layer's recurrent states; see `recurrent_bytes`."""
     state = _state_size(header) * 4 * n_seq * (1 + n_rs_seq)
     keeping = _recurrent_layers(header)
@@ -93,13 +93,13 @@ def layer_recurrent_bytes(header: GgufHeader, n_seq: int, n_rs_seq: int = 0) -> 
     return tuple(state * keeps for keeps in keeping)
 
 
-def cache_bytes_per_token(header: GgufHeader, cache_type: CacheType = "f16") -> int:
+def cache_bytes_per_token(header: ModelHeader, cache_type: CacheType = "f16") -> int:
     """Return what one more token of context takes beyond all windows."""
     heads = sum(heads for _, heads, windowed in _attention_layers(header) if not windowed)
     return _cell_bytes(header, heads, False, cache_type) if heads else 0
 
 
-def recurrent_bytes(header: GgufHeader, n_seq: int, n_rs_seq: int = 0) -> int:
+def recurrent_bytes(header: ModelHeader, n_seq: int, n_rs_seq: int = 0) -> int:
     """Return the bytes of the recurrent states (F32) of `n_seq` sequences with `n_rs_seq` snapshots each.
 
     0 for models without such layers, and for the kinds the formulas do not know (RWKV, KDA).
@@ -111,7 +111,7 @@ def _padded(n: int) -> int:
     return (n + CELLS - 1) // CELLS * CELLS
 
 
-def _state_size(header: GgufHeader) -> int:
+def _state_size(header: ModelHeader) -> int:
     """Return the numbers in one layer's state: of its convolution, and of its recurrence."""
     kernel = header.number("shortconv.l_cache", 0)
     if kernel:
@@ -122,7 +122,7 @@ def _state_size(header: GgufHeader) -> int:
     return width * (inner + 2 * groups * state) + state * inner
 
 
-def _recurrent_layers(header: GgufHeader) -> list[bool]:
+def _recurrent_layers(header: ModelHeader) -> list[bool]:
     """Return which layers keep a recurrent state."""
     n = _n_layers(header)
     if header.shape_value("shortconv.l_cache") is None and header.shape_value("ssm.inner_size") is None:
@@ -144,12 +144,12 @@ def _recurrent_layers(header: GgufHeader) -> list[bool]:
     ]
 
 
-def _n_layers(header: GgufHeader) -> int:
+def _n_layers(header: ModelHeader) -> int:
     """Return the layers an ordinary context runs: without those that only predict further tokens."""
     return max(0, header.n_layers - header.number("nextn_predict_layers", 0))
 
 
-def _attention_layers(header: GgufHeader) -> Iterator[tuple[int, int, bool]]:
+def _attention_layers(header: ModelHeader) -> Iterator[tuple[int, int, bool]]:
     """Yield each layer that keeps keys and values: its number, its key heads, whether it has a window."""
     n = _n_layers(header)
     parallel = header.architecture in _PARALLEL
@@ -164,7 +164,7 @@ def _attention_layers(header: GgufHeader) -> Iterator[tuple[int, int, bool]]:
             yield layer, kv_heads[layer], windows[layer]
 
 
-def _windows(header: GgufHeader, n: int) -> list[bool]:
+def _windows(header: ModelHeader, n: int) -> list[bool]:
     """Return which layers have a window."""
     if not header.sliding_window:
         return [False] * n
@@ -177,7 +177,7 @@ def _windows(header: GgufHeader, n: int) -> list[bool]:
     return [period > 0 and layer % period < period - 1 for layer in range(n)]
 
 
-def _cell_bytes(header: GgufHeader, heads: int, windowed: bool, cache_type: CacheType) -> int:
+def _cell_bytes(header: ModelHeader, heads: int, windowed: bool, cache_type: CacheType) -> int:
     """Return the bytes of one token in one layer: a row of keys, and one of values unless they are latent."""
     kind = _TYPES[cache_type]
     keys, values = header.key_length, header.value_length

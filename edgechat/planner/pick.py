@@ -14,8 +14,8 @@ import msgspec
 
 from edgechat import settings
 from edgechat.errors import DoesNotFit, HubError, ModelFileError, NotADraft
-from edgechat.models.choices import GgufChoice
-from edgechat.models.header import GgufHeader
+from edgechat.models.choices import ModelChoice
+from edgechat.models.header import ModelHeader
 from edgechat.models.hub import RemoteModel
 from edgechat.models.quants import canonical
 from edgechat.models.shipped import shipped_header
@@ -44,14 +44,14 @@ class Source:
 
     want: Wanted
     remote: RemoteModel
-    choices: tuple[GgufChoice, ...]
+    choices: tuple[ModelChoice, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Picked:
     """The model to download."""
 
-    choice: GgufChoice
+    choice: ModelChoice
     machine: str
     """What it is planned for, in words."""
     plan: LoadPlan | None = None
@@ -60,13 +60,13 @@ class Picked:
     """Why it does not."""
     instead: str | None = None
     """Name of a model of the catalogue that does."""
-    draft: GgufChoice | None = None
+    draft: ModelChoice | None = None
     no_draft: str = ""
     """Why there is none although one was wanted."""
 
 
 def pick(
-    source: Source, begun: Callable[[GgufChoice], int], draft: Source | None = None, wish: str | None = None
+    source: Source, begun: Callable[[ModelChoice], int], draft: Source | None = None, wish: str | None = None
 ) -> Picked:
     """Choose among the models of a repository.
 
@@ -97,10 +97,10 @@ def pick(
         return _drafted(picked, chosen.variant, header, machine, wishes, draft) if draft else picked
 
 
-def _variants(source: Source) -> list[tuple[Variant, GgufChoice]]:
+def _variants(source: Source) -> list[tuple[Variant, ModelChoice]]:
     """Return what the planner may choose from: what headers are shipped of, or else all."""
     entry = source.want.entry
-    shipped: list[tuple[Variant, GgufChoice]] = []
+    shipped: list[tuple[Variant, ModelChoice]] = []
     for choice in source.choices if entry else ():
         assert entry is not None
         quant = canonical(choice.quant or "")
@@ -126,7 +126,7 @@ def _variants(source: Source) -> list[tuple[Variant, GgufChoice]]:
     ]
 
 
-def _itself(header: GgufHeader) -> GgufHeader:
+def _itself(header: ModelHeader) -> ModelHeader:
     return header
 
 
@@ -145,7 +145,7 @@ def _chosen(options: Sequence[Option], wishes: Wishes, begun: Callable[[Option],
     return replace(first, plan=msgspec.structs.replace(first.plan, reasons=(reason, *first.plan.reasons)))
 
 
-def _alike(one: GgufHeader, other: GgufHeader) -> bool:
+def _alike(one: ModelHeader, other: ModelHeader) -> bool:
     """Say whether two headers make the same plan."""
     if one is other:
         return True
@@ -154,7 +154,7 @@ def _alike(one: GgufHeader, other: GgufHeader) -> bool:
 
 
 def _drafted(
-    picked: Picked, variant: Variant, header: GgufHeader, machine: Machine, wishes: Wishes, source: Source
+    picked: Picked, variant: Variant, header: ModelHeader, machine: Machine, wishes: Wishes, source: Source
 ) -> Picked:
     """Return the same with the draft, where it fits beside."""
     if picked.plan is None or not picked.plan.ngrams:
@@ -171,7 +171,7 @@ def _drafted(
     return replace(picked, draft=choice if made.draft else None, no_draft=made.no_draft, plan=made)
 
 
-def _draft_of(source: Source) -> GgufChoice:
+def _draft_of(source: Source) -> ModelChoice:
     entry = source.want.entry
     recommended = canonical(entry.quant) if entry and entry.quant else ""
     by_quant = {canonical(one.quant or ""): one for one in source.choices}

@@ -12,7 +12,7 @@ from edgechat.planner.learned import Where
 from edgechat.planner.speed import Forecast, Prediction
 from edgechat.settings import SamplingDefaults
 
-BackendName = Literal["llama.cpp", "scripted"]
+BackendName = Literal["llama.cpp", "mlx", "scripted"]
 
 
 class DeviceMemory(msgspec.Struct, frozen=True, kw_only=True):

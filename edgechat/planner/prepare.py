@@ -8,7 +8,7 @@ import msgspec
 
 from edgechat import settings
 from edgechat.errors import ModelNotFound, NotADraft
-from edgechat.models.header import GgufHeader
+from edgechat.models.header import ModelHeader
 from edgechat.models.library import ResolvedModel, resolve
 from edgechat.native.params import LoadParams
 from edgechat.planner.beside import refused, with_draft
@@ -56,7 +56,7 @@ def prepare(model: str, wishes: Wishes = NO_WISHES) -> LoadPlan:
 
 
 def _best(
-    headers: Sequence[tuple[Variant, GgufHeader]], machine: Machine, wishes: Wishes
+    headers: Sequence[tuple[Variant, ModelHeader]], machine: Machine, wishes: Wishes
 ) -> tuple[LoadPlan, Variant]:
     """Return the plan for the best of the files that are here, and that file. Raises DoesNotFit."""
     if len(headers) > 1:

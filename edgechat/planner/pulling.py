@@ -16,7 +16,7 @@ from pathlib import Path
 
 from edgechat import paths, settings
 from edgechat.errors import EdgechatError, HubError, HubUnreachable, ModelNotFound, OfflineMode, RateLimited
-from edgechat.models.choices import GgufChoice, RemoteFile
+from edgechat.models.choices import ModelChoice, RemoteFile
 from edgechat.models.download import Fetched, Observer, download
 from edgechat.models.hub import resolve_remote
 from edgechat.models.hubstore import HubStore, check_space
@@ -31,7 +31,7 @@ class Part:
     """A model to bring here: the one that was asked for, or its draft."""
 
     source: Source
-    choice: GgufChoice
+    choice: ModelChoice
 
     @property
     def store(self) -> HubStore:
@@ -167,7 +167,7 @@ def _draft(wish: str, want: Wanted, offline: bool) -> tuple[Source | None, str]:
         return None, f"Its draft, {want.entry.draft}, cannot be had. {error.message}"
 
 
-def _begun(source: Source, choice: GgufChoice) -> int:
+def _begun(source: Source, choice: ModelChoice) -> int:
     """Return 2 for a model that is here, 1 for one of which a part is, or 0."""
     part = Part(source, choice)
     if any(file.sha256 is None for file in choice.files):

@@ -14,7 +14,7 @@ from dataclasses import replace
 import msgspec
 
 from edgechat.errors import DoesNotFit, ModelFileError
-from edgechat.models.header import GgufHeader
+from edgechat.models.header import ModelHeader
 from edgechat.models.quality import kl_divergence
 from edgechat.models.quants import type_of
 from edgechat.native.params import CacheType
@@ -48,7 +48,7 @@ _GUESSED: tuple[tuple[int, CacheType], ...] = (
 
 def planned(
     variant: Variant,
-    header: GgufHeader,
+    header: ModelHeader,
     machine: Machine,
     wishes: Wishes,
     *,
@@ -77,7 +77,7 @@ def planned(
     )
 
 
-def rate(variant: Variant, machine: Machine, wishes: Wishes, header: GgufHeader | None = None) -> Option:
+def rate(variant: Variant, machine: Machine, wishes: Wishes, header: ModelHeader | None = None) -> Option:
     """Return a file with its plan and its worth. Raises HubError, and ModelFileError where it is damaged."""
     header = header or variant.header()
     try:
@@ -143,7 +143,7 @@ def likeliest(
     return []
 
 
-def samples(variants: Sequence[Variant]) -> Iterator[tuple[Variant, GgufHeader]]:
+def samples(variants: Sequence[Variant]) -> Iterator[tuple[Variant, ModelHeader]]:
     """Yield the files of one model that can be read with their headers, those that are easy to read first."""
     for sample in sorted(variants, key=lambda one: abs(one.size - _EASY_TO_READ)):
         with contextlib.suppress(ModelFileError):

@@ -11,7 +11,7 @@ import re
 from collections import Counter
 from dataclasses import dataclass, replace
 
-from edgechat.models.header import GgufHeader, GgufTensor
+from edgechat.models.header import ModelHeader, ModelTensor
 from edgechat.models.quants import GgmlType
 
 _BLOCK = re.compile(r"blk\.(\d+)\.")
@@ -87,12 +87,12 @@ class ModelShape:
         )
 
 
-def shape_of(header: GgufHeader) -> ModelShape:
+def shape_of(header: ModelHeader) -> ModelShape:
     """Return the shape. Raises ModelFileError where the header lacks it."""
     n, routed = header.n_layers, _routed(header)
-    blocks: list[list[GgufTensor]] = [[] for _ in range(n)]
-    ends: list[GgufTensor] = []
-    looked_up: list[GgufTensor] = []
+    blocks: list[list[ModelTensor]] = [[] for _ in range(n)]
+    ends: list[ModelTensor] = []
+    looked_up: list[ModelTensor] = []
     for tensor in header.tensors:
         match = _BLOCK.match(tensor.name)
         if match and int(match[1]) < n:
@@ -101,7 +101,7 @@ def shape_of(header: GgufHeader) -> ModelShape:
             looked_up.append(tensor)
         else:
             ends.append(tensor)
-    tied: list[GgufTensor] = []
+    tied: list[ModelTensor] = []
     if not any(tensor.name == "output.weight" for tensor in ends):
         tied = [tensor for tensor in looked_up if tensor.name == "token_embd.weight"]
     sizes: Counter[GgmlType] = Counter()
@@ -117,13 +117,13 @@ def shape_of(header: GgufHeader) -> ModelShape:
     )
 
 
-def _routed(header: GgufHeader) -> float:
+def _routed(header: ModelHeader) -> float:
     """Return the share of the experts that a token is routed to."""
     experts, used = header.number("expert_count", 0), header.number("expert_used_count", 0)
     return min(1.0, used / experts) if experts else 1.0
 
 
-def _layer(tensors: list[GgufTensor], routed: float) -> Layer:
+def _layer(tensors: list[ModelTensor], routed: float) -> Layer:
     experts = [tensor for tensor in tensors if _EXPERTS.search(tensor.name)]
     rest = [tensor for tensor in tensors if not _EXPERTS.search(tensor.name)]
     n_bytes = sum(tensor.n_bytes for tensor in experts)
@@ -138,7 +138,7 @@ def _layer(tensors: list[GgufTensor], routed: float) -> Layer:
     )
 
 
-def _attention(header: GgufHeader) -> int:
+def _attention(header: ModelHeader) -> int:
     """Return the operations of one query with one key and its value, over all heads and layers."""
     heads = max(header.heads, default=0)
     full = sum(1 for kv in header.kv_heads if kv)

@@ -11,7 +11,7 @@ from pathlib import Path
 from edgechat.errors import HubError, ModelNotFound
 from edgechat.models.catalogue import CatalogueEntry, catalogue
 from edgechat.models.gguf import read_model
-from edgechat.models.header import GgufHeader
+from edgechat.models.header import Format, ModelHeader
 from edgechat.models.hub import RemoteModel, resolve_remote
 from edgechat.models.hubname import HubName, parse_model_name
 from edgechat.models.inventory import Inventory, LocalModel, inventory
@@ -31,11 +31,12 @@ class Variant:
     quant: str | None
     size: int
     """Bytes of the file, or of all its parts."""
-    header: Callable[[], GgufHeader]
+    header: Callable[[], ModelHeader]
     """Reads it, once, over the network where it has to. Raises ModelFileError or HubError."""
     path: Path | None = None
     """Where it is on this machine."""
     entry: CatalogueEntry | None = None
+    format: Format = "gguf"
 
 
 def variants(name: str, *, offline: bool, local: bool = False) -> list[Variant]:
@@ -134,7 +135,7 @@ def _of_file(path: Path, name: str, quant: str | None, entry: CatalogueEntry | N
     return Variant(name, quant, size, cache(partial(read_model, path)), path, entry)
 
 
-def _shipped(entry: CatalogueEntry, quant: str) -> GgufHeader:
+def _shipped(entry: CatalogueEntry, quant: str) -> ModelHeader:
     header = shipped_header(entry, quant)
     if header is None:
         raise ModelNotFound(f"edgechat knows no header of {entry.name} in {quant}.")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from edgechat.errors import DoesNotFit, SettingsError
-from edgechat.models.header import GgufHeader
+from edgechat.models.header import ModelHeader
 from edgechat.models.quality import QualityClass
 from edgechat.native.params import CacheType
 
@@ -33,7 +33,7 @@ class Wishes(msgspec.Struct, frozen=True, kw_only=True):
 NO_WISHES = Wishes()
 
 
-def checked(wishes: Wishes, header: GgufHeader) -> tuple[Wishes, tuple[str, ...]]:
+def checked(wishes: Wishes, header: ModelHeader) -> tuple[Wishes, tuple[str, ...]]:
     """Return the wishes as far as this model can grant them, and a sentence about each that it cannot.
 
     Raises SettingsError for wishes without sense, DoesNotFit for a cache that the model cannot have.
@@ -58,6 +58,6 @@ def checked(wishes: Wishes, header: GgufHeader) -> tuple[Wishes, tuple[str, ...]
     return msgspec.structs.replace(wishes, context=trained), (note,)
 
 
-def may_quantize(header: GgufHeader) -> bool:
+def may_quantize(header: ModelHeader) -> bool:
     """Say whether a cache in blocks of 32 numbers can hold this model's keys and values."""
     return header.key_length % 32 == 0 and header.value_length % 32 == 0

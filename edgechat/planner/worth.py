@@ -11,7 +11,7 @@ import math
 from enum import IntEnum
 
 from edgechat.models.catalogue import catalogue
-from edgechat.models.header import GgufHeader
+from edgechat.models.header import ModelHeader
 from edgechat.models.quality import QualityClass, kl_divergence, quality_class, worth_offering
 from edgechat.planner.choose import ENOUGH
 from edgechat.planner.speed import Prediction
@@ -54,7 +54,7 @@ class Verdict(IntEnum):
 
 def verdict_of(
     variant: Variant,
-    header: GgufHeader,
+    header: ModelHeader,
     quant: str | None,
     context: int,
     predicted: Prediction,

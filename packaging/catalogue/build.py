@@ -20,7 +20,7 @@ from mixtures import LADDER, f16, placed, quantized, tensor
 from shapes import PARAMETERS, SHAPES
 
 from edgechat.models.catalogue import CatalogueEntry, read_catalogue
-from edgechat.models.header import GgufHeader
+from edgechat.models.header import ModelHeader
 from edgechat.models.quants import GgmlType
 from edgechat.models.shipped import pack_all
 
@@ -37,7 +37,7 @@ def sizes() -> dict[str, Sizes]:
     return tomllib.loads((Path(__file__).with_name("sizes.toml")).read_text(encoding="utf-8"))
 
 
-def base(name: str) -> GgufHeader:
+def base(name: str) -> ModelHeader:
     """Return the header of a model in F16. Raises ValueError where its table is not the model's."""
     header = f16(name, *SHAPES[name])
     if header.n_params != PARAMETERS[name]:
@@ -45,7 +45,7 @@ def base(name: str) -> GgufHeader:
     return header
 
 
-def headers(entry: CatalogueEntry, known: Sizes) -> list[GgufHeader]:
+def headers(entry: CatalogueEntry, known: Sizes) -> list[ModelHeader]:
     """Return the headers of one model in the quantizations that its repository has and that are known."""
     source = base(entry.name)
     found = []
@@ -60,7 +60,7 @@ def headers(entry: CatalogueEntry, known: Sizes) -> list[GgufHeader]:
     return found
 
 
-def fitted(header: GgufHeader, patterns: dict[str, str]) -> GgufHeader:
+def fitted(header: ModelHeader, patterns: dict[str, str]) -> ModelHeader:
     """Return the header with other types where a pattern finds a quantized tensor's name."""
     tensors = list(header.tensors)
     for pattern, kind in patterns.items():

@@ -14,7 +14,7 @@ from pathlib import Path
 import llama_cpp.llama_cpp as lib
 from tensors import NOT_METADATA, Numbers, plain, table
 
-from edgechat.models.header import GgufArray, GgufHeader, GgufTensor, Value
+from edgechat.models.header import GgufArray, ModelHeader, ModelTensor, Value
 from edgechat.models.quants import FILE_TYPES, GgmlType
 from edgechat.models.skeleton import write_skeleton
 from edgechat.native import logs
@@ -41,7 +41,7 @@ _LINE = re.compile(r"\]\s+(?P<name>\S+)\s+- \[.*?\], type =\s*(?P<type>\w+), ")
 _NEW = re.compile(r"-> .* MiB \((?P<type>\w+)\)")
 
 
-def f16(name: str, arch: str, numbers: Numbers) -> GgufHeader:
+def f16(name: str, arch: str, numbers: Numbers) -> ModelHeader:
     """Return the header of a model as a converter writes it: weights in F16, the rest in F32."""
     metadata: dict[str, Value] = {"general.architecture": arch, "general.name": name}
     for key, value in numbers.items():
@@ -50,10 +50,10 @@ def f16(name: str, arch: str, numbers: Numbers) -> GgufHeader:
     rows = table(arch, numbers)
     kinds = [GgmlType.F32 if plain(row) else GgmlType.F16 for row in rows]
     tensors = [tensor(*row, kind) for row, kind in zip(rows, kinds, strict=True)]
-    return _with("F16", GgufHeader(f"{name}.gguf", 3, metadata, tuple(tensors), 0, 32, 0))
+    return _with("F16", ModelHeader(f"{name}.gguf", 3, metadata, tuple(tensors), 0, 32, 0))
 
 
-def quantized(header: GgufHeader, quant: str, *, imatrix: bool) -> GgufHeader:
+def quantized(header: ModelHeader, quant: str, *, imatrix: bool) -> ModelHeader:
     """Return the header that llama.cpp's quantizer would write. Raises ValueError where it does not."""
     if quant == "F16":
         return header
@@ -64,7 +64,7 @@ def quantized(header: GgufHeader, quant: str, *, imatrix: bool) -> GgufHeader:
     return _with(quant, replace(header, tensors=tensors))
 
 
-def _ask(header: GgufHeader, quant: str, imatrix: bool) -> dict[str, GgmlType]:
+def _ask(header: ModelHeader, quant: str, imatrix: bool) -> dict[str, GgmlType]:
     params = lib.llama_model_quantize_default_params()
     params.ftype = next(number for number, name in FILE_TYPES.items() if name == quant)
     params.dry_run, params.nthread = True, 1
@@ -97,12 +97,12 @@ def _read(lines: list[str]) -> dict[str, GgmlType]:
     return found
 
 
-def _with(quant: str, header: GgufHeader) -> GgufHeader:
+def _with(quant: str, header: ModelHeader) -> ModelHeader:
     number = next(number for number, name in FILE_TYPES.items() if name == quant)
     return placed(replace(header, metadata=header.metadata | {"general.file_type": number}))
 
 
-def placed(header: GgufHeader) -> GgufHeader:
+def placed(header: ModelHeader) -> ModelHeader:
     """Return the header with its tensors one after the other, and their bytes as the size of the file."""
     at, tensors = 0, []
     for one in header.tensors:
@@ -111,12 +111,12 @@ def placed(header: GgufHeader) -> GgufHeader:
     return replace(header, tensors=tuple(tensors), file_size=at)
 
 
-def tensor(name: str, shape: tuple[int, ...], kind: GgmlType) -> GgufTensor:
+def tensor(name: str, shape: tuple[int, ...], kind: GgmlType) -> ModelTensor:
     """Return a tensor that has no place yet."""
     n_bytes = kind.row_bytes(shape[0])
     for n in shape[1:]:
         n_bytes *= n
-    return GgufTensor(name, shape, kind, 0, n_bytes)
+    return ModelTensor(name, shape, kind, 0, n_bytes)
 
 
 def _array(values: list[int] | list[bool]) -> GgufArray:

@@ -8,27 +8,27 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from edgechat.models.header import GgufHeader, GgufTensor, Value
+from edgechat.models.header import ModelHeader, ModelTensor, Value
 from edgechat.models.quants import GgmlType
 
 F32, Q4_K, Q6_K = GgmlType.F32, GgmlType.Q4_K, GgmlType.Q6_K
 Row = tuple[str, tuple[int, ...], GgmlType]
 
 
-def published(name: str) -> GgufHeader:
+def published(name: str) -> ModelHeader:
     """Return the header of llama-3.1-8b, gemma-3-12b, qwen3-30b-a3b or deepseek-v2-lite."""
     arch, numbers, rows = _MODELS[name]
     metadata: dict[str, Value] = {"general.architecture": arch, "general.name": name, "general.file_type": 15}
     metadata |= {f"{arch}.{key}": value for key, value in numbers.items()}
-    tensors: list[GgufTensor] = []
+    tensors: list[ModelTensor] = []
     at = 0
     for tensor, shape, kind in rows(numbers):
         n_bytes = kind.row_bytes(shape[0])
         for n in shape[1:]:
             n_bytes *= n
-        tensors.append(GgufTensor(tensor, shape, kind, at, n_bytes))
+        tensors.append(ModelTensor(tensor, shape, kind, at, n_bytes))
         at += -(-n_bytes // 32) * 32
-    return GgufHeader(f"{name}.gguf", 3, metadata, tuple(tensors), 0, 32, at + 2**23)
+    return ModelHeader(f"{name}.gguf", 3, metadata, tuple(tensors), 0, 32, at + 2**23)
 
 
 def _more_bits(layer: int, n: int) -> GgmlType:

@@ -10,12 +10,12 @@ from functools import cache, partial
 
 from edgechat.errors import ModelFileError
 from edgechat.models.gguf import NeedMoreBytes, parse_header
-from edgechat.models.header import GgufHeader
+from edgechat.models.header import ModelHeader
 from edgechat.planner.memory import cache_bytes, cache_bytes_per_token, recurrent_bytes
 from tests.kit import KINDS, tiny
 from tests.models.raw import ARCHITECTURE, entry, gguf, strings, tensor
 
-PROPERTIES = [name for name, value in vars(GgufHeader).items() if isinstance(value, property)]
+PROPERTIES = [name for name, value in vars(ModelHeader).items() if isinstance(value, property)]
 
 NUMBERS = [0, 1, 2, 7, 31, 32, 33, 255, 256, 1025, 2**16, 2**24, 2**31 - 1, 2**31, 2**32 - 1]
 NUMBERS += [2**33, 2**48, 2**62, 2**63 - 1, 2**63, 2**64 - 1]

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgechat.models.choices import GgufChoice, RemoteFile, gguf_choices, quant_label, safe_path
+from edgechat.models.choices import ModelChoice, RemoteFile, gguf_choices, quant_label, safe_path
 
 
-def choices(*names: str) -> tuple[GgufChoice, ...]:
+def choices(*names: str) -> tuple[ModelChoice, ...]:
     return gguf_choices(RemoteFile(name, 100 + i, f"{i:064x}") for i, name in enumerate(names))
 
 

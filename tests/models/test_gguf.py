@@ -12,14 +12,14 @@ import pytest
 
 from edgechat.errors import ModelFileError
 from edgechat.models.gguf import NeedMoreBytes, parse_header, read_growing, read_header, read_model
-from edgechat.models.header import GgufArray, GgufHeader
+from edgechat.models.header import GgufArray, ModelHeader
 from edgechat.models.quants import FILE_TYPES, REFUSED, GgmlType
 from tests.kit import CHATML, KINDS, Q4_K_M, Shape, Spec, build, corrupt, tiny
 from tests.kit.build import write
 from tests.models.raw import ARCHITECTURE, entry, gguf, strings, tensor, text, u32, u64
 
 
-def parse(data: bytes, file_size: int | None = None) -> GgufHeader:
+def parse(data: bytes, file_size: int | None = None) -> ModelHeader:
     return parse_header(data, len(data) if file_size is None else file_size, "x.gguf")
 
 

@@ -13,13 +13,13 @@ import pytest
 from edgechat.errors import ModelFileError
 from edgechat.models import cursor
 from edgechat.models.gguf import parse_header, read_header, read_model
-from edgechat.models.header import GgufHeader
+from edgechat.models.header import ModelHeader
 from edgechat.models.quants import REFUSED
 from tests.kit import corrupt, tiny
 from tests.models.raw import ARCHITECTURE, entry, gguf, strings, tensor, text, u32, u64
 
 
-def parse(data: bytes, file_size: int | None = None) -> GgufHeader:
+def parse(data: bytes, file_size: int | None = None) -> ModelHeader:
     return parse_header(data, len(data) if file_size is None else file_size, "x.gguf")
 
 
@@ -226,7 +226,7 @@ def test_a_large_hole_is_quick(tmp_path: Path) -> None:
 # Properties of odd headers
 
 
-def header_of(**values: Any) -> GgufHeader:
+def header_of(**values: Any) -> ModelHeader:
     entries = [entry("llama." + key.replace("__", "."), value) for key, value in values.items()]
     return parse(gguf([ARCHITECTURE, *entries]))
 

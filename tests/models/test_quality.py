@@ -4,14 +4,14 @@ import pytest
 
 from edgechat import paths
 from edgechat.models.catalogue import read_catalogue
-from edgechat.models.header import GgufHeader
+from edgechat.models.header import ModelHeader
 from edgechat.models.quality import QualityClass, kl_divergence, quality_class, worth_offering
 from edgechat.models.shipped import shipped_header, shipped_quants
 
 ENTRIES = {entry.name: entry for entry in read_catalogue(paths.shipped("models.toml"))}
 
 
-def header(name: str) -> GgufHeader:
+def header(name: str) -> ModelHeader:
     entry = ENTRIES[name]
     found = shipped_header(entry, shipped_quants(entry)[0])
     assert found is not None

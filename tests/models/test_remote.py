@@ -22,7 +22,7 @@ from edgechat.errors import (
 )
 from edgechat.models import remote
 from edgechat.models.gguf import FIRST_READ, read_model
-from edgechat.models.header import GgufHeader
+from edgechat.models.header import ModelHeader
 from edgechat.models.hub import RemoteModel, resolve_remote
 from edgechat.models.hubname import HubName
 from edgechat.models.remote import read_remote_header
@@ -47,7 +47,7 @@ def model(hub: Hub, file: bytes | Path | None = None) -> RemoteModel:
     return resolve_remote(HubName(REPO), offline=False)
 
 
-def fresh(found: RemoteModel) -> GgufHeader:
+def fresh(found: RemoteModel) -> ModelHeader:
     """Read the header of the first choice past the cache."""
     return read_remote_header(found.listing, found.choices[0])
 
@@ -59,7 +59,7 @@ def refused(kind: type[HubError], found: RemoteModel) -> HubError:
     return caught.value
 
 
-def local(path: Path) -> GgufHeader:
+def local(path: Path) -> ModelHeader:
     return replace(read_model(path), path=FILE)
 
 

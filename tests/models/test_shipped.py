@@ -16,7 +16,7 @@ from edgechat import paths
 from edgechat.errors import ModelFileError
 from edgechat.models import shipped
 from edgechat.models.catalogue import read_catalogue
-from edgechat.models.header import GgufHeader
+from edgechat.models.header import ModelHeader
 from edgechat.models.quants import GgmlType
 from edgechat.models.shipped import shipped_header, shipped_quants, shipped_size
 from edgechat.models.skeleton import pack, unpack
@@ -50,13 +50,13 @@ EXACT: dict[str, dict[str, int]] = {
 }
 
 
-def header(name: str, quant: str) -> GgufHeader:
+def header(name: str, quant: str) -> ModelHeader:
     found = shipped_header(ENTRIES[name], quant)
     assert found is not None
     return found
 
 
-def in_file(found: GgufHeader) -> int:
+def in_file(found: ModelHeader) -> int:
     """Bytes of the weights with their padding."""
     return found.tensors[-1].offset + found.tensors[-1].n_bytes
 

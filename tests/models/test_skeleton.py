@@ -15,18 +15,18 @@ from hypothesis import strategies as st
 
 from edgechat.errors import ModelFileError
 from edgechat.models.gguf import parse_header, read_header, read_model
-from edgechat.models.header import GgufArray, GgufHeader, Value
+from edgechat.models.header import GgufArray, ModelHeader, Value
 from edgechat.models.skeleton import MAX_ENTRIES, MAX_TEXT, pack, skeleton, unpack, write_skeleton
 from tests.kit import KINDS, Spec, tiny
 from tests.kit.build import write
 from tests.kit.published import published
 
 
-def parse(data: bytes) -> GgufHeader:
+def parse(data: bytes) -> ModelHeader:
     return parse_header(data, 2**50, "x")
 
 
-def with_entries(**entries: Value) -> GgufHeader:
+def with_entries(**entries: Value) -> ModelHeader:
     header = published("llama-3.1-8b")
     header = replace(header, tensors=header.tensors[:2])
     return replace(header, metadata=header.metadata | {f"llama.{key}": v for key, v in entries.items()})

@@ -7,7 +7,7 @@ from pathlib import Path
 from edgechat.device.cpu import Core, Cpu
 from edgechat.device.memory import Memory
 from edgechat.device.profile import DeviceProfile
-from edgechat.models.header import GgufHeader, GgufTensor, Value
+from edgechat.models.header import ModelHeader, ModelTensor, Value
 from edgechat.models.library import ResolvedModel
 from edgechat.models.quants import GgmlType
 from tests.kit import DENSE, Spec, build
@@ -77,13 +77,13 @@ def little() -> Path:
 
 def header(
     numbers: dict[str, int], weights: int = 4 * GIB, arch: str = "llama", **changes: int
-) -> GgufHeader:
+) -> ModelHeader:
     """Return the header of a model with these numbers; `changes` are named with __ for a dot."""
     metadata: dict[str, Value] = {"general.architecture": arch}
     for key, value in (numbers | changes).items():
         metadata[f"{arch}.{key.replace('__', '.')}"] = value
-    tensor = GgufTensor("all", (weights,), GgmlType.Q8_0, 0, weights)
-    return GgufHeader("a.gguf", 3, metadata, (tensor,), 0, 32, weights)
+    tensor = ModelTensor("all", (weights,), GgmlType.Q8_0, 0, weights)
+    return ModelHeader("a.gguf", 3, metadata, (tensor,), 0, 32, weights)
 
 
 def machine(free: int, n_cores: int = 4) -> DeviceProfile:

@@ -8,7 +8,7 @@ import pytest
 
 from edgechat.errors import DoesNotFit
 from edgechat.models.gguf import read_model
-from edgechat.models.header import GgufHeader, Value
+from edgechat.models.header import ModelHeader, Value
 from edgechat.native.params import LoadParams
 from edgechat.planner.choose import Draft, plan
 from edgechat.planner.drafting import DRAFTED, Drafting, drafting, is_much_smaller, misfit
@@ -68,7 +68,7 @@ def test_llama_cpp_counts_the_same_architectures() -> None:
         assert (many.cache > few.cache) == (drafting(one, "auto").n_rs_seq > 0)
 
 
-def said(one: GgufHeader, **more: Value) -> GgufHeader:
+def said(one: ModelHeader, **more: Value) -> ModelHeader:
     found = {f"tokenizer.ggml.{key}": value for key, value in more.items()}
     return replace(one, metadata={**one.metadata, **found})
 

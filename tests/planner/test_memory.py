@@ -9,7 +9,7 @@ import pytest
 
 from edgechat.errors import ModelFileError
 from edgechat.models.gguf import read_header
-from edgechat.models.header import GgufArray, GgufHeader
+from edgechat.models.header import GgufArray, ModelHeader
 from edgechat.native.params import CacheType
 from edgechat.planner.memory import cache_bytes, cache_bytes_per_token, recurrent_bytes
 from tests.kit import KINDS, Spec, build, reference, tiny
@@ -19,7 +19,7 @@ MIB = 1 << 20
 SNAPSHOTS = 60
 
 
-def header(arch: str, layers: int, heads: int, kv_heads: int, length: int, **more: Any) -> GgufHeader:
+def header(arch: str, layers: int, heads: int, kv_heads: int, length: int, **more: Any) -> ModelHeader:
     values: dict[str, Any] = {
         "block_count": layers,
         "embedding_length": heads * length,
@@ -30,7 +30,7 @@ def header(arch: str, layers: int, heads: int, kv_heads: int, length: int, **mor
         **more,
     }
     metadata = {"general.architecture": arch} | {f"{arch}.{key}": value for key, value in values.items()}
-    return GgufHeader("x.gguf", 3, metadata, (), 0, 32, 0)
+    return ModelHeader("x.gguf", 3, metadata, (), 0, 32, 0)
 
 
 def listed(*values: int | bool) -> GgufArray:
@@ -61,7 +61,7 @@ DEEPSEEK2_LITE = header("deepseek2", 27, 16, 1, 576, **LATENT)
     ],
 )
 def test_figures_of_real_models(
-    model: GgufHeader, n_ctx: int, cache_type: CacheType, more: dict[str, Any], mib: int
+    model: ModelHeader, n_ctx: int, cache_type: CacheType, more: dict[str, Any], mib: int
 ) -> None:
     """Measured from llama.cpp's own breakdown of loads without allocation."""
     assert cache_bytes(model, n_ctx, cache_type, **more) == mib * MIB
@@ -114,7 +114,7 @@ STATE = (3 * (4096 + 2 * 16 * 128) + 128 * 4096) * 4
         (header("falcon-h1", 8, 16, 4, 256, **SSM), 8, 8),
     ],
 )
-def test_models_with_recurrent_layers(model: GgufHeader, attention: int, recurrent: int) -> None:
+def test_models_with_recurrent_layers(model: ModelHeader, attention: int, recurrent: int) -> None:
     assert cache_bytes(model, 1024, "f16") == attention * 1024 * 2 * 2 * 4 * 256
     assert recurrent_bytes(model, 1) == recurrent * STATE
 
@@ -152,4 +152,4 @@ def test_unknown_windows_count_as_none() -> None:
 
 def test_a_header_without_a_shape_is_refused() -> None:
     with pytest.raises(ModelFileError, match="block_count"):
-        cache_bytes(GgufHeader("x.gguf", 3, {"general.architecture": "llama"}, (), 0, 32, 0), 1024, "f16")
+        cache_bytes(ModelHeader("x.gguf", 3, {"general.architecture": "llama"}, (), 0, 32, 0), 1024, "f16")

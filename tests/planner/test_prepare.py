@@ -15,7 +15,7 @@ from edgechat.device.memory import Memory
 from edgechat.device.profile import DeviceProfile
 from edgechat.errors import DoesNotFit, ModelFileError, ModelNotFound, NotADraft
 from edgechat.models.gguf import read_model
-from edgechat.models.header import GgufHeader
+from edgechat.models.header import ModelHeader
 from edgechat.models.skeleton import write_skeleton
 from edgechat.native.params import LoadParams
 from edgechat.planner import dryrun
@@ -62,7 +62,7 @@ def test_sizes_are_llama_cpps_own(kind: str) -> None:
 
 
 def test_a_hostile_file_is_never_shown(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    shown: list[GgufHeader] = []
+    shown: list[ModelHeader] = []
     monkeypatch.setattr(DryRun, "show", lambda self, header: shown.append(header))
     for path in (corrupt.f64_tensor(home / "a.gguf"), corrupt.truncated(tiny(), home / "b.gguf", keep=-99)):
         with pytest.raises(ModelFileError):
@@ -74,7 +74,7 @@ def test_native_code_sees_our_own_writing_only(home: Path, monkeypatch: pytest.M
     """No text of the file but its name, its licence and what its shape is made of."""
     written: list[bytes] = []
 
-    def write(header: GgufHeader, path: Path) -> None:
+    def write(header: ModelHeader, path: Path) -> None:
         write_skeleton(header, path)
         written.append(path.read_bytes())
 

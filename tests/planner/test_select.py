@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from edgechat.device.profile import DeviceProfile
 from edgechat.errors import DoesNotFit, ModelFileError
-from edgechat.models.header import GgufHeader
+from edgechat.models.header import ModelHeader
 from edgechat.models.quality import QualityClass, kl_divergence, quality_class
 from edgechat.planner.machine import Machine
 from edgechat.planner.option import Option, why_not
@@ -314,7 +314,7 @@ def test_an_uploaders_own_mixture_counts_as_its_like(quant: str) -> None:
     assert loss_of("ODD") > figure.value
 
 
-def _unreadable() -> GgufHeader:
+def _unreadable() -> ModelHeader:
     raise ModelFileError("It is damaged.")
 
 

@@ -16,7 +16,7 @@ from edgechat.device.memory import Memory
 from edgechat.device.profile import DeviceProfile
 from edgechat.errors import EdgechatError
 from edgechat.models.catalogue import CatalogueEntry
-from edgechat.models.header import GgufHeader
+from edgechat.models.header import ModelHeader
 from edgechat.models.inventory import LocalModel
 from edgechat.models.places import Place
 from edgechat.models.stores import File, FoundModel
@@ -45,7 +45,7 @@ def entry(name: str, quality: int | None = 4, **more: Any) -> CatalogueEntry:
     )
 
 
-def _no_header() -> GgufHeader:
+def _no_header() -> ModelHeader:
     raise AssertionError("nobody reads it")
 
 

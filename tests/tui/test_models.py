@@ -15,7 +15,7 @@ from textual.pilot import Pilot
 
 from edgechat import paths
 from edgechat.errors import HubUnreachable, SettingsError
-from edgechat.models.choices import GgufChoice
+from edgechat.models.choices import ModelChoice
 from edgechat.models.inventory import inventory
 from edgechat.models.places import Place
 from edgechat.models.wanted import wanted
@@ -397,7 +397,7 @@ async def test_what_turns_out_not_to_fit_is_asked_about(tmp_path: Path) -> None:
 
     def decide(*_: Any) -> Decided:
         source = Source(wanted("owner/mid-8b-GGUF"), None, ())  # type: ignore[arg-type]
-        choice = GgufChoice("mid", "Q4_K_M", ())
+        choice = ModelChoice("mid", "Q4_K_M", ())
         picked = Picked(choice, "a machine", why_not="It needs more than there is.")
         return Decided((Part(source, choice),), ((),), picked)
 
