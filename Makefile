@@ -1,6 +1,7 @@
 # make run    install into .venv and open the chat       make test   all checks and tests
 # make check  lint, types, layers                         make soak   what takes longer than a coffee
 # make bench  the figures of benchmarks/RESULTS.md        make lock   pin the versions that were tested
+# make test-metal   what only a Mac can show
 
 PYTHON ?= python3
 VENV := .venv
@@ -13,7 +14,7 @@ LOCK := packaging/constraints.txt
 export CMAKE_ARGS ?= -DGGML_RPC=ON
 QUESTION := What is edgechat?
 
-.PHONY: run check test soak bench lock clean
+.PHONY: run check test test-metal soak bench lock clean
 
 # The app where there is a terminal, one question to the guide where there is none.
 run: $(VENV)/.installed
@@ -28,6 +29,12 @@ check: $(VENV)/.installed-dev
 
 test: check
 	$(BIN)/python -m pytest -q
+
+# What only a Mac with Apple Silicon can show: the tests of the MLX backend and its speed, on its GPU.
+test-metal: $(VENV)/.installed-dev
+	EDGECHAT_METAL=1 $(BIN)/python -m pytest -q tests/engine -k mlx
+	EDGECHAT_METAL=1 $(BIN)/python -m benchmarks.streaming --backend mlx
+	EDGECHAT_METAL=1 $(BIN)/python -m benchmarks.speculation live --weights 4bit --pairs 0,0.05,useless
 
 soak: $(VENV)/.installed-dev
 	$(BIN)/python -m pytest -q -m soak --timeout 3600

@@ -5,6 +5,7 @@
     ├── ModelFileError            the file is not a model that can be loaded
     ├── DoesNotFit                the memory at hand does not carry the model or the context
     ├── NotADraft                 a model that cannot draft for another one
+    ├── BackendMissing            what was asked to compute a model is not installed, or does not read it
     ├── DryRunFailed              llama.cpp does not say what a load would take; it is estimated instead
     ├── PromptTooLong             the prompt does not fit into the context
     ├── TemplateError             the model's chat template failed, looped or grew without bound
@@ -73,6 +74,10 @@ class DoesNotFit(EdgechatError):
 
 class NotADraft(EdgechatError):
     """A model cannot draft for another one: it is not smaller, or of another vocabulary or kind."""
+
+
+class BackendMissing(EdgechatError):
+    """What was asked to compute a model is not installed here, or does not read models of its format."""
 
 
 class DryRunFailed(EdgechatError):

@@ -4,12 +4,13 @@ With --json a list of objects is printed, those that were used last first:
 
     name, full_name  what to type
     model            its name in the catalogue, or null
+    format           "gguf" or "mlx"
     quant, architecture, parameters, size (bytes), context (tokens it was trained for)
     last_used        seconds since 1970, or null; loaded: whether a running edgechat has it loaded
     fits             whether it would fit into the RAM that is free now, without a GPU
     fits_context     the longest context with which it would, in tokens, up to 32768; 0 if none
     place            "edgechat", "own folder", "hub cache", "LM Studio", "llama.cpp" or "Ollama"
-    path, files      the file to load, and all of them
+    path, files      the file or folder to load, and all files
     damage           why it cannot be loaded, or null
 """
 
@@ -53,7 +54,7 @@ def _cells(row: Row) -> tuple[str, ...]:
     fits = "damaged" if row.glance.damage else "yes" if row.fits else "no"
     return (
         row.model.name,
-        row.quant or "?",
+        f"{row.quant or '?'}{' MLX' * (row.model.found.format == 'mlx')}",
         mebibytes(row.model.size),
         str(row.glance.context or "?"),
         used,
@@ -68,6 +69,7 @@ def _object(row: Row) -> dict[str, Any]:
         "name": model.name,
         "full_name": model.full_name,
         "model": model.entry.name if model.entry else None,
+        "format": model.found.format,
         "quant": row.quant,
         "architecture": glance.architecture or None,
         "parameters": glance.n_params or None,

@@ -46,8 +46,11 @@ def rm(
 
 
 def import_file(
-    file: Annotated[str, typer.Argument(metavar="FILE", help="A GGUF file; of a split model any part.")],
-    name: Annotated[str | None, typer.Option(help="What to call it; else as its file is called.")] = None,
+    file: Annotated[
+        str,
+        typer.Argument(metavar="FILE", help="A GGUF file, of a split model any part; or a folder for MLX."),
+    ],
+    name: Annotated[str | None, typer.Option(help="What to call it; else as its file or folder.")] = None,
     move: Annotated[bool, typer.Option("--move", help="Do not leave it where it is.")] = False,
     debug: DebugOption = False,
 ) -> None:
@@ -63,7 +66,7 @@ def verify(
     ] = None,
     debug: DebugOption = False,
 ) -> None:
-    """Read models from the disk and see that they are undamaged, by their SHA-256 where it is known."""
+    """Read models from the disk and see that they are undamaged, by their hashes where they are known."""
     from edgechat.cli import verify as command
 
     raise typer.Exit(command.run(model))

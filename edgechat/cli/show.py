@@ -4,8 +4,8 @@ With --json one object is printed, or a list where the name means several files:
 
     name, full_name, model, title, description
     architecture, parameters, layers, heads, kv_heads, head_length, experts, experts_used, vocabulary
-    context, window (tokens; 0: none), quant, bits_per_weight, licence, template, thinking
-    size, files, place, repository, last_used
+    context, window (tokens; 0: none), format ("gguf" or "mlx"), quant, bits_per_weight
+    licence, template, thinking, size, files, place, repository, last_used
     plan    as `edgechat plan --json` has it; null where it does not fit, and why_not says why
 """
 
@@ -22,10 +22,10 @@ from edgechat import settings
 from edgechat.cli.sheet import sheet, styled
 from edgechat.cli.status import StatusLine
 from edgechat.errors import DoesNotFit
-from edgechat.models.gguf import read_model
 from edgechat.models.header import ModelHeader
 from edgechat.models.inventory import LocalModel
 from edgechat.models.library import located
+from edgechat.models.reading import read_model
 from edgechat.models.used import Use, use_of
 from edgechat.planner.beside import with_draft
 from edgechat.planner.dryrun import DryRun
@@ -102,7 +102,8 @@ def _rows(one: Shown) -> Iterator[tuple[str, str]]:
     window = f", a window of {header.sliding_window} in some layers" if header.sliding_window else ""
     yield "Context", f"{header.context_length} tokens{window}"
     quant = model.quant or header.quant or "unknown"
-    yield "Quantization", f"{quant}, {_bits(header):.1f} bits for each weight"
+    tool = " for MLX" if header.format == "mlx" else ""
+    yield "Quantization", f"{quant}{tool}, {_bits(header):.1f} bits for each weight"
     yield "Licence", _licence(one) or "not stated"
     yield "Template", "its own" if header.chat_template else "none; ChatML is used"
     if model.entry is not None:
@@ -182,6 +183,7 @@ def _object(one: Shown) -> dict[str, Any]:
         "vocabulary": header.vocab_size,
         "context": header.context_length,
         "window": header.sliding_window,
+        "format": header.format,
         "quant": model.quant or header.quant,
         "bits_per_weight": round(_bits(header), 2),
         "licence": _licence(one),

@@ -42,7 +42,7 @@ def _verified(one: LocalModel) -> Verified:
 def _words(one: LocalModel, found: Verified) -> str:
     if found.damage:
         return f"DAMAGED  {one.name}: {found.damage}\n         {_remedy(one)}"
-    how = "SHA-256 as known" if found.hashed else "header and size are sound; no hash is known"
+    how = "the hashes are as known" if found.hashed else "header and size are sound; no hash is known"
     return f"ok       {one.name}: {mebibytes(one.size)}, {how}"
 
 
@@ -53,7 +53,8 @@ def _remedy(one: LocalModel) -> str:
             return "Install edgechat again."
         case Place.HUB:
             source = one.entry.name if one.entry else one.found.repo
-            return f"Fetch it again: edgechat rm {name} && edgechat pull {source}"
+            backend = " --backend mlx" if one.entry and one.found.format == "mlx" else ""
+            return f"Fetch it again: edgechat rm {name} && edgechat pull {source}{backend}"
         case Place.OLLAMA:
             tag = one.found.tags[0]
             return f"Fetch it again: ollama rm {tag} && ollama pull {tag}"

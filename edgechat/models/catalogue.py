@@ -13,6 +13,7 @@ from msgspec import Meta
 
 from edgechat import paths
 from edgechat.errors import SettingsError
+from edgechat.models.hubname import valid_repo
 from edgechat.models.quants import canonical
 from edgechat.settings import SamplingDefaults, checked, read_toml
 
@@ -41,7 +42,8 @@ class CatalogueEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
     """The quantizations known to be in the repository, spelled as there."""
     quant: str | None = None
     """The recommended one, spelled as there."""
-    mlx_repo: str | None = None
+    mlx: dict[str, str] = {}
+    """Repositories of it for MLX, by quantization ('4bit'), the recommended one first."""
     context: Annotated[int, Meta(ge=1)] | None = None
     """Tokens it was trained to look back on."""
     draft: str | None = None
@@ -77,6 +79,10 @@ class CatalogueEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
         """Return the name of the file with this quantization, which may be spelled in any way."""
         known = {canonical(one): one for one in (*self.quants, self.quant or "")}
         return self.file.replace(_QUANT, known.get(canonical(quant), quant))
+
+    def mlx_repo(self, quant: str) -> str | None:
+        """Return the MLX repository with this quantization, which may be spelled in any way, or None."""
+        return next((repo for label, repo in self.mlx.items() if canonical(label) == canonical(quant)), None)
 
     def quant_of(self, file_name: str) -> str | None:
         """Return the quantization of a file, spelled as everyone does; None if it is none of this model's.
@@ -189,6 +195,9 @@ def _entry(table: dict[str, Any], where: str) -> CatalogueEntry:
         raise SettingsError(f"{where}: quant = {entry.quant!r} is none of its quants.")
     if "/" in entry.file or "\\" in entry.file:
         raise SettingsError(f"{where}: file is a name, not a path.")
+    for label, repo in entry.mlx.items():
+        if not valid_repo(repo) or not label:
+            raise SettingsError(f"{where}: mlx says {repo!r} for {label!r}, which is no repository's name.")
     if entry.draft is not None and entry.no_draft is not None:
         raise SettingsError(f"{where}: there is either a draft or a reason why not (no_draft).")
     return entry

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
@@ -25,6 +25,13 @@ class RemoteFile:
     size: int
     sha256: str | None = None
     """64 hexadecimal digits in lower case; None for a file that is small enough to live in git itself."""
+    git_sha1: str | None = None
+    """Git's hash of such a small file, 40 digits."""
+
+    @property
+    def digest(self) -> str | None:
+        """The hash that it is verified and kept by; None where the hub gives none."""
+        return self.sha256 or self.git_sha1
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,14 +55,21 @@ class RepoListing:
 
 @dataclass(frozen=True, slots=True)
 class ModelChoice:
-    """One model of a repository, in one quantization: a file, or the parts of a split set in their order."""
+    """One model of a repository, in one quantization."""
 
     name: str
-    """The file's name without ending and number, with its folder."""
+    """The file's name without ending and number, with its folder; of an MLX model its folder, '' for none."""
     quant: str | None
     """The label in its name: 'Q4_K_M', 'UD-Q4_K_M', 'BF16', '4bit'; None where the name has none."""
     files: tuple[RemoteFile, ...]
+    """A file, or the parts of a split set in their order; of an MLX model config.json, then the weights, then
+    the rest of what it needs."""
     format: Format = "gguf"
+
+    @property
+    def shown(self) -> str:
+        """What tells it from the others of its repository, for people."""
+        return self.quant or self.name or "a model for MLX whose quantization its name does not say"
 
     @property
     def file_names(self) -> tuple[str, ...]:
@@ -89,6 +103,30 @@ _LABEL = re.compile(
 )
 _SAME = {"FP16": "F16", "FP32": "F32"}
 
+CONFIG, TOKENIZER = "config.json", "tokenizer.json"
+"""Files that every MLX model has."""
+_MLX_WEIGHTS = re.compile(r"model[A-Za-z0-9._-]*\.safetensors", re.ASCII)
+"""As mlx-lm takes them."""
+_MLX_FILES = {
+    CONFIG,
+    TOKENIZER,
+    "added_tokens.json",
+    "chat_template.jinja",
+    "chat_template.json",
+    "generation_config.json",
+    "merges.txt",
+    "model.safetensors.index.json",
+    "special_tokens_map.json",
+    "tokenizer.model",
+    "tokenizer_config.json",
+    "vocab.json",
+}
+_MLX_LABEL = re.compile(
+    r"""(?<![A-Za-z0-9])(?:(?P<bits>[2-8])[-_]?bits?|q(?P<q>[2-8])|mxfp[48]|nvfp4|bf16|fp?16|fp?32)
+        (?![A-Za-z0-9])""",
+    re.VERBOSE | re.IGNORECASE | re.ASCII,
+)
+
 # What lies beside models and is none: vision parts, importance matrices, drafts that only work with their
 # target, bare vocabularies. llama.cpp has such a list too (common/download.cpp).
 _BESIDE = re.compile(
@@ -98,8 +136,17 @@ _BESIDE = re.compile(
 )
 
 
-def gguf_choices(files: Iterable[RemoteFile]) -> tuple[ModelChoice, ...]:
-    """Return the language models among `files`, sorted by name. Split sets that lack a part are left out."""
+def model_choices(files: Iterable[RemoteFile], repo: str = "") -> tuple[ModelChoice, ...]:
+    """Return the language models among the files of a repository or folder: GGUF files, then those for MLX.
+
+    repo: its name, which tells what an MLX model is quantized to. Sets that lack a part are left out. Whether
+    safetensors hold a language model their header tells.
+    """
+    known = list(files)
+    return (*_gguf_choices(known), *_mlx_choices(known, repo))
+
+
+def _gguf_choices(files: Iterable[RemoteFile]) -> tuple[ModelChoice, ...]:
     single: list[ModelChoice] = []
     sets: dict[tuple[str, int], dict[int, RemoteFile]] = {}
     for file in files:
@@ -119,6 +166,49 @@ def quant_label(name: str) -> str | None:
     """Return the quantization that a file's name states, in capitals: the last one that it holds, or None."""
     labels = [match["label"].upper() for match in _LABEL.finditer(PurePosixPath(name).name)]
     return _SAME.get(labels[-1], labels[-1]) if labels else None
+
+
+def mlx_label(name: str) -> str | None:
+    """Return the quantization that the name of an MLX model's repository or folder states, or None."""
+    match = _MLX_LABEL.search(name.rpartition("/")[2])
+    if match is None:
+        return None
+    bits = match["bits"] or match["q"]
+    return f"{bits}bit" if bits else {"fp16": "f16", "fp32": "f32"}.get(match[0].lower(), match[0].lower())
+
+
+def _mlx_choices(files: Sequence[RemoteFile], repo: str) -> Iterator[ModelChoice]:
+    """Yield a model for each folder with a config, all its weights and a tokenizer."""
+    folders: dict[str, dict[str, RemoteFile]] = {}
+    for file in files:
+        folder, _, name = file.name.rpartition("/")
+        if needed_by_mlx(name):
+            folders.setdefault(folder, {})[name] = file
+    for folder, held in sorted(folders.items()):
+        weights = sorted(name for name in held if _MLX_WEIGHTS.fullmatch(name))
+        if CONFIG not in held or TOKENIZER not in held or not _all_there(weights):
+            continue
+        rest = sorted(set(held) - set(weights) - {CONFIG})
+        label = mlx_label(folder) or mlx_label(repo)
+        yield ModelChoice(folder, label, tuple(held[name] for name in (CONFIG, *weights, *rest)), "mlx")
+
+
+def needed_by_mlx(name: str) -> bool:
+    """Say whether a file of this name is a part of an MLX model. No program is, whatever it is called."""
+    return name in _MLX_FILES or _MLX_WEIGHTS.fullmatch(name) is not None
+
+
+def _all_there(weights: Sequence[str]) -> bool:
+    """Say whether there are weights, and no numbered set among them lacks a part."""
+    sets: dict[tuple[str, int], set[int]] = {}
+    for name in weights:
+        match = _PART.fullmatch(name.removesuffix(".safetensors"))
+        if match is not None:
+            sets.setdefault((match["stem"], int(match["count"])), set()).add(int(match["number"]))
+    whole = all(
+        count <= MAX_PARTS and found == set(range(1, count + 1)) for (_, count), found in sets.items()
+    )
+    return 0 < len(weights) <= MAX_PARTS and whole
 
 
 def safe_path(name: str) -> bool:

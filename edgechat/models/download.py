@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from edgechat.errors import HubError, HubUnreachable, RateLimited, WrongBytes
 from edgechat.models.choices import RemoteFile, RepoListing
+from edgechat.models.digest import hash_for, is_git_sha1
 from edgechat.models.endpoint import Endpoint, require_network
 from edgechat.models.hubstore import HubStore
 from edgechat.models.partial import Partial, disk_error
@@ -120,22 +121,23 @@ def _bring(store: HubStore, file: RemoteFile, seen: Observer, stop: threading.Ev
     require_network(False, f"{name} is not here")
     if file.size > MOST:
         raise nonsense(store.listing.hub, f"gives no file as large as {name} over plain HTTP")
-    partial = Partial(store.partial(file))
+    digest = store.digest(file)
+    partial = Partial(store.partial(file), lambda: hash_for(digest, file.size))
     try:
         if partial.size > file.size:
             partial.restart()
         resumed = partial.size
         partial.hash_kept(_heeding(stop, lambda n: seen.checked(file, n)))
         received = _fetch(store.listing, file, partial, seen, stop)
-        wrong = partial.sha256() != file.sha256
+        wrong = partial.digest() != digest
         if wrong and received < file.size:
             seen.says(f"What was kept of {name} is damaged; it starts anew.")
             partial.restart()
             resumed, received = 0, _fetch(store.listing, file, partial, seen, stop)
-            wrong = partial.sha256() != file.sha256
+            wrong = partial.digest() != digest
         if wrong:
             partial.remove()
-            raise _wrong(store.listing, name)
+            raise _wrong(store.listing, name, "hash" if is_git_sha1(digest) else "SHA-256")
         partial.finish(store.blob(file))
     finally:
         partial.close()
@@ -219,9 +221,9 @@ def _later(error: HubError, partial: Partial) -> HubError:
     return type(error)(error.message, hint=" ".join(filter(None, (error.hint, kept))))
 
 
-def _wrong(listing: RepoListing, name: str) -> WrongBytes:
+def _wrong(listing: RepoListing, name: str, what: str) -> WrongBytes:
     return WrongBytes(
-        f"What came is not {name} of {listing.repo}: its SHA-256 is another one. It was thrown away.",
+        f"What came is not {name} of {listing.repo}: its {what} is another one. It was thrown away.",
         hint="Try again; if it comes wrong again, a proxy or the mirror in HF_ENDPOINT alters it.",
     )
 

@@ -98,7 +98,9 @@ class ModelHeader:
 
     @property
     def quant(self) -> str | None:
-        """The mixture the file was quantized to ('Q4_K_M'), as it says itself."""
+        """The mixture the file was quantized to ('Q4_K_M', '4bit'), as it says itself."""
+        if self.format == "mlx":
+            return self.text("mlx.quantization")
         found = self.metadata.get("general.file_type")
         return FILE_TYPES.get(found) if isinstance(found, int) else None
 

@@ -26,12 +26,14 @@ from edgechat.errors import (
     RepoNotFound,
 )
 from edgechat.models import hubcache
-from edgechat.models.choices import ModelChoice, RemoteFile, RepoListing, gguf_choices, safe_path
+from edgechat.models.choices import ModelChoice, RemoteFile, RepoListing, model_choices, safe_path
+from edgechat.models.digest import is_git_sha1
 from edgechat.models.endpoint import Endpoint, endpoint, require_network
 from edgechat.models.header import ModelHeader
 from edgechat.models.hubname import HubName, valid_repo, valid_revision
+from edgechat.models.quants import canonical
 from edgechat.models.refusals import nonsense
-from edgechat.models.remote import read_remote_header
+from edgechat.models.remote import read_remote_contents, read_remote_header
 from edgechat.models.transfer import ask_hub
 from edgechat.text import one_line
 
@@ -56,6 +58,8 @@ class _Sibling(msgspec.Struct):
     rfilename: str
     size: _Size | None = None
     lfs: _Lfs | None = None
+    blob_id: str | None = msgspec.field(default=None, name="blobId")
+    """Git's hash: of the file, or of what stands for it where it is kept with LFS."""
 
 
 class _Info(msgspec.Struct):
@@ -96,9 +100,10 @@ class RemoteModel:
         return self.listing.commit
 
     def header(self, choice: ModelChoice) -> ModelHeader:
-        """Return the header of one of the choices, as far as a skeleton holds it: no tokenizer, no template.
+        """Return the header of one of the choices, as far as plans need it: no tokenizer, no template.
 
-        Read from the hub the first time, 8 MiB or more. Raises HubError, ModelFileError.
+        Read from the hub the first time: of a GGUF file 8 MiB or more, of an MLX model its config and the
+        tables of its files, some 100 KB. Raises HubError, ModelFileError.
         """
         found = hubcache.kept_header(self.listing, choice)
         if found is not None:
@@ -107,6 +112,11 @@ class RemoteModel:
         if self.unasked is not None:
             raise type(self.unasked)(f"{what}. {self.unasked.message}", hint=self.unasked.hint)
         require_network(False, what)
+        if choice.format == "mlx":
+            called = hubcache.mlx_name(self.listing, choice)
+            contents, header = read_remote_contents(self.listing, choice, called)
+            hubcache.keep_contents(self.listing, choice, contents)
+            return header
         header = read_remote_header(self.listing, choice)
         return hubcache.keep_header(self.listing, choice, header)
 
@@ -173,7 +183,8 @@ def _listing(hub: Endpoint, repo: str, kept: _Kept) -> RepoListing:
             )
         size = one.lfs.size if one.lfs else one.size
         if size is not None:
-            files.append(RemoteFile(one.rfilename, size, one.lfs.sha256 if one.lfs else None))
+            small = one.blob_id if one.lfs is None and is_git_sha1(one.blob_id or "") else None
+            files.append(RemoteFile(one.rfilename, size, one.lfs.sha256 if one.lfs else None, small))
     licences = [tag.removeprefix("license:") for tag in kept.info.tags if tag.startswith("license:")]
     licence = one_line(licences[0], 80) if licences else None
     gated = kept.info.gated not in (False, "", "false")
@@ -182,18 +193,18 @@ def _listing(hub: Endpoint, repo: str, kept: _Kept) -> RepoListing:
 
 def _named(listing: RepoListing, name: HubName) -> tuple[ModelChoice, ...]:
     """Return the models of a listing that a name means. Raises ModelNotFound."""
-    found = gguf_choices(listing.files)
+    found = model_choices(listing.files, listing.repo)
     if not found:
         raise ModelNotFound(
-            f"{listing.repo} holds no GGUF model.",
-            hint="Look for one whose name ends in -GGUF: it may be there.",
+            f"{listing.repo} holds no model that edgechat runs: no GGUF file, and none for MLX.",
+            hint="Look for one whose name ends in -GGUF or, for a Mac, in -4bit: it may be there.",
         )
     if name.file is not None:
         chosen = [one for one in found if name.file in one.file_names]
         missing, there = name.file, [one.files[0].name for one in found]
     elif name.quant is not None:
-        chosen = [one for one in found if one.quant == name.quant]
-        missing, there = name.quant, [one.quant or one.name for one in found]
+        chosen = [one for one in found if canonical(one.quant or "") == canonical(name.quant)]
+        missing, there = canonical(name.quant), [one.shown for one in found]
     else:
         return found
     if not chosen:

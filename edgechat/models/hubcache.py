@@ -15,6 +15,7 @@ from edgechat import paths
 from edgechat.errors import FolderError, ModelFileError
 from edgechat.models.choices import ModelChoice, RepoListing
 from edgechat.models.header import ModelHeader
+from edgechat.models.mlx import contents
 from edgechat.models.skeleton import pack, unpack
 
 MAX_HEADERS = 256
@@ -30,6 +31,8 @@ def kept_header(listing: RepoListing, choice: ModelChoice) -> ModelHeader | None
     if data is None:
         return None
     try:
+        if choice.format == "mlx":
+            return contents.unpack(data).header(mlx_name(listing, choice))
         header = unpack(data, choice.name.rpartition("/")[2])
     except ModelFileError:
         return None
@@ -43,6 +46,11 @@ def keep_header(listing: RepoListing, choice: ModelChoice, header: ModelHeader) 
     return unpack(data, choice.name.rpartition("/")[2])
 
 
+def keep_contents(listing: RepoListing, choice: ModelChoice, found: contents.Contents) -> None:
+    """Keep what was read of an MLX model, for `kept_header`."""
+    _write("headers", _header_key(listing, choice), found.pack(), MAX_HEADERS)
+
+
 def kept_listing(hub: str, repo: str, revision: str | None) -> bytes | None:
     """Return what `keep_listing` was given, or None."""
     return _read("listings", (hub, repo.lower(), revision or ""))
@@ -53,9 +61,14 @@ def keep_listing(hub: str, repo: str, revision: str | None, data: bytes) -> None
     _write("listings", (hub, repo.lower(), revision or ""), data, MAX_LISTINGS)
 
 
+def mlx_name(listing: RepoListing, choice: ModelChoice) -> str:
+    """Return what messages call an MLX model on the hub."""
+    return f"{listing.repo}/{choice.name}".rstrip("/")
+
+
 def _header_key(listing: RepoListing, choice: ModelChoice) -> tuple[str, ...]:
     """Return what makes a header another one; the hub too, for a mirror may have other files."""
-    files = (f"{file.name} {file.size} {file.sha256}" for file in choice.files)
+    files = (f"{file.name} {file.size} {file.digest}" for file in choice.files)
     return (listing.hub, listing.repo.lower(), listing.commit, *files)
 
 

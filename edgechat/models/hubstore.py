@@ -1,11 +1,12 @@
 """The folder in which huggingface_hub keeps a repository, written as that library does, so that all share it.
 
-    models--owner--name/blobs/<sha256>                         the bytes
-    models--owner--name/blobs/<sha256>.incomplete              those of a download that has not ended
+    models--owner--name/blobs/<hash>                           the bytes
+    models--owner--name/blobs/<hash>.incomplete                those of a download that has not ended
     models--owner--name/snapshots/<commit>/folder/a.gguf       a link to them, relative
     models--owner--name/refs/main                              the commit of a branch or tag
-    .locks/models--owner--name/<sha256>.lock                   held while they are written
+    .locks/models--owner--name/<hash>.lock                     held while they are written
 
+The hash is the SHA-256 of a file that the hub keeps with Git LFS, and git's own of a small one.
 Where no link can be made the file itself lies in the snapshot. Commits and hashes are hexadecimal, and names
 are checked by whoever made the listing; folders below the cache that are links are refused here.
 """
@@ -14,7 +15,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import shutil
 import stat
 import uuid
@@ -22,6 +22,7 @@ from pathlib import Path
 
 from edgechat.errors import DiskError, HubAnswerError
 from edgechat.models.choices import RemoteFile, RepoListing
+from edgechat.models.digest import is_digest
 from edgechat.models.endpoint import is_true
 from edgechat.models.library import hub_cache
 from edgechat.models.partial import disk_error
@@ -32,7 +33,6 @@ _TAG = """Signature: 8a477f597d28d172789f06886806bc55
 # For information about cache directory tags, see:
 #	https://bford.info/cachedir/
 """
-_SHA256 = re.compile(r"[0-9a-f]{64}", re.ASCII)
 _SPARE = 1 << 26
 """Bytes of a disk that are left free."""
 
@@ -52,12 +52,16 @@ class HubStore:
 
     def blob(self, file: RemoteFile) -> Path:
         """Return where its bytes are. Raises HubAnswerError for a file that cannot be verified."""
-        if file.sha256 is None:
+        return self.folder / "blobs" / self.digest(file)
+
+    def digest(self, file: RemoteFile) -> str:
+        """Return the hash by which it is verified. Raises HubAnswerError where the hub gave none."""
+        if file.digest is None:
             raise HubAnswerError(
                 f"The hub gives no hash of {one_line(file.name)}, so that it could not be verified.",
                 hint="Choose another file, or another repository.",
             )
-        return self.folder / "blobs" / file.sha256
+        return file.digest
 
     def partial(self, file: RemoteFile) -> Path:
         """Return where its bytes grow."""
@@ -68,15 +72,15 @@ class HubStore:
         """Return the lock of its bytes, which huggingface_hub takes too."""
         return self.lock_of(self.blob(file).name)
 
-    def lock_of(self, sha256: str) -> Path:
+    def lock_of(self, digest: str) -> Path:
         """Return the lock of the bytes with that hash."""
-        return self.root / ".locks" / self._name / f"{sha256}.lock"
+        return self.root / ".locks" / self._name / f"{digest}.lock"
 
     def stale(self) -> list[Path]:
         """Return the partials of files that the listing does not know."""
-        known = {file.sha256 for file in self.listing.files}
+        known = {file.digest for file in self.listing.files}
         found = (self.folder / "blobs").glob("*.incomplete")
-        return [path for path in found if _SHA256.fullmatch(path.stem) and path.stem not in known]
+        return [path for path in found if is_digest(path.stem) and path.stem not in known]
 
     def is_here(self, file: RemoteFile) -> bool:
         """Say whether the file is complete and in its place, by its size."""

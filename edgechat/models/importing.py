@@ -1,7 +1,7 @@
 """Putting a model of the user's into edgechat's folder, sharing its bytes on the disk where that can be.
 
 A file system that can clone does; else it gets a second name (a hard link); else it is copied. All or nothing
-of a split model appears, and nothing is ever overwritten.
+of a split model or of an MLX model's folder appears, and nothing is ever overwritten.
 """
 
 from __future__ import annotations
@@ -21,9 +21,11 @@ from typing import Literal
 from edgechat.errors import NotImported
 from edgechat.models import places
 from edgechat.models.choices import safe_path
-from edgechat.models.gguf import read_model
+from edgechat.models.inventory import LocalModel
 from edgechat.models.library import located
+from edgechat.models.mlx.contents import folder_name
 from edgechat.models.places import Place
+from edgechat.models.reading import read_model
 from edgechat.text import mebibytes, one_line
 
 How = Literal["cloned", "linked", "copied", "moved"]
@@ -49,7 +51,7 @@ class Imported:
 def take_in(
     file: str, *, name: str | None = None, move: bool = False, tell: Callable[[int, int], None]
 ) -> Imported:
-    """Put a model into our folder, as `name` or as its file is called.
+    """Put a model into our folder, as `name` or as its file or folder is called.
 
     tell: hears how many bytes of how many are copied. Raises ModelNotFound, ModelFileError, NotImported.
     """
@@ -62,15 +64,15 @@ def take_in(
             f"{one.name} is kept by {one.place.value}, which would miss it.", hint="Leave out --move."
         )
     sources = [Path(os.path.realpath(part.path)) for part in one.found.files]
-    if move and sources[0] != one.path:
+    if move and sources[0] != one.found.files[0].path:
         raise NotImported(f"{one_line(file)} is a link to {sources[0]}.", hint="Leave out --move.")
     folder = places.own_folder()
-    targets = [folder / _name(part.path, name) for part in one.found.files]
+    targets = _targets(folder, one, name)
     for target in targets:
         if os.path.lexists(target):
             raise _taken(target)
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        targets[0].parent.mkdir(parents=True, exist_ok=True)
         _clean(folder)
         how = _all_placed(list(zip(sources, targets, strict=True)), move=move, tell=tell)
     except FileExistsError as error:
@@ -80,7 +82,21 @@ def take_in(
             f"{one_line(file)} cannot be put into {folder}: {error.strerror or error}.",
             hint="See that the folder may be written and the disk is not full.",
         ) from error
-    return Imported(targets[0], how)
+    finally:
+        if targets[0].parent != folder:
+            with contextlib.suppress(OSError):  # which it is where nothing came of it
+                targets[0].parent.rmdir()
+    return Imported(targets[0].parent if one.found.format == "mlx" else targets[0], how)
+
+
+def _targets(folder: Path, one: LocalModel, name: str | None) -> list[Path]:
+    """Return where the files will be; those of an MLX model in a folder of its own."""
+    if one.found.format == "gguf":
+        return [folder / _name(part.path, name) for part in one.found.files]
+    own = folder / _checked(folder_name(one.path).rpartition("/")[2] if name is None else name)
+    if os.path.lexists(own):
+        raise _taken(own)
+    return [own / part.path.name for part in one.found.files]
 
 
 def _name(path: Path, name: str | None) -> str:
@@ -91,6 +107,10 @@ def _name(path: Path, name: str | None) -> str:
         given += number[0] if number else ".gguf"
     elif not given.lower().endswith(".gguf"):
         given += ".gguf"
+    return _checked(given)
+
+
+def _checked(given: str) -> str:
     if "/" in given or not safe_path(given) or given.startswith("."):
         raise NotImported(
             f"{one_line(given)!r} cannot be a model's name.", hint="Choose one of letters: --name my-model"
@@ -140,7 +160,7 @@ def _placed(source: Path, target: Path, *, clone: bool, tell: Callable[[int], No
 
 def _clean(folder: Path) -> None:
     """Remove what imports left that were killed."""
-    for draft in folder.glob(f".*{_DRAFT}"):
+    for draft in folder.glob(f"**/.*{_DRAFT}"):
         with contextlib.suppress(OSError):
             if time.time() - draft.stat().st_mtime > _FORGOTTEN:
                 draft.unlink()

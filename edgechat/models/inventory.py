@@ -3,8 +3,8 @@
 A file of a model in the catalogue goes by that name, with the quantization after a colon where there are
 several. Any other goes by its file's name without the ending, unless a model that comes before has that name;
 then by its full name, which says where it is: 'owner/name:Q4_K_M' in the hub's cache, 'edgechat/...' in our
-own folder, 'lmstudio/...', 'llama.cpp/...'. Ollama's are 'ollama/llama3.2:3b'. The full name is always
-understood, and so is the path.
+own folder, 'lmstudio/...', 'llama.cpp/...'. Ollama's are 'ollama/llama3.2:3b'. An MLX model goes by its
+folder's name, in the hub's cache its repository's. The full name is always understood, and so is the path.
 """
 
 from __future__ import annotations
@@ -16,10 +16,12 @@ from functools import cached_property
 from pathlib import Path
 
 from edgechat.models.catalogue import CatalogueEntry, catalogue
+from edgechat.models.choices import mlx_label
 from edgechat.models.hubname import HubName, parse_model_name
 from edgechat.models.places import Place
 from edgechat.models.quants import canonical
-from edgechat.models.stores import FoundModel, Skipped, all_models
+from edgechat.models.stores import FoundModel, all_models
+from edgechat.models.walk import Skipped
 
 _PREFIXES = {
     Place.OWN: "edgechat/",
@@ -39,11 +41,11 @@ class LocalModel:
     found: FoundModel
     entry: CatalogueEntry | None = None
     quant: str | None = None
-    """As its file's name says."""
+    """As its file's name says; of an MLX model as its config does."""
 
     @property
     def path(self) -> Path:
-        """The file that llama.cpp is given."""
+        """The file, or the folder of an MLX model, that the backend is given."""
         return self.found.path
 
     @property
@@ -121,6 +123,8 @@ def _entry_of(
     """
     if found.place is Place.OLLAMA:
         return None, None
+    if found.format == "mlx":
+        return _mlx_entry_of(found, entries), found.quant
     for entry in entries:
         if (entry.repo is None) != (found.place is Place.SHIPPED):
             continue
@@ -137,6 +141,17 @@ def _entry_of(
     return None, found.quant and canonical(found.quant)
 
 
+def _mlx_entry_of(found: FoundModel, entries: Sequence[CatalogueEntry]) -> CatalogueEntry | None:
+    """Return the model of the catalogue that an MLX model is: the repository's name decides."""
+    where = (found.repo or found.label).lower()
+    for entry in entries:
+        for repo in map(str.lower, entry.mlx.values()):
+            ends = (repo,) if found.repo else (repo, repo.partition("/")[2])
+            if where.endswith(tuple(f"/{end}" for end in ends)) or where in ends:
+                return entry
+    return None
+
+
 def _without_repo(found: FoundModel, entry: CatalogueEntry) -> str:
     """Return the file's name; llama.cpp puts the repository's before it."""
     file = found.path.name
@@ -151,6 +166,8 @@ def _full_name(found: FoundModel) -> str:
     if found.repo is None:
         return _PREFIXES.get(found.place, "") + found.label
     revision = f"@{found.revision[:8]}" if found.revision else ""
+    if found.format == "mlx" and mlx_label(found.label) == found.quant:
+        return found.label + revision
     if found.quant is not None:
         return f"{found.repo}{revision}:{found.quant}"
     return f"{found.repo}{revision}/{found.label.removeprefix(found.repo + '/')}"
@@ -177,7 +194,8 @@ def _other_names(one: LocalModel) -> Iterator[str]:
             yield f"{name}:{one.quant}"
     if one.found.revision is None:
         yield one.found.label.rpartition("/")[2]
-        yield one.path.name.removesuffix(".gguf")
+        if one.found.format == "gguf":
+            yield one.path.name.removesuffix(".gguf")
 
 
 def _group_names(one: LocalModel) -> tuple[str, ...]:
@@ -190,6 +208,8 @@ def _is_meant(one: LocalModel, remote: HubName) -> bool:
     found = one.found
     if found.repo is None or found.revision is not None or found.repo.lower() != remote.repo.lower():
         return False
+    if remote.file is not None and found.format == "mlx":
+        return any(f"{found.repo}/{remote.file}" == f"{found.label}/{file.path.name}" for file in found.files)
     if remote.file is not None:
         return f"{found.repo}/{remote.file}".startswith(found.label)
     return remote.quant is None or canonical(remote.quant) == canonical(found.quant or "")

@@ -12,9 +12,10 @@ from edgechat import paths
 from edgechat.errors import ModelFileError, ModelNotFound
 from edgechat.models.catalogue import CatalogueEntry, catalogue
 from edgechat.models.inventory import Inventory, LocalModel, inventory
+from edgechat.models.mlx.contents import folder_name
 from edgechat.models.places import hub_cache as hub_cache
 from edgechat.models.quants import canonical
-from edgechat.models.stores import found_at
+from edgechat.models.stores import found_at, is_model_folder
 from edgechat.text import one_line
 
 _LISTED = 6
@@ -49,6 +50,8 @@ def resolve(name: str) -> ResolvedModel:
     if os.path.isfile(path):
         path = _first_part(_text_path(path))
         return ResolvedModel(path, _shown(path.name.removesuffix(".gguf")))
+    if is_model_folder(path):
+        return ResolvedModel(_text_path(path), _shown(folder_name(path)))
     known = inventory()
     found = known.find(name)
     if found:
@@ -70,13 +73,13 @@ def here(name: str) -> list[LocalModel]:
     if "\0" in name or not name.strip():
         return []
     path = _first_part(Path(os.path.abspath(os.path.expanduser(name))))
-    if entry_of(name) is None and os.path.isfile(path):
+    if entry_of(name) is None and (os.path.isfile(path) or is_model_folder(path)):
         return [one for one in known.models if one.path == path]
     return known.find(name)
 
 
 def located(name: str) -> list[LocalModel]:
-    """Return what `here` does, and a file that is in none of these places: the user's, or the guide's draft.
+    """Return what `here` does, and what is in none of these places: a file or folder of the user's.
 
     There is always one at least. Raises ModelNotFound or ModelFileError.
     """
@@ -93,7 +96,8 @@ def located(name: str) -> list[LocalModel]:
 def local_file(entry: CatalogueEntry) -> Path | None:
     """Return where this model's file is on this machine, or None.
 
-    Of several quantizations the recommended one is taken, else the first of local_files().
+    Of several quantizations the recommended one is taken, else the first of local_files(). Of an MLX model it
+    is the folder.
     """
     if entry.repo is None:
         shipped = paths.shipped(entry.file)
@@ -108,11 +112,12 @@ def local_file(entry: CatalogueEntry) -> Path | None:
 def local_files(entry: CatalogueEntry, known: Inventory | None = None) -> dict[str, Path]:
     """Return the files of this model on this machine by quantization ('Q4_K_M'), read from their names.
 
-    Our own folder comes first, then the hub's cache, its main revision before older ones, then what other
-    tools keep. A split model is its first part. Empty for a model that is of one quantization only.
+    GGUF files come before folders for MLX ('4bit'); of each format our own folder first, then the hub's
+    cache, its main revision before older ones, then what other tools keep. A split model is its first part.
+    Empty for a model that is of one quantization only.
     """
     found: dict[str, Path] = {}
-    for one in (known or inventory()).of(entry):
+    for one in sorted((known or inventory()).of(entry), key=lambda one: one.found.format):
         if one.quant is not None:
             found.setdefault(one.quant, one.path)
     return found
@@ -165,7 +170,8 @@ def _folder(name: str, path: Path) -> ModelNotFound:
     files = _ggufs(path)
     if not files:
         return ModelNotFound(
-            f"{_shown(name)} is a folder, and no .gguf file is in it.", hint="Name a .gguf file."
+            f"{_shown(name)} is a folder with neither a .gguf file nor a whole model for MLX in it.",
+            hint="Name a .gguf file, or a folder with config.json, safetensors and tokenizer.json.",
         )
     more = f" and {len(files) - _LISTED} more" if len(files) > _LISTED else ""
     return ModelNotFound(
@@ -190,7 +196,7 @@ def _unknown(name: str, here: Inventory | None = None) -> ModelNotFound:
         return ModelNotFound(message, hint=f"Did you mean {' or '.join(map(_shown, likely))}?")
     listed = ", ".join(entry.name for entry in catalogue())
     return ModelNotFound(
-        message, hint=f"Give the path of a GGUF file, a name of `edgechat list`, or one of: {listed}."
+        message, hint=f"Give the path of a model, a name of `edgechat list`, or one of: {listed}."
     )
 
 

@@ -1,10 +1,9 @@
-"""A download that has not ended: the bytes that came, on the disk at once, and their SHA-256 as they come."""
+"""A download that has not ended: the bytes that came, on the disk at once, and their hash as they come."""
 
 from __future__ import annotations
 
 import contextlib
 import errno
-import hashlib
 import os
 import queue
 import stat
@@ -14,6 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from edgechat.errors import DiskError
+from edgechat.models.digest import Hash
 from edgechat.text import one_line
 
 SYNC_EVERY = 10.0
@@ -25,14 +25,14 @@ _FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 
 class RunningHash:
-    """The SHA-256 of bytes as they come, in a thread of its own: beside a network it costs no time."""
+    """The hash of bytes as they come, in a thread of its own: beside a network it costs no time."""
 
-    def __init__(self) -> None:
-        self._hash = hashlib.sha256()
+    def __init__(self, start: Hash) -> None:
+        self._hash = start
         self._batch: list[bytes] = []
         self._waiting = 0
         self._queue: queue.Queue[list[bytes] | None] = queue.Queue(_BATCHES)
-        self._thread = threading.Thread(target=self._run, name="sha256", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="hash", daemon=True)
         self._thread.start()
 
     def update(self, piece: bytes) -> None:
@@ -44,7 +44,7 @@ class RunningHash:
             self._batch, self._waiting = [], 0
 
     def end(self) -> str:
-        """Return the hash of everything in 64 hexadecimal digits; nothing can follow."""
+        """Return the hash of everything in hexadecimal digits; nothing can follow."""
         self._queue.put(self._batch)
         self._queue.put(None)
         self._thread.join()
@@ -63,8 +63,9 @@ class RunningHash:
 class Partial:
     """The file in which a download grows. Only who holds its lock may make one. Methods raise DiskError."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, start: Callable[[], Hash]) -> None:
         self.path = path
+        self._start = start
         self._lock = threading.Lock()
         flags = os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)
         try:
@@ -78,7 +79,7 @@ class Partial:
         if not stat.S_ISREG(found.st_mode) or found.st_nlink > 1:
             os.close(self._fd)
             raise DiskError(f"{_shown(path)} is not a plain file.", hint="Look at what it is, and remove it.")
-        self._hash = RunningHash()
+        self._hash = RunningHash(start())
 
     def hash_kept(self, checked: Callable[[int], None]) -> None:
         """Hash what an earlier download left; `checked` is told how many bytes are done."""
@@ -116,9 +117,9 @@ class Partial:
         except OSError as error:
             raise disk_error(self.path, error) from error
         self._hash.drop()
-        self._hash, self.size = RunningHash(), 0
+        self._hash, self.size = RunningHash(self._start()), 0
 
-    def sha256(self) -> str:
+    def digest(self) -> str:
         """Return the hash of all bytes; only restart() may follow, or finish()."""
         return self._hash.end()
 

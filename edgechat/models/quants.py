@@ -54,15 +54,38 @@ class GgmlType(IntEnum):
         return n // weights * size
 
 
+MLX_TYPES = {
+    2: GgmlType.Q2_K,
+    3: GgmlType.Q3_K,
+    4: GgmlType.Q4_0,
+    5: GgmlType.Q5_0,
+    6: GgmlType.Q6_K,
+    8: GgmlType.Q8_0,
+}
+"""By the bits of MLX's affine quantization: the type that costs about as much to read and to compute."""
+
+
 def canonical(label: str) -> str:
-    """Return the name of a quantization as everyone spells it: 'Q4_K_M' for 'q4_k_m', 'F16' for 'fp16'."""
+    """Return the name of a quantization as everyone spells it: 'Q4_K_M' for 'q4_k_m', 'F16' for 'fp16'.
+
+    Those of MLX are '4bit', '8bit', and in capitals those that GGUF has too: 'BF16', 'MXFP4'.
+    """
     upper = label.upper()
+    if is_mlx_bits(upper):
+        return upper.lower()
     return {"FP16": "F16", "FP32": "F32"}.get(upper, upper)
+
+
+def is_mlx_bits(label: str) -> bool:
+    """Say whether a label is one that only MLX models have: '4bit'."""
+    return len(label) == 4 and label[0] in "234568" and label[1:].upper() == "BIT"
 
 
 def type_of(label: str | None) -> GgmlType | None:
     """Return the type of most weights of a file in this quantization; None where its name does not say."""
     name = canonical(label or "").removeprefix("UD-")
+    if is_mlx_bits(name):
+        return MLX_TYPES[int(name[0])]
     found = [kind for kind in GgmlType if name == kind.name or name.startswith(f"{kind.name}_")]
     return max(found, key=lambda kind: len(kind.name), default=None)
 

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 from edgechat.errors import RemoteFileChanged
 from edgechat.models.choices import RemoteFile
+from edgechat.models.digest import is_digest
 from edgechat.models.refusals import changed, nonsense
 from edgechat.models.transfer import Answer
 from edgechat.text import one_line
 
 _CONTENT_RANGE = re.compile(r"bytes (\d{1,19})-(\d{1,19})/(\d{1,19}|\*)", re.ASCII)
-_SHA256 = re.compile(r"[0-9a-f]{64}", re.ASCII)
 
 
 @dataclass(slots=True)
@@ -37,8 +37,9 @@ class RangedFile:
         Raises RemoteFileChanged where the hub itself says that this is not the file that was listed.
         """
         size, etag = answer.linked.get("x-linked-size"), answer.linked.get("x-linked-etag", "").strip('"')
-        hashed = _SHA256.fullmatch(etag) and self.file.sha256
-        if (size is not None and size != str(self.file.size)) or (hashed and etag != self.file.sha256):
+        digest = self.file.digest
+        other = digest is not None and is_digest(etag) and len(etag) == len(digest) and etag != digest
+        if (size is not None and size != str(self.file.size)) or other:
             raise self.changed()
         if answer.linked.get("x-repo-commit", self.commit) != self.commit:
             raise self.changed()

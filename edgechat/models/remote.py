@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 
 from edgechat.errors import ModelFileError
-from edgechat.models.choices import ModelChoice, RepoListing
+from edgechat.models.choices import ModelChoice, RemoteFile, RepoListing
 from edgechat.models.cursor import AGAIN
 from edgechat.models.endpoint import Endpoint
 from edgechat.models.gguf import FIRST_READ, one_model, read_growing
 from edgechat.models.header import ModelHeader
+from edgechat.models.mlx.config import MAX_CONFIG
+from edgechat.models.mlx.contents import MAX_TABLES, Contents, Table
+from edgechat.models.mlx.safetensors import PREFIX, table_length, unsound
 from edgechat.models.ranged import RangedFile
 from edgechat.models.refusals import nonsense, unreachable
 from edgechat.models.transfer import Client, Cut, ask_hub
@@ -20,6 +25,8 @@ TIME_LIMIT = 120.0
 """Seconds for the header of a model, all its parts together."""
 LATER_READ = 1 << 18
 """Bytes asked for first of the second and later parts, which hold no tokenizer."""
+FIRST_TABLE = 1 << 17
+"""Bytes asked for first of a safetensors file, enough for most tables."""
 MAX_CUTS = 4
 """Times that a connection may be cut while one file is read."""
 
@@ -42,13 +49,60 @@ def read_remote_header(listing: RepoListing, choice: ModelChoice) -> ModelHeader
             parts.append(read_growing(reader.first, file.size, name, start=start))
         return one_model(parts)
 
-    try:
+    with _on_the_hub():
         return ask_hub(hub, listing.repo, TIME_LIMIT, work)
+
+
+def read_remote_contents(
+    listing: RepoListing, choice: ModelChoice, name: str
+) -> tuple[Contents, ModelHeader]:
+    """Read what plans need of an MLX model on the hub: its config, and the tables of its files.
+
+    name: what messages call it. Returned with the header that this is. Raises HubError; ModelFileError where
+    the model is unfit.
+    """
+    hub = Endpoint(listing.hub)
+
+    def work(client: Client) -> Contents:
+        def start(file: RemoteFile) -> RemoteStart:
+            url = hub.file(listing.repo, listing.commit, file.name)
+            return RemoteStart(client, url, RangedFile(file, listing.commit))
+
+        config, *others = choice.files
+        if config.size > MAX_CONFIG:
+            raise unsound(config.name, f"it has more than {MAX_CONFIG} bytes")
+        said = bytes(start(config).first(config.size))
+        tables: list[Table] = []
+        for file in others:
+            if file.name.endswith(".safetensors"):
+                left = MAX_TABLES - sum(len(table.data) for table in tables)
+                tables.append(_table(start(file), file, left))
+        return Contents(said, tuple(tables))
+
+    with _on_the_hub():
+        found = ask_hub(hub, listing.repo, TIME_LIMIT, work)
+        return found, found.header(name)
+
+
+@contextmanager
+def _on_the_hub() -> Iterator[None]:
+    """Give no advice to download a file again that is damaged on the hub itself."""
+    try:
+        yield
     except ModelFileError as error:
         if error.hint != AGAIN:
             raise
         hint = "It is so on the hub itself: choose another file, or another repository."
         raise ModelFileError(error.message, hint=hint) from error
+
+
+def _table(start: RemoteStart, file: RemoteFile, most: int) -> Table:
+    """Return the table of a safetensors file; most: bytes that it may have."""
+    name = PurePosixPath(file.name).name
+    n = table_length(start.first(min(file.size, FIRST_TABLE)), file.size, name)
+    if n > most:
+        raise unsound(name, f"the tables of the model take more than {MAX_TABLES} bytes")
+    return Table(name, file.size, bytes(start.first(PREFIX + n)[PREFIX:]))
 
 
 @dataclass(slots=True)

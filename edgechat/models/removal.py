@@ -6,10 +6,11 @@ its bytes, if no other file of the repository shares them. A repository with not
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shlex
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -74,7 +75,11 @@ def _not_ours(one: LocalModel) -> NotRemovable:
         case Place.LLAMA_CPP:
             whose, hint = "llama.cpp's", f"It has no command for that; remove its file: rm {path}"
         case _:
-            whose, hint = "not in edgechat's folder", f"Remove the file yourself: rm {path}"
+            whose = "not in edgechat's folder"
+            what = (
+                f"folder yourself: rm -r {path}" if one.found.format == "mlx" else f"file yourself: rm {path}"
+            )
+            hint = f"Remove the {what}"
     return NotRemovable(f"{one.name} is {whose}, so edgechat does not remove it.", hint=hint)
 
 
@@ -87,6 +92,9 @@ def _of_own(one: LocalModel) -> Removal:
                 path.unlink(missing_ok=True)
             except OSError as error:
                 raise _failed(path, error) from error
+        if one.found.format == "mlx":
+            with contextlib.suppress(OSError):  # something of another kind may lie there
+                one.path.rmdir()
 
     return Removal(files, sum(_frees(path) for path in files), run)
 
@@ -112,7 +120,8 @@ def _of_hub(one: LocalModel) -> Removal:
     chosen = [file for file in everything if file.blob_path in blobs]
     for file in chosen:
         _check(one, repo, file)
-    run = _strategy(cache, repo, chosen, everything)
+    # A repository that was renamed is there twice, with the same commits: only this one is meant.
+    run = _strategy(replace(cache, repos=frozenset({repo})), repo, chosen, everything)
     return Removal(tuple(sorted(file.file_path for file in chosen)), run[0], run[1])
 
 

@@ -1,63 +1,52 @@
 """The model files that are on this machine, whoever keeps them: found by name and size, without opening them.
 
-Nothing in these folders is believed. Names are checked, depth and number are bounded, folders that are links
-are not entered, and what may not be read is skipped and noted. The hub's cache:
+Only the config.json of a folder of safetensors is read: it tells whether it is a language model's.
+
+Nothing in these folders is believed: see walk.py. The hub's cache:
 
     models--owner--name/refs/main                         the commit of a branch
     models--owner--name/snapshots/<commit>/folder/a.gguf  a link to a blob, or the file itself
+    models--owner--name/snapshots/<commit>/config.json    and so is each file of an MLX model
 """
 
 from __future__ import annotations
 
 import os
 import re
-import stat
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from edgechat import paths
-from edgechat.errors import FolderError
+from edgechat.errors import FolderError, ModelFileError
 from edgechat.models import ollama, places
-from edgechat.models.choices import ModelChoice, RemoteFile, gguf_choices, safe_path
+from edgechat.models.choices import ModelChoice, RemoteFile, model_choices
+from edgechat.models.digest import is_digest
 from edgechat.models.gguf import MAX_PARTS
 from edgechat.models.header import Format
 from edgechat.models.hubname import valid_repo
+from edgechat.models.mlx.config import writes_text
+from edgechat.models.mlx.contents import read_config
 from edgechat.models.places import Place
-
-MAX_FILES = 4096
-"""Of one place."""
-MAX_FOLDERS = 4096
+from edgechat.models.walk import MAX_FOLDERS, File, Skipped, file_at, listed, names
 
 _GUIDE, _GUIDE_DRAFT = "guide.gguf", "guide-draft.gguf"
 _COMMIT = re.compile(r"[A-Za-z0-9]{1,64}", re.ASCII)
-_SHA256 = re.compile(r"[0-9a-f]{64}", re.ASCII)
 _REPO = "models--"
 _PART = re.compile(r"(?P<stem>.+)-\d{5}-of-(?P<count>\d{5})\.gguf", re.DOTALL | re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
-class File:
-    """One file of a model: a part of it, or all."""
-
-    path: Path
-    size: int
-    changed: int
-    """When, in nanoseconds since 1970."""
-    sha256: str | None = None
-    """As whoever keeps it says; None where nobody does."""
-
-
-@dataclass(frozen=True, slots=True)
 class FoundModel:
-    """A model: one file, or the parts of a split one in their order."""
+    """A model: one file, the parts of a split one in their order, or the files of an MLX model."""
 
     place: Place
     label: str
-    """Its name without ending and number, with its folder in that place: 'owner/name/BF16/model'."""
+    """Its name without ending and number, with its folder in that place: 'owner/name/BF16/model'. Of an MLX
+    model its folder: 'owner/name'."""
     files: tuple[File, ...]
     quant: str | None = None
-    """The label in its name."""
+    """The label in its name; of an MLX model as its config says."""
     repo: str | None = None
     """'owner/name' in the hub's cache."""
     revision: str | None = None
@@ -73,20 +62,8 @@ class FoundModel:
 
     @property
     def size(self) -> int:
-        """Bytes of all parts."""
+        """Bytes of all files."""
         return sum(file.size for file in self.files)
-
-
-@dataclass(slots=True)
-class Skipped:
-    """The folders and files that could not be read, with the reason."""
-
-    found: dict[Path, str] = field(default_factory=dict)
-
-    def note(self, error: OSError, path: Path) -> None:
-        """Keep why; that there is nothing at all is no reason to say so."""
-        if not isinstance(error, FileNotFoundError | NotADirectoryError):
-            self.found[path] = error.strerror or str(error)
 
 
 def all_models(skipped: Skipped) -> Iterator[FoundModel]:
@@ -104,11 +81,13 @@ def all_models(skipped: Skipped) -> Iterator[FoundModel]:
 
 
 def found_at(path: Path) -> FoundModel | None:
-    """Return the model of which this is the only file or a part, wherever it is; None: no such file."""
-    file = _file(path)
+    """Return the model of which this is the only file or a part, or the folder, wherever it is; or None."""
+    if os.path.isdir(path):
+        return _in_folder(path)
+    file = file_at(path)
     if file is None:
         return None
-    files = {name: one for name in _beside(path) if (one := _file(path.parent / name))}
+    files = {name: one for name in _beside(path) if (one := file_at(path.parent / name))}
     ours = path in map(paths.shipped, (_GUIDE, _GUIDE_DRAFT))
     place = Place.SHIPPED if ours else Place.ELSEWHERE
     for choice in _choices(files):
@@ -116,6 +95,21 @@ def found_at(path: Path) -> FoundModel | None:
             parts = tuple(files[name] for name in choice.file_names)
             return FoundModel(place, str(path.parent / choice.name), parts, choice.quant)
     return FoundModel(place, str(path), (file,))
+
+
+def is_model_folder(path: Path) -> bool:
+    """Say whether a folder holds an MLX model, as far as names tell: config, all weights, tokenizer."""
+    return os.path.isdir(path) and _in_folder(path) is not None
+
+
+def _in_folder(path: Path) -> FoundModel | None:
+    """Return the MLX model that a folder is, whatever its config says."""
+    files = {name: one for name in names(path, 1, Skipped()) if (one := file_at(path / name))}
+    for choice in _choices(files):
+        if choice.format == "mlx":
+            parts = tuple(files[name] for name in choice.file_names)
+            return FoundModel(Place.ELSEWHERE, str(path), parts, _mlx_quant(parts[0].path), format="mlx")
+    return None
 
 
 def _beside(path: Path) -> list[str]:
@@ -130,7 +124,7 @@ def _beside(path: Path) -> list[str]:
 def _shipped() -> Iterator[FoundModel]:
     """Yield the guide. Its draft is a part of it and no model to choose: only found_at() knows that."""
     path = paths.shipped(_GUIDE)
-    file = _file(path)
+    file = file_at(path)
     if file is not None:
         yield FoundModel(Place.SHIPPED, "guide", (file,))
 
@@ -145,15 +139,14 @@ def _own(skipped: Skipped) -> Iterator[FoundModel]:
 
 def _plain(place: Place, root: Path, depth: int, skipped: Skipped) -> Iterator[FoundModel]:
     """Yield the models of a folder whose files have their own names."""
-    files = {name: file for name in _names(root, depth, skipped) if (file := _file(root / name))}
-    for choice in _choices(files):
-        parts = tuple(files[name] for name in choice.file_names)
-        yield FoundModel(place, choice.name, parts, choice.quant)
+    files = {name: file for name in names(root, depth, skipped) if (file := file_at(root / name))}
+    for choice, parts in _usable(files):
+        yield FoundModel(place, choice.name or root.name, parts, choice.quant, format=choice.format)
 
 
 def _hub(root: Path, skipped: Skipped) -> Iterator[FoundModel]:
     """Yield the models of the hub's cache, each once however many revisions have it."""
-    for name in _listed(root, skipped)[:MAX_FOLDERS]:
+    for name in listed(root, skipped)[:MAX_FOLDERS]:
         repo = name.removeprefix(_REPO).replace("--", "/", 1)
         if name.startswith(_REPO) and valid_repo(repo):
             yield from _repository(root / name, repo, skipped)
@@ -162,23 +155,24 @@ def _hub(root: Path, skipped: Skipped) -> Iterator[FoundModel]:
 def _repository(folder: Path, repo: str, skipped: Skipped) -> Iterator[FoundModel]:
     blobs = os.path.normpath(os.path.join(folder, "blobs"))
     seen: set[str] = set()
-    named: set[str] = set()
+    named: set[tuple[str, str]] = set()
     for snapshot in _snapshots(folder, skipped):
         files: dict[str, File] = {}
-        for name in _names(snapshot, 4, skipped):
+        for name in names(snapshot, 4, skipped):
             file = _linked(snapshot / name, blobs)
             if file is not None:
                 files[name] = file
-        for choice in _choices(files):
-            parts = tuple(files[name] for name in choice.file_names)
-            bytes_of = "\0".join(part.sha256 or str(part.path) for part in parts)
+        for choice, parts in _usable(files):
+            bytes_of = "\0".join(part.digest or str(part.path) for part in parts)
             if bytes_of in seen:
                 continue
-            older = snapshot.name if choice.name in named else None
+            key = (choice.format, choice.name)
+            older = snapshot.name if key in named else None
             seen.add(bytes_of)
-            named.add(choice.name)
+            named.add(key)
+            label = f"{repo}/{choice.name}".rstrip("/")
             yield FoundModel(
-                Place.HUB, f"{repo}/{choice.name}", parts, choice.quant, repo=repo, revision=older
+                Place.HUB, label, parts, choice.quant, repo=repo, revision=older, format=choice.format
             )
 
 
@@ -188,7 +182,7 @@ def _snapshots(folder: Path, skipped: Skipped) -> Iterator[Path]:
     if main is not None:
         yield folder / "snapshots" / main
     dated: list[tuple[float, Path]] = []
-    for name in _listed(folder / "snapshots", skipped):
+    for name in listed(folder / "snapshots", skipped):
         path = folder / "snapshots" / name
         try:
             if name != main and _COMMIT.fullmatch(name):
@@ -213,69 +207,38 @@ def _linked(path: Path, blobs: str) -> File | None:
     try:
         target = os.readlink(path)
     except OSError:
-        return _file(path)
+        return file_at(path)
     blob = os.path.normpath(os.path.join(path.parent, target))
     if os.path.dirname(blob) != blobs:
         return None
     name = os.path.basename(blob)
-    return _file(path, name if _SHA256.fullmatch(name) else None)
+    return file_at(path, name if is_digest(name) else None)
 
 
 def _choices(files: dict[str, File]) -> tuple[ModelChoice, ...]:
     """Return the language models among the files of a folder: what a repository on the hub would offer."""
-    return gguf_choices(RemoteFile(name, file.size) for name, file in files.items())
+    return model_choices(RemoteFile(name, file.size) for name, file in files.items())
 
 
-def _names(root: Path, depth: int, skipped: Skipped) -> list[str]:
-    """Return the .gguf files below a folder, with their folders and '/' between, `depth` levels deep."""
-    found: list[str] = []
-    ahead = [""]
-    for n_folders, folder in enumerate(ahead):
-        if n_folders >= MAX_FOLDERS or len(found) >= MAX_FILES:
-            break
-        below, names = _content(root / folder, skipped)
-        prefix = f"{folder}/" if folder else ""
-        found += [prefix + name for name in names if safe_path(prefix + name)]
-        if prefix.count("/") + 1 < depth:
-            ahead += [prefix + name for name in below if safe_path(prefix + name)]
-    return sorted(found)[:MAX_FILES]
+def _usable(files: dict[str, File]) -> Iterator[tuple[ModelChoice, tuple[File, ...]]]:
+    """Yield the same with their files, without the safetensors that are no language model for MLX."""
+    for choice in _choices(files):
+        parts = tuple(files[name] for name in choice.file_names)
+        if choice.format == "mlx":
+            quant = _mlx_quant(parts[0].path)
+            if quant is None:
+                continue
+            choice = replace(choice, quant=quant)
+        yield choice, parts
 
 
-def _content(folder: Path, skipped: Skipped) -> tuple[list[str], list[str]]:
-    """Return the folders and the .gguf files of a folder; those that are hidden are someone's drafts."""
-    below: list[str] = []
-    names: list[str] = []
+def _mlx_quant(config: Path) -> str | None:
+    """Return the quantization that a config.json says; None where it is not that of a model for MLX."""
     try:
-        with os.scandir(folder) as entries:
-            for entry in entries:
-                if entry.name.startswith("."):
-                    continue
-                if entry.is_dir(follow_symlinks=False):
-                    below.append(entry.name)
-                elif entry.name.lower().endswith(".gguf"):
-                    names.append(entry.name)
-    except OSError as error:
-        skipped.note(error, folder)
-    return sorted(below), names
-
-
-def _listed(folder: Path, skipped: Skipped) -> list[str]:
-    try:
-        return sorted(os.listdir(folder))
-    except OSError as error:
-        skipped.note(error, folder)
-        return []
-
-
-def _file(path: Path, sha256: str | None = None) -> File | None:
-    """Return a file, or None for what is no regular one or leads nowhere."""
-    try:
-        found = os.stat(path)
-    except (OSError, ValueError):
+        found = read_config(config)
+        return found.quant if writes_text(found) else None
+    except (ModelFileError, OSError):
         return None
-    if not stat.S_ISREG(found.st_mode):
-        return None
-    return File(path, found.st_size, found.st_mtime_ns, sha256)
 
 
 def _each_once(folders: list[Path]) -> list[Path]:

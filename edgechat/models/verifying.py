@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 
 from edgechat.errors import ModelFileError
-from edgechat.models.gguf import read_model
+from edgechat.models.digest import hash_for
 from edgechat.models.inventory import LocalModel
+from edgechat.models.reading import read_model
+from edgechat.models.walk import File
 
 _CHUNK = 4 << 20
 
@@ -26,16 +26,16 @@ class Verified:
 
 def verify(one: LocalModel, tell: Callable[[int], None] = lambda _n: None) -> Verified:
     """Read a model and compare it with what is known of it; `tell` hears how many bytes were read."""
-    hashed = all(file.sha256 for file in one.found.files)
+    hashed = all(file.digest for file in one.found.files)
     read = 0
     for file in one.found.files:
-        if file.sha256 is None:
+        if file.digest is None:
             continue
         try:
-            found = _sha256(file.path, _beyond(read, tell))
+            found = _hashed(file, file.digest, _beyond(read, tell))
         except OSError as error:
             return Verified(hashed, f"{file.path.name} cannot be read: {error.strerror or error}.")
-        if found != file.sha256:
+        if found != file.digest:
             return Verified(hashed, f"The bytes of {file.path.name} are not those that were downloaded.")
         read += file.size
     try:
@@ -49,12 +49,13 @@ def _beyond(before: int, tell: Callable[[int], None]) -> Callable[[int], None]:
     return lambda n: tell(before + n)
 
 
-def _sha256(path: Path, tell: Callable[[int], None]) -> str:
-    digest = hashlib.sha256()
+def _hashed(file: File, like: str, tell: Callable[[int], None]) -> str:
+    """Return the hash of a file, of the kind that `like` is."""
+    made = hash_for(like, file.size)
     done = 0
-    with path.open("rb") as file:
-        while chunk := file.read(_CHUNK):
-            digest.update(chunk)
+    with file.path.open("rb") as stream:
+        while chunk := stream.read(_CHUNK):
+            made.update(chunk)
             done += len(chunk)
             tell(done)
-    return digest.hexdigest()
+    return made.hexdigest()

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgechat.models.choices import ModelChoice, RemoteFile, gguf_choices, quant_label, safe_path
+from edgechat.models.choices import ModelChoice, RemoteFile, model_choices, quant_label, safe_path
 
 
 def choices(*names: str) -> tuple[ModelChoice, ...]:
-    return gguf_choices(RemoteFile(name, 100 + i, f"{i:064x}") for i, name in enumerate(names))
+    return model_choices(RemoteFile(name, 100 + i, f"{i:064x}") for i, name in enumerate(names))
 
 
 @pytest.mark.parametrize(
@@ -85,7 +85,7 @@ def test_parts_in_order_whatever_the_listing_says(shuffler: random.Random, n: in
     names = [f"Q6_K/L-Q6_K-{i:05}-of-{n:05}.gguf" for i in range(1, n + 1)]
     shuffled = shuffler.sample(names, n)
     files = [RemoteFile(name, 10, f"{names.index(name):064x}") for name in shuffled]
-    (found,) = gguf_choices(files)
+    (found,) = model_choices(files)
     assert found.file_names == tuple(names)
     assert (found.name, found.quant, found.total_bytes) == ("Q6_K/L-Q6_K", "Q6_K", 10 * n)
     assert found.sha256s == tuple(f"{i:064x}" for i in range(n))
@@ -105,7 +105,7 @@ def test_an_incomplete_set_is_left_out() -> None:
 
 
 def test_an_empty_file_is_no_model() -> None:
-    assert gguf_choices([RemoteFile("a-Q4_0.gguf", 0)]) == ()
+    assert model_choices([RemoteFile("a-Q4_0.gguf", 0)]) == ()
 
 
 @pytest.mark.parametrize(

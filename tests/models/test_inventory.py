@@ -83,7 +83,7 @@ def test_every_place(user: Path, model: Path, other: Path) -> None:
     for name in ("ollama/llama3.2", "OLLAMA/llama3.2:latest", str(blob)):
         assert resolve(name).path == blob
     (known,) = here(str(blob))
-    assert known.found.files[0].sha256 == homes.sha256(other)
+    assert known.found.files[0].digest == homes.sha256(other)
 
 
 def test_a_repository_of_the_hub_by_its_names(user: Path, model: Path, other: Path) -> None:

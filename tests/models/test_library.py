@@ -64,7 +64,7 @@ def test_a_folder_names_what_it_holds(home: Path) -> None:
         "models is a folder, not a model. It holds a.gguf, b.gguf, c.gguf, d.gguf, e.gguf, f.gguf and 2 more."
     )
     assert hint == f"Name the file: {os.path.join('models', 'a.gguf')}"
-    assert "no .gguf file is in it" in refusal(str(home))[0]
+    assert "neither a .gguf file nor a whole model for MLX" in refusal(str(home))[0]
 
 
 def test_the_standing_folder_does_not_shadow_the_catalogue(home: Path) -> None:

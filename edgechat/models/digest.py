@@ -1,0 +1,42 @@
+"""The hashes by which the hub names bytes: SHA-256 of what it keeps with Git LFS, git's own of small files.
+
+Git's is the SHA-1 of "blob ", the size, a zero byte and the bytes. It tells damage as surely; that someone
+could make two files with one such hash does not matter, as it is the hub's own word that is compared.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from typing import Protocol
+
+_DIGEST = re.compile(r"[0-9a-f]{64}|[0-9a-f]{40}", re.ASCII)
+_GIT = 40
+
+
+class Hash(Protocol):
+    """What hashlib makes."""
+
+    def update(self, data: bytes, /) -> None:
+        """Take the next bytes."""
+
+    def hexdigest(self) -> str:
+        """Return the hash of all of them."""
+        ...
+
+
+def is_digest(text: str) -> bool:
+    """Say whether this is such a hash: 64 or 40 hexadecimal digits in lower case."""
+    return _DIGEST.fullmatch(text) is not None
+
+
+def is_git_sha1(text: str) -> bool:
+    """Say whether this is git's hash of a small file."""
+    return is_digest(text) and len(text) == _GIT
+
+
+def hash_for(digest: str, size: int) -> Hash:
+    """Return what makes a hash like `digest` of the `size` bytes that it is given."""
+    if len(digest) != _GIT:
+        return hashlib.sha256()
+    return hashlib.sha1(b"blob %d\0" % size, usedforsecurity=False)

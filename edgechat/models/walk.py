@@ -1,0 +1,95 @@
+"""Walking through folders of models: their files by name and size, none of them opened.
+
+Nothing there is believed. Names are checked, depth and number are bounded, folders that are links are not
+entered, and what may not be read is skipped and noted.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from edgechat.models.choices import needed_by_mlx, safe_path
+
+MAX_FILES = 4096
+"""Of one place."""
+MAX_FOLDERS = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class File:
+    """One file of a model: a part of it, or all."""
+
+    path: Path
+    size: int
+    changed: int
+    """When, in nanoseconds since 1970."""
+    digest: str | None = None
+    """Its hash, as whoever keeps it says (see models/digest.py); None where nobody does."""
+
+
+@dataclass(slots=True)
+class Skipped:
+    """The folders and files that could not be read, with the reason."""
+
+    found: dict[Path, str] = field(default_factory=dict)
+
+    def note(self, error: OSError, path: Path) -> None:
+        """Keep why; that there is nothing at all is no reason to say so."""
+        if not isinstance(error, FileNotFoundError | NotADirectoryError):
+            self.found[path] = error.strerror or str(error)
+
+
+def names(root: Path, depth: int, skipped: Skipped) -> list[str]:
+    """Return the files of models below a folder, with their folders and '/' between, `depth` levels deep."""
+    found: list[str] = []
+    ahead = [""]
+    for n_folders, folder in enumerate(ahead):
+        if n_folders >= MAX_FOLDERS or len(found) >= MAX_FILES:
+            break
+        below, held = _content(root / folder, skipped)
+        prefix = f"{folder}/" if folder else ""
+        found += [prefix + name for name in held if safe_path(prefix + name)]
+        if prefix.count("/") + 1 < depth:
+            ahead += [prefix + name for name in below if safe_path(prefix + name)]
+    return sorted(found)[:MAX_FILES]
+
+
+def _content(folder: Path, skipped: Skipped) -> tuple[list[str], list[str]]:
+    """Return the folders and the files of models in a folder; those that are hidden are someone's drafts."""
+    below: list[str] = []
+    names: list[str] = []
+    try:
+        with os.scandir(folder) as entries:
+            for entry in entries:
+                if entry.name.startswith("."):
+                    continue
+                if entry.is_dir(follow_symlinks=False):
+                    below.append(entry.name)
+                elif entry.name.lower().endswith(".gguf") or needed_by_mlx(entry.name):
+                    names.append(entry.name)
+    except OSError as error:
+        skipped.note(error, folder)
+    return sorted(below), names
+
+
+def listed(folder: Path, skipped: Skipped) -> list[str]:
+    """Return the names of what is in a folder."""
+    try:
+        return sorted(os.listdir(folder))
+    except OSError as error:
+        skipped.note(error, folder)
+        return []
+
+
+def file_at(path: Path, digest: str | None = None) -> File | None:
+    """Return a file, or None for what is no regular one or leads nowhere."""
+    try:
+        found = os.stat(path)
+    except (OSError, ValueError):
+        return None
+    if not stat.S_ISREG(found.st_mode):
+        return None
+    return File(path, found.st_size, found.st_mtime_ns, digest)
