@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import time
 
+import numpy as np
+
 from edgechat.engine.backends.base import Backend, CacheFull, Logits, Part
 from edgechat.engine.keeper import Keeper
 from edgechat.engine.prompts import Prompts
@@ -34,6 +36,7 @@ from edgechat.engine.types import (
 from edgechat.errors import DecodeFailed, EdgechatError
 
 _NO_UPKEEP = Upkeep(settle=False)
+_NO_LOGITS: Logits = np.empty((0, 0), np.float32)
 
 
 class Engine:
@@ -162,12 +165,22 @@ class Engine:
         began = time.perf_counter()
         for sequence, _ in planned:
             sequence.started = sequence.started or began
-        logits = self.backend.decode([part for _, part in planned])
+        logits = self._computed(planned)
         n_tokens = sum(len(part.tokens) for _, part in planned)
         if not any(sequence.draft for sequence, _ in planned):  # a few rows cost more each than a chunk's
             self.scheduler.cost.observe(n_tokens, time.perf_counter() - began)
         self.scheduler.computed(planned)
         return logits
+
+    def _computed(self, planned: Planned) -> Logits:
+        """Return the rows of logits that the batch wants; none where the backend chose the token itself."""
+        stream, part = planned[0]
+        drawing = self.backend.drawing
+        if drawing is None or len(planned) > 1 or part.n_logits != 1 or stream.sampler.looks_back:
+            return self.backend.decode([part for _, part in planned])
+        stream.drawn = drawing.next_token(part, stream.sampler.sampling, stream.sampler.number)
+        stream.sampler.drawn()
+        return _NO_LOGITS
 
     def _accept(self, planned: Planned, logits: Logits) -> list[Event]:
         events: list[Event] = []
@@ -192,6 +205,9 @@ class Engine:
     def _chosen(self, sequence: Sequence, rows: Logits) -> list[int]:
         """Return the tokens that come next: one, and before it the drafted ones that stand."""
         draft, sequence.draft = sequence.draft, None
+        drawn, sequence.drawn = sequence.drawn, None
+        if drawn is not None:
+            return [drawn]
         if draft is None:
             return [sequence.sampler.choose(rows[0], sequence.tokens)]
         chosen = verify(sequence.sampler, rows, sequence.tokens, draft)

@@ -35,11 +35,12 @@ class Experience:
     ) -> tuple[Difference, ...]:
         """Compare what was allocated with the plan, and learn what the process takes besides.
 
-        touched: bytes of buffers of its own that the process has written to. anonymous: of its memory, all
-        that is not mapped from files; None where nobody knows.
+        touched: bytes of buffers of its own that the process has written to; 0 where nobody knows. anonymous:
+        of its memory, all that is not mapped from files; None where nobody knows.
         """
-        if self._plan.where is not None and anonymous is not None:
-            learn(self._plan.where, beyond=anonymous - touched - program_bytes(n_vocab))
+        if self._plan.where is not None and anonymous is not None and touched:
+            program = program_bytes(n_vocab, "mlx" if self._plan.backend == "mlx" else "gguf")
+            learn(self._plan.where, beyond=anonymous - touched - program)
         found = differences(self._plan.buffers, buffers) if buffers else ()
         for one in found:
             print(

@@ -39,10 +39,24 @@ class Sampler:
         """Whether the same logits always give the same token: there is a seed, or nothing to draw."""
         return self.sampling.seed is not None or self.sampling.temperature <= 0
 
+    @property
+    def looks_back(self) -> bool:
+        """Whether what was said counts: there are penalties."""
+        return _penalises(self.sampling)
+
+    @property
+    def number(self) -> float:
+        """What the next token is drawn by; whoever draws it says so: `drawn`."""
+        return self._foreseen(0)
+
+    def drawn(self) -> None:
+        """Note that a token has been drawn by `number`."""
+        self._ahead.popleft()
+
     def choose(self, logits: Logits, recent: Sequence[int]) -> int:
         """Return a token for one row of logits [n_vocab]; `recent` are the tokens before, newest last."""
-        number = self._foreseen(0)
-        self._ahead.popleft()
+        number = self.number
+        self.drawn()
         return _pick(distribution(logits, recent, self.sampling), number)
 
     def foresee(self, drawn: Distribution, ahead: int) -> int:
@@ -106,10 +120,7 @@ def distribution(logits: Logits, recent: Sequence[int], sampling: Sampling) -> D
     logits = _penalised(logits, recent, sampling)
     highest = float(logits.max())
     if not np.isfinite(highest):  # a NaN anywhere comes out as the maximum
-        raise DecodeFailed(
-            "The model computed numbers that are none (NaN or infinity): its weights may be damaged.",
-            hint="Download the model again, or choose another quant.",
-        )
+        raise broken_logits()
     if sampling.temperature <= 0:
         return np.array([int(logits.argmax())]), np.ones(1)
     ids = _head(logits, highest, sampling)
@@ -117,10 +128,22 @@ def distribution(logits: Logits, recent: Sequence[int], sampling: Sampling) -> D
     return ids, weights / weights.sum()
 
 
+def broken_logits() -> DecodeFailed:
+    """Return the error for logits of which no token can be chosen."""
+    return DecodeFailed(
+        "The model computed numbers that are none (NaN or infinity): its weights may be damaged.",
+        hint="Download the model again, or choose another quant.",
+    )
+
+
+def _penalises(sampling: Sampling) -> bool:
+    changes = sampling.repetition_penalty != 1 or sampling.presence_penalty or sampling.frequency_penalty
+    return bool(changes) and sampling.penalty_window > 0
+
+
 def _penalised(logits: Logits, recent: Sequence[int], sampling: Sampling) -> Logits:
-    off = sampling.repetition_penalty == 1 and not (sampling.presence_penalty or sampling.frequency_penalty)
-    window = recent[-sampling.penalty_window :] if sampling.penalty_window > 0 else []
-    if off or not window:
+    window = recent[-sampling.penalty_window :] if _penalises(sampling) else []
+    if not window:
         return logits
     seen, counts = np.unique(np.asarray(window, np.intp), return_counts=True)
     logits = logits.copy()

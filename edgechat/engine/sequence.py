@@ -49,6 +49,8 @@ class Sequence:
     """The reply's text so far."""
     draft: Draft | None = None
     """Tokens that are guessed to come next, in the batch that is being computed."""
+    drawn: int | None = None
+    """The next token, where the backend has chosen it."""
     tally: Tally = field(default_factory=Tally)
     """What came of such guesses."""
 

@@ -21,6 +21,7 @@ import msgspec
 import psutil
 
 from edgechat import frames, spawn
+from edgechat.device import mlx
 from edgechat.engine.backends.base import Backend
 from edgechat.engine.engine import Engine
 from edgechat.engine.experience import Experience, anonymous_memory
@@ -49,7 +50,7 @@ from edgechat.engine.types import (
     ModelInfo,
     Upkeep,
 )
-from edgechat.errors import EdgechatError, EngineError
+from edgechat.errors import EdgechatError, EngineError, LoadFailed
 from edgechat.models.used import note_use
 from edgechat.planner.plan import LoadPlan
 
@@ -150,6 +151,12 @@ def _backend(plan: LoadPlan, progress: Callable[[float], None] | None) -> Backen
         from edgechat.engine.backends.scripted import ScriptedBackend
 
         return ScriptedBackend(plan, progress)
+    if plan.backend == "mlx":
+        if why := mlx.missing():
+            raise LoadFailed(f"{plan.model_name} is for MLX. {why}", hint="Install it: pip install mlx-lm")
+        from edgechat.engine.backends.mlx.backend import MlxBackend
+
+        return MlxBackend(plan, progress)
     from edgechat.engine.backends.llama_cpp import LlamaCppBackend
 
     return LlamaCppBackend(plan, progress)

@@ -27,7 +27,8 @@ class LoadParams(msgspec.Struct, frozen=True, kw_only=True):
     """Snapshots of a recurrent state, for each sequence."""
     flash_attention: bool = True
     devices: tuple[str, ...] = ()
-    """llama.cpp's names of the accelerators to use, the first layers' first; none: the processor alone."""
+    """llama.cpp's names of the accelerators to use, the first layers' first, or 'MLX' for that of an Apple
+    processor; none: the processor alone."""
     split: tuple[int, ...] = ()
     """Layers on each of `devices`; the last layers of the model, and what makes logits counts as one more."""
     experts_in_ram: int = 0

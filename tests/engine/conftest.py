@@ -1,17 +1,26 @@
-"""Plans for the engine's tests."""
+"""Plans and backends for the engine's tests."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from edgechat.device import mlx
+from edgechat.engine.backends.base import Backend
 from edgechat.planner.plan import LoadPlan
+from tests.engine.backends import KINDS, Cold, Load, Runtime, load, plan
 
 MakePlan = Callable[..., LoadPlan]
+RUNTIMES = (
+    pytest.param(Runtime("llama.cpp"), id="llama.cpp"),
+    pytest.param(
+        Runtime("mlx"), id="mlx", marks=pytest.mark.skipif(bool(mlx.missing()), reason=mlx.missing())
+    ),
+)
 
 
 @pytest.fixture
@@ -32,3 +41,37 @@ def scripted(tmp_path: Path) -> MakePlan:
         )
 
     return make
+
+
+@pytest.fixture(params=RUNTIMES, scope="module")
+def runtime(request: pytest.FixtureRequest) -> Runtime:
+    """Run the test on every backend that computes models."""
+    return request.param
+
+
+@pytest.fixture(params=KINDS, scope="module")
+def kind(request: pytest.FixtureRequest) -> str:
+    """Run the test for every kind of model."""
+    return request.param
+
+
+@pytest.fixture
+def open_backend(runtime: Runtime) -> Iterator[Load]:
+    """Return a function that loads a tiny model: `open_backend("moe", context=256)`."""
+    made: list[Backend] = []
+
+    def make(kind: str = "dense", **changes: object) -> Backend:
+        made.append(load(plan(runtime.model(kind), **changes)))
+        return made[-1]
+
+    yield make
+    for backend in made:
+        backend.close()
+
+
+@pytest.fixture(scope="module")
+def cold(runtime: Runtime, kind: str) -> Iterator[Cold]:
+    """Return a function that computes tokens afresh and returns the last rows."""
+    backend = load(plan(runtime.model(kind), n_seq_max=1, n_outputs_max=64))
+    yield Cold(backend)
+    backend.close()

@@ -19,10 +19,11 @@ from edgechat.engine.speculative.drafters import ModelDrafter
 from edgechat.engine.states import States
 from edgechat.engine.template import ChatTemplate
 from edgechat.engine.types import ChatRequest, Delta, Event, Message, Upkeep
+from tests.engine.backends import SharedTemplate
 from tests.engine.cells import check
 from tests.engine.conftest import MakePlan
 from tests.engine.speculative.always import Always
-from tests.engine.test_interleavings import SCRIPTED, Shared, scripted_judge, scripted_question
+from tests.engine.test_interleavings import SCRIPTED, scripted_judge, scripted_question
 from tests.engine.world import World
 
 SYSTEM = Message("system", "Answer as briefly as you can.")
@@ -47,7 +48,7 @@ def make(scripted: MakePlan, template: ChatTemplate) -> Iterator[MakeEngine]:
         made.append(
             Engine(
                 ScriptedBackend(plan),
-                Shared(template),  # type: ignore[arg-type]
+                SharedTemplate(template),  # type: ignore[arg-type]
                 upkeep=Upkeep(settle=settle),
                 states=States(10_000_000, b"scripted") if states else None,
                 model_drafter=drafter,
@@ -273,7 +274,7 @@ def test_sums_are_right_whatever_happens(
 
     def make() -> Engine:
         backend = ScriptedBackend(plan)
-        shared: ChatTemplate = Shared(template)  # type: ignore[assignment]
+        shared: ChatTemplate = SharedTemplate(template)  # type: ignore[assignment]
         engine = Engine(backend, shared, upkeep=Upkeep(), states=States(5000, b"x"), ngrams=True)
         inspectors[id(engine)] = Inspector(engine)
         return engine

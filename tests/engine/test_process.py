@@ -15,12 +15,15 @@ import psutil
 import pytest
 
 from edgechat.engine.process import EngineProcess, EngineState
-from edgechat.engine.types import ChatRequest, Delta, Finished, Message
+from edgechat.engine.types import ChatRequest, Delta, Finished, Message, Sampling
 from edgechat.errors import EngineCrashed, EngineError, LoadFailed, PromptTooLong, RequestRefused
 from edgechat.planner.plan import LoadPlan
 from edgechat.planner.prepare import prepare
+from tests.engine.backends import Runtime
+from tests.engine.backends import plan as plan_of
 from tests.engine.conftest import MakePlan
 from tests.kit import tiny
+from tests.kit.reference import Reference
 
 LONG = "a reply that takes its time " * 20
 RULES = [
@@ -385,6 +388,26 @@ def test_a_plan_survives_the_pipe(scripted: MakePlan) -> None:
 
     plan = scripted()
     assert msgspec.msgpack.decode(msgspec.msgpack.encode(plan), type=LoadPlan) == plan
+
+
+@pytest.mark.parametrize("kind", ["dense"], scope="module")
+async def test_a_real_worker_says_what_the_model_says(runtime: Runtime, kind: str) -> None:
+    """Both backends say the same, for their models are the same."""
+    path = runtime.model(kind)
+    engine = EngineProcess(plan_of(path))
+    try:
+        events = [event async for event in engine.stream(greedy("Hello?", 24))]
+    finally:
+        await engine.close()
+    text = "".join(event.text for event in events if isinstance(event, Delta))
+    with Reference(Runtime("llama.cpp").model(kind)) as library:
+        prompt = library.tokenize("<|im_start|>user\nHello?<|im_end|>\n<|im_start|>assistant\n", special=True)
+        assert text == bytes(library.greedy(prompt, 24)).decode()
+
+
+def greedy(text: str, max_tokens: int) -> ChatRequest:
+    messages = (Message("user", text),)
+    return ChatRequest(id="r", messages=messages, sampling=Sampling(temperature=0), max_tokens=max_tokens)
 
 
 @pytest.mark.parametrize("kind", ["dense", "windowed", "hybrid", "moe"])

@@ -1,77 +1,40 @@
-"""Tokens taken back on llama.cpp: what follows is what follows the same tokens computed afresh."""
+"""Tokens taken back on every backend: what follows is what follows the same tokens computed afresh."""
 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
-import numpy as np
 import pytest
 
-from edgechat.engine.backends.base import Part
-from edgechat.engine.backends.llama_cpp import LlamaCppBackend
-from tests.engine.test_llama_cpp import KINDS, plan, some
-from tests.kit import NOT_PRINTABLE, tiny
+from edgechat.engine.backends.base import Backend, Part
+from tests.engine import backends
+from tests.engine.backends import Cold, Runtime, batches, feed, is_true, plan, some
 
 SNAPSHOTS = 8
-BOUND = 0.02
-Rows = Callable[[list[int], int], np.ndarray]
+LLAMA_CPP = Runtime("llama.cpp")
+SEEDS = {"llama.cpp": 12, "mlx": 2}
+"""MLX takes ten times as long on a processor."""
 
 
-def load(kind: str, **changes: object) -> LlamaCppBackend:
+def load(runtime: Runtime, kind: str, **changes: object) -> Backend:
     fields = {"n_outputs_max": 64, "n_rs_seq": SNAPSHOTS, "n_seq_max": 4}
-    return LlamaCppBackend(plan(tiny(kind, mute=NOT_PRINTABLE), **fields | changes))
-
-
-@pytest.fixture(params=KINDS)
-def kind(request: pytest.FixtureRequest) -> str:
-    return request.param
+    return backends.load(plan(runtime.model(kind), **fields | changes))
 
 
 @pytest.fixture
-def backend(kind: str) -> Iterator[LlamaCppBackend]:
-    backend = load(kind)
+def backend(runtime: Runtime, kind: str) -> Iterator[Backend]:
+    backend = load(runtime, kind)
+    if not backend.rolls_back:
+        pytest.skip("it takes nothing back, which has a test of its own")
     yield backend
     backend.close()
 
 
-@pytest.fixture(scope="module")
-def colds() -> Iterator[dict[str, LlamaCppBackend]]:
-    made = {kind: load(kind, n_seq_max=1, n_rs_seq=0) for kind in KINDS}
-    yield made
-    for one in made.values():
-        one.close()
-
-
-@pytest.fixture
-def cold(kind: str, colds: dict[str, LlamaCppBackend]) -> Rows:
-    """Return a function that computes tokens afresh and returns the last rows."""
-
-    def rows(tokens: list[int], count: int) -> np.ndarray:
-        colds[kind].truncate(0, 0)
-        return feed(colds[kind], 0, 0, tokens, count)
-
-    return rows
-
-
-def feed(backend: LlamaCppBackend, seq: int, start: int, tokens: list[int], count: int = 1) -> np.ndarray:
-    """Compute tokens in calls of 50, the last `count` in one of their own; return their rows."""
-    split = len(tokens) - count
-    for at in range(0, split, 50):
-        backend.decode([Part(seq, start + at, tokens[at : min(at + 50, split)], 0)])
-    return backend.decode([Part(seq, start + split, tokens[split:], count)]).copy()
-
-
-def is_true(rows: np.ndarray, expected: np.ndarray) -> bool:
-    return rows.shape == expected.shape and bool(np.abs(rows - expected).max() < BOUND)
-
-
-@pytest.mark.parametrize("length", [10, 300])
+@pytest.mark.parametrize("length", [10, 150])
 @pytest.mark.parametrize("count", [1, 3, SNAPSHOTS])
-def test_what_follows_a_rollback_is_true(
-    kind: str, backend: LlamaCppBackend, cold: Rows, length: int, count: int
-) -> None:
-    """300 tokens are more than a window of 128: it is full, and has let cells go."""
+def test_what_follows_a_rollback_is_true(backend: Backend, cold: Cold, length: int, count: int) -> None:
+    """150 tokens are more than a window: it is full, and has let cells go."""
     tokens, more = some(1, length), some(2, 20)
     feed(backend, 0, 0, tokens[:-9])
     drafted = feed(backend, 0, length - 9, tokens[-9:], 9)
@@ -81,11 +44,11 @@ def test_what_follows_a_rollback_is_true(
     assert is_true(feed(backend, 0, len(left), more, len(more)), cold(left + more, len(more)))
 
 
-def test_a_rollback_in_every_call(kind: str, backend: LlamaCppBackend, cold: Rows) -> None:
+def test_a_rollback_in_every_call(backend: Backend, cold: Cold) -> None:
     """As a reply goes on for long, across the end of a window."""
     held, rng = some(1, 100), random.Random(1)
     feed(backend, 0, 0, held)
-    for step in range(60):
+    for step in range(30):
         tokens = some(step, rng.randrange(1, SNAPSHOTS + 2))
         rows = feed(backend, 0, len(held), tokens, len(tokens))
         assert is_true(rows, cold(held + tokens, len(tokens)))
@@ -95,13 +58,16 @@ def test_a_rollback_in_every_call(kind: str, backend: LlamaCppBackend, cold: Row
         held += tokens[: len(tokens) - count]
 
 
-@pytest.mark.parametrize("seed", range(12))
-def test_many_streams_that_roll_back_in_one_batch(kind: str, cold: Rows, seed: int) -> None:
+def test_many_streams_that_roll_back(runtime: Runtime, kind: str, backend: Backend, cold: Cold) -> None:
     """Some of them in any order, with drafts of all lengths: llama.cpp moves states around in between."""
-    rng = random.Random(seed)
+    for seed in range(SEEDS[runtime.name]):
+        many_streams(random.Random(seed), runtime, kind, cold)
+
+
+def many_streams(rng: random.Random, runtime: Runtime, kind: str, cold: Cold) -> None:
     n = rng.randrange(2, 6)
-    backend = load(kind, n_seq_max=n)
-    held = [some(10 * seed + seq, rng.randrange(3, 30)) for seq in range(n)]
+    backend = load(runtime, kind, n_seq_max=n)
+    held = [some(rng.randrange(1000), rng.randrange(3, 30)) for _ in range(n)]
     for seq in rng.sample(range(n), n):
         feed(backend, seq, 0, held[seq])
     for _ in range(8):
@@ -110,21 +76,21 @@ def test_many_streams_that_roll_back_in_one_batch(kind: str, cold: Rows, seed: i
             for seq in rng.sample(range(n), rng.randrange(1, n + 1))
             for length in [rng.choice((1, 1, 2, 3, 3, 5, 9))]
         ]
-        rows = backend.decode(parts).copy()
-        at = 0
-        for part in parts:
-            held[part.seq] += part.tokens
-            assert is_true(rows[at : at + part.n_logits], cold(held[part.seq], part.n_logits))
-            at += part.n_logits
-            count = rng.randrange(len(part.tokens))
-            if count:
-                can = not backend.rolls_back_alone or len(parts) == 1
-                assert backend.rollback(part.seq, count) == can
-                del held[part.seq][len(held[part.seq]) - count * can :]
+        for batch in batches(backend, parts):
+            rows, at = backend.decode(batch).copy(), 0
+            for part in batch:
+                held[part.seq] += part.tokens
+                assert is_true(rows[at : at + part.n_logits], cold(held[part.seq], part.n_logits))
+                at += part.n_logits
+                count = rng.randrange(len(part.tokens))
+                if count:
+                    can = not backend.rolls_back_alone or len(batch) == 1
+                    assert backend.rollback(part.seq, count) == can
+                    del held[part.seq][len(held[part.seq]) - count * can :]
     backend.close()
 
 
-def test_the_original_rolls_back_after_it_was_copied(kind: str, backend: LlamaCppBackend, cold: Rows) -> None:
+def test_the_original_rolls_back_after_it_was_copied(backend: Backend, cold: Cold) -> None:
     shared, one, other = some(1, 200), some(2, 6), some(3, 20)
     feed(backend, 0, 0, shared)
     backend.copy(0, 1, 200)
@@ -134,7 +100,7 @@ def test_the_original_rolls_back_after_it_was_copied(kind: str, backend: LlamaCp
     assert is_true(feed(backend, 0, 202, other), cold(shared + one[:2] + other, 1))
 
 
-def test_the_copy_rolls_back_and_the_original_too(kind: str, backend: LlamaCppBackend, cold: Rows) -> None:
+def test_the_copy_rolls_back_and_the_original_too(backend: Backend, cold: Cold) -> None:
     shared, one, other = some(1, 200), some(2, 6), some(3, 20)
     feed(backend, 0, 0, shared)
     backend.copy(0, 1, 200)
@@ -146,24 +112,22 @@ def test_the_copy_rolls_back_and_the_original_too(kind: str, backend: LlamaCppBa
     assert is_true(feed(backend, 0, 218, one), cold(shared + other[:18] + one, 1))
 
 
-def test_a_recurrent_state_is_not_copied_before_it_has_gone_on(
-    kind: str, backend: LlamaCppBackend, cold: Rows
+def test_a_recurrent_state_of_llama_cpp_is_not_copied_before_it_has_gone_on(
+    runtime: Runtime, kind: str, backend: Backend, cold: Cold
 ) -> None:
-    """llama.cpp would copy it as it was, or abort."""
+    """It would copy it as it was, or abort."""
     tokens, more = some(1, 60), some(2, 10)
     feed(backend, 0, 0, tokens, 5)
     assert backend.can_copy(0, 60)
     assert backend.rollback(0, 3)
-    assert backend.can_copy(0, 57) == (kind != "hybrid")
+    assert backend.can_copy(0, 57) == ((runtime.name, kind) != ("llama.cpp", "hybrid"))
     feed(backend, 0, 57, more)
     assert backend.can_copy(0, 67)
     backend.copy(0, 1, 67)
     assert is_true(feed(backend, 1, 67, more), cold(tokens[:57] + more + more, 1))
 
 
-def test_a_sequence_that_was_rolled_back_is_saved_as_it_is(
-    kind: str, backend: LlamaCppBackend, cold: Rows
-) -> None:
+def test_a_sequence_that_was_rolled_back_is_saved_as_it_is(backend: Backend, cold: Cold) -> None:
     tokens, more = some(1, 60), some(2, 10)
     feed(backend, 0, 0, tokens, 5)
     assert backend.rollback(0, 3)
@@ -175,9 +139,7 @@ def test_a_sequence_that_was_rolled_back_is_saved_as_it_is(
     assert is_true(feed(backend, 0, 57, more), expected)
 
 
-def test_a_sequence_is_emptied_after_a_rollback_and_used_again(
-    kind: str, backend: LlamaCppBackend, cold: Rows
-) -> None:
+def test_a_sequence_is_emptied_after_a_rollback_and_used_again(backend: Backend, cold: Cold) -> None:
     feed(backend, 0, 0, some(1, 60), 5)
     assert backend.rollback(0, 3)
     assert backend.truncate(0, 0)
@@ -188,9 +150,7 @@ def test_a_sequence_is_emptied_after_a_rollback_and_used_again(
     assert is_true(feed(backend, 0, 36, some(3, 5)), cold(tokens[:36] + some(3, 5), 1))
 
 
-def test_others_are_computed_while_one_waits_to_go_on(
-    kind: str, backend: LlamaCppBackend, cold: Rows
-) -> None:
+def test_others_are_computed_while_one_waits_to_go_on(backend: Backend, cold: Cold) -> None:
     held = [some(seq, 40) for seq in range(4)]
     for seq in range(4):
         feed(backend, seq, 0, held[seq], 5)
@@ -198,7 +158,8 @@ def test_others_are_computed_while_one_waits_to_go_on(
     assert backend.rollback(1, 4)
     held[1] += some(8, 6)[:2]
     for seqs in ((0, 2), (3, 0), (2,)):
-        backend.decode([Part(seq, len(held[seq]), [50, 60], 1) for seq in seqs])
+        for batch in batches(backend, [Part(seq, len(held[seq]), [50, 60], 1) for seq in seqs]):
+            backend.decode(batch)
         for seq in seqs:
             held[seq] += [50, 60]
     for seq in range(4):
@@ -206,10 +167,10 @@ def test_others_are_computed_while_one_waits_to_go_on(
 
 
 @pytest.mark.parametrize("seed", range(30))
-def test_a_recurrent_state_that_waits_is_not_lost_where_others_are_moved(seed: int) -> None:
+def test_llama_cpp_does_not_lose_a_state_that_waits_where_others_are_moved(seed: int) -> None:
     rng = random.Random(seed)
     n = rng.randrange(3, 6)
-    backend, cold = load("hybrid", n_seq_max=n), load("hybrid", n_seq_max=1)
+    backend, cold = load(LLAMA_CPP, "hybrid", n_seq_max=n), load(LLAMA_CPP, "hybrid", n_seq_max=1)
     held = [some(10 * seed + seq, rng.randrange(3, 30)) for seq in range(n)]
     for seq in rng.sample(range(n), n):
         feed(backend, seq, 0, held[seq])
@@ -236,8 +197,8 @@ def test_a_recurrent_state_that_waits_is_not_lost_where_others_are_moved(seed: i
     cold.close()
 
 
-def test_a_recurrent_state_rolls_back_once_and_no_further_than_its_snapshots() -> None:
-    backend = load("hybrid")
+def test_a_recurrent_state_of_llama_cpp_rolls_back_once_and_no_further_than_its_snapshots() -> None:
+    backend = load(LLAMA_CPP, "hybrid")
     feed(backend, 0, 0, some(1, 30), 12)
     assert not backend.rollback(0, SNAPSHOTS + 1)
     feed(backend, 0, 30, some(2, 4), 4)
@@ -251,18 +212,42 @@ def test_a_recurrent_state_rolls_back_once_and_no_further_than_its_snapshots() -
     backend.close()
 
 
-def test_beside_a_chunk_of_a_prompt_no_snapshot_is_relied_on() -> None:
-    backend = load("hybrid")
+def test_beside_a_chunk_of_a_prompt_no_snapshot_of_llama_cpp_is_relied_on() -> None:
+    backend = load(LLAMA_CPP, "hybrid")
     feed(backend, 0, 0, some(1, 30))
     backend.decode([Part(1, 0, some(2, 40), 0), Part(0, 30, [50, 51, 52], 3)])
     assert not backend.rollback(0, 2)
     backend.close()
 
 
-def test_without_snapshots_a_recurrent_state_does_not_roll_back() -> None:
-    for kind in KINDS:
-        backend = load(kind, n_rs_seq=0)
-        assert backend.rolls_back == (0 if kind == "hybrid" else backend.n_batch)
-        feed(backend, 0, 0, some(1, 30), 5)
-        assert backend.rollback(0, 2) == (kind != "hybrid")
-        backend.close()
+def test_without_snapshots_a_recurrent_state_does_not_roll_back(
+    runtime: Runtime, kind: str, cold: Cold
+) -> None:
+    """Of llama.cpp: MLX needs none. What was to be taken back is still there."""
+    backend = load(runtime, kind, n_rs_seq=0)
+    never = (runtime.name, kind) == ("llama.cpp", "hybrid")
+    assert (backend.rolls_back == 0) == never
+    tokens = some(1, 30)
+    feed(backend, 0, 0, tokens, 5)
+    rolled = backend.rollback(0, 2)
+    assert rolled != never
+    left = tokens[:28] if rolled else tokens
+    assert is_true(feed(backend, 0, len(left), [60]), cold([*left, 60]))
+    backend.close()
+
+
+def test_every_kind_takes_tokens_back(runtime: Runtime, kind: str) -> None:
+    backend = load(runtime, kind)
+    assert backend.rolls_back > 0
+    assert backend.capabilities.recomputes == ((runtime.name, kind) == ("mlx", "hybrid"))
+    assert backend.rolls_back_alone == ((runtime.name, kind) == ("llama.cpp", "hybrid"))
+    backend.close()
+
+
+def test_as_many_are_taken_back_as_it_says(backend: Backend, cold: Cold) -> None:
+    """And no token that an earlier call has computed, unless it is there as before."""
+    count = min(backend.rolls_back, 63)
+    tokens = some(1, 120)
+    feed(backend, 0, 0, tokens, count + 1)
+    assert backend.rollback(0, count)
+    assert is_true(feed(backend, 0, 120 - count, some(2, 8), 8), cold(tokens[: 120 - count] + some(2, 8), 8))

@@ -4,7 +4,7 @@
     path = build(Spec(shape=TINYLLAMA, weights="Q4_0", n_vocab=32000))
     target, draft = pair(eps=0.05)                          agree about half the time
 
-Needs `gguf` and `numpy`, nothing else.
+Needs `gguf` and `numpy`, nothing else. The same models for MLX, which need mlx-lm, are in tests/kit/mlx.py.
 """
 
 from tests.kit.build import MODELS_DIR, Q4_K_M, Spec, build, tiny

@@ -7,7 +7,7 @@ import hashlib
 import math
 import os
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,7 @@ from tests.kit.tokenizers import (
     byte_tokenizer,
     copied_tokenizer,
     n_tokens,
+    piece_tokenizer,
 )
 
 MODELS_DIR = Path(__file__).parents[2] / ".models"
@@ -48,12 +49,14 @@ class Spec:
 
     shape: Shape = DENSE
     weights: str = "F32"
-    """F32, F16, Q8_0, Q4_0, Q4_K or Q6_K."""
+    """F32, F16, Q8_0, Q4_0, Q4_K or Q6_K; for MLX what tests/kit/mlx.py knows."""
     types: Mapping[str, str] = field(default_factory=dict)
     """Name pattern -> another type for these tensors; norms too, where the pattern names them."""
     seed: int = 1
     n_vocab: int = N_BYTES_VOCAB
     """Of the byte tokenizer: padded up to this many tokens."""
+    pieces: bool = False
+    """The tokenizer of pieces instead, as SentencePiece makes them, with bytes to fall back on."""
     tokenizer: Path | None = None
     """A GGUF whose tokenizer is copied instead."""
     chat_template: str | None = CHATML
@@ -75,20 +78,26 @@ def tiny(kind: str = "dense", *, folder: Path = MODELS_DIR, **changes: Any) -> P
 
 
 def build(spec: Spec, *, folder: Path = MODELS_DIR) -> Path:
-    """Return the path of the model that `spec` describes, writing it if this is the first time.
+    """Return the path of the model that `spec` describes, writing it if this is the first time."""
+    name = f"{spec.name}-{spec.weights}-{fingerprint(spec)}.gguf"
+    return made(folder / name, lambda path: write(spec, path))
 
-    Safe beside other processes that build the same: the file appears whole or not at all.
+
+def made(path: Path, write: Callable[[Path], None]) -> Path:
+    """Let `write` make the file or folder, unless it is there.
+
+    Safe beside other processes that make the same: it appears whole or not at all.
     """
-    path = folder / f"{spec.name}-{spec.weights}-{fingerprint(spec)}.gguf"
-    if not path.exists():
-        folder.mkdir(parents=True, exist_ok=True)
-        handle, part = tempfile.mkstemp(dir=folder, prefix=".part-", suffix=".gguf")
-        os.close(handle)
+    if path.exists():
+        return path
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=path.parent, prefix=".part-") as part:
+        write(Path(part, path.name))
         try:
-            write(spec, Path(part))
-            os.replace(part, path)
-        finally:
-            Path(part).unlink(missing_ok=True)
+            os.replace(Path(part, path.name), path)
+        except OSError:
+            if not path.is_dir():  # else another process was quicker
+                raise
     return path
 
 
@@ -106,12 +115,10 @@ def write(spec: Spec, path: Path, *, split_max_tensors: int = 0) -> None:
 
     split_max_tensors: spread it over files of so many tensors, `<stem>-00001-of-0000N.gguf`.
     """
-    tokenizer = copied_tokenizer(spec.tokenizer) if spec.tokenizer else byte_tokenizer(spec.n_vocab)
-    damped = dict(spec.damped)
-    table = list(tensors(spec.shape, n_tokens(tokenizer), logit_scale=spec.logit_scale, damped=damped))
+    table = table_of(spec)
     architecture = spec.overrides.get("general.architecture", spec.shape.arch)
     writer = gguf.GGUFWriter(path, architecture, split_max_tensors=split_max_tensors)
-    for key, value, kind, sub in _key_values(spec, tokenizer):
+    for key, value, kind, sub in _key_values(spec, tokenizer_of(spec)):
         writer.add_key_value(key, value, kind, sub)
     for tensor in table:
         kind_ = type_of(spec, tensor)
@@ -122,7 +129,7 @@ def write(spec: Spec, path: Path, *, split_max_tensors: int = 0) -> None:
         writer.write_kv_data_to_file()
         writer.write_ti_data_to_file()
         for tensor in table:
-            writer.write_tensor_data(_data(spec, tensor))
+            writer.write_tensor_data(data_of(spec, tensor, type_of(spec, tensor)))
     finally:
         writer.close()
 
@@ -135,15 +142,28 @@ def type_of(spec: Spec, tensor: Tensor) -> Type:
     return Type.F32 if tensor.plain or tensor.gain is None else Type[spec.weights]
 
 
-def _data(spec: Spec, tensor: Tensor) -> weights.Bytes:
-    kind = type_of(spec, tensor)
+def data_of(spec: Spec, tensor: Tensor, kind: Type) -> weights.Bytes:
+    """Return a tensor as raw bytes, uint8 [rows, bytes of a row]."""
     if tensor.gain is None:
         return weights.ones(tensor.shape, kind)
     std = tensor.gain / math.sqrt(tensor.shape[0])
     data = weights.matrix(spec.seed, tensor.name, tensor.shape, kind, std)
-    if tensor.name == "output.weight" and spec.mute:
+    if tensor.name == spec.shape.logits_of and spec.mute:
         data[list(spec.mute)] = 0
     return data
+
+
+def tokenizer_of(spec: Spec) -> list[KeyValue]:
+    """Return the metadata of the model's tokenizer."""
+    if spec.tokenizer:
+        return copied_tokenizer(spec.tokenizer)
+    return piece_tokenizer() if spec.pieces else byte_tokenizer(spec.n_vocab)
+
+
+def table_of(spec: Spec) -> list[Tensor]:
+    """Return every tensor of the model."""
+    size = n_tokens(tokenizer_of(spec))
+    return list(tensors(spec.shape, size, logit_scale=spec.logit_scale, damped=dict(spec.damped)))
 
 
 def _key_values(spec: Spec, tokenizer: list[KeyValue]) -> Iterator[KeyValue]:

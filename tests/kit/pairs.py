@@ -24,7 +24,13 @@ def pair(
     eps: float, *, shape: Shape = PAIR, logit_scale: float = 6.0, folder: Path = MODELS_DIR, **changes: Any
 ) -> tuple[Path, Path]:
     """Return the paths of (target, draft). shape: of the target; `changes` go to both Specs."""
+    target, draft = pair_of(eps, shape=shape, logit_scale=logit_scale, **changes)
+    return build(target, folder=folder), build(draft, folder=folder)
+
+
+def pair_of(eps: float, *, shape: Shape, logit_scale: float = 6.0, **changes: Any) -> tuple[Spec, Spec]:
+    """Return the Specs of (target, draft)."""
     draft = Spec(shape=shape.sized(n_layers=1), logit_scale=logit_scale, name="draft", **changes)
     damped = dict.fromkeys(range(1, shape.n_layers), eps)
     target = Spec(shape=shape, logit_scale=logit_scale, damped=damped, name=f"target-{eps:g}", **changes)
-    return build(target, folder=folder), build(draft, folder=folder)
+    return target, draft

@@ -81,6 +81,10 @@ class Reference:
         n = api.llama_token_to_piece(self.vocab, token, buffer, len(room), 0, special)
         return bytes(room[:n])
 
+    def ends(self, token: int) -> bool:
+        """Say whether a token ends a generation."""
+        return bool(api.llama_vocab_is_eog(self.vocab, token))
+
     def decode(self, tokens: Sequence[int], *, start: int = 0, seq: int = 0) -> Logits:
         """Decode a run of tokens in one batch; return the logits of each, float32 [len(tokens), n_vocab]."""
         batch = api.llama_batch_init(len(tokens), 0, 1)

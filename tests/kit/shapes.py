@@ -27,16 +27,25 @@ class Shape:
     rope_base: float = 10000.0
     window: int = 0
     """Tokens that a windowed layer sees; gemma3 only."""
+    window_period: int = 6
+    """The last of so many layers sees everything."""
     n_experts: int = 0
     n_experts_used: int = 0
     conv_layers: tuple[int, ...] = ()
     """Layers that are recurrent (a short convolution) instead of attention; lfm2 only."""
     conv_kernel: int = 3
+    tied: bool = False
+    """The embeddings make the logits too: there is no output.weight."""
 
     @property
     def head(self) -> int:
         """Channels of one attention head."""
         return self.head_dim or self.n_embd // self.n_heads
+
+    @property
+    def logits_of(self) -> str:
+        """Name of the tensor with a row for each token's logit."""
+        return "token_embd.weight" if self.tied else "output.weight"
 
     def sized(self, **changes: Any) -> Shape:
         """Return this shape with some numbers changed."""
@@ -58,7 +67,8 @@ DENSE = Shape()
 QWEN3 = Shape(arch="qwen3", head_dim=32)
 WINDOWED = Shape(arch="gemma3", n_layers=6, head_dim=32, window=128)
 """Five windowed layers, then a full one: the pattern of Gemma 3."""
-HYBRID = Shape(arch="lfm2", n_layers=4, conv_layers=(0, 1, 3))
+HYBRID = Shape(arch="lfm2", n_layers=4, conv_layers=(0, 1, 3), tied=True)
+"""Tied, as all of LFM2 are: mlx-lm knows no others."""
 MOE = Shape(arch="qwen3moe", head_dim=32, n_ff=64, n_experts=8, n_experts_used=2)
 
 KINDS: dict[str, Shape] = {
@@ -121,12 +131,15 @@ def tensors(shape: Shape, n_vocab: int, *, logit_scale: float, damped: dict[int,
     """
     # Gemma multiplies embeddings by sqrt(n_embd) itself; the others get a deviation of 1 from here.
     embedding = 1.0 if shape.arch == "gemma3" else math.sqrt(shape.n_embd)
+    # Where they are tied a token's own logit stands out, unless the layers add more than it.
+    embedding, added = (logit_scale, 4.0) if shape.tied else (embedding, 1.0)
     yield Tensor("token_embd.weight", (shape.n_embd, n_vocab), embedding)
     norm = "token_embd_norm.weight" if shape.arch == "lfm2" else "output_norm.weight"
     yield Tensor(norm, (shape.n_embd,), None)
-    yield Tensor("output.weight", (shape.n_embd, n_vocab), logit_scale)
+    if not shape.tied:
+        yield Tensor("output.weight", (shape.n_embd, n_vocab), logit_scale)
     for layer in range(shape.n_layers):
-        p, gain = f"blk.{layer}.", damped.get(layer, 1.0)
+        p, gain = f"blk.{layer}.", added * damped.get(layer, 1.0)
         yield Tensor(p + "attn_norm.weight", (shape.n_embd,), None)
         mixer = _short_convolution if layer in shape.conv_layers else _attention
         yield from mixer(shape, p, gain)
@@ -151,6 +164,8 @@ def metadata(shape: Shape) -> dict[str, Any]:
     }
     if shape.window:
         kv["attention.sliding_window"] = shape.window
+        if shape.window_period != 6:
+            kv["attention.sliding_window_pattern"] = shape.window_period
     if shape.conv_layers:
         layers = range(shape.n_layers)
         kv["attention.head_count_kv"] = [0 if i in shape.conv_layers else shape.n_kv_heads for i in layers]

@@ -74,7 +74,7 @@ def test_special_tokens() -> None:
             END,
             TEXT_END,
         ]
-        assert [t for t in range(run.n_vocab) if api.llama_vocab_is_eog(run.vocab, t)] == [END, TEXT_END]
+        assert [t for t in range(run.n_vocab) if run.ends(t)] == [END, TEXT_END]
         assert run.piece(END) == b""
         assert run.piece(END, special=True) == b"<|im_end|>"
 

@@ -1,4 +1,4 @@
-"""Tokenizers for the kit's models: one of bytes, and copies of real ones.
+"""Tokenizers for the kit's models: one of bytes, one of pieces, and copies of real ones.
 
 In the byte tokenizer the id of a byte is its value: any text becomes its UTF-8 bytes and comes back exactly.
 """
@@ -27,7 +27,7 @@ CHATML = (
 KeyValue = tuple[str, Any, Value, Value | None]
 """Key, value, its type, and the type of an array's elements."""
 
-_NORMAL, _CONTROL = 1, 3
+_NORMAL, _UNKNOWN, _CONTROL, _BYTE = 1, 2, 3, 6
 _CODES = dict(zip(map(Value, (0, 1, 2, 3, 4, 5, 6, 7, 10, 11, 12)), "BbHhIif?Qqd", strict=True))
 
 
@@ -66,6 +66,37 @@ def byte_tokenizer(n_vocab: int = N_BYTES_VOCAB) -> list[KeyValue]:
         ("tokenizer.ggml.eos_token_id", END, Value.UINT32, None),
         ("tokenizer.ggml.padding_token_id", TEXT_END, Value.UINT32, None),
         ("tokenizer.ggml.add_bos_token", False, Value.BOOL, None),
+    ]
+
+
+PIECES = ("▁t", "th", "▁th", "the", "▁the", "in", "an", "er", "on", "▁a", "and", "▁and", "▁▁", "in▁", "ing")
+"""What the tokenizer of pieces knows beyond single characters, the most frequent first."""
+
+
+@cache
+def piece_tokens() -> tuple[str, ...]:
+    """Return the tokens of the tokenizer of pieces: <s> and </s> are 1 and 2, bytes 3 to 258."""
+    single = ("▁", *(chr(code) for code in range(33, 127)), "é", "ü", "世")
+    marks = ("<|im_start|>", "<|im_end|>")
+    return ("<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256)), *marks, *PIECES, *single)
+
+
+def piece_tokenizer() -> list[KeyValue]:
+    """Return the metadata of the tokenizer of pieces."""
+    tokens = list(piece_tokens())
+    n_rest = len(tokens) - 261
+    types = [_UNKNOWN, _CONTROL, _CONTROL, *[_BYTE] * 256, _CONTROL, _CONTROL, *[_NORMAL] * n_rest]
+    scores = [*[0.0] * 261, *(-float(rank) for rank in range(n_rest))]
+    return [
+        ("tokenizer.ggml.model", "llama", Value.STRING, None),
+        ("tokenizer.ggml.tokens", tokens, Value.ARRAY, Value.STRING),
+        ("tokenizer.ggml.scores", scores, Value.ARRAY, Value.FLOAT32),
+        ("tokenizer.ggml.token_type", types, Value.ARRAY, Value.INT32),
+        ("tokenizer.ggml.bos_token_id", 1, Value.UINT32, None),
+        ("tokenizer.ggml.eos_token_id", 2, Value.UINT32, None),
+        ("tokenizer.ggml.unknown_token_id", 0, Value.UINT32, None),
+        ("tokenizer.ggml.add_bos_token", True, Value.BOOL, None),
+        ("tokenizer.ggml.add_space_prefix", True, Value.BOOL, None),
     ]
 
 

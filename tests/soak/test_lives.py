@@ -6,18 +6,17 @@ EDGECHAT_SOAK_LIVES sets another number.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 
 import pytest
 
 from edgechat.engine.template import ChatTemplate
-from tests.engine.conftest import MakePlan, scripted  # noqa: F401  (a fixture)
+from tests.engine.backends import KINDS, Runtime
+from tests.engine.conftest import MakePlan, kind, runtime, scripted  # noqa: F401  (fixtures)
 from tests.engine.test_interleavings import (  # noqa: F401  (fixtures)
-    KINDS,
     SCRIPTED,
-    Cold,
+    Judge,
     all_is_worth_it,
-    cold,
+    judge,
     real_world,
     scripted_world,
     template,
@@ -37,14 +36,14 @@ def test_scripted_lives(scripted: MakePlan, template: ChatTemplate, kind: str) -
             world.close()
 
 
-@pytest.mark.parametrize("kind", KINDS)
 def test_real_lives(
     template: ChatTemplate,  # noqa: F811
-    cold: Callable[[str], Cold],  # noqa: F811
-    kind: str,
+    runtime: Runtime,  # noqa: F811
+    kind: str,  # noqa: F811
+    judge: Judge,  # noqa: F811
 ) -> None:
-    for seed in range(1000, 1000 + LIVES // 2 // len(KINDS)):
-        world = real_world(template, kind, seed, cold(kind), drafts=seed % 2 == 1)
+    for seed in range(1000, 1000 + LIVES // 4 // len(KINDS)):
+        world = real_world(template, runtime, kind, seed, judge, drafts=seed % 2 == 1)
         try:
             world.run(80)
         finally:

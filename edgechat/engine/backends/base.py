@@ -9,6 +9,7 @@ from typing import Protocol, Self
 import numpy as np
 import numpy.typing as npt
 
+from edgechat.engine.types import Sampling
 from edgechat.native.buffers import Buffer
 
 Logits = npt.NDArray[np.float32]
@@ -44,6 +45,8 @@ class Capabilities:
     """A part can be taken out of the middle of a sequence, which is approximate."""
     saves: bool = False
     """The state of a sequence can be written down and read again."""
+    recomputes: bool = False
+    """To take tokens back, what stays of the call is computed again."""
 
 
 class Vocabulary(Protocol):
@@ -85,10 +88,24 @@ class Vocabulary(Protocol):
         ...
 
 
+class Drawing(Protocol):
+    """Choosing tokens where the logits are: on a GPU that works ahead while the engine shows what it has."""
+
+    def next_token(self, part: Part, sampling: Sampling, number: float) -> int:
+        """Compute a run of one sequence and return the token that comes after it.
+
+        It is what `Sampler.choose` takes, without penalties; number: from 0 to 1, what the draw falls upon.
+        Raises CacheFull, or DecodeFailed.
+        """
+        ...
+
+
 class Backend(Protocol):
     """A loaded model with its cache. One thread; whoever makes it closes it."""
 
     capabilities: Capabilities
+    drawing: Drawing | None
+    """None: the engine chooses tokens, from logits."""
     vocabulary: Vocabulary
     context: int
     """Cells of the cache, shared by all sequences."""

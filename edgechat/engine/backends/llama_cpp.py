@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from edgechat.engine.backends.base import CacheFull, Capabilities, Logits, Part, Vocabulary
+from edgechat.engine.backends.base import CacheFull, Capabilities, Drawing, Logits, Part, Vocabulary
 from edgechat.errors import LoadFailed
 from edgechat.native import breakdown, logs
 from edgechat.native.buffers import Buffer, counted_once, is_mapped
@@ -64,6 +64,7 @@ class LlamaCppBackend:
         self.rolls_back_alone = self._recurrent
         cuts = not (self._recurrent or self._window)
         shifts = cuts and self._context.can_shift
+        self.drawing: Drawing | None = None
         self.capabilities = Capabilities(mixes=True, cuts=cuts, shifts=shifts, saves=True)
         attention = "flash" if plan.flash_attention else "plain"
         self.state_format = f"llama.cpp {build()} {plan.cache_type} {attention}"

@@ -24,7 +24,8 @@ def load_draft(plan: LoadPlan | None, target: Backend, make: Make) -> tuple[Mode
     except EdgechatError as error:
         return None, f"{plan.model_name} does not draft for it. {error.message}"
     why = target.vocabulary.misfit(backend.vocabulary)
-    if not why and not backend.rolls_back:
+    # It computes a token at a time, and may have to go back over several calls.
+    if not why and (not backend.rolls_back or backend.capabilities.recomputes):
         why = "its state cannot take back what it guessed"
     if not why and backend.context < target.context:
         why = f"it looks back on {backend.context} tokens, not {target.context}"

@@ -18,7 +18,6 @@ from edgechat.engine.speculative.controller import Controller
 from edgechat.engine.speculative.draft import Source
 from edgechat.engine.speculative.step_cost import Shape
 from edgechat.errors import FolderError
-from edgechat.planner import learned
 from edgechat.planner.plan import LoadPlan
 
 _FILE = "speculation.json"
@@ -57,7 +56,7 @@ class Lessons:
         self._place = " | ".join(
             (
                 machine,
-                learned.build(),
+                plan.where.build if plan.where else "",
                 f"{plan.model_name} {plan.quant} {plan.file_bytes} {plan.cache_type}",
                 " ".join(f"{name} {n}" for name, n in zip(plan.devices, plan.split, strict=False)) or "CPU",
                 f"{draft.model_name} {draft.quant}" if draft else "no model drafts",

@@ -45,6 +45,7 @@ class Tables:
     rolls_back = 64
     rolls_back_alone = False
     capabilities = Capabilities(mixes=True)
+    drawing = None
 
     def __init__(self, tables: np.ndarray, *, context: int = 100_000, n_seq_max: int = 16) -> None:
         self.tables = tables.astype(np.float32)

@@ -11,16 +11,16 @@ from pathlib import Path
 
 import pytest
 
-from edgechat.engine.backends.llama_cpp import LlamaCppBackend
 from edgechat.engine.engine import Engine
 from edgechat.engine.speculative.drafters import ModelDrafter
 from edgechat.engine.template import ChatTemplate
 from edgechat.engine.types import ChatRequest, Delta, Finished, Message, Sampling
+from tests.engine.backends import Runtime, load, plan
 from tests.engine.speculative.always import Always
-from tests.engine.test_llama_cpp import plan
-from tests.kit import CHATML, NOT_PRINTABLE, pair, tiny
+from tests.kit import CHATML
 
-PROMPTS = 200
+SOME, MANY = {"llama.cpp": 60, "mlx": 4}, {"llama.cpp": 200, "mlx": 50}
+"""Prompts: MLX takes ten times as long on a processor."""
 SAMPLINGS = {"greedy": Sampling(temperature=0), "seeded": Sampling(temperature=0.8, seed=7)}
 SHORT = {"n_seq_max": 8, "context": 4096, "n_outputs_max": 32}
 
@@ -30,6 +30,12 @@ def template() -> Iterator[ChatTemplate]:
     template = ChatTemplate(CHATML)
     yield template
     template.close()
+
+
+@pytest.fixture(params=[SOME, pytest.param(MANY, marks=pytest.mark.soak)], ids=["some", "many"])
+def n(request: pytest.FixtureRequest, runtime: Runtime) -> int:
+    """Return how many prompts to say."""
+    return request.param[runtime.name]
 
 
 @pytest.fixture(autouse=True)
@@ -70,10 +76,10 @@ def opened(template: ChatTemplate, target: Path, draft: Path | None, *, ngrams: 
     # A recurrent state is drafted for where it is computed alone.
     short = SHORT | {"n_seq_max": 1} if "hybrid" in target.name else SHORT
     if draft is not None:
-        backend = LlamaCppBackend(plan(draft, **short))
+        backend = load(plan(draft, **short))
         drafter = ModelDrafter(backend, backend.vocabulary.size)
     snapshots = 8 if drafter or ngrams else 0
-    backend = LlamaCppBackend(plan(target, n_rs_seq=snapshots, **short))
+    backend = load(plan(target, n_rs_seq=snapshots, **short))
     return Engine(backend, template, model_drafter=drafter, ngrams=ngrams, controller=Always())
 
 
@@ -96,26 +102,29 @@ def said(
 @pytest.mark.slow
 @pytest.mark.parametrize("sampling", SAMPLINGS)
 @pytest.mark.parametrize("eps", [0.05, 0.15, 1.0])
-def test_a_pair_says_what_the_target_says(template: ChatTemplate, eps: float, sampling: str) -> None:
-    target, draft = pair(eps, mute=NOT_PRINTABLE)
-    plain, _, _ = said(template, target, SAMPLINGS[sampling], PROMPTS)
-    assert len(set(plain)) > PROMPTS / 2
+def test_a_pair_says_what_the_target_says(
+    template: ChatTemplate, runtime: Runtime, n: int, eps: float, sampling: str
+) -> None:
+    target, draft = runtime.pair(eps)
+    plain, _, _ = said(template, target, SAMPLINGS[sampling], n)
+    assert len(set(plain)) > n / 2
     for ngrams in (False, True):
-        found, drafted, accepted = said(template, target, SAMPLINGS[sampling], PROMPTS, draft, ngrams=ngrams)
+        found, drafted, accepted = said(template, target, SAMPLINGS[sampling], n, draft, ngrams=ngrams)
         assert found == plain
         assert 0 < accepted < drafted
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("sampling", SAMPLINGS)
-@pytest.mark.parametrize("kind", ["dense", "windowed", "hybrid", "moe"])
-def test_every_kind_says_what_it_says_alone(template: ChatTemplate, kind: str, sampling: str) -> None:
-    """A windowed one nearly: in other company it rounds otherwise, with drafts or without."""
-    target = tiny(kind, mute=NOT_PRINTABLE, logit_scale=8.0)
-    differing = 4 if (kind, sampling) == ("windowed", "seeded") else 0
-    plain, _, _ = said(template, target, SAMPLINGS[sampling], PROMPTS)
-    draft = tiny("dense" if kind == "hybrid" else kind, mute=NOT_PRINTABLE)
+def test_every_kind_says_what_it_says_alone(
+    template: ChatTemplate, runtime: Runtime, n: int, kind: str, sampling: str
+) -> None:
+    """A windowed one of llama.cpp nearly: in other company it rounds otherwise, with drafts or without."""
+    target = runtime.model(kind, logit_scale=8.0)
+    differing = n // 40 if kind == "windowed" else 0
+    plain, _, _ = said(template, target, SAMPLINGS[sampling], n)
+    draft = runtime.model("dense" if kind == "hybrid" else kind)
     for path, ngrams in ((None, True), (draft, False), (draft, True)):
-        found, drafted, _ = said(template, target, SAMPLINGS[sampling], PROMPTS, path, ngrams=ngrams)
+        found, drafted, _ = said(template, target, SAMPLINGS[sampling], n, path, ngrams=ngrams)
         assert sum(one != other for one, other in zip(found, plain, strict=True)) <= differing
-        assert drafted > 20
+        assert drafted > (n if path else n // 10 - 1)

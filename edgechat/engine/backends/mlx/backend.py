@@ -1,0 +1,286 @@
+"""The MLX backend: safetensors on the GPU of an Apple processor, or for tests on any processor.
+
+A sequence has caches of its own, so a call computes one sequence and the engine lets them take turns. A copy
+shares its arrays with the original until one of both goes on. MLX computes nothing before it is asked for, so
+the logits of a prompt's other tokens are never computed, and a token can be begun before the one before it
+has been read: see `next_token`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import mlx.core as mx
+import numpy as np
+import numpy.typing as npt
+import psutil
+from mlx_lm.utils import maybe_set_recommended_wired_limit
+
+from edgechat.engine.backends.base import CacheFull, Capabilities, Drawing, Logits, Part, Vocabulary
+from edgechat.engine.backends.mlx import loading
+from edgechat.engine.backends.mlx import state as states
+from edgechat.engine.backends.mlx.caches import MORE, Caches, Layers
+from edgechat.engine.backends.mlx.drawing import BROKEN, draw
+from edgechat.engine.backends.mlx.vocabulary import FolderVocabulary
+from edgechat.engine.sampling import broken_logits
+from edgechat.engine.types import Sampling
+from edgechat.errors import DecodeFailed, EdgechatError
+from edgechat.models.choices import CONFIG
+from edgechat.models.mlx.contents import read_config
+from edgechat.models.reading import read_model
+from edgechat.native.buffers import Buffer
+from edgechat.planner.plan import LoadPlan
+
+_SHORT = 32
+"""Tokens that are computed in one go although not all of their logits are wanted."""
+_LEAST_KEPT = 64 * 2**20
+_CLEAR_EVERY = 256
+"""Calls after which memory that MLX keeps for reuse goes back to the system, as mlx-lm does."""
+
+
+@dataclass(slots=True)
+class _Ahead:
+    """A token that was computed before anybody asked for it."""
+
+    chosen: mx.array
+    """The token that was put in."""
+    logits: mx.array
+    """What it led to: [n_vocab]."""
+    token: int = BROKEN
+    """`chosen`, once it has been read."""
+
+
+@dataclass(slots=True)
+class _Sequence:
+    """A sequence: what its caches hold, without the token that was computed ahead."""
+
+    caches: Caches
+    ahead: _Ahead | None = None
+    run: list[int] = field(default_factory=list)
+    """What was computed last, behind the states that the caches have kept."""
+
+    @property
+    def length(self) -> int:
+        return self.caches.length - (self.ahead is not None)
+
+    def drop_ahead(self) -> None:
+        """Take back what nobody asked for."""
+        if self.ahead is not None:
+            self.ahead = None
+            self.caches.cut(self.caches.length - 1)
+
+
+class MlxBackend:
+    """A model in MLX."""
+
+    def __init__(self, plan: LoadPlan, on_progress: Callable[[float], None] | None = None) -> None:
+        """Load the folder of the plan. Raises LoadFailed, OutOfMemory, ModelFileError."""
+        folder = Path(plan.model_path)
+        header = read_model(folder)  # which refuses what makes no sense
+        on_gpu = bool(plan.devices) and mx.metal.is_available()
+        mx.set_default_device(mx.gpu if on_gpu else mx.cpu)
+        # What is freed is kept for reuse, without a bound by itself; the plan speaks of so much.
+        mx.set_cache_limit(max(plan.compute_bytes, _LEAST_KEPT))
+        if on_gpu:
+            maybe_set_recommended_wired_limit()
+        self._model: Any = loading.load(folder, header.path, on_progress or (lambda _progress: None))
+        with loading.told(header.path):
+            self._layers = Layers(self._model, plan.cache_type)
+            n_vocab = self._try()
+        self.vocabulary: Vocabulary = FolderVocabulary(folder, n_vocab, read_config(folder / CONFIG))
+        self.context = plan.context
+        # A sequence that cannot be cut is copied where its next turn will part from this one.
+        self._cells = plan.context if self._layers.cuts else 2 * plan.context
+        self.n_seq_max = plan.n_seq_max
+        self.n_batch = plan.n_batch
+        self.n_outputs_max = plan.n_outputs_max or plan.n_batch
+        self.rolls_back = self.n_batch if self._layers.cuts else MORE - 1
+        self.rolls_back_alone = False
+        self.chat_template = header.chat_template
+        self.architecture, self.n_params = header.architecture, header.n_params
+        self.train_context = header.number("context_length", 0)
+        self.buffers: tuple[Buffer, ...] = ()
+        self.touched_bytes = 0
+        self.capabilities = Capabilities(
+            mixes=False, cuts=self._layers.cuts, saves=True, recomputes=self._layers.is_recurrent
+        )
+        self.drawing: Drawing | None = self
+        self.state_format = f"mlx {version('mlx')} mlx-lm {version('mlx-lm')} {plan.cache_type}"
+        self._sequences: dict[int, _Sequence] = {}
+        self._n_calls = 0
+
+    def _try(self) -> int:
+        """Compute a token with caches of every kind, and return the width of a row of logits."""
+        caches = Caches(self._layers)
+        logits = self._model(mx.array([[0]]), cache=caches.all)
+        mx.eval(logits)
+        self._layers.learn(caches)
+        return int(logits.shape[-1])
+
+    # Computing.
+
+    def decode(self, parts: Sequence[Part]) -> Logits:
+        """Compute a run of one sequence; see `Backend.decode`. ValueError for several at once."""
+        (part,) = parts
+        with self._computing(part):
+            rows = self._rows(part)
+            if part.n_logits:
+                return np.array(rows[-part.n_logits :].astype(mx.float32))
+            mx.eval(self._sequences[part.seq].caches.arrays)
+            return np.empty((0, self.vocabulary.size), np.float32)
+
+    def next_token(self, part: Part, sampling: Sampling, number: float) -> int:
+        """Compute a run and choose what comes next; see `Drawing.next_token`.
+
+        The chosen token is computed at once, before it is known here: a GPU works on it while the engine
+        shows the one before. Where the engine wants something else then, it is cut off again.
+        """
+        with self._computing(part):
+            row = self._rows(part)[-1].astype(mx.float32)
+            chosen = draw(row, sampling, number)
+            mx.async_eval(chosen)
+            sequence = self._sequences[part.seq]
+            if self._used < self._cells:
+                sequence.caches.keep()
+                following = self._forward(sequence.caches, chosen.reshape(1))[-1]
+                mx.async_eval(following)
+                sequence.ahead = _Ahead(chosen, following)
+            token = int(chosen.item())  # type: ignore[arg-type]
+            if token == BROKEN:
+                raise broken_logits()
+        if sequence.ahead is not None:
+            sequence.ahead.token = token
+        return token
+
+    def _rows(self, part: Part) -> mx.array:
+        """Compute a run; return the logits [n, n_vocab] of its last tokens, `n_logits` of them or more."""
+        sequence = self._sequences.setdefault(part.seq, _Sequence(Caches(self._layers)))
+        if part.start != sequence.length:
+            raise ValueError(f"position {part.start} is not behind the {sequence.length} tokens there")
+        tokens, rows = list(part.tokens), []
+        ahead, caches = sequence.ahead, sequence.caches
+        if ahead is not None and ahead.token == tokens[0]:
+            sequence.ahead, rows = None, [ahead.logits[None]]
+            del tokens[0]
+        else:
+            sequence.drop_ahead()
+        n_last = len(tokens)
+        if n_last > _SHORT:  # what may be taken back is computed in one go, behind a kept state
+            n_last = max(part.n_logits, _SHORT * self._layers.is_recurrent)
+        if first := tokens[: len(tokens) - n_last]:
+            self._forward(caches, mx.array(first))
+            mx.eval(caches.arrays)
+            mx.clear_cache()
+        if last := tokens[len(first) :]:
+            caches.keep()
+            sequence.run = last
+            rows.append(self._forward(caches, mx.array(last)))
+        return mx.concatenate(rows) if len(rows) > 1 else rows[0] if rows else mx.zeros((0, 1))
+
+    def _forward(self, caches: Caches, tokens: mx.array) -> mx.array:
+        """Lay out the computation of tokens [n] behind those in the caches; return logits [n, n_vocab]."""
+        logits: mx.array = self._model(tokens[None], cache=caches.all)[0]
+        caches.grew(len(tokens))
+        return logits
+
+    @contextmanager
+    def _computing(self, part: Part) -> Iterator[None]:
+        """Refuse what does not fit; where MLX fails nothing of the sequence is believed any more."""
+        if self._used + len(part.tokens) - self._n_ahead(part.seq) > self._cells:
+            raise CacheFull
+        self._n_calls += 1
+        if self._n_calls % _CLEAR_EVERY == 0:
+            mx.clear_cache()
+        try:
+            yield
+        except (EdgechatError, RuntimeError, MemoryError) as error:
+            self._sequences.pop(part.seq, None)
+            if isinstance(error, EdgechatError):
+                raise
+            raise DecodeFailed(
+                f"MLX could not compute a batch: {' '.join(str(error).split())[:300]}",
+                hint="Send the message again; if it fails again, try a shorter context or another model.",
+            ) from error
+
+    # What is kept.
+
+    @property
+    def _used(self) -> int:
+        """Tokens in all caches."""
+        return sum(one.caches.length for one in self._sequences.values())
+
+    def _n_ahead(self, seq: int) -> int:
+        one = self._sequences.get(seq)
+        return int(one is not None and one.ahead is not None)
+
+    def truncate(self, seq: int, length: int) -> bool:
+        """Cut a sequence; see `Backend.truncate`."""
+        sequence = self._sequences.get(seq)
+        if not length or sequence is None:
+            self._sequences.pop(seq, None)
+            return not length
+        sequence.drop_ahead()
+        if not sequence.caches.can_cut(length):
+            return False
+        sequence.caches.cut(length)
+        return True
+
+    def rollback(self, seq: int, count: int) -> bool:
+        """Take back what was just computed; see `Backend.rollback`.
+
+        A recurrent state goes back to before the call, and what stays of that is computed again.
+        """
+        sequence = self._sequences[seq]
+        length, caches, start = sequence.length - count, sequence.caches, sequence.caches.kept_at
+        if not self._layers.is_recurrent:
+            return self.truncate(seq, length)
+        if start + len(sequence.run) != caches.length or length < start or not caches.can_cut(start):
+            return False
+        caches.cut(start)
+        if again := sequence.run[: length - start]:
+            self._forward(caches, mx.array(again))
+            mx.eval(caches.arrays)
+        sequence.run = []
+        return True
+
+    def can_copy(self, source: int, length: int) -> bool:
+        """Say whether a copy would be true; see `Backend.can_copy`."""
+        sequence = self._sequences.get(source)
+        return sequence is not None and sequence.caches.can_cut(length)
+
+    def copy(self, source: int, target: int, length: int) -> None:
+        """Copy a sequence or a prefix of it; see `Backend.copy`."""
+        self._sequences[target] = _Sequence(self._sequences[source].caches.copy(length))
+
+    def shift(self, seq: int, start: int, stop: int) -> bool:
+        """Refuse; see `Backend.shift`. Keys are kept with their positions worked in."""
+        length = self._sequences[seq].length
+        if not 0 < start < stop < length:
+            raise ValueError(f"tokens {start} to {stop} are not in the middle of {length}")
+        return False
+
+    def save(self, seq: int) -> npt.NDArray[np.uint8]:
+        """Return a sequence's state; see `Backend.save`."""
+        sequence = self._sequences[seq]
+        if 2 * states.size_of(sequence.caches) > psutil.virtual_memory().available // 2:
+            raise MemoryError
+        return states.pack(sequence.caches.copy(sequence.length))
+
+    def restore(self, seq: int, state: npt.NDArray[np.uint8], length: int) -> bool:
+        """Fill a sequence with a saved state; see `Backend.restore`."""
+        caches = Caches(self._layers)
+        if self._used + length > self._cells or not states.unpack(state, caches, length):
+            return False
+        self._sequences[seq] = _Sequence(caches)
+        return True
+
+    def close(self) -> None:
+        """Free the caches, then the model."""
+        self._sequences.clear()
+        self._model = None
+        mx.clear_cache()

@@ -1,0 +1,57 @@
+"""From a folder to a model in memory, by mlx-lm; what goes wrong is told in our words."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import mlx.core as mx
+from mlx.utils import tree_flatten
+
+from edgechat.errors import DecodeFailed, LoadFailed, OutOfMemory
+
+_OTHER = "Take the same model as a GGUF file: --backend llama.cpp"
+_AGAIN = "Download the model again, or choose another one (`edgechat run guide` always works)."
+_EACH = 64 * 2**20
+"""Bytes after which progress is told."""
+
+
+def load(folder: Path, name: str, on_progress: Callable[[float], None]) -> Any:
+    """Return the model with its weights read. name: what messages call it.
+
+    Nothing of the folder is run. Raises LoadFailed, or OutOfMemory.
+    """
+    from mlx_lm.utils import load_model  # with transformers behind it: a second
+
+    with told(name):
+        model, _ = load_model(folder, lazy=True, trust_remote_code=False)
+        tree: Any = tree_flatten(model.parameters())
+        weights: list[mx.array] = [array for _, array in tree]
+        total, done, ahead = sum(array.nbytes for array in weights), 0, []
+        for array in weights:
+            ahead.append(array)
+            done += array.nbytes
+            if sum(one.nbytes for one in ahead) >= _EACH or array is weights[-1]:
+                mx.eval(ahead)
+                on_progress(done / max(total, 1))
+                ahead = []
+    return model
+
+
+@contextlib.contextmanager
+def told(name: str) -> Iterator[None]:
+    """Turn what MLX and mlx-lm raise over a stranger's files into LoadFailed."""
+    try:
+        yield
+    except (LoadFailed, DecodeFailed):
+        raise
+    except MemoryError as error:
+        raise OutOfMemory(f"There is too little memory for {name}.") from error
+    except Exception as error:  # mlx-lm raises whatever a wrong file leads to
+        words = " ".join(str(error).split())[:300] or type(error).__name__
+        if "malloc" in words or "memory" in words.lower():
+            raise OutOfMemory(f"There is too little memory for {name}: {words}") from error
+        known = "not supported" not in words
+        raise LoadFailed(f"MLX cannot load {name}: {words}", hint=_AGAIN if known else _OTHER) from error

@@ -1,0 +1,76 @@
+"""The caches of a sequence as bytes, and back: one safetensors image of all layers' arrays."""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+import mlx.core as mx
+import msgspec
+import numpy as np
+import numpy.typing as npt
+from mlx.utils import tree_flatten, tree_unflatten
+from mlx_lm.models.cache import KVCache, QuantizedKVCache
+
+from edgechat.engine.backends.mlx.caches import Caches
+
+_TABLE = "edgechat"
+
+
+class _Table(msgspec.Struct, frozen=True):
+    """What is no array."""
+
+    length: int
+    held: dict[int, int]
+    kinds: list[str]
+    """Class of each layer's cache."""
+    rest: dict[str, int | None]
+    """Numbers in the layers' states, by their place there."""
+
+
+def size_of(caches: Caches) -> int:
+    """Return about the bytes that `pack` gives."""
+    return sum(array.nbytes for array in caches.arrays)
+
+
+def pack(caches: Caches) -> npt.NDArray[np.uint8]:
+    """Return the caches of a sequence as bytes."""
+    leaves = dict(tree_flatten([_state(one) for one in caches.all]))
+    arrays = {place: leaf for place, leaf in leaves.items() if isinstance(leaf, mx.array)}
+    rest = {place: leaf for place, leaf in leaves.items() if place not in arrays}
+    table = _Table(caches.length, caches.held, _kinds(caches), rest)
+    image = io.BytesIO()
+    mx.save_safetensors(image, arrays, {_TABLE: msgspec.json.encode(table).decode()})
+    return np.frombuffer(image.getbuffer(), np.uint8)
+
+
+def unpack(image: npt.NDArray[np.uint8], caches: Caches, length: int) -> bool:
+    """Fill empty caches with what `pack` gave.
+
+    False where that is something else; the caches are of no use then.
+    """
+    try:
+        loaded: Any = mx.load(io.BytesIO(image.tobytes()), format="safetensors", return_metadata=True)
+        arrays, told = loaded
+        table = msgspec.json.decode(told[_TABLE], type=_Table)
+        if table.length != length or table.kinds != _kinds(caches):
+            return False
+        states: Any = tree_unflatten([*arrays.items(), *table.rest.items()])
+        for one, state in zip(caches.all, states, strict=True):
+            one.state = state
+        caches.resume(length, table.held)
+        mx.eval(caches.arrays)
+    except (RuntimeError, ValueError, TypeError, KeyError, msgspec.MsgspecError):
+        return False
+    return True
+
+
+def _kinds(caches: Caches) -> list[str]:
+    return [type(one).__name__ for one in caches.all]
+
+
+def _state(cache: Any) -> Any:
+    """Return the state of a layer, without the room that its arrays have for more tokens."""
+    if isinstance(cache, KVCache | QuantizedKVCache):
+        return (*cache.keys_and_values(), *cache.state[2:])
+    return cache.state
