@@ -2,7 +2,7 @@
 
 With --json one object is printed:
 
-    model, quant, architecture, context, threads, gpu_layers
+    model, backend, quant, architecture, context, threads, gpu_layers
     load_ms, first_token_ms, prompt_tokens
     memory            planned_bytes, resident_bytes, buffers
     depths            a list: depth, prompt_tps, decode_tps (of a bare loop)
@@ -72,7 +72,8 @@ def run(options: Options) -> int:
 def _rows(report: Report, plan: LoadPlan, told: tuple[str, ...]) -> Iterator[tuple[str, str]]:
     layers = f"{plan.gpu_layers} layers on {', '.join(plan.devices)}, " if plan.devices else ""
     yield "Model", f"{plan.model_name} {plan.quant or ''} ({report.architecture})".replace("  ", " ")
-    yield "Load", f"context {plan.context}, {layers}{plan.threads} threads, in {report.load_ms / 1000:.1f} s"
+    by = "MLX" if plan.backend == "mlx" else f"{plan.threads} threads"
+    yield "Load", f"context {plan.context}, {layers}{by}, in {report.load_ms / 1000:.1f} s"
     for one in told:
         yield "", one
     real = f"the process takes {mebibytes(report.resident_bytes)}"
@@ -129,6 +130,7 @@ def _whole(text: str) -> str:
 def _object(report: Report, plan: LoadPlan) -> dict[str, Any]:
     return {
         "model": plan.model_name,
+        "backend": plan.backend,
         "quant": plan.quant,
         "architecture": report.architecture,
         "context": plan.context,

@@ -11,6 +11,9 @@ With --json one object is printed; sizes are bytes, speeds are per second, and w
     speed         bandwidth, compute, threads, disturbed, measured (seconds since 1970)
     disk          path (where models are kept), free
     llama_cpp     version, ggml, backends, features, gpu_offload, rpc, mmap, mlock, system_info
+    mlx           version (null: it is not installed), missing (why it cannot be used, or null), device (what
+                  it computes on: the name of an accelerator, "CPU", or null)
+    backend       what computes models here: "llama.cpp", or "either" where each model has the better one
     failures      a list of sources that gave no answer: source, why
 """
 
@@ -32,7 +35,8 @@ from edgechat.device.bandwidth import Speed
 from edgechat.device.cpu import Cpu, choose_threads
 from edgechat.device.gpu import Accelerator
 from edgechat.device.memory import Memory
-from edgechat.device.profile import disk_free
+from edgechat.device.mlx import missing, version
+from edgechat.device.profile import DeviceProfile, disk_free
 from edgechat.device.survey import Survey, survey
 from edgechat.errors import FolderError
 from edgechat.native.devices import Build
@@ -86,6 +90,12 @@ def _as_json(found: Survey, folder: Path | None) -> str:
         "speed": profile.speed,
         "disk": folder and {"path": str(folder), "free": disk_free(folder)},
         "llama_cpp": found.build,
+        "mlx": {
+            "version": version() if profile.mlx else None,
+            "missing": None if profile.mlx else missing(),
+            "device": _mlx_device(profile) if profile.mlx else None,
+        },
+        "backend": "either" if profile.mlx_card is not None else "llama.cpp",
         "failures": found.failures,
     }
     return json.dumps(msgspec.to_builtins(object_), ensure_ascii=False)
@@ -95,7 +105,7 @@ def _rows(found: Survey, folder: Path | None) -> Iterator[tuple[str, str]]:
     profile = found.profile
     yield "Processor", _cpu(profile.cpu, found.instruction_sets)
     yield "Memory", _memory(profile.memory)
-    cards = [_card(card) for card in profile.accelerators]
+    cards = [_card(card, has_mlx=card == profile.mlx_card) for card in profile.accelerators]
     yield "Graphics", "\n".join(cards) or "no GPU that a model could use"
     yield "Speed", _speed(profile.speed)
     yield "Threads", choose_threads(profile.cpu)[1]
@@ -103,6 +113,7 @@ def _rows(found: Survey, folder: Path | None) -> Iterator[tuple[str, str]]:
     if free is not None:
         yield "Disk", f"{mebibytes(free)} free where models are kept\n  {folder}"
     yield "llama.cpp", _build(found.build)
+    yield "MLX", _mlx(profile)
     for failure in found.failures:
         yield "Failed", f"{failure.source} {failure.why}"
     if found.failures:
@@ -128,12 +139,12 @@ def _memory(memory: Memory) -> str:
     return f"{text}\nlimited to {mebibytes(memory.limit)} by {memory.bound}"
 
 
-def _card(card: Accelerator) -> str:
+def _card(card: Accelerator, *, has_mlx: bool) -> str:
     memory = f"{mebibytes(card.total)}, {mebibytes(card.free)} free" if card.total else "memory unknown"
     if card.shares_ram:
         memory += ", shared with the processor" if card.total else ", shares the processor's"
     use = ", ".join(card.devices) if card.usable else "this build of llama.cpp cannot use it"
-    return f"{card.name}: {memory} ({use})"
+    return f"{card.name}: {memory} ({use}{', MLX' if has_mlx else ''})"
 
 
 def _speed(speed: Speed | None) -> str:
@@ -143,6 +154,18 @@ def _speed(speed: Speed | None) -> str:
     when = f"measured {ago(time.time() - speed.measured)} with {speed.threads} threads"
     busy = "; other programs were busy meanwhile" if speed.disturbed else ""
     return f"{figures}\n{when}{busy}"
+
+
+def _mlx_device(profile: DeviceProfile) -> str:
+    return profile.mlx_card.name if profile.mlx_card is not None else "CPU"
+
+
+def _mlx(profile: DeviceProfile) -> str:
+    if not profile.mlx:
+        return f"{missing()} Without it llama.cpp computes everything."
+    if profile.mlx_card is None:
+        return f"{version()}, on the processor\nfor MLX models that are named: llama.cpp is far faster here"
+    return f"{version()}, on the GPU\nor llama.cpp, as suits a model better: `edgechat plan MODEL` says why"
 
 
 def _build(build: Build | None) -> str:

@@ -9,11 +9,13 @@ from dataclasses import dataclass
 from enum import IntEnum
 from pathlib import Path
 
-from edgechat.cli.remedies import DRIVERS, install_llama, rebuild
+from edgechat.cli.remedies import DRIVERS, install_llama, install_mlx, rebuild
 from edgechat.device.cpu import Cpu, choose_threads
 from edgechat.device.gpu import Accelerator, Vendor
 from edgechat.device.isa import ESSENTIAL
 from edgechat.device.memory import Memory
+from edgechat.device.mlx import missing
+from edgechat.device.profile import DeviceProfile
 from edgechat.device.survey import Failure, Survey
 from edgechat.native.devices import Build
 from edgechat.text import mebibytes
@@ -54,6 +56,7 @@ def machine_findings(found: Survey, disks: dict[Path, int]) -> Iterator[Finding]
         yield _failure(failure, found.build)
     if found.build is not None:
         yield from _unused(found.profile.accelerators, found.build)
+        yield from _mlx(found.profile)
         yield from _kernels(found.instruction_sets, found.build)
         yield from _rpc(found.build)
     yield from _memory(found.profile.memory)
@@ -126,6 +129,14 @@ def _unseen(vendor: Vendor, names: str, built: list[str], weight: Weight) -> Fin
     checks = {"nvidia": "nvidia-smi", "amd": "rocminfo", "intel": "vulkaninfo --summary"}
     command = checks.get(vendor, "system_profiler SPDisplaysDataType")
     return Finding(weight, what, why, f"See whether the driver lists it:\n  {command}")
+
+
+def _mlx(profile: DeviceProfile) -> Iterator[Finding]:
+    """Yield a note where MLX could compute on the GPU, but is not installed."""
+    if profile.mlx or not any(card.is_apples for card in profile.accelerators):
+        return
+    why = "Models for Apple Silicon need it; edgechat would take the better of it and llama.cpp for each."
+    yield Finding(Weight.NOTE, f"MLX is not used on this Mac. {missing()}", why, install_mlx())
 
 
 def _kernels(instruction_sets: tuple[str, ...], build: Build) -> Iterator[Finding]:

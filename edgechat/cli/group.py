@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
+from pathlib import Path
 from typing import Any
 
 from typer.core import TyperGroup
@@ -82,8 +83,9 @@ def _is_model(word: str) -> bool:
         return True
     from edgechat.errors import EdgechatError
     from edgechat.models.library import entry_of, here
+    from edgechat.models.stores import is_model_folder
 
     try:
-        return entry_of(word) is not None or bool(here(word))
+        return entry_of(word) is not None or is_model_folder(Path(word)) or bool(here(word))
     except EdgechatError:
         return False

@@ -11,16 +11,22 @@ import io
 import os
 import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from edgechat import __version__
-from edgechat.cli import shelf, talk
+from edgechat.cli import machine, shelf, talk
 from edgechat.cli.edge import complain
 from edgechat.cli.group import Commands
-from edgechat.cli.options import AnywayOption, Debug, DebugOption, DraftOption, ScreenReaderOption
+from edgechat.cli.options import (
+    AnywayOption,
+    BackendOption,
+    Debug,
+    DebugOption,
+    DraftOption,
+    ScreenReaderOption,
+)
 from edgechat.errors import EdgechatError
 
 USAGE_ERROR = 2
@@ -53,6 +59,7 @@ def chat(
         typer.Option("--model", "-m", help="The model to chat with: a file, or a name of `edgechat list`."),
     ] = None,
     draft: DraftOption = None,
+    backend: BackendOption = None,
     load_anyway: AnywayOption = False,
     screen_reader: ScreenReaderOption = False,
     debug: DebugOption = False,
@@ -66,8 +73,9 @@ def chat(
             raise typer.BadParameter(
                 f"goes with the app; write `edgechat {context.invoked_subcommand} MODEL`"
             )
-        if draft is not None:
-            raise typer.BadParameter("goes after the command", param_hint="--draft")
+        for option, given in (("--draft", draft), ("--backend", backend)):
+            if given is not None:
+                raise typer.BadParameter("goes after the command", param_hint=option)
         if screen_reader:
             raise typer.BadParameter(
                 "goes with the app, or after run: edgechat run MODEL --screen-reader",
@@ -78,7 +86,12 @@ def chat(
         from edgechat.cli import run as lines
 
         options = lines.Options(
-            model=model, draft=draft, anyway=load_anyway, screen_reader=True, converse=True
+            model=model,
+            draft=draft,
+            backend=backend,
+            anyway=load_anyway,
+            screen_reader=True,
+            converse=True,
         )
         raise typer.Exit(lines.run(options))
     if os.environ.get("TERM") == "dumb" and sys.stdout.isatty():
@@ -95,7 +108,7 @@ def chat(
         raise typer.Exit(USAGE_ERROR)
     from edgechat.tui.app import run_app
 
-    raise typer.Exit(run_app(model, anyway=load_anyway, draft=draft))
+    raise typer.Exit(run_app(model, anyway=load_anyway, draft=draft, backend=backend))
 
 
 def _wants_lines() -> bool:
@@ -108,131 +121,7 @@ def _wants_lines() -> bool:
 
 
 talk.add_to(app)
-
-
-@app.command()
-def device(
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
-    refresh: Annotated[
-        bool, typer.Option("--refresh", help="Measure the speed again, which is otherwise done once.")
-    ] = False,
-    debug: DebugOption = False,
-) -> None:
-    """Show what this machine can carry: processor, memory, GPUs, speed, disk, and llama.cpp's build."""
-    from edgechat.cli import device as command
-
-    raise typer.Exit(command.run(json=json, refresh=refresh))
-
-
-@app.command(epilog="The exit code is 1 where nothing fits.")
-def plan(
-    models: Annotated[
-        list[str] | None,
-        typer.Argument(help="Files, names, or owner/repo on the hub. None: the whole catalogue."),
-    ] = None,
-    ctx: Annotated[int | None, typer.Option(min=1, help="Tokens that the context should hold.")] = None,
-    min_tps: Annotated[float | None, typer.Option(min=0, help="Tokens a second, at least.")] = None,
-    quality: Annotated[
-        str | None, typer.Option(help="poor, reduced, good, high, near-lossless or reference, at least.")
-    ] = None,
-    ram: Annotated[str | None, typer.Option(help="Plan for a machine with so much memory: 8GiB.")] = None,
-    vram: Annotated[str | None, typer.Option(help="... and such a GPU: 6GiB; 0: without one.")] = None,
-    bandwidth: Annotated[str | None, typer.Option(help="... whose memory gives so much: 50GB/s.")] = None,
-    draft: DraftOption = None,
-    offline: Annotated[bool, typer.Option("--offline", help="Do not ask the hub.")] = False,
-    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
-    debug: DebugOption = False,
-) -> None:
-    """Show what would fit and how fast it would be, before anything is downloaded or loaded."""
-    from edgechat.cli import plan as command
-    from edgechat.cli.quantities import amount, rate, steps
-    from edgechat.planner.machine import Described
-    from edgechat.planner.wishes import Wishes
-
-    options = command.Options(
-        models=tuple(models or ()),
-        described=Described(ram=amount("--ram", ram), vram=amount("--vram", vram), bandwidth=rate(bandwidth)),
-        wishes=Wishes(context=ctx, min_tps=min_tps, quality=steps(quality), draft=draft),
-        offline=offline,
-        json=json,
-    )
-    raise typer.Exit(command.run(options))
-
-
-@app.command(
-    epilog="Stopped or cut off, the same command goes on where it was. What is here is not fetched again."
-)
-def pull(
-    model: Annotated[str, typer.Argument(help="A catalogue name, owner/repo[:QUANT], or its address.")],
-    quant: Annotated[str | None, typer.Option(help="The quantization: Q5_K_M.")] = None,
-    auto_quant: Annotated[
-        bool, typer.Option("--auto-quant", help="Let the planner choose it, as it does by itself.")
-    ] = False,
-    draft: Annotated[
-        str | None,
-        typer.Option(
-            metavar="auto|none|MODEL",
-            help="auto: the catalogue's draft model too, where it fits beside and is much smaller.",
-            show_default=False,
-        ),
-    ] = None,
-    revision: Annotated[str | None, typer.Option(help="A branch, tag or commit.")] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would be downloaded.")] = False,
-    force: Annotated[bool, typer.Option("--force", help="Download it although it does not fit.")] = False,
-    offline: Annotated[bool, typer.Option("--offline", help="Only say what is here.")] = False,
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON object at the end.")] = False,
-    debug: DebugOption = False,
-) -> None:
-    """Download a model in the quantization that suits this machine, into the cache that other tools share."""
-    from edgechat.cli import pull as command
-
-    if quant and auto_quant:
-        raise typer.BadParameter("--quant and --auto-quant cannot both be", param_hint="--quant")
-    options = command.Options(
-        model=model,
-        quant=quant,
-        draft=draft,
-        revision=revision,
-        dry_run=dry_run,
-        force=force,
-        offline=offline,
-        json=json,
-    )
-    raise typer.Exit(command.run(options))
-
-
-@app.command()
-def bench(
-    model: Annotated[str, typer.Argument(metavar="MODEL", help="A GGUF file, or a name of `edgechat list`.")],
-    ctx: Annotated[int | None, typer.Option(min=512, help="Tokens that the context holds.")] = None,
-    draft: DraftOption = None,
-    rounds: Annotated[int, typer.Option(min=1, max=100, help="Rounds of each way of decoding.")] = 5,
-    tokens: Annotated[int, typer.Option(min=8, max=1024, help="Tokens of a reply.")] = 48,
-    plot: Annotated[Path | None, typer.Option(metavar="FILE", help="Draw it too, as PNG.")] = None,
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
-    load_anyway: AnywayOption = False,
-    debug: DebugOption = False,
-) -> None:
-    """Measure a model here: speeds, memory, and what drafts do for it, against a bare loop of llama.cpp."""
-    from edgechat.cli import bench as command
-    from edgechat.planner.wishes import Wishes
-
-    wishes = Wishes(context=ctx, draft=draft, anyway=load_anyway)
-    options = command.Options(model, wishes, rounds=rounds, tokens=tokens, plot=plot, json=json)
-    raise typer.Exit(command.run(options))
-
-
-@app.command(epilog="The exit code is 0 when nothing is wrong, 1 when something is; notes do not count.")
-def doctor(
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
-    debug: DebugOption = False,
-) -> None:
-    """Look for what keeps edgechat from working well here, and say what to do about it."""
-    from edgechat.cli import doctor as command
-
-    raise typer.Exit(command.run(json=json))
-
-
+machine.add_to(app)
 shelf.add_to(app)
 
 

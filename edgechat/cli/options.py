@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -27,6 +27,14 @@ DraftOption = Annotated[
         metavar="auto|none|ngram|MODEL",
         help="Who guesses the next words, so that the model has only to check them. auto: the catalogue's "
         "draft model where it is here, and what was said before (ngram).",
+        show_default=False,
+    ),
+]
+BackendOption = Annotated[
+    Literal["llama.cpp", "mlx"] | None,
+    typer.Option(
+        "--backend",
+        help="What computes the model: llama.cpp (GGUF files), or mlx (MLX models, for Apple Silicon).",
         show_default=False,
     ),
 ]

@@ -2,9 +2,9 @@
 
 With --json one MODEL gives one object, several or none a list of them, best first:
 
-    model, path, quant, file_bytes, context, cache_type, threads, gpu_layers, n_layers, split, experts_in_ram,
-    n_batch, n_ubatch, n_seq_max, n_outputs_max, n_rs_seq, flash_attention
-    devices       a list: name ("RAM" or llama.cpp's), budget_bytes, weights_bytes, cache_bytes,
+    model, path, backend ("llama.cpp" or "mlx"), quant, file_bytes, context, cache_type, threads, gpu_layers,
+    n_layers, split, experts_in_ram, n_batch, n_ubatch, n_seq_max, n_outputs_max, n_rs_seq, flash_attention
+    devices       a list: name ("RAM" or llama.cpp's, or "MLX"), budget_bytes, weights_bytes, cache_bytes,
                   compute_bytes, program_bytes, total_bytes
     exact         whether llama.cpp's own allocator said so; else it is estimated, as most of the catalogue is
     draft         the model that drafts for it: model, path, quant, file_bytes, context, total_bytes; or null
@@ -13,10 +13,10 @@ With --json one MODEL gives one object, several or none a list of them, best fir
     predicted     decode_tps, prompt_tps, ttft_ms (both for 1,000 tokens), basis
     kl_divergence value, source; or null
     notes, reasons
-    alternatives  a list: model, quant, context, decode_tps (both 0 where it does not fit), why_not
+    alternatives  a list: model, backend, quant, context, decode_tps (both 0 where it does not fit), why_not
     verdict       "fits"; "slow" (to read, or than was asked for); "too lossy" (than is good, or was asked
                   for); "short" (it was trained on less context than was asked for); or "too large", and
-                  then the object has only model, quant, file_bytes, verdict and why_not
+                  then the object has only model, backend, quant, file_bytes, verdict and why_not
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from edgechat.cli.status import StatusLine
 from edgechat.planner.budget import RAM
 from edgechat.planner.machine import Described
 from edgechat.planner.option import Option
-from edgechat.planner.plan import LoadPlan, as_json
+from edgechat.planner.plan import LABELS, LoadPlan, as_json
 from edgechat.planner.survey import Found, all_models, one_model
 from edgechat.planner.wishes import NO_WISHES, Wishes
 from edgechat.planner.worth import Verdict
@@ -59,7 +59,9 @@ def run(options: Options) -> int:
     status.show("looking at this machine")
     said = settings.load()
     offline, insists = options.offline or said.offline, options.wishes.draft is not None
-    wishes = msgspec.structs.replace(options.wishes, draft=options.wishes.draft or said.draft)
+    wishes = msgspec.structs.replace(
+        options.wishes, draft=options.wishes.draft or said.draft, prefers=said.backend
+    )
     try:
         if options.models:
             found = [
@@ -88,6 +90,7 @@ def _object(option: Option) -> dict[str, Any]:
     if option.plan is None:
         return {
             "model": option.variant.model,
+            "backend": option.variant.backend,
             "quant": option.quant,
             "file_bytes": option.variant.size,
             "verdict": option.verdict.label,
@@ -116,10 +119,11 @@ def _table(rows: Sequence[Sequence[str]]) -> Iterator[str]:
 
 
 def _ladder(found: Found) -> Iterator[tuple[str, ...]]:
-    yield " ", "QUANT", "SIZE", "CONTEXT", "ON GPU", "TOKENS/S", "FIRST", "LOSS", "VERDICT"
+    yield " ", "QUANT", "BACKEND", "SIZE", "CONTEXT", "ON GPU", "TOKENS/S", "FIRST", "LOSS", "VERDICT"
     for option in found.options:
         made = option.plan
-        start = (_mark(option, found), option.quant or "?", mebibytes(option.variant.size))
+        by = "MLX" if option.variant.format == "mlx" else ""
+        start = (_mark(option, found), option.quant or "?", by, mebibytes(option.variant.size))
         if made is None:
             yield *start, "", "", "", "", "", option.verdict.label
             continue
@@ -187,14 +191,17 @@ def _choice(found: Found) -> Iterator[tuple[str, str]]:
         return
     made = chosen.plan
     name = found.name or made.model_name
-    here = "" if made.model_path else f", which is not on this machine yet:\n  edgechat pull {name}"
-    yield "Choice", f"{made.model_name} {made.quant or ''}".rstrip() + here
+    by = " for MLX" if made.backend == "mlx" else ""
+    forced = " --backend mlx" if by and chosen.variant.entry is not None else ""
+    here = "" if made.model_path else f", which is not on this machine yet:\n  edgechat pull {name}{forced}"
+    yield "Choice", f"{made.model_name} {made.quant or ''}".rstrip() + by + here
     for note in made.notes:
         yield "Note", note
     yield "Why", "\n".join(made.reasons)
     for other in made.alternatives:
         context = f", context {other.context}" if other.context else ""
-        yield "Or", f"{other.model} {other.quant or ''}{context}: {other.why_not}"
+        by = f" for {LABELS[other.backend]}" if other.backend != made.backend else ""
+        yield "Or", f"{other.model} {other.quant or ''}{by}{context}: {other.why_not}"
 
 
 def _smallest(options: Sequence[Option]) -> Option:

@@ -27,8 +27,10 @@ from edgechat.cli.status import StatusLine
 from edgechat.errors import DoesNotFit
 from edgechat.models.download import Fetched
 from edgechat.models.wanted import wanted
+from edgechat.planner.backends import FORMATS
 from edgechat.planner.pick import Picked
 from edgechat.planner.pulling import Decided, Here, bring, decide
+from edgechat.settings import Backend
 from edgechat.text import escaped_json, one_line, printable
 
 
@@ -40,6 +42,8 @@ class Options:
     quant: str | None = None
     draft: str | None = None
     """None: as settings.toml says, else auto."""
+    backend: Backend | None = None
+    """None: what suits this machine best."""
     revision: str | None = None
     dry_run: bool = False
     force: bool = False
@@ -49,10 +53,17 @@ class Options:
 
 def run(options: Options) -> int:
     """Run the command; return the exit code. Raises EdgechatError."""
-    want = wanted(options.model, options.quant, options.revision)
+    reads = FORMATS[options.backend] if options.backend else None
+    want = wanted(options.model, options.quant, options.revision, reads)
     status = StatusLine(sys.stderr)
     try:
-        decided = decide(want, draft=options.draft, offline=options.offline, tell=status.show)
+        decided = decide(
+            want,
+            draft=options.draft,
+            backend=options.backend,
+            offline=options.offline,
+            tell=status.show,
+        )
     finally:
         status.clear()
     if isinstance(decided, Here):

@@ -63,6 +63,15 @@ def install_llama(version: str | None = None, options: str = "") -> str:
     return "  " + " \\\n    ".join([f'CMAKE_ARGS="{options}"', *command] if options else command)
 
 
+def install_mlx() -> str:
+    """Return the command that installs MLX, on a line that begins with two spaces."""
+    if getattr(sys, "frozen", False):
+        return "Download edgechat again, in the variant for Apple Silicon."
+    if importlib.util.find_spec("pip") is not None:
+        return f"  {sys.executable} -m pip install mlx-lm"
+    return f"  uv pip install --python {sys.executable} mlx-lm"
+
+
 def _backend_for(vendor: Vendor) -> str:
     """Return the backend that suits a maker's cards best with what is installed here."""
     if vendor == "amd" and shutil.which("hipcc") is None:

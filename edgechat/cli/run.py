@@ -100,7 +100,9 @@ def _engine(
 
 
 def _wishes(options: Options) -> Wishes:
-    return Wishes(context=options.context, draft=options.draft, anyway=options.anyway)
+    return Wishes(
+        context=options.context, draft=options.draft, backend=options.backend, anyway=options.anyway
+    )
 
 
 def _plan(options: Options, model: str, talk: Conversation) -> LoadPlan:

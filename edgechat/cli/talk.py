@@ -8,7 +8,14 @@ import typer
 
 from edgechat.cli.edge import as_text
 from edgechat.cli.group import ChatCommands
-from edgechat.cli.options import AnywayOption, DebugOption, DraftOption, JsonOption, ScreenReaderOption
+from edgechat.cli.options import (
+    AnywayOption,
+    BackendOption,
+    DebugOption,
+    DraftOption,
+    JsonOption,
+    ScreenReaderOption,
+)
 
 _Id = typer.Argument(metavar="ID", help="An id of `edgechat chats`, or the beginning of one.")
 
@@ -33,7 +40,9 @@ def add_to(app: typer.Typer) -> None:
 
 
 def run(
-    model: Annotated[str, typer.Argument(metavar="MODEL", help="A GGUF file, or a name of `edgechat list`.")],
+    model: Annotated[
+        str, typer.Argument(metavar="MODEL", help="A GGUF file, an MLX folder, or a name of `edgechat list`.")
+    ],
     prompt: Annotated[
         str | None,
         typer.Argument(
@@ -78,6 +87,7 @@ def run(
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object at the end.")] = False,
     screen_reader: ScreenReaderOption = False,
     draft: DraftOption = None,
+    backend: BackendOption = None,
     load_anyway: AnywayOption = False,
     debug: DebugOption = False,
 ) -> None:
@@ -115,6 +125,7 @@ def run(
         wanted=Wanted(last=last, chat=None if chat is None else as_text(chat), keep=not no_store),
         json=json,
         draft=draft,
+        backend=backend,
         anyway=load_anyway,
         screen_reader=screen_reader,
     )

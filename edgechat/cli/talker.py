@@ -27,7 +27,7 @@ from edgechat.engine.types import ModelInfo, Overflow, Sampling
 from edgechat.errors import EdgechatError
 from edgechat.planner.drafting import asks_for_drafts
 from edgechat.planner.plan import LoadPlan
-from edgechat.settings import Settings
+from edgechat.settings import Backend, Settings
 from edgechat.text import one_line, printable
 
 _PROMPT = ">>> "
@@ -51,6 +51,7 @@ class Options:
     wanted: Wanted = field(default_factory=Wanted)
     json: bool = False
     draft: str | None = None
+    backend: Backend | None = None
     anyway: bool = False
     screen_reader: bool = False
     converse: bool = False

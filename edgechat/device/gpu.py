@@ -78,6 +78,11 @@ class Accelerator:
         """Whether this build of llama.cpp can compute on it."""
         return bool(self.devices)
 
+    @property
+    def is_apples(self) -> bool:
+        """Whether it is the one inside an Apple processor, on which MLX computes too."""
+        return self.vendor == "apple" and self.shares_ram
+
 
 def sightings_of(devices: Iterable[NativeDevice]) -> list[Sighting]:
     """Return ggml's devices that hold layers, without those that only look like a GPU."""

@@ -1,4 +1,4 @@
-"""The GPU inside an Apple processor, for builds without Metal; with it ggml's own figures come first."""
+"""The GPU inside an Apple processor, for MLX and builds without Metal; with it ggml's figures come first."""
 
 from __future__ import annotations
 
@@ -33,6 +33,10 @@ def mac_gpu(answer: str) -> Sighting:
     facts = dict(re.findall(r"^([\w.]+): (.+)$", answer, re.MULTILINE))
     ram = int(facts.get("hw.memsize", "0"))
     set_mib = int(facts.get("iogpu.wired_limit_mb", "0"))
-    total = set_mib * 2**20 or (ram * 2 // 3 if ram <= _LARGE else ram * 3 // 4)
-    name = facts.get("machdep.cpu.brand_string", "Apple GPU")
+    return metal(ram, facts.get("machdep.cpu.brand_string", "Apple GPU"), set_mib * 2**20)
+
+
+def metal(ram: int, name: str, limit: int = 0) -> Sighting:
+    """Return the GPU of a Mac with so much RAM; limit: bytes that someone has set for it, or 0."""
+    total = limit or (ram * 2 // 3 if ram <= _LARGE else ram * 3 // 4)
     return Sighting(source="kernel", vendor="apple", name=name, total=total, free=total, shares_ram=True)

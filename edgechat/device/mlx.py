@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import importlib.util
 from functools import cache
 
@@ -13,3 +14,14 @@ def missing() -> str:
         if importlib.util.find_spec(name) is None:
             return f"The Python package {name.replace('_', '-')} is not installed."
     return ""
+
+
+def version() -> str:
+    """Return which MLX is installed, as it is shown: 'mlx 0.32.0, mlx-lm 0.32.2'."""
+    found = []
+    for name in ("mlx", "mlx-lm"):
+        try:
+            found.append(f"{name} {importlib.metadata.version(name)}")
+        except importlib.metadata.PackageNotFoundError:  # in a frozen program
+            found.append(name)
+    return ", ".join(found)

@@ -11,6 +11,7 @@ from edgechat.device.bandwidth import Speed, cached_speed
 from edgechat.device.cpu import Cpu, read_cpu
 from edgechat.device.gpu import Accelerator
 from edgechat.device.memory import Memory, read_memory
+from edgechat.device.mlx import missing
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,11 +26,18 @@ class DeviceProfile:
     """Empty in a quick look: see `edgechat.device.survey`."""
     rpc: tuple[str, ...] = ()
     """Servers whose devices are among them."""
+    mlx: bool = False
+    """Whether MLX is installed."""
 
     @property
     def free(self) -> int:
         """Bytes that may be taken on everything together; memory that is shared counts once."""
         return self.memory.available + sum(one.own for one in self.accelerators if one.usable)
+
+    @property
+    def mlx_card(self) -> Accelerator | None:
+        """What MLX computes on; None: the processor, where it is installed."""
+        return next((one for one in self.accelerators if self.mlx and one.is_apples), None)
 
 
 def probe() -> DeviceProfile:
@@ -38,7 +46,7 @@ def probe() -> DeviceProfile:
     Memory that others take or give back changes the answer.
     """
     cpu = read_cpu()
-    return DeviceProfile(cpu, read_memory(), cached_speed(cpu))
+    return DeviceProfile(cpu, read_memory(), cached_speed(cpu), mlx=not missing())
 
 
 def disk_free(path: Path) -> int | None:

@@ -6,14 +6,14 @@ import msgspec
 
 from edgechat.errors import DoesNotFit, ModelFileError, ModelNotFound, NotADraft
 from edgechat.models.header import ModelHeader
-from edgechat.models.library import entry_of, local_file
+from edgechat.models.library import entry_of
 from edgechat.planner import why
 from edgechat.planner.choose import Draft
 from edgechat.planner.drafting import AUTO, NGRAM, NONE, is_much_smaller, misfit
 from edgechat.planner.machine import Machine
 from edgechat.planner.plan import LoadPlan
 from edgechat.planner.select import planned
-from edgechat.planner.variants import Variant, of_path, recommended
+from edgechat.planner.variants import Variant, local_of, of_path, recommended
 from edgechat.planner.wishes import Wishes
 
 _HINT = "Name a smaller model of the same family, or leave it to edgechat: --draft auto"
@@ -84,9 +84,11 @@ def refused(draft: str, target: str, wrong: str) -> NotADraft:
 def _asked(wish: str, variant: Variant, elsewhere: bool) -> Variant:
     """Return the model that someone asked for. Raises ModelFileError, or NotADraft where there is none."""
     entry = entry_of(wish)
-    away = recommended(entry) if elsewhere and entry is not None and local_file(entry) is None else None
+    known = local_of(entry, variant.format) if entry is not None else None
+    if known is None and entry is not None and elsewhere:
+        known = recommended(entry, variant.format)
     try:
-        small = away or of_path(wish)
+        small = known or of_path(wish)
     except ModelNotFound as error:  # which would be taken for the model's own
         raise NotADraft(f"{wish} cannot draft. {error.message}", hint=error.hint) from error
     if small.path is not None and variant.path is not None and small.path.samefile(variant.path):
@@ -105,11 +107,14 @@ def _paired(variant: Variant, elsewhere: bool) -> Variant | None:
     small = entry_of(entry.draft) if entry.draft else None
     if small is None:
         raise NotADraft(f"No model drafts for it. {entry.no_draft or ''}".rstrip())
-    if local_file(small) is not None:
-        return of_path(small.name)
-    away = recommended(small) if elsewhere and variant.path is None else None
-    if away is None:
+    known = local_of(small, variant.format)
+    if known is None and elsewhere and variant.path is None:
+        known = recommended(small, variant.format)
+    if known is None and variant.format == "mlx" and not small.mlx:
+        raise ModelNotFound(f"{small.name} would, but there is none for MLX.")
+    if known is None:
+        how = " --backend mlx" if variant.format == "mlx" else ""
         raise ModelNotFound(
-            f"{small.name} would, but is not on this machine; edgechat pull {small.name} brings it."
+            f"{small.name} would, but is not on this machine; edgechat pull {small.name}{how} brings it."
         )
-    return away
+    return known

@@ -12,10 +12,13 @@ from dataclasses import dataclass, replace
 from edgechat.device.gpu import Accelerator
 from edgechat.device.memory import Memory
 from edgechat.device.profile import DeviceProfile
+from edgechat.models.header import Format
 from edgechat.native.buffers import Breakdown
 from edgechat.text import mebibytes
 
 RAM = "RAM"
+MLX = "MLX"
+"""The GPU of an Apple processor, where MLX computes on it."""
 SPARE = 0.1
 """Share of the free RAM that is left to other programs, unless someone wishes for more context."""
 _CARD_MARGIN = 512 * 2**20
@@ -30,7 +33,7 @@ class Needs:
     cache: int = 0
     compute: int = 0
     program: int = 0
-    """Of the process around llama.cpp."""
+    """Of the process around the model."""
 
     @property
     def total(self) -> int:
@@ -51,7 +54,7 @@ class Card:
     """An accelerator whose memory a load may take."""
 
     name: str
-    """llama.cpp's name of it."""
+    """llama.cpp's name of it, or 'MLX'."""
     about: Accelerator
     taken: int = 0
     """Bytes that another load of the same process takes."""
@@ -77,8 +80,11 @@ class Budget:
     """The best one last: it gets the last layers and the output."""
 
     @classmethod
-    def of(cls, profile: DeviceProfile) -> Budget:
-        """Return the budget of a machine as it is now."""
+    def of(cls, profile: DeviceProfile, format: Format = "gguf") -> Budget:
+        """Return the budget of a machine as it is now, for models of a format: each has cards of its own."""
+        if format == "mlx":
+            card = profile.mlx_card
+            return cls(profile.memory, (Card(MLX, card),) if card is not None else ())
         usable = [one for one in profile.accelerators if one.usable and one.free > 0]
         # Own memory before shared, then the larger: the one filled first stands last.
         usable.sort(key=lambda one: (not one.shares_ram, one.free))

@@ -1,8 +1,8 @@
 """The choice for one file: from its header, this machine and what a person wishes to a LoadPlan.
 
-What a load takes llama.cpp's own allocator says (`dryrun.py`); where it does not, formulas estimate it. The
-weights count in full, and once, although they are mapped from the file: pages that are read all the time must
-stay in memory, and those of the file that the kernel has cached already are part of the free memory.
+What a load takes llama.cpp's own allocator says (`dryrun.py`); where it does not, and for MLX, formulas do.
+The weights count in full, and once, although they are mapped from the file: pages that are read all the time
+must stay in memory, and those of the file that the kernel has cached already are part of the free memory.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from edgechat.planner.drafting import AUTO, drafting
 from edgechat.planner.learned import Learned
 from edgechat.planner.loads import Load, Measure
 from edgechat.planner.memory import CELLS
-from edgechat.planner.plan import DeviceMemory, DraftPlan, LoadPlan, params_of
+from edgechat.planner.plan import BACKENDS, DeviceMemory, DraftPlan, LoadPlan, params_of
 from edgechat.planner.speed import predict
 from edgechat.planner.why import LONGEST, USUAL
 from edgechat.planner.wishes import NO_WISHES, Wishes
@@ -72,9 +72,9 @@ def plan(
     Raises DoesNotFit, and SettingsError for wishes without sense.
     """
     wishes, notes = wishing.checked(wishes, header)
-    threads, why_threads = choose_threads(profile.cpu)
-    if wishes.threads is not None:
-        threads, why_threads = wishes.threads, f"{wishes.threads} threads, as asked for."
+    threads, why_threads = _threads(header, profile, wishes)
+    if header.format == "mlx" and wishes.threads is not None:
+        notes = (*notes, f"MLX has threads of its own: threads = {wishes.threads} says nothing to it.")
     how = drafting(header, wishes.draft or AUTO)
     on = chooser(name, header, profile, measure, history, threads=threads, drafting=how)
     helper = None
@@ -94,6 +94,7 @@ def plan(
         threads=threads,
         model_path=path,
         model_name=name,
+        backend=BACKENDS[header.format],
         quant=header.quant,
         file_bytes=header.file_size,
         n_layers=header.n_layers,
@@ -104,8 +105,19 @@ def plan(
         no_draft=no_draft,
     )
     made = completed(blank, on, load)
-    about = (*why.split(on, load), why.memory(on, load), why.sequences(on), why.drafts(made), why_threads)
+    where = (*why.backend(on, wishes), *why.split(on, load))
+    about = (*where, why.memory(on, load), why.sequences(on), why.drafts(made), *why_threads)
     return msgspec.structs.replace(made, reasons=(why_context, *about, why.speed(made)))
+
+
+def _threads(header: ModelHeader, profile: DeviceProfile, wishes: Wishes) -> tuple[int, tuple[str, ...]]:
+    """Return how many threads compute, and why; MLX has its own."""
+    threads, why_threads = choose_threads(profile.cpu)
+    if header.format == "mlx":
+        return threads, ()
+    if wishes.threads is not None:
+        threads, why_threads = wishes.threads, f"{wishes.threads} threads, as asked for."
+    return threads, (why_threads,)
 
 
 def _drafting(draft: Draft, load: Load, threads: int) -> DraftPlan:

@@ -12,11 +12,12 @@ from edgechat.native.params import CacheType
 from edgechat.planner import learned
 from edgechat.planner.budget import SPARE, Budget
 from edgechat.planner.drafting import NOBODY, Drafting, cache_type_of
+from edgechat.planner.footprint import footprint_of
 from edgechat.planner.learned import Learned, Where
 from edgechat.planner.loads import Load, Loader, Measure
 from edgechat.planner.memory import CELLS, program_bytes
 from edgechat.planner.shape import shape_of
-from edgechat.planner.speed import Correction, Rate, rate_of_card, rate_of_processor
+from edgechat.planner.speed import Correction, Rate, rate_of_processor
 
 _LONGEST = 32768
 
@@ -49,7 +50,7 @@ class Chooser:
     @property
     def as_draft(self) -> Loader:
         """The loads of this model in the process of another one."""
-        return replace(self.loader, beyond=-program_bytes(0))
+        return replace(self.loader, beyond=-program_bytes(0, self.header.format))
 
     def beside(self, load: Load, draft: Chooser) -> Load | None:
         """Return a load with a model that drafts for it in what it leaves; None where that is too little."""
@@ -102,13 +103,15 @@ def chooser(
     """Return a model on a machine; without `measure` all sizes are estimated."""
     history = history or Learned()
     processor = rate_of_processor(profile.speed)
-    budget = Budget.of(profile)
-    rates: dict[str | None, Rate] = {None: processor}
-    rates |= {card.name: rate_of_card(card.about, processor) for card in budget.cards}
-    loader = Loader(header, shape_of(header), budget, rates, measure, rpc=profile.rpc, drafting=drafting)
+    budget = Budget.of(profile, header.format)
+    rate = footprint_of(header.format).rate
+    rates: dict[str | None, Rate] = {None: rate(None, processor)}
+    rates |= {card.name: rate(card.about, processor) for card in budget.cards}
+    rpc = profile.rpc if header.format == "gguf" else ()
+    loader = Loader(header, shape_of(header), budget, rates, measure, rpc=rpc, drafting=drafting)
     where = Where(
         machine=f"{profile.cpu.name}, {threads} threads",
-        build=learned.build(),
+        build=learned.build(header.format),
         backend="CPU",
         architecture=header.architecture,
         quant=loader.shape.main_type.name,

@@ -20,7 +20,7 @@ def compute_bytes(
     It holds the activations of the widest layer and the attention masks, or where that is more the logits:
     `n_outputs` rows of them, or one for each sequence.
     """
-    activations = _FLOAT * n_ubatch * (_widest(header) + 4 * header.embedding_length)
+    activations = _FLOAT * n_ubatch * (widest(header) + 4 * header.embedding_length)
     windowed = header.sliding_window and min(n_ctx, header.sliding_window * n_seq_max + n_ubatch)
     masks = 2 * n_ubatch * (n_ctx + windowed)
     n_rows = max(n_seq_max, n_outputs)
@@ -33,7 +33,7 @@ def output_bytes(header: ModelHeader, n_outputs: int) -> int:
     return _FLOAT * n_outputs * header.vocab_size
 
 
-def _widest(header: ModelHeader) -> int:
+def widest(header: ModelHeader) -> int:
     """Return the activations of one token inside a feed-forward layer: gate, up and their product."""
     dense = max(header.per_layer("feed_forward_length", (0,)))
     experts = header.number("expert_used_count", 0) * header.number("expert_feed_forward_length", 0)

@@ -1,14 +1,15 @@
 """Who may draft for a model: what its layers allow and what that takes, and which model fits which.
 
 Tokens that were guessed wrongly are taken back. Cells of a cache are simply cut; a recurrent state goes back
-to a snapshot of it, which llama.cpp keeps for some architectures, and each takes as much memory as the state.
+to a snapshot of it, which llama.cpp keeps for some architectures, and each takes as much memory as the state;
+for MLX the state before a call is kept, and what stands of the call is computed again.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from edgechat.models.header import ModelHeader
+from edgechat.models.header import Format, GgufArray, ModelHeader
 from edgechat.native.params import CacheType
 from edgechat.planner.memory import recurrent_bytes
 from edgechat.planner.wishes import may_quantize
@@ -75,6 +76,8 @@ class Drafting:
 
 
 NOBODY = Drafting()
+KINDS: dict[Format, str] = {"gguf": "a GGUF file", "mlx": "an MLX model"}
+"""What people call a model of each format."""
 
 
 def asks_for_drafts(wish: str | None) -> bool:
@@ -87,6 +90,8 @@ def drafting(header: ModelHeader, wish: str) -> Drafting:
     if wish == NONE:
         return Drafting(why_not="Nobody drafts for it, as asked for.")
     if not is_recurrent(header):
+        return Drafting(DRAFTED)
+    if header.format == "mlx":
         return Drafting(DRAFTED)
     if header.architecture not in _TAKES_BACK:
         return Drafting(why_not="Nobody drafts for it: its recurrent layers cannot take back a wrong guess.")
@@ -103,8 +108,11 @@ def drafting(header: ModelHeader, wish: str) -> Drafting:
 
 
 def cache_type_of(draft: ModelHeader) -> CacheType:
-    """Return the type of a draft's cache: 8 bits where they can be, as what it guesses is verified anyway."""
-    return "q8_0" if may_quantize(draft) else "f16"
+    """Return the type of a draft's cache: 8 bits where they can be, as what it guesses is verified anyway.
+
+    Not for MLX, where a prompt takes more to read with such a cache than it saves.
+    """
+    return "q8_0" if draft.format == "gguf" and may_quantize(draft) else "f16"
 
 
 def has_large_state(header: ModelHeader) -> bool:
@@ -114,7 +122,9 @@ def has_large_state(header: ModelHeader) -> bool:
 
 def is_recurrent(header: ModelHeader) -> bool:
     """Say whether some layers keep a state that cannot simply be cut."""
-    return header.architecture in _RECURRENT or recurrent_bytes(header, 1) > 0
+    listed = header.shape_value("attention.recurrent_layers")
+    keeps = isinstance(listed, GgufArray) and any(listed.values or ())
+    return header.architecture in _RECURRENT or keeps or recurrent_bytes(header, 1) > 0
 
 
 def misfit(target: ModelHeader, draft: ModelHeader) -> str:
@@ -122,6 +132,8 @@ def misfit(target: ModelHeader, draft: ModelHeader) -> str:
 
     What their tokens are is compared once both are loaded.
     """
+    if draft.format != target.format:
+        return f"it is {KINDS[draft.format]}, and the other one {KINDS[target.format]}"
     if draft.weights_bytes >= target.weights_bytes:
         return "it is not smaller"
     if is_recurrent(draft):

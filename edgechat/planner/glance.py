@@ -86,7 +86,7 @@ def glances(models: Sequence[LocalModel], tell: Callable[[str], None] = lambda _
 
 
 def _look(path: Path) -> Glance:
-    from edgechat.models.gguf import read_model
+    from edgechat.models.reading import read_model
 
     try:
         header = read_model(path)

@@ -12,8 +12,8 @@ import msgspec
 
 from edgechat.device.profile import DeviceProfile
 from edgechat.errors import DoesNotFit
-from edgechat.models.gguf import read_model
 from edgechat.models.header import ModelHeader
+from edgechat.models.reading import read_model
 from edgechat.planner.budget import Budget, Needs
 from edgechat.planner.choose import completed
 from edgechat.planner.chooser import chooser
@@ -37,6 +37,8 @@ def refit(plan: LoadPlan, *, failed: bool = False) -> tuple[LoadPlan, tuple[str,
     """
     if plan.backend == "scripted" or (plan.anyway and not failed):
         return plan, ()
+    if plan.backend == "mlx":
+        return descend(plan, read_model(Path(plan.model_path)), look(), None, failed=failed)
     if not failed and not plan.devices and _fits(plan, Budget.of(look())):
         return plan, ()
     with DryRun() as dry:
@@ -46,7 +48,7 @@ def refit(plan: LoadPlan, *, failed: bool = False) -> tuple[LoadPlan, tuple[str,
 
 
 def descend(
-    plan: LoadPlan, header: ModelHeader, profile: DeviceProfile, measure: Measure, *, failed: bool
+    plan: LoadPlan, header: ModelHeader, profile: DeviceProfile, measure: Measure | None, *, failed: bool
 ) -> tuple[LoadPlan, tuple[str, ...]]:
     """Return the first step from the plan downwards that fits this machine; see `refit`."""
     on = chooser(plan.model_name, header, profile, measure, Learned.read(), threads=plan.threads)
@@ -76,7 +78,7 @@ def step_down(plan: LoadPlan, header: ModelHeader) -> tuple[LoadPlan, str] | Non
     if plan.context > _LEAST_CONTEXT:
         half = max(_LEAST_CONTEXT, plan.context // 2 // CELLS * CELLS)
         return replace(plan, context=half), f"The context is cut to {half} tokens, to take less memory."
-    if plan.split:
+    if plan.split and plan.backend != "mlx":  # which has all layers in one place
         fewer = _off_the_cards(plan)
         n = plan.gpu_layers - fewer.gpu_layers
         return fewer, f"{n} layer{'s' * (n > 1)} fewer {'are' if n > 1 else 'is'} on an accelerator."

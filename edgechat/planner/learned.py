@@ -20,7 +20,9 @@ from typing import TypeVar
 import msgspec
 
 from edgechat import paths
+from edgechat.device import mlx
 from edgechat.errors import FolderError
+from edgechat.models.header import Format
 from edgechat.planner.speed import Correction
 
 N = TypeVar("N", int, float)
@@ -40,9 +42,9 @@ class Where(msgspec.Struct, frozen=True, order=True):
     machine: str
     """The processor and its threads."""
     build: str
-    """Of llama.cpp."""
+    """Of llama.cpp, or of MLX: what one has done says nothing of the other."""
     backend: str
-    """'CPU', 'CUDA', 'CPU+CUDA': where the layers are."""
+    """'CPU', 'CUDA', 'CPU+CUDA', 'MLX': where the layers are."""
     architecture: str
     quant: str
 
@@ -157,8 +159,10 @@ def learn(
 
 
 @cache
-def build() -> str:
-    """Return which llama.cpp this is, without loading it."""
+def build(format: Format = "gguf") -> str:
+    """Return which llama.cpp, or which MLX, this is that computes models of a format, without loading it."""
+    if format == "mlx":
+        return mlx.version()
     try:
         return f"llama-cpp-python {importlib.metadata.version('llama-cpp-python')}"
     except importlib.metadata.PackageNotFoundError:

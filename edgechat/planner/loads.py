@@ -1,4 +1,7 @@
-"""The ways of loading one model on one machine: what each takes, by llama.cpp's own word, and its speed."""
+"""The ways of loading one model on one machine: what each takes, and its speed.
+
+What a GGUF file takes llama.cpp itself says; what an MLX model takes formulas do.
+"""
 
 from __future__ import annotations
 
@@ -13,18 +16,11 @@ from edgechat.models.header import ModelHeader
 from edgechat.native.buffers import Breakdown, Buffer
 from edgechat.native.params import CacheType, LoadParams
 from edgechat.planner.budget import RAM, Budget, Card, Needs, needs_of, together
-from edgechat.planner.compute import compute_bytes, output_bytes
 from edgechat.planner.drafting import NOBODY, Drafting, cache_type_of, has_large_state
 from edgechat.planner.dryrun import MEMORY_LIMIT
-from edgechat.planner.layout import Extras, Layout, estimated, layouts
-from edgechat.planner.memory import (
-    CELLS,
-    cache_bytes_per_token,
-    layer_cache_bytes,
-    layer_recurrent_bytes,
-    program_bytes,
-    recurrent_bytes,
-)
+from edgechat.planner.footprint import Footprint, footprint_of
+from edgechat.planner.layout import Extras, Layout
+from edgechat.planner.memory import CELLS, program_bytes, recurrent_bytes
 from edgechat.planner.shape import ModelShape
 from edgechat.planner.speed import Forecast, Rate, forecast
 
@@ -85,6 +81,11 @@ class Loader:
     """The model that drafts for it and comes first, in the same budget."""
 
     @cached_property
+    def footprint(self) -> Footprint:
+        """What its backend takes."""
+        return footprint_of(self.header.format)
+
+    @cached_property
     def n_seq_max(self) -> int:
         """Sequences: those that run at once, and those that stay warm for the next turn of a chat.
 
@@ -98,7 +99,7 @@ class Loader:
     @property
     def program(self) -> int:
         """Bytes of the process around the model."""
-        return max(0, program_bytes(self.header.vocab_size) + self.beyond)
+        return max(0, program_bytes(self.header.vocab_size, self.header.format) + self.beyond)
 
     def load(self, context: int, cache_type: CacheType) -> Load:
         """Return the fastest way that fits with this context; where none does, the processor's alone."""
@@ -113,7 +114,8 @@ class Loader:
         cells = -(-context // CELLS) * CELLS
         about = self._about(self._params(cells, cache_type, Layout()))
         tried: list[Load] = []
-        ahead = [(self._forecast(one, cache_type), one) for one in layouts(self.shape, about, self.budget)]
+        ways = self.footprint.layouts(self.shape, about, self.budget)
+        ahead = [(self._forecast(one, cache_type), one) for one in ways]
         ahead.sort(key=lambda pair: pair[0].decode)  # stable: the plainest of equals stays first
         for _, one in ahead:
             found = self._fitted(cells, cache_type, one, about)
@@ -123,19 +125,10 @@ class Loader:
         return tried[-1]
 
     def _about(self, params: LoadParams) -> Extras:
-        cells, n, n_ubatch = params.context, params.n_seq_max, params.n_ubatch
-        keys = layer_cache_bytes(self.header, cells, params.cache_type, n_seq_max=n, n_ubatch=n_ubatch)
-        states = layer_recurrent_bytes(self.header, n, params.n_rs_seq)
-        rows = params.n_outputs_max
-        return Extras(
-            cache=[key + state for key, state in zip(keys, states, strict=True)],
-            compute=compute_bytes(self.header, cells, n_seq_max=n, n_outputs=rows, n_ubatch=n_ubatch),
-            output=output_bytes(self.header, rows),
-            program=self.program,
-        )
+        return self.footprint.extras(self.header, params, self.program)
 
     def _forecast(self, on: Layout, cache_type: CacheType) -> Forecast:
-        per_token = cache_bytes_per_token(self.header, cache_type)
+        per_token = self.footprint.per_token(self.header, cache_type)
         return forecast(self.shape, on.placed(self.shape), self.rates, per_token)
 
     def _fitted(self, cells: int, cache_type: CacheType, on: Layout, about: Extras) -> Load:
@@ -145,6 +138,8 @@ class Loader:
             params = self._params(cells, cache_type, on)
             found = self._measured(self._estimated(params, on, about))
             over = self.budget.over(dict(found.needs))
+            if not self.footprint.splits:
+                return found
             if not over and (best is None or found.layout.reach > best.layout.reach):
                 best = found
             changed = self._less(on, over, about) if over else self._more(found, about)
@@ -211,9 +206,9 @@ class Loader:
         return Load(
             params=params,
             layout=on,
-            needs=estimated(self.shape, about, on),
+            needs=self.footprint.needs(self.shape, about, on),
             forecast=self._forecast(on, params.cache_type),
-            source="estimated",
+            source=self.footprint.source,
         )
 
     def _measured(self, load: Load) -> Load:

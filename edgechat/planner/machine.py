@@ -10,7 +10,7 @@ from edgechat import settings
 from edgechat.device import amdgpu
 from edgechat.device.bandwidth import Speed
 from edgechat.device.gpu import Accelerator, merge, sightings_of
-from edgechat.device.mac import mac_sightings
+from edgechat.device.mac import mac_sightings, metal
 from edgechat.device.memory import Memory
 from edgechat.device.profile import DeviceProfile, probe
 from edgechat.errors import DryRunFailed
@@ -29,15 +29,17 @@ _SCREEN_SHARE = 0.08
 
 
 def look(dry: DryRun | None = None) -> DeviceProfile:
-    """Return this machine as it is now; with its accelerators where a dry run can be asked for them."""
+    """Return this machine as it is now; with all its accelerators where a dry run can be asked for them."""
     profile = probe()
+    # What only MLX computes on is seen without llama.cpp.
+    alone = replace(profile, accelerators=merge(mac_sightings(), profile.memory))
     if dry is None:
-        return profile
+        return alone
     servers = settings.load().rpc
     try:
         devices = dry.inventory(servers).devices
     except DryRunFailed:  # then it cannot load anything on them either
-        return profile
+        return alone
     seen = [*sightings_of(devices), *amdgpu.sightings(), *mac_sightings()]
     return replace(profile, accelerators=merge(seen, profile.memory), rpc=servers)
 
@@ -52,13 +54,18 @@ class Described:
     """Bytes of a card of its own; 0: it has none."""
     bandwidth: float | None = None
     """Bytes that its memory gives in a second."""
+    runs_mlx: bool = False
+    """What is described is a Mac with Apple Silicon and MLX, whose GPU shares this memory."""
 
     def over(self, profile: DeviceProfile) -> DeviceProfile:
         """Return this machine changed so."""
         if self.ram is not None:
             taken = max(min(_SYSTEM, self.ram // 2), int(_SYSTEM_SHARE * self.ram))
             profile = replace(profile, memory=Memory(self.ram, self.ram - taken))
-        if self.vram is not None:
+        if self.runs_mlx and (self.ram, self.bandwidth) != (None, None):
+            gpu = metal(profile.memory.total, "a Mac that is not here")
+            profile = replace(profile, accelerators=merge([gpu], profile.memory), mlx=True)
+        elif self.vram is not None:
             profile = replace(profile, accelerators=(_card(self.vram),) if self.vram else ())
         if self.bandwidth is not None:
             compute = rate_of_processor(profile.speed).compute
@@ -88,9 +95,9 @@ class Machine:
         return Machine(self.profile, history=self.history)
 
     def measuring(self, header: ModelHeader) -> Callable[[LoadParams], Breakdown] | None:
-        """Return who says what loads of this model take: nobody, where there is no dry run."""
+        """Return who says what loads of this model take: nobody, where there is no dry run, or of MLX."""
         dry = self._dry
-        if dry is None:
+        if dry is None or header.format == "mlx":
             return None
 
         def measure(params: LoadParams) -> Breakdown:

@@ -8,8 +8,9 @@ architecture is not known to have windows, every layer is taken to see all: too 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
-from edgechat.models.header import GgufArray, ModelHeader
+from edgechat.models.header import Format, GgufArray, ModelHeader
 from edgechat.models.quants import GgmlType
 from edgechat.native.params import CacheType
 
@@ -35,13 +36,15 @@ _PARALLEL = {"falcon-h1"}
 
 _PROGRAM = 64 * 2**20
 """The process around a model, and the one that renders its template: interpreter and libraries."""
+_MLX_LM = 64 * 2**20
+"""What mlx-lm and the libraries that it brings along take more."""
 _PER_TOKEN = 400
 """Bytes that llama.cpp keeps for each token of the vocabulary."""
 
 
-def program_bytes(n_vocab: int) -> int:
-    """Return what the processes around a model take, by measurements on Linux: 30 to 130 MB."""
-    return _PROGRAM + _PER_TOKEN * n_vocab
+def program_bytes(n_vocab: int, format: Format = "gguf") -> int:
+    """Return what the processes around a model take, by measurements on Linux: 30 to 130 MB; more for MLX."""
+    return _PROGRAM + _MLX_LM * (format == "mlx") + _PER_TOKEN * n_vocab
 
 
 def cache_bytes(
@@ -73,16 +76,37 @@ def layer_cache_bytes(
     swa_full: bool = False,
 ) -> tuple[int, ...]:
     """Return the same for each layer; 0 for those that keep no keys."""
-    cells = _padded(n_ctx)
+    cells = padded(n_ctx)
     window = header.sliding_window
-    windowed_cells = cells if swa_full else min(cells, _padded(min(cells, window * n_seq_max + n_ubatch)))
+    windowed_cells = cells if swa_full else min(cells, padded(min(cells, window * n_seq_max + n_ubatch)))
+    kind = _TYPES[cache_type]
     found = [0] * header.n_layers
-    rows: dict[tuple[int, bool], int] = {}  # most layers are alike
-    for layer, heads, windowed in _attention_layers(header):
-        if (heads, windowed) not in rows:
-            rows[heads, windowed] = _cell_bytes(header, heads, windowed, cache_type)
-        found[layer] = rows[heads, windowed] * (windowed_cells if windowed else cells)
+    for row in rows(header):
+        n_bytes = kind.row_bytes(row.keys) + kind.row_bytes(row.values)
+        found[row.layer] = n_bytes * (windowed_cells if row.windowed else cells)
     return tuple(found)
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """What one layer keeps of one token."""
+
+    layer: int
+    windowed: bool
+    """Whether it forgets the token once it is behind the window."""
+    keys: int
+    """Numbers; not bytes."""
+    values: int
+    """0 where they are latent, in the keys."""
+
+
+def rows(header: ModelHeader) -> Iterator[Row]:
+    """Yield what each layer keeps that keeps keys and values. Raises ModelFileError."""
+    known: dict[tuple[int, bool], tuple[int, int]] = {}  # most layers are alike
+    for layer, heads, windowed in _attention_layers(header):
+        if (heads, windowed) not in known:
+            known[heads, windowed] = _widths(header, heads, windowed)
+        yield Row(layer, windowed, *known[heads, windowed])
 
 
 def layer_recurrent_bytes(header: ModelHeader, n_seq: int, n_rs_seq: int = 0) -> tuple[int, ...]:
@@ -95,8 +119,15 @@ def layer_recurrent_bytes(header: ModelHeader, n_seq: int, n_rs_seq: int = 0) ->
 
 def cache_bytes_per_token(header: ModelHeader, cache_type: CacheType = "f16") -> int:
     """Return what one more token of context takes beyond all windows."""
-    heads = sum(heads for _, heads, windowed in _attention_layers(header) if not windowed)
-    return _cell_bytes(header, heads, False, cache_type) if heads else 0
+    kind = _TYPES[cache_type]
+    kept = [row for row in rows(header) if not row.windowed]
+    return sum(kind.row_bytes(row.keys) + kind.row_bytes(row.values) for row in kept)
+
+
+def not_in_blocks(header: ModelHeader, size: int) -> str:
+    """Return why keys and values cannot be kept in blocks of so many numbers, or ''."""
+    odd = [length for length in (header.key_length, header.value_length) if length % size]
+    return f"it takes blocks of {size} numbers, and this model's heads have {odd[0]}" if odd else ""
 
 
 def recurrent_bytes(header: ModelHeader, n_seq: int, n_rs_seq: int = 0) -> int:
@@ -107,7 +138,8 @@ def recurrent_bytes(header: ModelHeader, n_seq: int, n_rs_seq: int = 0) -> int:
     return sum(layer_recurrent_bytes(header, n_seq, n_rs_seq))
 
 
-def _padded(n: int) -> int:
+def padded(n: int) -> int:
+    """Return the cells of so many tokens."""
     return (n + CELLS - 1) // CELLS * CELLS
 
 
@@ -177,12 +209,11 @@ def _windows(header: ModelHeader, n: int) -> list[bool]:
     return [period > 0 and layer % period < period - 1 for layer in range(n)]
 
 
-def _cell_bytes(header: ModelHeader, heads: int, windowed: bool, cache_type: CacheType) -> int:
-    """Return the bytes of one token in one layer: a row of keys, and one of values unless they are latent."""
-    kind = _TYPES[cache_type]
+def _widths(header: ModelHeader, heads: int, windowed: bool) -> tuple[int, int]:
+    """Return the numbers of one token in one layer: of its keys, and of its values unless they are latent."""
     keys, values = header.key_length, header.value_length
     if windowed:
         keys = header.number("attention.key_length_swa", keys)
         values = header.number("attention.value_length_swa", values)
     latent = header.number("attention.key_length_mla", 0) and header.number("attention.value_length_mla", 0)
-    return kind.row_bytes(keys * heads) + (0 if latent else kind.row_bytes(values * heads))
+    return keys * heads, 0 if latent else values * heads

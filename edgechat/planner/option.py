@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+
+import msgspec
 
 from edgechat.models.quality import QualityClass, quality_class
-from edgechat.planner.plan import Alternative, LoadPlan
+from edgechat.planner.plan import LABELS, Alternative, LoadPlan
 from edgechat.planner.speed import Prediction
 from edgechat.planner.variants import Variant
 from edgechat.planner.wishes import Wishes
@@ -59,7 +61,31 @@ def alternative(option: Option, first: Option, wishes: Wishes) -> Alternative:
         context=made.context if made else 0,
         decode_tps=option.predicted.decode_tps if made else 0.0,
         why_not=why_not(option, first, wishes),
+        backend=option.variant.backend,
     )
+
+
+def rival(first: Option, others: Iterable[Option]) -> Option | None:
+    """Return the best way to have the same model computed by another backend; None where there is none."""
+    found = (one for one in others if one.variant.model == first.variant.model)
+    return max((one for one in found if one.variant.format != first.variant.format), key=_rank, default=None)
+
+
+def _rank(option: Option) -> tuple[Verdict, float]:
+    return option.rank
+
+
+def weighed(first: Option, others: Iterable[Option]) -> Option:
+    """Return the option that is taken with the reason why its backend is, where another one could."""
+    other = rival(first, others)
+    if other is None or first.plan is None:
+        return first
+    mine, its = (LABELS[one.variant.backend] for one in (first, other))
+    best = f", for which {other.quant} would be the best" if other.quant else ""
+    # Also what is ruled out is told with its speed: that is what most people take MLX for.
+    why_not_it = _compared(other, first) if other.plan is not None else other.why_not
+    reason = f"{mine} rather than {its}{best}. {why_not_it}"
+    return replace(first, plan=msgspec.structs.replace(first.plan, reasons=(reason, *first.plan.reasons)))
 
 
 def why_not(option: Option, first: Option, wishes: Wishes) -> str:
@@ -68,6 +94,11 @@ def why_not(option: Option, first: Option, wishes: Wishes) -> str:
         return option.why_not
     if option.verdict < first.verdict:
         return _unfit(option, option.plan, wishes)
+    return _compared(option, first)
+
+
+def _compared(option: Option, first: Option) -> str:
+    """Return what speaks against an option that fits, and what for it."""
     cons = [text for text, better in _differences(option, first) if not better]
     pros = [text for text, better in _differences(option, first) if better]
     if not cons:
@@ -145,7 +176,10 @@ def _because(first: Option, wishes: Wishes) -> str:
     if first.verdict is Verdict.POOR and wishes.quality is not None:
         return f"nothing that fits is of {wishes.quality.label} quality, as asked for"
     if first.verdict is Verdict.POOR:
-        return "nothing better fits, although it loses much"
+        better = (
+            f"nothing better for {LABELS[wishes.backend]} fits" if wishes.backend else "nothing better fits"
+        )
+        return f"{better}, although it loses much"
     if wishes.min_tps is not None:
         return f"nothing that fits writes {figure(wishes.min_tps)} tokens a second; this is the best of it"
     return "all that fit are slow here; this one is the best of them"

@@ -1,7 +1,7 @@
-"""What to download of a repository: the model that suits this machine best, judged before a byte of it comes.
+"""What to download: of one repository, or of several, the model that suits this machine best.
 
-For the catalogue the headers that come with edgechat tell; the real header is read of the one that is chosen,
-and where it says otherwise that one is planned again.
+It is judged before a byte of it comes. For the catalogue the headers that come with edgechat tell; the real
+header is read of the one that is chosen, and where it says otherwise that one is planned again.
 """
 
 from __future__ import annotations
@@ -15,11 +15,13 @@ import msgspec
 from edgechat import settings
 from edgechat.errors import DoesNotFit, HubError, ModelFileError, NotADraft
 from edgechat.models.choices import ModelChoice
-from edgechat.models.header import ModelHeader
+from edgechat.models.header import Format, ModelHeader
 from edgechat.models.hub import RemoteModel
 from edgechat.models.quants import canonical
 from edgechat.models.shipped import shipped_header
+from edgechat.models.shipped_mlx import mlx_header_of
 from edgechat.models.wanted import Wanted
+from edgechat.planner.backends import runnable
 from edgechat.planner.beside import drafted, without
 from edgechat.planner.choose import Draft
 from edgechat.planner.drafting import asks_for_drafts
@@ -51,6 +53,8 @@ class Source:
 class Picked:
     """The model to download."""
 
+    source: Source
+    """Where it is."""
     choice: ModelChoice
     machine: str
     """What it is planned for, in words."""
@@ -60,55 +64,64 @@ class Picked:
     """Why it does not."""
     instead: str | None = None
     """Name of a model of the catalogue that does."""
-    draft: ModelChoice | None = None
+    draft: tuple[Source, ModelChoice] | None = None
     no_draft: str = ""
     """Why there is none although one was wanted."""
 
 
 def pick(
-    source: Source, begun: Callable[[ModelChoice], int], draft: Source | None = None, wish: str | None = None
+    sources: Sequence[Source],
+    begun: Callable[[Source, ModelChoice], int],
+    draft_of: Callable[[Format], tuple[Source | None, str]],
+    wishes: Wishes,
 ) -> Picked:
-    """Choose among the models of a repository.
+    """Choose among the models of repositories.
 
     begun: how far an earlier download of one came; of two with the same verdict the one that came further is
-    taken. draft: where the model that drafts for it is; it is taken where it fits beside, and unless the wish
-    names it only where it is much smaller. Raises HubError, ModelFileError, SettingsError.
+    taken. draft_of: where the model is that drafts for one of a format, or why there is none; it is taken
+    where it fits beside, and unless the wish names it only where it is much smaller. Raises HubError,
+    ModelFileError, BackendMissing, SettingsError.
     """
-    wishes = settled(Wishes(draft=wish), settings.load())
+    wishes = settled(wishes, settings.load())
     with (
         DryRun() as dry,
         Machine(measured(look(dry), Described()), history=Learned.read(), dry=dry) as machine,
     ):
-        files = {id(one): (one, choice) for one, choice in _variants(source)}
-        options = rated([one for one, _ in files.values()], machine, wishes)
+        files = {id(one): (one, source, choice) for source in sources for one, choice in _variants(source)}
+        known = runnable([one for one, _, _ in files.values()], machine.profile, wishes)
+        options = rated(known, machine, wishes)
         words = in_words(machine.profile)
-        chosen = _chosen(options, wishes, lambda one: begun(files[id(one.variant)][1]))
+        chosen = _chosen(options, wishes, lambda one: begun(*files[id(one.variant)][1:]))
         if chosen is None:
             least = min(options, key=lambda one: one.variant.size)
             found = first_that_fits(machine, wishes)
             instead = found.variant.model if found else None
-            return Picked(files[id(least.variant)][1], words, why_not=least.why_not, instead=instead)
-        choice = files[id(chosen.variant)][1]
+            _, source, choice = files[id(least.variant)]
+            return Picked(source, choice, words, why_not=least.why_not, instead=instead)
+        _, source, choice = files[id(chosen.variant)]
         header = source.remote.header(choice)
         if not _alike(header, chosen.variant.header()):
-            again = rate(chosen.variant, machine, wishes, header)
-            chosen = replace(chosen, plan=again.plan, why_not=again.why_not)
-        picked = Picked(choice, words, chosen.plan, chosen.why_not)
-        return _drafted(picked, chosen.variant, header, machine, wishes, draft) if draft else picked
+            chosen = _again(chosen, rate(chosen.variant, machine, wishes, header))
+        picked = Picked(source, choice, words, chosen.plan, chosen.why_not)
+        small, no_draft = draft_of(choice.format)
+        if small is None:
+            return replace(picked, no_draft=no_draft)
+        return _drafted(picked, chosen.variant, header, machine, wishes, small)
+
+
+def _again(chosen: Option, again: Option) -> Option:
+    """Return a choice as it is by the header of the file itself, with the reasons why it was made."""
+    made, before = again.plan, chosen.plan
+    if made is not None and before is not None:
+        n = max(0, len(before.reasons) - len(made.reasons))
+        reasons = (*before.reasons[:n], *made.reasons)
+        made = msgspec.structs.replace(made, reasons=reasons, alternatives=before.alternatives)
+    return replace(chosen, plan=made, why_not=again.why_not)
 
 
 def _variants(source: Source) -> list[tuple[Variant, ModelChoice]]:
     """Return what the planner may choose from: what headers are shipped of, or else all."""
-    entry = source.want.entry
-    shipped: list[tuple[Variant, ModelChoice]] = []
-    for choice in source.choices if entry else ():
-        assert entry is not None
-        quant = canonical(choice.quant or "")
-        header = shipped_header(entry, quant)
-        if header is not None:
-            known = replace(header, file_size=choice.total_bytes)
-            one = Variant(entry.name, quant, choice.total_bytes, partial(_itself, known), entry=entry)
-            shipped.append((one, choice))
+    shipped = [one for one in map(partial(_shipped, source), source.choices) if one is not None]
     if shipped:
         return shipped
     several = len({one.quant for one in source.choices}) < len(source.choices)
@@ -119,6 +132,7 @@ def _variants(source: Source) -> list[tuple[Variant, ModelChoice]]:
                 choice.quant,
                 choice.total_bytes,
                 partial(source.remote.header, choice),
+                format=choice.format,
             ),
             choice,
         )
@@ -126,8 +140,22 @@ def _variants(source: Source) -> list[tuple[Variant, ModelChoice]]:
     ]
 
 
-def _itself(header: ModelHeader) -> ModelHeader:
-    return header
+def _shipped(source: Source, choice: ModelChoice) -> tuple[Variant, ModelChoice] | None:
+    """Return a model of the catalogue whose header comes with edgechat, or about that; else None."""
+    entry, size = source.want.entry, choice.total_bytes
+    if entry is None:
+        return None
+    if choice.format == "mlx":
+        labels = [label for label, repo in entry.mlx.items() if repo == source.want.hub.repo]
+        quant = labels[0] if labels else choice.quant or ""
+        header = mlx_header_of(entry, quant)
+    else:
+        quant = canonical(choice.quant or "")
+        header = shipped_header(entry, quant)
+    if header is None:
+        return None
+    known = replace(header, file_size=size)
+    return Variant(entry.name, quant, size, lambda: known, entry=entry, format=choice.format), choice
 
 
 def _chosen(options: Sequence[Option], wishes: Wishes, begun: Callable[[Option], int]) -> Option | None:
@@ -168,7 +196,8 @@ def _drafted(
         if asked and isinstance(error, HubError | ModelFileError):
             raise
         return replace(picked, no_draft=error.message, plan=without(picked.plan, error.message))
-    return replace(picked, draft=choice if made.draft else None, no_draft=made.no_draft, plan=made)
+    draft = (source, choice) if made.draft else None
+    return replace(picked, draft=draft, no_draft=made.no_draft, plan=made)
 
 
 def _draft_of(source: Source) -> ModelChoice:

@@ -6,27 +6,32 @@ from typing import Any, Literal
 
 import msgspec
 
+from edgechat.models.header import Format
 from edgechat.native.buffers import Buffer
 from edgechat.native.params import LoadParams
 from edgechat.planner.learned import Where
 from edgechat.planner.speed import Forecast, Prediction
-from edgechat.settings import SamplingDefaults
+from edgechat.settings import Backend, SamplingDefaults
 
 BackendName = Literal["llama.cpp", "mlx", "scripted"]
+BACKENDS: dict[Format, Backend] = {"gguf": "llama.cpp", "mlx": "mlx"}
+"""What computes models of each format."""
+LABELS: dict[BackendName, str] = {"llama.cpp": "llama.cpp", "mlx": "MLX", "scripted": "the script"}
+"""What people call it."""
 
 
 class DeviceMemory(msgspec.Struct, frozen=True, kw_only=True):
     """What the load takes of one memory, in bytes."""
 
     name: str
-    """'RAM', or llama.cpp's name of an accelerator."""
+    """'RAM', llama.cpp's name of an accelerator, or 'MLX'."""
     budget_bytes: int
     """What may be taken, when the plan was made."""
     weights_bytes: int = 0
     cache_bytes: int = 0
     compute_bytes: int = 0
     program_bytes: int = 0
-    """Of the process around llama.cpp; in RAM only."""
+    """Of the process around the model; in RAM only."""
 
     @property
     def total_bytes(self) -> int:
@@ -49,6 +54,7 @@ class Alternative(msgspec.Struct, frozen=True, kw_only=True):
     context: int
     decode_tps: float
     why_not: str
+    backend: BackendName = "llama.cpp"
 
 
 class DraftPlan(LoadParams, frozen=True, kw_only=True):
@@ -70,7 +76,7 @@ class LoadPlan(LoadParams, frozen=True, kw_only=True):
     """
 
     model_path: str
-    """Empty where the model is not on this machine."""
+    """Of an MLX model its folder. Empty where the model is not on this machine."""
     model_name: str
     backend: BackendName = "llama.cpp"
     quant: str | None = None
@@ -155,6 +161,7 @@ def as_json(plan: LoadPlan) -> dict[str, Any]:
     return {
         "model": plan.model_name,
         "path": plan.model_path or None,
+        "backend": plan.backend,
         "quant": plan.quant,
         "file_bytes": plan.file_bytes,
         "context": plan.context,

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 
 import msgspec
 
 from edgechat import settings
-from edgechat.errors import ModelNotFound, NotADraft
+from edgechat.errors import ModelFileError, ModelNotFound, NotADraft
 from edgechat.models.header import ModelHeader
 from edgechat.models.library import ResolvedModel, resolve
 from edgechat.native.params import LoadParams
+from edgechat.planner.backends import runnable
 from edgechat.planner.beside import refused, with_draft
 from edgechat.planner.drafting import AUTO, DRAFTED, NGRAM, NONE
 from edgechat.planner.dryrun import DryRun
@@ -29,17 +31,21 @@ def prepare(model: str, wishes: Wishes = NO_WISHES) -> LoadPlan:
     """Return how to load `model`, a path or a name of the catalogue, on this machine now.
 
     A wish wins over settings.toml, and that over our own choice. Raises ModelNotFound, ModelFileError,
-    DoesNotFit, SettingsError, or NotADraft for a model that was wished for to draft and cannot.
+    BackendMissing, DoesNotFit, SettingsError, or NotADraft for a model that was wished for and cannot draft.
     """
     found = resolve(model)
     given = settings.load()
     wanted, insists = settled(wishes, given), wishes.draft is not None
     if found.path.name.endswith(_SCRIPTED):
         return _scripted(found, wanted, insists=insists)
-    with DryRun() as dry:  # starts while the header is read
-        files = variants(model, offline=True, local=True)
-        headers = [(one, one.header()) for one in files]
+    with DryRun() as dry:  # starts while the headers are read
+        known = variants(model, offline=True, local=True)
+        for one in known:
+            with contextlib.suppress(ModelFileError):  # of one that may not even be wanted
+                one.header()
         machine = Machine(look(dry), history=Learned.read(), dry=dry)
+        files = runnable(known, machine.profile, wanted)
+        headers = [(one, one.header()) for one in files]
         made, variant = _best(headers, machine, wanted)
         made = with_draft(made, variant, variant.header(), machine, wanted, insists=insists)
     entry = found.entry
@@ -74,6 +80,7 @@ def settled(wishes: Wishes, given: settings.Settings) -> Wishes:
         context=given.context if wishes.context is None else wishes.context,
         threads=given.threads if wishes.threads is None else wishes.threads,
         draft=given.draft if wishes.draft is None else wishes.draft,
+        prefers=given.backend if wishes.prefers is None else wishes.prefers,
     )
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,12 +18,18 @@ from edgechat import paths, settings
 from edgechat.errors import EdgechatError, HubError, HubUnreachable, ModelNotFound, OfflineMode, RateLimited
 from edgechat.models.choices import ModelChoice, RemoteFile
 from edgechat.models.download import Fetched, Observer, download
+from edgechat.models.header import Format
 from edgechat.models.hub import resolve_remote
 from edgechat.models.hubstore import HubStore, check_space
 from edgechat.models.library import local_files, resolve
 from edgechat.models.wanted import Wanted, matching, wanted
+from edgechat.planner.backends import weighs_mlx
 from edgechat.planner.drafting import AUTO, NGRAM, NONE
+from edgechat.planner.machine import look
 from edgechat.planner.pick import Picked, Source, pick
+from edgechat.planner.prepare import settled
+from edgechat.planner.wishes import Wishes
+from edgechat.settings import Backend
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +38,12 @@ class Part:
 
     source: Source
     choice: ModelChoice
+
+    @property
+    def model_path(self) -> Path:
+        """Where the model is, or will be: its first file, or the folder of one for MLX."""
+        first = self.path(self.choice.files[0])
+        return first.parent if self.choice.format == "mlx" else first
 
     @property
     def store(self) -> HubStore:
@@ -55,8 +67,8 @@ class Part:
     @property
     def name(self) -> str:
         """What means it once it is here: its name in the catalogue or on the hub, else its path."""
-        path, want = self.path(self.choice.files[0]), self.source.want
-        for name in (want.name, f"{want.hub.repo}:{self.choice.quant}"):
+        path, want, quant = self.model_path, self.source.want, self.choice.quant
+        for name in (want.name, f"{want.name}:{quant}", f"{want.hub.repo}:{quant}", want.hub.repo):
             with contextlib.suppress(EdgechatError, OSError):
                 if resolve(name).path.samefile(path):
                     return name
@@ -100,32 +112,46 @@ def decide(
     want: Wanted,
     *,
     draft: str | None = None,
+    backend: Backend | None = None,
     offline: bool = False,
     tell: Callable[[str], None] = lambda _what: None,
 ) -> Decided | Here:
     """Return what a pull of this would bring; `tell` hears what goes on.
 
-    draft: 'auto', 'none' or the name of a model; None: as settings.toml says, else auto. offline: open no
-    socket; so do settings.toml and EDGECHAT_OFFLINE. Raises HubError, ModelNotFound, ModelFileError,
-    SettingsError.
+    draft: 'auto', 'none' or the name of a model; None: as settings.toml says, else auto. backend: what it is
+    for, as `want` must be; None: what suits this machine best. offline: open no socket; so do settings.toml
+    and EDGECHAT_OFFLINE. Raises HubError, ModelNotFound, ModelFileError, BackendMissing, SettingsError.
     """
     said = settings.load()
     offline = offline or said.offline
     wish = draft or (said.draft if said.draft in (NONE, NGRAM) else AUTO)
-    tell(f"asking the hub for {want.hub.repo}")
+    wishes = Wishes(draft=wish, backend=backend)
+    wants = _wants(want, wishes)
     try:
-        source = _source(want, offline)
+        sources = _sources(wants, offline, tell)
     except (HubUnreachable, OfflineMode, RateLimited) as error:
-        return _without_hub(want, error)
-    if source.remote.unasked is not None:
-        return _from_memory(source, source.remote.unasked)
-    small, no_draft = _draft(wish, want, offline)
+        return _without_hub(wants, error)
+    if sources[0].remote.unasked is not None:
+        return _from_memory(sources, sources[0].remote.unasked)
     tell("looking at this machine, and at the model's header")
-    picked = pick(source, lambda one: _begun(source, one), small, wish)
-    parts = [Part(source, picked.choice)]
-    if picked.draft is not None and small is not None:
-        parts.append(Part(small, picked.draft))
-    return _decided(tuple(parts), picked, picked.no_draft or no_draft)
+    picked = pick(sources, _begun, lambda format: _draft(wish, want, format, offline), wishes)
+    parts = [Part(picked.source, picked.choice)]
+    if picked.draft is not None:
+        parts.append(Part(*picked.draft))
+    return _decided(tuple(parts), picked, picked.no_draft)
+
+
+def _wants(want: Wanted, wishes: Wishes) -> list[Wanted]:
+    """Return the repositories that come into question: those of a model of the catalogue may be several."""
+    entry = want.entry
+    if entry is None or want.quant is not None or want.hub.revision is not None or not entry.mlx:
+        return [want]
+    for_mlx = [wanted(entry.name, label, format="mlx") for label in entry.mlx]
+    wishes = settled(wishes, settings.load())
+    if not weighs_mlx(look(), wishes):
+        return [want]
+    alone = want.format == "mlx" or wishes.prefers == "mlx"
+    return for_mlx if alone else [want, *for_mlx]
 
 
 def bring(
@@ -148,21 +174,36 @@ def _decided(parts: tuple[Part, ...], picked: Picked | None = None, no_draft: st
     return Decided(parts, tuple(part.missing() for part in parts), picked, no_draft)
 
 
+def _sources(wants: Sequence[Wanted], offline: bool, tell: Callable[[str], None]) -> list[Source]:
+    """Ask the hub for repositories, of which one will do. Raises why there is not the first, if none is."""
+    found: list[Source] = []
+    failure: HubError | ModelNotFound | None = None
+    for want in wants:
+        tell(f"asking the hub for {want.hub.repo}")
+        try:
+            found.append(_source(want, offline))
+        except (HubError, ModelNotFound) as error:
+            failure = failure or error
+    if failure is not None and not found:
+        raise failure
+    return found
+
+
 def _source(want: Wanted, offline: bool) -> Source:
     remote = resolve_remote(want.hub, offline=offline)
     return Source(want, remote, matching(want, remote))
 
 
-def _draft(wish: str, want: Wanted, offline: bool) -> tuple[Source | None, str]:
-    """Return where the draft is that was asked for, or why there is none."""
+def _draft(wish: str, want: Wanted, format: Format, offline: bool) -> tuple[Source | None, str]:
+    """Return where the draft is that was asked for, in the model's own format, or why there is none."""
     if wish in (NONE, NGRAM):
         return None, ""
     if wish != AUTO:
-        return _source(wanted(wish), offline), ""
+        return _source(wanted(wish, format=format), offline), ""
     if want.entry is None or want.entry.draft is None:
         return None, (want.entry.no_draft if want.entry else None) or ""
     try:
-        return _source(wanted(want.entry.draft), offline), ""
+        return _source(wanted(want.entry.draft, format=format), offline), ""
     except (HubError, ModelNotFound) as error:
         return None, f"Its draft, {want.entry.draft}, cannot be had. {error.message}"
 
@@ -170,31 +211,39 @@ def _draft(wish: str, want: Wanted, offline: bool) -> tuple[Source | None, str]:
 def _begun(source: Source, choice: ModelChoice) -> int:
     """Return 2 for a model that is here, 1 for one of which a part is, or 0."""
     part = Part(source, choice)
-    if any(file.sha256 is None for file in choice.files):
+    if any(file.digest is None for file in choice.files):
         return 0
     return 2 if not part.needed() else 1 if part.needed() < choice.total_bytes else 0
 
 
-def _without_hub(want: Wanted, why: HubError) -> Here:
+def _without_hub(wants: Sequence[Wanted], why: HubError) -> Here:
     """Return what is here of a model of the catalogue. Raises `why` where nothing is."""
-    found = local_files(want.entry) if want.entry else {}
+    by_format = {want.format: want for want in wants}
+    found = local_files(wants[0].entry) if wants[0].entry else {}
     for quant, path in found.items():
-        if want.quant in (None, quant):
+        want = by_format.get("mlx" if path.is_dir() else "gguf")
+        if want is not None and want.quant in (None, quant):
             return Here(want, quant, path)
     raise why
 
 
-def _from_memory(source: Source, why: HubError) -> Decided:
-    """Return what is here of a repository that cannot be asked now. Raises `why` where it is not all."""
-    for one in source.choices:
-        part = Part(source, one)
-        if not part.missing():
-            return _decided((part,))
+def _from_memory(sources: Sequence[Source], why: HubError) -> Decided:
+    """Return what is here of repositories that cannot be asked now. Raises `why` where none is all here."""
+    for source in sources:
+        for one in source.choices:
+            part = Part(source, one)
+            if not part.missing():
+                return _decided((part,))
     raise why
 
 
 def _own_copy(want: Wanted, file: RemoteFile) -> Path | None:
     """Return the file in edgechat's own folder, where a model of the catalogue may have been put by hand."""
     path = paths.data_dir() / "models" / file.name.rpartition("/")[2]
-    same = want.entry is not None and path.is_file() and path.stat().st_size == file.size
+    same = (
+        want.entry is not None
+        and want.format != "mlx"
+        and path.is_file()
+        and path.stat().st_size == file.size
+    )
     return path if same else None

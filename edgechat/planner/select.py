@@ -14,7 +14,7 @@ from dataclasses import replace
 import msgspec
 
 from edgechat.errors import DoesNotFit, ModelFileError
-from edgechat.models.header import ModelHeader
+from edgechat.models.header import Format, ModelHeader
 from edgechat.models.quality import kl_divergence
 from edgechat.models.quants import type_of
 from edgechat.native.params import CacheType
@@ -24,7 +24,7 @@ from edgechat.planner.chooser import Chooser, chooser
 from edgechat.planner.drafting import AUTO, drafting
 from edgechat.planner.loads import Load
 from edgechat.planner.machine import Machine
-from edgechat.planner.option import Option, alternative, why
+from edgechat.planner.option import Option, alternative, rival, weighed, why
 from edgechat.planner.plan import Divergence, LoadPlan
 from edgechat.planner.speed import predict
 from edgechat.planner.variants import Variant
@@ -94,6 +94,13 @@ def rate(variant: Variant, machine: Machine, wishes: Wishes, header: ModelHeader
 
 def best_of(variants: Sequence[Variant], machine: Machine, wishes: Wishes) -> Option | None:
     """Return the best file of one model, planning few of them; None where no header can be read."""
+    found = [one for files in _by_format(variants) if (one := _best_of(files, machine, wishes)) is not None]
+    best = max(found, key=lambda one: one.rank, default=None)
+    return weighed(best, found) if best is not None else None
+
+
+def _best_of(variants: Sequence[Variant], machine: Machine, wishes: Wishes) -> Option | None:
+    """Return the same of files of one format."""
     found: list[Option] = []
     for variant, guess in likeliest(variants, machine, wishes):
         large = guess[0] is Verdict.TOO_LARGE
@@ -120,10 +127,15 @@ def choose(options: Iterable[Option], wishes: Wishes = NO_WISHES) -> Option | No
         return None
     first = ranked[0]
     assert first.plan is not None
-    others = tuple(alternative(one, first, wishes) for one in ranked[1:5])
+    near, other = ranked[1:5], rival(first, ranked)
+    if other is not None and other not in near:
+        near[-1] = other
+    others = tuple(alternative(one, first, wishes) for one in near)
     made = msgspec.structs.replace(first.plan, alternatives=others)
+    first = weighed(replace(first, plan=made), near)
+    assert first.plan is not None
     if len(ranked) > 1:
-        made = msgspec.structs.replace(made, reasons=(why(first, wishes), *made.reasons))
+        made = msgspec.structs.replace(first.plan, reasons=(why(first, wishes), *first.plan.reasons))
     return replace(first, plan=made)
 
 
@@ -132,8 +144,23 @@ def likeliest(
 ) -> list[tuple[Variant, tuple[Verdict, float]]]:
     """Return the files of one model with their likely ranks, the likeliest choice first.
 
-    Judged by one of their headers and by their sizes.
+    Judged by one header of each format, and by their sizes.
     """
+    found = [one for files in _by_format(variants) for one in _likeliest(files, machine, wishes)]
+    return sorted(found, key=lambda one: one[1], reverse=True)
+
+
+def _by_format(variants: Iterable[Variant]) -> list[list[Variant]]:
+    found: dict[Format, list[Variant]] = {}
+    for one in variants:
+        found.setdefault(one.format, []).append(one)
+    return list(found.values())
+
+
+def _likeliest(
+    variants: Sequence[Variant], machine: Machine, wishes: Wishes
+) -> list[tuple[Variant, tuple[Verdict, float]]]:
+    """Return the same for files of one format."""
     for sample, header in samples(variants):
         how = drafting(header, wishes.draft or AUTO)
         on = chooser(sample.model, header, machine.profile, None, machine.history, threads=1, drafting=how)

@@ -10,8 +10,9 @@ from pathlib import Path
 from edgechat.ask import ChildFailed
 from edgechat.device.bandwidth import measure_speed
 from edgechat.device.profile import DeviceProfile
-from edgechat.errors import HubError, ModelFileError
+from edgechat.errors import BackendMissing, HubError, ModelFileError
 from edgechat.models.inventory import LocalModel
+from edgechat.planner.backends import runnable, weighs_mlx, without_mlx
 from edgechat.planner.beside import with_draft
 from edgechat.planner.dryrun import DryRun
 from edgechat.planner.learned import Learned
@@ -53,12 +54,13 @@ def one_model(
 ) -> Found:
     """Hold every file of a model against a machine. insists: see `beside.with_draft`.
 
-    Raises ModelNotFound, ModelFileError, HubError, SettingsError; for a draft that is asked for by name also
-    NotADraft and DoesNotFit.
+    Raises ModelNotFound, ModelFileError, BackendMissing, HubError, SettingsError; for a draft that is asked
+    for by name also NotADraft and DoesNotFit.
     """
     with DryRun() as dry:  # starts while the files are looked for
         files = variants(name, offline=offline)
         with _machine(measured(look(dry), described), described, dry) as machine:
+            files = runnable(files, machine.profile, wishes)
             options = rated(files, machine, wishes)
             chosen = _with_draft(choose(options, wishes), machine, wishes, insists=insists)
             instead = None if chosen else first_that_fits(machine, wishes)
@@ -76,8 +78,11 @@ def _with_draft(chosen: Option | None, machine: Machine, wishes: Wishes, *, insi
 
 
 def all_models(wishes: Wishes, described: Described) -> Found:
-    """Hold the best file of every model of the catalogue against a machine; the network is not asked."""
-    with _catalogue_on(described) as (models, machine):
+    """Hold the best file of every model of the catalogue against a machine; the network is not asked.
+
+    Raises BackendMissing.
+    """
+    with _catalogue_on(described, wishes) as (models, machine):
         options = _ranked(models, machine, wishes)
     return Found(None, in_words(machine.profile), tuple(options), choose(options, wishes))
 
@@ -90,7 +95,7 @@ class Overview:
     found: Found
     """Of the whole catalogue."""
     local: Mapping[Path, Option]
-    """Of the files that are here, by path; those that cannot be read are left out."""
+    """Of the files that are here, by path; those that cannot be read, or computed here, are left out."""
     history: Learned
 
     def has_measured(self, option: Option) -> bool:
@@ -101,23 +106,38 @@ class Overview:
 
 def overview(local: Sequence[LocalModel], wishes: Wishes) -> Overview:
     """Hold the catalogue and these models against this machine; the network is not asked."""
-    with _catalogue_on(Described()) as (models, machine):
+    with _catalogue_on(Described(), wishes) as (models, machine):
         options = _ranked(models, machine, wishes)
         here: dict[Path, Option] = {}
         for one in local:
-            with contextlib.suppress(ModelFileError, OSError):
-                here[one.path] = rate(of_local(one), machine.unasked, wishes)
+            with contextlib.suppress(ModelFileError, BackendMissing, OSError):
+                (variant,) = runnable([of_local(one)], machine.profile, wishes)
+                here[one.path] = rate(variant, machine.unasked, wishes)
     found = Found(None, in_words(machine.profile), tuple(options), choose(options, wishes))
     return Overview(machine.profile, found, here, machine.history)
 
 
 @contextlib.contextmanager
-def _catalogue_on(described: Described) -> Iterator[tuple[list[list[Variant]], Machine]]:
+def _catalogue_on(described: Described, wishes: Wishes) -> Iterator[tuple[list[list[Variant]], Machine]]:
     with DryRun() as dry:
-        models = everything()
+        models = everything(mlx=weighs_mlx(look(), wishes))
         for files in models:  # read while the process starts
             next(samples(files), None)
-        yield models, _machine(measured(look(dry), described), described, dry)
+        machine = _machine(measured(look(dry), described), described, dry)
+        yield _runnable(models, machine.profile, wishes), machine
+
+
+def _runnable(
+    models: Sequence[Sequence[Variant]], profile: DeviceProfile, wishes: Wishes
+) -> list[list[Variant]]:
+    """Return the files that may be chosen of each model of which there is one. Raises BackendMissing."""
+    if wishes.backend == "mlx" and not profile.mlx:
+        raise without_mlx("MLX cannot be used here.")
+    found: list[list[Variant]] = []
+    for files in models:
+        with contextlib.suppress(BackendMissing):
+            found.append(runnable(files, profile, wishes))
+    return found
 
 
 def _ranked(models: Sequence[Sequence[Variant]], machine: Machine, wishes: Wishes) -> list[Option]:
@@ -160,7 +180,7 @@ def rated(files: Sequence[Variant], machine: Machine, wishes: Wishes) -> list[Op
             failure = failure or error
     if not options:
         raise failure or ModelFileError(
-            f"None of the {len(files)} GGUF files of this repository is one that edgechat can read.",
+            f"None of the {len(files)} models of this repository is one that edgechat can read.",
             hint="Choose another repository, or a model of the catalogue: edgechat plan",
         )
     return options
@@ -168,7 +188,8 @@ def rated(files: Sequence[Variant], machine: Machine, wishes: Wishes) -> list[Op
 
 def first_that_fits(machine: Machine, wishes: Wishes) -> Option | None:
     """Return the best model of the catalogue that fits; None where none does."""
-    for files in everything():
+    models = everything(mlx=weighs_mlx(machine.profile, wishes))
+    for files in _runnable(models, machine.profile, wishes):
         found = best_of(files, machine, wishes)
         if found is not None and found.verdict is Verdict.FITS:
             return found
@@ -188,7 +209,7 @@ def in_words(profile: DeviceProfile) -> str:
     speed = f"{rate_of_processor(profile.speed).bandwidth / 1e9:.0f} GB/s"
     text = f"{mebibytes(profile.memory.total)} of RAM, {mebibytes(profile.memory.available)} free, {speed}"
     for card in profile.accelerators:
-        if card.usable:
+        if card.usable or card == profile.mlx_card:
             shared = " shared with the processor" if card.shares_ram else ""
             text += f"\n{card.name}: {mebibytes(card.total)}, {mebibytes(card.free)} free{shared}"
     return text

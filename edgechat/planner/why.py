@@ -8,7 +8,8 @@ from edgechat.planner.budget import RAM
 from edgechat.planner.chooser import Chooser
 from edgechat.planner.loads import Load
 from edgechat.planner.memory import recurrent_bytes
-from edgechat.planner.plan import LoadPlan
+from edgechat.planner.plan import BACKENDS, LoadPlan
+from edgechat.planner.wishes import Wishes
 from edgechat.text import figure, mebibytes, seconds
 
 LONGEST, USUAL = 32768, 16384
@@ -30,9 +31,26 @@ def context(on: Chooser, load: Load, slower: bool) -> str:
     return f"Context {load.context}{cache}: more would leave too little of {free} to the rest."
 
 
+def backend(on: Chooser, wishes: Wishes) -> Iterator[str]:
+    """Yield what computes the model, where that does not go without saying."""
+    name = BACKENDS[on.header.format]
+    asked = name in (wishes.backend, wishes.prefers)
+    if name != "mlx" and not asked:
+        return
+    how = ", as asked for" if asked else ""
+    if name == "llama.cpp":
+        yield f"llama.cpp computes it{how}."
+    elif on.budget.cards:
+        yield f"MLX computes it{how}, on the GPU ({on.budget.cards[-1].about.name})."
+    else:
+        yield f"MLX computes it{how}, on the processor, for which it is not made: far slower than llama.cpp."
+
+
 def split(on: Chooser, load: Load) -> Iterator[str]:
     """Yield where the layers are, if there is a choice."""
     layers, parts = load.layout, len(on.loader.shape.parts)
+    if on.header.format == "mlx":
+        return
     if not on.budget.cards:
         return
     if not layers.n:
@@ -49,10 +67,11 @@ def memory(on: Chooser, load: Load) -> str:
     texts = []
     for name, needs in load.needs.items():
         parts = (("weights", needs.weights), ("cache", needs.cache), ("compute", needs.compute))
-        listed = ", ".join(f"{what} {mebibytes(size)}" for what, size in parts if size)
-        program = f", the program about {mebibytes(needs.program)}" if needs.program else ""
+        listed = [f"{what} {mebibytes(size)}" for what, size in parts if size]
+        if needs.program:
+            listed.append(f"the program about {mebibytes(needs.program)}")
         place = f" on {name}" if name != RAM else " of RAM" if len(load.needs) > 1 else ""
-        texts.append(f"{mebibytes(needs.total)}{place}: {listed}{program}")
+        texts.append(f"{mebibytes(needs.total)}{place}: {', '.join(listed)}")
     cards = "".join(
         f", {mebibytes(card.budget)} on {card.name}" for card in on.budget.cards if card.name in load.needs
     )

@@ -8,6 +8,8 @@ from edgechat.errors import DoesNotFit, SettingsError
 from edgechat.models.header import ModelHeader
 from edgechat.models.quality import QualityClass
 from edgechat.native.params import CacheType
+from edgechat.planner.footprint import footprint_of
+from edgechat.settings import Backend
 
 READABLE = 5.0
 """Tokens a second, some 230 words a minute: less is slower than people read."""
@@ -28,6 +30,10 @@ class Wishes(msgspec.Struct, frozen=True, kw_only=True):
     """Who drafts for it: 'auto' (as None), 'none', 'ngram', or the name or path of a model."""
     anyway: bool = False
     """Load although it does not seem to fit."""
+    backend: Backend | None = None
+    """What is to compute the model: nothing else may."""
+    prefers: Backend | None = None
+    """The same where there is a choice: what settings.toml says."""
 
 
 NO_WISHES = Wishes()
@@ -43,11 +49,8 @@ def checked(wishes: Wishes, header: ModelHeader) -> tuple[Wishes, tuple[str, ...
         if value is not None and value < 1:
             raise SettingsError(f"{name} = {value} makes no sense.", hint=f"Ask for {name} = 1 or more.")
     if wishes.cache_type not in (None, "f16") and not may_quantize(header):
-        raise DoesNotFit(
-            f"A cache in {wishes.cache_type} takes blocks of 32 numbers, and this model's heads have "
-            f"{header.key_length}.",
-            hint="Leave the cache at f16.",
-        )
+        why = footprint_of(header.format).whole_cache(header)
+        raise DoesNotFit(f"There is no cache in {wishes.cache_type}: {why}.", hint="Leave the cache at f16.")
     trained = header.context_length
     if wishes.context is None or not trained or wishes.context <= trained:
         return wishes, ()
@@ -59,5 +62,5 @@ def checked(wishes: Wishes, header: ModelHeader) -> tuple[Wishes, tuple[str, ...
 
 
 def may_quantize(header: ModelHeader) -> bool:
-    """Say whether a cache in blocks of 32 numbers can hold this model's keys and values."""
-    return header.key_length % 32 == 0 and header.value_length % 32 == 0
+    """Say whether a cache of fewer bits can hold this model's keys and values."""
+    return not footprint_of(header.format).whole_cache(header)

@@ -64,7 +64,9 @@ def verdict_of(
     if wishes.context is not None and context < wishes.context:
         return Verdict.SHORT
     known = quality_class(base_of(quant)) if quant else None
-    if known is not None and known < (wishes.quality or QualityClass.GOOD):
+    # Most of what there is for MLX has 4 plain bits: whoever asks for it gets them.
+    usual = QualityClass.REDUCED if "mlx" in (wishes.backend, wishes.prefers) else QualityClass.GOOD
+    if known is not None and known < (wishes.quality or usual):
         return Verdict.POOR
     if quant and wishes.quality is None and not worth_offering(header, base_of(quant)):
         return Verdict.POOR

@@ -14,12 +14,13 @@ An option on the command line wins over it; where both are silent edgechat choos
 
 from __future__ import annotations
 
-from edgechat.settings.fields import Preset, SamplingDefaults, Settings
+from edgechat.settings.fields import Backend, Preset, SamplingDefaults, Settings
 from edgechat.settings.reading import checked, checked_value, load, read_toml, settings_file
 from edgechat.settings.words import Documented, documented
 from edgechat.settings.writing import change, save
 
 __all__ = [
+    "Backend",
     "Documented",
     "Preset",
     "SamplingDefaults",

@@ -12,6 +12,8 @@ Counts = Literal["now", "new chat", "load", "start"]
 """From when on a change counts: at once, for chats begun later, when a model is next loaded, when edgechat is
 next started."""
 Theme = Literal["terminal", "dark", "light", "high-contrast"]
+Backend = Literal["llama.cpp", "mlx"]
+"""What computes a model."""
 
 SYSTEM_LENGTH = 100_000
 """Letters that a system prompt may have."""
@@ -97,7 +99,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     model: Annotated[
         _Name | None,
         _about(
-            "The model to start with: a name of the catalogue or the path of a GGUF file.",
+            "The model to start with: a name of the catalogue, or the path of a GGUF file or an MLX folder.",
             "Model",
             "start",
             unset="the one used last, at first the guide",
@@ -121,6 +123,16 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
             "Model",
             "load",
             unset="auto",
+        ),
+    ] = None
+    backend: Annotated[
+        Backend | None,
+        _about(
+            "What computes models, where one is there for both: llama.cpp (GGUF files, everywhere), or mlx "
+            "(MLX models: made for Macs with Apple Silicon; on Linux it computes on the processor, slowly).",
+            "Model",
+            "load",
+            unset="llama.cpp; on Apple Silicon whichever is the better for the model",
         ),
     ] = None
     system: Annotated[

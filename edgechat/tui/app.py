@@ -23,6 +23,7 @@ from edgechat.tui.signals import EndSignals, heed_hang_up
 from edgechat.tui.theme import STYLES, THEMES, apply
 
 if TYPE_CHECKING:
+    from edgechat.settings import Backend
     from edgechat.tui.session import Services, Session
 
 
@@ -69,15 +70,16 @@ class EdgechatApp(App[None]):
         *,
         anyway: bool = False,
         draft: str | None = None,
+        backend: Backend | None = None,
         services: Services | None = None,
         theme: str = "terminal",
     ) -> None:
-        """anyway: load the model although it does not seem to fit. draft: see `planner.wishes`."""
+        """anyway: load the model although it does not seem to fit. draft, backend: see `planner.wishes`."""
         # Said here already: Textual picks its filters (NO_COLOR's too) before the theme is known.
         super().__init__(ansi_color=True)
         self.fault: Exception | None = None
         """What ended the app if not the user, or went wrong as it ended."""
-        self._chat = ChatScreen(services, model, anyway=anyway, draft=draft)
+        self._chat = ChatScreen(services, model, anyway=anyway, draft=draft, backend=backend)
         apply(self, theme)
         # Scrolling that glides takes the processor from the model, and races with text that moves.
         self.animation_level = "none"
@@ -180,7 +182,13 @@ class EdgechatApp(App[None]):
         apply(self, name)
 
 
-def run_app(model: str | None = None, *, anyway: bool = False, draft: str | None = None) -> int:
+def run_app(
+    model: str | None = None,
+    *,
+    anyway: bool = False,
+    draft: str | None = None,
+    backend: Backend | None = None,
+) -> int:
     """Open the chat with a model (a path, a name; None takes the last one), and return the exit code.
 
     Raises what ended the app if it was no door of its own; the terminal is restored by then.
@@ -190,7 +198,7 @@ def run_app(model: str | None = None, *, anyway: bool = False, draft: str | None
     said = settings.Settings()
     with contextlib.suppress(EdgechatError):  # the chat tells of it
         said = settings.load()
-    app = EdgechatApp(model, anyway=anyway, draft=draft, theme=said.theme)
+    app = EdgechatApp(model, anyway=anyway, draft=draft, backend=backend, theme=said.theme)
     app.run()
     if app.fault is not None:
         raise app.fault

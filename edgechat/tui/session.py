@@ -20,7 +20,7 @@ from edgechat.engine.snapshot import Snapshot
 from edgechat.engine.types import ModelInfo, Sampling
 from edgechat.errors import FolderError, ModelNotFound, StoreUnwritable
 from edgechat.planner.plan import LoadPlan
-from edgechat.settings import Preset, Settings
+from edgechat.settings import Backend, Preset, Settings
 
 if TYPE_CHECKING:
     from edgechat.tui.models.shelf import Shelf
@@ -71,15 +71,18 @@ class Services:
     """The models; None offers none."""
 
     @classmethod
-    def real(cls, *, anyway: bool = False, draft: str | None = None) -> Services:
+    def real(
+        cls, *, anyway: bool = False, draft: str | None = None, backend: Backend | None = None
+    ) -> Services:
         """Return edgechat's own; nothing of them is imported before it is called.
 
-        anyway: load a model although it does not seem to fit. draft: who is asked to draft for it.
+        anyway: load a model although it does not seem to fit. draft: who is asked to draft for it. backend:
+        what is to compute it.
         """
         from edgechat.tui.models.shelf import Shelf
 
-        prepare = partial(_prepare, anyway=anyway, draft=draft)
-        return cls(store_path, prepare, _engine, settings.load, Shelf.real())
+        prepare = partial(_prepare, anyway=anyway, draft=draft, backend=backend)
+        return cls(store_path, prepare, _engine, settings.load, Shelf.real(backend))
 
 
 class Session:
@@ -216,11 +219,11 @@ class Session:
         return plan
 
 
-def _prepare(model: str, *, anyway: bool, draft: str | None) -> LoadPlan:
+def _prepare(model: str, *, anyway: bool, draft: str | None, backend: Backend | None) -> LoadPlan:
     from edgechat.planner.prepare import prepare
     from edgechat.planner.wishes import Wishes
 
-    return prepare(model, Wishes(anyway=anyway, draft=draft))
+    return prepare(model, Wishes(anyway=anyway, draft=draft, backend=backend))
 
 
 def _engine(plan: LoadPlan, on_note: Callable[[str], None]) -> AppEngine:

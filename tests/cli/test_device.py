@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,7 @@ from edgechat.device.memory import Memory
 from edgechat.device.profile import DeviceProfile
 from edgechat.device.survey import Failure, Survey
 from edgechat.native.devices import Build
+from tests.planner.macs import mac
 
 GIB = 2**30
 EDGECHAT = [sys.executable, "-m", "edgechat"]
@@ -31,7 +33,7 @@ def test_this_machine_for_people() -> None:
     run = edgechat("device")
     assert (run.returncode, run.stderr) == (0, "")
     labels = [line.split()[0] for line in run.stdout.splitlines() if not line.startswith(" ")]
-    assert labels == ["Processor", "Memory", "Graphics", "Speed", "Threads", "Disk", "llama.cpp"]
+    assert labels == ["Processor", "Memory", "Graphics", "Speed", "Threads", "Disk", "llama.cpp", "MLX"]
     assert all(len(line) < 80 for line in run.stdout.splitlines() if "pytest" not in line)
     assert "\x1b" not in run.stdout
 
@@ -40,7 +42,18 @@ def test_this_machine_for_programs() -> None:
     run = edgechat("device", "--json")
     assert (run.returncode, run.stderr) == (0, "")
     found = json.loads(run.stdout)
-    fields = {"cpu", "memory", "accelerators", "free", "speed", "disk", "llama_cpp", "failures"}
+    fields = {
+        "cpu",
+        "memory",
+        "accelerators",
+        "free",
+        "speed",
+        "disk",
+        "llama_cpp",
+        "mlx",
+        "backend",
+        "failures",
+    }
     assert set(found) == fields
     assert all(f"\n    {field} " in (device.__doc__ or "") for field in fields)
     assert found["cpu"]["threads"] >= 1
@@ -92,6 +105,33 @@ def test_another_machine(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capture
     assert device.run(json=True, refresh=False) == 0
     (failure,) = json.loads(capsys.readouterr().out)["failures"]
     assert failure == {"source": "nvml", "why": "ended with SIGSEGV"}
+
+
+@pytest.mark.parametrize(
+    ("profile", "line", "on", "backend"),
+    [
+        (mac(16), "on the GPU", "Apple M9", "either"),
+        (replace(mac(16), accelerators=()), "on the processor", "CPU", "llama.cpp"),
+        (mac(16, mlx=False), "Without it llama.cpp computes everything.", None, "llama.cpp"),
+    ],
+)
+def test_which_backend_computes(
+    profile: DeviceProfile,
+    line: str,
+    on: str | None,
+    backend: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(device, "survey", lambda **_options: Survey(profile, (), BUILD))
+    assert device.run(json=False, refresh=False) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert line in said
+    assert ("(MTL0, MLX)" in said) == (on == "Apple M9")
+    assert device.run(json=True, refresh=False) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["mlx"]["device"], found["backend"]) == (on, backend)
+    assert (found["mlx"]["version"] is None) == (on is None)
 
 
 def test_a_machine_that_tells_nothing(

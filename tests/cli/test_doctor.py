@@ -47,6 +47,16 @@ def with_card(vendor: Vendor, *, shares: bool = False, build: Build = BUILD, **f
     return replace(HEALTHY, profile=replace(PROFILE, accelerators=(card,)), build=build)
 
 
+def test_mlx_is_missed_on_a_mac_only() -> None:
+    """With a llama.cpp that knows Metal nothing is wrong; MLX would be one more way."""
+    metal = with_card("apple", shares=True, devices=("MTL0",))
+    (note,) = found_in(metal)
+    assert (note.weight, note.what.startswith("MLX is not used on this Mac.")) == (Weight.NOTE, True)
+    assert "mlx-lm" in note.fix
+    assert found_in(replace(metal, profile=replace(metal.profile, mlx=True))) == []
+    assert found_in(HEALTHY) == []
+
+
 # As a program
 
 
@@ -146,7 +156,7 @@ def test_rocm_where_it_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_graphics_inside_a_processor_are_only_a_note() -> None:
     (finding,) = found_in(with_card("intel", shares=True))
     assert finding.weight is Weight.NOTE
-    (finding,) = found_in(with_card("apple", shares=True))
+    finding, _ = found_in(with_card("apple", shares=True))  # and MLX is not here either
     assert finding.weight is Weight.SLOW
 
 

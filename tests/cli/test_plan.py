@@ -116,6 +116,35 @@ def test_a_name_or_an_alias(plan: Plan, name: str) -> None:
     assert sizes == sorted(sizes, reverse=True)
 
 
+def test_a_mac_with_mlx(plan: Plan) -> None:
+    """Described from elsewhere: MLX has its GPU, and the sizes are those of its own models."""
+    mac = ("--backend", "mlx", "--ram", "16GiB", "--bandwidth", "120GB/s")
+    said = plan("qwen3-8b", *mac)
+    sound(said)
+    rows = said.out.splitlines()
+    assert rows[0].split()[:3] == ["QUANT", "BACKEND", "SIZE"]
+    assert rows[1].split()[1:3] == ["4bit", "MLX"]
+    assert "edgechat pull qwen3-8b --backend mlx" in said.out
+    assert "MLX computes it, as asked for, on the GPU (a Mac that is not here)." in " ".join(said.out.split())
+    found = plan("qwen3-8b", *mac, "--json").json
+    assert (found["backend"], found["exact"], found["split"]) == ("mlx", False, {"MLX": 37})
+    every = plan(*mac, "--json").json
+    assert {one["backend"] for one in every} == {"mlx"}
+    assert len(every) > 20
+    gguf = plan("qwen3-8b", *SMALL, "--backend", "llama.cpp", "--json").json
+    assert (gguf["backend"], gguf["quant"]) == ("llama.cpp", "Q4_K_M")
+
+
+def test_a_backend_that_cannot_be(plan: Plan, model: str) -> None:
+    said = plan(model, "--backend", "mlx")
+    assert said.code == 1
+    assert "mine is no MLX model" in said.err
+    assert "leave out --backend mlx" in said.err
+    both = plan("qwen3-8b", "--backend", "mlx", "--vram", "6GiB")
+    assert both.code == 2
+    assert "--vram" in both.err
+
+
 def test_who_drafts(plan: Plan, model: str) -> None:
     """Of the catalogue also what is not here yet: pull would bring both."""
     said = plan("qwen3-8b", "--ram", "32GiB", "--vram", "0", "--bandwidth", "50GB/s")
@@ -242,7 +271,7 @@ def test_a_repository_whose_files_are_no_models(plan: Plan, hub: Hub) -> None:
     hub.add(REPO, {"a-Q4_K_M.gguf": b"GGUF" + bytes(100), "a-Q8_0.gguf": b"<html>"})
     said = plan(REPO, *SMALL)
     assert (said.code, said.out) == (1, "")
-    assert "None of the 2 GGUF files" in said.err
+    assert "None of the 2 models" in said.err
 
 
 def test_a_repository_that_is_not_there(plan: Plan, hub: Hub) -> None:
@@ -280,7 +309,7 @@ def test_nothing_fits(plan: Plan) -> None:
     assert plan(named[0], "--ram", "4GiB", "--vram", "0", "--bandwidth", "50GB/s").code == 0
     found = plan("qwen3-8b", "--ram", "4GiB", "--vram", "0", "--bandwidth", "50GB/s", "--json")
     assert found.code == 1
-    assert set(found.json) == {"model", "quant", "file_bytes", "verdict", "why_not"}
+    assert set(found.json) == {"model", "backend", "quant", "file_bytes", "verdict", "why_not"}
     assert found.json["verdict"] == "too large"
 
 
@@ -386,6 +415,7 @@ NUMBER = (int, float)
 SCHEMA: dict[str, Any] = {
     "model": str,
     "path": (str, type(None)),
+    "backend": str,
     "quant": (str, type(None)),
     "file_bytes": int,
     "context": int,
@@ -424,7 +454,14 @@ SCHEMA: dict[str, Any] = {
     "notes": [str],
     "reasons": [str],
     "alternatives": [
-        {"model": str, "quant": (str, type(None)), "context": int, "decode_tps": NUMBER, "why_not": str}
+        {
+            "model": str,
+            "backend": str,
+            "quant": (str, type(None)),
+            "context": int,
+            "decode_tps": NUMBER,
+            "why_not": str,
+        }
     ],
     "verdict": str,
 }
@@ -466,7 +503,7 @@ def test_the_list(plan: Plan) -> None:
     assert len(found) > 30
     for one in found:
         if one["verdict"] == "too large":
-            assert set(one) == {"model", "quant", "file_bytes", "verdict", "why_not"}
+            assert set(one) == {"model", "backend", "quant", "file_bytes", "verdict", "why_not"}
         else:
             conform({**one, "kl_divergence": one["kl_divergence"] or {"value": 0, "source": ""}}, SCHEMA)
     assert [one["exact"] for one in found if "exact" in one][:6] == [True] * 5 + [False]

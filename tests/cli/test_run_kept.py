@@ -10,6 +10,7 @@ import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -181,8 +182,9 @@ def test_a_store_that_is_locked_or_damaged_names_the_way_out(script: Script, hom
     edgechat("run", path, "Hi")
     other = sqlite3.connect(store_path(), isolation_level=None)
     other.execute("BEGIN EXCLUSIVE")
-    for words in ((), ("-c",)):
-        run = edgechat("run", path, "Hi", *words)
+    with ThreadPoolExecutor() as pool:  # each waits for as long as it may
+        runs = [pool.submit(edgechat, "run", path, "Hi", *words) for words in ((), ("-c",))]
+    for run, words in zip([one.result() for one in runs], ((), ("-c",)), strict=True):
         run.stderr = run.stderr.removeprefix(NOTE)
         told = complaint(run)
         assert "Another program holds" in told

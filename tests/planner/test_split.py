@@ -14,7 +14,7 @@ from edgechat import settings
 from edgechat.engine.process import EngineProcess
 from edgechat.engine.types import ChatRequest, Delta, Message, ModelInfo, Sampling
 from edgechat.native.params import LoadParams
-from edgechat.planner import chooser
+from edgechat.planner import footprint
 from edgechat.planner.budget import RAM
 from edgechat.planner.plan import LoadPlan
 from edgechat.planner.prepare import prepare
@@ -144,7 +144,7 @@ async def test_what_fits_on_the_larger_leaves_the_smaller_alone(two: tuple[RpcSe
 
 async def test_experts_stay_in_ram_where_a_card_is_faster(moe: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     plain, _, _ = await reply(prepare(str(moe), WISHES))
-    monkeypatch.setattr(chooser, "rate_of_card", lambda card, slow: Rate(20 * slow.bandwidth, 1e13))
+    monkeypatch.setattr(footprint, "rate_of_card", lambda card, slow: Rate(20 * slow.bandwidth, 1e13))
     with RpcServer(100 * MIB) as server:
         with_servers(server)
         made = prepare(str(moe), WISHES)

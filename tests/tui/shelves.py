@@ -19,8 +19,9 @@ from edgechat.models.catalogue import CatalogueEntry
 from edgechat.models.header import ModelHeader
 from edgechat.models.inventory import LocalModel
 from edgechat.models.places import Place
-from edgechat.models.stores import File, FoundModel
+from edgechat.models.stores import FoundModel
 from edgechat.models.used import Use
+from edgechat.models.walk import File
 from edgechat.planner.glance import Glance
 from edgechat.planner.learned import Learned, Where
 from edgechat.planner.option import Option

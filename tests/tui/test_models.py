@@ -398,7 +398,7 @@ async def test_what_turns_out_not_to_fit_is_asked_about(tmp_path: Path) -> None:
     def decide(*_: Any) -> Decided:
         source = Source(wanted("owner/mid-8b-GGUF"), None, ())  # type: ignore[arg-type]
         choice = ModelChoice("mid", "Q4_K_M", ())
-        picked = Picked(choice, "a machine", why_not="It needs more than there is.")
+        picked = Picked(source, choice, "a machine", why_not="It needs more than there is.")
         return Decided((Part(source, choice),), ((),), picked)
 
     def bring(*_: Any) -> tuple[()]:

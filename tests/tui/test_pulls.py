@@ -17,7 +17,6 @@ from edgechat.models.hub import resolve_remote
 from edgechat.models.hubname import HubName
 from edgechat.models.hubstore import HubStore
 from edgechat.models.library import resolve
-from edgechat.planner.pick import Picked
 from edgechat.planner.pulling import Decided
 from edgechat.tui.models.pulls import Pull, Pulls, State
 from edgechat.tui.models.shelf import Shelf
@@ -191,7 +190,7 @@ async def test_what_does_not_fit_comes_only_where_someone_insists(hub: Hub, hf_c
         found = real.decide(*words)  # type: ignore[arg-type]
         assert isinstance(found, Decided)
         assert found.picked is not None
-        large = Picked(found.picked.choice, "a machine", why_not="It needs more.", instead="guide")
+        large = replace(found.picked, plan=None, why_not="It needs more.", instead="guide")
         return replace(found, picked=large)
 
     pulls = Pulls(replace(real, decide=decide))

@@ -31,6 +31,7 @@ from edgechat.tui.transcript.transcript import Transcript
 if TYPE_CHECKING:
     from edgechat.chat.records import Turn
     from edgechat.planner.plan import LoadPlan
+    from edgechat.settings import Backend
     from edgechat.tui.chat.desk import Desk
     from edgechat.tui.chat.models import Models
     from edgechat.tui.chat.panels import Panels
@@ -92,9 +93,16 @@ class ChatScreen(Screen[None]):
     ]
 
     def __init__(
-        self, services: Services | None, model: str | None, *, anyway: bool, draft: str | None
+        self,
+        services: Services | None,
+        model: str | None,
+        *,
+        anyway: bool,
+        draft: str | None,
+        backend: Backend | None,
     ) -> None:
         super().__init__()
+        self._backend = backend
         self._anyway = anyway
         self._draft_wish = draft
         self._services = services
@@ -166,7 +174,9 @@ class ChatScreen(Screen[None]):
             # SQLite and the engine come with it: 40 ms that the first frame does not wait for.
             from edgechat.tui.session import Services, Session
 
-            services = self._services or Services.real(anyway=self._anyway, draft=self._draft_wish)
+            services = self._services or Services.real(
+                anyway=self._anyway, draft=self._draft_wish, backend=self._backend
+            )
             self._session = Session(services, self._wanted_model)
             self._session.on_note = self.tell_note
         return self._session

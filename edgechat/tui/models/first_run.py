@@ -286,6 +286,6 @@ def _in_words(profile: DeviceProfile, machine: str) -> Iterator[str]:
     cores = profile.cpu.physical
     yield f"{one_line(profile.cpu.name, 60)}, {cores} core{'s' * (cores > 1)}"
     yield from machine.split("\n")
-    if not any(card.usable for card in profile.accelerators):
+    if not any(card.usable or card == profile.mlx_card for card in profile.accelerators):
         known = ", ".join(one_line(card.name, 40) for card in profile.accelerators)
         yield f"{known}: not usable by this build" if known else "No GPU: the processor computes"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from edgechat.planner.pulling import Decided, Here
     from edgechat.planner.rows import Row
     from edgechat.planner.survey import Found, Overview
+    from edgechat.settings import Backend
 
 Tell = Callable[[str], None]
 
@@ -41,9 +43,14 @@ class Shelf:
     """What keeps edgechat off the network, in words; empty where nothing does."""
 
     @classmethod
-    def real(cls) -> Shelf:
-        """Return edgechat's own; nothing of them is imported before it is called."""
-        return cls(_catalogue, _inventory, _overview, _ladder, _decide, _bring, _removal, _offline)
+    def real(cls, backend: Backend | None = None) -> Shelf:
+        """Return edgechat's own; nothing of them is imported before it is called.
+
+        backend: what was asked to compute models, for which they are judged and brought.
+        """
+        overview, ladder = partial(_overview, backend), partial(_ladder, backend)
+        decide = partial(_decide, backend)
+        return cls(_catalogue, _inventory, overview, ladder, decide, _bring, _removal, _offline)
 
 
 def _catalogue() -> Sequence[CatalogueEntry]:
@@ -58,33 +65,35 @@ def _inventory() -> Sequence[Row]:
     return rows()
 
 
-def _overview(rows: Sequence[Row]) -> Overview:
+def _overview(backend: Backend | None, rows: Sequence[Row]) -> Overview:
     from edgechat import settings
     from edgechat.planner.prepare import settled
     from edgechat.planner.survey import overview
-    from edgechat.planner.wishes import NO_WISHES
+    from edgechat.planner.wishes import Wishes
 
     sound = [row.model for row in rows if not row.glance.damage]
-    return overview(sound, settled(NO_WISHES, settings.load()))
+    return overview(sound, settled(Wishes(backend=backend), settings.load()))
 
 
-def _ladder(name: str) -> Found:
+def _ladder(backend: Backend | None, name: str) -> Found:
     from edgechat import settings
     from edgechat.planner.machine import Described
     from edgechat.planner.prepare import settled
     from edgechat.planner.survey import one_model
-    from edgechat.planner.wishes import NO_WISHES
+    from edgechat.planner.wishes import Wishes
 
     # What was never asked of the hub is not asked for by looking at a list.
-    wishes = settled(NO_WISHES, settings.load())
+    wishes = settled(Wishes(backend=backend), settings.load())
     return one_model(name, wishes, Described(), offline=True, insists=False)
 
 
-def _decide(name: str, quant: str | None, tell: Tell) -> Decided | Here:
+def _decide(backend: Backend | None, name: str, quant: str | None, tell: Tell) -> Decided | Here:
     from edgechat.models.wanted import wanted
+    from edgechat.planner.backends import FORMATS
     from edgechat.planner.pulling import decide
 
-    return decide(wanted(name, quant), tell=tell)
+    reads = FORMATS[backend] if backend is not None else None
+    return decide(wanted(name, quant, format=reads), backend=backend, tell=tell)
 
 
 def _bring(decided: Decided, seen: Observer, stop: threading.Event) -> Sequence[Sequence[Fetched]]:

@@ -1,0 +1,74 @@
+"""`edgechat list`, `show`, `rm`, `import` and `verify` of MLX models."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from edgechat.models import places
+from tests import homes
+from tests.models.mlx_folders import mlx_files, written
+
+
+@pytest.fixture(autouse=True)
+def user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    homes.settle(tmp_path / "user", monkeypatch)
+    return tmp_path / "user"
+
+
+def said(*words: str | Path, code: int = 0) -> str:
+    run = subprocess.run(
+        [sys.executable, "-m", "edgechat", *map(str, words)],
+        capture_output=True, text=True, timeout=90, check=False, stdin=subprocess.DEVNULL,
+    )  # fmt: skip
+    assert run.returncode == code, run
+    return run.stdout + run.stderr
+
+
+def test_listing_and_showing() -> None:
+    folder = written(places.own_folder() / "mine", mlx_files(n_files=2))
+    (line,) = [line for line in said("list").splitlines() if line.startswith("mine")]
+    assert line.split()[1:3] == ["4bit", "MLX"]
+    assert "4096" in line
+    (one,) = [one for one in json.loads(said("list", "--json")) if one["name"] == "mine"]
+    assert (one["format"], one["quant"], one["architecture"]) == ("mlx", "4bit", "qwen3")
+    assert (one["path"], one["damage"]) == (str(folder), None)
+    assert len(one["files"]) == 6
+    sheet = said("show", "mine")
+    assert "4bit for MLX, 4.5 bits for each weight" in sheet
+    assert str(folder / "model-00002-of-00002.safetensors") in sheet
+    shown = json.loads(said("show", folder, "--json"))
+    assert (shown["format"], shown["quant"], shown["template"]) == ("mlx", "4bit", True)
+
+
+def test_what_becomes_of_one(user: Path) -> None:
+    source = written(user / "Tiny-8bit", mlx_files(bits=8))
+    assert "Chat with it: edgechat run Tiny-8bit" in said("import", source)
+    assert "ok       Tiny-8bit: 0 MiB, header and size are sound" in said("verify", "Tiny-8bit")
+    damaged = places.own_folder() / "Tiny-8bit" / "tokenizer.json"
+    damaged.unlink()
+    assert "Tiny-8bit" not in said("list")
+    damaged.write_bytes(b"{}")
+    assert "Removed." in said("rm", "--yes", "Tiny-8bit")
+    assert not damaged.parent.exists()
+    assert source.exists()
+
+
+def test_damage_is_told() -> None:
+    folder = written(places.own_folder() / "mine", mlx_files())
+    weights = folder / "model.safetensors"
+    data = weights.read_bytes()
+    weights.unlink()
+    weights.write_bytes(data[:-10])
+    assert "damaged" in said("list")
+    assert "DAMAGED  mine: model.safetensors is not sound: it is cut short" in said("verify", code=1)
+    assert "model.safetensors is not sound" in said("show", "mine", code=1)
+
+
+def test_a_folder_that_was_meant_to_be_run(user: Path) -> None:
+    folder = written(user / "Tiny-4bit", mlx_files())
+    assert f"Did you mean: edgechat --model {folder}" in said(folder, code=2)

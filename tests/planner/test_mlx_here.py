@@ -1,0 +1,136 @@
+"""Plans for MLX models that are here, held against what MLX really takes on this machine's processor."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from edgechat.device.memory import Memory
+from edgechat.device.profile import DeviceProfile
+from edgechat.errors import BackendMissing, DoesNotFit, NotADraft
+from edgechat.models.reading import read_model
+from edgechat.native.params import CacheType
+from edgechat.planner import ladder, prepare
+from edgechat.planner.budget import RAM
+from edgechat.planner.glance import glances
+from edgechat.planner.ladder import refit
+from edgechat.planner.plan import LoadPlan
+from edgechat.planner.rows import rows
+from edgechat.planner.wishes import Wishes
+from tests.kit import tiny
+from tests.kit.shapes import KINDS
+from tests.planner.headers import little
+from tests.planner.macs import mac
+
+pytest.importorskip("mlx_lm")
+from edgechat.engine.backends.base import Part
+from edgechat.engine.backends.mlx.backend import MlxBackend
+from edgechat.engine.backends.mlx.caches import arrays_of
+from tests.kit.mlx import mlx_pair, mlx_tiny
+
+
+def made(folder: Path, **wishes: object) -> LoadPlan:
+    return prepare.prepare(str(folder), Wishes(**wishes))  # type: ignore[arg-type]
+
+
+def fill(backend: MlxBackend, plan: LoadPlan, n: int) -> int:
+    """Fill each sequence with n tokens as prompts are read; return the bytes of all caches."""
+    for seq in range(plan.n_seq_max):
+        for start in range(0, n, plan.n_batch):
+            tokens = [5] * min(plan.n_batch, n - start)
+            backend.decode([Part(seq=seq, start=start, tokens=tokens, n_logits=1)])
+    caches = (one for sequence in backend._sequences.values() for one in sequence.caches.all)
+    # Keys and values grow by steps: what is behind the last token is taken too.
+    return sum(array.nbytes for one in caches for array in whole(one))
+
+
+def whole(cache: object) -> list[object]:
+    if not hasattr(cache, "keys"):
+        return list(arrays_of(cache))
+    kept = (cache.keys, cache.values)  # type: ignore[attr-defined]
+    return [array for one in kept for array in (one if isinstance(one, list | tuple) else [one])]
+
+
+@pytest.mark.parametrize("cache_type", ["f16", "q8_0"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_full_cache_is_what_was_planned(kind: str, cache_type: CacheType) -> None:
+    folder = mlx_tiny(kind)
+    if cache_type != "f16" and read_model(folder).key_length % 64:
+        with pytest.raises(DoesNotFit, match="it takes blocks of 64 numbers"):
+            made(folder, context=1024, cache_type=cache_type)
+        return
+    plan = made(folder, context=1024, cache_type=cache_type)
+    assert (plan.backend, plan.model_path, plan.devices) == ("mlx", str(folder), ())
+    backend = MlxBackend(plan)
+    try:
+        weights = sum(one.nbytes for one in arrays(backend))
+        taken = fill(backend, plan, backend._cells // plan.n_seq_max)
+    finally:
+        backend.close()
+    assert plan.weights_bytes == pytest.approx(weights, rel=0.01, abs=4096)
+    assert plan.cache_bytes / 4 < taken <= plan.cache_bytes
+
+
+def arrays(backend: MlxBackend) -> list[object]:
+    from mlx.utils import tree_flatten
+
+    return [array for _, array in tree_flatten(backend._model.parameters())]
+
+
+def test_what_was_planned_loads_again_where_it_fits(monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = made(mlx_tiny("dense"), context=4096)
+    assert refit(plan) == (plan, ())
+    (ram,) = plan.memory
+    assert ram.name == RAM
+
+    def little_free(*_: object) -> DeviceProfile:
+        profile = mac(16)
+        return replace(profile, accelerators=(), memory=Memory(2**30, plan.total_bytes - 1))
+
+    monkeypatch.setattr(ladder, "look", little_free)
+    less, told = refit(plan)
+    assert told[0].startswith("Prompts are read 128 tokens at a time")
+    assert less.total_bytes < plan.total_bytes
+    assert less.backend == "mlx"
+
+
+def test_on_a_mac_the_same_folder_goes_to_the_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(prepare, "look", lambda _dry: mac(16))
+    plan = made(mlx_tiny("dense"), context=4096)
+    assert (plan.devices, plan.gpu_layers) == (("MLX",), plan.n_layers + 1)
+    assert any("on the GPU (Apple M9)" in one for one in plan.reasons)
+
+
+def test_what_is_asked_for_has_to_suit_the_file() -> None:
+    with pytest.raises(BackendMissing, match=r"which llama\.cpp does not read"):
+        made(mlx_tiny("dense"), backend="llama.cpp")
+    with pytest.raises(BackendMissing, match="is no MLX model"):
+        made(tiny(), backend="mlx")
+    assert made(tiny(), prefers="mlx").backend == "llama.cpp"
+    assert made(mlx_tiny("dense"), backend="mlx").backend == "mlx"
+
+
+def test_a_draft_is_a_folder_too() -> None:
+    target, draft = mlx_pair(0.05, weights="4bit")
+    both = made(target, draft=str(draft))
+    assert both.draft is not None
+    assert both.draft.model_path == str(draft)
+    assert both.total_bytes > both.draft.total_bytes > 0
+    with pytest.raises(NotADraft, match="it is a GGUF file, and the other one an MLX model"):
+        made(target, draft=str(little()))
+    with pytest.raises(NotADraft, match="it is the same model"):
+        made(target, draft=str(target))
+
+
+def test_a_listing_knows_them(home: Path) -> None:
+    shutil.copytree(mlx_tiny("dense", weights="4bit"), home / "data" / "models" / "Tiny-4bit")
+    told: list[str] = []
+    (row,) = (row for row in rows(told.append) if row.model.found.format == "mlx")
+    assert (row.quant, row.glance.architecture) == ("4bit", "llama")
+    assert row.fits == read_model(row.model.path).context_length
+    assert told == [one.model.name for one in rows()]
+    assert glances([row.model], told.append) == [row.glance]  # of what was read before
+    assert len(told) == len(rows())
