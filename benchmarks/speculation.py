@@ -4,7 +4,7 @@
     python -m benchmarks.speculation record [--positions 60]       -> .models/speculation-traces.json
     python -m benchmarks.speculation costs                         -> .models/speculation-costs.json
     python -m benchmarks.speculation replay
-    python -m benchmarks.speculation copy   [--rounds 10]
+    python -m benchmarks.speculation copy   [--rounds 10] [--weights F16,Q4_0,mlx-F32,4bit]
 
 live: the engine in this process decodes from one prompt in turns: plain, with drafts of each fixed length,
 and with the controller. The best fixed length is chosen on one half of the rounds and scored on the other.
@@ -14,6 +14,9 @@ length over these records, so that no noise decides. copy: a text is repeated wi
 draft; the calls are real, the tokens are forced, since random weights copy nothing.
 
 The target has 24 layers of 1024 and a vocabulary of 32000 (0.43B), the draft its first layer (0.08B).
+Weights of 4bit, 8bit, mlx-F16 and mlx-F32 are for MLX, the others for llama.cpp. MLX on a processor is slow:
+its models have 24 layers of 256 and a vocabulary of 4096 there.
+
 eps says how much the other layers add: at 0 both say the same. "useless" is a draft of other random weights.
 """
 
@@ -33,7 +36,6 @@ import edgechat.native  # noqa: F401  (first: it sets how OpenMP's threads wait)
 import numpy as np
 
 from edgechat.engine.backends.base import Backend, Part
-from edgechat.engine.backends.llama_cpp import LlamaCppBackend
 from edgechat.engine.engine import Engine
 from edgechat.engine.sampling import Sampler
 from edgechat.engine.sequence import Sequence as Stream
@@ -44,7 +46,8 @@ from edgechat.engine.speculative.step_cost import StepCost
 from edgechat.engine.speculative.verify import verify
 from edgechat.engine.template import ChatTemplate
 from edgechat.engine.types import ChatRequest, Finished, Message, Sampling
-from edgechat.planner.plan import LoadPlan
+from tests.engine.backends import GPU, plan
+from tests.engine.backends import load as opened
 from tests.kit import MODELS_DIR, NOT_PRINTABLE, Shape, Spec, build
 
 SHAPE = Shape(n_layers=24, n_embd=1024, n_ff=3584, n_heads=16, n_kv_heads=16)
@@ -52,7 +55,11 @@ PAIRS = ("0", "0.03", "0.05", "0.15", "useless")
 TEMPERATURES = (0.0, 0.8)
 FIXED = (1, 2, 3, 4, 6, 8)
 TRACES, COSTS = MODELS_DIR / "speculation-traces.json", MODELS_DIR / "speculation-costs.json"
+MLX = ("4bit", "8bit", "mlx-F16", "mlx-F32")
+SMALL = Shape(n_layers=24, n_embd=256, n_ff=704, n_heads=4, n_kv_heads=4)
+"""For MLX on a processor."""
 THREADS = 2
+LOADING: dict[str, Any] = {"threads": THREADS, "n_outputs_max": 32, "n_ubatch": 512, "flash_attention": True}
 PROMPTS = 6
 """Greedy text of random weights soon goes in circles, and another prompt leads into another circle."""
 
@@ -64,20 +71,24 @@ def prompt(number: int) -> str:
 
 def models(weights: str, pair: str) -> tuple[Path, Path]:
     """Return the paths of target and draft."""
-    common: dict[str, Any] = {"logit_scale": 6.0, "n_vocab": 32000, "mute": NOT_PRINTABLE}
+    for_mlx = weights in MLX
+    shape, n_vocab = (SMALL, 4096) if for_mlx and not GPU else (SHAPE, 32000)
+    weights = weights.removeprefix("mlx-")
+    common: dict[str, Any] = {"logit_scale": 6.0, "n_vocab": n_vocab, "mute": NOT_PRINTABLE}
     eps = 0.05 if pair == "useless" else float(pair)
-    damped = dict.fromkeys(range(1, SHAPE.n_layers), eps)
-    target = Spec(shape=SHAPE, weights=weights, damped=damped, name=f"target-{eps:g}", **common)
+    damped = dict.fromkeys(range(1, shape.n_layers), eps)
+    target = Spec(shape=shape, weights=weights, damped=damped, name=f"target-{eps:g}", **common)
     seed = 7 if pair == "useless" else 1
-    draft = Spec(shape=SHAPE.sized(n_layers=1), weights=weights, seed=seed, name="draft", **common)
-    return build(target), build(draft)
+    draft = Spec(shape=shape.sized(n_layers=1), weights=weights, seed=seed, name="draft", **common)
+    if not for_mlx:
+        return build(target), build(draft)
+    from tests.kit.mlx import mlx_build
+
+    return mlx_build(target), mlx_build(draft)
 
 
-def load(path: Path) -> LlamaCppBackend:
-    plan = LoadPlan(
-        model_path=str(path), model_name=path.stem, context=2048, threads=THREADS, n_outputs_max=32
-    )
-    return LlamaCppBackend(plan)
+def load(path: Path) -> Backend:
+    return opened(plan(path, **LOADING))
 
 
 class Plain(Controller):

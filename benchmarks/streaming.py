@@ -1,11 +1,13 @@
 """Streaming through the worker against a bare llama_decode loop: same model, threads and depth.
 
     python -m benchmarks.streaming [--model FILE] [--rounds 40] [--depth 256] [--tokens 32]
+    python -m benchmarks.streaming --backend mlx [--model FOLDER]     against mlx-lm's generate_step
 
 Short rounds alternate between the two, so that a noisy machine is fair to both; each begins at the same
 depth, from the cache. The ratio is that of all rounds together, with the spread of the rounds beside it.
 The bare loop takes its next token from a fixed list: no sampling, no text. `edgechat` samples (temperature
-0.8), makes text, and sends every token to another process, which writes it to /dev/null.
+0.8 unless told otherwise), makes text, and sends every token to another process, which writes it to
+/dev/null. mlx-lm's generate_step samples in the same way, and begins the next token before that is known.
 """
 
 from __future__ import annotations
@@ -25,10 +27,14 @@ import llama_cpp.llama_cpp as lib
 
 from edgechat.engine.process import EngineProcess
 from edgechat.engine.types import ChatRequest, Delta, Finished, Message, Sampling
-from edgechat.planner.plan import LoadPlan
-from tests.kit import NOT_PRINTABLE, TINYLLAMA, Spec, build
+from edgechat.planner.plan import BackendName, LoadPlan
+from tests.engine.backends import GPU
+from tests.kit import NOT_PRINTABLE, TINYLLAMA, Shape, Spec, build
 
 THREADS = 2
+LARGE = Spec(shape=TINYLLAMA, weights="4bit", n_vocab=32000)
+SMALL = Spec(shape=Shape(n_layers=8, n_embd=256, n_ff=704, n_heads=4, n_kv_heads=4), n_vocab=4096)
+"""MLX is not made for processors: this takes as long there for a token as the large one on a GPU."""
 MUTE = (*NOT_PRINTABLE, *range(259, 32000))
 """For a model whose replies are text, each token of which is seen, and read again as it was written."""
 
@@ -67,10 +73,45 @@ class Bare:
             raise RuntimeError("llama_decode failed")
 
 
-async def through_worker(engine: EngineProcess, number: int, depth: int, tokens: int) -> tuple[float, float]:
+class GenerateStep:
+    """mlx-lm's own loop."""
+
+    def __init__(self, model: Path, temperature: float) -> None:
+        import mlx.core as mx
+        from mlx_lm.models.cache import make_prompt_cache
+        from mlx_lm.sample_utils import make_sampler
+        from mlx_lm.utils import load_model
+
+        mx.set_default_device(mx.gpu if GPU else mx.cpu)
+        self._mx = mx
+        self._model, _ = load_model(model)
+        self._cache = make_prompt_cache(self._model)
+        same = Sampling(temperature=temperature)
+        self._sampler = make_sampler(temp=temperature, top_p=same.top_p, min_p=same.min_p, top_k=same.top_k)
+
+    def run(self, depth: int, tokens: int) -> float:
+        """Go back to `depth`, then return tokens/s of decoding, the first of them aside."""
+        from mlx_lm.generate import generate_step
+        from mlx_lm.models.cache import trim_prompt_cache
+
+        held = self._cache[0].offset
+        trim_prompt_cache(self._cache, max(0, held - depth))
+        prompt = self._mx.array([5 + i % 200 for i in range(max(1, depth - held))])
+        steps = generate_step(
+            prompt, self._model, max_tokens=tokens, prompt_cache=self._cache, sampler=self._sampler
+        )
+        next(steps)
+        began = time.perf_counter()
+        n = sum(1 for _ in steps)
+        return n / (time.perf_counter() - began)
+
+
+async def through_worker(
+    engine: EngineProcess, number: int, depth: int, tokens: int, temperature: float
+) -> tuple[float, float]:
     """Return decode tokens/s as the worker timed it, and as this process saw the tokens come."""
     text = "x" * (depth - 24)  # a token each, and the template's own
-    sampling = Sampling(temperature=0.8, seed=number)
+    sampling = Sampling(temperature=temperature, seed=number)
     arrivals = []
     rate = 0.0
     with open(os.devnull, "w") as sink:
@@ -87,18 +128,28 @@ async def through_worker(engine: EngineProcess, number: int, depth: int, tokens:
     return rate, (n_last - n_first) / (last - first)
 
 
-async def measure(model: Path, rounds: int, depth: int, tokens: int) -> None:
+async def measure(
+    model: Path, backend: BackendName, rounds: int, depth: int, tokens: int, temperature: float
+) -> None:
     """Alternate, and print the ratios."""
     context = depth + tokens + 256
-    plan = LoadPlan(model_path=str(model), model_name=model.name, context=context, threads=THREADS)
+    plan = LoadPlan(
+        model_path=str(model),
+        model_name=model.name,
+        backend=backend,
+        context=context,
+        threads=THREADS,
+        **(GPU if backend == "mlx" else {}),
+    )
     engine = EngineProcess(plan)
     await engine.start()
-    bare = Bare(model, context)
+    bare = GenerateStep(model, temperature) if backend == "mlx" else Bare(model, context)
     rows = []
-    print(f"{model.name}, {THREADS} threads, depth {depth}, {tokens} tokens, {os.cpu_count()} cores")
+    what = f"depth {depth}, {tokens} tokens, temperature {temperature:g}"
+    print(f"{model.name}, {THREADS} threads, {what}, {os.cpu_count()} cores")
     for number in range(rounds):
         alone = await asyncio.to_thread(bare.run, depth, tokens)
-        worker, seen = await through_worker(engine, number, depth, tokens)
+        worker, seen = await through_worker(engine, number, depth, tokens, temperature)
         rows.append((alone, worker, seen))
     rows = rows[2:]  # the first rounds fill the caches
     # Of rates over equal numbers of tokens, the harmonic mean is the rate of all rounds together.
@@ -120,12 +171,22 @@ async def measure(model: Path, rounds: int, depth: int, tokens: int) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--model", type=Path)
+    parser.add_argument("--backend", choices=("llama.cpp", "mlx"), default="llama.cpp")
     parser.add_argument("--rounds", type=int, default=40)
     parser.add_argument("--depth", type=int, default=256)
     parser.add_argument("--tokens", type=int, default=32)
+    parser.add_argument("--temperature", type=float, default=0.8)
     options = parser.parse_args()
-    model = options.model or build(Spec(shape=TINYLLAMA, weights="Q4_0", n_vocab=32000))
-    asyncio.run(measure(model, options.rounds, options.depth, options.tokens))
+    model = options.model
+    if model is None and options.backend == "mlx":
+        from tests.kit.mlx import mlx_build
+
+        model = mlx_build(LARGE if GPU else SMALL)
+    elif model is None:
+        model = build(Spec(shape=TINYLLAMA, weights="Q4_0", n_vocab=32000))
+    asyncio.run(
+        measure(model, options.backend, options.rounds, options.depth, options.tokens, options.temperature)
+    )
 
 
 if __name__ == "__main__":
