@@ -5,10 +5,12 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 
+import mlx.core as mx
 import numpy as np
 import pytest
 
 from edgechat.engine.backends.base import Part
+from edgechat.engine.backends.mlx import state as states
 from edgechat.engine.backends.mlx.backend import MlxBackend
 from edgechat.engine.types import Sampling
 from tests.engine.backends import plan
@@ -25,6 +27,7 @@ KINDS_OF_CACHE = [
     ("dense", "q8_0"),
     ("windowed", "f16"),
     ("windowed", "q4_0"),
+    ("narrow", "f16"),
     ("hybrid", "f16"),
     ("hybrid", "q8_0"),
     ("moe", "f16"),
@@ -127,9 +130,11 @@ class Player:
 @pytest.fixture(params=KINDS_OF_CACHE, ids="-".join, scope="module")
 def backend(request: pytest.FixtureRequest) -> Iterator[MlxBackend]:
     kind, cache_type = request.param
-    shape = KINDS[kind].sized(n_embd=128, n_heads=2, n_kv_heads=1, head_dim=64)
-    if kind == "windowed":
-        shape = shape.sized(window=40)
+    shape = KINDS["windowed" if kind == "narrow" else kind].sized(
+        n_embd=128, n_heads=2, n_kv_heads=1, head_dim=64
+    )
+    if shape.window:
+        shape = shape.sized(window=4 if kind == "narrow" else 40)
     folder = mlx_build(Spec(shape=shape, name=f"caches-{kind}"))
     made = MlxBackend(plan(folder, context=4096, cache_type=cache_type, n_outputs_max=64))
     yield made
@@ -148,3 +153,28 @@ def test_whatever_is_done_to_it_a_sequence_holds_what_was_said(backend: MlxBacke
         if len(player.tokens[seq]) > 160:
             backend.truncate(seq, 0)
             player.tokens[seq] = []
+
+
+def test_nothing_is_left_of_a_model_that_is_closed() -> None:
+    folder = mlx_build(Spec(shape=KINDS["dense"].sized(n_embd=512, n_ff=1024), name="closed"))
+    mx.clear_cache()
+    before = mx.get_active_memory()
+    made = MlxBackend(plan(folder))
+    made.decode([Part(0, 0, [70, 71, 72], 1)])
+    assert mx.get_active_memory() > before + 2**20
+    made.close()
+    assert mx.get_active_memory() < before + 2**16
+
+
+def test_a_kept_state_holds_no_prompt() -> None:
+    """mlx-lm's states are slices, some of them of all that a prompt was computed with."""
+    folder = mlx_build(Spec(shape=KINDS["hybrid"].sized(n_embd=512, n_heads=4, n_kv_heads=1), name="kept"))
+    made = MlxBackend(plan(folder))
+    made.decode([Part(0, 0, [70] * 500, 0)])
+    mx.clear_cache()
+    before = mx.get_active_memory()
+    for seq in (1, 2):
+        made.copy(0, seq, 500)
+        made.decode([Part(seq, 500, [71], 1)])
+    assert mx.get_active_memory() - before < 2 * 2 * states.size_of(made._sequences[0].caches) + 2**17
+    made.close()

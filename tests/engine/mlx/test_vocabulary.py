@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -87,3 +89,43 @@ def test_bytes_and_pieces_do_not_fit() -> None:
     )
     assert one.misfit(other)
     assert other.misfit(one)
+
+
+def changed(folder: Path, out: Path, change: Callable[[dict[str, Any]], None]) -> FolderVocabulary:
+    """Return the vocabulary of a copy whose tokenizer.json has been through `change`."""
+    shutil.copytree(folder, out)
+    told = json.loads((out / "tokenizer.json").read_text())
+    change(told)
+    (out / "tokenizer.json").write_text(json.dumps(told))
+    return vocabulary_of(out)
+
+
+def test_what_training_has_left_in_the_file_cuts_and_fills_nothing(folder: Path, tmp_path: Path) -> None:
+    padding = {"strategy": {"Fixed": 64}, "direction": "Right", "pad_to_multiple_of": None}
+    padding |= {"pad_id": 0, "pad_type_id": 0, "pad_token": "a"}
+    cut = {"direction": "Right", "max_length": 4, "strategy": "LongestFirst", "stride": 0}
+    words = changed(folder, tmp_path / "odd", lambda told: told.update(padding=padding, truncation=cut))
+    found = words.tokenize("one two three", bos=False, special=True)
+    assert found == vocabulary_of(folder).tokenize("one two three", bos=False, special=True)
+
+
+def test_the_end_of_a_thought_ends_no_reply_of_gpt_oss(folder: Path, tmp_path: Path) -> None:
+    def harmony(told: dict[str, Any]) -> None:
+        one = told["added_tokens"][0]
+        names = ("<|end|>", "<|return|>", "<|call|>")
+        told["added_tokens"] += [one | {"id": 900 + n, "content": name} for n, name in enumerate(names)]
+        told["model"]["vocab"] |= {name: 900 + n for n, name in enumerate(names)}
+
+    words = changed(folder, tmp_path / "harmony", harmony)
+    assert not words.is_end(900)
+    assert words.is_end(901)
+    assert words.is_end(902)
+
+
+def test_plain_tokens_that_look_like_marks_are_text(tmp_path: Path) -> None:
+    def odd(told: dict[str, Any]) -> None:
+        told["model"]["vocab"] |= {"<|eot_id|>": 900, "<0xZZ>": 901}
+
+    words = changed(mlx_build(Spec(pieces=True, name="words")), tmp_path / "odd", odd)
+    assert not words.is_end(900)
+    assert words.piece(901) == b"<0xZZ>"

@@ -47,12 +47,10 @@ _CLEAR_EVERY = 256
 class _Ahead:
     """A token that was computed before anybody asked for it."""
 
-    chosen: mx.array
-    """The token that was put in."""
     logits: mx.array
     """What it led to: [n_vocab]."""
     token: int = BROKEN
-    """`chosen`, once it has been read."""
+    """Which it was, once that has been read."""
 
 
 @dataclass(slots=True)
@@ -84,8 +82,9 @@ class MlxBackend:
         header = read_model(folder)  # which refuses what makes no sense
         on_gpu = bool(plan.devices) and mx.metal.is_available()
         mx.set_default_device(mx.gpu if on_gpu else mx.cpu)
-        # What is freed is kept for reuse, without a bound by itself; the plan speaks of so much.
-        mx.set_cache_limit(max(plan.compute_bytes, _LEAST_KEPT))
+        if plan.memory:  # a draft's plan is a part of its target's
+            # What is freed is kept for reuse, without a bound by itself; the plan speaks of so much.
+            mx.set_cache_limit(max(plan.compute_bytes, _LEAST_KEPT))
         if on_gpu:
             maybe_set_recommended_wired_limit()
         self._model: Any = loading.load(folder, header.path, on_progress or (lambda _progress: None))
@@ -149,7 +148,7 @@ class MlxBackend:
                 sequence.caches.keep()
                 following = self._forward(sequence.caches, chosen.reshape(1))[-1]
                 mx.async_eval(following)
-                sequence.ahead = _Ahead(chosen, following)
+                sequence.ahead = _Ahead(following)
             token = int(chosen.item())  # type: ignore[arg-type]
             if token == BROKEN:
                 raise broken_logits()
@@ -160,8 +159,6 @@ class MlxBackend:
     def _rows(self, part: Part) -> mx.array:
         """Compute a run; return the logits [n, n_vocab] of its last tokens, `n_logits` of them or more."""
         sequence = self._sequences.setdefault(part.seq, _Sequence(Caches(self._layers)))
-        if part.start != sequence.length:
-            raise ValueError(f"position {part.start} is not behind the {sequence.length} tokens there")
         tokens, rows = list(part.tokens), []
         ahead, caches = sequence.ahead, sequence.caches
         if ahead is not None and ahead.token == tokens[0]:
@@ -191,6 +188,9 @@ class MlxBackend:
     @contextmanager
     def _computing(self, part: Part) -> Iterator[None]:
         """Refuse what does not fit; where MLX fails nothing of the sequence is believed any more."""
+        sequence = self._sequences.get(part.seq)
+        if part.start != (length := sequence.length if sequence else 0):
+            raise ValueError(f"position {part.start} is not behind the {length} tokens there")
         if self._used + len(part.tokens) - self._n_ahead(part.seq) > self._cells:
             raise CacheFull
         self._n_calls += 1
@@ -198,7 +198,7 @@ class MlxBackend:
             mx.clear_cache()
         try:
             yield
-        except (EdgechatError, RuntimeError, MemoryError) as error:
+        except (EdgechatError, RuntimeError, ValueError, MemoryError) as error:
             self._sequences.pop(part.seq, None)
             if isinstance(error, EdgechatError):
                 raise
@@ -242,10 +242,11 @@ class MlxBackend:
         if start + len(sequence.run) != caches.length or length < start or not caches.can_cut(start):
             return False
         caches.cut(start)
-        if again := sequence.run[: length - start]:
-            self._forward(caches, mx.array(again))
-            mx.eval(caches.arrays)
-        sequence.run = []
+        again, sequence.run = sequence.run[: length - start], []
+        if again:
+            with self._computing(Part(seq, start, again, 0)):
+                self._forward(caches, mx.array(again))
+                mx.eval(caches.arrays)
         return True
 
     def can_copy(self, source: int, length: int) -> bool:
@@ -269,7 +270,10 @@ class MlxBackend:
         sequence = self._sequences[seq]
         if 2 * states.size_of(sequence.caches) > psutil.virtual_memory().available // 2:
             raise MemoryError
-        return states.pack(sequence.caches.copy(sequence.length))
+        try:
+            return states.pack(sequence.caches.copy(sequence.length))
+        except RuntimeError as error:  # as which MLX tells of memory
+            raise MemoryError from error
 
     def restore(self, seq: int, state: npt.NDArray[np.uint8], length: int) -> bool:
         """Fill a sequence with a saved state; see `Backend.restore`."""
@@ -282,5 +286,6 @@ class MlxBackend:
     def close(self) -> None:
         """Free the caches, then the model."""
         self._sequences.clear()
-        self._model = None
+        del self._model, self._layers
+        self.drawing = None
         mx.clear_cache()

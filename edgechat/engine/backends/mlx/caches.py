@@ -18,10 +18,9 @@ import mlx.core as mx
 from mlx_lm.models.cache import ArraysCache, KVCache, QuantizedKVCache, RotatingKVCache
 
 from edgechat.errors import LoadFailed
+from edgechat.planner.mlx import GROUP
 
 _BITS = {"q8_0": 8, "q4_0": 4}
-_GROUP = 64
-"""Numbers that have a scale in common; planner/mlx.py quantizes only caches whose rows it divides."""
 MORE = 32
 """Tokens that a windowed layer keeps beyond its window: so many can always be taken back."""
 
@@ -67,7 +66,8 @@ class Window(RotatingKVCache):
         """
         found: mx.array = self._temporal_order(array)[..., :-n, :]
         if (gone := length - found.shape[2]) > 0:
-            return mx.concatenate([found[..., :gone, :], found], axis=2)
+            shape = (*found.shape[:2], gone, found.shape[3])
+            return mx.concatenate([mx.zeros(shape, found.dtype), found], axis=2)
         return found[..., -length:, :]
 
 
@@ -115,7 +115,7 @@ class Layers:
         if type(cache) is RotatingKVCache and not cache.keep:
             return Window(cache.max_size)
         # Windowed layers cannot be quantized in mlx-lm; they are small.
-        return QuantizedKVCache(_GROUP, self._bits) if self._bits and type(cache) is KVCache else cache
+        return QuantizedKVCache(GROUP, self._bits) if self._bits and type(cache) is KVCache else cache
 
 
 class Caches:
@@ -147,7 +147,9 @@ class Caches:
     def keep(self) -> None:
         """Remember the recurrent states, so that the sequence can be cut to where it is now."""
         if self._layers.is_recurrent:
-            self._kept = self.length, [list(one.cache) for one in self.all if type(one) is ArraysCache]
+            found = [_alone(one.cache) for one in self.all if type(one) is ArraysCache]
+            mx.async_eval(found)
+            self._kept = self.length, found
 
     @property
     def kept_at(self) -> int:
@@ -192,7 +194,10 @@ class Caches:
         """
         found = Caches(self._layers)
         for one, other in zip(self.all, found.all, strict=True):
-            other.state = _renewed(one.state)
+            if type(one) is ArraysCache:
+                other.cache = _alone(one.cache)
+            else:
+                other.state = _renewed(one.state)
         found.length, found.held, found._kept = self.length, dict(self.held), self._kept
         found.cut(length)
         return found
@@ -209,6 +214,11 @@ def arrays_of(cache: Any) -> list[mx.array]:
         elif isinstance(one, list | tuple):
             ahead += one
     return found
+
+
+def _alone(states: list[Any]) -> list[Any]:
+    """Return recurrent states in memory of their own: some are slices that hold a whole prompt's."""
+    return [one if one is None else mx.contiguous(one) for one in states]
 
 
 def _looks(cache: Any) -> list[tuple[str, tuple[int, ...]]]:

@@ -11,6 +11,7 @@ import mlx.core as mx
 
 from edgechat.engine.types import Sampling
 
+_MOST = 1 - 2**-24
 BROKEN = -1
 """In place of a token where the logits are no numbers."""
 
@@ -41,7 +42,8 @@ def _drawn(logits: mx.array, sampling: Sampling, number: float) -> tuple[mx.arra
         likely = (weights >= sampling.min_p).sum()
         kept = likely if kept is None else mx.minimum(kept, likely)
     end = reached[-1] if kept is None else reached[mx.minimum(kept, len(weights)) - 1]
-    at = mx.minimum((reached <= number * end).sum(), len(weights) - 1)
+    # Not 1, to which 32 bits would round it: nothing lies behind the end.
+    at = mx.minimum((reached <= min(number, _MOST) * end).sum(), len(weights) - 1)
     return (at if ids is None else ids[at]), highest
 
 

@@ -9,11 +9,12 @@ from typing import Any
 
 import mlx.core as mx
 from mlx.utils import tree_flatten
+from mlx_lm.utils import load_model
 
 from edgechat.errors import DecodeFailed, LoadFailed, OutOfMemory
 
 _OTHER = "Take the same model as a GGUF file: --backend llama.cpp"
-_AGAIN = "Download the model again, or choose another one (`edgechat run guide` always works)."
+AGAIN = "Download the model again, or choose another one (`edgechat run guide` always works)."
 _EACH = 64 * 2**20
 """Bytes after which progress is told."""
 
@@ -23,8 +24,6 @@ def load(folder: Path, name: str, on_progress: Callable[[float], None]) -> Any:
 
     Nothing of the folder is run. Raises LoadFailed, or OutOfMemory.
     """
-    from mlx_lm.utils import load_model  # with transformers behind it: a second
-
     with told(name):
         model, _ = load_model(folder, lazy=True, trust_remote_code=False)
         tree: Any = tree_flatten(model.parameters())
@@ -54,4 +53,4 @@ def told(name: str) -> Iterator[None]:
         if "malloc" in words or "memory" in words.lower():
             raise OutOfMemory(f"There is too little memory for {name}: {words}") from error
         known = "not supported" not in words
-        raise LoadFailed(f"MLX cannot load {name}: {words}", hint=_AGAIN if known else _OTHER) from error
+        raise LoadFailed(f"MLX cannot load {name}: {words}", hint=AGAIN if known else _OTHER) from error

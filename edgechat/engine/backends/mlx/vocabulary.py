@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from functools import cached_property
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 import msgspec
 from tokenizers import Tokenizer
 
+from edgechat.engine.backends.mlx.loading import AGAIN
 from edgechat.errors import LoadFailed, ModelFileError
 from edgechat.models.mlx.config import Config, parse_json
 
@@ -17,7 +19,7 @@ _MORE = 128
 """Tokens that one of two vocabularies may have more: some are padded."""
 _LARGEST = 64 * 2**20
 """Bytes of a tokenizer; the largest have 35 MB."""
-_AGAIN = "Download the model again, or choose another one (`edgechat run guide` always works)."
+_BYTE = re.compile("<0x([0-9A-Fa-f]{2})>")
 _ENDS = (
     *("<|im_end|>", "<|eot_id|>", "<|eom_id|>", "<|end|>", "<|endoftext|>", "<|end_of_text|>", "<|eot|>"),
     *("<end_of_turn>", "<turn|>", "<|return|>", "<|call|>", "</s>", "<eos>"),
@@ -48,9 +50,14 @@ class FolderVocabulary:
         try:
             told = msgspec.json.decode(raw, type=_Told)
             self._tokenizer = Tokenizer.from_buffer(raw)
-        except Exception as error:  # tokenizers raises nothing more special
+        except (KeyboardInterrupt, SystemExit):
+            raise
+        except BaseException as error:  # tokenizers raises nothing more special, and panics of Rust's
             why = " ".join(str(error).split())[:200]
-            raise LoadFailed(f"The tokenizer of {config.name} cannot be used: {why}", hint=_AGAIN) from error
+            raise LoadFailed(f"The tokenizer of {config.name} cannot be used: {why}", hint=AGAIN) from error
+        # Of the training that some files come from.
+        self._tokenizer.no_truncation()
+        self._tokenizer.no_padding()
         about = _table(folder / "tokenizer_config.json")
         self._special = {one.id: one.content for one in told.added_tokens if one.special}
         self._added = {one.id: one.content for one in told.added_tokens}
@@ -62,8 +69,11 @@ class FolderVocabulary:
         self._adds_bos = self._bos_id is not None and self._wants_bos(about)
         generation = _table(folder / "generation_config.json")
         named = (*_ids(config.whole), *_ids(config.text), *_ids(generation))
-        known = (self._tokenizer.token_to_id(text) for text in (self.eos, *_ENDS) if text)
-        self._ends = frozenset((*named, *(one for one in known if one is not None)))
+        special = {text: token for token, text in self._special.items()}
+        known = [special[text] for text in (self.eos, *_ENDS) if text in special]
+        if special.keys() >= {"<|return|>", "<|call|>"}:  # gpt-oss ends its thought so, and then answers
+            known = [token for token in known if token != special.get("<|end|>")]
+        self._ends = frozenset((*named, *known))
 
     def _wants_bos(self, about: dict[str, Any]) -> bool:
         told = about.get("add_bos_token")
@@ -98,8 +108,8 @@ class FolderVocabulary:
         if self._is_byte_level:
             known = bytes(_BYTES[char] for char in text if char in _BYTES)
             return known if len(known) == len(text) else text.encode()
-        if len(text) == 6 and text.startswith("<0x") and text.endswith(">"):
-            return bytes.fromhex(text[3:5])
+        if byte := _BYTE.fullmatch(text):
+            return bytes.fromhex(byte[1])
         return text.replace("▁", " ").encode()
 
     def is_end(self, token: int) -> bool:
@@ -129,10 +139,10 @@ def _read(path: Path) -> bytes:
             found = file.read(_LARGEST + 1)
     except OSError as error:
         raise LoadFailed(
-            f"{path.name} of this model cannot be read: {error.strerror}.", hint=_AGAIN
+            f"{path.name} of this model cannot be read: {error.strerror}.", hint=AGAIN
         ) from error
     if len(found) > _LARGEST:
-        raise ModelFileError(f"{path.name} of this model has more than {_LARGEST} bytes.", hint=_AGAIN)
+        raise ModelFileError(f"{path.name} of this model has more than {_LARGEST} bytes.", hint=AGAIN)
     return found
 
 
