@@ -117,7 +117,11 @@ def _of_hub(one: LocalModel) -> Removal:
     wanted = {file.path for file in one.found.files}
     everything = [file for revision in repo.revisions for file in revision.files]
     blobs = {file.blob_path for file in everything if file.file_path in wanted}
-    chosen = [file for file in everything if file.blob_path in blobs]
+    if one.found.format == "mlx":
+        # Small files are the same in many revisions, and in other models beside it.
+        chosen = [file for file in everything if file.file_path in wanted]
+    else:
+        chosen = [file for file in everything if file.blob_path in blobs]
     for file in chosen:
         _check(one, repo, file)
     # A repository that was renamed is there twice, with the same commits: only this one is meant.

@@ -237,7 +237,7 @@ def test_tables_are_bounded_together(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 KINDS = (
     "qwen3", "gemma3_text", "gemma4_text", "exaone4", "qwen3_5_text", "lfm2", "deepseek_v3", "nemotron_h",
-    "mamba", "gpt_oss", "granitemoehybrid", "falcon_h1", "llama",
+    "mamba", "gpt_oss", "granitemoehybrid", "llama",
 )  # fmt: skip
 KEYS = (
     "num_hidden_layers", "hidden_size", "num_attention_heads", "num_key_value_heads", "head_dim",

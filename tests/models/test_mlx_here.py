@@ -201,6 +201,17 @@ def test_removing_from_the_hubs_cache(user: Path) -> None:
     assert all(other.exists() for other in others)
 
 
+def test_removing_an_old_revision_leaves_the_new_one_whole(user: Path) -> None:
+    """Most of its small files are the same ones."""
+    old = in_hub(user, TINY, mlx_files(bits=8, seed=1), commit="a" * 40)
+    new = in_hub(user, TINY, mlx_files(bits=8, seed=2), commit="b" * 40)
+    removal(only(f"{TINY}@aaaaaaaa")).run()
+    assert not list(old.glob("*.safetensors"))
+    (left,) = mlx_models().values()
+    assert left.path == new
+    assert verify(left).damage == ""
+
+
 def test_removing_what_is_ours(user: Path) -> None:
     folder = written(places.own_folder() / "mine", mlx_files())
     removal(only("mine")).run()

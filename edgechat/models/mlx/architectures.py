@@ -7,7 +7,6 @@ _NAMES = {
     "deepseek_v3": "deepseek2",
     "deepseek_v2": "deepseek2",
     "kimi_k2": "deepseek2",
-    "falcon_h1": "falcon-h1",
     "falcon_mamba": "mamba",
     "glm4_moe": "glm4moe",
     "gpt_bigcode": "starcoder",

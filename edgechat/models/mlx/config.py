@@ -20,6 +20,11 @@ _SEEING_WRITERS = ("ForConditionalGeneration",)
 _NATIVE = ("mxfp4", "mxfp8")
 """Foreign quantizations whose bytes mlx-lm takes as they are."""
 _MODES = ("mxfp4", "mxfp8", "nvfp4")
+_ODD_CACHES = {
+    *("baichuan_m1", "deepseek_v32", "falcon_h1", "llama4", "longcat_flash", "longcat_flash_ngram"),
+    "minimax_m3",
+}
+"""Models whose layers have caches that mlx-lm makes of others, or cuts into chunks."""
 _ANOTHER = "Look for a copy of this model made for MLX: their names end in -4bit or -8bit."
 
 
@@ -162,9 +167,14 @@ def writes_text(config: Config) -> bool:
 
 
 def require_language_model(config: Config) -> None:
-    """Raise ModelFileError for what is none."""
+    """Raise ModelFileError for what is none, or none that edgechat's backend can run."""
     if not writes_text(config):
         raise ModelFileError(
             f"{config.name} is no language model: {show(str(config.whole['architectures'][0]))}.",
             hint="Name a model that was made for chat.",
+        )
+    if config.kind in _ODD_CACHES:
+        raise ModelFileError(
+            f"{config.name} keeps what it has read in a way that edgechat does not know with MLX.",
+            hint="Take a GGUF file of the model.",
         )

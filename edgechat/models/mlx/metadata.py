@@ -14,6 +14,8 @@ QUANT = "mlx.quantization"
 """The key of the label: '4bit'."""
 _MAX_TEMPLATE = 1 << 20
 """Characters of a chat template; the longest known have some tens of thousands."""
+_LATENT = ("deepseek_v3", "kimi_k2", "glm4_moe_lite", "mistral4")
+"""Models of which mlx-lm keeps latent rows (MLA), where others keep what they are spread out to."""
 
 
 def metadata_of(config: Config, vocab_size: int | None) -> dict[str, Value]:
@@ -106,7 +108,7 @@ def _attention(config: Config, layers: Layers) -> Iterator[tuple[str, Value]]:
         return
     heads = _count(config, "num_attention_heads", "n_head", "num_heads")
     yield "attention.head_count", heads
-    if config.kind in ("deepseek_v3", "kimi_k2") and config.number("kv_lora_rank"):
+    if config.kind in _LATENT and config.number("kv_lora_rank"):
         yield from _latent(config)
         return
     default = _unsaid(config, "head_dim") or config.needed("hidden_size", "n_embd", "d_model") // max(
@@ -148,10 +150,9 @@ def _key_length(config: Config, length: int) -> int:
 
 def _kv_heads(config: Config, kv: int, layers: Layers) -> Value:
     """Return the key heads: of each layer, where they differ."""
-    parallel = config.kind == "falcon_h1"
     n_wide = config.number("num_global_key_value_heads")
     values = [
-        0 if recurrent and not parallel else kv if windowed or n_wide is None else n_wide
+        0 if recurrent else kv if windowed or n_wide is None else n_wide
         for windowed, recurrent in zip(layers.windowed, layers.recurrent, strict=True)
     ]
     return kv if set(values) == {kv} else GgufArray("uint32", len(values), tuple(values))
