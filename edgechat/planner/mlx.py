@@ -18,7 +18,7 @@ from edgechat.planner.memory import layer_recurrent_bytes, not_in_blocks, padded
 from edgechat.planner.shape import ModelShape
 from edgechat.planner.speed import Rate, rate_of_card
 
-SOURCE = "estimated: the weights are as the files say, the rest is by formula"
+SOURCE = "estimated: the weights by the headers that are known, the rest by formula"
 GROUP = 64
 """Numbers of a quantized cache that have a scale and a bias in common, of 16 bits each."""
 _BITS: dict[CacheType, int] = {"q8_0": 8, "q4_0": 4}
@@ -45,6 +45,8 @@ def whole_cache(header: ModelHeader) -> str:
     """Return why the cache cannot be kept in 8 or 4 bits, as the end of a sentence; '' where it can."""
     if header.architecture in _SINKS:
         return "mlx-lm has none for models with attention sinks"
+    if header.number("attention.shared_kv_layers", 0) or header.number("attention.key_length_mla", 0):
+        return "mlx-lm has none for this kind of attention"
     return not_in_blocks(header, GROUP)
 
 

@@ -23,7 +23,7 @@ from edgechat.planner.choose import Draft, plan
 from edgechat.planner.drafting import DRAFTED, drafting, is_recurrent, misfit
 from edgechat.planner.ladder import descend, step_down
 from edgechat.planner.machine import Described, Machine
-from edgechat.planner.mlx import extras
+from edgechat.planner.mlx import extras, whole_cache
 from edgechat.planner.plan import as_json
 from edgechat.planner.select import best_of, choose, planned, rate
 from edgechat.planner.wishes import NO_WISHES, Wishes, may_quantize
@@ -107,6 +107,15 @@ def test_keys_and_values_by_the_bit() -> None:
     assert cache(header, "f16") == 147_456 * cells
     assert cache(header, "q8_0") == 147_456 * cells * 17 // 32
     assert cache(header, "q4_0") == 147_456 * cells * 9 // 32
+
+
+@pytest.mark.parametrize("key", ["shared_kv_layers", "key_length_mla"])
+def test_a_cache_that_mlx_lm_cannot_quantize_stays_whole(key: str) -> None:
+    header = for_mlx(QWEN)
+    assert whole_cache(header) == ""
+    odd = replace(header, metadata=header.metadata | {f"qwen3.attention.{key}": 8})
+    assert whole_cache(odd)
+    assert not may_quantize(odd)
 
 
 def test_windows_and_states_are_each_sequences_own() -> None:
