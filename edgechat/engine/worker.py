@@ -50,7 +50,7 @@ from edgechat.engine.types import (
     ModelInfo,
     Upkeep,
 )
-from edgechat.errors import EdgechatError, EngineError, LoadFailed
+from edgechat.errors import EdgechatError, EngineError
 from edgechat.models.used import note_use
 from edgechat.planner.plan import LoadPlan
 
@@ -152,8 +152,10 @@ def _backend(plan: LoadPlan, progress: Callable[[float], None] | None) -> Backen
 
         return ScriptedBackend(plan, progress)
     if plan.backend == "mlx":
-        if why := mlx.missing():
-            raise LoadFailed(f"{plan.model_name} is for MLX. {why}", hint="Install it: pip install mlx-lm")
+        if mlx.missing():
+            from edgechat.planner.backends import without_mlx
+
+            raise without_mlx(f"{plan.model_name} is an MLX model, and MLX cannot be used here.")
         from edgechat.engine.backends.mlx.backend import MlxBackend
 
         return MlxBackend(plan, progress)

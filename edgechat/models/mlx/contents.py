@@ -110,7 +110,7 @@ def read_folder(folder: Path) -> ModelHeader:
                 hint="Name a .gguf file, or the folder of a model for MLX.",
             )
         return Contents(
-            config=_bounded(folder / CONFIG, MAX_CONFIG),
+            config=bounded(folder / CONFIG, MAX_CONFIG),
             tables=_tables(files),
             tokenizer=_if_there(folder / "tokenizer_config.json", _MAX_TOKENIZER),
             template=_template(folder),
@@ -128,7 +128,7 @@ def read_folder(folder: Path) -> ModelHeader:
 
 def read_config(path: Path) -> Config:
     """Read a config.json. Raises ModelFileError, OSError."""
-    return parse_config(_bounded(path, MAX_CONFIG), folder_name(path.parent))
+    return parse_config(bounded(path, MAX_CONFIG), folder_name(path.parent))
 
 
 def folder_name(folder: Path) -> str:
@@ -164,10 +164,11 @@ def _template(folder: Path) -> str | None:
 
 
 def _if_there(path: Path, most: int) -> bytes:
-    return _bounded(path, most) if path.is_file() else b""
+    return bounded(path, most) if path.is_file() else b""
 
 
-def _bounded(path: Path, most: int) -> bytes:
+def bounded(path: Path, most: int) -> bytes:
+    """Return what a file holds. Raises ModelFileError where that is more than `most` bytes, OSError."""
     if not path.is_file():  # a pipe would be waited for
         raise FileNotFoundError(errno.ENOENT, "no such file", str(path))
     with path.open("rb") as file:

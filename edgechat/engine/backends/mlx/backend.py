@@ -189,9 +189,11 @@ class MlxBackend:
     def _computing(self, part: Part) -> Iterator[None]:
         """Refuse what does not fit; where MLX fails nothing of the sequence is believed any more."""
         sequence = self._sequences.get(part.seq)
-        if part.start != (length := sequence.length if sequence else 0):
+        length, held = (sequence.length, sequence.caches.length) if sequence else (0, 0)
+        if part.start != length:
             raise ValueError(f"position {part.start} is not behind the {length} tokens there")
-        if self._used + len(part.tokens) - self._n_ahead(part.seq) > self._cells:
+        # What was computed ahead is one of these tokens, or goes.
+        if self._used - (held - length) + len(part.tokens) > self._cells:
             raise CacheFull
         self._n_calls += 1
         if self._n_calls % _CLEAR_EVERY == 0:
@@ -213,10 +215,6 @@ class MlxBackend:
     def _used(self) -> int:
         """Tokens in all caches."""
         return sum(one.caches.length for one in self._sequences.values())
-
-    def _n_ahead(self, seq: int) -> int:
-        one = self._sequences.get(seq)
-        return int(one is not None and one.ahead is not None)
 
     def truncate(self, seq: int, length: int) -> bool:
         """Cut a sequence; see `Backend.truncate`."""

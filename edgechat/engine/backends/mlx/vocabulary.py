@@ -12,8 +12,9 @@ import msgspec
 from tokenizers import Tokenizer
 
 from edgechat.engine.backends.mlx.loading import AGAIN
-from edgechat.errors import LoadFailed, ModelFileError
+from edgechat.errors import LoadFailed
 from edgechat.models.mlx.config import Config, parse_json
+from edgechat.models.mlx.contents import bounded
 
 _MORE = 128
 """Tokens that one of two vocabularies may have more: some are padded."""
@@ -135,15 +136,10 @@ class FolderVocabulary:
 
 def _read(path: Path) -> bytes:
     try:
-        with path.open("rb") as file:
-            found = file.read(_LARGEST + 1)
+        return bounded(path, _LARGEST)
     except OSError as error:
-        raise LoadFailed(
-            f"{path.name} of this model cannot be read: {error.strerror}.", hint=AGAIN
-        ) from error
-    if len(found) > _LARGEST:
-        raise ModelFileError(f"{path.name} of this model has more than {_LARGEST} bytes.", hint=AGAIN)
-    return found
+        why = error.strerror or str(error)
+        raise LoadFailed(f"{path.name} of this model cannot be read: {why}.", hint=AGAIN) from error
 
 
 def _table(path: Path) -> dict[str, Any]:
