@@ -59,6 +59,8 @@ class Build(msgspec.Struct, frozen=True):
     mlock: bool
     system_info: str
     """The line that llama.cpp prints about itself."""
+    unloaded: tuple[str, ...] = ()
+    """Backends that lie beside it as modules and did not load: their driver is missing, or too old."""
 
 
 class Inventory(msgspec.Struct, frozen=True):
@@ -121,7 +123,7 @@ def inventory(rpc: tuple[str, ...] = ()) -> Inventory:
     from edgechat.native import ggml, logs
 
     logs.install()
-    lib.llama_backend_init()
+    ggml.start()
     servers.register(rpc)
     backends = [ggml.registry_name(registry) for registry in ggml.registries()]
     build = Build(
@@ -134,6 +136,7 @@ def inventory(rpc: tuple[str, ...] = ()) -> Inventory:
         mmap=bool(lib.llama_supports_mmap()),
         mlock=bool(lib.llama_supports_mlock()),
         system_info=ggml.text(lib.llama_print_system_info()),
+        unloaded=tuple(name for name in ggml.modules() if name not in backends),
     )
     return Inventory(build, _devices(servers.check(rpc)))
 

@@ -6,12 +6,18 @@ Devices, registries and buffer types are ggml's own pointers, as int.
 from __future__ import annotations
 
 import ctypes
+import os
+from pathlib import Path
 from typing import Any
 
 import llama_cpp.llama_cpp as lib
 
+from edgechat.errors import LoadFailed
+from edgechat.native import amx
+
 CPU = "CPU"
 _CPU, _ACCELERATED_CPU = 0, 3  # of ggml_backend_dev_type
+_MODULES = {"cuda": "CUDA", "hip": "ROCm", "metal": "MTL", "sycl": "SYCL", "vulkan": "Vulkan"}
 
 
 def call(name: str, result: Any, *args: Any) -> Any:
@@ -32,8 +38,54 @@ def text(raw: bytes | None) -> str:
     return raw.decode("utf-8", "replace").strip() if raw else ""
 
 
+def start() -> None:
+    """Make llama.cpp ready to compute; harmless when it is. LoadFailed where it has nothing to compute with.
+
+    A portable build (GGML_BACKEND_DL) has its backends as modules beside it, with one of the CPU for each
+    generation of processors: the best of each kind is loaded, but only by whoever asks for it.
+    """
+    lib.llama_backend_init()
+    if not _processor():
+        folder = _folder()
+        call("ggml_backend_load_all_from_path", None, ctypes.c_char_p(os.fsencode(folder)))
+        if not _processor():
+            raise LoadFailed(
+                f"llama.cpp has nothing to compute with: no backend for this processor loads from {folder}.",
+                hint="Files are missing there or were changed: install edgechat again.",
+            )
+    with amx.refused():
+        _settle_layouts()
+
+
+def _processor() -> int | None:
+    """Return the device that is the processor."""
+    found: int | None = call("ggml_backend_dev_by_type", ctypes.c_void_p, ctypes.c_int(_CPU))
+    return found
+
+
+def _settle_layouts() -> None:
+    """Let the CPU backend choose the layouts that it may rearrange weights to, which it does once."""
+    device = ctypes.c_void_p(_processor())
+    registry = ctypes.c_void_p(call("ggml_backend_dev_backend_reg", ctypes.c_void_p, device))
+    name = ctypes.c_char_p(b"ggml_backend_dev_get_extra_bufts")
+    choose = call("ggml_backend_reg_get_proc_address", ctypes.c_void_p, registry, name)
+    if choose:
+        ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p)(choose)(device)
+
+
+def _folder() -> Path:
+    """Return where llama.cpp's library lies, and its modules."""
+    return Path(lib._lib._name).parent
+
+
+def modules() -> list[str]:
+    """Return the backends for GPUs that lie there, loaded or not, by their registries' names."""
+    names = {path.stem.removeprefix("lib").removeprefix("ggml-") for path in _folder().glob("*ggml-*")}
+    return [registry for module, registry in _MODULES.items() if module in names]
+
+
 def registries() -> list[int]:
-    """Return the backends that are built in, and each RPC server that was added."""
+    """Return the backends that are built in or loaded, and each RPC server that was added."""
     count = call("ggml_backend_reg_count", ctypes.c_size_t)
     return [call("ggml_backend_reg_get", ctypes.c_void_p, ctypes.c_size_t(index)) for index in range(count)]
 

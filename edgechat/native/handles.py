@@ -42,7 +42,7 @@ class Model:
 
         dry: read the header only; contexts of the model know what they would take, and cannot decode.
         """
-        lib.llama_backend_init()
+        ggml.start()
         self._servers: tuple[str, ...] = ()
         self._placement = Placement(load)
         params = lib.llama_model_default_params()
