@@ -25,7 +25,10 @@ ROLES = {
 def main() -> None:
     """Run the command line, or the child whose role is named."""
     if sys.argv[1:2] == [ROLE_FLAG]:
-        importlib.import_module(ROLES[sys.argv[2]]).main()
+        role = ROLES.get("".join(sys.argv[2:3]))
+        if role is None:
+            sys.exit(f"{ROLE_FLAG} is how edgechat starts processes of its own; it has no such one.")
+        importlib.import_module(role).main()
         return
     from edgechat.cli.main import run_cli
 

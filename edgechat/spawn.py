@@ -14,9 +14,14 @@ from typing import Any, BinaryIO, TextIO
 ROLE_FLAG = "--child"
 
 
+def frozen() -> bool:
+    """Say whether this is the packaged program, which has a Python of its own and no pip."""
+    return bool(getattr(sys, "frozen", False))
+
+
 def command(role: str) -> list[str]:
     """Return the command line that starts a child with this role (see `edgechat.__main__`)."""
-    if getattr(sys, "frozen", False):
+    if frozen():
         return [sys.executable, ROLE_FLAG, role]
     # -P: the folder the user stands in must not shadow our modules.
     return [sys.executable, "-P", "-m", "edgechat", ROLE_FLAG, role]

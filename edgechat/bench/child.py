@@ -238,7 +238,10 @@ def main() -> None:
     """Answer one Ask; end when the parent is gone."""
     incoming, outgoing = spawn.adopt_pipe()
     faulthandler.enable()
-    ask = msgspec.msgpack.decode(frames.read(incoming) or b"", type=Ask)
+    asked = frames.read(incoming)
+    if asked is None:
+        return
+    ask = msgspec.msgpack.decode(asked, type=Ask)
     threading.Thread(target=_end_with_parent, args=(incoming,), daemon=True).start()
 
     def send(answer: Answer) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 from edgechat.bench.figures import CEILING, PLAIN, Report
 from edgechat.errors import NotDrawn
+from edgechat.spawn import frozen
 
 
 def draw(report: Report, title: str, path: Path) -> None:
@@ -46,6 +47,9 @@ def _figure() -> Any:
         from matplotlib.figure import Figure  # half a second, and not everybody has it
     except ImportError as error:
         raise NotDrawn(
-            "Plots need matplotlib, which is not installed.", hint="pip install 'edgechat[plot]'"
+            "Plots need matplotlib, which is not installed.",
+            hint="--json prints the same figures; packaged programs come without it."
+            if frozen()
+            else "pip install 'edgechat[plot]'",
         ) from error
     return Figure(figsize=(10, 4), layout="constrained")

@@ -10,7 +10,8 @@ With --json one object is printed; sizes are bytes, speeds are per second, and w
     free          bytes that may be taken on everything together, shared memory counted once
     speed         bandwidth, compute, threads, disturbed, measured (seconds since 1970)
     disk          path (where models are kept), free
-    llama_cpp     version, ggml, backends, features, gpu_offload, rpc, mmap, mlock, system_info
+    llama_cpp     version, ggml, backends, features, gpu_offload, rpc, mmap, mlock, system_info,
+                  unloaded (backends that lie beside it and did not load)
     mlx           version (null: it is not installed), missing (why it cannot be used, or null), device (what
                   it computes on: the name of an accelerator, "CPU", or null)
     backend       what computes models here: "llama.cpp", or "either" where each model has the better one

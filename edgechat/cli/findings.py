@@ -18,6 +18,7 @@ from edgechat.device.mlx import missing
 from edgechat.device.profile import DeviceProfile
 from edgechat.device.survey import Failure, Survey
 from edgechat.native.devices import Build
+from edgechat.spawn import frozen
 from edgechat.text import mebibytes
 
 GIB = 2**30
@@ -94,7 +95,7 @@ def _unused(cards: tuple[Accelerator, ...], build: Build) -> Iterator[Finding]:
         if not unused:
             continue
         names = ", ".join(dict.fromkeys(_described(card) for card in unused))
-        built = [backend for backend in DRIVERS[vendor] if backend in build.backends]
+        built = [name for name in DRIVERS[vendor] if name in (*build.backends, *build.unloaded)]
         # Graphics inside an Intel or AMD processor share its memory and seldom compute faster than it does.
         small = vendor != "apple" and vendor != "nvidia" and all(card.shares_ram for card in unused)
         weight = Weight.NOTE if small else Weight.SLOW
@@ -144,6 +145,8 @@ def _kernels(instruction_sets: tuple[str, ...], build: Build) -> Iterator[Findin
     if not missing or not build.features:
         return
     grave = [name for name in missing if name in ESSENTIAL]
+    if frozen() and not grave:
+        return  # it has taken the best of those that there are
     listed = ", ".join(grave or missing)
     what = f"This build of llama.cpp does not use what the processor has: {listed}."
     why = "It computes at half its speed or less." if grave else "Prompts would be read somewhat faster."

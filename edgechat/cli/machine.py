@@ -7,7 +7,8 @@ from typing import Annotated
 
 import typer
 
-from edgechat.cli.options import AnywayOption, BackendOption, DebugOption, DraftOption
+from edgechat.cli import completing
+from edgechat.cli.options import AnywayOption, BackendOption, DebugOption, DraftOption, ModelArgument
 
 
 def add_to(app: typer.Typer) -> None:
@@ -37,12 +38,20 @@ def device(
 def plan(
     models: Annotated[
         list[str] | None,
-        typer.Argument(help="Files, folders, names, or owner/repo on the hub. None: the whole catalogue."),
+        typer.Argument(
+            metavar="MODEL",
+            help="Files, folders, names, or owner/repo on the hub. None: the whole catalogue.",
+            autocompletion=completing.all_models,
+        ),
     ] = None,
     ctx: Annotated[int | None, typer.Option(min=1, help="Tokens that the context should hold.")] = None,
     min_tps: Annotated[float | None, typer.Option(min=0, help="Tokens a second, at least.")] = None,
     quality: Annotated[
-        str | None, typer.Option(help="poor, reduced, good, high, near-lossless or reference, at least.")
+        str | None,
+        typer.Option(
+            help="poor, reduced, good, high, near-lossless or reference, at least.",
+            autocompletion=completing.qualities,
+        ),
     ] = None,
     ram: Annotated[str | None, typer.Option(help="Plan for a machine with so much memory: 8GiB.")] = None,
     vram: Annotated[str | None, typer.Option(help="... and such a GPU: 6GiB; 0: without one.")] = None,
@@ -79,7 +88,13 @@ def plan(
 
 
 def pull(
-    model: Annotated[str, typer.Argument(help="A catalogue name, owner/repo[:QUANT], or its address.")],
+    model: Annotated[
+        str,
+        typer.Argument(
+            help="A catalogue name, owner/repo[:QUANT], or its address.",
+            autocompletion=completing.catalogue_models,
+        ),
+    ],
     quant: Annotated[str | None, typer.Option(help="The quantization: Q5_K_M, 4bit.")] = None,
     auto_quant: Annotated[
         bool, typer.Option("--auto-quant", help="Let the planner choose it, as it does by itself.")
@@ -88,6 +103,7 @@ def pull(
         str | None,
         typer.Option(
             metavar="auto|none|MODEL",
+            autocompletion=completing.pulled_drafters,
             help="auto: the catalogue's draft model too, where it fits beside and is much smaller.",
             show_default=False,
         ),
@@ -120,15 +136,16 @@ def pull(
 
 
 def bench(
-    model: Annotated[
-        str, typer.Argument(metavar="MODEL", help="A GGUF file, an MLX folder, or a name of `edgechat list`.")
-    ],
+    model: ModelArgument,
     ctx: Annotated[int | None, typer.Option(min=512, help="Tokens that the context holds.")] = None,
     draft: DraftOption = None,
     backend: BackendOption = None,
     rounds: Annotated[int, typer.Option(min=1, max=100, help="Rounds of each way of decoding.")] = 5,
     tokens: Annotated[int, typer.Option(min=8, max=1024, help="Tokens of a reply.")] = 48,
-    plot: Annotated[Path | None, typer.Option(metavar="FILE", help="Draw it too, as PNG.")] = None,
+    plot: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Draw it too, as PNG.", autocompletion=completing.paths),
+    ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
     load_anyway: AnywayOption = False,
     debug: DebugOption = False,

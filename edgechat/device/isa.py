@@ -22,7 +22,6 @@ _X86 = {
     "AVX512_VBMI": {"avx512vbmi"},
     "AVX512_VNNI": {"avx512_vnni"},
     "AVX512_BF16": {"avx512_bf16"},
-    "AMX_INT8": {"amx_tile", "amx_int8"},
 }
 _ARM = {
     "NEON": {"asimd"},

@@ -6,12 +6,16 @@ import importlib.metadata
 import importlib.util
 from functools import cache
 
+from edgechat.spawn import frozen
+
 
 @cache
 def missing() -> str:
     """Return why MLX cannot be used, as a sentence; '' where it can."""
     for name in ("mlx", "mlx_lm"):
         if importlib.util.find_spec(name) is None:
+            if frozen():
+                return "This edgechat was packaged without MLX."
             return f"The Python package {name.replace('_', '-')} is not installed."
     return ""
 

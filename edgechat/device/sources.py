@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import importlib.util
-import sys
 from typing import Any, Literal
 
 import msgspec
 
 from edgechat.ask import ChildFailed, answer, ask
 from edgechat.device.gpu import Sighting, Vendor
+from edgechat.spawn import frozen
 
 TIME_LIMITS = {"nvml": 10.0, "torch": 30.0}
 """Seconds. Importing torch alone takes two to ten."""
@@ -37,7 +37,7 @@ def read_source(source: Literal["nvml", "torch"]) -> tuple[Sighting, ...]:
 
 def has_torch() -> bool:
     """Say whether torch is installed, without importing it."""
-    return not getattr(sys, "frozen", False) and importlib.util.find_spec("torch") is not None
+    return not frozen() and importlib.util.find_spec("torch") is not None
 
 
 def main() -> None:

@@ -259,7 +259,8 @@ def _explain(code: int) -> tuple[str, str]:
         if name == "SIGKILL":
             return "SIGKILL: killed from outside, most often because memory ran out", again
         if name == "SIGILL":
-            return "SIGILL: llama.cpp was built for another processor", "Reinstall llama-cpp-python."
+            hint = "`edgechat doctor` says how to get one for this."
+            return "SIGILL: llama.cpp was built for another processor", hint
         return name, again
     return f"signal {-code}", again
 

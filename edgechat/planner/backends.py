@@ -18,6 +18,7 @@ from edgechat.models.header import Format
 from edgechat.planner.variants import Variant
 from edgechat.planner.wishes import Wishes
 from edgechat.settings import Backend
+from edgechat.spawn import frozen
 from edgechat.text import one_line
 
 _PACKAGES = {
@@ -60,7 +61,7 @@ def without_mlx(what: str) -> BackendMissing:
     """Return the error for MLX that is not installed."""
     hint = "It is for Macs with Apple Silicon, and on Linux for trying. Take a GGUF file of the model."
     wanted = _PACKAGES.get((sys.platform, platform.machine()))
-    if wanted is not None and not getattr(sys, "frozen", False):
+    if wanted is not None and not frozen():
         hint = f"Install it, or take a GGUF file of the model:\n  {sys.executable} -m pip install {wanted}"
     return BackendMissing(f"{what} {missing() or 'It is not installed.'}", hint=hint)
 

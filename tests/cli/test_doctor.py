@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import platform
 import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from edgechat import paths
@@ -249,5 +251,24 @@ def test_sources_that_failed(source: Any, why: str, weight: Weight, said: str) -
 def test_an_environment_without_pip(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(remedies.importlib.util, "find_spec", lambda _name: None)
     assert f"uv pip install --python {sys.executable}" in remedies.install_llama("0.3.36", "-DGGML_CUDA=ON")
+
+
+def test_a_packaged_program_has_other_remedies(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "frozen", True, raising=False)
-    assert remedies.install_llama() == "Download edgechat again, in the variant for this machine."
+    monkeypatch.setattr(sys, "platform", "linux")
+    monkeypatch.setattr(platform, "machine", lambda: "x86_64")
+    assert "pip" not in remedies.install_llama()
+    assert remedies.rebuild("nvidia", BUILD)[1].endswith("the archive whose name ends in -cuda.")
+    assert remedies.rebuild("amd", BUILD)[1].endswith("the archive whose name ends in -vulkan.")
+    assert remedies.rebuild("apple", BUILD)[0] == "Metal"
+    monkeypatch.setattr(platform, "machine", lambda: "aarch64")
+    assert remedies.rebuild("nvidia", BUILD)[1].startswith("No archive for this system has CUDA;")
+    monkeypatch.setattr(platform, "machine", lambda: "x86_64")
+    # The one for CUDA has its module also where the driver is too old for it.
+    (unseen,) = found_in(with_card("nvidia", build=msgspec.structs.replace(BUILD, unloaded=("CUDA",))))
+    assert "built with CUDA" in unseen.what
+    assert "too old" in unseen.why
+    # Its llama.cpp is the best of several for this processor, so only what is grave can be helped.
+    assert found_in(replace(HEALTHY, instruction_sets=(*FEATURES, "AVX_VNNI"))) == []
+    (slow,) = found_in(replace(HEALTHY, instruction_sets=(*FEATURES, "NEON")))
+    assert slow.weight is Weight.SLOW
