@@ -15,6 +15,8 @@ class Commands(TyperGroup):
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """See click."""
+        if ctx.resilient_parsing:  # a shell asks how a line could go on
+            return super().resolve_command(ctx, args)
         if args[0] == "chat":
             ctx.fail(
                 "No such command 'chat'. The chat is `edgechat` alone; `edgechat chats` lists what is kept."
@@ -45,6 +47,8 @@ class ChatCommands(TyperGroup):
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """See click."""
+        if ctx.resilient_parsing:
+            return super().resolve_command(ctx, args)
         word, rest = args[0], args[1:]
         if self.get_command(ctx, word) is None:
             meant = _meant(word)

@@ -16,7 +16,7 @@ from typing import Annotated
 import typer
 
 from edgechat import __version__
-from edgechat.cli import machine, shelf, talk
+from edgechat.cli import completing, machine, shelf, talk
 from edgechat.cli.edge import complain
 from edgechat.cli.group import Commands
 from edgechat.cli.options import (
@@ -56,7 +56,12 @@ def chat(
     context: typer.Context,
     model: Annotated[
         str | None,
-        typer.Option("--model", "-m", help="The model to chat with: a file, or a name of `edgechat list`."),
+        typer.Option(
+            "--model",
+            "-m",
+            help="The model to chat with: a file, or a name of `edgechat list`.",
+            autocompletion=completing.local_models,
+        ),
     ] = None,
     draft: DraftOption = None,
     backend: BackendOption = None,
@@ -134,7 +139,9 @@ def run_cli() -> int:
         # A terminal that cannot show a letter shows a question mark; the answer goes on.
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")
-    return translated(lambda: app(standalone_mode=True))
+    completing.hurry()
+    # Named here: a frozen edgechat.exe would be called so, and what completes `edgechat` not find it.
+    return translated(lambda: app(prog_name="edgechat", standalone_mode=True))
 
 
 def translated(work: Callable[[], object]) -> int:

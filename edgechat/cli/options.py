@@ -6,6 +6,8 @@ from typing import Annotated, Literal
 
 import typer
 
+from edgechat.cli import completing
+
 
 class Debug:
     """Whether --debug was given, anywhere on the line."""
@@ -21,10 +23,19 @@ DebugOption = Annotated[
     bool, typer.Option("--debug", callback=_debug, help="Show the traceback of an error.", show_default=False)
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+ModelArgument = Annotated[
+    str,
+    typer.Argument(
+        metavar="MODEL",
+        help="A GGUF file, an MLX folder, or a name of `edgechat list`.",
+        autocompletion=completing.local_models,
+    ),
+]
 DraftOption = Annotated[
     str | None,
     typer.Option(
         metavar="auto|none|ngram|MODEL",
+        autocompletion=completing.drafters,
         help="Who guesses the next words, so that the model has only to check them. auto: the catalogue's "
         "draft model where it is here, and what was said before (ngram).",
         show_default=False,

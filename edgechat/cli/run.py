@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import shlex
+import signal
 import sys
 from collections.abc import Callable
 from dataclasses import replace
@@ -33,6 +34,7 @@ from edgechat.settings import Settings
 
 __all__ = ["PIPED_LIMIT", "Options", "run"]
 
+_SIGNALLED = 128  # what shells add to the number of the signal that ended a program
 PIPED_LIMIT = 16 * 2**20
 """Bytes read from a pipe; more than any context holds."""
 
@@ -46,6 +48,7 @@ def run(options: Options) -> int:
     if prompt is not None and not prompt.strip():
         raise EdgechatError("The prompt is empty.", hint=f'Give one: edgechat run MODEL "PROMPT"{going_on}')
     said = settings.load()
+    _heed_signals()
     background = Background()
     with offering_not_to_keep(options.wanted):
         store = background.run(open_store(keep=options.wanted.keep))
@@ -54,6 +57,22 @@ def run(options: Options) -> int:
     finally:
         background.run(store.close())
     return 0
+
+
+def _heed_signals() -> None:
+    """Let SIGTERM and a hang-up end the program as Ctrl+C does, every word saved."""
+    # Windows has no SIGHUP, and nohup has it ignored.
+    numbers = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
+    heeded = [number for number in numbers if signal.getsignal(number) is not signal.SIG_IGN]
+
+    def leave(number: int, _: object) -> None:
+        # A shell and the kernel both tell of a closed terminal, and both must not cut short what saves.
+        for other in heeded:
+            signal.signal(other, signal.SIG_IGN)
+        raise SystemExit(_SIGNALLED + number)
+
+    for number in heeded:
+        signal.signal(number, leave)
 
 
 def _talk(options: Options, said: Settings, store: Store, background: Background) -> None:

@@ -6,9 +6,17 @@ from typing import Annotated
 
 import typer
 
+from edgechat.cli import completing
 from edgechat.cli.options import DebugOption, JsonOption
 
-_Model = Annotated[str, typer.Argument(metavar="MODEL", help="A name of `edgechat list`, or a path.")]
+_Model = Annotated[
+    str,
+    typer.Argument(
+        metavar="MODEL",
+        help="A name of `edgechat list`, or a path.",
+        autocompletion=completing.local_models,
+    ),
+]
 
 
 def add_to(app: typer.Typer) -> None:
@@ -62,7 +70,12 @@ def import_file(
 
 def verify(
     model: Annotated[
-        str | None, typer.Argument(metavar="[MODEL]", help="A name of `edgechat list`, or a path. None: all.")
+        str | None,
+        typer.Argument(
+            metavar="MODEL",
+            help="A name of `edgechat list`, or a path. None: all.",
+            autocompletion=completing.local_models,
+        ),
     ] = None,
     debug: DebugOption = False,
 ) -> None:

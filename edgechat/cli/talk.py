@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 
 import typer
 
+from edgechat.cli import completing
 from edgechat.cli.edge import as_text
 from edgechat.cli.group import ChatCommands
 from edgechat.cli.options import (
@@ -14,10 +15,15 @@ from edgechat.cli.options import (
     DebugOption,
     DraftOption,
     JsonOption,
+    ModelArgument,
     ScreenReaderOption,
 )
 
-_Id = typer.Argument(metavar="ID", help="An id of `edgechat chats`, or the beginning of one.")
+_Id = typer.Argument(
+    metavar="ID",
+    help="An id of `edgechat chats`, or the beginning of one.",
+    autocompletion=completing.chats,
+)
 
 
 def add_to(app: typer.Typer) -> None:
@@ -40,9 +46,7 @@ def add_to(app: typer.Typer) -> None:
 
 
 def run(
-    model: Annotated[
-        str, typer.Argument(metavar="MODEL", help="A GGUF file, an MLX folder, or a name of `edgechat list`.")
-    ],
+    model: ModelArgument,
     prompt: Annotated[
         str | None,
         typer.Argument(
@@ -55,7 +59,12 @@ def run(
         bool, typer.Option("--continue", "-c", help="Go on with the last conversation of the command line.")
     ] = False,
     chat: Annotated[
-        str | None, typer.Option(metavar="ID", help="Go on with this conversation of `edgechat chats`.")
+        str | None,
+        typer.Option(
+            metavar="ID",
+            help="Go on with this conversation of `edgechat chats`.",
+            autocompletion=completing.chats,
+        ),
     ] = None,
     no_store: Annotated[
         bool, typer.Option("--no-store", help="Leave no trace of the conversation on disk.")

@@ -352,7 +352,7 @@ def test_a_draft_changes_the_speed_and_not_the_answer() -> None:
 
 
 def test_what_is_said_again_is_drafted(script: Callable[..., Path]) -> None:
-    path = script(reply="one two three four five six seven eight nine ten. " * 12, token_ms=4)
+    path = script(reply="one two three four five six seven eight nine ten. " * 8, token_ms=12)
     run = edgechat("run", path, "hi")
     assert (run.returncode, "x by drafts" in run.stderr) == (0, True), run.stderr
     assert "by drafts" not in edgechat("run", path, "hi", "--draft", "none").stderr

@@ -9,6 +9,7 @@ import signal
 import sqlite3
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -210,7 +211,8 @@ def test_a_worker_killed_in_mid_answer_and_then_it_goes_on(script: Script) -> No
     ]
 
 
-def test_an_answer_that_is_cut_short_is_kept_as_far_as_it_came(script: Script) -> None:
+@pytest.mark.parametrize("names", [["SIGINT"], ["SIGTERM", "SIGHUP"], ["SIGHUP", "SIGHUP"]], ids="-".join)
+def test_an_answer_that_is_cut_short_is_kept_as_far_as_it_came(script: Script, names: list[str]) -> None:
     path = script(reply="word " * 2000, token_ms=2)
     run = subprocess.Popen(
         [*EDGECHAT, "run", str(path), "Hi"],
@@ -220,9 +222,11 @@ def test_an_answer_that_is_cut_short_is_kept_as_far_as_it_came(script: Script) -
     )
     assert run.stdout is not None
     begun = run.stdout.read(50).decode()
-    run.send_signal(signal.SIGINT)
+    for name in names:
+        run.send_signal(signal.Signals[name])
+        time.sleep(0.05)
     rest, errors = run.communicate(timeout=20)
-    assert (run.returncode, errors.decode()) == (130, NOTE)
+    assert (run.returncode, errors.decode()) == (128 + signal.Signals[names[0]], NOTE)
     ((_, (_, reply)),) = stored()
     assert reply.state == "stopped"
     assert reply.content.startswith(begun)

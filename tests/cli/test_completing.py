@@ -1,0 +1,108 @@
+"""What is offered after Tab in place of a value: as shells ask for it, through the program."""
+
+import sys
+
+import pytest
+
+from edgechat.chat.conversation import Conversation
+from edgechat.chat.store import Store, store_path
+from edgechat.cli import completing
+from edgechat.cli.main import run_cli
+from tests import homes
+from tests.fakes import FakeEngine
+from tests.kit.build import tiny
+
+
+@pytest.fixture(autouse=True)
+def user(tmp_path, monkeypatch):
+    homes.settle(tmp_path / "user", monkeypatch)
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    return tmp_path / "user"
+
+
+@pytest.fixture
+def offered(monkeypatch, capsys):
+    """A function from a line to the values that are offered; nothing else is said, whatever is wrong."""
+
+    def ask(line: str) -> list[str]:
+        monkeypatch.setenv("_EDGECHAT_COMPLETE", "complete_fish")
+        monkeypatch.setenv("_TYPER_COMPLETE_FISH_ACTION", "get-args")
+        monkeypatch.setenv("_TYPER_COMPLETE_ARGS", line)
+        monkeypatch.setitem(sys.modules, "rich", None)  # and afterwards as it was, for the app's tests
+        assert run_cli() == 0
+        found = capsys.readouterr()
+        assert found.err == ""
+        return [value.partition("\t")[0] for value in found.out.splitlines() if value]
+
+    return ask
+
+
+async def kept(title: str) -> str:
+    store = await Store.open(store_path())
+    try:
+        conversation = Conversation(store, "guide")
+        async for _ in conversation.send(FakeEngine(), title):
+            pass
+        return conversation.chat.id
+    finally:
+        await store.close()
+
+
+def test_whom_a_model_is_offered_to(offered):
+    assert offered("edgechat run gu") == offered("edgechat --model gu") == ["guide"]
+    assert offered("edgechat plan qwen3-8") == offered("edgechat pull qwen3-8") == ["qwen3-8b"]
+    assert offered("edgechat run qwen3-8") == []
+    assert offered("edgechat run guide --draft n") == ["none", "ngram"]
+    assert offered("edgechat pull qwen3-8b --draft a") == ["auto"]
+    assert offered("edgechat plan --quality g") == ["good"]
+
+
+def test_paths_are_left_to_the_shell(offered):
+    assert offered("edgechat bench guide --plot fo") == []
+    assert offered("edgechat run ./fo") == []
+    assert offered("edgechat import fo") == []
+
+
+def test_only_names_that_need_no_quoting(user):
+    """What is offered is evaluated by zsh with typer's own script: a name must not run anything."""
+    model = tiny()
+    for name in ("plain.gguf", "two words.gguf", "$(touch x).gguf", "a`b.gguf", 'a"b.gguf', "a;b.gguf"):
+        homes.place(model, user.parent / "here" / name)
+    assert [value for value, _ in completing.local_models("") if value != "guide"] == ["plain.gguf"]
+
+
+def test_no_name_that_would_land_as_an_option(user):
+    for name in ("-q.gguf", "--anyway.gguf", "a-b.gguf"):
+        homes.place(tiny(), user.parent / "here" / name)
+    assert [value for value, _ in completing.local_models("") if value != "guide"] == ["a-b.gguf"]
+    assert completing.local_models("-") == []
+
+
+async def test_conversations_are_told_by_harmless_titles(offered):
+    chat = await kept('Say `this` "and" $(that): [bold]\x1b[31m')
+    found = completing.chats("")
+    assert found == [(chat[:8], "Say this and that bold 31m")]
+    assert completing.chats(chat[:3]) == found
+    assert completing.chats("zz") == []
+    assert offered(f"edgechat chats show {chat[:3]}") == offered("edgechat run guide --chat ") == [chat[:8]]
+
+
+def test_what_is_broken_offers_nothing_and_says_nothing(home, offered):
+    for name, text in (("config/models.toml", "[[model]\n"), ("data/chats.db", "no database")):
+        path = home / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    assert offered("edgechat run gu") == []
+    assert offered("edgechat chats show ") == []
+    assert (home / "data" / "chats.db").read_text() == "no database"
+
+
+def test_asking_makes_no_file_of_conversations(home):
+    assert completing.chats("") == []
+    assert not (home / "data" / "chats.db").exists()
+
+
+def test_an_unknown_command_is_no_error_yet(offered):
+    assert "run" in offered("edgechat chat ")
+    assert "search" in offered("edgechat chats delete ")
