@@ -1,7 +1,8 @@
 # make run    install into .venv and open the chat       make test   all checks and tests
 # make check  lint, types, layers                         make soak   what takes longer than a coffee
 # make bench  the figures of benchmarks/RESULTS.md        make lock   pin the versions that were tested
-# make test-metal   what only a Mac can show
+# make dist   the wheel and the source archive            make test-metal   what only a Mac can show
+# make package   the program that needs no Python         make smoke  try it in an empty environment
 
 PYTHON ?= python3
 VENV := .venv
@@ -11,10 +12,17 @@ LOCK := packaging/constraints.txt
 
 # llama.cpp is built from source. RPC gives it a device like a GPU on any machine, which tests need; a GPU
 # is built in by adding its flag: CMAKE_ARGS="-DGGML_RPC=ON -DGGML_CUDA=ON" make run
-export CMAKE_ARGS ?= -DGGML_RPC=ON
+# The file named last leaves out what nobody here uses, a third of the time that it takes.
+export CMAKE_ARGS ?= -DGGML_RPC=ON -DCMAKE_PROJECT_llama_cpp_INCLUDE='$(CURDIR)/packaging/binary/llama.cmake'
 QUESTION := What is edgechat?
 
-.PHONY: run check test test-metal soak bench lock clean
+# What packaged programs compute with, see packaging/binary/llama.py: cpu, vulkan, cuda, metal.
+FLAVOUR ?= cpu
+PACKAGE := build/package/$(FLAVOUR)
+# Made anew where another version is pinned, not with every change of the lock.
+LLAMA := $(PACKAGE)/wheels/$(shell sed -n 's/^llama_cpp_python==//p' $(LOCK))
+
+.PHONY: run check test test-metal soak bench lock dist package smoke clean
 
 # The app where there is a terminal, one question to the guide where there is none.
 run: $(VENV)/.installed
@@ -52,11 +60,35 @@ bench: $(VENV)/.installed-dev
 	$(BIN)/python -m benchmarks.store
 	$(BIN)/python -m benchmarks.app
 
+# Leaves dist/edgechat-VERSION-OS-ARCH and its archive. The first time llama.cpp is compiled for every processor.
+package: $(PACKAGE)/.installed
+	$(PACKAGE)/venv/bin/pip install --quiet --disable-pip-version-check --no-deps --force-reinstall .
+	$(PACKAGE)/venv/bin/python packaging/binary/package.py --flavour $(FLAVOUR)
+
+smoke: $(VENV)/.installed-dev package
+	$(BIN)/python -m pytest -q tests/frozen \
+	    --program "$$($(PACKAGE)/venv/bin/python packaging/binary/package.py --flavour $(FLAVOUR) --where)"
+
 lock: $(VENV)/.installed-dev
 	$(PIP) freeze --exclude-editable >$(LOCK)
 
+# The source archive, and the wheel from it, so that what is published has all that a build needs.
+dist: $(VENV)/.installed-dev
+	$(BIN)/python -P -m build --no-isolation --outdir dist .
+
 clean:
 	rm -rf $(VENV) build dist .models .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
+
+$(LLAMA): packaging/binary/llama.py packaging/binary/llama.cmake
+	@echo "Building llama.cpp for all processors of this kind, which takes a quarter of an hour the first time."
+	rm -rf $(PACKAGE)/wheels
+	$(PYTHON) packaging/binary/llama.py $(PACKAGE)/wheels --flavour $(FLAVOUR)
+	@touch $@
+
+$(PACKAGE)/.installed: pyproject.toml $(LOCK) $(LLAMA)
+	$(PYTHON) -m venv --clear $(PACKAGE)/venv
+	$(PACKAGE)/venv/bin/pip install --quiet --disable-pip-version-check -c $(LOCK) $(PACKAGE)/wheels/*.whl '.[package]'
+	@touch $@
 
 $(VENV)/bin/python:
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "edgechat needs Python 3.11 or newer: make PYTHON=python3.12 run")'

@@ -12,6 +12,7 @@ As on the real one, large files lie on another host (here another port), to whic
 from __future__ import annotations
 
 import hashlib
+import ssl
 import threading
 import time
 from collections.abc import Mapping
@@ -105,15 +106,17 @@ class Repo:
 class Hub:
     """The hub (`url`) and the host of its large files (`store_url`)."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, tls: ssl.SSLContext | None = None) -> None:
+        """tls: answer over HTTPS, with the certificate in it."""
         self.repos: dict[str, Repo] = {}
         self.seen: list[Seen] = []
         self.stopped = threading.Event()
         self._faults: list[tuple[Place, Fault]] = []
         self._lock = threading.Lock()
-        self._servers = [Server(self, store=False), Server(self, store=True)]
+        self._servers = [Server(self, store=store, tls=tls) for store in (False, True)]
+        scheme = "https" if tls else "http"
         self.url, self.store_url = (
-            f"http://127.0.0.1:{server.server_address[1]}" for server in self._servers
+            f"{scheme}://127.0.0.1:{server.server_address[1]}" for server in self._servers
         )
 
     def __enter__(self) -> Hub:

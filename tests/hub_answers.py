@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+import ssl
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -20,10 +21,17 @@ class Server(ThreadingHTTPServer):
     daemon_threads = True
     block_on_close = False
 
-    def __init__(self, hub: Hub, *, store: bool) -> None:
+    def __init__(self, hub: Hub, *, store: bool, tls: ssl.SSLContext | None = None) -> None:
         self.hub = hub
         self.store = store
+        self._tls = tls
         super().__init__(("127.0.0.1", 0), _Handler)
+
+    def finish_request(self, request: Any, client_address: Any) -> None:
+        """Shake hands in the request's own thread, where a client that does not is nobody's harm."""
+        if self._tls is not None:
+            request = self._tls.wrap_socket(request, server_side=True)
+        super().finish_request(request, client_address)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Say nothing: clients hang up on purpose."""

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
+from typing import Self
 
 import psutil
 import pytest
@@ -35,7 +36,7 @@ class Terminal:
         self._tmux("set-option", "-g", "default-terminal", "xterm-256color")
         self._tmux("pipe-pane", f"cat >> {self._raw_path}")
 
-    def __enter__(self) -> Terminal:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(

@@ -15,6 +15,8 @@ import llama_cpp.llama_cpp as api
 import numpy as np
 import numpy.typing as npt
 
+from edgechat.native import ggml
+
 Logits = npt.NDArray[np.float32]
 
 log: list[str] = []
@@ -32,7 +34,7 @@ class Reference:
     def __init__(self, path: Path, *, n_ctx: int = 1024, n_seq_max: int = 4, **context: Any) -> None:
         api.llama_log_set(_listener, None)
         log.clear()
-        api.llama_backend_init()
+        ggml.start()
         params = api.llama_model_default_params()
         params.n_gpu_layers = 0
         # None at all: without a list llama.cpp would take every device that this process knows.

@@ -1,0 +1,28 @@
+"""Which Rust crates are compiled into a distribution's library: what its wheel's SBOM says."""
+
+from __future__ import annotations
+
+import json
+from importlib import metadata
+
+
+def crates_in(one: metadata.Distribution) -> list[str]:
+    """Return "name version: licence" of each crate, sorted; none where the wheel has no SBOM."""
+    found: set[str] = set()
+    for path in one.files or ():
+        if path.parent.name == "sboms" and path.name.endswith(".cyclonedx.json"):
+            for part in json.loads(path.read_text(encoding="utf-8"))["components"]:
+                # Those that built it are not in it.
+                if part["purl"].startswith("pkg:cargo/") and part.get("scope") != "excluded":
+                    found.add(f"{part['name']} {part['version']}: {_licence(part.get('licenses', ()))}")
+    return sorted(found)
+
+
+def _licence(said: list[dict[str, object]]) -> str:
+    """Return an SPDX expression, or the names that stand in place of one."""
+    named: list[str] = []
+    for one in said:
+        licence = one.get("license")
+        of_one = licence.get("id") or licence.get("name") if isinstance(licence, dict) else None
+        named.append(str(one.get("expression") or of_one))
+    return ", ".join(named) or "its sources say it"

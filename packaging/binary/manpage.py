@@ -1,0 +1,266 @@
+"""The man pages, made from the command line itself: edgechat.1, and one for each command.
+
+    python packaging/binary/manpage.py OUT
+
+click-man finds options only of click's own classes, and typer has a copy of click inside; so what is asked
+here is what --help prints. The commands of `chats` are on its page, since each says little by itself.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from datetime import UTC, datetime
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import platformdirs
+import typer.main
+from roff import bold, escaped, italic, prose, tagged
+
+from edgechat import __version__
+from edgechat.cli.main import app
+
+ROOT = Path(__file__).parents[2]
+NAME = "edgechat"
+
+ENVIRONMENT = {
+    "EDGECHAT_HOME": "A folder in which settings, conversations, logs and caches are kept, in place of those "
+    "of FILES: on a USB stick, say.",
+    "EDGECHAT_OFFLINE": "1 opens no socket, as --offline does.",
+    "HF_HUB_OFFLINE": "The same, for all programs that use the hub; TRANSFORMERS_OFFLINE too.",
+    "HF_TOKEN": "The token for gated and private models. It goes to the hub's own host and to no other.",
+    "HF_HUB_DISABLE_IMPLICIT_TOKEN": "1 sends no token.",
+    "HF_HUB_DISABLE_SYMLINKS": "1 puts files into the hub's cache without symbolic links.",
+    "HF_ENDPOINT": "The address of a mirror of the hub.",
+    "HF_HOME": "Where the hub's cache is, which other tools share.",
+    "HF_HUB_CACHE": "The folder of that cache itself; HUGGINGFACE_HUB_CACHE is its older name.",
+    "OLLAMA_MODELS": "Where Ollama keeps its models, which edgechat uses where they lie.",
+    "LLAMA_CACHE": "Where llama.cpp keeps those that its own programs downloaded.",
+    "HTTPS_PROXY": "A proxy for downloads.",
+    "NO_COLOR": "Set to anything, nothing is coloured.",
+    "XDG_CACHE_HOME": "Where all these caches are whose own variable is not set, and edgechat's.",
+}
+EXIT_STATUS = {
+    0: "Fine.",
+    1: "Something that you can mend; what, and how, is said on stderr.",
+    2: "The command line is wrong, or there is no terminal where one is needed.",
+    3: "The engine failed, or edgechat has a fault of its own.",
+    129: "The terminal was closed (128 and the number of SIGHUP).",
+    130: "Stopped by Ctrl+C.",
+    143: "SIGTERM stopped `edgechat run` (128 and its number).",
+}
+# Where the form of what --json prints is written: the modules' docstrings.
+JSON_FORMS = {
+    "device": "edgechat.cli.device",
+    "plan": "edgechat.cli.plan",
+    "pull": "edgechat.cli.pull",
+    "bench": "edgechat.cli.bench",
+    "list": "edgechat.cli.listing",
+    "show": "edgechat.cli.show",
+    "chats": "edgechat.cli.chats",
+}
+# What --help calls the kinds of values, and what people do.
+_KINDS = {
+    "str": "TEXT",
+    "int": "N",
+    "int range": "N",
+    "float": "NUMBER",
+    "float range": "NUMBER",
+    "path": "FILE",
+}
+
+
+# Options of all commands, which a page tells once.
+_EVERYWHERE = ("debug", "help")
+_INDENT = " " * 4
+
+
+def write_pages(folder: Path) -> list[Path]:
+    """Write all pages into a folder, which is made if need be; return their paths."""
+    folder.mkdir(parents=True, exist_ok=True)
+    root = typer.main.get_command(app)
+    context = root.make_context(NAME, [], resilient_parsing=True)
+    texts = {f"{NAME}.1": _overview(root, context)}
+    for name, command in root.commands.items():
+        texts[f"{NAME}-{name}.1"] = _page(command, _within(command, name, context))
+    for file, lines in texts.items():
+        (folder / file).write_text("\n".join(lines) + "\n", encoding="utf-8", newline="\n")
+    return [folder / file for file in texts]
+
+
+def _overview(root: Any, context: Any) -> list[str]:
+    return [
+        *_head(NAME, root.help),
+        ".SH SYNOPSIS",
+        f"{bold(NAME)} [{italic('OPTIONS')}]",
+        ".br",
+        f"{bold(NAME)} {italic('COMMAND')} [{italic('ARGUMENTS')}]",
+        ".SH DESCRIPTION",
+        prose(
+            "edgechat looks at the machine, decides which model in which quantization it carries and how "
+            "that is loaded, and says why. Without a command it opens an app that fills the terminal: Enter "
+            "sends, Escape stops an answer, F1 lists every key. A small guide comes with it and answers "
+            "questions about it, also without a network."
+        ),
+        ".SH OPTIONS",
+        *_options(root, context),
+        ".SH COMMANDS",
+        *(
+            line
+            for name, command in root.commands.items()
+            for line in tagged(rf"\fB{escaped(f'{NAME}-{name}')}\fR(1)", command.help)
+        ),
+        ".SH ENVIRONMENT",
+        *(line for name, text in ENVIRONMENT.items() for line in tagged(bold(name), text)),
+        ".SH FILES",
+        *(line for path, text in files().items() for line in tagged(italic(path), text)),
+        ".SH EXIT STATUS",
+        *(line for code, text in EXIT_STATUS.items() for line in tagged(bold(str(code)), text)),
+        ".SH EXAMPLES",
+        *_examples(),
+        ".SH SEE ALSO",
+        ",\n".join(rf".BR {escaped(f'{NAME}-{name}')} (1)" for name in root.commands).replace(
+            ",\n.", " ,\n."
+        ),
+        ".PP",
+        escaped("https://github.com/edgechat/edgechat"),
+    ]
+
+
+def _page(command: Any, context: Any) -> list[str]:
+    name = context.info_name
+    lines = [*_head(f"{NAME}-{name}", command.help), ".SH SYNOPSIS"]
+    subcommands = [(one, _within(one, key, context)) for key, one in getattr(command, "commands", {}).items()]
+    lines += [_usage(command, context), *(f".br\n{_usage(*one)}" for one in subcommands)]
+    lines += [".SH DESCRIPTION", prose(command.help)]
+    if command.epilog:
+        lines += [".PP", prose(command.epilog)]
+    lines += [*_arguments(".SH", command, context), ".SH OPTIONS", *_options(command, context)]
+    if subcommands:
+        lines.append(".SH COMMANDS")
+    for one, inner in subcommands:
+        lines += [f".SS {escaped(inner.info_name)}", prose(one.help)]
+        lines += [*_terms(one, inner, "argument"), *_terms(one, inner, "option", without=_EVERYWHERE)]
+    if name in JSON_FORMS:
+        lines += [".SH JSON", *_json_form(import_module(JSON_FORMS[name]).__doc__ or "")]
+    return [*lines, ".SH SEE ALSO", rf".BR {NAME} (1)"]
+
+
+def _head(title: str, summary: str) -> list[str]:
+    epoch = os.environ.get("SOURCE_DATE_EPOCH")
+    date = datetime.fromtimestamp(int(epoch), UTC).strftime("%Y-%m-%d") if epoch else ""
+    first = re.split(r"[.:;](?:\s|$)", summary)[0]
+    return [
+        f'.TH {escaped(title.upper())} 1 "{date}" "{NAME} {escaped(__version__)}" "{NAME} manual"',
+        # The first letter of a title is for people to look through a list of them.
+        ".SH NAME",
+        rf"{escaped(title)} \- {prose(first[0].lower() + first[1:])}",
+    ]
+
+
+def _within(command: Any, name: str, parent: Any) -> Any:
+    """Return the context of a command without running it."""
+    return command.make_context(name, [], parent=parent, resilient_parsing=True)
+
+
+def _usage(command: Any, context: Any) -> str:
+    words = [re.sub(r"[{}]", "", word) for word in command.collect_usage_pieces(context)]
+    return " ".join([bold(context.command_path), *map(italic, words)])
+
+
+def _options(command: Any, context: Any) -> list[str]:
+    return _terms(command, context, "option")
+
+
+def _arguments(macro: str, command: Any, context: Any) -> list[str]:
+    lines = _terms(command, context, "argument")
+    return [f"{macro} ARGUMENTS", *lines] if lines else []
+
+
+def _terms(command: Any, context: Any, kind: str, without: tuple[str, ...] = ()) -> list[str]:
+    """Return the options or arguments as --help says them, those named in `without` left out."""
+    lines: list[str] = []
+    for param in command.get_params(context):
+        record = param.get_help_record(context)
+        if record is not None and param.param_type_name == kind and param.name not in without:
+            lines += tagged(_term(record[0], is_option=kind == "option"), record[1])
+    return lines
+
+
+def _term(said: str, *, is_option: bool) -> str:
+    """Return '-m, --model <str>' with what is typed bold and what is put in italic."""
+    if not is_option:
+        return italic(said.partition(" <")[0])
+    found = re.fullmatch(r"((?:--?[\w-]+(?:, | / )?)+) ?(.*)", said)
+    assert found is not None, said
+    names, value = found[1], re.sub(r"^<(?:list\[)?(.*?)\]?>$", r"\1", found[2])
+    parts = re.split(r"(, | / )", names.strip())
+    term = "".join(escaped(part) if at % 2 else bold(part) for at, part in enumerate(parts))
+    return f"{term} {italic(_KINDS.get(value, value))}" if value else term
+
+
+def files() -> dict[str, str]:
+    """Return where edgechat keeps what on this platform, with ~ for the home folder."""
+    return {
+        _home(platformdirs.user_config_dir(NAME, appauthor=False), "settings.toml"): "The settings; every "
+        "field may be left out.",
+        _home(platformdirs.user_config_dir(NAME, appauthor=False), "models.toml"): "Models of your own for "
+        "the catalogue, and changes to those that are in it.",
+        _home(platformdirs.user_data_dir(NAME, appauthor=False), "chats.db"): "The conversations.",
+        _home(platformdirs.user_data_dir(NAME, appauthor=False), "models"): "Models that were imported.",
+        _home(platformdirs.user_cache_dir(NAME, appauthor=False)): "What can be found out again.",
+        _home(platformdirs.user_log_dir(NAME, appauthor=False)): "Logs of the engine.",
+    }
+
+
+def _home(*parts: str) -> str:
+    path = Path(*parts)
+    return f"~/{path.relative_to(Path.home()).as_posix()}" if path.is_relative_to(Path.home()) else str(path)
+
+
+def _examples() -> list[str]:
+    """Return the commands of README.md's first block below "Use it", each with what it says of them."""
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    block = readme.split("## Use it", 1)[1].split("```", 2)[1]
+    lines: list[str] = []
+    for line in filter(None, block.splitlines()):
+        command, _, text = (part.strip() for part in line.partition("  #"))
+        lines += tagged(bold(command), text[:1].upper() + text[1:] + "." if text else r"")
+    return lines
+
+
+def _json_form(docstring: str) -> list[str]:
+    """Return what a module says of --json: paragraphs, and tables of keys with what they mean."""
+    told = docstring[docstring.index("With --json") :]
+    lines: list[str] = []
+    for block in filter(None, map(str.rstrip, told.split("\n\n"))):
+        rows = _rows(block) if block.startswith(_INDENT) else [("", block)]
+        for keys, text in rows:
+            lines += tagged(bold(keys), text) if keys else [*([".PP"] if lines else []), prose(text)]
+    return lines
+
+
+def _rows(table: str) -> list[tuple[str, str]]:
+    """Return the rows of an indented table as (keys, meaning); keys that say all themselves as ("", keys)."""
+    joined = re.sub(rf"\n{_INDENT} +|,\n{_INDENT}", lambda found: ", " if "," in found[0] else " ", table)
+    rows: list[tuple[str, str]] = []
+    for line in joined.splitlines():
+        keys, gap, text = re.split(r"(\s{2,}|$)", line.removeprefix(_INDENT), maxsplit=1)
+        rows.append((keys, text) if gap else ("", keys))
+    return rows
+
+
+def main() -> int:
+    """Write the pages to the folder argv[1]."""
+    if len(sys.argv) != 2:
+        print("usage: python packaging/binary/manpage.py FOLDER", file=sys.stderr)
+        return 2
+    print(f"{len(write_pages(Path(sys.argv[1])))} pages written to {sys.argv[1]}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,83 @@
+"""What the smoke test of the frozen program needs.
+
+    make smoke                                                                 makes the program and tries it
+    pytest tests/frozen --program dist/edgechat-0.1.0-linux-x86_64/edgechat    tries one that was made
+
+Without --program all tests here are skipped: nothing is frozen in a checkout.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.frozen.program import Program, Script, inside
+
+ODD = "Ein Ordner ü 模型"
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--program", metavar="PATH", help="the executable of the frozen program's folder")
+
+
+@pytest.fixture(scope="session")
+def made(pytestconfig: pytest.Config) -> Path:
+    """The executable as it was made, in its folder, with the archive beside."""
+    given = pytestconfig.getoption("--program", None)  # pytest knows it only where this folder is named
+    if given is None:
+        pytest.skip("no --program was given; `make smoke` makes one and tries it")
+    path = Path(given).absolute()
+    if not path.is_file():
+        pytest.fail(f"--program: there is no {path}")
+    return path
+
+
+@pytest.fixture(scope="session")
+def unpacked(made: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of the executable in its folder, which lies at an odd path and takes no new file."""
+    folder = tmp_path_factory.mktemp("frozen") / ODD / made.parent.name
+    shutil.copytree(made.parent, folder, symlinks=True)
+    for path in (folder, *folder.rglob("*")):
+        if not path.is_symlink() and sys.platform != "win32":
+            path.chmod(path.stat().st_mode & 0o555)
+    return folder / made.name
+
+
+@pytest.fixture(scope="session")
+def program(unpacked: Path, tmp_path_factory: pytest.TempPathFactory) -> Program:
+    """The program, in a home that all tests share."""
+    return Program(unpacked, tmp_path_factory.mktemp("home") / "Heim ö 家")
+
+
+@pytest.fixture
+def newcomer(unpacked: Path, tmp_path: Path) -> Program:
+    """The program in a home where it never ran."""
+    return Program(unpacked, tmp_path / "Heim ö 家")
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left(unpacked: Path, program: Program, tmp_path: Path) -> Iterator[None]:
+    """See that no test leaves a process, a temporary file, or anything in the program's folder."""
+    before = inside(unpacked.parent)
+    yield
+    program.is_gone()
+    assert inside(unpacked.parent) == before
+    for home in (program.home, tmp_path / "Heim ö 家"):
+        assert not list(home.glob("temporary/*"))
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> Script:
+    """Write a model that says what the script tells it to; return its path."""
+
+    def write(**fields: object) -> Path:
+        path = tmp_path / "Modell ü.scripted.json"
+        path.write_text(json.dumps({"token_ms": 2} | fields), encoding="utf-8")
+        return path
+
+    return write

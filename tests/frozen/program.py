@@ -1,0 +1,170 @@
+"""The frozen program as a stranger has it: in an environment with nothing in it.
+
+    program = Program(folder / "edgechat", home)
+    program("run", "guide", "Hi").stdout
+    program.start("run", "guide", "Hi")          its Popen
+    program.family()                             every process that was started from the folder
+
+Its home has temporary files and an empty PATH of its own.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import shlex
+import sqlite3
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import psutil
+
+Run = subprocess.CompletedProcess[str]
+Script = Callable[..., Path]
+T = TypeVar("T")
+X86 = platform.machine().lower() in ("x86_64", "amd64")
+LONG = " ".join(f"word{number}" for number in range(4000))
+"""An answer that takes a while."""
+
+_WINDOWS_NEEDS = ("SYSTEMROOT", "SYSTEMDRIVE")
+_END = 10.0
+"""Seconds for what takes well under two, also where other programs are busy: what stays never ends."""
+
+
+@dataclass(frozen=True)
+class Program:
+    """The program, and the home that it is used from; nothing of the tests' own environment reaches it."""
+
+    path: Path
+    home: Path
+
+    @property
+    def folder(self) -> Path:
+        """The folder that was unpacked."""
+        return self.path.parent
+
+    @property
+    def scratch(self) -> Path:
+        """Where it may leave temporary files, and is to leave none."""
+        return self.home / "temporary"
+
+    def environment(self, **more: str) -> dict[str, str]:
+        """Return all variables that it is given: no Python on PATH, no language, a home of its own."""
+        self.scratch.mkdir(parents=True, exist_ok=True)
+        nothing = self.home / "nothing"
+        nothing.mkdir(exist_ok=True)
+        found = {"PATH": str(nothing), "HOME": str(self.home), "TMPDIR": str(self.scratch)}
+        if sys.platform == "win32":
+            found |= {name: os.environ[name] for name in _WINDOWS_NEEDS if name in os.environ}
+            # Windows tells programs the user's folders whatever the variables say.
+            found |= {"USERPROFILE": str(self.home), "EDGECHAT_HOME": str(self.home / "edgechat")}
+            found |= {"TEMP": str(self.scratch), "TMP": str(self.scratch)}
+        return found | more
+
+    def __call__(self, *words: str | Path, piped: str | None = None, seconds: float = 60, **more: str) -> Run:
+        """Run it to its end; `more` are variables."""
+        options: dict[str, Any] = {"input": piped} if piped is not None else {"stdin": subprocess.DEVNULL}
+        return subprocess.run(
+            [self.path, *words],
+            env=self.environment(**more),
+            cwd=self.home,
+            capture_output=True,
+            encoding="utf-8",
+            timeout=seconds,
+            check=False,
+            **options,
+        )
+
+    def said(self, *words: str | Path, **options: Any) -> str:
+        """Return what it prints; it has to end well."""
+        run = self(*words, **options)
+        assert run.returncode == 0, run
+        assert "Traceback" not in run.stderr, run.stderr
+        return run.stdout
+
+    def found(self, *words: str | Path, **options: Any) -> Any:
+        """Return what it prints as JSON; --json is added."""
+        return json.loads(self.said(*words, "--json", **options))
+
+    def complaint(self, *words: str | Path, code: int = 1, **options: Any) -> str:
+        """Return its message; it has to end badly, in words that help where there is no Python."""
+        run = self(*words, **options)
+        assert run.returncode == code, run
+        assert "error: " in run.stderr.lower(), run.stderr
+        for no_help in ("Traceback", "pip ", "python"):
+            assert no_help not in run.stderr, run.stderr
+        return run.stderr
+
+    def start(self, *words: str | Path, **more: str) -> subprocess.Popen[bytes]:
+        """Start it with pipes, and leave it running."""
+        return subprocess.Popen(
+            [self.path, *words],
+            env=self.environment(**more),
+            cwd=self.home,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
+
+    def launcher(self, folder: Path, **more: str) -> Path:
+        """Write a script that starts it in a terminal, with that environment alone; return its path."""
+        variables = shlex.join(f"{name}={value}" for name, value in self.environment(**more).items())
+        script = folder / "launch"
+        script.write_text(f'exec env -i TERM="$TERM" {variables} {shlex.quote(str(self.path))} "$@"\n')
+        return script
+
+    def family(self, mark: str = "") -> list[psutil.Process]:
+        """Return the processes that run from the folder and whose command line contains `mark`."""
+        found = []
+        for one in psutil.process_iter():
+            try:
+                words = one.cmdline()
+            except psutil.Error:
+                continue
+            if any(str(self.path) in word for word in words[:3]) and mark in " ".join(words):
+                found.append(one)
+        return found
+
+    def child(self, role: str, seconds: float = 20) -> psutil.Process:
+        """Wait for the child with a role; return it."""
+        return until(lambda: self.family(f"--child {role}"), seconds)[0]
+
+    def is_gone(self) -> None:
+        """Assert that soon no process of it is left; the dead whom nobody has buried yet do not count."""
+        until(lambda: not self.family(), _END)
+
+    def turns(self) -> list[tuple[str, str, str]]:
+        """Return role, words and state of every turn that is kept, in order."""
+        (store,) = self.home.rglob("chats.db")
+        with sqlite3.connect(store) as db:
+            return db.execute("SELECT role, content, state FROM turns ORDER BY rowid").fetchall()
+
+
+def until(look: Callable[[], T], seconds: float = 20) -> T:
+    """Return what `look` finds, as soon as it finds something; AssertionError where it never does."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        if found := look():
+            return found
+        time.sleep(0.02)
+    raise AssertionError(f"waited {seconds} s in vain")
+
+
+def inside(folder: Path) -> dict[str, tuple[int, int]]:
+    """Return size and time of change of everything in a folder, by path."""
+    found = {}
+    for path in sorted(folder.rglob("*")):
+        state = path.lstat()
+        found[str(path.relative_to(folder))] = (state.st_size, state.st_mtime_ns)
+    return found
+
+
+def names(rows: Sequence[dict[str, Any]]) -> list[str]:
+    """Return the models that `edgechat list --json` has."""
+    return [row["name"] for row in rows]

@@ -1,0 +1,144 @@
+"""The frozen app in a real terminal: the guide answers, and no death, of worker or app, costs a word."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.frozen.program import LONG, Program, Script
+from tests.terminal import Terminal, needs_tmux
+
+pytestmark = needs_tmux
+
+
+class App(Terminal):
+    """A terminal in which the frozen app is started."""
+
+    def __init__(self, folder: Path, program: Program) -> None:
+        super().__init__(folder)
+        self.launch = str(program.launcher(folder))
+
+    def start(self, *words: str) -> None:
+        self.run(["sh", self.launch, *words])
+        self.until("stays on this machine")
+
+    def modes(self) -> list[str]:
+        """Return the terminal's modes, as its driver and tmux know them."""
+        self.ask("clear; stty -g | tr -d '\\n'; echo :end")
+        self.until(lambda: ":end\n" in self.screen)
+        flags = "#{alternate_on} #{cursor_flag} #{mouse_any_flag} #{bracket_paste_flag} #{keypad_flag}"
+        return [self.screen.split(":end")[0], self.ask_tmux(flags)]
+
+
+def settings(program: Program) -> str:
+    """Return what the app has written to its file of settings."""
+    return "".join(path.read_text() for path in program.home.rglob("settings.toml"))
+
+
+@pytest.fixture
+def terminal(tmp_path: Path, newcomer: Program) -> Iterator[App]:
+    with App(tmp_path / "terminal", newcomer) as opened:
+        yield opened
+
+
+def test_from_the_first_start_to_the_second(terminal: App, newcomer: Program) -> None:
+    before = terminal.modes()
+    terminal.run(["sh", terminal.launch])
+    terminal.until("Welcome to edgechat")
+    terminal.until("Ask the guide")
+    terminal.press("g")
+    terminal.until("of 2,048 tokens")
+    terminal.ask("What is a quant?")
+    terminal.until("▌ What is a quant?")
+    terminal.until("fewer bits")
+    terminal.until("tok/s")
+
+    terminal.press("C-g")
+    terminal.until("guide-draft, n-grams")
+    terminal.press("Escape")
+    terminal.until("▌ What is a quant?")
+    terminal.press("F2")
+    terminal.until("▌ model")
+    terminal.press("/")
+    terminal.until(lambda: "⏎ Change" not in terminal.screen)
+    terminal.type("theme")
+    terminal.until(lambda: "Conversation" not in terminal.screen)
+    terminal.press("Enter")
+    terminal.until("▌ theme")
+    terminal.press("Right")
+    terminal.until(lambda: 'theme = "dark"' in settings(newcomer))
+    terminal.press("Escape")  # the filter
+    terminal.until("Filter: a word of a setting")
+    terminal.press("Escape")
+    terminal.until("▌ What is a quant?")
+    terminal.press("C-q")
+    terminal.until("left with 0")
+    assert "fewer bits" not in terminal.screen
+    assert terminal.modes() == before
+
+    terminal.start()
+    terminal.until("of 2,048 tokens")
+    assert "Welcome to edgechat" not in terminal.screen
+    terminal.press("C-f")
+    terminal.type("quant")
+    terminal.until("What is a quant?")
+    terminal.press("Enter")
+    terminal.until("fewer bits")
+    terminal.press("C-q")
+    terminal.until("left with 0")
+    assert [role for role, _, _ in newcomer.turns()] == ["user", "assistant"]
+    assert 'theme = "dark"' in settings(newcomer)
+
+
+def test_a_killed_worker_leaves_the_text_and_is_asked_again(
+    terminal: App, newcomer: Program, script: Script
+) -> None:
+    terminal.start("--model", str(script(reply=LONG)))
+    terminal.ask("Count.")
+    terminal.until("word99")
+    newcomer.child("engine").kill()
+    terminal.until("The engine's process died in the middle of an answer")
+    assert "word9" in terminal.screen
+    assert "Traceback" not in terminal.screen
+    script(reply="Here again.")
+    terminal.press("C-r")
+    terminal.until("Here again.")
+    terminal.press("C-q")
+    terminal.until("left with 0")
+
+
+def test_a_killed_app_loses_no_word_and_the_next_one_has_them(
+    terminal: App, newcomer: Program, script: Script, tmp_path: Path
+) -> None:
+    words = ("--model", str(script(reply=LONG)))
+    terminal.start(*words)
+    terminal.ask("Count.")
+    terminal.until("word199")
+    (app,) = [one for one in newcomer.family() if "--child" not in one.cmdline()]
+    app.kill()
+    terminal.until("left with 137")
+    newcomer.is_gone()
+    with App(tmp_path / "second", newcomer) as second:
+        second.start(*words)
+        second.until(lambda: newcomer.turns()[-1][2] == "interrupted")
+        second.press("C-b")
+        second.until("Today")
+        second.press("Enter")
+        second.until("▌ Count.")
+        second.until("word99 ")
+        second.press("C-q")
+        second.until("left with 0")
+    assert "word99 " in newcomer.turns()[-1][1]
+
+
+def test_a_closed_terminal_ends_the_app(terminal: App, newcomer: Program, script: Script) -> None:
+    terminal.start("--model", str(script(reply=LONG)))
+    terminal.ask("Count.")
+    terminal.until("word99")
+    terminal.hang_up()
+    newcomer.is_gone()
+    (_, content, state) = newcomer.turns()[-1]
+    assert state == "interrupted"
+    assert "word99 " in content

@@ -1,0 +1,67 @@
+"""Every child process starts from the frozen program, and ends with its parent."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import sys
+
+import pytest
+
+from edgechat.__main__ import ROLES
+from edgechat.spawn import ROLE_FLAG
+from tests.frozen.program import LONG, Program, Script
+from tests.kit import tiny
+
+posix = pytest.mark.skipif(sys.platform == "win32", reason="Windows has no such signals")
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_a_child_whose_parent_is_gone_ends_quietly(program: Program, role: str) -> None:
+    run = program(ROLE_FLAG, role, seconds=20)
+    assert run.returncode == 0, run
+    assert run.stderr == ""
+
+
+COMMANDS = {
+    ("engine", "template"): ("run", "MODEL", "Hi", "--temperature", "0"),
+    ("bench",): ("bench", "guide"),
+    ("dryrun",): ("plan", "--offline"),
+    ("speed",): ("device", "--refresh"),
+}
+SHORT = {"devices", "gpu"}
+"""Gone before their parent could be killed; that they answer, test_commands.py sees."""
+
+
+def test_every_child_is_tried() -> None:
+    assert {role for roles in COMMANDS for role in roles} | SHORT == set(ROLES)
+
+
+@posix
+@pytest.mark.parametrize("roles", COMMANDS, ids="-".join)
+def test_a_killed_parent_leaves_no_child(newcomer: Program, roles: tuple[str, ...]) -> None:
+    words = [str(tiny()) if word == "MODEL" else word for word in COMMANDS[roles]]
+    parent = newcomer.start(*words)
+    for role in roles:
+        newcomer.child(role)
+    parent.kill()
+    parent.communicate()
+    newcomer.is_gone()
+    shutil.rmtree(newcomer.scratch)  # nobody tidies up after SIGKILL
+
+
+@posix
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGINT", "SIGHUP"])
+def test_a_signal_ends_an_answer_and_leaves_the_words(newcomer: Program, script: Script, name: str) -> None:
+    number = signal.Signals[name]
+    run = newcomer.start("run", script(reply=LONG), "Count.")
+    assert run.stdout is not None
+    begun = run.stdout.read(600).decode()
+    run.send_signal(number)
+    _, errors = run.communicate(timeout=60)
+    newcomer.is_gone()
+    assert run.returncode == 128 + number
+    assert b"Traceback" not in errors
+    (_, content, state) = newcomer.turns()[-1]
+    assert content.startswith(begun)
+    assert state in ("stopped", "interrupted")
