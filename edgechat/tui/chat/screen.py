@@ -109,7 +109,7 @@ class ChatScreen(Screen[None]):
         self._wanted_model = model
         self._session: Session | None = None
         self._talk: Talk | None = None
-        # What was typed before there was a prompt to type into; None since there is one.
+        # What was typed before the prompt, or the search field, has the keys; None while one has them.
         self._early: list[events.Key | events.Paste] | None = []
         self._welcome = WelcomePiece()
         self._told_plan: LoadPlan | None = None
@@ -502,8 +502,22 @@ class ChatScreen(Screen[None]):
         self.tries(self.panels.toggle_sidebar())
 
     def action_search(self) -> None:
-        """Search everything that was ever said."""
-        self.tries(self.panels.search(""))
+        """Search everything that was ever said; what is typed from now on is searched for."""
+        if self._early is None:
+            self._early = []
+            self.set_focus(None)
+        self.tries(self._search())
+
+    async def _search(self) -> None:
+        try:
+            await self.panels.search("")
+        finally:
+            self.app.call_later(self._pass_early_on)  # behind the field's focus, which waits there too
+
+    def _pass_early_on(self) -> None:
+        early, self._early = self._early or [], None
+        for event in early:
+            (self.focused or self.prompt)._forward_event(event)
 
     def action_engine_room(self) -> None:
         """Show what the engine does, or hide it."""
