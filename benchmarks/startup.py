@@ -1,9 +1,10 @@
-"""How long until something is there: `edgechat --version`, and the app's first frame.
+"""How long until something is there: the version, the first word of an answer, the app's first frame.
 
-    python -m benchmarks.startup [--rounds 15]
+    python -m benchmarks.startup [--rounds 15] [--program dist/edgechat-VERSION-OS-ARCH/edgechat]
 
-The first frame is timed from the start of the process to the first bytes that draw its text,
-in a pseudo-terminal of 100 x 30 that answers nothing.
+With --program the packaged program is measured beside the installed one, in turns. The first word is the
+guide's, from the start of the process to the first byte of its answer: three processes of edgechat. The first
+frame is timed to the first bytes that draw its text, in a pseudo-terminal of 100 x 30 that answers nothing.
 """
 
 from __future__ import annotations
@@ -15,19 +16,32 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 
-EDGECHAT = str(Path(sys.executable).with_name("edgechat"))
+INSTALLED = Path(sys.executable).with_name("edgechat")
 
 
-def version() -> float:
+def version(program: Path) -> float:
     """Return the seconds of `edgechat --version`."""
     began = time.perf_counter()
-    subprocess.run([EDGECHAT, "--version"], check=True, stdout=subprocess.DEVNULL)
+    subprocess.run([program, "--version"], check=True, stdout=subprocess.DEVNULL)
     return time.perf_counter() - began
 
 
-def first_frame(sign: bytes, size: tuple[int, int] = (30, 100)) -> float:
+def first_word(program: Path) -> float:
+    """Return the seconds until the guide begins to answer."""
+    began = time.perf_counter()
+    command = [program, "run", "guide", "What is edgechat?", "--no-store"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+    assert process.stdout is not None
+    with process:
+        if not process.stdout.read(1):
+            raise SystemExit(f"{program} says nothing.")
+        return time.perf_counter() - began
+
+
+def first_frame(program: Path, sign: bytes, size: tuple[int, int] = (30, 100)) -> float:
     """Return the seconds until the app has drawn `sign`."""
     import fcntl
     import pty
@@ -38,7 +52,7 @@ def first_frame(sign: bytes, size: tuple[int, int] = (30, 100)) -> float:
     pid, terminal = pty.fork()
     if pid == 0:
         os.environ["TERM"] = "xterm-256color"
-        os.execv(EDGECHAT, [EDGECHAT])
+        os.execv(program, [str(program)])
     fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", *size, 0, 0))
     seen = b""
     try:
@@ -55,16 +69,28 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--sign", default="stays on this machine", help="text of the first frame")
+    parser.add_argument("--program", type=Path, help="a packaged program to compare with")
     options = parser.parse_args()
+    programs = [INSTALLED, *([options.program.resolve()] if options.program else [])]
+    sign = options.sign.encode()
+    measures: dict[str, Callable[[Path], float]] = {
+        "edgechat --version": version,
+        "first word": first_word,
+        "first frame": lambda program: first_frame(program, sign),
+    }
     with tempfile.TemporaryDirectory() as home:
         os.environ["EDGECHAT_HOME"] = home
-        sign = options.sign.encode()
-        for name, measure in (("edgechat --version", version), ("first frame", lambda: first_frame(sign))):
-            seconds = sorted(measure() for _ in range(options.rounds))
-            print(
-                f"{name}: median {1000 * statistics.median(seconds):.0f} ms, "
-                f"best {1000 * seconds[0]:.0f}, worst {1000 * seconds[-1]:.0f} ms of {options.rounds}"
-            )
+        for name, measure in measures.items():
+            rounds = [[measure(program) for program in programs] for _ in range(options.rounds)]
+            for program, seconds in zip(programs, zip(*rounds, strict=True), strict=True):
+                kind = "" if program is INSTALLED else ", packaged"
+                print(
+                    f"{name}{kind}: median {1000 * statistics.median(seconds):.0f} ms, "
+                    f"best {1000 * min(seconds):.0f}, worst {1000 * max(seconds):.0f} ms of {options.rounds}"
+                )
+            if len(programs) > 1:
+                ratios = [packaged / installed for installed, packaged in rounds]
+                print(f"{name}: packaged / installed {statistics.median(ratios):.2f} (median of rounds)")
 
 
 if __name__ == "__main__":

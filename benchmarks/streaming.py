@@ -27,6 +27,7 @@ import llama_cpp.llama_cpp as lib
 
 from edgechat.engine.process import EngineProcess
 from edgechat.engine.types import ChatRequest, Delta, Finished, Message, Sampling
+from edgechat.native import ggml
 from edgechat.planner.plan import BackendName, LoadPlan
 from tests.engine.backends import GPU
 from tests.kit import NOT_PRINTABLE, TINYLLAMA, Shape, Spec, build
@@ -45,7 +46,7 @@ class Bare:
     def __init__(self, model: Path, context: int) -> None:
         self._quiet = lib.llama_log_callback(lambda *_: None)
         lib.llama_log_set(self._quiet, None)
-        lib.llama_backend_init()
+        ggml.start()
         self.model = lib.llama_model_load_from_file(str(model).encode(), lib.llama_model_default_params())
         params = lib.llama_context_default_params()
         params.n_ctx, params.n_batch, params.n_ubatch = context, 512, 512
