@@ -18,7 +18,7 @@ import msgspec
 from edgechat.chat.draft import Draft
 from edgechat.chat.engine import Engine, Manner
 from edgechat.chat.messages import messages_of, title_of
-from edgechat.chat.records import Attachment, Chat, ChatSettings, Front, Turn, TurnState
+from edgechat.chat.records import Attachment, Chat, ChatSettings, Front, Role, Turn, TurnState
 from edgechat.chat.store import TITLE_LENGTH, Store
 from edgechat.chat.tree import Tree, left_out
 from edgechat.engine.types import (
@@ -26,7 +26,6 @@ from edgechat.engine.types import (
     Delta,
     Finished,
     RequestEvent,
-    Role,
 )
 from edgechat.errors import ChatBusy, ChatNotFound, EdgechatError, PromptTooLong, StoreError
 from edgechat.text import one_line

@@ -10,8 +10,8 @@ import msgspec
 
 from edgechat.chat.conversation import Conversation
 from edgechat.chat.messages import fenced
-from edgechat.chat.records import Attachment, Chat, ChatSettings, Figures, Turn, TurnState
-from edgechat.engine.types import ErrorInfo, Role
+from edgechat.chat.records import Attachment, Chat, ChatSettings, Figures, Role, Turn, TurnState
+from edgechat.engine.types import ErrorInfo
 from edgechat.text import escaped_json, printable
 
 FORMAT: Literal["edgechat"] = "edgechat"

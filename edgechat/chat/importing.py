@@ -17,10 +17,9 @@ import msgspec
 
 from edgechat.chat.export import FORMAT, VERSION, Filed, FiledTurn
 from edgechat.chat.messages import title_of
-from edgechat.chat.records import Attachment, Chat, Turn
+from edgechat.chat.records import Attachment, Chat, Role, Turn
 from edgechat.chat.rows import settings_of
 from edgechat.chat.store import TITLE_LENGTH
-from edgechat.engine.types import Role
 from edgechat.errors import NotAChat
 from edgechat.text import one_line
 

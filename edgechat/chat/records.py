@@ -6,9 +6,10 @@ from typing import Literal
 
 import msgspec
 
-from edgechat.engine.types import ErrorInfo, FinishReason, Role, Timings, Usage
+from edgechat.engine.types import ErrorInfo, FinishReason, Timings, Usage
 from edgechat.settings import SamplingDefaults
 
+Role = Literal["system", "user", "assistant"]
 TurnState = Literal["complete", "streaming", "stopped", "interrupted", "failed"]
 """How far a turn came.
 

@@ -8,8 +8,8 @@ from typing import get_args
 import msgspec
 
 from edgechat.chat.messages import grouped
-from edgechat.chat.records import Turn
-from edgechat.engine.types import Role, Usage
+from edgechat.chat.records import Role, Turn
+from edgechat.engine.types import Usage
 from edgechat.engine.window import turns_of
 
 
