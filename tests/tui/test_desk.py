@@ -52,7 +52,7 @@ async def test_a_stored_conversation_is_opened_and_goes_on(path: Path) -> None:
 
 async def test_a_reply_goes_on_behind_another_conversation(path: Path) -> None:
     (first,) = await held(path, "Who?")
-    engine = FakeEngine(["One ", 0.8, "two."], ["Beside it."])
+    engine = FakeEngine(["One ", 4.0, "two."], ["Beside it."])
     app = app_with(engine, path)
     async with app.run_test(notifications=True) as pilot:
         screen: ChatScreen = pilot.app.screen  # type: ignore[assignment]

@@ -82,7 +82,7 @@ async def test_enter_pulls_what_is_recommended_and_begins_with_the_guide(
     hub: Hub, hf_cache: Path, home: Path, tmp_path: Path
 ) -> None:
     hub.add("owner/mid-8b-GGUF", {"mid-8b-Q4_K_M.gguf": padded(2_000_000)})
-    hub.fail("store", Fault(pause=0.01, piece=1 << 14))
+    hub.fail("store", Fault(pause=0.04, piece=1 << 14))
     (home / "config").mkdir(parents=True)
     (home / "config/models.toml").write_text(
         '[[model]]\nname = "mid-8b"\ndescription = "x"\nlicence = "MIT"\nrepo = "owner/mid-8b-GGUF"\n'
