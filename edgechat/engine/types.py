@@ -4,7 +4,9 @@ front end                                worker
 Load(plan, upkeep)                ->
 <-     Loading(progress) ... Loaded(model) | Failed
 Generate(request)                 ->
-<-     Dropped(turns)? Prefill(done, total) ... Delta(text) ... Finished | Failed
+<-     Dropped(turns)? Prefill(done, total) ... Delta(text) | Called(call) ... Finished | Failed
+Embed(request_id, texts)          ->
+<-     Embedded(vectors) | Failed
 Cancel(request_id)                ->
 <-     Finished(reason="cancelled")
 <-     Settled(tokens)                   some time later
@@ -30,12 +32,32 @@ from edgechat.native.buffers import Buffer
 from edgechat.planner.compare import Difference
 from edgechat.planner.plan import LoadPlan
 
-Role = Literal["system", "user", "assistant"]
-FinishReason = Literal["stop", "length", "context", "cancelled"]
-"""stop: the model ended or a stop string came; length: max_tokens; context: the cache is full."""
+Role = Literal["system", "user", "assistant", "tool"]
+FinishReason = Literal["stop", "length", "context", "cancelled", "tools"]
+"""stop: the model ended or a stop string came; length: max_tokens; context: the cache is full; tools: the
+model ended, and wants tools called."""
 Overflow = Literal["window", "error"]
 """Where a conversation outgrows the context: leave its oldest turns out, or refuse it."""
 Priority = Literal["interactive", "background"]
+ToolChoice = Literal["auto", "required"]
+"""auto: the model may call tools, or answer; required: it calls one at least."""
+
+
+class ToolCall(msgspec.Struct, frozen=True):
+    """What a model wants called. `arguments` is a JSON object, as text, or what a model took for one."""
+
+    id: str
+    name: str
+    arguments: str
+
+
+class Tool(msgspec.Struct, frozen=True):
+    """A function that a model may want called."""
+
+    name: str
+    description: str = ""
+    parameters: str = '{"type": "object", "properties": {}}'
+    """A JSON schema, as text."""
 
 
 class Message(msgspec.Struct, frozen=True):
@@ -44,6 +66,10 @@ class Message(msgspec.Struct, frozen=True):
     role: Role
     content: str
     thinking: str = ""
+    calls: tuple[ToolCall, ...] = ()
+    """Of an assistant: the tools that it wanted called."""
+    call_id: str = ""
+    """Of a tool: the call that `content` is the result of."""
 
 
 class Sampling(msgspec.Struct, frozen=True, kw_only=True):
@@ -62,13 +88,25 @@ class Sampling(msgspec.Struct, frozen=True, kw_only=True):
     """How many of the last tokens, the prompt's included, the penalties look at."""
     seed: int | None = None
     """The same seed gives the same text again; None takes a new one each time."""
+    bias: tuple[tuple[int, float], ...] = ()
+    """What is added to the logits of some tokens, before everything else."""
 
 
 class ChatRequest(msgspec.Struct, frozen=True, kw_only=True):
     """One turn to be answered. The `id` is used once: late events of a cancelled request still carry it."""
 
     id: str
-    messages: tuple[Message, ...]
+    messages: tuple[Message, ...] = ()
+    text: str | tuple[int, ...] | None = None
+    """What is gone on with instead of messages, as it is: no template, no thinking, no window."""
+    tools: tuple[Tool, ...] = ()
+    tool_choice: ToolChoice = "auto"
+    tool: str | None = None
+    """The one of `tools` that must be called, where tool_choice is 'required'; None: any."""
+    schema: str | None = None
+    """A JSON schema, as text, that the answer follows; '{"type": "object"}' is any JSON object."""
+    logprobs: int | None = None
+    """Tell how likely each token of the answer was, and so many others in its place; None: nothing of it."""
     sampling: Sampling = Sampling()
     max_tokens: int | None = None
     stop: tuple[str, ...] = ()
@@ -130,6 +168,8 @@ class ModelInfo(msgspec.Struct, frozen=True, kw_only=True):
     template: Literal["own", "chatml"]
     """chatml: the file brought no template, so the commonest one is used."""
     load_ms: float
+    embedding: int = 0
+    """Numbers of an embedding, of a model that makes those and cannot chat; 0 for others."""
     memory_bytes: int = 0
     """Resident memory of the worker after the load."""
     buffers: tuple[Buffer, ...] = ()
@@ -185,6 +225,13 @@ class Generate(msgspec.Struct, frozen=True, tag=True):
     request: ChatRequest
 
 
+class Embed(msgspec.Struct, frozen=True, tag=True):
+    """Make an embedding of each text (or its tokens); only of a model made for that."""
+
+    request_id: str
+    texts: tuple[str | tuple[int, ...], ...]
+
+
 class Cancel(msgspec.Struct, frozen=True, tag=True):
     """Stop a request within one decode call; what it has cached stays valid."""
 
@@ -209,7 +256,7 @@ class Inspect(msgspec.Struct, frozen=True, tag=True):
     chat: str | None = None
 
 
-Command = Load | Generate | Cancel | Leave | Forget | Inspect
+Command = Load | Generate | Cancel | Leave | Forget | Inspect | Embed
 
 # From the worker.
 
@@ -241,12 +288,34 @@ class Prefill(msgspec.Struct, frozen=True, tag=True):
     total: int
 
 
-class Delta(msgspec.Struct, frozen=True, tag=True):
+class TokenChance(msgspec.Struct, frozen=True, array_like=True):
+    """How likely a token was, before anything was filtered: natural logarithms of probabilities."""
+
+    token: bytes
+    logprob: float
+    others: tuple[tuple[bytes, float], ...] = ()
+    """The likeliest tokens in its place, itself included where it is one of them, the likeliest first."""
+
+
+class Delta(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
     """More text. Whole characters, never part of a stop string; `tokens` so far in this reply."""
 
     request_id: str
     text: str
     thinking: bool
+    tokens: int
+    chances: tuple[TokenChance, ...] = ()
+    """Of the answer's tokens since the last Delta, where the request wants logprobs; `text` may be empty."""
+
+
+class Called(msgspec.Struct, frozen=True, tag=True):
+    """The model wants a tool called: a call, or more of the arguments of the one that came last.
+
+    The first part of a call has its id and name; in later ones they are empty.
+    """
+
+    request_id: str
+    call: ToolCall
     tokens: int
 
 
@@ -274,6 +343,15 @@ class Left(msgspec.Struct, frozen=True, tag=True):
     chat: str | None
 
 
+class Embedded(msgspec.Struct, frozen=True, tag=True):
+    """The answer to Embed: 32-bit floats of the length 1 (or 0), little-endian, for each text."""
+
+    request_id: str
+    vectors: tuple[bytes, ...]
+    tokens: int
+    """Of all texts together."""
+
+
 class Settled(msgspec.Struct, frozen=True, tag=True):
     """Some time after Finished: the cache holds the `tokens` that the chat's next turn begins with.
 
@@ -291,6 +369,19 @@ class Inspected(msgspec.Struct, frozen=True, tag=True):
     snapshot: Snapshot
 
 
-Event = Loading | Loaded | Dropped | Prefill | Delta | Finished | Failed | Left | Settled | Inspected
-RequestEvent = Dropped | Prefill | Delta | Finished
+Event = (
+    Loading
+    | Loaded
+    | Dropped
+    | Prefill
+    | Delta
+    | Called
+    | Finished
+    | Failed
+    | Left
+    | Settled
+    | Inspected
+    | Embedded
+)
+RequestEvent = Dropped | Prefill | Delta | Called | Finished
 """What a front end sees of its request; a Failed arrives as an exception."""
