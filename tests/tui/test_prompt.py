@@ -58,6 +58,21 @@ async def test_commands_are_completed_and_done(path: Path) -> None:
         assert [chat.title for chat in await store.chats()] == ["A better title"]
 
 
+@pytest.mark.parametrize("typed", ["/rename A better title", "/rename  Ren"])
+async def test_keys_that_come_at_once_are_not_completed_by_what_was_offered_before(
+    path: Path, typed: str
+) -> None:
+    async with app_with(FakeEngine(), path).run_test(notifications=True) as pilot:
+        await say(pilot, "Hi")
+        box = pilot.app.screen.prompt  # type: ignore[attr-defined]
+        await pilot.press(*typed[:4])
+        await until(pilot, lambda: "Give this conversation another title" in text_of(pilot))
+        for key in typed[4:]:
+            box._forward_event(events.Key(key, key))
+        box._forward_event(events.Key("enter", "\r"))
+        await until(pilot, lambda: f"“{typed[8:].strip()}”" in text_of(pilot))
+
+
 async def test_a_mistyped_command_says_what_was_meant_and_stays(path: Path) -> None:
     engine = FakeEngine()
     async with app_with(engine, path).run_test(notifications=True) as pilot:

@@ -49,6 +49,8 @@ class Completions(Widget):
     def __init__(self) -> None:
         super().__init__()
         self.choices: Sequence[Choice] = ()
+        self.typed = ""
+        """What was typed when they were found."""
         self.at = 0
 
     @property
@@ -61,8 +63,9 @@ class Completions(Widget):
         """The current one."""
         return self.choices[self.at] if self.choices else None
 
-    def show(self, choices: Sequence[Choice]) -> None:
-        """Offer these; none closes the list."""
+    def show(self, choices: Sequence[Choice], typed: str) -> None:
+        """Offer these for what is typed; none closes the list."""
+        self.typed = typed
         if tuple(choices) != tuple(self.choices):
             self.choices, self.at = tuple(choices), 0
             self.set_class(self.is_open, "-open")

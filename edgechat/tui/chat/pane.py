@@ -74,7 +74,7 @@ class PromptPane(Vertical):
         """From top to bottom."""
         yield self._completions
         yield Chips()
-        yield PromptBox(self._completions, id="prompt")
+        yield PromptBox(self._completions, self._typed, id="prompt")
 
     @property
     def box(self) -> PromptBox:
@@ -140,21 +140,21 @@ class PromptPane(Vertical):
         before = box.text_before
         path = path_in(before)
         if box.text.startswith("/") and box.cursor_location == box.document.end:
-            self._completions.show(of_commands(box.text, self.arguments))
+            self._completions.show(of_commands(box.text, self.arguments), before)
         elif path is not None and not box.selected_text:
-            self._complete_path(path, len(before) - len(path) - 1)
+            self._complete_path(path, before)
         else:
-            self._completions.show(())
+            self._completions.show((), before)
 
     @on(TextArea.Changed)
     def _changed(self) -> None:
         self.post_message(self.Changed())
 
     @work(exclusive=True, group="complete")
-    async def _complete_path(self, path: str, start: int) -> None:
-        found = await asyncio.to_thread(of_files, path, start)
-        if path_in(self.box.text_before) == path:
-            self._completions.show([one for one in found if one.text.strip() != f"@{path}"])
+    async def _complete_path(self, path: str, before: str) -> None:
+        found = await asyncio.to_thread(of_files, path, len(before) - len(path) - 1)
+        if self.box.text_before == before:
+            self._completions.show([one for one in found if one.text.strip() != f"@{path}"], before)
 
     @on(Completions.Taken)
     def _taken(self) -> None:

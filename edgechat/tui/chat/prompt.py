@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -16,6 +16,7 @@ from edgechat.tui.chat.attachments import is_long, may_be_path
 from edgechat.tui.chat.completions import Completions
 
 _NEWLINE = ("ctrl+j", "shift+enter", "alt+enter")
+_COMPLETING = ("up", "down", "tab", "enter", "escape")
 
 
 class PromptBox(TextArea):
@@ -76,9 +77,13 @@ class PromptBox(TextArea):
     class Emptied(Message):
         """The user pressed Backspace where there is nothing to delete."""
 
-    def __init__(self, completions: Completions, *, id: str | None = None) -> None:
+    def __init__(
+        self, completions: Completions, complete: Callable[[], None], *, id: str | None = None
+    ) -> None:
+        """`complete` looks for completions of what is typed now."""
         super().__init__(id=id, placeholder="Ask something, or / for commands", highlight_cursor_line=False)
         self._completions = completions
+        self._complete = complete
         self._history: Sequence[str] = ()
         self._at = -1
         self._unsent = ""
@@ -119,7 +124,7 @@ class PromptBox(TextArea):
 
     async def _on_key(self, event: events.Key) -> None:
         # Here and not by binding: a binding runs later, and fast keys would overtake it.
-        if self._completions.is_open and self._completed(event.key):
+        if event.key in _COMPLETING and self._completes() and self._completed(event.key):
             pass
         elif event.key == "enter":
             self.action_send()
@@ -138,6 +143,12 @@ class PromptBox(TextArea):
         event.stop()
         event.prevent_default()
 
+    def _completes(self) -> bool:
+        """Say whether there is something to choose for what is typed, however fast that came."""
+        if self._completions.typed != self.text_before:
+            self._complete()
+        return self._completions.is_open and self._completions.typed == self.text_before
+
     def _completed(self, key: str) -> bool:
         """Let a key do what it does to the list above; False if it is none of its keys."""
         choice = self._completions.choice
@@ -155,7 +166,7 @@ class PromptBox(TextArea):
                 if whole and self.text.startswith("/"):
                     self.action_send()
             case "escape":
-                self._completions.show(())
+                self._completions.show((), self.text_before)
             case _:
                 return False
         return True
@@ -187,7 +198,7 @@ class PromptBox(TextArea):
 
     def action_complete(self) -> None:
         """Complete what is typed; where there is nothing to complete, go to the turns."""
-        if self._completions.is_open:
+        if self._completes():
             self.accept()
         else:
             self.post_message(self.WantsTurns())
