@@ -41,6 +41,11 @@ class Reply:
         else:
             self.where = Where.THINKING if thinking else Where.START
 
+    @property
+    def holds(self) -> bool:
+        """Whether some text is held back."""
+        return bool(self._held)
+
     def feed(self, piece: bytes) -> list[Piece]:
         """Take the bytes of one more token; return what can be shown now."""
         self._held += self._decoder.decode(piece)
