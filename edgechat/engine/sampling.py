@@ -163,15 +163,20 @@ def distribution(
             return np.array([likeliest]), np.ones(1)
     if constraint is None:
         return _filtered(logits, highest, sampling)
-    allowed = np.flatnonzero(constraint.mask(said)[: len(logits)])
-    logits = logits[allowed]
-    if not len(allowed) or not np.isfinite(highest := float(logits.max())):
+    mask = constraint.mask(said)[: len(logits)]
+    allowed = None
+    if np.count_nonzero(mask) > len(logits) // 2:
+        logits = np.where(mask, logits, np.float32(-np.inf))
+    else:  # few: so there are fewer to be sorted, too
+        allowed = np.flatnonzero(mask)
+        logits = logits[allowed]
+    if not len(logits) or not np.isfinite(highest := float(logits.max())):
         raise SchemaError(
             "The model gives no chance to anything that the answer's schema allows.",
             hint="Change the schema, or choose another model.",
         )
     ids, probabilities = _filtered(logits, highest, sampling)
-    return allowed[ids], probabilities
+    return ids if allowed is None else allowed[ids], probabilities
 
 
 def _filtered(logits: Logits, highest: float, sampling: Sampling) -> Distribution:
