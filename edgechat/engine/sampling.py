@@ -3,7 +3,7 @@
 The filters come in llama.cpp's order: penalties, top-k, top-p, min-p, temperature; what a grammar does not
 allow goes before top-k. Each filter keeps a head of the tokens sorted by probability, so their combination is
 the shortest of the heads, and only the candidates for that head are ever sorted: 0.15 ms for top-k 40 of
-128,000 tokens, and half a millisecond more where most of them are allowed, not all.
+128,000 tokens, and 0.2 ms more with a grammar, or 0.02 ms at temperature 0.
 """
 
 from __future__ import annotations
