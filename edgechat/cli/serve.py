@@ -1,0 +1,244 @@
+"""`edgechat serve`: the server's start, its first screen, and its end."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import importlib.util
+import re
+import shlex
+import socket
+import sys
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from edgechat import settings
+from edgechat.chat.last_model import DEFAULT_MODEL, remembered
+from edgechat.chat.store import Store, store_path
+from edgechat.cli.edge import note
+from edgechat.cli.remedies import install_extra
+from edgechat.errors import BackendMissing, EdgechatError, ModelNotFound, SettingsError
+from edgechat.planner.plan import LoadPlan
+from edgechat.planner.prepare import prepare
+from edgechat.planner.wishes import Wishes
+from edgechat.settings import Backend, Settings
+from edgechat.text import one_line
+
+if TYPE_CHECKING:
+    from edgechat.server.key import Key
+    from edgechat.server.pool import Pool
+
+_ORIGIN = re.compile(r"(https?|[a-z][a-z0-9+-]*)://([a-z0-9.-]+|\[[0-9a-f:]+\])(:[0-9]{1,5})?")
+_PACKAGES = ("starlette", "uvicorn", "prometheus_client")
+_OPEN_KEY = 16
+"""Characters that a key has at least where others can reach the server."""
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What the command line said; None and empty mean that it said nothing."""
+
+    model: str | None = None
+    host: str = "127.0.0.1"
+    port: int = 8484
+    api_key: str | None = None
+    no_api_key: bool = False
+    cors: tuple[str, ...] = ()
+    context: int | None = None
+    draft: str | None = None
+    backend: Backend | None = None
+    anyway: bool = False
+    grace: float = 30.0
+    verbose: bool = False
+
+    @property
+    def wishes(self) -> Wishes:
+        """How models are to be loaded."""
+        return Wishes(context=self.context, draft=self.draft, backend=self.backend, anyway=self.anyway)
+
+
+def run(options: Options) -> int:
+    """Run the command until it is stopped; return the exit code. Raises EdgechatError."""
+    _need_packages()
+    from edgechat.server.serving import listen
+
+    said = settings.load()
+    origins = frozenset(map(_origin, options.cors))
+    with contextlib.closing(listen(options.host, options.port)) as listener:
+        key = _key(options, listener)
+        name, plan = _chosen(options, said)
+        _print_screen(plan, listener, key)
+        asyncio.run(_serve(options, said, listener, key, origins, name, plan))
+    return 0
+
+
+async def _serve(
+    options: Options,
+    said: Settings,
+    listener: socket.socket,
+    key: Key | None,
+    origins: frozenset[str],
+    name: str,
+    plan: LoadPlan,
+) -> None:
+    from edgechat.server.app import make_app
+    from edgechat.server.guard import Door
+    from edgechat.server.serving import Server, is_loopback
+
+    known = {name: plan}  # it was just made
+
+    def prepared(model: str) -> LoadPlan:
+        return known.pop(model, None) or prepare(model, options.wishes, may_embed=True)
+
+    stopping: list[asyncio.Task[None]] = []
+    async with _pool(name, prepared, said) as pool:
+        hosts = frozenset() if is_loopback(listener) else _own_names(options.host)
+        door = Door(key.text if key else None, hosts, origins)
+        app = make_app(pool, door, think=said.think, tell=_tell if options.verbose else None)
+
+        def stop() -> None:
+            _tell("Stopping: what is being answered may end. Ctrl+C again ends at once.")
+            stopping.append(asyncio.ensure_future(pool.drain(options.grace)))
+
+        loading = asyncio.ensure_future(_load(pool))
+        await Server(app, grace=options.grace, stopping=stop).serve(sockets=[listener])
+        for task in (loading, *stopping):
+            task.cancel()
+        await asyncio.gather(loading, *stopping, return_exceptions=True)
+
+
+def _pool(name: str, prepared: object, said: Settings) -> Pool:
+    raise NotImplementedError
+
+
+async def _load(pool: Pool) -> None:
+    """Load the default model ahead of the first request; what is wrong with it /health says too."""
+    try:
+        async with pool.serve("default"):
+            pass
+    except EdgechatError as error:
+        _tell(" ".join(part for part in (error.message, error.hint) if part))
+
+
+def _need_packages() -> None:
+    missing = [name for name in _PACKAGES if importlib.util.find_spec(name) is None]
+    if missing:
+        raise BackendMissing(
+            f"edgechat serve needs {' and '.join(missing)}, which is not installed here.",
+            hint=f"Install what it needs:\n{install_extra('server')}",
+        )
+
+
+def _key(options: Options, listener: socket.socket) -> Key | None:
+    """Return the key to ask for; None for none. Raises SettingsError where that would let strangers in."""
+    from edgechat.server.key import find_key
+    from edgechat.server.serving import is_loopback
+
+    if options.no_api_key and options.api_key is not None:
+        raise SettingsError("--api-key and --no-api-key cannot both be.", hint="Leave one of them out.")
+    local = is_loopback(listener)
+    if options.no_api_key and not local:
+        raise SettingsError(
+            f"Other machines can reach {options.host}, so the server asks for a key there.",
+            hint="Leave out --no-api-key, or listen on this machine alone: --host 127.0.0.1",
+        )
+    if options.no_api_key:
+        return None
+    key = find_key(options.api_key)
+    if not local and len(key.text) < _OPEN_KEY:
+        raise SettingsError(
+            f"Other machines can reach {options.host}, and this key is soon guessed.",
+            hint=f"Give one of {_OPEN_KEY} characters at least, or none: edgechat has one of its own.",
+        )
+    return key
+
+
+def _origin(text: str) -> str:
+    """Return an origin as browsers send it. Raises SettingsError for what is none."""
+    origin = text.strip().lower().removesuffix("/")
+    if _ORIGIN.fullmatch(origin) is None:
+        raise SettingsError(
+            f"--cors {one_line(text, 80)} is no origin of web pages.",
+            hint="Name each by itself, as browsers do: --cors https://example.org",
+        )
+    return origin
+
+
+def _own_names(host: str) -> frozenset[str]:
+    """Return how other machines may call this one."""
+    own = socket.gethostname().lower()
+    return frozenset({own, f"{own.partition('.')[0]}.local", host.lower()})
+
+
+def _chosen(options: Options, said: Settings) -> tuple[str, LoadPlan]:
+    """Return the default model and its plan: as the app chooses where none is named."""
+    last = None
+    if options.model is None and said.model is None:
+        last = asyncio.run(_last())
+    name = options.model or said.model or last or DEFAULT_MODEL
+    try:
+        return name, prepare(name, options.wishes, may_embed=True)
+    except ModelNotFound:
+        if name != last or name == DEFAULT_MODEL:
+            raise
+    note(f"{name}, used last time, is gone; {DEFAULT_MODEL} stands in for it.")
+    return DEFAULT_MODEL, prepare(DEFAULT_MODEL, options.wishes)
+
+
+async def _last() -> str | None:
+    """Return the model that was used last; None where that cannot be read."""
+    try:
+        path = store_path()
+        if not path.exists():
+            return None
+        store = await Store.open(path)
+    except EdgechatError:
+        return None
+    try:
+        return await remembered(store)
+    finally:
+        await store.close()
+
+
+def _print_screen(plan: LoadPlan, listener: socket.socket, key: Key | None) -> None:
+    """Print what to type next. The key is shown once, when it is made."""
+    from edgechat.server.serving import url_of
+
+    url = url_of(listener)
+    for told in plan.notes:
+        note(told)
+    quant = f" {plan.quant}" if plan.quant else ""
+    about = f"{plan.model_name}{quant} by {plan.backend}, a context of {plan.context} tokens"
+    shown = _shown(key)
+    header = f' \\\n    -H "Authorization: Bearer {shown}"' if key else ""
+    asked = '{"model": "default", "messages": [{"role": "user", "content": "Hello"}]}'
+    lines = [f"Serving {one_line(about)}", f"at {url}/v1, until Ctrl+C.", ""]
+    if key is not None and key.is_new:
+        lines += [f"The key, made now and not shown again (it is kept in {key.file}):", f"  {key.text}", ""]
+    lines += [
+        "Ask it:",
+        f"  curl {url}/v1/chat/completions{header} \\",
+        f"    -H 'Content-Type: application/json' -d '{asked}'",
+        "",
+        "Programs that use OpenAI's client:",
+        f"  export OPENAI_BASE_URL={url}/v1",
+        f"  export OPENAI_API_KEY={shown if key is None or key.is_new else _quoted(shown)}",
+    ]
+    print("\n".join(lines), flush=True)
+
+
+def _shown(key: Key | None) -> str:
+    """Return the key as it stands in a command: itself when it is new, else where it is."""
+    if key is None:
+        return "none"
+    if key.is_new:
+        return key.text
+    return f"$(cat {shlex.quote(str(key.file))})" if key.file else "$EDGECHAT_API_KEY"
+
+
+def _quoted(command: str) -> str:
+    return f'"{command}"'
+
+
+def _tell(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
