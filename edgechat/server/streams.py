@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Protocol
 
-from edgechat.engine.types import ChatRequest, RequestEvent
+from edgechat.engine.types import ChatRequest, Dropped, Prefill, RequestEvent
 from edgechat.server.choices import Choices
 from edgechat.server.exchange import Exchange
 from edgechat.server.faults import refusal_of
@@ -63,8 +63,8 @@ async def generate(exchange: Exchange, models: Models, name: str, answers: Answe
 
 
 async def _stream(exchange: Exchange, choices: Choices, answers: Answers) -> None:
-    # Before the first event it can still turn out that there is no answer, which is a status of its own.
-    first = await choices.more(KEEP_ALIVE)
+    # Before the first word it can still turn out that there is no answer, which is a status of its own.
+    first = await _first_words(choices)
     await exchange.begin(
         200, ("cache-control", "no-store"), ("x-accel-buffering", "no"), kind="text/event-stream"
     )
@@ -76,13 +76,25 @@ async def _stream(exchange: Exchange, choices: Choices, answers: Answers) -> Non
         await exchange.write(_event(refusal_of(error).body()), more=False)
 
 
+async def _first_words(choices: Choices) -> list[tuple[int, RequestEvent]]:
+    """Return the events up to the first that is told; none where that takes long."""
+    clock = asyncio.get_running_loop().time
+    end = clock() + KEEP_ALIVE
+    while (left := end - clock()) > 0:
+        events = await choices.more(left)
+        told = [one for one in events if not isinstance(one[1], Prefill | Dropped)]
+        if told:
+            return told
+    return []
+
+
 async def _events(
     exchange: Exchange, choices: Choices, answers: Answers, first: list[tuple[int, RequestEvent]]
 ) -> None:
     clock = asyncio.get_running_loop().time
     told, events, begun = clock(), first, False
     while True:
-        if events and not begun:
+        if not begun and choices.model:
             begun = True
             answers.model = choices.model
             exchange.answered_by(choices.model)
