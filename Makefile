@@ -53,6 +53,7 @@ bench: $(VENV)/.installed-dev
 	$(BIN)/python -m benchmarks.keypress
 	$(BIN)/python -m benchmarks.pull
 	$(BIN)/python -m benchmarks.batching
+	$(BIN)/python -m benchmarks.serving
 	$(BIN)/python -m benchmarks.prefill
 	$(BIN)/python -m benchmarks.reopen
 	$(BIN)/python -m benchmarks.overflow
