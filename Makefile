@@ -88,7 +88,7 @@ $(LLAMA): packaging/binary/llama.py packaging/binary/llama.cmake
 
 $(PACKAGE)/.installed: pyproject.toml $(LOCK) $(LLAMA)
 	$(PYTHON) -m venv --clear $(PACKAGE)/venv
-	$(PACKAGE)/venv/bin/pip install --quiet --disable-pip-version-check -c $(LOCK) $(PACKAGE)/wheels/*.whl '.[package]'
+	$(PACKAGE)/venv/bin/pip install --quiet --disable-pip-version-check -c $(LOCK) $(PACKAGE)/wheels/*.whl '.[package,server]'
 	@touch $@
 
 $(VENV)/bin/python:
