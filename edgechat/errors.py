@@ -8,6 +8,7 @@
     ├── BackendMissing            what was asked to compute a model is not installed, or does not read it
     ├── DryRunFailed              llama.cpp does not say what a load would take; it is estimated instead
     ├── PromptTooLong             the prompt does not fit into the context
+    ├── SchemaError               a JSON schema is wrong, or larger than is computed with
     ├── TemplateError             the model's chat template failed, looped or grew without bound
     ├── SwitchUnknown             thinking was switched on a model that has no such switch
     ├── SettingsError             settings.toml or models.toml says something that makes no sense
@@ -86,6 +87,10 @@ class DryRunFailed(EdgechatError):
 
 class PromptTooLong(EdgechatError):
     """The prompt does not fit into the context."""
+
+
+class SchemaError(EdgechatError):
+    """A JSON schema is wrong, or larger than is computed with."""
 
 
 class TemplateError(EdgechatError):
