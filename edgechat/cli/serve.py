@@ -15,16 +15,16 @@ from typing import TYPE_CHECKING
 from edgechat import settings
 from edgechat.chat.last_model import DEFAULT_MODEL, remembered
 from edgechat.chat.store import Store, store_path
-from edgechat.cli.edge import note
+from edgechat.cli.edge import complain, note
 from edgechat.cli.remedies import install_extra
 from edgechat.errors import BackendMissing, EdgechatError, ModelNotFound, SettingsError
 from edgechat.planner.plan import LoadPlan
-from edgechat.planner.prepare import prepare
 from edgechat.planner.wishes import Wishes
 from edgechat.settings import Backend, Settings
 from edgechat.text import one_line
 
 if TYPE_CHECKING:
+    from edgechat.server.guard import Door
     from edgechat.server.key import Key
     from edgechat.server.pool import Pool
 
@@ -60,64 +60,53 @@ class Options:
 def run(options: Options) -> int:
     """Run the command until it is stopped; return the exit code. Raises EdgechatError."""
     _need_packages()
-    from edgechat.server.serving import listen
+    from edgechat.server.guard import Door
+    from edgechat.server.serving import is_loopback, listen
 
     said = settings.load()
     origins = frozenset(map(_origin, options.cors))
     with contextlib.closing(listen(options.host, options.port)) as listener:
         key = _key(options, listener)
-        name, plan = _chosen(options, said)
-        _print_screen(plan, listener, key)
-        asyncio.run(_serve(options, said, listener, key, origins, name, plan))
+        hosts = frozenset() if is_loopback(listener) else _own_names(options.host)
+        door = Door(key.text if key else None, hosts, origins)
+        name, pool = _chosen(options, said)
+        _print_screen(name, listener, key)
+        asyncio.run(_serve(options, said, listener, door, pool))
     return 0
 
 
-async def _serve(
-    options: Options,
-    said: Settings,
-    listener: socket.socket,
-    key: Key | None,
-    origins: frozenset[str],
-    name: str,
-    plan: LoadPlan,
-) -> None:
+async def _serve(options: Options, said: Settings, listener: socket.socket, door: Door, pool: Pool) -> None:
     from edgechat.server.app import make_app
-    from edgechat.server.guard import Door
-    from edgechat.server.serving import Server, is_loopback
+    from edgechat.server.serving import Server
 
-    known = {name: plan}  # it was just made
+    tasks: list[asyncio.Task[None]] = []
 
-    def prepared(model: str) -> LoadPlan:
-        return known.pop(model, None) or prepare(model, options.wishes, may_embed=True)
+    def stop() -> None:
+        _tell("Stopping when what is being answered has ended; Ctrl+C again stops at once.")
+        tasks.append(asyncio.ensure_future(_end(pool, options.grace)))
 
-    stopping: list[asyncio.Task[None]] = []
-    async with _pool(name, prepared, said) as pool:
-        hosts = frozenset() if is_loopback(listener) else _own_names(options.host)
-        door = Door(key.text if key else None, hosts, origins)
+    async with pool:
         app = make_app(pool, door, think=said.think, tell=_tell if options.verbose else None)
-
-        def stop() -> None:
-            _tell("Stopping: what is being answered may end. Ctrl+C again ends at once.")
-            stopping.append(asyncio.ensure_future(pool.drain(options.grace)))
-
-        loading = asyncio.ensure_future(_load(pool))
+        tasks.append(asyncio.ensure_future(_load(pool)))
         await Server(app, grace=options.grace, stopping=stop).serve(sockets=[listener])
-        for task in (loading, *stopping):
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(loading, *stopping, return_exceptions=True)
-
-
-def _pool(name: str, prepared: object, said: Settings) -> Pool:
-    raise NotImplementedError
+        await asyncio.wait(tasks)
 
 
 async def _load(pool: Pool) -> None:
     """Load the default model ahead of the first request; what is wrong with it /health says too."""
     try:
-        async with pool.serve("default"):
-            pass
+        async with pool.serve() as served:
+            _print_plan(served.plan)
     except EdgechatError as error:
-        _tell(" ".join(part for part in (error.message, error.hint) if part))
+        complain(error.message, error.hint)
+
+
+async def _end(pool: Pool, grace: float) -> None:
+    """Let what runs come to its end; what takes longer is told that it was stopped."""
+    await pool.drain(grace)
+    await pool.close()
 
 
 def _need_packages() -> None:
@@ -170,19 +159,21 @@ def _own_names(host: str) -> frozenset[str]:
     return frozenset({own, f"{own.partition('.')[0]}.local", host.lower()})
 
 
-def _chosen(options: Options, said: Settings) -> tuple[str, LoadPlan]:
-    """Return the default model and its plan: as the app chooses where none is named."""
+def _chosen(options: Options, said: Settings) -> tuple[str, Pool]:
+    """Return the default model and the models behind it: as the app chooses where none is named."""
+    from edgechat.server.real import real_pool
+
     last = None
     if options.model is None and said.model is None:
         last = asyncio.run(_last())
     name = options.model or said.model or last or DEFAULT_MODEL
     try:
-        return name, prepare(name, options.wishes, may_embed=True)
+        return name, real_pool(name, options.wishes, on_note=note)
     except ModelNotFound:
         if name != last or name == DEFAULT_MODEL:
             raise
     note(f"{name}, used last time, is gone; {DEFAULT_MODEL} stands in for it.")
-    return DEFAULT_MODEL, prepare(DEFAULT_MODEL, options.wishes)
+    return DEFAULT_MODEL, real_pool(DEFAULT_MODEL, options.wishes, on_note=note)
 
 
 async def _last() -> str | None:
@@ -200,29 +191,25 @@ async def _last() -> str | None:
         await store.close()
 
 
-def _print_screen(plan: LoadPlan, listener: socket.socket, key: Key | None) -> None:
+def _print_screen(name: str, listener: socket.socket, key: Key | None) -> None:
     """Print what to type next. The key is shown once, when it is made."""
     from edgechat.server.serving import url_of
 
-    url = url_of(listener)
-    for told in plan.notes:
-        note(told)
-    quant = f" {plan.quant}" if plan.quant else ""
-    about = f"{plan.model_name}{quant} by {plan.backend}, a context of {plan.context} tokens"
-    shown = _shown(key)
-    header = f' \\\n    -H "Authorization: Bearer {shown}"' if key else ""
+    url, shown = url_of(listener), _shown(key)
     asked = '{"model": "default", "messages": [{"role": "user", "content": "Hello"}]}'
-    lines = [f"Serving {one_line(about)}", f"at {url}/v1, until Ctrl+C.", ""]
+    header = f' -H "Authorization: Bearer {shown}"' if key else ""
+    lines = [f"Serving {one_line(name)} at {url}/v1 until Ctrl+C.", ""]
     if key is not None and key.is_new:
-        lines += [f"The key, made now and not shown again (it is kept in {key.file}):", f"  {key.text}", ""]
+        lines += ["The key, made now and shown this once; it is kept in", f"{key.file}:", f"  {key.text}", ""]
     lines += [
         "Ask it:",
         f"  curl {url}/v1/chat/completions{header} \\",
         f"    -H 'Content-Type: application/json' -d '{asked}'",
         "",
         "Programs that use OpenAI's client:",
-        f"  export OPENAI_BASE_URL={url}/v1",
-        f"  export OPENAI_API_KEY={shown if key is None or key.is_new else _quoted(shown)}",
+        f"  {_setting('OPENAI_BASE_URL', f'{url}/v1')}",
+        f"  {_setting('OPENAI_API_KEY', shown)}",
+        "",
     ]
     print("\n".join(lines), flush=True)
 
@@ -233,11 +220,25 @@ def _shown(key: Key | None) -> str:
         return "none"
     if key.is_new:
         return key.text
-    return f"$(cat {shlex.quote(str(key.file))})" if key.file else "$EDGECHAT_API_KEY"
+    if key.file is None:
+        return "$EDGECHAT_API_KEY"
+    if sys.platform == "win32":
+        return f"$(Get-Content '{key.file}')"
+    return f"$(cat {shlex.quote(str(key.file))})"
 
 
-def _quoted(command: str) -> str:
-    return f'"{command}"'
+def _setting(name: str, value: str) -> str:
+    if sys.platform == "win32":
+        return f'$env:{name} = "{value}"'
+    return f'export {name}="{value}"'
+
+
+def _print_plan(plan: LoadPlan) -> None:
+    for told in plan.notes:
+        note(told)
+    name = " ".join(part for part in (plan.model_name, plan.quant) if part)
+    each = f"{plan.context} tokens of context, up to {plan.n_seq_max} requests at once"
+    print(one_line(f"{name} is loaded by {plan.backend}: {each}."), flush=True)
 
 
 def _tell(line: str) -> None:

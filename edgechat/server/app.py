@@ -98,6 +98,7 @@ class _Api:
         texts = body.texts()
         async with self._models.serve(body.model) as served:
             exchange.answered_by(served.model.name)
+            body.check(served.model)
             made = await served.embed(f"embd-{secrets.token_hex(12)}", tuple(texts))
         if made is None:
             raise Refusal("The server was stopped meanwhile.", status=503, code="stopped")

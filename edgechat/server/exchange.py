@@ -40,18 +40,19 @@ class Exchange:
         self.scope[MODEL] = model
 
     async def body(self) -> bytes:
-        """Return the whole body. Raises Refusal for one that is too long or comes too slowly; Gone."""
+        """Return the whole body. Raises Refusal for one that is no JSON, too long or too slow; Gone."""
+        headers = dict(self.scope["headers"])
+        _check_kind(headers)
         try:
             async with asyncio.timeout(_BODY_SECONDS):
-                return await self._read(BODY_BYTES)
+                return await self._read(int(headers.get(b"content-length", b"0")), BODY_BYTES)
         except TimeoutError:
             raise Refusal(
                 f"The body did not come within {_BODY_SECONDS:.0f} seconds.", status=408, headers=_CLOSE
             ) from None
 
-    async def _read(self, most: int) -> bytes:
-        said = dict(self.scope["headers"]).get(b"content-length", b"0")
-        if int(said) > most:
+    async def _read(self, said: int, most: int) -> bytes:
+        if said > most:
             await self._linger()
             raise _too_long(most)
         parts, size, more = [], 0, True
@@ -112,6 +113,15 @@ class Exchange:
     async def write(self, body: bytes, *, more: bool) -> None:
         """Send a part of the answer. Waits while the client does not read."""
         await self._send({"type": "http.response.body", "body": body, "more_body": more})
+
+
+def _check_kind(headers: dict[bytes, bytes]) -> None:
+    """Raise Refusal for what is not plain JSON: a web page's form can send that without being asked."""
+    kind = headers.get(b"content-type", b"").partition(b";")[0].strip().lower()
+    if kind != b"application/json":
+        raise Refusal("The body must be JSON: 'Content-Type: application/json'.", status=415)
+    if headers.get(b"content-encoding", b"identity").lower() != b"identity":
+        raise Refusal("Bodies are not unpacked here: send it without Content-Encoding.", status=415)
 
 
 def _too_long(most: int) -> Refusal:

@@ -1,7 +1,7 @@
 """Who may speak to the server: before anything else, and for every path.
 
 A page in a browser can reach a server on this machine, by DNS rebinding (CVE-2024-28224) under a name of its
-own; so the Host must be ours, the Origin ours or a named one, and a body must be what no form can send.
+own; so the Host must be ours, and the Origin ours or a named one.
 """
 
 from __future__ import annotations
@@ -59,8 +59,6 @@ class Guard:
             scope[TRUSTED] = self._has_key(headers)
             if not scope[TRUSTED] and scope["path"] != _OPEN:
                 raise _no_key()
-            if scope["method"] == "POST":
-                _check_body(headers)
         except Refusal as refusal:
             await exchange.refuse(refusal)
             return
@@ -123,15 +121,6 @@ def _no_key() -> Refusal:
         code="invalid_api_key",
         headers=(("www-authenticate", "Bearer"),),
     )
-
-
-def _check_body(headers: _Headers) -> None:
-    """Raise Refusal for a body that is not plain JSON: forms can send others without being asked."""
-    kind = headers.one("content-type").partition(";")[0].strip().lower()
-    if kind != "application/json":
-        raise Refusal("The body must be JSON: 'Content-Type: application/json'.", status=415)
-    if headers.one("content-encoding").lower() not in ("", "identity"):
-        raise Refusal("Bodies are not unpacked here: send it without Content-Encoding.", status=415)
 
 
 def _allowed(headers: _Headers) -> Iterable[tuple[str, str]]:

@@ -88,8 +88,8 @@ def _post(
     operation = _operation(name, about, answer, _POST)
     operation["requestBody"] = {"required": True, "content": _json(body)}
     if chunk is not None:
-        streamed = f"Events whose data is a {chunk.__name__} or an ErrorBody, and [DONE] at the end."
-        events = {"schema": {"type": "string", "description": streamed}}
+        data = {"type": "string", "description": f"A {chunk.__name__}, an ErrorBody, or [DONE] at the end."}
+        events = {"schema": {"type": "object", "properties": {"data": data}, "required": ["data"]}}
         operation["responses"]["200"]["content"]["text/event-stream"] = events
     return {"post": operation}
 

@@ -51,15 +51,21 @@ class Answers(Protocol):
 async def generate(exchange: Exchange, models: Models, name: str, answers: Answers, *, stream: bool) -> None:
     """Compute the answers and send them. Raises EdgechatError and Refusal where nothing is sent yet."""
     async with Choices(models, name, answers.request, answers.n_choices) as choices:
-        if stream:
-            await _stream(exchange, choices, answers)
-            return
-        while not choices.ended:
-            for choice, event in await choices.more():
-                answers.take(choice, event)
-        answers.model = choices.model
-        exchange.answered_by(choices.model)
-        await exchange.answer(200, answers.whole())
+        try:
+            if stream:
+                await _stream(exchange, choices, answers)
+            else:
+                await _whole(exchange, choices, answers)
+        finally:
+            exchange.answered_by(choices.model)
+
+
+async def _whole(exchange: Exchange, choices: Choices, answers: Answers) -> None:
+    while not choices.ended:
+        for choice, event in await choices.more():
+            answers.take(choice, event)
+    answers.model = choices.model
+    await exchange.answer(200, answers.whole())
 
 
 async def _stream(exchange: Exchange, choices: Choices, answers: Answers) -> None:
@@ -97,7 +103,6 @@ async def _events(
         if not begun and choices.model:
             begun = True
             answers.model = choices.model
-            exchange.answered_by(choices.model)
             await exchange.write(b"".join(map(_event, answers.begin())), more=True)
         # What has come meanwhile goes out together.
         data = b"".join(_event(one) for choice, event in events for one in answers.chunks(choice, event))

@@ -1,4 +1,4 @@
-"""Models that replay a script, behind the real server on a real socket: the seam between HTTP and the pool."""
+"""Models that replay a script, behind the real server on a real socket: between HTTP and the pool."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Chats through OpenAI's own client: what of a request reaches the engine, and what of its events the client."""
+"""Chats through OpenAI's own client: what reaches the engine, and what comes back."""
 
 from __future__ import annotations
 
@@ -31,9 +31,11 @@ WEATHER: Any = {
 
 @asynccontextmanager
 async def client_of(models: FakeModels, **more: Any) -> AsyncIterator[AsyncOpenAI]:
-    async with serving(models, **more) as url:
-        async with AsyncOpenAI(base_url=f"{url}/v1", api_key=KEY, max_retries=0, timeout=5) as client:
-            yield client
+    async with (
+        serving(models, **more) as url,
+        AsyncOpenAI(base_url=f"{url}/v1", api_key=KEY, max_retries=0, timeout=5) as client,
+    ):
+        yield client
 
 
 async def asked(models: FakeModels, **fields: Any) -> ChatRequest:

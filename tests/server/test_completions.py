@@ -88,7 +88,7 @@ async def test_what_cannot_be_done_is_refused_by_name(param: str, fields: Any) -
 
 
 async def test_embeddings() -> None:
-    models = FakeModels()
+    models = FakeModels(embedding=4)
     async with client_of(models) as client:
         made = await client.embeddings.create(model="default", input=["one", "three"])  # asks for base64
         assert [one.embedding for one in made.data] == [[3.0, 1.0, 2.0, 3.0], [5.0, 1.0, 2.0, 3.0]]

@@ -12,6 +12,7 @@ from edgechat.server.refusal import Refusal
 T = TypeVar("T")
 _AT = re.compile(r" - at (?:`key` in |`value` in )?`\$\.?([^`]*)`$")
 _UNKNOWN = re.compile(r"unknown field `([^`]*)`")
+_PART = re.compile(r"content\[\d+\]\.type$")
 _SHOWN = 200
 
 
@@ -36,7 +37,7 @@ def _refused(message: str, kind: type[Any]) -> Refusal:
         path = f"{where}.{name}" if where else name
         return Refusal(f"There is no field {path!r} here.", param=path, code="unknown_parameter")
     about = _descriptions(kind).get(re.split(r"[.\[]", where)[0], "")
-    if re.search(r"content\[\d+\]\.type$", where):
+    if _PART.search(where):
         about = "Only parts of type text are taken: models are sent no images, sounds or files."
     told = " ".join(part for part in (f"{where or 'body'}: {what[:_SHOWN]}.", about) if part)
     return Refusal(told, param=where or None, code="invalid_value")

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import base64
+import struct
 from typing import Annotated, Literal
 
 import msgspec
-import numpy as np
 from msgspec import Meta
 
-from edgechat.engine.types import Embedded
+from edgechat.engine.types import Embedded, ModelInfo
 from edgechat.server.protocol.completions import Text, TokenIds
 from edgechat.server.refusal import Refusal
 
@@ -58,6 +58,14 @@ class EmbeddingBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
             raise Refusal(f"More than {_MOST_TEXTS} texts at once.", param="input")
         return [one if isinstance(one, str) else tuple(one) for one in self.input if not isinstance(one, int)]
 
+    def check(self, model: ModelInfo) -> None:
+        """Raise Refusal for another number of dimensions than the model's."""
+        if model.embedding and self.dimensions not in (None, model.embedding):
+            raise Refusal(
+                f"{model.name} makes embeddings of {model.embedding} numbers, not {self.dimensions}.",
+                param="dimensions",
+            )
+
 
 class Embedding(msgspec.Struct, frozen=True, kw_only=True):
     """Of one text."""
@@ -84,12 +92,7 @@ class EmbeddingList(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def embedding_list(body: EmbeddingBody, model: str, made: Embedded) -> bytes:
-    """Return the JSON of the answer. Raises Refusal for another number of dimensions than the model's."""
-    length = len(made.vectors[0]) // 4
-    if body.dimensions is not None and body.dimensions != length:
-        raise Refusal(
-            f"{model} makes embeddings of {length} numbers, not {body.dimensions}.", param="dimensions"
-        )
+    """Return the JSON of the answer."""
     data = [
         Embedding(index=index, embedding=_written(vector, body.encoding_format))
         for index, vector in enumerate(made.vectors)
@@ -101,5 +104,4 @@ def embedding_list(body: EmbeddingBody, model: str, made: Embedded) -> bytes:
 def _written(vector: bytes, encoding: str | None) -> list[float] | str:
     if encoding == "base64":
         return base64.b64encode(vector).decode()
-    numbers: list[float] = np.frombuffer(vector, "<f4").tolist()
-    return numbers
+    return list(struct.unpack(f"<{len(vector) // 4}f", vector))

@@ -18,11 +18,10 @@ FunctionName = Annotated[str, Meta(pattern="^[a-zA-Z0-9_.-]{1,64}$")]
 CallId = Annotated[str, Meta(min_length=1, max_length=128)]
 
 
-class TextPart(
-    msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="text", forbid_unknown_fields=True
-):
+class TextPart(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A piece of text. Images, sounds and files are refused: models are sent text alone."""
 
+    type: Literal["text"]
     text: str
 
 
