@@ -12,6 +12,7 @@
     ├── NotEmbeddable             texts of which no embeddings can be made: empty, too many, or unknown tokens
     ├── QueueFull                 too many requests wait for the model; later it may work
     ├── Draining                  the server is ending, and takes no more requests
+    ├── SchemaError               a JSON schema is wrong, or larger than is computed with
     ├── TemplateError             the model's chat template failed, looped or grew without bound
     ├── SwitchUnknown             thinking was switched on a model that has no such switch
     ├── SettingsError             settings.toml or models.toml says something that makes no sense
@@ -110,6 +111,10 @@ class QueueFull(EdgechatError):
 
 class Draining(EdgechatError):
     """The server is ending, and takes no more requests."""
+
+
+class SchemaError(EdgechatError):
+    """A JSON schema is wrong, or larger than is computed with."""
 
 
 class TemplateError(EdgechatError):

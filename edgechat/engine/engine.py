@@ -7,9 +7,11 @@ import time
 import numpy as np
 
 from edgechat.engine.backends.base import Backend, CacheFull, Logits, Part
+from edgechat.engine.calls import tools
+from edgechat.engine.calls.splitter import Splitter
 from edgechat.engine.keeper import Keeper
-from edgechat.engine.prompts import Prompts
-from edgechat.engine.reply import Piece, Reply, Where
+from edgechat.engine.prompts import Prompt, Prompts
+from edgechat.engine.reply import Reply, Shown, Where
 from edgechat.engine.sampling import Sampler
 from edgechat.engine.scheduler import Planned, Scheduler
 from edgechat.engine.sequence import Sequence
@@ -21,6 +23,7 @@ from edgechat.engine.speculative.verify import verify
 from edgechat.engine.states import States
 from edgechat.engine.template import ChatTemplate
 from edgechat.engine.types import (
+    Called,
     ChatRequest,
     Delta,
     Dropped,
@@ -30,6 +33,7 @@ from edgechat.engine.types import (
     Finished,
     FinishReason,
     Prefill,
+    ToolCall,
     Upkeep,
     Usage,
 )
@@ -68,7 +72,9 @@ class Engine:
         )
         self.last_usage: Usage | None = None
         """Of the request that ended last."""
-        self._marks = self._tokens_of_marks()
+        marks = template.marks
+        self._marks = self._control_tokens((marks.open, marks.close, *marks.skip) if marks else ())
+        self._call_marks = self._control_tokens(template.calls.marks)
 
     @property
     def is_idle(self) -> bool:
@@ -81,21 +87,27 @@ class Engine:
         return self.scheduler.is_idle and self.keeper.is_waiting
 
     def submit(self, request: ChatRequest) -> list[Event]:
-        """Queue a request. Raises TemplateError, SwitchUnknown or PromptTooLong."""
+        """Queue a request. Raises TemplateError, SwitchUnknown, SchemaError or PromptTooLong."""
         arrived = time.perf_counter()
+        tools.check(request)
         prompt = self.prompts.of(request, self.scheduler.cells)
         sequence = Sequence(
             request=request,
             tokens=prompt.tokens,
             n_prompt=len(prompt.tokens),
             sampler=Sampler(request.sampling),
-            reply=Reply(request.stop + self.template.stop, self.template.marks, thinking=prompt.thinking),
+            reply=self._reply(request, prompt),
             arrived=arrived,
             boundary=prompt.boundary,
             dropped=prompt.dropped,
         )
         self.keeper.begins(sequence)
         return [Dropped(request.id, prompt.dropped)] if prompt.dropped else []
+
+    def _reply(self, request: ChatRequest, prompt: Prompt) -> Reply:
+        stop, template = request.stop + self.template.stop, self.template
+        calls = Splitter(template.calls, tools.kinds_of(request.tools)) if request.tools else None
+        return Reply(stop, template.marks, thinking=prompt.thinking, calls=calls)
 
     def cancel(self, request_id: str) -> list[Event]:
         """Stop a request; what it has cached stays valid. An unknown one is none of our business."""
@@ -232,6 +244,7 @@ class Engine:
         sequence.tokens.append(token)
         reply = sequence.reply
         special = token in self._marks and reply.where is not Where.ANSWER
+        special = special or (bool(sequence.request.tools) and token in self._call_marks)
         events = self._show(sequence, reply.feed(self.backend.vocabulary.piece(token, special=special)))
         if reply.stopped:
             return events + self._finish(sequence, "stop")
@@ -242,9 +255,16 @@ class Engine:
             return events + self._overflow(sequence)
         return events
 
-    def _show(self, sequence: Sequence, pieces: list[Piece]) -> list[Event]:
-        sequence.pieces += pieces
-        return [Delta(sequence.id, text, thinking, sequence.n_generated) for text, thinking in pieces]
+    def _show(self, sequence: Sequence, shown: list[Shown]) -> list[Event]:
+        events: list[Event] = []
+        for one in shown:
+            if isinstance(one, ToolCall):
+                sequence.calls.append(one)
+                events.append(Called(sequence.id, one, sequence.n_generated))
+            else:
+                sequence.pieces.append(one)
+                events.append(Delta(sequence.id, *one, sequence.n_generated))
+        return events
 
     def _overflow(self, sequence: Sequence) -> list[Event]:
         """A reply has filled the context: older turns make room for the rest of it, or it ends here."""
@@ -279,6 +299,8 @@ class Engine:
 
     def _finish(self, sequence: Sequence, reason: FinishReason) -> list[Event]:
         rest = self._show(sequence, sequence.reply.finish())
+        if reason == "stop" and sequence.calls:
+            reason = "tools"
         slot = sequence.slot
         if sequence in self.scheduler.sequences:
             self.scheduler.remove(sequence, keep_cache=True)
@@ -297,14 +319,10 @@ class Engine:
         done = [one for one in self.scheduler.running if not one.generates and not one.n_pending]
         return [event for one in done for event in self.keeper.settled(one)]
 
-    def _tokens_of_marks(self) -> frozenset[int]:
-        """Return the control tokens that marks of thinking are made of; they print as nothing otherwise."""
-        marks = self.template.marks
-        if marks is None:
-            return frozenset()
+    def _control_tokens(self, marks: tuple[str, ...]) -> frozenset[int]:
+        """Return the control tokens that marks are made of; they print as nothing otherwise."""
         vocabulary = self.backend.vocabulary
-        texts = (marks.open, marks.close, *marks.skip)
-        ids = {token for text in texts for token in vocabulary.tokenize(text, bos=False, special=True)}
+        ids = {token for text in marks for token in vocabulary.tokenize(text, bos=False, special=True)}
         return frozenset(token for token in ids if not vocabulary.piece(token))
 
     def close(self) -> None:
