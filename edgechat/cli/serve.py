@@ -13,11 +13,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from edgechat import settings
-from edgechat.chat.last_model import DEFAULT_MODEL, remembered
-from edgechat.chat.store import Store, store_path
 from edgechat.cli.edge import complain, note
 from edgechat.cli.remedies import install_extra
-from edgechat.errors import BackendMissing, EdgechatError, ModelNotFound, SettingsError
+from edgechat.errors import BackendMissing, EdgechatError, SettingsError
 from edgechat.planner.plan import LoadPlan
 from edgechat.planner.wishes import Wishes
 from edgechat.settings import Backend, Settings
@@ -61,7 +59,9 @@ def run(options: Options) -> int:
     """Run the command until it is stopped; return the exit code. Raises EdgechatError."""
     _need_packages()
     from edgechat.server.guard import Door
+    from edgechat.server.real import real_pool
     from edgechat.server.serving import is_loopback, listen
+    from edgechat.server.shelf import first_model
 
     said = settings.load()
     origins = frozenset(map(_origin, options.cors))
@@ -69,7 +69,8 @@ def run(options: Options) -> int:
         key = _key(options, listener)
         hosts = frozenset() if is_loopback(listener) else _own_names(options.host)
         door = Door(key.text if key else None, hosts, origins)
-        name, pool = _chosen(options, said)
+        name = options.model or asyncio.run(first_model())
+        pool = real_pool(name, options.wishes, on_note=note)
         _print_screen(name, listener, key)
         asyncio.run(_serve(options, said, listener, door, pool))
     return 0
@@ -157,38 +158,6 @@ def _own_names(host: str) -> frozenset[str]:
     """Return how other machines may call this one."""
     own = socket.gethostname().lower()
     return frozenset({own, f"{own.partition('.')[0]}.local", host.lower()})
-
-
-def _chosen(options: Options, said: Settings) -> tuple[str, Pool]:
-    """Return the default model and the models behind it: as the app chooses where none is named."""
-    from edgechat.server.real import real_pool
-
-    last = None
-    if options.model is None and said.model is None:
-        last = asyncio.run(_last())
-    name = options.model or said.model or last or DEFAULT_MODEL
-    try:
-        return name, real_pool(name, options.wishes, on_note=note)
-    except ModelNotFound:
-        if name != last or name == DEFAULT_MODEL:
-            raise
-    note(f"{name}, used last time, is gone; {DEFAULT_MODEL} stands in for it.")
-    return DEFAULT_MODEL, real_pool(DEFAULT_MODEL, options.wishes, on_note=note)
-
-
-async def _last() -> str | None:
-    """Return the model that was used last; None where that cannot be read."""
-    try:
-        path = store_path()
-        if not path.exists():
-            return None
-        store = await Store.open(path)
-    except EdgechatError:
-        return None
-    try:
-        return await remembered(store)
-    finally:
-        await store.close()
 
 
 def _print_screen(name: str, listener: socket.socket, key: Key | None) -> None:

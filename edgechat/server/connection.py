@@ -37,7 +37,8 @@ class Connection(H11Protocol):
         super().data_received(data)
         # Bytes of a head that is not complete must not buy more time.
         if self.conn.their_state is not h11.IDLE:
-            self._head = _without(self._head)
+            _stop(self._head)
+            self._head = None
         elif self._head is None:
             self._await_head()
 
@@ -61,11 +62,13 @@ class Connection(H11Protocol):
         """See asyncio.Protocol."""
         super().resume_writing()
         if not self.transport.is_closing():
-            self._unread = _without(self._unread)
+            _stop(self._unread)
+            self._unread = None
 
     def connection_lost(self, exc: Exception | None) -> None:
         """See asyncio.Protocol."""
-        self._head, self._unread = _without(self._head), _without(self._unread)
+        _stop(self._head)
+        _stop(self._unread)
         super().connection_lost(exc)
 
     def _await_head(self) -> None:
@@ -76,6 +79,6 @@ class Connection(H11Protocol):
             self._unread = self.loop.call_later(UNREAD_SECONDS, self.transport.abort)
 
 
-def _without(timer: asyncio.TimerHandle | None) -> None:
+def _stop(timer: asyncio.TimerHandle | None) -> None:
     if timer is not None:
         timer.cancel()

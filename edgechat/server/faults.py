@@ -6,14 +6,19 @@ import logging
 
 from edgechat.errors import (
     DoesNotFit,
+    Draining,
     EdgechatError,
     EngineCrashed,
     LoadFailed,
     ModelNotFound,
+    NotEmbeddable,
     PromptTooLong,
+    QueueFull,
     RequestRefused,
+    SchemaError,
     SwitchUnknown,
     TemplateError,
+    WrongKind,
 )
 from edgechat.server.refusal import Refusal
 
@@ -22,9 +27,14 @@ _OURS: tuple[tuple[type[EdgechatError], int, str, int | None], ...] = (
     # The class, the status, the code, and seconds after which it may work.
     (ModelNotFound, 404, "model_not_found", None),
     (PromptTooLong, 400, "context_length_exceeded", None),
+    (SchemaError, 400, "invalid_schema", None),
+    (WrongKind, 400, "wrong_kind_of_model", None),
+    (NotEmbeddable, 400, "invalid_value", None),
     (SwitchUnknown, 400, "no_thinking_switch", None),
     (TemplateError, 400, "template_error", None),
     (RequestRefused, 422, "request_refused", None),
+    (QueueFull, 429, "queue_full", 1),
+    (Draining, 503, "stopping", 5),
     (EngineCrashed, 503, "engine_crashed", 1),
     (DoesNotFit, 503, "does_not_fit", None),
     (LoadFailed, 503, "load_failed", None),

@@ -6,24 +6,11 @@ from collections.abc import AsyncGenerator
 from contextlib import AbstractAsyncContextManager
 from typing import Literal, Protocol
 
-import msgspec
-
 from edgechat.engine.types import ChatRequest, Embedded, ModelInfo, RequestEvent
 from edgechat.planner.plan import LoadPlan
+from edgechat.server.shelf import ModelCard
 
 State = Literal["loading", "ready", "degraded"]
-
-
-class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
-    """A model that may be asked for."""
-
-    id: str
-    created: int
-    """Seconds since 1970 at which its file was last changed."""
-    loaded: bool
-    kind: Literal["chat", "embedding"]
-    context: int
-    """Tokens; of one that is not loaded what it was trained on, 0 where that is not known."""
 
 
 class Served(Protocol):

@@ -7,7 +7,8 @@ from typing import Literal
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from edgechat.server.models import ModelCard, State
+from edgechat.server.models import State
+from edgechat.server.shelf import ModelCard
 
 
 class ModelEntry(msgspec.Struct, frozen=True, kw_only=True):
