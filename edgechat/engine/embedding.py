@@ -19,7 +19,7 @@ import psutil
 
 from edgechat.engine.snapshot import CacheMap, CacheStats, Drafting, Snapshot, Work
 from edgechat.engine.types import Embed, Embedded, ErrorInfo, Event, Failed, Finished, Timings, Usage
-from edgechat.errors import EdgechatError, NotEmbeddable, PromptTooLong, WrongKind
+from edgechat.errors import EdgechatError, NotEmbeddable, PromptTooLong
 
 _BATCH = 512
 """Tokens of a call that are gathered from short texts; it cannot be stopped in its middle."""
@@ -203,15 +203,3 @@ class EmbeddingEngine:
     def close(self) -> None:
         """Free the embedder."""
         self._embedder.close()
-
-
-def cannot_chat(name: str = "This model") -> WrongKind:
-    """Return the error for a chat with a model that makes embeddings."""
-    return WrongKind(f"{name} makes embeddings and cannot chat.", hint="Choose a model made for chat.")
-
-
-def cannot_embed(name: str = "This model") -> WrongKind:
-    """Return the error for embeddings of a model that chats."""
-    return WrongKind(
-        f"{name} is made for chat and makes no embeddings.", hint="Choose a model made for embeddings."
-    )

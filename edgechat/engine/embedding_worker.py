@@ -7,8 +7,9 @@ from collections.abc import Callable
 
 import psutil
 
-from edgechat.engine.embedding import EmbeddingEngine, cannot_chat
+from edgechat.engine.embedding import EmbeddingEngine
 from edgechat.engine.experience import Experience, anonymous_memory
+from edgechat.engine.kinds import cannot_chat
 from edgechat.engine.types import (
     Cancel,
     Command,

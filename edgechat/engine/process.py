@@ -17,7 +17,7 @@ from pathlib import Path
 
 import msgspec
 
-from edgechat.engine.embedding import cannot_chat, cannot_embed
+from edgechat.engine.kinds import cannot_chat, cannot_embed
 from edgechat.engine.life import WorkerLife, cancelled, tail
 from edgechat.engine.snapshot import Snapshot
 from edgechat.engine.state_folder import check_id

@@ -24,11 +24,12 @@ from edgechat import frames, spawn
 from edgechat.device import mlx
 from edgechat.engine import embedding_worker
 from edgechat.engine.backends.base import Backend
-from edgechat.engine.embedding import EmbeddingEngine, cannot_embed
+from edgechat.engine.embedding import EmbeddingEngine
 from edgechat.engine.engine import Engine
 from edgechat.engine.experience import Experience, anonymous_memory
 from edgechat.engine.fingerprint import fingerprint_of
 from edgechat.engine.inspection import Inspector
+from edgechat.engine.kinds import cannot_embed
 from edgechat.engine.speculative.controller import Controller
 from edgechat.engine.speculative.draft_model import load_draft
 from edgechat.engine.speculative.learned import Lessons
