@@ -103,7 +103,8 @@ class Splitter:
             begun = self._held.lstrip(_SPACE)
             mark = next((one for one in family.first if begun.startswith(one)), "")
             if mark:
-                return self._open(begun, mark, keep=True)
+                self._open(self._held[: len(self._held) - len(begun)], begun)
+                return []
             if any(one.startswith(begun) for one in family.first) and not final and self._is_short():
                 return []
         endings = dict.fromkeys(family.ends, Ending.REPLY) | {family.message_end: Ending.MESSAGE}
@@ -111,13 +112,13 @@ class Splitter:
         at, mark = min(((self._held.find(one), one) for one in marks if one in self._held), default=(-1, ""))
         if at < 0:
             return self._said(len(self._held) - (0 if final else self._undecided(marks)))
-        said = self._held[:at].rstrip(_SPACE) if mark in family.opens else self._held[:at]
-        items: list[Item] = [said] if said else []
-        self._held = self._held[at:]
-        if mark in family.opens:
-            return items + self._open(self._held, mark)
-        self._held = self._held[len(mark) :]
-        return [*items, endings[mark]]
+        before, behind = self._held[:at], self._held[at + len(mark) :]
+        if mark in endings:
+            self._held = behind
+            return [before, endings[mark]] if before else [endings[mark]]
+        said = before.rstrip(_SPACE)
+        self._open(before[len(said) :] + mark, behind)
+        return [said] if said else []
 
     def _is_short(self) -> bool:
         return len(self._held) <= _MOST_SPACE
@@ -135,13 +136,12 @@ class Splitter:
             self._starts = False
         return [said] if said else []
 
-    def _open(self, text: str, mark: str, *, keep: bool = False) -> list[Item]:
-        """Begin with a call. keep: the mark belongs to its header or body."""
-        self._raw = [] if keep else [mark]
-        self._held = text if keep else text[len(mark) :]
+    def _open(self, mark: str, text: str) -> None:
+        """Begin with a call, of which `text` is what there is behind its mark."""
+        self._raw = [mark]
+        self._held = text
         self._starts = False
         self._begin()
-        return []
 
     # Inside of calls.
 
@@ -188,9 +188,9 @@ class Splitter:
         piece = self._take(len(self._held) if end is None else end)
         self._body.append(piece)
         self._length += len(piece)
-        if end is not None:
-            return self._complete()
-        return self._failed() if self._length > LONGEST_CALL else []
+        if self._length > LONGEST_CALL:
+            return self._failed()
+        return [] if end is None else self._complete()
 
     def _complete(self) -> list[Item]:
         written = self._family.read("".join(self._header), "".join(self._body), self._kinds)

@@ -77,16 +77,17 @@ def kinds_of(tools: Sequence[Tool]) -> Kinds:
     for tool in tools:
         properties = parameters_of(tool).get("properties")
         pairs = properties.items() if isinstance(properties, dict) else ()
-        found[tool.name] = {key: _types(value) for key, value in pairs}
+        found[tool.name] = {key: types_of(value) for key, value in pairs}
     return found
 
 
-def _types(schema: Any) -> frozenset[str]:
+def types_of(schema: Any) -> frozenset[str]:
+    """Return the JSON types that a schema names."""
     if not isinstance(schema, dict):
         return frozenset()
     given = schema.get("type")
     types = {one for one in (given if isinstance(given, list) else [given]) if isinstance(one, str)}
     for options in (schema.get("anyOf"), schema.get("oneOf")):
         for option in options if isinstance(options, list) else ():
-            types |= _types(option)
+            types |= types_of(option)
     return frozenset(types)
