@@ -8,7 +8,8 @@
     ├── BackendMissing            what was asked to compute a model is not installed, or does not read it
     ├── DryRunFailed              llama.cpp does not say what a load would take; it is estimated instead
     ├── PromptTooLong             the prompt does not fit into the context
-    ├── SchemaError               a JSON schema is wrong, or larger than is computed with
+    ├── BadRequest                what is asked for makes no sense, or not with this model
+    │   └── SchemaError           a JSON schema is wrong, or more than can be followed
     ├── TemplateError             the model's chat template failed, looped or grew without bound
     ├── SwitchUnknown             thinking was switched on a model that has no such switch
     ├── SettingsError             settings.toml or models.toml says something that makes no sense
@@ -89,8 +90,12 @@ class PromptTooLong(EdgechatError):
     """The prompt does not fit into the context."""
 
 
-class SchemaError(EdgechatError):
-    """A JSON schema is wrong, or larger than is computed with."""
+class BadRequest(EdgechatError):
+    """What a request asks for makes no sense, or not with this model."""
+
+
+class SchemaError(BadRequest):
+    """A JSON schema is wrong, or larger or more complex than can be followed."""
 
 
 class TemplateError(EdgechatError):

@@ -66,7 +66,8 @@ WRITTEN = {
     "harmony": (
         "<|channel|>analysis<|message|>hm<|end|><|start|>assistant<|channel|>commentary<|message|>Let me see."
         "<|end|><|start|>assistant<|channel|>analysis<|message|>, so<|end|><|start|>assistant<|channel|>"
-        'commentary to=functions.get_weather <|constrain|>json<|message|>{"city": "Bonn", "days": 3}<|call|>never said',
+        'commentary to=functions.get_weather <|constrain|>json<|message|>{"city": "Bonn", "days": 3}'
+        "<|call|>never said",
         "Let me see.",
         "hm, so",
         [BONN],

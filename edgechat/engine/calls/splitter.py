@@ -66,6 +66,16 @@ class Splitter:
         """Marks that may precede an answer."""
         return self._family.skip
 
+    @property
+    def inside(self) -> bool:
+        """Whether what comes next belongs to a call, unless that turns out to be none."""
+        return self._raw is not None
+
+    @property
+    def n_calls(self) -> int:
+        """Calls so far."""
+        return len(self._ids)
+
     def feed(self, text: str) -> list[Item]:
         """Take more text; return what is decided by it."""
         self._held += text
