@@ -99,6 +99,8 @@ class ScriptedVocabulary:
         return [_BOS] * bos + self._tokens(text.encode(), self._special if special else {})
 
     def _tokens(self, raw: bytes, marks: Mapping[int, bytes]) -> list[int]:
+        if not marks:
+            return list(raw)
         tokens: list[int] = []
         at = 0
         while at < len(raw):
