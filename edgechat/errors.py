@@ -9,9 +9,9 @@
     ├── DryRunFailed              llama.cpp does not say what a load would take; it is estimated instead
     ├── PromptTooLong             the prompt, or a text to embed, does not fit into the context
     ├── BadRequest                what is asked for makes no sense, or not with this model
+    │   ├── WrongKind             a chat was wanted of a model for embeddings, or embeddings of one for chat
+    │   ├── NotEmbeddable         texts of which no embeddings can be made: empty, too many, unknown tokens
     │   └── SchemaError           a JSON schema is wrong, or more than can be followed
-    ├── WrongKind                 a chat was wanted of a model for embeddings, or embeddings of one for chat
-    ├── NotEmbeddable             texts of which no embeddings can be made: empty, too many, or unknown tokens
     ├── QueueFull                 too many requests wait for the model; later it may work
     ├── Draining                  the server is ending, and takes no more requests
     ├── TemplateError             the model's chat template failed, looped or grew without bound
@@ -94,11 +94,15 @@ class PromptTooLong(EdgechatError):
     """The prompt, or a text to embed, does not fit into the context."""
 
 
-class WrongKind(EdgechatError):
+class BadRequest(EdgechatError):
+    """What a request asks for makes no sense, or not with this model."""
+
+
+class WrongKind(BadRequest):
     """A chat was wanted of a model for embeddings, or embeddings of one for chat."""
 
 
-class NotEmbeddable(EdgechatError):
+class NotEmbeddable(BadRequest):
     """No embeddings can be made of these texts: one is empty, they are too many, or of unknown tokens."""
 
 
@@ -112,10 +116,6 @@ class QueueFull(EdgechatError):
 
 class Draining(EdgechatError):
     """The server is ending, and takes no more requests."""
-
-
-class BadRequest(EdgechatError):
-    """What a request asks for makes no sense, or not with this model."""
 
 
 class SchemaError(BadRequest):

@@ -1,6 +1,6 @@
 """The grammar of a call in Gemma's own notation: `call:NAME{key:<|"|>text<|"|>,other:1}`, keys in order.
 
-It keeps to the names, types and choices of a schema, and to what is required; finer limits it leaves to the model.
+It keeps to the names, types and choices of a schema, and to what is required; finer limits are left out.
 """
 
 from __future__ import annotations
