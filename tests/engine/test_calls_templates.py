@@ -32,8 +32,8 @@ ROUNDS = {
         "<|im_start|>user\n<tool_response>\nsunny\n</tool_response>\n<tool_response>\nnoon\n</tool_response>",
     ],
     "hermes": [
-        'Let me see.\n<tool_call>\n{"name": "get_weather", "arguments": {"city": "Bonn", "days": 3}}\n</tool_call>'
-        "\n",
+        "Let me see.\n<tool_call>\n"
+        '{"name": "get_weather", "arguments": {"city": "Bonn", "days": 3}}\n</tool_call>\n',
         '<tool_call>\n{"name": "now", "arguments": {}}\n</tool_call>',
         "<tool_response>\nsunny\n</tool_response>\n<tool_response>\nnoon\n</tool_response>",
     ],
