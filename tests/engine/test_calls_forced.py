@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -70,7 +71,8 @@ def written(name: str, *calls: ToolCall) -> str:
 @given(arguments=ARGUMENTS)
 @settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_calls_as_templates_render_them_are_let_through(forced: Family, arguments: dict[str, object]) -> None:
-    arguments["city"] = str(arguments["city"]).replace("<", "").replace("\r", "")
+    # Which texts JSON may hold is llguidance's to say; it leaves DEL out.
+    arguments["city"] = re.sub(r"[<\r\x7f]", "", str(arguments["city"]))
     in_order = {key: arguments[key] for key in VALUES if key in arguments}
     text = written(
         forced.name, ToolCall("abcDEF123", "get_weather", json.dumps(in_order, ensure_ascii=False))
