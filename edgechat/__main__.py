@@ -15,6 +15,7 @@ ROLES = {
     "engine": "edgechat.engine.worker",
     "bench": "edgechat.bench.child",
     "template": "edgechat.engine.template_child",
+    "grammar": "edgechat.engine.grammar_child",
     "devices": "edgechat.native.devices",
     "gpu": "edgechat.device.sources",
     "speed": "edgechat.device.bandwidth_child",

@@ -8,11 +8,12 @@
     ├── BackendMissing            what was asked to compute a model is not installed, or does not read it
     ├── DryRunFailed              llama.cpp does not say what a load would take; it is estimated instead
     ├── PromptTooLong             the prompt, or a text to embed, does not fit into the context
-    ├── WrongKind                 a chat was wanted of a model for embeddings, or embeddings of one for chat
-    ├── NotEmbeddable             texts of which no embeddings can be made: empty, too many, or unknown tokens
+    ├── BadRequest                what is asked for makes no sense, or not with this model
+    │   ├── WrongKind             a chat was wanted of a model for embeddings, or embeddings of one for chat
+    │   ├── NotEmbeddable         texts of which no embeddings can be made: empty, too many, unknown tokens
+    │   └── SchemaError           a JSON schema is wrong, or more than can be followed
     ├── QueueFull                 too many requests wait for the model; later it may work
     ├── Draining                  the server is ending, and takes no more requests
-    ├── SchemaError               a JSON schema is wrong, or larger than is computed with
     ├── TemplateError             the model's chat template failed, looped or grew without bound
     ├── SwitchUnknown             thinking was switched on a model that has no such switch
     ├── SettingsError             settings.toml or models.toml says something that makes no sense
@@ -93,11 +94,15 @@ class PromptTooLong(EdgechatError):
     """The prompt, or a text to embed, does not fit into the context."""
 
 
-class WrongKind(EdgechatError):
+class BadRequest(EdgechatError):
+    """What a request asks for makes no sense, or not with this model."""
+
+
+class WrongKind(BadRequest):
     """A chat was wanted of a model for embeddings, or embeddings of one for chat."""
 
 
-class NotEmbeddable(EdgechatError):
+class NotEmbeddable(BadRequest):
     """No embeddings can be made of these texts: one is empty, they are too many, or of unknown tokens."""
 
 
@@ -113,8 +118,8 @@ class Draining(EdgechatError):
     """The server is ending, and takes no more requests."""
 
 
-class SchemaError(EdgechatError):
-    """A JSON schema is wrong, or larger than is computed with."""
+class SchemaError(BadRequest):
+    """A JSON schema is wrong, or larger or more complex than can be followed."""
 
 
 class TemplateError(EdgechatError):

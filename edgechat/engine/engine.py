@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import time
 
+import msgspec
 import numpy as np
 
 from edgechat.engine.backends.base import Backend, CacheFull, Logits, Part
 from edgechat.engine.calls import tools
+from edgechat.engine.calls.forced import calls_answer
 from edgechat.engine.calls.splitter import Splitter
+from edgechat.engine.chances import Chances
+from edgechat.engine.constraints import Constraints
+from edgechat.engine.grammar import json_rule, reply_grammar
 from edgechat.engine.keeper import Keeper
 from edgechat.engine.prompts import Prompt, Prompts
-from edgechat.engine.reply import Reply, Shown, Where
-from edgechat.engine.sampling import Sampler
+from edgechat.engine.reply import Piece, Reply, Shown, Where
+from edgechat.engine.sampling import Sampler, check_bias
 from edgechat.engine.scheduler import Planned, Scheduler
 from edgechat.engine.sequence import Sequence
 from edgechat.engine.speculative.controller import Controller
@@ -37,7 +42,7 @@ from edgechat.engine.types import (
     Upkeep,
     Usage,
 )
-from edgechat.errors import DecodeFailed, EdgechatError
+from edgechat.errors import DecodeFailed, EdgechatError, SchemaError
 
 _NO_UPKEEP = Upkeep(settle=False)
 _NO_LOGITS: Logits = np.empty((0, 0), np.float32)
@@ -70,6 +75,7 @@ class Engine:
             model=model_drafter,
             ngram=NgramDrafter() if ngrams else None,
         )
+        self.constraints = Constraints(backend.vocabulary)
         self.last_usage: Usage | None = None
         """Of the request that ended last."""
         marks = template.marks
@@ -78,18 +84,23 @@ class Engine:
 
     @property
     def is_idle(self) -> bool:
-        """Whether there is nothing to compute, now or as soon as the disk has answered."""
-        return self.scheduler.is_idle and self.keeper.is_idle
+        """Whether there is nothing to compute, now or as soon as a disk or a grammar is ready."""
+        return self.scheduler.is_idle and self.keeper.is_idle and self.constraints.is_idle
 
     @property
     def is_waiting(self) -> bool:
-        """Whether nothing can be done before the disk has answered."""
-        return self.scheduler.is_idle and self.keeper.is_waiting
+        """Whether nothing can be done before the disk has answered, or a grammar is compiled."""
+        if not self.scheduler.is_idle:
+            return False
+        return self.keeper.is_waiting or (self.keeper.is_idle and not self.constraints.is_idle)
 
     def submit(self, request: ChatRequest) -> list[Event]:
-        """Queue a request. Raises TemplateError, SwitchUnknown, SchemaError or PromptTooLong."""
-        arrived = time.perf_counter()
+        """Queue a request. Raises TemplateError, SwitchUnknown, PromptTooLong or BadRequest."""
+        arrived, words = time.perf_counter(), self.backend.vocabulary
+        check_bias(request.sampling, words.size)
         tools.check(request)
+        if request.text is not None:  # there is no chat to keep, and no turn to leave out
+            request = msgspec.structs.replace(request, chat=None, overflow="error")
         prompt = self.prompts.of(request, self.scheduler.cells)
         sequence = Sequence(
             request=request,
@@ -100,18 +111,42 @@ class Engine:
             arrived=arrived,
             boundary=prompt.boundary,
             dropped=prompt.dropped,
+            chances=None if request.logprobs is None else Chances(words, request.logprobs),
         )
-        self.keeper.begins(sequence)
+        if (grammar := self._grammar(request, prompt)) is not None:
+            self.constraints.begin(sequence, grammar)
+        else:
+            self.keeper.begins(sequence)
         return [Dropped(request.id, prompt.dropped)] if prompt.dropped else []
 
     def _reply(self, request: ChatRequest, prompt: Prompt) -> Reply:
-        stop, template = request.stop + self.template.stop, self.template
+        if request.text is not None:
+            return Reply(request.stop)
+        template = self.template
         calls = Splitter(template.calls, tools.kinds_of(request.tools)) if request.tools else None
-        return Reply(stop, template.marks, thinking=prompt.thinking, calls=calls)
+        return Reply(request.stop + template.stop, template.marks, thinking=prompt.thinking, calls=calls)
+
+    def _grammar(self, request: ChatRequest, prompt: Prompt) -> str | None:
+        """Return the grammar that the reply follows, if it follows any. Raises SchemaError."""
+        words, must_call = self.backend.vocabulary, request.tool_choice == "required"
+        answer = json_rule(request.schema) if request.schema is not None else ""
+        if request.tools and (must_call or answer):
+            other = "" if must_call else answer
+            body = calls_answer(self.template.calls, request.tools, words, tool=request.tool, other=other)
+        elif answer:
+            body = f"answer: {answer}"
+        else:
+            return None
+        marks = self.template.marks if request.text is None else None
+        return reply_grammar(body, words, marks, thinking=prompt.thinking)
 
     def cancel(self, request_id: str) -> list[Event]:
         """Stop a request; what it has cached stays valid. An unknown one is none of our business."""
-        sequence = self.scheduler.find(request_id) or self.keeper.give_up(request_id)
+        sequence = (
+            self.scheduler.find(request_id)
+            or self.keeper.give_up(request_id)
+            or self.constraints.give_up(request_id)
+        )
         return self._finish(sequence, "cancelled") if sequence else []
 
     def leave(self, chat: str | None) -> None:
@@ -126,7 +161,12 @@ class Engine:
     @property
     def n_running(self) -> int:
         """Requests that are not finished."""
-        return sum(one.generates for one in self.scheduler.sequences) + self.keeper.n_waiting
+        return sum(one.generates for one in self.scheduler.sequences) + self.n_waiting
+
+    @property
+    def n_waiting(self) -> int:
+        """Requests that wait for the disk, or for their grammar."""
+        return self.keeper.n_waiting + self.constraints.n_waiting
 
     def warm_up(self, *, whole: bool = False) -> None:
         """Compute one token, so that the first request meets no cold pages and the cost is known.
@@ -149,7 +189,7 @@ class Engine:
 
     def step(self) -> list[Event]:
         """Compute one batch and return what came of it; nothing if there is nothing to do."""
-        events = self.keeper.look_around()
+        events = self._constrained() + self.keeper.look_around()
         events += self._outgrown()
         planned = self.scheduler.plan()
         events += self._settled()
@@ -164,6 +204,17 @@ class Engine:
         except DecodeFailed as error:
             return events + [event for sequence, _ in planned for event in self._fail(sequence, error)]
         return events + self._accept(planned, logits) + self._settled()
+
+    def _constrained(self) -> list[Event]:
+        """Queue the requests whose grammar has been compiled."""
+        events: list[Event] = []
+        for sequence, constraint in self.constraints.ready():
+            if isinstance(constraint, EdgechatError):
+                events.append(Failed(sequence.id, ErrorInfo.of(constraint)))
+                continue
+            sequence.sampler.constraint = constraint
+            self.keeper.begins(sequence)
+        return events
 
     def _make_room(self, planned: Planned) -> None:
         self.speculation.gave_up()
@@ -188,7 +239,8 @@ class Engine:
         """Return the rows of logits that the batch wants; none where the backend chose the token itself."""
         stream, part = planned[0]
         drawing = self.backend.drawing
-        if drawing is None or len(planned) > 1 or part.n_logits != 1 or stream.sampler.looks_back:
+        needs_logits = stream.sampler.needs_logits or stream.chances is not None
+        if drawing is None or len(planned) > 1 or part.n_logits != 1 or needs_logits:
             return self.backend.decode([part for _, part in planned])
         stream.drawn = drawing.next_token(part, stream.sampler.sampling, stream.sampler.number)
         stream.sampler.drawn()
@@ -204,11 +256,14 @@ class Engine:
                     events.append(Prefill(sequence.id, done, len(sequence.tokens)))
                 continue
             try:
-                chosen = self._chosen(sequence, logits[row : row + part.n_logits])
+                rows = logits[row : row + part.n_logits]
+                chosen = self._chosen(sequence, rows)
+                if sequence.chances is not None:
+                    sequence.chances.compute(rows, chosen)
                 before = sequence.n_generated
                 events += self._extend_by(sequence, chosen)
                 n_made += max(sequence.n_generated - before, 1)
-            except DecodeFailed as error:
+            except (DecodeFailed, SchemaError) as error:
                 events += self._fail(sequence, error)
             row += part.n_logits
         self.speculation.done([sequence for sequence, _ in planned], n_made)
@@ -221,8 +276,8 @@ class Engine:
         if drawn is not None:
             return [drawn]
         if draft is None:
-            return [sequence.sampler.choose(rows[0], sequence.tokens)]
-        chosen = verify(sequence.sampler, rows, sequence.tokens, draft)
+            return [sequence.sampler.choose(rows[0], sequence.tokens, sequence.said)]
+        chosen = verify(sequence.sampler, rows, sequence.tokens, draft, sequence.said)
         self.scheduler.stood(sequence, draft.tokens, len(chosen) - 1)
         self.speculation.verified(sequence, draft, len(chosen) - 1)
         return chosen
@@ -245,8 +300,11 @@ class Engine:
         reply = sequence.reply
         special = token in self._marks and reply.where is not Where.ANSWER
         special = special or (bool(sequence.request.tools) and token in self._call_marks)
-        events = self._show(sequence, reply.feed(self.backend.vocabulary.piece(token, special=special)))
-        if reply.stopped:
+        shown = reply.feed(self.backend.vocabulary.piece(token, special=special))
+        if sequence.chances is not None:
+            sequence.chances.fed(reply)
+        events = self._show(sequence, shown)
+        if reply.stopped or sequence.is_complete:
             return events + self._finish(sequence, "stop")
         limit = sequence.request.max_tokens
         if limit is not None and sequence.n_generated >= limit:
@@ -256,15 +314,19 @@ class Engine:
         return events
 
     def _show(self, sequence: Sequence, shown: list[Shown]) -> list[Event]:
-        events: list[Event] = []
+        pieces: list[Piece] = [one for one in shown if not isinstance(one, ToolCall)]
+        sequence.pieces += pieces
+        chances = sequence.chances.shown_with(pieces) if sequence.chances is not None else ()
+        found: list[Event] = []
         for one in shown:
             if isinstance(one, ToolCall):
                 sequence.calls.append(one)
-                events.append(Called(sequence.id, one, sequence.n_generated))
-            else:
-                sequence.pieces.append(one)
-                events.append(Delta(sequence.id, *one, sequence.n_generated))
-        return events
+                found.append(Called(sequence.id, one, sequence.n_generated))
+                continue
+            text, thinking = one
+            told, chances = ((), chances) if thinking else (chances, ())
+            found.append(Delta(sequence.id, text, thinking, sequence.n_generated, told))
+        return found
 
     def _overflow(self, sequence: Sequence) -> list[Event]:
         """A reply has filled the context: older turns make room for the rest of it, or it ends here."""
@@ -328,6 +390,7 @@ class Engine:
     def close(self) -> None:
         """Free the template's process and the backend."""
         self.keeper.close()
+        self.constraints.close()
         self.template.close()
         self.speculation.close()
         self.backend.close()

@@ -166,7 +166,7 @@ class Inspector:
         cost = scheduler.cost
         return Work(
             running=sum(one.generates for one in scheduler.running),
-            waiting=sum(one.generates for one in scheduler.waiting) + self._engine.keeper.n_waiting,
+            waiting=sum(one.generates for one in scheduler.waiting) + self._engine.n_waiting,
             settling=any(not one.generates for one in scheduler.sequences),
             chunk_tokens=min(self._engine.backend.n_batch, cost.tokens_within_limit()),
             step_seconds=cost.single_seconds,

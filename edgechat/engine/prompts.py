@@ -14,7 +14,7 @@ from edgechat.engine.sizes import LONGEST_PIECE, Sizes, n_bytes, said
 from edgechat.engine.template import TEXT_LIMIT, ChatTemplate
 from edgechat.engine.types import ChatRequest, Message
 from edgechat.engine.window import Window, whole, window_of
-from edgechat.errors import PromptTooLong, SwitchUnknown, TemplateError
+from edgechat.errors import BadRequest, PromptTooLong, SwitchUnknown, TemplateError
 
 _NEAR = 4096
 """Characters that can be tokenized a dozen times without anybody noticing."""
@@ -58,13 +58,36 @@ class Prompts:
     def of(self, request: ChatRequest, cells: int) -> Prompt:
         """Return the prompt of a request, where the context holds `cells` tokens.
 
-        Raises TemplateError, SwitchUnknown, or PromptTooLong where what may not be left out does not fit.
+        Raises TemplateError, SwitchUnknown, BadRequest, or PromptTooLong where what may not be left out does
+        not fit.
         """
+        if request.text is not None:
+            return self._plain(request.text, cells)
         window = self._window(request, request.messages, cells)
         draft = self._fit(request, request.messages, window, cells, cells - _room(cells))
         if len(draft.tokens) >= cells:
             raise _too_long(str(len(draft.tokens)), cells)
         return self._prompt(request, draft)
+
+    def _plain(self, text: str | tuple[int, ...], cells: int) -> Prompt:
+        """Return a prompt of a text as it is, its control tokens read as such, or of its tokens."""
+        if isinstance(text, str):
+            if n_bytes(text) > LONGEST_PIECE * cells:
+                raise _too_long(f"more than {n_bytes(text) // LONGEST_PIECE}", cells)
+            tokens = self._vocabulary.tokenize(text, bos=True, special=True)
+        else:
+            tokens = list(text)
+        unknown = next((one for one in tokens if not 0 <= one < self._vocabulary.size), None)
+        if unknown is not None:
+            raise BadRequest(
+                f"The prompt has a token {unknown}; the model knows {self._vocabulary.size}, from 0 on."
+            )
+        if not tokens:
+            raise BadRequest("The prompt is empty.", hint="Give a text, or a token, to go on with.")
+        if len(tokens) >= cells:
+            raise _too_long(str(len(tokens)), cells)
+        # Whoever asks the same again computes the last token only.
+        return Prompt(tokens, boundary=len(tokens) - 1, dropped=0, thinking=False)
 
     def next(self, request: ChatRequest, reply: Message, cells: int) -> Prompt | None:
         """Return what the chat's next prompt begins with after `reply`, whatever the user will say then.

@@ -53,6 +53,21 @@ class Reply:
         else:
             self.where = Where.THINKING if thinking else Where.START
 
+    @property
+    def holds(self) -> bool:
+        """Whether some text is held back."""
+        return bool(self._held)
+
+    @property
+    def in_call(self) -> bool:
+        """Whether what comes next belongs to a call, unless that turns out to be none."""
+        return self._calls is not None and self._calls.inside
+
+    @property
+    def n_calls(self) -> int:
+        """Calls so far."""
+        return self._calls.n_calls if self._calls is not None else 0
+
     def feed(self, piece: bytes) -> list[Shown]:
         """Take the bytes of one more token; return what can be shown now."""
         self._held += self._decoder.decode(piece)

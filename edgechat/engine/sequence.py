@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from edgechat.engine.chances import Chances
 from edgechat.engine.prefix_cache import Slot
 from edgechat.engine.reply import Piece, Reply
 from edgechat.engine.sampling import Sampler
@@ -49,6 +50,8 @@ class Sequence:
     """The reply's text so far ..."""
     calls: list[ToolCall] = field(default_factory=list)
     """... and what it wants called."""
+    chances: Chances | None = None
+    """How likely its tokens were, where the request wants to know."""
     draft: Draft | None = None
     """Tokens that are guessed to come next, in the batch that is being computed."""
     drawn: int | None = None
@@ -70,6 +73,17 @@ class Sequence:
     def n_generated(self) -> int:
         """Tokens generated so far, without an end token."""
         return len(self.tokens) - self.n_prompt
+
+    @property
+    def said(self) -> list[int]:
+        """The tokens generated so far, where they follow a grammar; else nobody asks."""
+        return self.tokens[self.n_prompt :] if self.sampler.constraint is not None else []
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether its grammar lets nothing follow."""
+        constraint = self.sampler.constraint
+        return constraint is not None and constraint.is_complete(self.said)
 
     @property
     def n_pending(self) -> int:

@@ -119,6 +119,8 @@ def load(
     )
     engine.warm_up(whole=bool(plan.devices))
     lessons.teach(controller)
+    if upkeep.grammars:
+        engine.constraints.prepare()
     for path in (plan.model_path, plan.draft.model_path if plan.draft else ""):
         if path:
             note_use(path)

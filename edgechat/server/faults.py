@@ -5,13 +5,13 @@ from __future__ import annotations
 import logging
 
 from edgechat.errors import (
+    BadRequest,
     DoesNotFit,
     Draining,
     EdgechatError,
     EngineCrashed,
     LoadFailed,
     ModelNotFound,
-    NotEmbeddable,
     PromptTooLong,
     QueueFull,
     RequestRefused,
@@ -29,7 +29,7 @@ _OURS: tuple[tuple[type[EdgechatError], int, str, int | None], ...] = (
     (PromptTooLong, 400, "context_length_exceeded", None),
     (SchemaError, 400, "invalid_schema", None),
     (WrongKind, 400, "wrong_kind_of_model", None),
-    (NotEmbeddable, 400, "invalid_value", None),
+    (BadRequest, 400, "invalid_value", None),
     (SwitchUnknown, 400, "no_thinking_switch", None),
     (TemplateError, 400, "template_error", None),
     (RequestRefused, 422, "request_refused", None),

@@ -46,6 +46,8 @@ class Format:
     """Further bodies may follow the first one."""
     single: bool = False
     """The template renders one call in a message, so that several become several messages."""
+    before: str = ""
+    """The template's key for what a message says before its calls, where `content` is not that."""
     short_ids: bool = False
     """The template wants ids of nine letters or digits."""
     told: bool = False
@@ -72,6 +74,7 @@ FORMATS = (
         skip=("<|channel|>commentary<|message|>",),
         inside=("<|constrain|>", "<|start|>"),
         single=True,
+        before="thinking",
     ),
     Format(
         "gemma",
@@ -81,6 +84,7 @@ FORMATS = (
         body_end=r"<tool_call\|>",
         ends=("<|tool_response>",),
         inside=("<tool_call|>", written.QUOTE),
+        before="reasoning_content",
     ),
     Format(
         "xml",

@@ -45,9 +45,9 @@ def _as_dict(message: Message, family: Format, called: dict[str, str]) -> dict[s
         fields["reasoning_content"] = message.thinking
     if message.calls:
         fields["tool_calls"] = [_call(call, family) for call in message.calls]
-        if family.message_end:  # gpt-oss has one place for what precedes a call
+        if family.before:
             before = "\n\n".join(text for text in (message.thinking, message.content) if text)
-            fields |= {"content": "", "thinking": before}
+            fields |= {"content": "", family.before: before}
     if message.role == "tool":
         fields["tool_call_id"] = _id(message.call_id, family)
         if name := called.get(message.call_id):

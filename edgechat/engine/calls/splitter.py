@@ -66,6 +66,16 @@ class Splitter:
         """Marks that may precede an answer."""
         return self._family.skip
 
+    @property
+    def inside(self) -> bool:
+        """Whether what comes next belongs to a call, unless that turns out to be none."""
+        return self._raw is not None
+
+    @property
+    def n_calls(self) -> int:
+        """Calls so far."""
+        return len(self._ids)
+
     def feed(self, text: str) -> list[Item]:
         """Take more text; return what is decided by it."""
         self._held += text
@@ -103,7 +113,8 @@ class Splitter:
             begun = self._held.lstrip(_SPACE)
             mark = next((one for one in family.first if begun.startswith(one)), "")
             if mark:
-                return self._open(begun, mark, keep=True)
+                self._open(self._held[: len(self._held) - len(begun)], begun)
+                return []
             if any(one.startswith(begun) for one in family.first) and not final and self._is_short():
                 return []
         endings = dict.fromkeys(family.ends, Ending.REPLY) | {family.message_end: Ending.MESSAGE}
@@ -111,13 +122,13 @@ class Splitter:
         at, mark = min(((self._held.find(one), one) for one in marks if one in self._held), default=(-1, ""))
         if at < 0:
             return self._said(len(self._held) - (0 if final else self._undecided(marks)))
-        said = self._held[:at].rstrip(_SPACE) if mark in family.opens else self._held[:at]
-        items: list[Item] = [said] if said else []
-        self._held = self._held[at:]
-        if mark in family.opens:
-            return items + self._open(self._held, mark)
-        self._held = self._held[len(mark) :]
-        return [*items, endings[mark]]
+        before, behind = self._held[:at], self._held[at + len(mark) :]
+        if mark in endings:
+            self._held = behind
+            return [before, endings[mark]] if before else [endings[mark]]
+        said = before.rstrip(_SPACE)
+        self._open(before[len(said) :] + mark, behind)
+        return [said] if said else []
 
     def _is_short(self) -> bool:
         return len(self._held) <= _MOST_SPACE
@@ -135,13 +146,12 @@ class Splitter:
             self._starts = False
         return [said] if said else []
 
-    def _open(self, text: str, mark: str, *, keep: bool = False) -> list[Item]:
-        """Begin with a call. keep: the mark belongs to its header or body."""
-        self._raw = [] if keep else [mark]
-        self._held = text if keep else text[len(mark) :]
+    def _open(self, mark: str, text: str) -> None:
+        """Begin with a call, of which `text` is what there is behind its mark."""
+        self._raw = [mark]
+        self._held = text
         self._starts = False
         self._begin()
-        return []
 
     # Inside of calls.
 
@@ -188,9 +198,9 @@ class Splitter:
         piece = self._take(len(self._held) if end is None else end)
         self._body.append(piece)
         self._length += len(piece)
-        if end is not None:
-            return self._complete()
-        return self._failed() if self._length > LONGEST_CALL else []
+        if self._length > LONGEST_CALL:
+            return self._failed()
+        return [] if end is None else self._complete()
 
     def _complete(self) -> list[Item]:
         written = self._family.read("".join(self._header), "".join(self._body), self._kinds)

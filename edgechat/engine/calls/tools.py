@@ -11,7 +11,7 @@ import msgspec
 from edgechat.engine.calls.scan import nests
 from edgechat.engine.calls.written import Kinds
 from edgechat.engine.types import ChatRequest, Tool
-from edgechat.errors import SchemaError
+from edgechat.errors import BadRequest, SchemaError
 
 MOST_TOOLS = 128
 """Tools of one request; OpenAI takes as many."""
@@ -21,8 +21,10 @@ _NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
 
 def check(request: ChatRequest) -> None:
-    """Raise SchemaError unless the tools of a request can be told to a model, and their calls be read."""
+    """Raise SchemaError or BadRequest unless a request's tools can be told to a model, and calls be read."""
     tools = request.tools
+    if tools and request.text is not None:
+        raise BadRequest("A text that is gone on with calls no tools.", hint="Send messages instead.")
     size = sum(len(tool.description) + len(tool.parameters) for tool in tools)
     if len(tools) > MOST_TOOLS or size > MOST_CHARACTERS:
         raise SchemaError(
@@ -77,16 +79,17 @@ def kinds_of(tools: Sequence[Tool]) -> Kinds:
     for tool in tools:
         properties = parameters_of(tool).get("properties")
         pairs = properties.items() if isinstance(properties, dict) else ()
-        found[tool.name] = {key: _types(value) for key, value in pairs}
+        found[tool.name] = {key: types_of(value) for key, value in pairs}
     return found
 
 
-def _types(schema: Any) -> frozenset[str]:
+def types_of(schema: Any) -> frozenset[str]:
+    """Return the JSON types that a schema names."""
     if not isinstance(schema, dict):
         return frozenset()
     given = schema.get("type")
     types = {one for one in (given if isinstance(given, list) else [given]) if isinstance(one, str)}
     for options in (schema.get("anyOf"), schema.get("oneOf")):
         for option in options if isinstance(options, list) else ():
-            types |= _types(option)
+            types |= types_of(option)
     return frozenset(types)

@@ -11,10 +11,11 @@ import numpy as np
 
 from edgechat.engine.backends.base import Backend, CacheFull, Logits, Part
 from edgechat.engine.prefix_cache import PrefixCache, Slot, common_prefix
-from edgechat.engine.sampling import distribution, top_ids
+from edgechat.engine.sampling import top_ids
 from edgechat.engine.sequence import Sequence as Stream
 from edgechat.engine.speculative.acceptance import class_of_match, class_of_probability
 from edgechat.engine.speculative.draft import MOST, Draft
+from edgechat.errors import SchemaError
 
 _LONG, _SHORT = 4, 2
 """Tokens of the pattern that is looked for, and of the one that is looked for where that is not found."""
@@ -210,7 +211,10 @@ class ModelDrafter:
         sampler, draft = one.stream.sampler, one.draft
         window = max(sampler.sampling.penalty_window, 0)
         recent = [*one.stream.tokens[-window:], *draft.tokens] if window else []
-        drawn = distribution(row, recent, sampler.sampling)
+        try:
+            drawn = sampler.distribution(row, recent, [*one.stream.said, *draft.tokens])
+        except SchemaError:  # the target will say so too, or knows better
+            return False
         sure = class_of_probability(float(drawn[1].max()) if len(drawn[0]) > 1 else _confidence(row))
         if not one.takes([*draft.confidence, sure]):
             return False

@@ -194,7 +194,8 @@ class Speculation:
         if guess is not None:  # nothing follows what ends a reply
             is_end = self._backend.vocabulary.is_end
             guess.cut(next((n for n, token in enumerate(guess.tokens, 1) if is_end(token)), limit))
-        return guess
+            guess.cut(stream.sampler.allowed(stream.said, guess.tokens))
+        return guess if guess is not None and guess.tokens else None
 
     def _bids(self, stream: Stream, guess: Draft | None, limit: int) -> list[Bid]:
         bids: list[Bid] = []

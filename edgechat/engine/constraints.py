@@ -1,0 +1,177 @@
+"""The constraints of an engine's requests: compiled in a thread, after a process has lived through it."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+import threading
+from collections import OrderedDict
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
+
+from edgechat.child import Child, ChildLost, ChildNeverReady
+from edgechat.engine.backends.base import Vocabulary
+from edgechat.engine.constraint import Constraint
+from edgechat.engine.grammar import refused
+from edgechat.engine.grammar_child import MEMORY_LIMIT, TIME_LIMIT, Tokens, limits
+from edgechat.engine.sequence import Sequence
+from edgechat.errors import EdgechatError, EngineError, SchemaError
+from edgechat.spawn import frozen
+
+if TYPE_CHECKING:
+    from llguidance import LLMatcher, LLTokenizer
+
+_REMEMBERED = 16
+"""Grammars that are kept compiled: programs ask for the same one again and again."""
+_STACK = 64 * 2**20
+"""Bytes, of the thread that compiles what a process with less has compiled."""
+# Else a forced text would be tokenized by llguidance, which for the model is one way of many.
+_OPTIONS = '%llguidance {"no_forcing": true}\n'
+
+
+class Constraints:
+    """Makes the constraints of one vocabulary, in a thread of its own: others' streams go on."""
+
+    def __init__(self, vocabulary: Vocabulary) -> None:
+        self._vocabulary = vocabulary
+        self._tokens: LLTokenizer | None = None
+        self._child: Child | None = None
+        self._compiled: OrderedDict[str, LLMatcher] = OrderedDict()
+        self._pool: ThreadPoolExecutor | None = None
+        self._waiting: list[tuple[Sequence, Future[Constraint]]] = []
+
+    def prepare(self) -> None:
+        """Make ready now what all constraints share; does nothing where they cannot be had.
+
+        Python stands still for half of it, up to 0.7 s, whatever thread it is done in.
+        """
+        if not _missing():
+            self._threads().submit(self._tokenizer).result()
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nobody waits for a constraint."""
+        return not self._waiting
+
+    @property
+    def n_waiting(self) -> int:
+        """Requests that wait for one."""
+        return len(self._waiting)
+
+    def begin(self, sequence: Sequence, grammar: str) -> None:
+        """Have a sequence wait for the constraint of its grammar. Raises EngineError; see `of`."""
+        self._waiting.append((sequence, self.of(grammar)))
+
+    def ready(self) -> list[tuple[Sequence, Constraint | EdgechatError]]:
+        """Return who need not wait any more, with the constraint, or with why there is none."""
+        done = [pair for pair in self._waiting if pair[1].done()]
+        self._waiting = [pair for pair in self._waiting if pair not in done]
+        return [(sequence, _outcome(future)) for sequence, future in done]
+
+    def give_up(self, request_id: str) -> Sequence | None:
+        """Return the sequence of a request that waits for its grammar, and do not wait for it."""
+        found = next((pair for pair in self._waiting if pair[0].id == request_id), None)
+        if found is None:
+            return None
+        self._waiting.remove(found)
+        found[1].cancel()
+        return found[0]
+
+    def of(self, grammar: str) -> Future[Constraint]:
+        """Begin to make the constraint of a grammar; the future may raise SchemaError.
+
+        Raises EngineError where llguidance is not installed.
+        """
+        if _missing():
+            raise EngineError(
+                "Answers that follow a schema need llguidance, which is not installed.",
+                hint="Packaged programs come without it: install edgechat from PyPI."
+                if frozen()
+                else 'pip install "edgechat[server]"',
+            )
+        return self._threads().submit(self._make, grammar)
+
+    def _threads(self) -> ThreadPoolExecutor:
+        if self._pool is None:
+            self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="grammar")
+            before = threading.stack_size(_STACK)
+            try:  # threads are started with the first work
+                self._pool.submit(lambda: None).result()
+            finally:
+                threading.stack_size(before)
+        return self._pool
+
+    def _make(self, grammar: str) -> Constraint:
+        compiled = self._compiled.pop(grammar, None) or self._compile(_OPTIONS + grammar)
+        self._compiled[grammar] = compiled
+        if len(self._compiled) > _REMEMBERED:
+            self._compiled.popitem(last=False)
+        return Constraint(compiled.deep_copy(), self._vocabulary.size)
+
+    def _compile(self, grammar: str) -> LLMatcher:
+        import llguidance
+
+        self._try_out(grammar)
+        found = llguidance.LLMatcher(self._tokenizer(), grammar, log_level=0, limits=limits())
+        if found.is_error():
+            raise refused(found.get_error())
+        return found
+
+    def _try_out(self, grammar: str) -> None:
+        """Compile it where that may take too long, or end in a crash. Raises SchemaError."""
+        try:
+            self._child = self._child or Child("grammar", log=sys.stderr.fileno())
+            wrong = self._child.ask(grammar.encode(), seconds=TIME_LIMIT, memory=MEMORY_LIMIT)
+        except ChildNeverReady as lost:
+            self._child = None
+            raise EngineError(
+                f"The process for grammars did not start: it {lost}.",
+                hint="Look into the engine's log, and report what it says.",
+            ) from lost
+        except ChildLost as lost:
+            self._child = None
+            raise SchemaError(
+                "The schema is too complex: to compile it takes more time or memory than it may.",
+                hint="Simplify it: fewer references, and no patterns that must match at once.",
+            ) from lost
+        if wrong:
+            raise refused(wrong.decode("utf-8", "replace"))
+
+    def _tokenizer(self) -> LLTokenizer:
+        if self._tokens is None:
+            import llguidance
+
+            words = self._vocabulary
+            pieces, ends = [], []
+            for token in range(words.size):
+                if words.is_end(token):
+                    ends.append(token)
+                # What ends a reply is never part of its text, even where it reads as one.
+                text = b"" if ends[-1:] == [token] else words.piece(token)
+                pieces.append(text or b"\xff<[%d]>" % token)
+            pieces.append(b"\xff<end>")  # for vocabularies that have none
+            ends = ends or [words.size]
+            # Slices would save a millisecond a token in some strings, for 80 MB and a second.
+            wrapped: Any = Tokens(pieces, ends[0])
+            self._tokens = llguidance.LLTokenizer(wrapped, eos_token=ends, slices=[])
+        return self._tokens
+
+    def close(self) -> None:
+        """End the thread's work and the process."""
+        if self._pool is not None:
+            self._pool.shutdown(wait=False, cancel_futures=True)
+        if self._child is not None:
+            self._child.close()
+
+
+def _missing() -> bool:
+    return importlib.util.find_spec("llguidance") is None
+
+
+def _outcome(future: Future[Constraint]) -> Constraint | EdgechatError:
+    try:
+        return future.result()
+    except EdgechatError as error:
+        return error
+    except Exception as error:  # others' streams go on
+        return EngineError(f"The grammar of the answer could not be made: {error!r}")

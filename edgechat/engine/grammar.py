@@ -1,0 +1,129 @@
+"""The grammar of a reply: a thought first, where the model thinks, then what the request wants.
+
+Grammars are texts in llguidance's dialect of Lark. Thoughts and the strings of a JSON value stay free; what a
+schema says of an answer holds for every token of it.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+from edgechat.engine.backends.base import Vocabulary
+from edgechat.engine.thinking import Marks
+from edgechat.errors import SchemaError
+
+LONGEST_SCHEMA = 128 * 1024
+"""Characters of a schema; those of large programs' interfaces have a tenth."""
+_WHITE_SPACE = r"[\x20\x0A\x0D\x09]{1,64}"
+"""Between two parts of a JSON value: enough for any indentation, and no model goes on with it for ever."""
+_FORMATS = frozenset(
+    ("date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uuid", "uri")
+)
+"""Of strings: those that an answer can be made to have."""
+_VALUES = frozenset(("const", "enum", "default", "examples"))
+"""Keys that hold values, not schemas."""
+_MOST_SAID = 200
+"""Characters of what llguidance says about a schema."""
+
+
+def json_rule(schema: str) -> str:
+    """Return what stands for a JSON value of this schema in a rule. Raises SchemaError."""
+    if len(schema) > LONGEST_SCHEMA:
+        raise SchemaError(
+            f"The JSON schema has {len(schema)} characters; {LONGEST_SCHEMA} are the most.",
+            hint="Leave out descriptions, or ask for less at once.",
+        )
+    try:
+        found: Any = json.loads(schema, parse_constant=_refuse)
+        if not isinstance(found, dict):
+            hint = '{"type": "object"} is any JSON object.'
+            raise SchemaError("A JSON schema must be an object.", hint=hint)
+        # The key has options for llguidance, which are ours to set.
+        options = {"x-guidance": {"whitespace_pattern": _WHITE_SPACE}}
+        return "%json " + json.dumps(_known(found) | options)
+    except (ValueError, RecursionError) as error:
+        why = "it is nested too deeply" if isinstance(error, RecursionError) else str(error)
+        raise SchemaError(f"The schema is no JSON: {why}.") from error
+
+
+def _known(part: Any) -> Any:
+    """Return a part of a schema without formats that nobody checks: they say what a string is for."""
+    if isinstance(part, list):
+        return [_known(one) for one in part]
+    if not isinstance(part, dict):
+        return part
+    return {
+        key: value if key in _VALUES else _known(value)
+        for key, value in part.items()
+        if not (key == "format" and isinstance(value, str) and value not in _FORMATS)
+    }
+
+
+def _refuse(name: str) -> None:
+    raise ValueError(f"{name} is no JSON value")
+
+
+def reply_grammar(body: str, vocabulary: Vocabulary, marks: Marks | None, *, thinking: bool) -> str:
+    """Return the grammar of a whole reply.
+
+    body: Lark rules, whose top one is `answer`; names of other rules that begin with `reply_` are taken.
+    marks: of the template's thoughts, if it has such; thinking: the prompt has opened the thought already.
+    """
+    if marks is None:
+        return f"start: answer\n{body}\n"
+    skipped = " ".join(f"({literal(mark, vocabulary)} REPLY_SPACE?)?" for mark in marks.skip)
+    start = (
+        "reply_thought" if thinking else f"(REPLY_SPACE? {literal(marks.open, vocabulary)} reply_thought)?"
+    )
+    return (
+        f"start: {start} REPLY_SPACE? {skipped} answer\n"
+        f"{_thought(marks.close, vocabulary)}\n"
+        "REPLY_SPACE: /[ \\t\\r\\n]{1,8}/\n"
+        f"{body}\n"
+    )
+
+
+def _thought(close: str, vocabulary: Vocabulary) -> str:
+    """Return the rule of a thought that has been opened: any text, and then the mark that closes it."""
+    first, *rest = _items(close, vocabulary)
+    if first.startswith('"'):
+        return f"reply_thought: reply_open {' '.join(rest)}\nreply_open[suffix={first}]: /(?s:.*)/"
+    # Spelled out in letters the mark would close the thought too, but only for who reads the text.
+    text = re.escape(close).replace("/", r"\/")
+    return (
+        f"reply_thought: REPLY_TEXT? {' '.join((first, *rest))}\n"
+        f"REPLY_TEXT: /(?s:.+)/ & ~/(?s:.*){text}(?s:.*)/"
+    )
+
+
+def literal(text: str, vocabulary: Vocabulary) -> str:
+    """Return what stands for a text in a rule; control tokens among it are named by their number."""
+    return " ".join(_items(text, vocabulary))
+
+
+def _items(text: str, vocabulary: Vocabulary) -> list[str]:
+    found: list[str] = []
+    for token in vocabulary.tokenize(text, bos=False, special=True):
+        if vocabulary.piece(token):
+            continue
+        before, mark, after = text.partition(vocabulary.piece(token, special=True).decode("utf-8", "replace"))
+        if mark:
+            found += [_quoted(before), f"<[{token}]>"]
+            text = after
+    return [one for one in (*found, _quoted(text)) if one != '""'] or ['""']
+
+
+def _quoted(text: str) -> str:
+    return json.dumps(text, ensure_ascii=False)
+
+
+def refused(why: str) -> SchemaError:
+    """Return the error for a grammar that cannot be followed, by what llguidance says of it."""
+    line = why.partition("\n")[0]
+    told = line.partition("failed to compile JSON schema: ")[2] or line
+    return SchemaError(
+        f"No answer can be made to follow this schema: {told[:_MOST_SAID].rstrip('.')}.",
+        hint="Simplify the schema: fewer optional properties, no overlapping patterns, shorter limits.",
+    )
