@@ -30,6 +30,7 @@ ENVIRONMENT = {
     "EDGECHAT_HOME": "A folder in which settings, conversations, logs and caches are kept, in place of those "
     "of FILES: on a USB stick, say.",
     "EDGECHAT_OFFLINE": "1 opens no socket, as --offline does.",
+    "EDGECHAT_API_KEY": "The key that `edgechat serve` asks for, in place of its own.",
     "HF_HUB_OFFLINE": "The same, for all programs that use the hub; TRANSFORMERS_OFFLINE too.",
     "HF_TOKEN": "The token for gated and private models. It goes to the hub's own host and to no other.",
     "HF_HUB_DISABLE_IMPLICIT_TOKEN": "1 sends no token.",

