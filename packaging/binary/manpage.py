@@ -210,6 +210,8 @@ def files() -> dict[str, str]:
         "field may be left out.",
         _home(platformdirs.user_config_dir(NAME, appauthor=False), "models.toml"): "Models of your own for "
         "the catalogue, and changes to those that are in it.",
+        _home(platformdirs.user_config_dir(NAME, appauthor=False), "api-key"): "The key of `edgechat serve`, "
+        "which nobody else may read.",
         _home(platformdirs.user_data_dir(NAME, appauthor=False), "chats.db"): "The conversations.",
         _home(platformdirs.user_data_dir(NAME, appauthor=False), "models"): "Models that were imported.",
         _home(platformdirs.user_cache_dir(NAME, appauthor=False)): "What can be found out again.",
