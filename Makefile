@@ -53,6 +53,7 @@ bench: $(VENV)/.installed-dev
 	$(BIN)/python -m benchmarks.keypress
 	$(BIN)/python -m benchmarks.pull
 	$(BIN)/python -m benchmarks.batching
+	$(BIN)/python -m benchmarks.serving
 	$(BIN)/python -m benchmarks.prefill
 	$(BIN)/python -m benchmarks.reopen
 	$(BIN)/python -m benchmarks.overflow
@@ -87,7 +88,7 @@ $(LLAMA): packaging/binary/llama.py packaging/binary/llama.cmake
 
 $(PACKAGE)/.installed: pyproject.toml $(LOCK) $(LLAMA)
 	$(PYTHON) -m venv --clear $(PACKAGE)/venv
-	$(PACKAGE)/venv/bin/pip install --quiet --disable-pip-version-check -c $(LOCK) $(PACKAGE)/wheels/*.whl '.[package]'
+	$(PACKAGE)/venv/bin/pip install --quiet --disable-pip-version-check -c $(LOCK) $(PACKAGE)/wheels/*.whl '.[package,server]'
 	@touch $@
 
 $(VENV)/bin/python:

@@ -7,9 +7,13 @@
     ├── NotADraft                 a model that cannot draft for another one
     ├── BackendMissing            what was asked to compute a model is not installed, or does not read it
     ├── DryRunFailed              llama.cpp does not say what a load would take; it is estimated instead
-    ├── PromptTooLong             the prompt does not fit into the context
+    ├── PromptTooLong             the prompt, or a text to embed, does not fit into the context
     ├── BadRequest                what is asked for makes no sense, or not with this model
+    │   ├── WrongKind             a chat was wanted of a model for embeddings, or embeddings of one for chat
+    │   ├── NotEmbeddable         texts of which no embeddings can be made: empty, too many, unknown tokens
     │   └── SchemaError           a JSON schema is wrong, or more than can be followed
+    ├── QueueFull                 too many requests wait for the model; later it may work
+    ├── Draining                  the server is ending, and takes no more requests
     ├── TemplateError             the model's chat template failed, looped or grew without bound
     ├── SwitchUnknown             thinking was switched on a model that has no such switch
     ├── SettingsError             settings.toml or models.toml says something that makes no sense
@@ -87,11 +91,31 @@ class DryRunFailed(EdgechatError):
 
 
 class PromptTooLong(EdgechatError):
-    """The prompt does not fit into the context."""
+    """The prompt, or a text to embed, does not fit into the context."""
 
 
 class BadRequest(EdgechatError):
     """What a request asks for makes no sense, or not with this model."""
+
+
+class WrongKind(BadRequest):
+    """A chat was wanted of a model for embeddings, or embeddings of one for chat."""
+
+
+class NotEmbeddable(BadRequest):
+    """No embeddings can be made of these texts: one is empty, they are too many, or of unknown tokens."""
+
+
+class QueueFull(EdgechatError):
+    """Too many requests wait for the model; `seconds` is when it is likely to be worth another try."""
+
+    def __init__(self, message: str, *, hint: str | None = None, seconds: int = 1) -> None:
+        super().__init__(message, hint=hint)
+        self.seconds = seconds
+
+
+class Draining(EdgechatError):
+    """The server is ending, and takes no more requests."""
 
 
 class SchemaError(BadRequest):

@@ -16,7 +16,7 @@ from typing import Annotated
 import typer
 
 from edgechat import __version__
-from edgechat.cli import completing, machine, shelf, talk
+from edgechat.cli import completing, machine, serving, shelf, talk
 from edgechat.cli.edge import complain
 from edgechat.cli.group import Commands
 from edgechat.cli.options import (
@@ -126,6 +126,7 @@ def _wants_lines() -> bool:
 
 
 talk.add_to(app)
+serving.add_to(app)
 machine.add_to(app)
 shelf.add_to(app)
 

@@ -78,6 +78,15 @@ def install_mlx() -> str:
     return f"  uv pip install --python {sys.executable} mlx-lm"
 
 
+def install_extra(extra: str) -> str:
+    """Return the command that installs what an extra of ours needs, on a line that begins with two spaces."""
+    if frozen():
+        return "Download edgechat again: the archive for this system and processor."
+    if importlib.util.find_spec("pip") is not None:
+        return f'  {sys.executable} -m pip install "edgechat[{extra}]"'
+    return f'  uv pip install --python {sys.executable} "edgechat[{extra}]"'
+
+
 def _other_download(backend: str) -> str:
     """Return what to do where edgechat came as an archive, whose name says what is built in."""
     if backend not in _ARCHIVES:

@@ -14,7 +14,7 @@ from edgechat.engine.types import TokenChance
 class Chances:
     """The chances of one reply's tokens, each told with the text that it begins.
 
-    Nothing of a thought, nor of what is never shown: marks, and what a stop string has cut off.
+    Nothing of a thought or a call, nor of what is never shown: marks, and what a stop string has cut off.
     """
 
     def __init__(self, vocabulary: Vocabulary, others: int) -> None:
@@ -24,7 +24,7 @@ class Chances:
         self._computed: deque[TokenChance] = deque()
         self._undecided: list[TokenChance] = []
         self._held: deque[TokenChance] = deque()
-        self._shown = self._told = 0
+        self._shown = self._told = self._n_calls = 0
 
     def compute(self, rows: Logits, tokens: Sequence[int]) -> None:
         """Take the tokens that come next, and the logits [n, n_vocab] that each was chosen by."""
@@ -40,7 +40,12 @@ class Chances:
     def fed(self, reply: Reply) -> None:
         """The reply has taken the next of these tokens."""
         self._undecided.append(self._computed.popleft())
-        if reply.where is Where.ANSWER:
+        if reply.in_call:
+            return
+        if reply.n_calls > self._n_calls:  # these were its tokens, and the white space before it
+            self._n_calls, self._told = reply.n_calls, self._shown
+            self._held.clear()
+        elif reply.where is Where.ANSWER:
             self._held += self._undecided
         elif reply.where is not Where.THINKING and reply.holds:
             return  # a mark may begin here, or an answer

@@ -8,12 +8,15 @@ import msgspec
 import numpy as np
 
 from edgechat.engine.backends.base import Backend, CacheFull, Logits, Part
+from edgechat.engine.calls import tools
+from edgechat.engine.calls.forced import calls_answer
+from edgechat.engine.calls.splitter import Splitter
 from edgechat.engine.chances import Chances
 from edgechat.engine.constraints import Constraints
 from edgechat.engine.grammar import json_rule, reply_grammar
 from edgechat.engine.keeper import Keeper
 from edgechat.engine.prompts import Prompt, Prompts
-from edgechat.engine.reply import Piece, Reply, Where
+from edgechat.engine.reply import Piece, Reply, Shown, Where
 from edgechat.engine.sampling import Sampler, check_bias
 from edgechat.engine.scheduler import Planned, Scheduler
 from edgechat.engine.sequence import Sequence
@@ -25,6 +28,7 @@ from edgechat.engine.speculative.verify import verify
 from edgechat.engine.states import States
 from edgechat.engine.template import ChatTemplate
 from edgechat.engine.types import (
+    Called,
     ChatRequest,
     Delta,
     Dropped,
@@ -34,6 +38,7 @@ from edgechat.engine.types import (
     Finished,
     FinishReason,
     Prefill,
+    ToolCall,
     Upkeep,
     Usage,
 )
@@ -73,7 +78,9 @@ class Engine:
         self.constraints = Constraints(backend.vocabulary)
         self.last_usage: Usage | None = None
         """Of the request that ended last."""
-        self._marks = self._tokens_of_marks()
+        marks = template.marks
+        self._marks = self._control_tokens((marks.open, marks.close, *marks.skip) if marks else ())
+        self._call_marks = self._control_tokens(template.calls.marks)
 
     @property
     def is_idle(self) -> bool:
@@ -91,6 +98,7 @@ class Engine:
         """Queue a request. Raises TemplateError, SwitchUnknown, PromptTooLong or BadRequest."""
         arrived, words = time.perf_counter(), self.backend.vocabulary
         check_bias(request.sampling, words.size)
+        tools.check(request)
         if request.text is not None:  # there is no chat to keep, and no turn to leave out
             request = msgspec.structs.replace(request, chat=None, overflow="error")
         prompt = self.prompts.of(request, self.scheduler.cells)
@@ -114,15 +122,23 @@ class Engine:
     def _reply(self, request: ChatRequest, prompt: Prompt) -> Reply:
         if request.text is not None:
             return Reply(request.stop)
-        return Reply(request.stop + self.template.stop, self.template.marks, thinking=prompt.thinking)
+        template = self.template
+        calls = Splitter(template.calls, tools.kinds_of(request.tools)) if request.tools else None
+        return Reply(request.stop + template.stop, template.marks, thinking=prompt.thinking, calls=calls)
 
     def _grammar(self, request: ChatRequest, prompt: Prompt) -> str | None:
         """Return the grammar that the reply follows, if it follows any. Raises SchemaError."""
-        if request.schema is None:
+        words, must_call = self.backend.vocabulary, request.tool_choice == "required"
+        answer = json_rule(request.schema) if request.schema is not None else ""
+        if request.tools and (must_call or answer):
+            other = "" if must_call else answer
+            body = calls_answer(self.template.calls, request.tools, words, tool=request.tool, other=other)
+        elif answer:
+            body = f"answer: {answer}"
+        else:
             return None
         marks = self.template.marks if request.text is None else None
-        body = f"answer: {json_rule(request.schema)}"
-        return reply_grammar(body, self.backend.vocabulary, marks, thinking=prompt.thinking)
+        return reply_grammar(body, words, marks, thinking=prompt.thinking)
 
     def cancel(self, request_id: str) -> list[Event]:
         """Stop a request; what it has cached stays valid. An unknown one is none of our business."""
@@ -283,10 +299,11 @@ class Engine:
         sequence.tokens.append(token)
         reply = sequence.reply
         special = token in self._marks and reply.where is not Where.ANSWER
-        pieces = reply.feed(self.backend.vocabulary.piece(token, special=special))
+        special = special or (bool(sequence.request.tools) and token in self._call_marks)
+        shown = reply.feed(self.backend.vocabulary.piece(token, special=special))
         if sequence.chances is not None:
             sequence.chances.fed(reply)
-        events = self._show(sequence, pieces)
+        events = self._show(sequence, shown)
         if reply.stopped or sequence.is_complete:
             return events + self._finish(sequence, "stop")
         limit = sequence.request.max_tokens
@@ -296,11 +313,17 @@ class Engine:
             return events + self._overflow(sequence)
         return events
 
-    def _show(self, sequence: Sequence, pieces: list[Piece]) -> list[Event]:
+    def _show(self, sequence: Sequence, shown: list[Shown]) -> list[Event]:
+        pieces: list[Piece] = [one for one in shown if not isinstance(one, ToolCall)]
         sequence.pieces += pieces
         chances = sequence.chances.shown_with(pieces) if sequence.chances is not None else ()
         found: list[Event] = []
-        for text, thinking in pieces:
+        for one in shown:
+            if isinstance(one, ToolCall):
+                sequence.calls.append(one)
+                found.append(Called(sequence.id, one, sequence.n_generated))
+                continue
+            text, thinking = one
             told, chances = ((), chances) if thinking else (chances, ())
             found.append(Delta(sequence.id, text, thinking, sequence.n_generated, told))
         return found
@@ -338,6 +361,8 @@ class Engine:
 
     def _finish(self, sequence: Sequence, reason: FinishReason) -> list[Event]:
         rest = self._show(sequence, sequence.reply.finish())
+        if reason == "stop" and sequence.calls:
+            reason = "tools"
         slot = sequence.slot
         if sequence in self.scheduler.sequences:
             self.scheduler.remove(sequence, keep_cache=True)
@@ -356,14 +381,10 @@ class Engine:
         done = [one for one in self.scheduler.running if not one.generates and not one.n_pending]
         return [event for one in done for event in self.keeper.settled(one)]
 
-    def _tokens_of_marks(self) -> frozenset[int]:
-        """Return the control tokens that marks of thinking are made of; they print as nothing otherwise."""
-        marks = self.template.marks
-        if marks is None:
-            return frozenset()
+    def _control_tokens(self, marks: tuple[str, ...]) -> frozenset[int]:
+        """Return the control tokens that marks are made of; they print as nothing otherwise."""
         vocabulary = self.backend.vocabulary
-        texts = (marks.open, marks.close, *marks.skip)
-        ids = {token for text in texts for token in vocabulary.tokenize(text, bos=False, special=True)}
+        ids = {token for text in marks for token in vocabulary.tokenize(text, bos=False, special=True)}
         return frozenset(token for token in ids if not vocabulary.piece(token))
 
     def close(self) -> None:

@@ -171,6 +171,7 @@ class Inspector:
             chunk_tokens=min(self._engine.backend.n_batch, cost.tokens_within_limit()),
             step_seconds=cost.single_seconds,
             prompt_token_seconds=cost.token_seconds,
+            batches=tuple(scheduler.batches),
         )
 
 

@@ -128,7 +128,7 @@ class Keeper:
     def ended(self, sequence: Sequence, slot: Slot | None) -> None:
         """A turn has ended in this slot: its chat is settled when there is time."""
         chat, reply = sequence.request.chat, sequence.message()
-        if chat is None or sequence.in_background or not reply.content:
+        if chat is None or sequence.in_background or not (reply.content or reply.calls):
             return
         old = self._kept.pop(chat, None)
         saved, tip = old.saved if old else [], slot.tip if slot else None

@@ -19,11 +19,14 @@ from edgechat import frames, paths, spawn
 from edgechat.device.memory import oom_kills
 from edgechat.engine.snapshot import Snapshot
 from edgechat.engine.types import (
+    Called,
     Cancel,
     ChatRequest,
     Command,
     Delta,
     Dropped,
+    Embed,
+    Embedded,
     Event,
     Failed,
     Finished,
@@ -121,7 +124,7 @@ class WorkerLife:
             self.send(Generate(request))
             while not finished:
                 match await events.get():
-                    case Dropped() | Prefill() | Delta() as event:
+                    case Dropped() | Prefill() | Delta() | Called() as event:
                         yield event
                     case Finished() as event:
                         finished = True
@@ -140,6 +143,28 @@ class WorkerLife:
             if not finished:
                 self._abandoned.add(request.id)
                 self.send(Cancel(request.id))
+
+    async def embed(self, request: Embed) -> Embedded | None:
+        """Send texts and return what became of them; None where that was cancelled, or the worker closed."""
+        events = self._open(request.request_id)
+        finished = False
+        try:
+            self.send(request)
+            event = await events.get()
+            finished = True
+            match event:
+                case Embedded():
+                    return event
+                case Failed(_, error):
+                    raise error.error()
+                case None if not self._closing:
+                    raise await self._crashed("while it computed embeddings")
+            return None
+        finally:
+            del self._streams[request.request_id]
+            if not finished:
+                self._abandoned.add(request.request_id)
+                self.send(Cancel(request.request_id))
 
     async def leave(self, chat: str | None, seconds: float) -> None:
         """Have a chat's state (None: every chat's) put on disk; wait so long for it at most."""
@@ -210,7 +235,7 @@ class WorkerLife:
         name = getattr(event, "request_id", None)
         if (stream := self._streams.get(name)) is not None:
             stream.put_nowait(event)
-        elif isinstance(event, Finished | Failed) and name is not None:
+        elif isinstance(event, Finished | Failed | Embedded) and name is not None:
             self._abandoned.discard(name)
 
     async def _crashed(self, when: str) -> EngineCrashed:

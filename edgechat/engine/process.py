@@ -11,18 +11,21 @@ import asyncio
 import contextlib
 import hashlib
 from collections import Counter
-from collections.abc import AsyncGenerator, Callable, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
 from enum import Enum
 from pathlib import Path
 
 import msgspec
 
+from edgechat.engine.kinds import cannot_chat, cannot_embed
 from edgechat.engine.life import WorkerLife, cancelled, tail
 from edgechat.engine.snapshot import Snapshot
 from edgechat.engine.state_folder import check_id
 from edgechat.engine.types import (
     Cancel,
     ChatRequest,
+    Embed,
+    Embedded,
     Forget,
     ModelInfo,
     RequestEvent,
@@ -80,7 +83,7 @@ class EngineProcess:
 
     async def start(self, on_progress: Callable[[float], None] | None = None) -> ModelInfo:
         """Load the model if it is not loaded. Raises LoadFailed, DoesNotFit or EngineCrashed."""
-        with self._in_use():
+        with self.holding():
             await self._ready(on_progress)
             assert self.model is not None
             return self.model
@@ -94,26 +97,32 @@ class EngineProcess:
         worker dies, RequestRefused if this same request has killed it twice, or what the engine says.
         Leaving the iteration early cancels the request.
         """
-        digest = _digest(request)
-        if self._crashes[digest] >= _CRASHES_ALLOWED:
-            raise RequestRefused(
-                f"This message has crashed the engine {self._crashes[digest]} times and is not tried again.",
-                hint="Change the message, or choose another model.",
-            )
-        with self._in_use():
-            worker = await self._ready_for(request.id, on_progress)
+        if self.plan.embeddings:
+            raise cannot_chat(self.plan.model_name)
+        digest = _digest(msgspec.structs.replace(request, id=""))
+        async with self._answering(request.id, digest, on_progress) as worker:
             if worker is None:
                 yield cancelled(request.id)
                 return
-            try:
-                # aclosing: an abandoned generator would be closed, and cancelled, by the garbage collector.
-                async with contextlib.aclosing(worker.stream(request)) as events:
-                    async for event in events:
-                        yield event
-            except EngineCrashed:
-                # With others beside it nobody knows whose fault it was.
-                self._crashes[digest] += worker.victims == {request.id}
-                raise
+            # aclosing: an abandoned generator would be closed, and cancelled, by the garbage collector.
+            async with contextlib.aclosing(worker.stream(request)) as events:
+                async for event in events:
+                    yield event
+
+    async def embed(
+        self,
+        request_id: str,
+        texts: tuple[str | tuple[int, ...], ...],
+        on_progress: Callable[[float], None] | None = None,
+    ) -> Embedded | None:
+        """Return embeddings of texts, or of texts that are tokens already; None where it was cancelled.
+
+        Starts a worker and raises as `stream` does; and WrongKind, PromptTooLong or NotEmbeddable.
+        """
+        if not self.plan.embeddings:
+            raise cannot_embed(self.plan.model_name)
+        async with self._answering(request_id, _digest(Embed("", texts)), on_progress) as worker:
+            return None if worker is None else await worker.embed(Embed(request_id, texts))
 
     async def cancel(self, request_id: str) -> None:
         """Ask for a request to stop: its stream ends with reason 'cancelled', also while the model loads."""
@@ -145,6 +154,28 @@ class EngineProcess:
             return None
         return await self._worker.inspect(chat, _LOOKING)
 
+    @contextlib.contextmanager
+    def holding(self) -> Iterator[None]:
+        """Keep the worker, which is somebody's, from going idle."""
+        self._users += 1
+        self._forget_timer()
+        try:
+            yield
+        finally:
+            self._users -= 1
+            if not self._users and self._idle_seconds > 0 and not self._closed:
+                loop = asyncio.get_running_loop()
+                self._idle_timer = loop.call_later(self._idle_seconds, self._went_idle)
+
+    async def unload(self) -> None:
+        """Give the memory back unless somebody uses the model; the next request loads it again."""
+        await self._stop_unless_used()
+
+    @property
+    def has_crashed(self) -> bool:
+        """Whether the last worker died by itself; a new one has not been started yet."""
+        return self._worker is not None and self.state is EngineState.STOPPED
+
     @property
     def log_path(self) -> Path | None:
         """The log of the present worker, or of the last one where there is none."""
@@ -162,6 +193,25 @@ class EngineProcess:
             await self._worker.close()  # a load that is under way ends with it
         async with self._changing:
             await self._end_worker()
+
+    @contextlib.asynccontextmanager
+    async def _answering(
+        self, request_id: str, digest: bytes, on_progress: Callable[[float], None] | None
+    ) -> AsyncIterator[WorkerLife | None]:
+        """Yield the worker for a request, and remember if that kills it; None: it was cancelled meanwhile."""
+        if self._crashes[digest] >= _CRASHES_ALLOWED:
+            raise RequestRefused(
+                f"This message has crashed the engine {self._crashes[digest]} times and is not tried again.",
+                hint="Change the message, or choose another model.",
+            )
+        with self.holding():
+            worker = await self._ready_for(request_id, on_progress)
+            try:
+                yield worker
+            except EngineCrashed:
+                # With others beside it nobody knows whose fault it was.
+                self._crashes[digest] += worker is not None and worker.victims == {request_id}
+                raise
 
     async def _ready_for(
         self, request_id: str, on_progress: Callable[[float], None] | None
@@ -215,18 +265,6 @@ class EngineProcess:
             return False
         return True
 
-    @contextlib.contextmanager
-    def _in_use(self) -> Iterator[None]:
-        self._users += 1
-        self._forget_timer()
-        try:
-            yield
-        finally:
-            self._users -= 1
-            if not self._users and self._idle_seconds > 0 and not self._closed:
-                loop = asyncio.get_running_loop()
-                self._idle_timer = loop.call_later(self._idle_seconds, self._went_idle)
-
     def _went_idle(self) -> None:
         self._idle_stop = asyncio.ensure_future(self._stop_unless_used())
 
@@ -259,7 +297,6 @@ class EngineProcess:
                 self._on_state(state)
 
 
-def _digest(request: ChatRequest) -> bytes:
-    """Return what makes two requests the same work, whatever their ids."""
-    anonymous = msgspec.structs.replace(request, id="")
-    return hashlib.blake2b(msgspec.msgpack.encode(anonymous), digest_size=16).digest()
+def _digest(request: ChatRequest | Embed) -> bytes:
+    """Return what makes two requests, which have no ids here, the same work."""
+    return hashlib.blake2b(msgspec.msgpack.encode(request), digest_size=16).digest()

@@ -6,9 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from msgspec.structs import replace
+
 from edgechat.engine.backends.base import Vocabulary
 from edgechat.engine.prefix_cache import common_prefix
-from edgechat.engine.sizes import LONGEST_PIECE, Sizes, n_bytes
+from edgechat.engine.sizes import LONGEST_PIECE, Sizes, n_bytes, said
 from edgechat.engine.template import TEXT_LIMIT, ChatTemplate
 from edgechat.engine.types import ChatRequest, Message
 from edgechat.engine.window import Window, whole, window_of
@@ -93,12 +95,14 @@ class Prompts:
         So it is unless that is long enough for turns to leave. All of it lies before the generation prompt.
         None where the template refuses the chat, or it does not fit.
         """
-        said = (*request.messages, reply)
+        chat = (*request.messages, reply)
+        # What is called answers first.
+        question = Message("tool", "a", call_id=reply.calls[0].id) if reply.calls else Message("user", "a")
         try:
-            messages = (*said, Message("user", "a"))
+            messages = (*chat, question)
             window = self._window(request, messages, cells)
             draft = self._fit(request, messages, window, cells, cells - _room(cells))
-            other = self._render(request, [*draft.messages[:-1], Message("user", "1")])
+            other = self._render(request, [*draft.messages[:-1], replace(question, content="1")])
         except (TemplateError, SwitchUnknown, PromptTooLong):
             return None
         if len(draft.tokens) >= cells:
@@ -136,15 +140,13 @@ class Prompts:
         """Return what is sent of `messages`; exact: not only which, but of what size."""
         if request.overflow == "error":
             return whole(len(messages))
-        if sum(len(message.content) for message in messages) > TEXT_LIMIT:
+        if sum(len(text) for message in messages for text in said(message)) > TEXT_LIMIT:
             raise _too_long(f"more than {TEXT_LIMIT // LONGEST_PIECE}", cells)
         added = self._sizes.overhead(request.think)
-        fixed = added.prompt(messages)
+        fixed = added.prompt(messages) + self._sizes.tools(request.tools)
         if not exact:
             # No token is empty: a text of few bytes need not be tokenized to know that it fits.
-            most = [
-                (one.role, n_bytes(one.content) + n_bytes(one.thinking) + added.message) for one in messages
-            ]
+            most = [(one.role, _most(one) + added.message * (1 + len(one.calls))) for one in messages]
             if fixed + sum(size for _, size in most) <= cells * 3 // 4:
                 return window_of(most, cells, fixed=fixed)
         return window_of([self._sizes.of(one, added, cells) for one in messages], cells, fixed=fixed)
@@ -155,7 +157,7 @@ class Prompts:
         """Render what `window` keeps; while that is more than `most` tokens, leave further turns out."""
         while True:
             kept = [messages[at] for at in window.kept]
-            size = sum(n_bytes(message.content) for message in kept)
+            size = sum(n_bytes(text) for message in kept for text in said(message))
             around = len(kept) * self._sizes.overhead(request.think).message // 2
             if size > min(LONGEST_PIECE * cells, TEXT_LIMIT) or around > cells:
                 # Refused before it is rendered: others' streams wait while this thread works on it.
@@ -173,7 +175,9 @@ class Prompts:
             window = narrower
 
     def _render(self, request: ChatRequest, messages: Sequence[Message], **options: Any) -> str:
-        return self._template.render(messages, think=request.think, date=request.date, **options)
+        return self._template.render(
+            messages, think=request.think, date=request.date, tools=request.tools, **options
+        )
 
     def _prompt(self, request: ChatRequest, draft: _Draft) -> Prompt:
         marks = self._template.marks
@@ -260,6 +264,11 @@ class Prompts:
 def _room(cells: int) -> int:
     """Return the tokens that a prompt leaves to its reply, where turns can leave for that."""
     return max(1, min(64, cells // 16))
+
+
+def _most(message: Message) -> int:
+    """Return more tokens than a message's texts have."""
+    return n_bytes(message.thinking) + sum(n_bytes(text) for text in said(message))
 
 
 def _too_long(tokens: str, cells: int) -> PromptTooLong:

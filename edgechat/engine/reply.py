@@ -1,14 +1,18 @@
-"""From the bytes of tokens to text that can be shown: whole characters, no stop strings, thinking apart."""
+"""From the bytes of tokens to what is shown: whole characters, no stop strings, thinking and calls apart."""
 
 from __future__ import annotations
 
 import codecs
 from enum import Enum
 
+from edgechat.engine.calls.scan import held_back
+from edgechat.engine.calls.splitter import Ending, Item, Splitter
 from edgechat.engine.thinking import Marks
+from edgechat.engine.types import ToolCall
 
 Piece = tuple[str, bool]
 """Text, and whether it is thinking."""
+Shown = Piece | ToolCall
 
 
 class Where(Enum):
@@ -24,17 +28,25 @@ class Reply:
     """The text of one reply as it grows.
 
     What could be the beginning of a mark or of a stop string is held back until it is decided, so nothing
-    that was shown is ever taken back. Stop strings end the answer, not the thinking.
+    that was shown is ever taken back. Stop strings end the answer, not the thinking, and not a call.
     """
 
     def __init__(
-        self, stop: tuple[str, ...] = (), marks: Marks | None = None, *, thinking: bool = False
+        self,
+        stop: tuple[str, ...] = (),
+        marks: Marks | None = None,
+        *,
+        thinking: bool = False,
+        calls: Splitter | None = None,
     ) -> None:
-        """`thinking`: the prompt has opened the thought already."""
+        """`thinking`: the prompt has opened the thought already. calls: takes them out of the answer."""
         self.stopped = False
         self._stop = tuple(text for text in stop if text)
         self._marks = marks
+        self._calls = calls
         self._held = ""
+        self._answer = ""
+        """Of the answer, what a stop string may begin with."""
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         if marks is None:
             self.where = Where.ANSWER
@@ -46,29 +58,40 @@ class Reply:
         """Whether some text is held back."""
         return bool(self._held)
 
-    def feed(self, piece: bytes) -> list[Piece]:
+    @property
+    def in_call(self) -> bool:
+        """Whether what comes next belongs to a call, unless that turns out to be none."""
+        return self._calls is not None and self._calls.inside
+
+    @property
+    def n_calls(self) -> int:
+        """Calls so far."""
+        return self._calls.n_calls if self._calls is not None else 0
+
+    def feed(self, piece: bytes) -> list[Shown]:
         """Take the bytes of one more token; return what can be shown now."""
         self._held += self._decoder.decode(piece)
         return self._drain(final=False)
 
-    def finish(self) -> list[Piece]:
+    def finish(self) -> list[Shown]:
         """The generation is over: return what was held back."""
         self._held += self._decoder.decode(b"", final=True)
-        return self._drain(final=True)
+        shown = self._drain(final=True)
+        if self._calls is not None and not self.stopped:
+            shown += self._taken(self._calls.finish())
+        return shown + self._said("", final=True)
 
-    def _drain(self, *, final: bool) -> list[Piece]:
-        shown: list[Piece] = []
+    def _drain(self, *, final: bool) -> list[Shown]:
+        shown: list[Shown] = []
         while self._held and not self.stopped:
             before = (self.where, len(self._held))
             if self.where is Where.ANSWER:
-                text = self._answer(final=final)
+                shown += self._answered()
             elif self.where is Where.THINKING:
                 text = self._thought(final=final)
+                shown += [(text, True)] if text else []
             else:
                 self._opening(final=final)
-                text = ""
-            if text:
-                shown.append((text, before[0] is Where.THINKING))
             if before == (self.where, len(self._held)):
                 break
         return shown
@@ -78,6 +101,7 @@ class Reply:
         assert self._marks is not None
         self._held = self._held.lstrip()
         opening = self._marks.skip + ((self._marks.open,) if self.where is Where.START else ())
+        opening += self._calls.skip if self._calls is not None else ()
         for mark in opening:
             if self._held.startswith(mark):
                 self._held = self._held[len(mark) :]
@@ -97,24 +121,43 @@ class Reply:
             return self._take(at, drop=len(close))
         return self._take(len(self._held) - (0 if final else held_back(self._held, (close,))))
 
-    def _answer(self, *, final: bool) -> str:
-        found = [at for at in (self._held.find(text) for text in self._stop) if at >= 0]
+    def _answered(self) -> list[Shown]:
+        text, self._held = self._held, ""
+        return self._said(text) if self._calls is None else self._taken(self._calls.feed(text))
+
+    def _taken(self, items: list[Item]) -> list[Shown]:
+        """Return what is to be shown of what was found in an answer, up to what ends it."""
+        assert self._calls is not None
+        shown: list[Shown] = []
+        for item in items:
+            if self.stopped:
+                break
+            if isinstance(item, str):
+                shown += self._said(item)
+                continue
+            shown += self._said("", final=True)
+            if isinstance(item, ToolCall):
+                shown.append(item)
+            elif item is Ending.MESSAGE and self._marks is not None:
+                self.where, self._held = Where.START, self._calls.rest()
+            else:
+                self.stopped = True
+        return shown
+
+    def _said(self, text: str, *, final: bool = False) -> list[Shown]:
+        """Return what can be shown of an answer that goes on with `text`."""
+        if self.stopped:
+            return []
+        text = self._answer + text
+        found = [at for at in (text.find(stop) for stop in self._stop) if at >= 0]
         if found:
             self.stopped = True
-            return self._take(min(found), drop=len(self._held))
-        return self._take(len(self._held) - (0 if final else held_back(self._held, self._stop)))
+            shown, self._answer = text[: min(found)], ""
+        else:
+            decided = len(text) - (0 if final else held_back(text, self._stop))
+            shown, self._answer = text[:decided], text[decided:]
+        return [(shown, False)] if shown else []
 
     def _take(self, count: int, *, drop: int = 0) -> str:
         text, self._held = self._held[:count], self._held[count + drop :]
         return text
-
-
-def held_back(text: str, marks: tuple[str, ...]) -> int:
-    """Return the length of the longest end of `text` that a mark could begin with."""
-    longest = 0
-    for mark in marks:
-        for size in range(min(len(mark) - 1, len(text)), longest, -1):
-            if text.endswith(mark[:size]):
-                longest = size
-                break
-    return longest

@@ -38,6 +38,8 @@ class Scheduler:
         self._backend = backend
         self.cells = backend.context
         """Cells to count with: fewer than the backend's context once it has run out earlier than that."""
+        self.batches = [0] * backend.n_seq_max
+        """Calls that computed one sequence, two, and so on."""
         self._prompts_turn = False
         self._crowded = False
         """The backend had no room for all that run: nobody joins them before one has ended."""
@@ -213,6 +215,7 @@ class Scheduler:
 
     def computed(self, planned: Planned) -> None:
         """Note that the backend has computed a batch; drafted tokens count once they stand."""
+        self.batches[min(len(planned), len(self.batches)) - 1] += 1
         for sequence, part in planned:
             slot = sequence.slot
             assert slot is not None

@@ -10,7 +10,7 @@ from edgechat.engine.reply import Piece, Reply
 from edgechat.engine.sampling import Sampler
 from edgechat.engine.speculative.draft import Draft
 from edgechat.engine.speculative.tally import Tally
-from edgechat.engine.types import ChatRequest, Message, Timings, Usage
+from edgechat.engine.types import ChatRequest, Message, Timings, ToolCall, Usage
 
 
 @dataclass(slots=True, eq=False)
@@ -47,7 +47,9 @@ class Sequence:
     n_first: int = 0
     """Tokens that came with the first one, in the same step."""
     pieces: list[Piece] = field(default_factory=list)
-    """The reply's text so far."""
+    """The reply's text so far ..."""
+    calls: list[ToolCall] = field(default_factory=list)
+    """... and what it wants called."""
     chances: Chances | None = None
     """How likely its tokens were, where the request wants to know."""
     draft: Draft | None = None
@@ -98,7 +100,7 @@ class Sequence:
         """Return the reply as the next turn's prompt will have it."""
         answer = "".join(text for text, thinking in self.pieces if not thinking)
         thought = "".join(text for text, thinking in self.pieces if thinking)
-        return Message("assistant", answer, thought)
+        return Message("assistant", answer, thought, tuple(self.calls))
 
     def usage(self) -> Usage:
         """Return the counts so far."""

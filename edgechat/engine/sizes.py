@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import hashlib
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from edgechat.engine.backends.base import Vocabulary
 from edgechat.engine.template import ChatTemplate
-from edgechat.engine.types import Message, Role
+from edgechat.engine.types import Message, Role, Tool
 from edgechat.errors import TemplateError
 
 LONGEST_PIECE = 512
 """Bytes; no vocabulary has a token as long, so a longer text has more tokens than its bytes over this."""
 _REMEMBERED = 16_384
 """Texts whose number of tokens is remembered, in some 3 MB; a chat of 300,000 tokens has fewer messages."""
+_TOOLS_REMEMBERED = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,10 +48,12 @@ class Sizes:
         self._vocabulary = vocabulary
         self._overheads: dict[bool | None, Overhead] = {}
         self._counts: OrderedDict[bytes, int] = OrderedDict()
+        self._tools: OrderedDict[tuple[Tool, ...], int] = OrderedDict()
 
     def of(self, message: Message, added: Overhead, cells: int) -> tuple[Role, int]:
         """Return a message's role and tokens; of one that cannot fit, no more than that it cannot."""
-        size = added.message + self._count(message.content, cells)
+        size = added.message * (1 + len(message.calls))
+        size += sum(self._count(text, cells) for text in said(message))
         if added.keeps_thinking:
             size += self._count(message.thinking, cells)
         return message.role, size
@@ -67,6 +70,27 @@ class Sizes:
                 self._counts.popitem(last=False)
         self._counts[key] = found
         return found
+
+    def tools(self, tools: tuple[Tool, ...]) -> int:
+        """Return what a prompt is longer by where the model is told of tools. Raises SchemaError."""
+        if not tools:
+            return 0
+        found = self._tools.pop(tools, None)
+        if found is None:
+            found = self._told(tools)
+            if len(self._tools) >= _TOOLS_REMEMBERED:
+                self._tools.popitem(last=False)
+        self._tools[tools] = found
+        return found
+
+    def _told(self, tools: tuple[Tool, ...]) -> int:
+        ask = (Message("user", "a"),)
+        try:
+            texts = self._template.render(ask, tools=tools), self._template.render(ask)
+        except TemplateError:
+            return sum(len(tool.description) + len(tool.parameters) for tool in tools)
+        more, less = (len(self._vocabulary.tokenize(text, bos=False, special=True)) for text in texts)
+        return max(0, more - less)
 
     def overhead(self, think: bool | None) -> Overhead:
         """Return what the template adds, found by rendering short chats. Raises SwitchUnknown."""
@@ -95,6 +119,14 @@ class Sizes:
         except TemplateError:
             ruled = alone
         return Overhead(alone, ruled, message, keeps)
+
+
+def said(message: Message) -> Iterator[str]:
+    """Return what a message adds to every prompt: its texts, but for the thinking."""
+    yield message.content
+    for call in message.calls:
+        yield call.name
+        yield call.arguments
 
 
 def n_bytes(text: str) -> int:

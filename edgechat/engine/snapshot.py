@@ -139,6 +139,8 @@ class Work(msgspec.Struct, frozen=True, kw_only=True):
     """A call of one token; 0 where none was seen."""
     prompt_token_seconds: float
     """Of a prompt's token, in a chunk; 0 where none was seen."""
+    batches: tuple[int, ...] = ()
+    """Calls since the load that computed one sequence, two, and so on."""
 
 
 class OnDisk(msgspec.Struct, frozen=True):

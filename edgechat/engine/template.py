@@ -10,8 +10,11 @@ import msgspec
 
 from edgechat.child import Child, ChildLost, ChildNeverReady
 from edgechat.engine import thinking
+from edgechat.engine.calls import history
+from edgechat.engine.calls.formats import format_of
+from edgechat.engine.calls.tools import told
 from edgechat.engine.template_child import Render, Rendered
-from edgechat.engine.types import Message
+from edgechat.engine.types import Message, Tool
 from edgechat.errors import EngineError, SwitchUnknown, TemplateError
 
 MEMORY_LIMIT = 512 * 2**20
@@ -66,28 +69,36 @@ class ChatTemplate:
         # A model that does not know ChatML's end token may write it out.
         self.stop = () if source else ("<|im_end|>",)
         self.marks = thinking.marks_of(self.source)
+        self.calls = format_of(self.source)
         self.can_switch_thinking = thinking.can_switch(self.source)
         self._special = {"bos_token": bos, "eos_token": eos}
         self._process = process
+        self._takes_rules: bool | None = None
 
     def render(
         self,
         messages: Sequence[Message],
         *,
+        tools: Sequence[Tool] = (),
         think: bool | None = None,
         date: str | None = None,
         generation_prompt: bool = True,
     ) -> str:
-        """Return the prompt for `messages`. Raises TemplateError, or SwitchUnknown for `think`."""
+        """Return the prompt for `messages`.
+
+        Raises TemplateError, SwitchUnknown for `think`, or SchemaError for tools that cannot be told.
+        """
         if think is not None and not self.can_switch_thinking:
             raise SwitchUnknown(
                 "This model's chat template has no switch for thinking.",
                 hint="Leave --think and --no-think away.",
             )
+        if self.calls.told:
+            messages = history.in_words(messages, tools, ruled=not tools or self._is_ruled())
         variables: dict[str, Any] = {
-            "messages": [_as_dict(message) for message in messages],
+            "messages": history.as_dicts(messages, self.calls),
             "add_generation_prompt": generation_prompt,
-            "tools": None,
+            "tools": None if self.calls.told or not tools else [told(tool) for tool in tools],
             **self._special,
             **thinking.switch(think),
         }
@@ -100,6 +111,16 @@ class ChatTemplate:
         if len(answer.text) > TEXT_LIMIT:
             raise _overrun(f"wrote {len(answer.text)} characters")
         return answer.text
+
+    def _is_ruled(self) -> bool:
+        """Say whether the template takes a system message."""
+        if self._takes_rules is None:
+            try:
+                self.render((Message("system", "a"), Message("user", "a")))
+                self._takes_rules = True
+            except TemplateError:
+                self._takes_rules = False
+        return self._takes_rules
 
     def _ask(self, request: Render) -> Rendered:
         if self._process is None:
@@ -115,12 +136,6 @@ class ChatTemplate:
         if self._process is not None:
             self._process.close()
             self._process = None
-
-
-def _as_dict(message: Message) -> dict[str, str]:
-    fields = {"role": message.role, "content": message.content}
-    # Templates that keep thoughts read them from here; the others never look.
-    return fields | {"reasoning_content": message.thinking} if message.thinking else fields
 
 
 def _overrun(what: str) -> TemplateError:

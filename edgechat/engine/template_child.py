@@ -50,12 +50,25 @@ def _compiled(template: str, date: str | None) -> Any:
 @functools.lru_cache(maxsize=4)
 def _environment(date: str | None) -> Any:
     """Return the environment that chat templates expect: transformers' settings and helper functions."""
-    from jinja2.ext import loopcontrols
+    from jinja2.ext import Extension, loopcontrols
+    from jinja2.nodes import Scope
     from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+    class Generation(Extension):
+        """`{% generation %}`, which marks replies for training: what is in it is rendered as it is."""
+
+        tags = {"generation"}  # noqa: RUF012
+
+        def parse(self, parser: Any) -> Any:
+            line = next(parser.stream).lineno
+            return Scope(parser.parse_statements(("name:endgeneration",), drop_needle=True), lineno=line)
 
     day = datetime.fromisoformat(date) if date else datetime.now()
     environment = ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols], keep_trailing_newline=False
+        trim_blocks=True,
+        lstrip_blocks=True,
+        extensions=[loopcontrols, Generation],
+        keep_trailing_newline=False,
     )
     environment.filters["tojson"] = _to_json
     environment.globals["raise_exception"] = _raise
@@ -63,9 +76,17 @@ def _environment(date: str | None) -> Any:
     return environment
 
 
-def _to_json(value: Any, indent: int | None = None, **_options: Any) -> str:
+def _to_json(
+    value: Any,
+    ensure_ascii: bool = False,
+    indent: int | None = None,
+    separators: tuple[str, str] | None = None,
+    sort_keys: bool = False,
+) -> str:
     # Jinja's own filter escapes <, > and & for HTML, which would change what the model reads.
-    return json.dumps(value, ensure_ascii=False, indent=indent)
+    return json.dumps(
+        value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
+    )
 
 
 def _raise(message: str) -> None:

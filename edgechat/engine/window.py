@@ -98,7 +98,7 @@ def window_of(messages: Sequence[tuple[Role, int]], cells: int, *, fixed: int = 
 
 
 def turns_of(roles: Sequence[Role]) -> tuple[range, ...]:
-    """Return the messages of each turn: one of the user with the replies that follow it.
+    """Return the messages of each turn: one of the user with the replies, calls and results that follow it.
 
     Whatever the order of the messages is, each belongs to one turn, or to the head, which is the system
     messages that come first. A reply without a question, as a greeting is, belongs to the first turn; a
@@ -109,7 +109,7 @@ def turns_of(roles: Sequence[Role]) -> tuple[range, ...]:
     for at, role in enumerate(roles):
         if role == "system" and not starts:
             continue
-        if not starts or (asked and role != "assistant"):
+        if not starts or (asked and role not in ("assistant", "tool")):
             starts.append(at)
             asked = False
         asked = asked or role == "user"
@@ -118,4 +118,4 @@ def turns_of(roles: Sequence[Role]) -> tuple[range, ...]:
 
 def _high(role: Role, cells: int) -> int:
     # More for a question than for a reply: what was settled after the reply is lost if a question cuts.
-    return cells * 7 // 8 if role == "user" else cells * 3 // 4
+    return cells * 7 // 8 if role in ("user", "tool") else cells * 3 // 4

@@ -22,11 +22,14 @@ import psutil
 
 from edgechat import frames, spawn
 from edgechat.device import mlx
+from edgechat.engine import embedding_worker
 from edgechat.engine.backends.base import Backend
+from edgechat.engine.embedding import EmbeddingEngine
 from edgechat.engine.engine import Engine
 from edgechat.engine.experience import Experience, anonymous_memory
 from edgechat.engine.fingerprint import fingerprint_of
 from edgechat.engine.inspection import Inspector
+from edgechat.engine.kinds import cannot_embed
 from edgechat.engine.speculative.controller import Controller
 from edgechat.engine.speculative.draft_model import load_draft
 from edgechat.engine.speculative.learned import Lessons
@@ -36,6 +39,7 @@ from edgechat.engine.template import ChatTemplate, TemplateProcess
 from edgechat.engine.types import (
     Cancel,
     Command,
+    Embed,
     ErrorInfo,
     Event,
     Failed,
@@ -94,16 +98,8 @@ def load(
 ) -> tuple[Engine, ModelInfo, Experience]:
     """Load by the plan, telling the progress, and compute one token before calling it ready."""
     began = time.perf_counter()
-    told = 0.0
-
-    def progress(value: float) -> None:
-        nonlocal told
-        if time.perf_counter() - told > _PROGRESS_EVERY:
-            told = time.perf_counter()
-            tell([Loading(value)])
-
     renderer = TemplateProcess()
-    backend = _backend(plan, progress)
+    backend = _backend(plan, _telling(tell))
     words = backend.vocabulary
     template = ChatTemplate(backend.chat_template, bos=words.bos, eos=words.eos, process=renderer)
     identity = partial(fingerprint_of, plan.model_path, backend.state_format)
@@ -166,6 +162,27 @@ def _backend(plan: LoadPlan, progress: Callable[[float], None] | None) -> Backen
     return LlamaCppBackend(plan, progress)
 
 
+def _telling(tell: Callable[[list[Event]], None]) -> Callable[[float], None]:
+    """Return what tells the progress of a load, not too often."""
+    told = 0.0
+
+    def progress(value: float) -> None:
+        nonlocal told
+        if time.perf_counter() - told > _PROGRESS_EVERY:
+            told = time.perf_counter()
+            tell([Loading(value)])
+
+    return progress
+
+
+def serve_embeddings(engine: EmbeddingEngine, pipe: Pipe) -> None:
+    """The same as `serve` for embeddings, of which nothing is kept."""
+    while True:
+        for command in _commands(pipe, None if engine.is_idle else 0.0):
+            pipe.send(embedding_worker.obey(engine, command))
+        pipe.send(engine.step())
+
+
 def serve(engine: Engine, pipe: Pipe, experience: Experience) -> None:
     """Step while there is work, wait for commands while there is none."""
     inspector = Inspector(engine)
@@ -205,6 +222,8 @@ def _obey(engine: Engine, inspector: Inspector, command: Command) -> list[Event]
             engine.forget(chat)
         case Inspect(chat):
             return [Inspected(inspector.look(chat))]
+        case Embed(request_id):
+            return [Failed(request_id, ErrorInfo.of(cannot_embed()))]
         case Load():
             raise ValueError("a worker loads one model in its life")
     return []
@@ -219,7 +238,7 @@ def main() -> None:
     if not isinstance(first, Load):
         raise ValueError("the first command must be Load")
     try:
-        engine, model, experience = load(first.plan, first.upkeep, pipe.send)
+        serving = _loaded(first, pipe)
     except EdgechatError as error:
         pipe.send([Failed(None, ErrorInfo.of(error))])
         return
@@ -227,5 +246,15 @@ def main() -> None:
         traceback.print_exc()
         pipe.send([Failed(None, ErrorInfo.of(EngineError(f"The engine failed while loading: {error!r}")))])
         return
+    serving()
+
+
+def _loaded(first: Load, pipe: Pipe) -> Callable[[], None]:
+    """Load the model and say so; return what serves it. Raises EdgechatError."""
+    if first.plan.embeddings:
+        embedding, model = embedding_worker.load(first.plan, _telling(pipe.send))
+        pipe.send([Loaded(model)])
+        return partial(serve_embeddings, embedding, pipe)
+    engine, model, experience = load(first.plan, first.upkeep, pipe.send)
     pipe.send([Loaded(model)])
-    serve(engine, pipe, experience)
+    return partial(serve, engine, pipe, experience)

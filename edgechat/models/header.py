@@ -17,6 +17,24 @@ MAX_LAYERS = 512
 MAX_NUMBER = 2**31 - 1
 """No count of a model's shape is larger."""
 
+ENCODERS = frozenset(
+    {
+        "bert",
+        "eurobert",
+        "gemma-embedding",
+        "jina-bert-v2",
+        "jina-bert-v3",
+        "modern-bert",
+        "neo-bert",
+        "nomic-bert",
+        "nomic-bert-moe",
+    }
+)
+"""Architectures that read a text at once, keep no cache and make no logits (llama.cpp's create_memory)."""
+POOLED_MEAN, POOLED_LAST, POOLED_RANK = 1, 3, 4
+"""llama.cpp's numbers (enum llama_pooling_type) of what is made of the states of a text's tokens; 0: nothing,
+2: the first one's."""
+
 Scalar = int | float | bool | str
 Format = Literal["gguf", "mlx"]
 """gguf: a file, or the parts of one. mlx: a folder with config.json, safetensors and a tokenizer."""
@@ -162,6 +180,31 @@ class ModelHeader:
     def sliding_window(self) -> int:
         """Tokens that a windowed layer sees; 0 where there is no window."""
         return self.number("attention.sliding_window", 0)
+
+    @property
+    def is_encoder(self) -> bool:
+        """Whether it reads a whole text at once, and writes none."""
+        return self.architecture in ENCODERS
+
+    @property
+    def pooling(self) -> int:
+        """What is made of the states of a text's tokens, by llama.cpp's number; 0 for a model for chat.
+
+        An encoder whose file does not say gets the mean.
+        """
+        found = 0 if self.format == "mlx" else self.number("pooling_type", 0)
+        return found or POOLED_MEAN * (self.is_encoder and self.format == "gguf")
+
+    @property
+    def makes_embeddings(self) -> bool:
+        """Whether it was made for embeddings or to rank texts, and not for chat."""
+        return self.pooling > 0
+
+    @property
+    def reads_in_parts(self) -> bool:
+        """Whether a long text may be computed part after part: causal attention, and only the end counts."""
+        causal = self.shape_value("attention.causal") is not False and not self.is_encoder
+        return causal and self.pooling in (0, POOLED_LAST)
 
     @property
     def _head_length(self) -> int:

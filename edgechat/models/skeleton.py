@@ -29,6 +29,7 @@ MAX_BYTES = 16 << 20
 
 _GENERAL = ("general.architecture", "general.name", "general.license", "general.file_type")
 _DROPPED = "vocab_size"  # which follows from the tokenizer, and is written anew
+_TYPES_OF_TOKENS = "tokenizer.ggml.token_type_count"
 _VERSION = 3
 _SIZE = struct.Struct("<Q")
 _TYPES = {
@@ -109,6 +110,8 @@ def _shape(header: ModelHeader) -> Iterator[tuple[str, Value]]:
         raise _refused(header.path, f"it has {len(own)} entries about its shape")
     yield from own.items()
     yield prefix + _DROPPED, header.vocab_size
+    if isinstance(n_types := header.metadata.get(_TYPES_OF_TOKENS), int):  # encoders have a tensor by it
+        yield _TYPES_OF_TOKENS, n_types
     yield "tokenizer.ggml.model", "none"
 
 

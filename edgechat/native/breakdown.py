@@ -77,7 +77,7 @@ def from_map(model: Model, context: Context) -> Breakdown:
     if len(found) != tree.count:
         raise ValueError("llama.cpp's breakdown is not laid out as expected")
     found.sort(key=lambda buffer: buffer.name)
-    return Breakdown(tuple(found), _output(model, context), context.n_ctx)
+    return Breakdown(tuple(found), _output(context), context.n_ctx)
 
 
 def _buffer(node: _Node) -> Buffer:
@@ -88,9 +88,9 @@ def _buffer(node: _Node) -> Buffer:
     return Buffer(name, is_host, node.model, node.context, node.compute, device)
 
 
-def _output(model: Model, context: Context) -> int:
+def _output(context: Context) -> int:
     """Return the bytes of the rows of logits: one for each sequence, and as many as a batch may ask for."""
-    return 4 * model.n_vocab * max(context.n_seq_max, context.n_outputs_max)
+    return context.row_bytes * context.n_rows
 
 
 _LAYER = re.compile(r"load_tensors: layer +(\d+) assigned to device (\S+?),")
@@ -127,7 +127,7 @@ def from_log(model: Model, context: Context, lines: Iterable[str], tensors: Mapp
         elif match := _COMPUTE.search(line):
             compute[match[1]] = float(match[2])  # the last word: it may be reserved more than once
     weights = _Weights(model.architecture, layers, moved).of(tensors)
-    return Breakdown(_named(weights, cache, compute), _output(model, context), context.n_ctx)
+    return Breakdown(_named(weights, cache, compute), _output(context), context.n_ctx)
 
 
 def _named(

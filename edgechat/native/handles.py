@@ -134,6 +134,12 @@ class Model:
         return bool(lib.llama_model_has_decoder(self.pointer))
 
     @property
+    def pooling(self) -> str | None:
+        """The number of what it makes of the states of a text's tokens; None for nothing, or not said."""
+        found = self.meta(f"{self.architecture}.pooling_type")
+        return None if found == "0" else found
+
+    @property
     def chat_template(self) -> str | None:
         """The default chat template of the file."""
         found = lib.llama_model_chat_template(self.pointer, None)
@@ -178,6 +184,9 @@ class Context:
         native.kv_unified = True
         native.no_perf = True
         native.offload_kqv = native.op_offload = bool(params.devices)
+        native.embeddings = params.embeddings
+        if params.embeddings and model.pooling is None:
+            native.pooling_type = lib.LLAMA_POOLING_TYPE_MEAN
         logs.last_errors.clear()
         self._pointer = lib.llama_init_from_model(model.pointer, native)
         if not self._pointer:
@@ -186,6 +195,11 @@ class Context:
                 hint="Try a shorter context: --ctx 4096.",
             )
         self._n_vocab = model.n_vocab
+        self.n_embd = int(lib.llama_model_n_embd_out(model.pointer)) if params.embeddings else 0
+        """Numbers of an embedding; 0 where none are made."""
+        self.n_rows = params.n_batch if params.embeddings else max(params.n_seq_max, params.n_outputs_max)
+        """Rows of `row_bytes` each in which results are handed out, at most."""
+        self.row_bytes = 4 * (self._n_vocab + self.n_embd)
         self.n_seq_max, self.n_outputs_max = params.n_seq_max, params.n_outputs_max
         self._memory = lib.llama_get_memory(self._pointer)
 
@@ -224,6 +238,30 @@ class Context:
             return np.empty((0, self._n_vocab), np.float32)
         first = ctypes.cast(lib.llama_get_logits(self._pointer), ctypes.POINTER(ctypes.c_float))
         return np.ctypeslib.as_array(first, (n_rows, self._n_vocab))
+
+    def embed(self, runs: Sequence[tuple[int, int, Sequence[int]]]) -> npt.NDArray[np.float32]:
+        """Compute runs of (sequence, start position, tokens); return what is pooled of each [n, n_embd].
+
+        What a sequence held before the run counts only in the attention. Raises DecodeFailed.
+        """
+        self._batch.fill([(*run, len(run[2])) for run in runs])
+        code = int(
+            lib.llama_decode(self._pointer, self._batch.native)
+        )  # which encodes where there is no cache
+        if code != DECODE_OK:
+            raise DecodeFailed(f"llama.cpp could not compute an embedding (code {code}): {_last_words()}")
+        found = np.empty((len(runs), self.n_embd), np.float32)
+        for row, (seq, _, _) in zip(found, runs, strict=True):
+            pooled = lib.llama_get_embeddings_seq(self._pointer, seq)
+            if not pooled:
+                raise DecodeFailed("llama.cpp gave no embedding for a text.")
+            row[:] = np.ctypeslib.as_array(pooled, (self.n_embd,))
+        return found
+
+    def clear(self) -> None:
+        """Forget all sequences."""
+        if self._memory:  # encoders have none
+            lib.llama_memory_clear(self._memory, False)
 
     def remove(self, seq: int, start: int) -> bool:
         """Remove the cells of `seq` from position `start` on, as llama.cpp sees fit."""

@@ -26,6 +26,8 @@ class LoadParams(msgspec.Struct, frozen=True, kw_only=True):
     n_rs_seq: int = 0
     """Snapshots of a recurrent state, for each sequence."""
     flash_attention: bool = True
+    embeddings: bool = False
+    """Make an embedding of each sequence of a call instead of logits."""
     devices: tuple[str, ...] = ()
     """llama.cpp's names of the accelerators to use, the first layers' first, or 'MLX' for that of an Apple
     processor; none: the processor alone."""

@@ -53,16 +53,23 @@ class NativeVocabulary:
 
     def tokenize(self, text: str, *, bos: bool, special: bool) -> list[int]:
         """Return the ids of `text`; see `Vocabulary.tokenize`."""
-        raw = text.encode("utf-8", "replace")
-        ids = (ctypes.c_int32 * (len(raw) + 8))()
-        count = int(lib.llama_tokenize(self._vocab, raw, len(raw), ids, len(ids), False, special))
-        if count < 0:
-            ids = (ctypes.c_int32 * -count)()
-            count = int(lib.llama_tokenize(self._vocab, raw, len(raw), ids, len(ids), False, special))
-        tokens = list(ids[:count])
+        tokens = self._tokens(text, around=False, special=special)
         if bos and self._adds_bos and tokens[:1] != [self._bos_id]:
             tokens.insert(0, self._bos_id)
         return tokens
+
+    def whole(self, text: str) -> list[int]:
+        """Return the ids of a text with those that the model wants around it: [CLS] and [SEP], an end."""
+        return self._tokens(text, around=True, special=False)
+
+    def _tokens(self, text: str, *, around: bool, special: bool) -> list[int]:
+        raw = text.encode("utf-8", "replace")
+        ids = (ctypes.c_int32 * (len(raw) + 8))()
+        count = int(lib.llama_tokenize(self._vocab, raw, len(raw), ids, len(ids), around, special))
+        if count < 0:
+            ids = (ctypes.c_int32 * -count)()
+            count = int(lib.llama_tokenize(self._vocab, raw, len(raw), ids, len(ids), around, special))
+        return list(ids[:count])
 
     def piece_of(self, token: int, *, special: bool) -> bytes:
         """Return the bytes of a token, uncached."""

@@ -18,7 +18,7 @@ from edgechat.device.profile import DeviceProfile
 from edgechat.errors import DoesNotFit
 from edgechat.models.header import ModelHeader
 from edgechat.native.params import CacheType
-from edgechat.planner import why
+from edgechat.planner import embedding, why
 from edgechat.planner import wishes as wishing
 from edgechat.planner.budget import RAM, SPARE
 from edgechat.planner.chooser import Chooser, chooser
@@ -107,7 +107,8 @@ def plan(
     made = completed(blank, on, load)
     where = (*why.backend(on, wishes), *why.split(on, load))
     about = (*where, why.memory(on, load), why.sequences(on), why.drafts(made), *why_threads)
-    return msgspec.structs.replace(made, reasons=(why_context, *about, why.speed(made)))
+    reasons = (why_context, *about, why.speed(made))
+    return msgspec.structs.replace(made, reasons=tuple(filter(None, reasons)))
 
 
 def _threads(header: ModelHeader, profile: DeviceProfile, wishes: Wishes) -> tuple[int, tuple[str, ...]]:
@@ -161,6 +162,8 @@ def types(on: Chooser, wishes: Wishes) -> tuple[CacheType, ...]:
     """Return the types of cache that may be chosen, the best one first."""
     if wishes.cache_type is not None:
         return (wishes.cache_type,)
+    if on.header.makes_embeddings:
+        return ("f16",)
     return ("f16", "q8_0") if wishing.may_quantize(on.header) else ("f16",)
 
 
@@ -204,7 +207,8 @@ def _candidates(
 ) -> list[tuple[int, CacheType]]:
     """Return what may be chosen, the best first: 8 bits of cache cost less than half of the context."""
     trained = on.header.context_length
-    sound = [one for one in contexts if not trained or one <= trained] or [trained]
+    longest = min(trained or math.inf, embedding.LONGEST if on.header.makes_embeddings else math.inf)
+    sound = [one for one in contexts if one <= longest] or [trained]
     return [(context, cache_type) for context in sound for cache_type in cache_types]
 
 

@@ -87,6 +87,8 @@ def asks_for_drafts(wish: str | None) -> bool:
 
 def drafting(header: ModelHeader, wish: str) -> Drafting:
     """Return what drafts for this model take; wish: 'auto', 'none', 'ngram' or a model that drafts."""
+    if header.makes_embeddings:
+        return NOBODY
     if wish == NONE:
         return Drafting(why_not="Nobody drafts for it, as asked for.")
     if not is_recurrent(header):

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from edgechat.native.params import CacheType
 
 _FILE = "glances.bin"
-_FORMAT = 1
+_FORMAT = 2
 _MOST = 2048
 _MAX_BYTES = 8 << 20
 _SPARE = 0.1
@@ -42,6 +42,8 @@ class Glance(msgspec.Struct, frozen=True, array_like=True):
     """Tokens it was trained to look back on."""
     needs: tuple[tuple[int, int], ...] = ()
     """Contexts, the longest first, and the bytes of RAM that a load with them takes."""
+    embeds: bool = False
+    """Whether it makes embeddings instead of chatting."""
     damage: str = ""
     """Why it is no model that can be loaded."""
 
@@ -97,6 +99,7 @@ def _look(path: Path) -> Glance:
             n_params=header.n_params,
             context=header.number("context_length", 0),
             needs=tuple(_needs(header)),
+            embeds=header.makes_embeddings,
         )
     except ModelFileError as error:
         return Glance(damage=error.message)

@@ -18,6 +18,7 @@ from edgechat.planner.budget import Budget, Needs
 from edgechat.planner.choose import completed
 from edgechat.planner.chooser import chooser
 from edgechat.planner.dryrun import DryRun
+from edgechat.planner.embedding import shorter
 from edgechat.planner.learned import Learned
 from edgechat.planner.loads import Measure
 from edgechat.planner.machine import look
@@ -28,6 +29,7 @@ from edgechat.text import mebibytes
 
 _SMALL_BATCH = 128
 _LEAST_CONTEXT = 2048
+_LEAST_TEXT = 512
 
 
 def refit(plan: LoadPlan, *, failed: bool = False) -> tuple[LoadPlan, tuple[str, ...]]:
@@ -67,6 +69,11 @@ def descend(
 def step_down(plan: LoadPlan, header: ModelHeader) -> tuple[LoadPlan, str] | None:
     """Return the next thing to do with less of, and a sentence about it; None at the end of the ladder."""
     replace = msgspec.structs.replace
+    if plan.embeddings and plan.context > _LEAST_TEXT:
+        half = max(_LEAST_TEXT, plan.context // 2 // CELLS * CELLS)
+        return shorter(plan, header, half), f"Texts may have up to {half} tokens, to take less memory."
+    if plan.embeddings:
+        return _off(plan)
     if plan.draft is not None:
         why = f"{plan.draft.model_name} does not draft for it, to take less memory."
         return replace(plan, draft=None, no_draft=why), why
@@ -78,11 +85,16 @@ def step_down(plan: LoadPlan, header: ModelHeader) -> tuple[LoadPlan, str] | Non
     if plan.context > _LEAST_CONTEXT:
         half = max(_LEAST_CONTEXT, plan.context // 2 // CELLS * CELLS)
         return replace(plan, context=half), f"The context is cut to {half} tokens, to take less memory."
-    if plan.split and plan.backend != "mlx":  # which has all layers in one place
-        fewer = _off_the_cards(plan)
-        n = plan.gpu_layers - fewer.gpu_layers
-        return fewer, f"{n} layer{'s' * (n > 1)} fewer {'are' if n > 1 else 'is'} on an accelerator."
-    return None
+    return _off(plan)
+
+
+def _off(plan: LoadPlan) -> tuple[LoadPlan, str] | None:
+    """Return the plan with fewer layers on accelerators; None where none are, or MLX has all in one place."""
+    if not plan.split or plan.backend == "mlx":
+        return None
+    fewer = _off_the_cards(plan)
+    n = plan.gpu_layers - fewer.gpu_layers
+    return fewer, f"{n} layer{'s' * (n > 1)} fewer {'are' if n > 1 else 'is'} on an accelerator."
 
 
 def _off_the_cards(plan: LoadPlan) -> LoadPlan:

@@ -18,6 +18,7 @@ from edgechat.native.params import CacheType, LoadParams
 from edgechat.planner.budget import RAM, Budget, Card, Needs, needs_of, together
 from edgechat.planner.drafting import NOBODY, Drafting, cache_type_of, has_large_state
 from edgechat.planner.dryrun import MEMORY_LIMIT
+from edgechat.planner.embedding import for_embeddings
 from edgechat.planner.footprint import Footprint, footprint_of
 from edgechat.planner.layout import Extras, Layout
 from edgechat.planner.memory import CELLS, program_bytes, recurrent_bytes
@@ -190,7 +191,7 @@ class Loader:
         return self._measured(self._estimated(plain, on, self._about(plain)))
 
     def _params(self, cells: int, cache_type: CacheType, on: Layout) -> LoadParams:
-        return LoadParams(
+        made = LoadParams(
             context=cells,
             cache_type=cache_type,
             n_seq_max=self.n_seq_max,
@@ -201,6 +202,7 @@ class Loader:
             experts_in_ram=on.experts_in_ram,
             rpc=self.rpc if on.devices else (),
         )
+        return for_embeddings(made, self.header) if self.header.makes_embeddings else made
 
     def _estimated(self, params: LoadParams, on: Layout, about: Extras) -> Load:
         return Load(

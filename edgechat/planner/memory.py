@@ -102,6 +102,8 @@ class Row:
 
 def rows(header: ModelHeader) -> Iterator[Row]:
     """Yield what each layer keeps that keeps keys and values. Raises ModelFileError."""
+    if header.is_encoder:
+        return
     known: dict[tuple[int, bool], tuple[int, int]] = {}  # most layers are alike
     for layer, heads, windowed in _attention_layers(header):
         if (heads, windowed) not in known:

@@ -16,8 +16,10 @@ from edgechat.planner.backends import runnable
 from edgechat.planner.beside import refused, with_draft
 from edgechat.planner.drafting import AUTO, DRAFTED, NGRAM, NONE
 from edgechat.planner.dryrun import DryRun
+from edgechat.planner.embedding import check
 from edgechat.planner.learned import Learned
 from edgechat.planner.machine import Machine, look
+from edgechat.planner.others import beside, without
 from edgechat.planner.plan import DraftPlan, LoadPlan, params_of
 from edgechat.planner.select import choose, planned, rate
 from edgechat.planner.variants import Variant, variants
@@ -27,11 +29,20 @@ from edgechat.settings import SamplingDefaults
 _SCRIPTED = ".scripted.json"
 
 
-def prepare(model: str, wishes: Wishes = NO_WISHES) -> LoadPlan:
+def prepare(
+    model: str,
+    wishes: Wishes = NO_WISHES,
+    *,
+    may_embed: bool = False,
+    staying: Sequence[LoadPlan] = (),
+    leaving: Sequence[LoadPlan] = (),
+) -> LoadPlan:
     """Return how to load `model`, a path or a name of the catalogue, on this machine now.
 
-    A wish wins over settings.toml, and that over our own choice. Raises ModelNotFound, ModelFileError,
-    BackendMissing, DoesNotFit, SettingsError, or NotADraft for a model that was wished for and cannot draft.
+    A wish wins over settings.toml, and that over our own choice. may_embed: also a model that was not made
+    for chat but for embeddings. staying: loads of ours beside which it is to fit. leaving: loads of ours that
+    are ended before. Raises ModelNotFound, ModelFileError, BackendMissing, DoesNotFit, SettingsError, or
+    NotADraft for a model that was wished for and cannot draft.
     """
     found = resolve(model)
     given = settings.load()
@@ -43,9 +54,12 @@ def prepare(model: str, wishes: Wishes = NO_WISHES) -> LoadPlan:
         for one in known:
             with contextlib.suppress(ModelFileError):  # of one that may not even be wanted
                 one.header()
-        machine = Machine(look(dry), history=Learned.read(), dry=dry)
+        profile = without(beside(look(dry), staying), leaving)
+        machine = Machine(profile, history=Learned.read(), dry=dry)
         files = runnable(known, machine.profile, wanted)
         headers = [(one, one.header()) for one in files]
+        for one, header in headers:
+            check(one.model, header, may_embed=may_embed)
         made, variant = _best(headers, machine, wanted)
         made = with_draft(made, variant, variant.header(), machine, wanted, insists=insists)
     entry = found.entry

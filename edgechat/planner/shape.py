@@ -102,7 +102,7 @@ def shape_of(header: ModelHeader) -> ModelShape:
         else:
             ends.append(tensor)
     tied: list[ModelTensor] = []
-    if not any(tensor.name == "output.weight" for tensor in ends):
+    if not header.is_encoder and not any(tensor.name == "output.weight" for tensor in ends):
         tied = [tensor for tensor in looked_up if tensor.name == "token_embd.weight"]
     sizes: Counter[GgmlType] = Counter()
     for tensor in header.tensors:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from edgechat.planner import embedding
 from edgechat.planner.budget import RAM
 from edgechat.planner.chooser import Chooser
 from edgechat.planner.loads import Load
@@ -25,6 +26,8 @@ def context(on: Chooser, load: Load, slower: bool) -> str:
         return f"Context {load.context}{cache}: {why}, and it fits comfortably."
     if slower:
         return f"Context {load.context}{cache}: more would push layers off the accelerator."
+    if on.header.makes_embeddings and load.context >= embedding.LONGEST:
+        return f"Context {load.context}: longer texts are seldom embedded whole."
     if load.context >= USUAL:
         return f"Context {load.context}{cache}: enough for long conversations, and it fits comfortably."
     free = mebibytes(on.budget.ram)
@@ -82,6 +85,8 @@ def sequences(on: Chooser) -> str:
     """Return how many sequences there are and what they cost."""
     state = recurrent_bytes(on.header, 1)
     n = on.loader.n_seq_max
+    if on.header.makes_embeddings:
+        return f"It makes embeddings, of up to {n} texts in one call."
     if not state:
         return f"{n} sequences share the cache, so that several chats stay warm."
     return f"{n} sequences: each keeps a state of its own, {mebibytes(state)}."
@@ -101,6 +106,8 @@ def speed(plan: LoadPlan) -> str:
     """Return how fast it will be and how we know."""
     found = plan.predicted
     assert found is not None
+    if plan.embeddings:
+        return f"About {figure(found.prompt_tps)} tokens a second."
     return (
         f"About {figure(found.decode_tps)} tokens a second, and {seconds(found.ttft_ms / 1000)} to the first "
         f"after a prompt of 1,000: {found.basis}."

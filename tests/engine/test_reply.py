@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgechat.engine.reply import Reply, held_back
+from edgechat.engine.calls.scan import held_back
+from edgechat.engine.reply import Reply
 from edgechat.engine.thinking import FAMILIES, marks_of
 
 HARMONY, GEMMA, THINK = FAMILIES

@@ -12,6 +12,7 @@ from tests.kit.pairs import PAIR, pair
 from tests.kit.shapes import (
     DENSE,
     DRAFT_68M,
+    EMBEDDERS,
     HYBRID,
     KINDS,
     LLAMA_1B,
@@ -27,6 +28,7 @@ __all__ = [
     "CHATML",
     "DENSE",
     "DRAFT_68M",
+    "EMBEDDERS",
     "END",
     "HYBRID",
     "KINDS",

@@ -18,7 +18,7 @@ from gguf import GGMLQuantizationType as Type
 from gguf import GGUFValueType as Value
 
 from tests.kit import weights
-from tests.kit.shapes import DENSE, KINDS, Shape, Tensor, metadata, tensors
+from tests.kit.shapes import DENSE, EMBEDDERS, KINDS, Shape, Tensor, metadata, tensors
 from tests.kit.tokenizers import (
     CHATML,
     N_BYTES_VOCAB,
@@ -73,8 +73,12 @@ class Spec:
 
 
 def tiny(kind: str = "dense", *, folder: Path = MODELS_DIR, **changes: Any) -> Path:
-    """Return the path of a tiny model: dense, qwen3, windowed, hybrid or moe; `changes` go to its Spec."""
-    return build(Spec(shape=KINDS[kind], name=f"tiny-{kind}", **changes), folder=folder)
+    """Return the path of a tiny model: dense, qwen3, windowed, hybrid or moe; `changes` go to its Spec.
+
+    bert and qwen3-embedding make embeddings.
+    """
+    shape = (KINDS | EMBEDDERS)[kind]
+    return build(Spec(shape=shape, name=f"tiny-{kind}", **changes), folder=folder)
 
 
 def build(spec: Spec, *, folder: Path = MODELS_DIR) -> Path:
@@ -171,6 +175,13 @@ def _key_values(spec: Spec, tokenizer: list[KeyValue]) -> Iterator[KeyValue]:
     plain: dict[str, Any] = {"general.name": spec.name, "general.file_type": FILE_TYPES[Type[spec.weights]]}
     plain |= {f"{spec.shape.arch}.{key}": value for key, value in metadata(spec.shape).items()}
     plain[f"{spec.shape.arch}.vocab_size"] = n_tokens(tokenizer)
+    if spec.shape.pooling:  # [CLS] and [SEP], or an end
+        plain["tokenizer.ggml.token_type_count"] = 2
+        tokenizer = [one for one in tokenizer if one[0] != "tokenizer.ggml.add_bos_token"]
+        plain |= {
+            "tokenizer.ggml.add_bos_token": spec.shape.arch == "bert",
+            "tokenizer.ggml.add_eos_token": True,
+        }
     for key, value in plain.items():
         found[key] = _typed(key, value)
     found |= {entry[0]: entry for entry in tokenizer}

@@ -34,6 +34,8 @@ class Shape:
     conv_layers: tuple[int, ...] = ()
     """Layers that are recurrent (a short convolution) instead of attention; lfm2 only."""
     conv_kernel: int = 3
+    pooling: int = 0
+    """What is made of a text's tokens, by llama.cpp's number: 1 their mean, 3 the last one; 0: nothing."""
     tied: bool = False
     """The embeddings make the logits too: there is no output.weight."""
 
@@ -70,6 +72,11 @@ WINDOWED = Shape(arch="gemma3", n_layers=6, head_dim=32, window=128)
 HYBRID = Shape(arch="lfm2", n_layers=4, conv_layers=(0, 1, 3), tied=True)
 """Tied, as all of LFM2 are: mlx-lm knows no others."""
 MOE = Shape(arch="qwen3moe", head_dim=32, n_ff=64, n_experts=8, n_experts_used=2)
+
+BERT = Shape(arch="bert", n_kv_heads=4, context_length=512, pooling=1)
+QWEN3_EMBEDDING = QWEN3.sized(pooling=3)
+
+EMBEDDERS: dict[str, Shape] = {"bert": BERT, "qwen3-embedding": QWEN3_EMBEDDING}
 
 KINDS: dict[str, Shape] = {
     "dense": DENSE,
@@ -123,12 +130,36 @@ def _feed_forward(shape: Shape, p: str, gain: float) -> Iterator[Tensor]:
         yield Tensor(p + "post_ffw_norm.weight", (e,), None)
 
 
+def _encoder(shape: Shape, n_vocab: int) -> Iterator[Tensor]:
+    """Yield the tensors of a BERT."""
+    e, f = shape.n_embd, shape.n_ff
+    yield Tensor("token_embd.weight", (e, n_vocab), math.sqrt(e))
+    yield Tensor("token_types.weight", (e, 2), 1.0, plain=True)
+    yield Tensor("position_embd.weight", (e, shape.context_length), math.sqrt(e) / 2, plain=True)
+    for name in ["token_embd_norm", *_norms_of_encoder(shape)]:
+        yield Tensor(f"{name}.weight", (e,), None)
+        yield Tensor(f"{name}.bias", (e,), 0.1 * math.sqrt(e), plain=True)
+    for p in (f"blk.{layer}." for layer in range(shape.n_layers)):
+        for name in ("attn_q", "attn_k", "attn_v", "attn_output"):
+            yield Tensor(f"{p}{name}.weight", (e, e), 1.0)
+        yield Tensor(p + "ffn_up.weight", (e, f), 1.0)
+        yield Tensor(p + "ffn_down.weight", (f, e), 1.0)
+
+
+def _norms_of_encoder(shape: Shape) -> Iterator[str]:
+    for layer in range(shape.n_layers):
+        yield from (f"blk.{layer}.attn_output_norm", f"blk.{layer}.layer_output_norm")
+
+
 def tensors(shape: Shape, n_vocab: int, *, logit_scale: float, damped: dict[int, float]) -> Iterator[Tensor]:
     """Yield every tensor of a model, in file order.
 
     logit_scale: standard deviation of the logits. damped: layer -> factor of its two output projections;
     at 0 a layer adds nothing.
     """
+    if shape.arch == "bert":
+        yield from _encoder(shape, n_vocab)
+        return
     # Gemma multiplies embeddings by sqrt(n_embd) itself; the others get a deviation of 1 from here.
     embedding = 1.0 if shape.arch == "gemma3" else math.sqrt(shape.n_embd)
     # Where they are tied a token's own logit stands out, unless the layers add more than it.
@@ -162,6 +193,11 @@ def metadata(shape: Shape) -> dict[str, Any]:
         "rope.freq_base": shape.rope_base,
         "rope.dimension_count": shape.head,
     }
+    if shape.pooling:
+        kv["pooling_type"] = shape.pooling
+    if shape.arch == "bert":
+        kv["attention.causal"] = False
+        kv["attention.layer_norm_epsilon"] = 1e-5
     if shape.window:
         kv["attention.sliding_window"] = shape.window
         if shape.window_period != 6:

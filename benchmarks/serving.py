@@ -1,0 +1,362 @@
+"""`edgechat serve` under load: this process is the load, the server and its worker are two others.
+
+    python -m benchmarks.serving [one batch beside prefix latency ...] [--rounds 10]
+
+one      a stream through HTTP against the same answer by `edgechat run`, in turns
+batch    four and eight streams against a bare batched decode of as many
+beside   the gaps of a stream while a prompt of 1,700 tokens is read
+prefix   the first token behind a known prefix of 1,000 tokens, against that of an empty prompt
+latency  first token and gaps of 1, 4, 8 and 16 clients that ask one thing after the other
+
+The client is a bare socket: a real one, with its JSON and its objects, would take the processor from the
+model, as both cores compute. Every token of the model is one character, so that characters are tokens.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import itertools
+import os
+import re
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import msgspec
+import numpy as np
+
+from benchmarks.batching import Bare
+from benchmarks.streaming import MUTE, THREADS
+from edgechat.planner.plan import LoadPlan
+from tests.kit import TINYLLAMA, Spec, build
+
+KEY = "benchmark"
+CONTEXT = 8192
+DEPTH = 200
+
+Arrivals = list[tuple[float, int]]
+"""Times, and how many tokens there were by then; the first is the time of the question, and 0."""
+
+
+class _Choice(msgspec.Struct):
+    delta: dict[str, Any] = {}
+
+
+class _Chunk(msgspec.Struct):
+    choices: list[_Choice] = []
+
+
+_decoder = msgspec.json.Decoder(_Chunk)
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """A running server."""
+
+    port: int
+
+    async def ask(self, messages: Sequence[tuple[str, str]], tokens: int, seed: int) -> Arrivals:
+        """Stream an answer of `tokens` tokens at the most."""
+        body = msgspec.json.encode(
+            {
+                "model": "default",
+                "messages": [{"role": role, "content": text} for role, text in messages],
+                "max_tokens": tokens,
+                "temperature": 0.8,
+                "seed": seed,
+                "stream": True,
+            }
+        )
+        reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
+        head = (
+            f"POST /v1/chat/completions HTTP/1.1\r\nHost: 127.0.0.1:{self.port}\r\n"
+            f"Authorization: Bearer {KEY}\r\nContent-Type: application/json\r\n"
+            f"Content-Length: {len(body)}\r\nConnection: close\r\n\r\n"
+        )
+        arrivals, count = [(time.perf_counter(), 0)], 0
+        writer.write(head.encode() + body)
+        status = await reader.readline()
+        if b" 200 " not in status:
+            raise RuntimeError((status + await reader.read()).decode())
+        while line := await reader.readline():
+            if not line.startswith(b"data: {"):
+                continue
+            text = sum(
+                len(one.delta.get("content") or "") for one in _decoder.decode(line[6:].strip()).choices
+            )
+            if text:
+                count += text
+                arrivals.append((time.perf_counter(), count))
+        writer.close()
+        return arrivals
+
+
+class Running:
+    """The server's process: `async with` gives it once it is ready."""
+
+    def __init__(self, model: Path) -> None:
+        self._home = tempfile.TemporaryDirectory(prefix="edgechat-serving-")
+        words = [
+            "serve",
+            str(model),
+            "--port",
+            "0",
+            "--api-key",
+            KEY,
+            "--ctx",
+            str(CONTEXT),
+            "--draft",
+            "none",
+        ]
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "edgechat", *words],
+            env={**os.environ, "EDGECHAT_HOME": self._home.name},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+
+    async def __aenter__(self) -> Server:
+        assert self._process.stdout is not None
+        told = ""
+        while not (found := re.search(r"http://127\.0\.0\.1:(\d+)", told)):
+            line = await asyncio.to_thread(self._process.stdout.readline)
+            if not line:
+                raise RuntimeError(f"the server ended:\n{told}")
+            told += line
+        server = Server(int(found[1]))
+        await server.ask([("user", "x")], 4, 1)  # loads the model
+        return server
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None
+    ) -> None:
+        self._process.send_signal(signal.SIGINT)
+        self._process.communicate()
+        self._home.cleanup()
+
+
+class Run:
+    """`edgechat run`, as whoever reads its output sees it."""
+
+    def __init__(self, model: Path) -> None:
+        self._model = model
+        self._home = tempfile.TemporaryDirectory(prefix="edgechat-run-")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._home.cleanup()
+
+    async def ask(self, text: str, tokens: int, seed: int) -> Arrivals:
+        """Return when the answer's characters came."""
+        words = ["run", str(self._model), text, "--max-tokens", str(tokens), "--seed", str(seed)]
+        words += ["--ctx", str(CONTEXT), "--draft", "none", "--temperature", "0.8"]
+        began = time.perf_counter()
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "edgechat", *words),
+            env={**os.environ, "EDGECHAT_HOME": self._home.name},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+        )
+        assert process.stdout is not None
+        arrivals, count = [(began, 0)], 0
+        while piece := await process.stdout.read(4096):
+            count += len(piece.decode().rstrip("\n"))
+            arrivals.append((time.perf_counter(), count))
+        await process.wait()
+        return arrivals
+
+
+def rate(arrivals: Arrivals, until: int) -> float:
+    """Return tokens/s from the first token to the one of that number."""
+    inside = [one for one in arrivals[1:] if one[1] <= until]
+    (first, n_first), (last, n_last) = inside[0], inside[-1]
+    return (n_last - n_first) / (last - first)
+
+
+def gaps(arrivals: Arrivals) -> list[float]:
+    """Return the seconds between tokens."""
+    return [after[0] - before[0] for before, after in itertools.pairwise(arrivals[1:])]
+
+
+def first_token(arrivals: Arrivals) -> float:
+    """Return the seconds from the question to its first token."""
+    return arrivals[1][0] - arrivals[0][0]
+
+
+def question(name: str, length: int = DEPTH) -> str:
+    """Return a question of about so many tokens, the template's among them, that nobody has asked yet."""
+    return (f"{name} " + "".join(chr(65 + at % 50) for at in range(length)))[: max(length - 24, 1)]
+
+
+async def together(server: Server, number: int, n: int, tokens: int) -> list[Arrivals]:
+    """Ask as many things at once."""
+    asked = [[("user", question(f"{seq} {number}"))] for seq in range(n)]
+    return await asyncio.gather(*(server.ask(one, tokens, seq + 1) for seq, one in enumerate(asked)))
+
+
+def spread(ratios: list[float]) -> str:
+    """Return how ratios lie about."""
+    low, middle, high = statistics.quantiles(ratios, n=4)
+    return f"rounds: median {middle:.3f}, middle half {low:.3f} - {high:.3f}"
+
+
+async def one(model: Path, rounds: int) -> None:
+    """A stream through HTTP, of `edgechat run`."""
+    tokens = 64
+    rates = []
+    with Run(model) as run:
+        async with Running(model) as server:
+            for number in range(rounds):
+                asked = question(f"o {number}")
+                alone = rate(await run.ask(asked, tokens, 1), tokens)
+                served = rate(await server.ask([("user", asked)], tokens, 1), tokens)
+                rates.append((alone, served))
+    alone, served = (statistics.harmonic_mean(column) for column in zip(*rates, strict=True))
+    print(
+        f"one stream: edgechat run {alone:.1f} tokens/s, over HTTP {served:.1f}: {served / alone:.3f} of it "
+        f"({spread([ours / theirs for theirs, ours in rates])})"
+    )
+
+
+def total(arrivals: list[Arrivals]) -> float:
+    """Return tokens/s of all streams while all of them run."""
+    begin = max(one[1][0] for one in arrivals)
+    end = min(one[-1][0] for one in arrivals)
+    inside = [[pair for pair in one[1:] if begin <= pair[0] <= end] for one in arrivals]
+    return sum(one[-1][1] - one[0][1] for one in inside) / (end - begin)
+
+
+async def batch(model: Path, rounds: int) -> None:
+    """Four and eight streams, of a bare batch."""
+    tokens = 64
+    for n in (4, 8):
+        plan = LoadPlan(
+            model_path=str(model),
+            model_name=model.name,
+            context=n * (DEPTH + 2 * tokens) + 512,
+            threads=THREADS,
+            n_seq_max=n,
+            n_outputs_max=n,
+        )
+        bare, rates, between = Bare(plan, n, DEPTH), [], []
+        async with Running(model) as server:
+            for number in range(rounds + 2):
+                alone = bare.run(tokens)
+                arrivals = await together(server, number, n, tokens)
+                if number >= 2:  # the first rounds fill the caches
+                    rates.append((alone, total(arrivals)))
+                    between += [gap for one in arrivals for gap in gaps(one)]
+        bare.close()
+        alone, ours = (statistics.harmonic_mean(column) for column in zip(*rates, strict=True))
+        print(
+            f"{n} streams: bare {alone:.1f} tokens/s, over HTTP {ours:.1f}: {ours / alone:.3f} of bare "
+            f"({spread([ours / theirs for theirs, ours in rates])})"
+        )
+
+
+async def beside(model: Path, rounds: int) -> None:
+    """The gaps of a stream beside a long prompt."""
+    longest = []
+    async with Running(model) as server:
+        for number in range(min(rounds, 4)):
+            stream = asyncio.ensure_future(server.ask([("user", question(f"s {number}"))], 300, 1))
+            await asyncio.sleep(2.0)
+            long = await server.ask([("user", question(f"long {number}", 1700))], 4, 1)
+            arrivals = await stream
+            began, ended = long[0][0], long[1][0]
+            inside = [at for at, _ in arrivals[1:] if began <= at <= ended]
+            found = [b - a for a, b in itertools.pairwise(inside)]
+            longest.append(max(found))
+            print(
+                f"a prompt of 1,700 tokens beside a stream: its first token after {ended - began:.1f} s; the "
+                f"stream's gaps median {ms(statistics.median(found))} ms, longest {ms(max(found))}"
+            )
+
+
+async def prefix(model: Path, rounds: int) -> None:
+    """The first token behind a known prefix."""
+    system = question("You know all of this:", 1024)
+    known, empty = [], []
+    async with Running(model) as server:
+        await server.ask([("system", system), ("user", "warm")], 4, 1)
+        for number in range(2 * rounds):
+            asked = ("user", f"q{number:03d}")
+            empty.append(first_token(await server.ask([asked], 4, 1)))
+            known.append(first_token(await server.ask([("system", system), asked], 4, 1)))
+    ratios = [ours / theirs for theirs, ours in zip(empty, known, strict=True)]
+    cold, warm = statistics.median(empty), statistics.median(known)
+    print(
+        f"first token: empty prompt {ms(cold)} ms, behind 1,000 known tokens {ms(warm)}: "
+        f"{warm / cold:.2f} of it ({spread(ratios)})"
+    )
+
+
+async def latency(model: Path, rounds: int) -> None:
+    """First token and gaps by the number of clients."""
+    tokens, seconds = 32, 4.0 * rounds
+    print(f"prompts of 64 tokens, {tokens} tokens an answer; milliseconds, p50 / p95 / p99")
+    print("| clients | answers | tokens/s | first token | gap between tokens |\n|---|---|---|---|---|")
+    async with Running(model) as server:
+        for n in (1, 4, 8, 16):
+            answers: list[Arrivals] = []
+            began = time.perf_counter()
+
+            async def client(number: int, n: int = n, began: float = began) -> None:
+                asked = 0
+                while time.perf_counter() - began < seconds:
+                    text = question(f"{n} {number} {asked} ", 64)
+                    answers.append(await server.ask([("user", text)], tokens, 1))  # noqa: B023
+                    asked += 1
+
+            await asyncio.gather(*(client(number) for number in range(n)))
+            took = time.perf_counter() - began
+            count = sum(one[-1][1] for one in answers)
+            firsts = [first_token(one) for one in answers]
+            between = [gap for one in answers for gap in gaps(one)]
+            print(f"| {n} | {len(answers)} | {count / took:.1f} | {told(firsts)} | {told(between)} |")
+
+
+def told(seconds: list[float]) -> str:
+    """Return the quantiles in milliseconds."""
+    return " / ".join(ms(float(one)) for one in np.quantile(seconds, (0.5, 0.95, 0.99)))
+
+
+def ms(seconds: float) -> str:
+    """Return milliseconds."""
+    return f"{1000 * seconds:.0f}"
+
+
+FIGURES: dict[str, Callable[[Path, int], Coroutine[Any, Any, None]]] = {
+    "one": one,
+    "batch": batch,
+    "beside": beside,
+    "prefix": prefix,
+    "latency": latency,
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("figures", nargs="*", choices=[*FIGURES, []], default=list(FIGURES))
+    parser.add_argument("--rounds", type=int, default=10)
+    options = parser.parse_args()
+    model = build(Spec(shape=TINYLLAMA, weights="Q4_0", n_vocab=32000, mute=MUTE))
+    for name in options.figures:
+        asyncio.run(FIGURES[name](model, options.rounds))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,256 @@
+"""An answer as it grows, taken apart into what is said and the calls in it."""
+
+from __future__ import annotations
+
+import secrets
+import string
+from enum import Enum
+
+from edgechat.engine.calls.formats import Format
+from edgechat.engine.calls.scan import EndScan, JsonScan, Scan, held_back
+from edgechat.engine.calls.written import Kinds
+from edgechat.engine.types import ToolCall
+
+LONGEST_CALL = 2**20
+"""Characters of a call; what is longer is text."""
+_LONGEST_HEADER = 512
+_SPACE = " \t\r\n"
+_MOST_SPACE = 64
+"""Characters of white space that are held back, as they may belong to the call that follows."""
+
+
+class Ending(Enum):
+    """What a mark ends."""
+
+    MESSAGE = "message"
+    REPLY = "reply"
+
+
+Item = str | ToolCall | Ending
+"""Text; a call; or the end of a message or of the reply, after which nothing more is taken apart."""
+
+
+class _Part(Enum):
+    HEADER = "header"
+    GAP = "gap"
+    BODY = "body"
+    AFTER = "after"
+
+
+class Splitter:
+    """Takes calls out of the text of one reply.
+
+    What could be the beginning of a mark is held back until it is decided. What turns out to be no call is
+    text again, all of it. Text is looked at once: a call inside of what was no call is not looked for.
+    """
+
+    def __init__(self, family: Format, kinds: Kinds) -> None:
+        """kinds: the tools that there are, with the JSON types of their parameters."""
+        self._family = family
+        self._kinds = kinds
+        self._held = ""
+        self._starts = True
+        """Nothing has been said in this message."""
+        self._raw: list[str] | None = None
+        """Of a call, the text since its mark, or since the call before it; None outside of calls."""
+        self._part = _Part.GAP
+        self._length = 0
+        self._header: list[str] = []
+        self._body: list[str] = []
+        self._scan: Scan = JsonScan()
+        self._ids: set[str] = set()
+        """Of the calls so far."""
+
+    @property
+    def skip(self) -> tuple[str, ...]:
+        """Marks that may precede an answer."""
+        return self._family.skip
+
+    @property
+    def inside(self) -> bool:
+        """Whether what comes next belongs to a call, unless that turns out to be none."""
+        return self._raw is not None
+
+    @property
+    def n_calls(self) -> int:
+        """Calls so far."""
+        return len(self._ids)
+
+    def feed(self, text: str) -> list[Item]:
+        """Take more text; return what is decided by it."""
+        self._held += text
+        return self._drain(final=False)
+
+    def finish(self) -> list[Item]:
+        """No more text comes: return what was held back."""
+        items = self._drain(final=True)
+        rest = self._held if self._raw is None else self._left() + self._held
+        self._raw, self._held = None, ""
+        items += [rest] if rest else []
+        return items if not self._ids else [one for one in items if not _is_space(one)]
+
+    def rest(self) -> str:
+        """Return what follows the end of a message, and begin with the next one."""
+        rest, self._held, self._starts = self._held, "", True
+        return rest
+
+    def _drain(self, *, final: bool) -> list[Item]:
+        items: list[Item] = []
+        while self._held:
+            before = (len(self._held), self._raw is None, self._part)
+            items += self._outside(final=final) if self._raw is None else self._inside()
+            if items and isinstance(items[-1], Ending):
+                break
+            if before == (len(self._held), self._raw is None, self._part):
+                break
+        return items
+
+    # Outside of calls.
+
+    def _outside(self, *, final: bool) -> list[Item]:
+        family = self._family
+        if self._starts:
+            begun = self._held.lstrip(_SPACE)
+            mark = next((one for one in family.first if begun.startswith(one)), "")
+            if mark:
+                self._open(self._held[: len(self._held) - len(begun)], begun)
+                return []
+            if any(one.startswith(begun) for one in family.first) and not final and self._is_short():
+                return []
+        endings = dict.fromkeys(family.ends, Ending.REPLY) | {family.message_end: Ending.MESSAGE}
+        marks = tuple(mark for mark in (*family.opens, *endings) if mark)
+        at, mark = min(((self._held.find(one), one) for one in marks if one in self._held), default=(-1, ""))
+        if at < 0:
+            return self._said(len(self._held) - (0 if final else self._undecided(marks)))
+        before, behind = self._held[:at], self._held[at + len(mark) :]
+        if mark in endings:
+            self._held = behind
+            return [before, endings[mark]] if before else [endings[mark]]
+        said = before.rstrip(_SPACE)
+        self._open(before[len(said) :] + mark, behind)
+        return [said] if said else []
+
+    def _is_short(self) -> bool:
+        return len(self._held) <= _MOST_SPACE
+
+    def _undecided(self, marks: tuple[str, ...]) -> int:
+        """Return how much of the end of the text may belong to a mark, or be the white space before one."""
+        held = held_back(self._held, marks)
+        before = self._held[: len(self._held) - held]
+        space = len(before) - len(before.rstrip(_SPACE))
+        return held + space if space <= _MOST_SPACE else held
+
+    def _said(self, count: int) -> list[Item]:
+        said, self._held = self._held[:count], self._held[count:]
+        if said.strip(_SPACE):
+            self._starts = False
+        return [said] if said else []
+
+    def _open(self, mark: str, text: str) -> None:
+        """Begin with a call, of which `text` is what there is behind its mark."""
+        self._raw = [mark]
+        self._held = text
+        self._starts = False
+        self._begin()
+
+    # Inside of calls.
+
+    def _begin(self) -> None:
+        self._header, self._body, self._length = [], [], 0
+        self._part = _Part.HEADER if self._family.header_end else _Part.GAP
+        self._scan = EndScan(self._family.body_end) if self._family.body_end else JsonScan()
+
+    def _inside(self) -> list[Item]:
+        steps = {
+            _Part.HEADER: self._in_header,
+            _Part.GAP: self._in_gap,
+            _Part.BODY: self._in_body,
+            _Part.AFTER: self._after,
+        }
+        return steps[self._part]()
+
+    def _in_header(self) -> list[Item]:
+        end = self._family.header_end
+        at = self._held.find(end)
+        if at >= 0:
+            self._header = [self._take(at)]
+            self._take(len(end))
+            self._part = _Part.GAP
+        elif len(self._held) > _LONGEST_HEADER:
+            return self._failed()
+        return []
+
+    def _in_gap(self) -> list[Item]:
+        """Before a body: pass over what may stand there."""
+        self._skip()
+        if not self._held:
+            return []
+        if not (self._family.body_end or self._held.startswith("{")):
+            return self._failed()
+        self._part = _Part.BODY
+        return []
+
+    def _in_body(self) -> list[Item]:
+        try:
+            end = self._scan.feed(self._held)
+        except ValueError:
+            return self._failed()
+        piece = self._take(len(self._held) if end is None else end)
+        self._body.append(piece)
+        self._length += len(piece)
+        if self._length > LONGEST_CALL:
+            return self._failed()
+        return [] if end is None else self._complete()
+
+    def _complete(self) -> list[Item]:
+        written = self._family.read("".join(self._header), "".join(self._body), self._kinds)
+        if written is None or written.name not in self._kinds:
+            return self._failed()
+        fresh = written.id and written.id not in self._ids
+        call = ToolCall(written.id if fresh else new_id(self._family), written.name, written.arguments)
+        self._ids.add(call.id)
+        self._raw, self._part = [], _Part.AFTER
+        return [call]
+
+    def _after(self) -> list[Item]:
+        """Behind a call: another one may follow before the mark that closes them, if there is one."""
+        self._skip()
+        close = self._family.close
+        if not self._held or (close != self._held and close.startswith(self._held)):
+            return []
+        if close and self._held.startswith(close):
+            self._take(len(close))
+        elif self._family.several and self._held.startswith("{"):
+            self._raw = []
+            self._begin()
+            return []
+        self._raw = None
+        return []
+
+    def _skip(self) -> None:
+        self._take(len(self._held) - len(self._held.lstrip(self._family.between)))
+
+    def _take(self, count: int) -> str:
+        text, self._held = self._held[:count], self._held[count:]
+        if self._raw is not None and text:
+            self._raw.append(text)
+        return text
+
+    def _left(self) -> str:
+        """Return the text of what has not become a call; between calls there is none."""
+        return "" if self._part is _Part.AFTER else "".join(self._raw or ())
+
+    def _failed(self) -> list[Item]:
+        text, self._raw = self._left(), None
+        return [text] if text else []
+
+
+def _is_space(item: Item) -> bool:
+    return isinstance(item, str) and not item.strip(_SPACE)
+
+
+def new_id(family: Format) -> str:
+    """Return the id of a call, as the family's templates want it."""
+    if family.short_ids:
+        return "".join(secrets.choice(string.ascii_letters + string.digits) for _ in range(9))
+    return "call_" + "".join(secrets.choice(string.ascii_letters) for _ in range(24))

@@ -1,0 +1,95 @@
+"""The tools of a request: looked over, and as templates and parsers want them. They are a stranger's text."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from edgechat.engine.calls.scan import nests
+from edgechat.engine.calls.written import Kinds
+from edgechat.engine.types import ChatRequest, Tool
+from edgechat.errors import BadRequest, SchemaError
+
+MOST_TOOLS = 128
+"""Tools of one request; OpenAI takes as many."""
+MOST_CHARACTERS = 2**18
+"""Of all of them together: some 60,000 tokens."""
+_NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+
+
+def check(request: ChatRequest) -> None:
+    """Raise SchemaError or BadRequest unless a request's tools can be told to a model, and calls be read."""
+    tools = request.tools
+    if tools and request.text is not None:
+        raise BadRequest("A text that is gone on with calls no tools.", hint="Send messages instead.")
+    size = sum(len(tool.description) + len(tool.parameters) for tool in tools)
+    if len(tools) > MOST_TOOLS or size > MOST_CHARACTERS:
+        raise SchemaError(
+            f"{len(tools)} tools with {size} characters are more than a request may have.",
+            hint=f"Send {MOST_TOOLS} tools with {MOST_CHARACTERS} characters at most.",
+        )
+    for tool in tools:
+        if not _NAME.fullmatch(tool.name):
+            raise SchemaError(
+                f"{tool.name[:80]!r} cannot be the name of a tool.",
+                hint="Letters, digits, _, - and . make one, 64 at most.",
+            )
+        parameters_of(tool)
+    if len({tool.name for tool in tools}) < len(tools):
+        raise SchemaError("Two tools have the same name.", hint="Give each a name of its own.")
+    if request.tool_choice == "required" and not tools:
+        raise SchemaError("A tool must be called, and there is none.", hint="Send the tools along.")
+    if request.tool is not None and all(tool.name != request.tool for tool in tools):
+        raise SchemaError(f"{request.tool[:80]!r} must be called, and is none of the tools.")
+
+
+def parameters_of(tool: Tool) -> dict[str, Any]:
+    """Return the schema of a tool's arguments. SchemaError where it is none, or too deep."""
+    schema = object_in(tool.parameters)
+    if schema is None or schema.get("type", "object") != "object":
+        raise SchemaError(
+            f"The parameters of the tool {tool.name} are not the JSON schema of an object.",
+            hint='Send one that begins with {"type": "object"; it may be 64 levels deep.',
+        )
+    return schema
+
+
+def object_in(text: str) -> dict[str, Any] | None:
+    """Return the JSON object in a text; None where it is none that can be passed on."""
+    try:
+        value = msgspec.json.decode(text) if nests(text) else None
+        msgspec.msgpack.encode(value)  # refuses numbers that no other process could be sent
+    except (msgspec.MsgspecError, OverflowError):
+        return None
+    return value if isinstance(value, dict) else None
+
+
+def told(tool: Tool) -> dict[str, Any]:
+    """Return a tool as chat templates want it."""
+    function = {"name": tool.name, "description": tool.description, "parameters": parameters_of(tool)}
+    return {"type": "function", "function": function}
+
+
+def kinds_of(tools: Sequence[Tool]) -> Kinds:
+    """Return the JSON types that each parameter of each tool may have, none where that is not said."""
+    found = {}
+    for tool in tools:
+        properties = parameters_of(tool).get("properties")
+        pairs = properties.items() if isinstance(properties, dict) else ()
+        found[tool.name] = {key: types_of(value) for key, value in pairs}
+    return found
+
+
+def types_of(schema: Any) -> frozenset[str]:
+    """Return the JSON types that a schema names."""
+    if not isinstance(schema, dict):
+        return frozenset()
+    given = schema.get("type")
+    types = {one for one in (given if isinstance(given, list) else [given]) if isinstance(one, str)}
+    for options in (schema.get("anyOf"), schema.get("oneOf")):
+        for option in options if isinstance(options, list) else ():
+            types |= types_of(option)
+    return frozenset(types)

@@ -1,0 +1,51 @@
+"""What became of each request: for the metrics, and for who wants to see a line of each."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from edgechat.server.exchange import MODEL
+from edgechat.server.models import Models
+from edgechat.text import one_line
+
+_CLOSED = 499
+"""The client was gone before there was a status; as nginx calls it."""
+
+
+class Account:
+    """Counts requests, the refused ones too. Nothing of what they say is kept or told."""
+
+    def __init__(self, app: ASGIApp, models: Models, tell: Callable[[str], None] | None = None) -> None:
+        self._app = app
+        self._models = models
+        self._tell = tell
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """See ASGI."""
+        began = time.monotonic()
+        status = _CLOSED
+
+        async def noting(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+            await send(message)
+
+        try:
+            await self._app(scope, receive, noting)
+        finally:
+            model = scope.get(MODEL, "")
+            self._models.metrics.request(_endpoint(scope["path"]), status, model or None)
+            if self._tell is not None:
+                seconds = time.monotonic() - began
+                path = one_line(scope["path"], 80)
+                self._tell(f"{scope['method']} {path} {status} {seconds:.2f} s {model}".rstrip())
+
+
+def _endpoint(path: str) -> str:
+    """Return what a path is counted by: 'chat/completions'."""
+    name = path.removeprefix("/v1").strip("/").removesuffix(".json")
+    return "models" if name.startswith("models/") else name

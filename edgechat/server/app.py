@@ -1,0 +1,162 @@
+"""The server's paths, over the models behind them."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+
+import msgspec
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from edgechat.server.account import Account
+from edgechat.server.exchange import Exchange, Gone
+from edgechat.server.faults import refusal_of
+from edgechat.server.guard import TRUSTED, Door, Guard
+from edgechat.server.models import Models
+from edgechat.server.openapi import description
+from edgechat.server.protocol.chat import ChatBody
+from edgechat.server.protocol.chat_answer import ChatAnswers
+from edgechat.server.protocol.completions import CompletionAnswers, CompletionBody
+from edgechat.server.protocol.decoding import decoded
+from edgechat.server.protocol.embeddings import EmbeddingBody, embedding_list
+from edgechat.server.protocol.listing import Health, ModelEntry, ModelList
+from edgechat.server.refusal import Refusal
+from edgechat.server.streams import generate
+
+_PLAIN = "text/plain; charset=utf-8"
+_METRICS = "text/plain; version=0.0.4; charset=utf-8"
+_ABOUT = b"""edgechat serves models of this machine by OpenAI's protocol.
+
+POST /v1/chat/completions   an answer in a chat
+POST /v1/completions        text that goes on
+POST /v1/embeddings         embeddings, of models made for that
+GET  /v1/models             the models that may be asked for
+GET  /health                loading, ready or degraded
+GET  /metrics               figures, for Prometheus
+GET  /openapi.json          all of it, described
+"""
+
+Work = Callable[[Exchange], Awaitable[None]]
+
+
+def make_app(
+    models: Models,
+    door: Door,
+    *,
+    think: bool | None = None,
+    tell: Callable[[str], None] | None = None,
+) -> ASGIApp:
+    """Return the app, guarded. think: what the settings say; tell: hears a line for each request."""
+    api = _Api(models, think)
+    routes = [
+        Route("/", _Endpoint(api.about), methods=["GET"]),
+        Route("/health", _Endpoint(api.health), methods=["GET"]),
+        Route("/metrics", _Endpoint(api.metrics), methods=["GET"]),
+        Route("/openapi.json", _Endpoint(api.describe), methods=["GET"]),
+        Route("/v1/models", _Endpoint(api.models), methods=["GET"]),
+        Route("/v1/models/{id:path}", _Endpoint(api.one_model), methods=["GET"]),
+        Route("/v1/chat/completions", _Endpoint(api.chat), methods=["POST"]),
+        Route("/v1/completions", _Endpoint(api.completions), methods=["POST"]),
+        Route("/v1/embeddings", _Endpoint(api.embeddings), methods=["POST"]),
+    ]
+    app = Starlette(routes=routes, exception_handlers={HTTPException: _no_such})
+    app.router.redirect_slashes = False
+    return Account(Guard(app, door), models, tell)
+
+
+class _Api:
+    """What each path does."""
+
+    def __init__(self, models: Models, think: bool | None) -> None:
+        self._models = models
+        self._think = think
+
+    async def chat(self, exchange: Exchange) -> None:
+        body = decoded(await exchange.body(), ChatBody)
+        answers = ChatAnswers(body, self._think)
+        work = generate(exchange, self._models, body.model, answers, stream=bool(body.stream))
+        await exchange.while_there(work)
+
+    async def completions(self, exchange: Exchange) -> None:
+        body = decoded(await exchange.body(), CompletionBody)
+        answers = CompletionAnswers(body)
+        work = generate(exchange, self._models, body.model, answers, stream=bool(body.stream))
+        await exchange.while_there(work)
+
+    async def embeddings(self, exchange: Exchange) -> None:
+        body = decoded(await exchange.body(), EmbeddingBody)
+        await exchange.while_there(self._embed(exchange, body))
+
+    async def _embed(self, exchange: Exchange, body: EmbeddingBody) -> None:
+        texts = body.texts()
+        async with self._models.serve(body.model) as served:
+            exchange.answered_by(served.model.name)
+            body.check(served.model)
+            made = await served.embed(f"embd-{secrets.token_hex(12)}", tuple(texts))
+        if made is None:
+            raise Refusal("The server was stopped meanwhile.", status=503, code="stopped")
+        await exchange.answer(200, embedding_list(body, served.model.name, made))
+
+    async def models(self, exchange: Exchange) -> None:
+        cards = await asyncio.to_thread(self._models.names)
+        found = ModelList(data=[ModelEntry.of(card) for card in cards])
+        await exchange.answer(200, msgspec.json.encode(found))
+
+    async def one_model(self, exchange: Exchange) -> None:
+        wanted = exchange.scope["path_params"]["id"]
+        for card in await asyncio.to_thread(self._models.names):
+            if card.id == wanted:
+                await exchange.answer(200, msgspec.json.encode(ModelEntry.of(card)))
+                return
+        raise Refusal("There is no such model; /v1/models lists them.", status=404, code="model_not_found")
+
+    async def health(self, exchange: Exchange) -> None:
+        state, sentence = self._models.state
+        told = Health(state, sentence if exchange.scope[TRUSTED] else msgspec.UNSET)
+        if state == "loading":
+            await exchange.answer(503, msgspec.json.encode(told), ("retry-after", "1"))
+        else:
+            await exchange.answer(200, msgspec.json.encode(told))
+
+    async def metrics(self, exchange: Exchange) -> None:
+        await exchange.answer(200, await self._models.metrics_text(), kind=_METRICS)
+
+    async def describe(self, exchange: Exchange) -> None:
+        await exchange.answer(200, description())
+
+    async def about(self, exchange: Exchange) -> None:
+        await exchange.answer(200, _ABOUT, kind=_PLAIN)
+
+
+class _Endpoint:
+    """A path as an app of its own, so that nothing stands between its bytes and the client."""
+
+    def __init__(self, work: Work) -> None:
+        self._work = work
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """See ASGI."""
+        exchange = Exchange(scope, receive, send)
+        with suppress(Gone):
+            try:
+                await self._work(exchange)
+            except Exception as error:
+                if isinstance(error, Gone) or exchange.status:
+                    raise
+                await exchange.refuse(refusal_of(error))
+
+
+async def _no_such(request: Request, error: Exception) -> Response:
+    """Answer what no path is for."""
+    status = error.status_code if isinstance(error, HTTPException) else 500
+    what = "No such path" if status == 404 else "This path takes another method"
+    refusal = Refusal(f"{what}; GET / lists them.", status=status)
+    headers = error.headers if isinstance(error, HTTPException) else None
+    return Response(refusal.body(), status, dict(headers or {}), "application/json")

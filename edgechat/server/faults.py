@@ -1,0 +1,57 @@
+"""From errors to HTTP's: the status, and whether it is worth trying again."""
+
+from __future__ import annotations
+
+import logging
+
+from edgechat.errors import (
+    BadRequest,
+    DoesNotFit,
+    Draining,
+    EdgechatError,
+    EngineCrashed,
+    LoadFailed,
+    ModelNotFound,
+    PromptTooLong,
+    QueueFull,
+    RequestRefused,
+    SchemaError,
+    SwitchUnknown,
+    TemplateError,
+    WrongKind,
+)
+from edgechat.server.refusal import Refusal
+
+_LOG = logging.getLogger("edgechat.server")
+_OURS: tuple[tuple[type[EdgechatError], int, str, int | None], ...] = (
+    # The class, the status, the code, and seconds after which it may work.
+    (ModelNotFound, 404, "model_not_found", None),
+    (PromptTooLong, 400, "context_length_exceeded", None),
+    (SchemaError, 400, "invalid_schema", None),
+    (WrongKind, 400, "wrong_kind_of_model", None),
+    (BadRequest, 400, "invalid_value", None),
+    (SwitchUnknown, 400, "no_thinking_switch", None),
+    (TemplateError, 400, "template_error", None),
+    (RequestRefused, 422, "request_refused", None),
+    (QueueFull, 429, "queue_full", 1),
+    (Draining, 503, "stopping", 5),
+    (EngineCrashed, 503, "engine_crashed", 1),
+    (DoesNotFit, 503, "does_not_fit", None),
+    (LoadFailed, 503, "load_failed", None),
+)
+
+
+def refusal_of(error: Exception) -> Refusal:
+    """Return how a client is told of an error; what nobody foresaw is logged, and told without details."""
+    if isinstance(error, Refusal):
+        return error
+    if not isinstance(error, EdgechatError):
+        _LOG.error("a fault of edgechat's own", exc_info=error)
+        return Refusal("edgechat has a fault of its own; its terminal says more.", status=500, code="fault")
+    message = " ".join(part for part in (error.message, error.hint) if part)
+    for kind, status, code, seconds in _OURS:
+        if isinstance(error, kind):
+            wait = getattr(error, "seconds", seconds)
+            headers = (("retry-after", str(max(1, round(wait)))),) if wait is not None else ()
+            return Refusal(message, status=status, code=code, headers=headers)
+    return Refusal(message, status=500, code="engine_error")

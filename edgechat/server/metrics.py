@@ -1,0 +1,229 @@
+"""What is counted of a server's work, in Prometheus' text format, with a registry of its own.
+
+Labels are bounded: a model's name is one that this server has loaded, never what a client wrote.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client.core import GaugeMetricFamily, HistogramMetricFamily
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
+
+from edgechat.engine.snapshot import Snapshot
+from edgechat.engine.types import Called, Delta, Embedded, Finished, RequestEvent
+from edgechat.planner.plan import LoadPlan
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+ENDPOINTS = frozenset(
+    {
+        "/",
+        "/health",
+        "/metrics",
+        "/openapi.json",
+        "/v1/chat/completions",
+        "/v1/completions",
+        "/v1/embeddings",
+        "/v1/models",
+    }
+)
+"""What requests are counted by; any other one is 'other'."""
+_FIRST = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0)
+_EACH = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.25, 0.5, 1.0, 2.5)
+_OTHER = "other"
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What there is of one model at one moment."""
+
+    model: str
+    plan: LoadPlan
+    loaded: bool
+    taken: int
+    """Requests that are here, whether they run or wait."""
+    snapshot: Snapshot | None
+    """None where the engine is not loaded, or had no time to answer."""
+
+
+class Metrics:
+    """Counters and histograms of one server. Belongs to one event loop."""
+
+    def __init__(self) -> None:
+        self._registry = registry = CollectorRegistry()
+        self._models: set[str] = set()
+        self._looks = _Looks()
+        registry.register(self._looks)
+
+        def counter(name: str, about: str, *labels: str) -> Counter:
+            return Counter(f"edgechat_{name}", about, labels, registry=registry)
+
+        def histogram(name: str, about: str, buckets: Sequence[float]) -> Histogram:
+            return Histogram(f"edgechat_{name}", about, ("model",), buckets=buckets, registry=registry)
+
+        self._requests = counter("requests", "Answered requests.", "endpoint", "status", "model")
+        self._finished = counter("finished", "Replies by how they ended.", "model", "reason")
+        self._prompt = counter("prompt_tokens", "Tokens of prompts and of embedded texts.", "model")
+        self._cached = counter("cached_tokens", "Tokens of prompts that were not computed again.", "model")
+        self._completion = counter("completion_tokens", "Tokens of replies.", "model")
+        self._drafted = counter("drafted_tokens", "Tokens that were guessed and verified.", "model")
+        self._accepted = counter("accepted_tokens", "Guessed tokens that stood.", "model")
+        self._first = histogram("first_token_seconds", "From a request to its first token.", _FIRST)
+        self._each = histogram("token_seconds", "From a token to the next one of a reply.", _EACH)
+        self._loads = counter("loads", "Loads of a model.", "model")
+        self._load_failures = counter("load_failures", "Loads that failed.", "model")
+        self._load_seconds = Gauge(
+            "edgechat_load_seconds", "Of the last load.", ("model",), registry=registry
+        )
+        self._crashes = counter("crashes", "Deaths of a model's process.", "model")
+
+    def request(self, endpoint: str, status: int, model: str | None = None) -> None:
+        """Count an answered request. endpoint: one of ENDPOINTS; model: what answered, where one did."""
+        known = model if model in self._models else ""
+        place = endpoint if endpoint in ENDPOINTS else _OTHER
+        self._requests.labels(place, str(status), known).inc()
+
+    def loaded(self, model: str, seconds: float) -> None:
+        """Count a load."""
+        self._models.add(model)
+        self._loads.labels(model).inc()
+        self._crashes.labels(model)  # 0 until there is one
+        self._load_seconds.labels(model).set(seconds)
+
+    def load_failed(self, model: str) -> None:
+        """Count a load that failed."""
+        self._models.add(model)
+        self._load_failures.labels(model).inc()
+
+    def crashed(self, model: str) -> None:
+        """Count the death of a process."""
+        self._crashes.labels(model).inc()
+
+    def embedded(self, model: str, found: Embedded) -> None:
+        """Count the texts of an answer."""
+        self._prompt.labels(model).inc(found.tokens)
+        self._finished.labels(model, "stop").inc()
+
+    def meter(self, model: str, arrived: float) -> Meter:
+        """Return what watches one reply. arrived: `time.perf_counter` when its request came."""
+        return Meter(self, model, arrived)
+
+    def finished(self, model: str, event: Finished) -> None:
+        """Count a reply."""
+        self._finished.labels(model, event.reason).inc()
+        self._prompt.labels(model).inc(event.usage.prompt_tokens)
+        self._cached.labels(model).inc(event.usage.cached_tokens)
+        self._completion.labels(model).inc(event.usage.completion_tokens)
+        if event.speculation is not None:
+            self._drafted.labels(model).inc(event.speculation.drafted_tokens)
+            self._accepted.labels(model).inc(event.speculation.accepted_tokens)
+
+    def broke_off(self, model: str, reason: str, tokens: int) -> None:
+        """Count a reply that failed, or that nobody wanted to its end, and what was handed on of it."""
+        self._finished.labels(model, reason).inc()
+        self._completion.labels(model).inc(tokens)
+
+    def text(self, looks: Sequence[Look]) -> bytes:
+        """Return everything, with what there is of each model now."""
+        self._looks.now = looks
+        return generate_latest(self._registry)
+
+
+class Meter:
+    """The clock of one reply: its first token, and what lies between the others."""
+
+    def __init__(self, metrics: Metrics, model: str, arrived: float) -> None:
+        self._metrics, self._model = metrics, model
+        self._first, self._each = metrics._first.labels(model), metrics._each.labels(model)
+        self._last = arrived
+        self._tokens = 0
+
+    def take(self, event: RequestEvent) -> None:
+        """Look at an event as it is handed on."""
+        if isinstance(event, Delta | Called):
+            self._ticks(event.tokens)
+        elif isinstance(event, Finished):
+            self._metrics.finished(self._model, event)
+
+    def broke_off(self, reason: Literal["failed", "cancelled"]) -> None:
+        """Count a reply that ends without its Finished."""
+        self._metrics.broke_off(self._model, reason, self._tokens)
+
+    def _ticks(self, tokens: int) -> None:
+        more = tokens - self._tokens
+        if more <= 0:
+            return
+        now = time.perf_counter()
+        if not self._tokens:
+            self._first.observe(now - self._last)
+        else:
+            each = (now - self._last) / more
+            for _ in range(more):
+                self._each.observe(each)
+        self._last, self._tokens = now, tokens
+
+
+class _Looks(Collector):
+    """The gauges, as of the last look."""
+
+    def __init__(self) -> None:
+        self.now: Sequence[Look] = ()
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield what there is of each model."""
+        yield _gauge(
+            "model_loaded", "1 while a model is loaded.", ((one, float(one.loaded)) for one in self.now)
+        )
+        yield _gauge("running", "Requests that are computed.", ((one, _running(one)) for one in self.now))
+        yield _gauge(
+            "waiting", "Requests that wait.", ((one, max(0, one.taken - _running(one))) for one in self.now)
+        )
+        seen = [(one, one.snapshot) for one in self.now if one.snapshot is not None]
+        yield _gauge("cache_cells", "Cells of the cache.", ((one, look.cache.cells) for one, look in seen))
+        yield _gauge(
+            "cache_cells_used", "Cells that hold something.", ((one, look.cache.used) for one, look in seen)
+        )
+        yield _gauge(
+            "memory_real_bytes", "Resident memory.", ((one, look.memory_bytes) for one, look in seen)
+        )
+        yield self._planned()
+        yield self._batches()
+
+    def _planned(self) -> Metric:
+        found = GaugeMetricFamily(
+            "edgechat_memory_planned_bytes", "What the plan says of each memory.", labels=("model", "memory")
+        )
+        for one in self.now:
+            for memory in one.plan.memory if one.loaded else ():
+                found.add_metric((one.model, memory.name), memory.total_bytes)
+        return found
+
+    def _batches(self) -> Metric:
+        found = HistogramMetricFamily(
+            "edgechat_batch_sequences", "Sequences of a call since the model's load.", labels=("model",)
+        )
+        for one in self.now:
+            if one.snapshot is not None and one.snapshot.work.batches:
+                counts = one.snapshot.work.batches
+                below = [(str(float(n)), float(sum(counts[:n]))) for n in range(1, len(counts) + 1)]
+                total = sum(n * count for n, count in enumerate(counts, 1))
+                found.add_metric((one.model,), [*below, ("+Inf", float(sum(counts)))], total)
+        return found
+
+
+def _gauge(name: str, about: str, values: Iterable[tuple[Look, float]]) -> Metric:
+    found = GaugeMetricFamily(f"edgechat_{name}", about, labels=("model",))
+    for look, value in values:
+        found.add_metric((look.model,), value)
+    return found
+
+
+def _running(one: Look) -> int:
+    if one.snapshot is not None:
+        return one.snapshot.work.running
+    return min(one.taken, one.plan.n_seq_max) if one.loaded else 0

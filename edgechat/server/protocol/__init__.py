@@ -1,0 +1,1 @@
+"""OpenAI's requests and answers, as Structs: what is decoded, refused, and described in /openapi.json."""

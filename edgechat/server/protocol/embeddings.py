@@ -1,0 +1,107 @@
+"""Embeddings: POST /v1/embeddings."""
+
+from __future__ import annotations
+
+import base64
+import struct
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta
+
+from edgechat.engine.types import Embedded, ModelInfo
+from edgechat.server.protocol.completions import Text, TokenIds
+from edgechat.server.refusal import Refusal
+
+Input = (
+    Text
+    | Annotated[
+        list[Text | TokenIds | Annotated[int, Meta(ge=0, le=2**31 - 1)]],
+        Meta(min_length=1, max_length=131072),
+    ]
+)
+_MOST_TEXTS = 2048
+
+
+class EmbeddingBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Texts, the embeddings of which are wanted."""
+
+    model: Annotated[
+        str, Meta(min_length=1, max_length=512, description="An embedding model of /v1/models, or 'default'.")
+    ]
+    input: Annotated[
+        Input, Meta(description="A text, or the numbers of its tokens; or several, up to 2048 at once.")
+    ]
+    encoding_format: Annotated[
+        Literal["float", "base64"] | None,
+        Meta(description="base64: 32-bit floats, little-endian."),
+    ] = None
+    dimensions: Annotated[
+        Annotated[int, Meta(ge=1, le=65536)] | None,
+        Meta(description="Only the model's own number is taken: not every model's can be cut shorter."),
+    ] = None
+    user: Annotated[
+        Annotated[str, Meta(max_length=512)] | None,
+        Meta(description="A label, which nothing here needs: nothing is stored."),
+    ] = None
+
+    def texts(self) -> list[str | tuple[int, ...]]:
+        """Return the texts, or their tokens. Raises Refusal where what they are is not clear."""
+        if isinstance(self.input, str):
+            return [self.input]
+        numbers = [one for one in self.input if isinstance(one, int)]
+        if numbers and len(numbers) < len(self.input):
+            raise Refusal("The input mixes numbers of tokens with texts.", param="input")
+        if numbers:
+            return [tuple(numbers)]
+        if len(self.input) > _MOST_TEXTS:
+            raise Refusal(f"More than {_MOST_TEXTS} texts at once.", param="input")
+        return [one if isinstance(one, str) else tuple(one) for one in self.input if not isinstance(one, int)]
+
+    def check(self, model: ModelInfo) -> None:
+        """Raise Refusal for another number of dimensions than the model's."""
+        if model.embedding and self.dimensions not in (None, model.embedding):
+            raise Refusal(
+                f"{model.name} makes embeddings of {model.embedding} numbers, not {self.dimensions}.",
+                param="dimensions",
+            )
+
+
+class Embedding(msgspec.Struct, frozen=True, kw_only=True):
+    """Of one text."""
+
+    object: Literal["embedding"] = "embedding"
+    index: int
+    embedding: list[float] | str
+
+
+class EmbeddingUsage(msgspec.Struct, frozen=True):
+    """Tokens of all texts together."""
+
+    prompt_tokens: int
+    total_tokens: int
+
+
+class EmbeddingList(msgspec.Struct, frozen=True, kw_only=True):
+    """The embeddings, in the order of the texts."""
+
+    object: Literal["list"] = "list"
+    data: list[Embedding]
+    model: str
+    usage: EmbeddingUsage
+
+
+def embedding_list(body: EmbeddingBody, model: str, made: Embedded) -> bytes:
+    """Return the JSON of the answer."""
+    data = [
+        Embedding(index=index, embedding=_written(vector, body.encoding_format))
+        for index, vector in enumerate(made.vectors)
+    ]
+    usage = EmbeddingUsage(made.tokens, made.tokens)
+    return msgspec.json.encode(EmbeddingList(data=data, model=model, usage=usage))
+
+
+def _written(vector: bytes, encoding: str | None) -> list[float] | str:
+    if encoding == "base64":
+        return base64.b64encode(vector).decode()
+    return list(struct.unpack(f"<{len(vector) // 4}f", vector))

@@ -1,0 +1,121 @@
+"""The fields that requests for a chat's answer and for a plain completion have in common."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta
+
+from edgechat.engine.types import Priority, Sampling
+from edgechat.settings import SamplingDefaults
+
+_INT = 2**31 - 1
+_SEEDS = 2**63
+MOST_CHOICES = 8
+
+Stop = Annotated[str, Meta(min_length=1, max_length=256)]
+TokenId = Annotated[str, Meta(pattern="^[0-9]{1,9}$")]
+Bias = Annotated[float, Meta(ge=-100, le=100)]
+Penalty = Annotated[float, Meta(ge=-2, le=2)]
+Tokens = Annotated[int, Meta(ge=1, le=_INT)]
+Labels = Annotated[dict[str, str], Meta(max_length=16)]
+
+
+class StreamOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What a stream tells beside the text."""
+
+    include_usage: Annotated[
+        bool | None, Meta(description="Tell at the end how many tokens it was, with no choices in the chunk.")
+    ] = None
+    include_obfuscation: Annotated[
+        Literal[False] | None, Meta(description="Random padding is not written: only false is taken.")
+    ] = None
+
+
+class Generation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How text is to be generated. What a field does not say is as the model's makers recommend."""
+
+    model: Annotated[
+        str,
+        Meta(min_length=1, max_length=512, description="A name of /v1/models, or 'default'."),
+    ]
+    n: Annotated[
+        Annotated[int, Meta(ge=1, le=MOST_CHOICES)] | None,
+        Meta(description="So many answers; each has a seed of its own, one more than the last one's."),
+    ] = None
+    stream: Annotated[bool | None, Meta(description="Send the text as it is written.")] = None
+    stream_options: StreamOptions | None = None
+    stop: Annotated[
+        Stop | Annotated[list[Stop], Meta(max_length=16)] | None,
+        Meta(description="End before any of these texts, up to 16 of 256 characters."),
+    ] = None
+    max_tokens: Annotated[Tokens | None, Meta(description="End after so many tokens.")] = None
+    seed: Annotated[
+        Annotated[int, Meta(ge=-_SEEDS, le=_SEEDS - 1)] | None,
+        Meta(description="The same seed gives the same text again."),
+    ] = None
+    temperature: Annotated[
+        Annotated[float, Meta(ge=0, le=5)] | None, Meta(description="0 takes the likeliest token.")
+    ] = None
+    top_p: Annotated[
+        Annotated[float, Meta(ge=0, le=1)] | None,
+        Meta(description="Choose among the likeliest tokens that have this probability together."),
+    ] = None
+    frequency_penalty: Annotated[
+        Penalty | None, Meta(description="Off the scores of tokens that came lately, for each time.")
+    ] = None
+    presence_penalty: Annotated[
+        Penalty | None, Meta(description="Off the scores of tokens that came lately, however often.")
+    ] = None
+    logit_bias: Annotated[
+        Annotated[dict[TokenId, Bias], Meta(max_length=1024)] | None,
+        Meta(description="Added to the scores of tokens, by their numbers."),
+    ] = None
+    user: Annotated[
+        Annotated[str, Meta(max_length=512)] | None,
+        Meta(description="A label, which nothing here needs: nothing is stored."),
+    ] = None
+    top_k: Annotated[
+        Annotated[int, Meta(ge=0, le=_INT)] | None,
+        Meta(description="Extension: choose among so many of the likeliest tokens; 0 among all."),
+    ] = None
+    min_p: Annotated[
+        Annotated[float, Meta(ge=0, le=1)] | None,
+        Meta(description="Extension: leave out tokens below this share of the likeliest one's probability."),
+    ] = None
+    repetition_penalty: Annotated[
+        Annotated[float, Meta(gt=0, le=5)] | None,
+        Meta(description="Extension: divide the scores of tokens that came lately by this; 1: none."),
+    ] = None
+    priority: Annotated[
+        Priority | None,
+        Meta(description="Extension: background is computed only while nobody waits for anything else."),
+    ] = None
+
+    @property
+    def n_choices(self) -> int:
+        """How many answers are wanted to one prompt."""
+        return self.n or 1
+
+    @property
+    def stops(self) -> tuple[str, ...]:
+        """The texts before which the answer ends."""
+        return (self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ())
+
+    @property
+    def wants_usage(self) -> bool:
+        """Whether a stream tells the usage at its end."""
+        return self.stream_options is not None and bool(self.stream_options.include_usage)
+
+    def sampling(self, defaults: SamplingDefaults, choice: int) -> Sampling:
+        """Return how the tokens of one of the answers are chosen."""
+        given: dict[str, Any] = {
+            name: value
+            for name in SamplingDefaults.__struct_fields__
+            if (value := getattr(self, name)) is not None
+        }
+        # numpy takes no negative seeds; the same number must stay the same.
+        seed = None if self.seed is None else (self.seed + choice) % (2 * _SEEDS)
+        bias = tuple((int(token), amount) for token, amount in (self.logit_bias or {}).items())
+        return Sampling(**(defaults.given() | given), seed=seed, bias=bias)

@@ -1,0 +1,42 @@
+"""The models that may be asked for, and how the server is."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from edgechat.server.models import State
+from edgechat.server.shelf import ModelCard
+
+
+class ModelEntry(msgspec.Struct, frozen=True, kw_only=True):
+    """A model. Extensions: whether it is loaded, what it is for, and the tokens that its context holds."""
+
+    id: str
+    object: Literal["model"] = "model"
+    created: int
+    owned_by: Literal["edgechat"] = "edgechat"
+    loaded: bool
+    kind: Literal["chat", "embedding"]
+    context: int
+
+    @classmethod
+    def of(cls, card: ModelCard) -> ModelEntry:
+        """Return what is told of a model."""
+        return cls(id=card.id, created=card.created, loaded=card.loaded, kind=card.kind, context=card.context)
+
+
+class ModelList(msgspec.Struct, frozen=True, kw_only=True):
+    """All of them."""
+
+    object: Literal["list"] = "list"
+    data: list[ModelEntry]
+
+
+class Health(msgspec.Struct, frozen=True):
+    """How the server is; in a sentence for those who show the key."""
+
+    status: State
+    detail: str | UnsetType = UNSET

@@ -1,0 +1,113 @@
+"""The server's life: its socket, uvicorn on it, and an end that lets what runs come to its own."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ipaddress
+import logging
+import signal
+import socket
+from collections.abc import Callable, Iterator
+from types import FrameType
+
+import uvicorn
+from starlette.types import ASGIApp
+
+from edgechat.errors import SettingsError
+from edgechat.server.connection import HEADER_BYTES, Connection
+
+_BACKLOG = 128
+_MORE = 2.0
+"""Seconds that are left, after what ran was stopped, to tell the clients so."""
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """Return a socket that listens on a port, 0 for a free one. Raises SettingsError where that cannot be."""
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    except OSError as error:
+        raise SettingsError(
+            f"There is no address {host!r} here: {error.strerror}.",
+            hint="Name one of this machine: --host 127.0.0.1",
+        ) from error
+    # 'localhost' is both, and clients that know one address only know the older one.
+    family, kind, protocol, _, address = min(found, key=lambda one: one[0] != socket.AF_INET)
+    listener = socket.socket(family, kind, protocol)
+    try:
+        if hasattr(socket, "SO_EXCLUSIVEADDRUSE"):  # Windows would share a port that is taken
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_EXCLUSIVEADDRUSE, 1)
+        else:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+        listener.listen(_BACKLOG)
+    except OSError as error:
+        listener.close()
+        hint = f"Take another one: --port {port + 1 if port < 65535 else 0}"
+        what = f"Port {port} of {host} cannot be had: {error.strerror}."
+        raise SettingsError(what, hint=hint) from error
+    listener.setblocking(False)
+    return listener
+
+
+def url_of(listener: socket.socket) -> str:
+    """Return the address to type: of a socket on all addresses the loopback's."""
+    host, port = listener.getsockname()[:2]
+    if ipaddress.ip_address(host).is_unspecified:
+        host = "::1" if ":" in host else "127.0.0.1"
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+def is_loopback(listener: socket.socket) -> bool:
+    """Say whether only programs on this machine can reach a socket."""
+    return ipaddress.ip_address(listener.getsockname()[0]).is_loopback
+
+
+class Server(uvicorn.Server):
+    """Stops at a first signal when what runs has ended, and at a second one at once."""
+
+    def __init__(self, app: ASGIApp, *, grace: float, stopping: Callable[[], None]) -> None:
+        """`grace`: seconds that answers may still take; `stopping` hears of the first signal."""
+        super().__init__(
+            uvicorn.Config(
+                app,
+                http=Connection,
+                ws="none",
+                loop="asyncio",
+                lifespan="off",
+                log_config=None,
+                access_log=False,
+                server_header=False,
+                proxy_headers=False,
+                timeout_keep_alive=30,
+                timeout_graceful_shutdown=int(grace + _MORE) + 1,
+                h11_max_incomplete_event_size=HEADER_BYTES,
+            )
+        )
+        self._stopping = stopping
+        self._loop: asyncio.AbstractEventLoop | None = None
+        # What uvicorn logs of a request's errors its client has been told, in words.
+        logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Heed signals while the server runs; a clean stop is not passed on as a signal."""
+        self._loop = asyncio.get_running_loop()
+        numbers = [
+            getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGBREAK") if hasattr(signal, name)
+        ]
+        before = {number: signal.signal(number, self.handle_exit) for number in numbers}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """Heed a signal."""
+        if self.should_exit:
+            self.force_exit = True
+            return
+        self.should_exit = True
+        if self._loop is not None:
+            self._loop.call_soon_threadsafe(self._stopping)

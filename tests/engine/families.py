@@ -1,0 +1,66 @@
+"""Templates of the families, and a request for their tests."""
+
+from __future__ import annotations
+
+import json
+from itertools import pairwise
+from pathlib import Path
+
+from edgechat.engine.calls.formats import Format, format_of
+from edgechat.engine.calls.splitter import Splitter
+from edgechat.engine.calls.tools import kinds_of
+from edgechat.engine.reply import Reply
+from edgechat.engine.template import CHATML
+from edgechat.engine.thinking import marks_of
+from edgechat.engine.types import Tool, ToolCall
+
+_FOLDER = Path(__file__).parent / "templates" / "calls"
+SOURCES = {path.stem: path.read_text() for path in sorted(_FOLDER.glob("*.jinja"))} | {"generic": CHATML}
+"""A template of each family, by the name of its format."""
+
+WEATHER = Tool(
+    "get_weather",
+    "Tells the weather.",
+    json.dumps(
+        {
+            "type": "object",
+            "properties": {
+                "city": {"type": "string"},
+                "days": {"type": "integer"},
+                "unit": {"type": "string", "enum": ["C", "F"]},
+                "hours": {"type": "array", "items": {"type": "number"}},
+                "more": {"type": "object", "properties": {"wind": {"type": "boolean"}}, "required": ["wind"]},
+            },
+            "required": ["city"],
+        }
+    ),
+)
+NOW = Tool("now", "Tells the time.")
+TOOLS = (WEATHER, NOW)
+
+
+def family(name: str) -> Format:
+    """Return a format, as it is found in its template."""
+    return format_of(SOURCES[name])
+
+
+def reply_of(
+    name: str, tools: tuple[Tool, ...] = TOOLS, stop: tuple[str, ...] = (), **options: bool
+) -> Reply:
+    """Return an empty reply of a family's model, in which calls are looked for."""
+    return Reply(stop, marks_of(SOURCES[name]), calls=Splitter(family(name), kinds_of(tools)), **options)
+
+
+def split(reply: Reply, text: str, cuts: list[int] | None = None) -> tuple[str, str, list[ToolCall]]:
+    """Return the answer, the thinking and the calls of a text that comes in pieces."""
+    raw = text.encode("utf-8", "surrogatepass")
+    edges = sorted({0, len(raw), *(cuts or ())})
+    shown = []
+    for start, stop in pairwise(edges):
+        if not reply.stopped:
+            shown += reply.feed(raw[start:stop])
+    shown += reply.finish()
+    calls = [one for one in shown if isinstance(one, ToolCall)]
+    said = [one for one in shown if not isinstance(one, ToolCall)]
+    answer = "".join(part for part, thinking in said if not thinking)
+    return answer, "".join(part for part, thinking in said if thinking), calls

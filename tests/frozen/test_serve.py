@@ -1,0 +1,62 @@
+"""The frozen program serves other programs, held to a schema too."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import sys
+import urllib.request
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from tests.frozen.program import Program
+
+Ask = Callable[[str, dict[str, Any] | None], Any]
+SCHEMA = {
+    "type": "object",
+    "properties": {"kind": {"enum": ["quant", "draft"]}, "bits": {"type": "integer", "maximum": 99}},
+    "required": ["kind", "bits"],
+    "additionalProperties": False,
+}
+
+
+@pytest.fixture
+def ask(newcomer: Program) -> Iterator[Ask]:
+    """Start the server with the guide, and return what asks it; it has to end well."""
+    server = newcomer.start("serve", "guide", "--port", "0")
+    assert server.stdout is not None
+    said = ""
+    while "OPENAI_API_KEY" not in said:
+        line = server.stdout.readline().decode()
+        assert line, server.communicate()
+        said += line
+    address, key = re.search(r"http://[\d.]+:\d+", said), re.search(r"\bek-[\w-]+", said)
+    assert address is not None
+    assert key is not None
+
+    def asked(path: str, body: dict[str, Any] | None = None) -> Any:
+        headers = {"Authorization": f"Bearer {key[0]}", "Content-Type": "application/json"}
+        data = None if body is None else json.dumps(body).encode()
+        with urllib.request.urlopen(urllib.request.Request(address[0] + path, data, headers)) as answer:
+            return json.load(answer)
+
+    yield asked
+    server.send_signal(signal.CTRL_BREAK_EVENT if sys.platform == "win32" else signal.SIGINT)
+    _, complaint = server.communicate(timeout=30)
+    assert server.returncode == 0, complaint
+    assert b"Traceback" not in complaint
+
+
+def test_other_programs_are_answered_and_held_to_a_schema(ask: Ask) -> None:
+    assert [one["id"] for one in ask("/v1/models")["data"]] == ["guide"]
+    question = {"model": "guide", "messages": [{"role": "user", "content": "What is a quant?"}]}
+    answer = ask("/v1/chat/completions", question | {"temperature": 0})
+    assert "fewer bits" in answer["choices"][0]["message"]["content"]
+    held = {"type": "json_schema", "json_schema": {"name": "kind", "schema": SCHEMA, "strict": True}}
+    answer = ask("/v1/chat/completions", question | {"response_format": held})
+    found = json.loads(answer["choices"][0]["message"]["content"])
+    assert found["kind"] in ("quant", "draft")
+    assert isinstance(found["bits"], int)

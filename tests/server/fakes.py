@@ -1,0 +1,149 @@
+"""Models that replay a script, behind the real server on a real socket: between HTTP and the pool."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from edgechat.engine.types import (
+    Called,
+    ChatRequest,
+    Delta,
+    Dropped,
+    Embedded,
+    Finished,
+    FinishReason,
+    ModelInfo,
+    Prefill,
+    RequestEvent,
+    SpeculationStats,
+    Timings,
+    ToolCall,
+    Usage,
+)
+from edgechat.planner.plan import LoadPlan
+from edgechat.server.app import make_app
+from edgechat.server.guard import Door
+from edgechat.server.models import State
+from edgechat.server.serving import Server, listen, url_of
+from edgechat.server.shelf import ModelCard
+from tests.fakes import MODEL
+
+KEY = "ek-the-key-of-the-tests"
+Step = str | float | Exception | RequestEvent
+"""A word to say, seconds to wait, an error to raise, or an event as it is."""
+
+
+def thought(text: str, tokens: int = 1) -> Delta:
+    return Delta("", text, True, tokens)
+
+
+def called(name: str = "", arguments: str = "", id: str = "") -> Called:
+    return Called("", ToolCall(id, name, arguments), 1)
+
+
+def finished(reason: FinishReason = "stop", *, dropped: int = 0, drafted: int = 0) -> Finished:
+    stats = SpeculationStats(
+        drafted_tokens=drafted, accepted_tokens=drafted // 2, mean_length=2.0, speedup=1.2
+    )
+    return Finished(
+        "", reason, Usage(20, 8, 5, dropped), Timings(10.0, 500.0, 25.0), stats if drafted else None
+    )
+
+
+class Counted(list[tuple[str, int, str | None]]):
+    """Requests as they were counted."""
+
+    def request(self, endpoint: str, status: int, model: str | None = None) -> None:
+        self.append((endpoint, status, model))
+
+
+class FakeModels:
+    """One model; each request takes the next script, the last one again when there are no more."""
+
+    def __init__(self, *scripts: Sequence[Step], refuses: Exception | None = None, **info: Any) -> None:
+        self.requests: list[ChatRequest] = []
+        self.stopped: list[str] = []
+        """The requests that were left before their end."""
+        self.metrics = Counted()
+        self.state: tuple[State, str] = ("ready", "scripted is loaded.")
+        self.refuses = refuses
+        self.load_seconds = 0.0
+        self.places: list[int] = []
+        self.plan = LoadPlan(model_path="", model_name="scripted", context=4096, threads=1)
+        self.model: ModelInfo = msgspec.structs.replace(MODEL, **info)
+        self._scripts = list(scripts) or [["Hello", " there."]]
+
+    def names(self) -> list[ModelCard]:
+        return [ModelCard(id="scripted", created=1, loaded=True, kind="chat", context=4096)]
+
+    async def metrics_text(self) -> bytes:
+        return b"edgechat_up 1\n"
+
+    @asynccontextmanager
+    async def serve(self, model: str, places: int = 1) -> AsyncIterator[FakeModels]:
+        self.places.append(places)
+        await asyncio.sleep(self.load_seconds)
+        if self.refuses is not None:
+            raise self.refuses
+        yield self
+
+    async def stream(self, request: ChatRequest) -> AsyncGenerator[RequestEvent, None]:
+        self.requests.append(request)
+        script = self._scripts.pop(0) if len(self._scripts) > 1 else self._scripts[0]
+        tokens, done = 0, False
+        try:
+            yield Prefill(request.id, 20, 20)
+            for step in script:
+                if isinstance(step, float):
+                    await asyncio.sleep(step)
+                elif isinstance(step, Exception):
+                    done = True
+                    raise step
+                elif isinstance(step, str):
+                    tokens += 1
+                    yield Delta(request.id, step, False, tokens)
+                else:
+                    done = isinstance(step, Finished)
+                    yield msgspec.structs.replace(step, request_id=request.id)
+            if not done:
+                done = True
+                yield msgspec.structs.replace(finished(), request_id=request.id)
+        finally:
+            if not done:
+                self.stopped.append(request.id)
+
+    async def embed(self, request_id: str, texts: tuple[str | tuple[int, ...], ...]) -> Embedded | None:
+        vectors = tuple(np.array([len(text), 1, 2, 3], "<f4").tobytes() for text in texts)
+        return Embedded(request_id, vectors, 7)
+
+
+@asynccontextmanager
+async def serving(
+    models: FakeModels, door: Door | None = None, *, host: str = "127.0.0.1", think: bool | None = None
+) -> AsyncIterator[str]:
+    """Serve the models on a free port; give the address."""
+    listener = listen(host, 0)
+    app = make_app(models, door or Door(KEY), think=think)
+    server = Server(app, grace=5.0, stopping=lambda: None)
+    task = asyncio.create_task(server.serve(sockets=[listener]))
+    while not server.started:
+        await asyncio.sleep(0.005)
+    try:
+        yield url_of(listener)
+    finally:
+        task.cancel()  # a clean stop takes its time, and is tried elsewhere
+        await asyncio.wait([task])
+        for connection in list(server.server_state.connections):
+            connection.transport.abort()
+        for one in server.servers:
+            one.close()
+        await asyncio.sleep(0)
+
+
+__all__ = ["KEY", "Dropped", "FakeModels", "Step", "called", "finished", "serving", "thought"]

@@ -1,0 +1,376 @@
+"""Chats through OpenAI's own client: what reaches the engine, and what comes back."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import openai
+import pytest
+from openai import AsyncOpenAI
+from pydantic import BaseModel
+
+from edgechat.engine.types import ChatRequest, Delta, Dropped, Message, Sampling, TokenChance, Tool, ToolCall
+from edgechat.errors import PromptTooLong
+from edgechat.planner.plan import LoadPlan
+from edgechat.settings import SamplingDefaults
+from tests.server.fakes import KEY, FakeModels, called, finished, serving, thought
+
+HELLO: Any = [{"role": "user", "content": "Hello"}]
+WEATHER: Any = {
+    "type": "function",
+    "function": {
+        "name": "weather",
+        "description": "The weather of a place.",
+        "parameters": {"type": "object", "properties": {"place": {"type": "string"}}},
+    },
+}
+
+
+@asynccontextmanager
+async def client_of(models: FakeModels, **more: Any) -> AsyncIterator[AsyncOpenAI]:
+    async with (
+        serving(models, **more) as url,
+        AsyncOpenAI(base_url=f"{url}/v1", api_key=KEY, max_retries=0, timeout=5) as client,
+    ):
+        yield client
+
+
+async def asked(models: FakeModels, **fields: Any) -> ChatRequest:
+    """Ask; return what the engine got."""
+    extra = {name: fields.pop(name) for name in list(fields) if name in EXTENSIONS}
+    async with client_of(models) as client:
+        await client.chat.completions.create(
+            **{"model": "default", "messages": HELLO} | fields, extra_body=extra
+        )
+    return models.requests[-1]
+
+
+EXTENSIONS = {"extra", "top_k", "min_p", "repetition_penalty", "priority", "think", "overflow"}
+
+
+async def refused(status: int = 400, **fields: Any) -> Any:
+    """Ask; return the error that must come of it."""
+    with pytest.raises(openai.APIStatusError) as caught:
+        await asked(FakeModels(), **fields)
+    assert caught.value.status_code == status
+    return caught.value.body
+
+
+async def test_an_answer() -> None:
+    models = FakeModels(
+        [thought("Let me", 1), thought(" think.", 3), "Hello", " there.", finished(drafted=4)]
+    )
+    async with client_of(models) as client:
+        done = await client.chat.completions.create(model="default", messages=HELLO)
+    [choice] = done.choices
+    assert choice.message.content == "Hello there."
+    assert choice.message.reasoning_content == "Let me think."  # type: ignore[attr-defined]
+    assert (choice.finish_reason, choice.index, choice.message.role) == ("stop", 0, "assistant")
+    assert done.model == "scripted"
+    usage = done.usage
+    assert usage is not None
+    assert (usage.prompt_tokens, usage.completion_tokens, usage.total_tokens) == (20, 5, 25)
+    assert usage.prompt_tokens_details is not None
+    assert usage.prompt_tokens_details.cached_tokens == 8
+    details = usage.completion_tokens_details
+    assert details is not None
+    assert (details.reasoning_tokens, details.accepted_prediction_tokens) == (3, 2)
+    assert details.rejected_prediction_tokens == 2
+    assert models.metrics == [("chat/completions", 200, "scripted")]
+
+
+async def test_a_stream_is_the_answer_in_parts() -> None:
+    models = FakeModels([thought("Hm."), "Hel", 0.01, "lo", " there.", finished("length")])
+    async with client_of(models) as client:
+        stream = await client.chat.completions.create(
+            model="default", messages=HELLO, stream=True, stream_options={"include_usage": True}
+        )
+        chunks = [chunk async for chunk in stream]
+    assert chunks[0].choices[0].delta.role == "assistant"
+    deltas = [chunk.choices[0].delta for chunk in chunks if chunk.choices]
+    assert [one.content for one in deltas if one.content] == ["Hel", "lo", " there."]
+    assert [getattr(one, "reasoning_content", None) for one in deltas][1] == "Hm."
+    assert [chunk.choices[0].finish_reason for chunk in chunks if chunk.choices][-1] == "length"
+    assert chunks[-1].choices == []
+    assert chunks[-1].usage is not None
+    assert chunks[-1].usage.total_tokens == 25
+    assert len({chunk.id for chunk in chunks}) == 1
+
+
+async def test_several_answers_are_computed_at_once_with_seeds_of_their_own() -> None:
+    models = FakeModels(["one"], ["two"], ["three"])
+    async with client_of(models) as client:
+        done = await client.chat.completions.create(model="default", messages=HELLO, n=3, seed=-1)
+        assert [(one.index, one.message.content) for one in done.choices] == [
+            (0, "one"),
+            (1, "two"),
+            (2, "three"),
+        ]
+        assert done.usage is not None
+        assert (done.usage.prompt_tokens, done.usage.completion_tokens) == (20, 15)
+        assert [request.sampling.seed for request in models.requests] == [2**64 - 1, 0, 1]
+        assert len({request.id for request in models.requests}) == 3
+        assert models.places == [3]
+        stream = await client.chat.completions.create(model="default", messages=HELLO, n=2, stream=True)
+        texts = {0: "", 1: ""}
+        async for chunk in stream:
+            texts[chunk.choices[0].index] += chunk.choices[0].delta.content or ""
+    assert texts == {0: "three", 1: "three"}
+
+
+async def test_calls_of_tools_whole_and_in_parts() -> None:
+    script = [
+        "I look.",
+        called("weather", id="call_a"),
+        called(arguments='{"place":'),
+        called(arguments=' "Rome"}'),
+        called("weather", '{"place": "Oslo"}', id="call_b"),
+        finished("tools"),
+    ]
+    models = FakeModels(script)
+    async with client_of(models) as client:
+        done = await client.chat.completions.create(model="default", messages=HELLO, tools=[WEATHER])
+        [choice] = done.choices
+        assert choice.finish_reason == "tool_calls"
+        assert choice.message.content == "I look."
+        calls: Any = choice.message.tool_calls
+        assert [(one.id, one.function.name, json.loads(one.function.arguments)) for one in calls] == [
+            ("call_a", "weather", {"place": "Rome"}),
+            ("call_b", "weather", {"place": "Oslo"}),
+        ]
+        tool = models.requests[-1].tools[0]
+        assert (tool.name, tool.description) == ("weather", "The weather of a place.")
+        assert json.loads(tool.parameters) == WEATHER["function"]["parameters"]
+        assert models.requests[-1].tool_choice == "auto"
+        async with client.chat.completions.stream(model="default", messages=HELLO, tools=[WEATHER]) as stream:
+            final = await stream.get_final_completion()
+        calls = final.choices[0].message.tool_calls
+        assert [one.function.arguments for one in calls] == ['{"place": "Rome"}', '{"place": "Oslo"}']
+        one = await client.chat.completions.create(
+            model="default", messages=HELLO, tools=[WEATHER], parallel_tool_calls=False
+        )
+        assert [call.id for call in one.choices[0].message.tool_calls or ()] == ["call_a"]
+
+
+async def test_an_answer_can_be_sent_back_as_it_is() -> None:
+    models = FakeModels([thought("Hm."), called("weather", "{}", id="call_a"), finished("tools")], ["Rain."])
+    async with client_of(models) as client:
+        done = await client.chat.completions.create(model="default", messages=HELLO, tools=[WEATHER])
+        back: Any = [*HELLO, done.choices[0].message]
+        back += [{"role": "tool", "tool_call_id": "call_a", "content": "rain"}]
+        await client.chat.completions.create(model="default", messages=back, tools=[WEATHER])
+        dumped: Any = [*HELLO, done.choices[0].message.model_dump(), back[-1]]
+        await client.chat.completions.create(model="default", messages=dumped, tools=[WEATHER])
+    expected = (
+        Message("user", "Hello"),
+        Message("assistant", "", "Hm.", (ToolCall("call_a", "weather", "{}"),)),
+        Message("tool", "rain", call_id="call_a"),
+    )
+    assert models.requests[1].messages == models.requests[2].messages == expected
+
+
+async def test_messages_of_all_roles_and_parts() -> None:
+    parts = [{"type": "text", "text": "one"}, {"type": "text", "text": "two"}]
+    sent: Any = [
+        {"role": "developer", "content": "Be brief."},
+        {"role": "user", "content": parts},
+        {"role": "assistant", "content": "Yes.", "refusal": None},
+        {"role": "user", "content": "Why?"},
+    ]
+    request = await asked(FakeModels(), messages=sent)
+    assert request.messages == (
+        Message("system", "Be brief."),
+        Message("user", "one\ntwo"),
+        Message("assistant", "Yes."),
+        Message("user", "Why?"),
+    )
+
+
+async def test_what_is_not_said_is_as_the_models_makers_recommend() -> None:
+    models = FakeModels()
+    models.plan = LoadPlan(
+        model_path="",
+        model_name="x",
+        context=1,
+        threads=1,
+        sampling=SamplingDefaults(temperature=0.3, top_k=7),
+        answering_sampling=SamplingDefaults(temperature=0.1),
+    )
+    request = await asked(models, top_p=0.5)
+    assert request.sampling == Sampling(temperature=0.3, top_k=7, top_p=0.5)
+    assert (request.overflow, request.priority, request.max_tokens, request.think) == (
+        "error",
+        "interactive",
+        None,
+        None,
+    )
+    assert (request.schema, request.logprobs, request.tools, request.chat) == (None, None, (), None)
+    assert (await asked(models, think=False)).sampling.temperature == 0.1
+
+
+async def test_everything_that_may_be_said_reaches_the_engine() -> None:
+    said: dict[str, Any] = {
+        "temperature": 0.25,
+        "top_p": 0.5,
+        "top_k": 3,
+        "min_p": 0.125,
+        "repetition_penalty": 1.5,
+        "presence_penalty": -0.5,
+        "frequency_penalty": 0.75,
+        "seed": 42,
+        "logit_bias": {"7": -100, "8": 2.5},
+        "stop": ["\n", "END"],
+        "max_completion_tokens": 9,
+        "logprobs": True,
+        "top_logprobs": 4,
+        "priority": "background",
+        "think": True,
+        "overflow": "window",
+        "user": "me",
+        "metadata": {"a": "b"},
+        "store": False,
+        "service_tier": "auto",
+        "tools": [WEATHER],
+        "tool_choice": {"type": "function", "function": {"name": "weather"}},
+    }
+    request = await asked(FakeModels(can_switch_thinking=True), **said)
+    assert request.sampling == Sampling(
+        temperature=0.25,
+        top_k=3,
+        top_p=0.5,
+        min_p=0.125,
+        repetition_penalty=1.5,
+        presence_penalty=-0.5,
+        frequency_penalty=0.75,
+        seed=42,
+        bias=((7, -100.0), (8, 2.5)),
+    )
+    assert (request.stop, request.max_tokens, request.logprobs) == (("\n", "END"), 9, 4)
+    assert (request.priority, request.think, request.overflow) == ("background", True, "window")
+    assert (request.tool_choice, request.tool) == ("required", "weather")
+    tool = Tool("weather", "The weather of a place.", request.tools[0].parameters)
+    assert request.tools == (tool,)
+
+
+async def test_thinking_is_switched_by_the_settings_where_nobody_says_otherwise() -> None:
+    for can, said, expected in ((True, None, False), (True, True, True), (False, None, None)):
+        models = FakeModels(can_switch_thinking=can)
+        async with client_of(models, think=False) as client:
+            await client.chat.completions.create(model="default", messages=HELLO, extra_body={"think": said})
+        assert models.requests[0].think is expected
+    assert (await asked(FakeModels(), reasoning_effort="none")).think is False
+    assert "think true" in (await refused(reasoning_effort="high"))["message"]
+
+
+async def test_structured_answers() -> None:
+    class Person(BaseModel):
+        name: str
+        age: int
+
+    models = FakeModels(['{"name": "Ann",', ' "age": 30}'])
+    async with client_of(models) as client:
+        parsed = await client.chat.completions.parse(model="default", messages=HELLO, response_format=Person)
+    assert parsed.choices[0].message.parsed == Person(name="Ann", age=30)
+    schema = json.loads(models.requests[0].schema or "")
+    assert schema["required"] == ["name", "age"]
+    assert (await asked(models, response_format={"type": "json_object"})).schema == '{"type":"object"}'
+    assert (await asked(models, response_format={"type": "text"})).schema is None
+
+
+async def test_logprobs() -> None:
+    chance = TokenChance(b"Hi", -0.25, ((b"Hi", -0.25), (b"\xe2", -2.0)))
+    models = FakeModels([Delta("", "Hi", False, 1, (chance,)), Delta("", "", False, 2, (chance,))])
+    async with client_of(models) as client:
+        done = await client.chat.completions.create(
+            model="default", messages=HELLO, logprobs=True, top_logprobs=2
+        )
+    told = done.choices[0].logprobs
+    assert told is not None
+    assert told.content is not None
+    assert [(one.token, one.logprob, one.bytes) for one in told.content] == [("Hi", -0.25, [72, 105])] * 2
+    assert [(one.token, one.bytes) for one in told.content[0].top_logprobs] == [
+        ("Hi", [72, 105]),
+        ("\ufffd", [226]),
+    ]
+
+
+async def test_what_was_left_out_is_told() -> None:
+    models = FakeModels([Dropped("", 2), "Hi", finished("stop", dropped=2)])
+    async with client_of(models) as client:
+        done = await client.chat.completions.create(
+            model="default", messages=HELLO, extra_body={"overflow": "window"}
+        )
+        assert done.truncated == 2  # type: ignore[attr-defined]
+    too_long = PromptTooLong(
+        "The conversation has 5000 tokens, and the context holds 4096.", hint="Shorten it."
+    )
+    with pytest.raises(openai.BadRequestError, match=r"5000 tokens.*4096") as caught:
+        await asked(FakeModels([too_long]))
+    assert caught.value.code == "context_length_exceeded"
+
+
+@pytest.mark.parametrize(
+    ("param", "fields"),
+    [
+        ("audio", {"audio": {"voice": "x", "format": "mp3"}}),
+        ("modalities[1]", {"modalities": ["text", "audio"]}),
+        ("modalities[0]", {"modalities": ["audio"]}),
+        ("functions", {"functions": [{"name": "x"}]}),
+        ("function_call", {"function_call": "auto"}),
+        ("prediction", {"prediction": {"type": "content", "content": "x"}}),
+        ("web_search_options", {"web_search_options": {}}),
+        ("store", {"store": True}),
+        ("service_tier", {"service_tier": "flex"}),
+        ("verbosity", {"verbosity": "low"}),
+        ("prompt_cache_retention", {"prompt_cache_retention": "24h"}),
+        ("n", {"n": 9}),
+        ("n", {"n": 0}),
+        ("temperature", {"temperature": -1}),
+        ("top_logprobs", {"top_logprobs": 3}),
+        ("top_logprobs", {"logprobs": True, "top_logprobs": 21}),
+        ("stop[0]", {"stop": [""]}),
+        ("stop", {"stop": ["x"] * 17}),
+        ("max_tokens", {"max_tokens": 0}),
+        ("max_tokens", {"max_tokens": 3, "max_completion_tokens": 4}),
+        ("logit_bias", {"logit_bias": {"x": 1}}),
+        ("stream_options", {"stream_options": {"include_usage": True}}),
+        ("tool_choice", {"tool_choice": "required"}),
+        (
+            "tool_choice",
+            {"tools": [WEATHER], "tool_choice": {"type": "function", "function": {"name": "other"}}},
+        ),
+        ("tools", {"tools": [WEATHER, WEATHER]}),
+        ("tools[0].type", {"tools": [{"type": "custom", "custom": {"name": "x"}}]}),
+        ("response_format.type", {"response_format": {"type": "grammar"}}),
+        ("model", {"model": ""}),
+        ("messages[0].role", {"messages": [{"role": "function", "name": "x", "content": "x"}]}),
+        ("messages[0].name", {"messages": [{"role": "user", "name": "Ann", "content": "x"}]}),
+        ("messages[0]", {"messages": [{"role": "assistant"}]}),
+        ("messages[0].tool_call_id", {"messages": [{"role": "tool", "tool_call_id": "x", "content": "x"}]}),
+        (
+            "messages[0].content[0].type",
+            {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]},
+        ),
+        ("extra", {"extra": 1}),
+        ("messages[0].extra", {"messages": [{"role": "user", "content": "x", "extra": 1}]}),
+    ],
+)
+async def test_what_cannot_be_done_is_refused_by_name(param: str, fields: dict[str, Any]) -> None:
+    body = await refused(**fields)
+    assert body["param"] == param
+    assert body["type"] == "invalid_request_error"
+    assert len(body["message"].split()) > 2
+
+
+async def test_null_is_as_nothing_for_every_field() -> None:
+    from edgechat.server.protocol.chat import ChatBody
+
+    needed = {"model", "messages", "overflow"}
+    nulls = {name: None for name in ChatBody.__struct_fields__ if name not in needed}
+    models = FakeModels()
+    async with client_of(models) as client:
+        await client.chat.completions.create(model="default", messages=HELLO, extra_body=nulls)
+    assert models.requests[0].sampling == Sampling()

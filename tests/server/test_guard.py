@@ -1,0 +1,257 @@
+"""Who may speak to the server: each HTTP row of the known CVEs of local model servers, byte by byte."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from edgechat.server import connection, exchange
+from edgechat.server.guard import Door
+from tests.server.fakes import KEY, FakeModels, serving
+from tests.server.raw import Raw, ask
+
+CHAT = b'{"model": "default", "messages": [{"role": "user", "content": "hi"}]}'
+PAGE = "https://example.org"
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "0.0.0.0", "::1"])
+async def test_a_name_that_is_rebound_to_us_is_refused_on_every_bind(host: str) -> None:
+    models = FakeModels()
+    async with serving(models, host=host) as url:
+        port = url.rpartition(":")[2]
+        evil = [
+            "evil.example",
+            f"evil.example:{port}",
+            "127.0.0.1",
+            "localhost:1",
+            f"127.0.0.1.evil.example:{port}",
+        ]
+        evil += [
+            f"user@127.0.0.1:{port}",
+            f"[::1]x:{port}",
+            f"192.168.7.7:{port}",
+            f"127.0.0.1:{port}:{port}",
+        ]
+        for name in evil:
+            status, _, said = await ask(url, Host=name)
+            assert (status, said["error"]["code"]) == (403, "wrong_host"), name
+            assert (await ask(url, "POST", "/v1/chat/completions", body=CHAT, Host=name))[0] == 403
+            assert (await ask(url, path="/health", Host=name))[0] == 403
+        for name in (f"localhost:{port}", f"127.0.0.1:{port}", f"LOCALHOST:{port}", f"[::1]:{port}"):
+            assert (await ask(url, Host=name))[0] == 200, name
+    assert models.requests == []
+
+
+async def test_a_server_for_others_may_be_called_by_its_own_names() -> None:
+    async with serving(FakeModels(), Door(KEY, frozenset({"box.local"})), host="0.0.0.0") as url:
+        port = url.rpartition(":")[2]
+        assert (await ask(url, Host=f"box.local:{port}"))[0] == 200
+        assert (await ask(url, Host="box.local"))[0] == 403
+
+
+async def test_without_the_key_nothing_but_health_answers() -> None:
+    models = FakeModels()
+    async with serving(models) as url:
+        paths = ("/", "/v1/models", "/metrics", "/openapi.json", "/v1/models/scripted", "/nothing")
+        for path in paths:
+            for key in (None, "", "ek-wrong", KEY[:-1], KEY + "x", f"{KEY}\xe9"):
+                status, headers, said = await ask(url, path=path, key=key)
+                assert (status, headers["www-authenticate"]) == (401, "Bearer"), (path, key)
+                assert KEY not in str(said)
+        assert (await ask(url, "POST", "/v1/chat/completions", body=CHAT, key=None))[0] == 401
+        assert (await ask(url, key=None, Authorization=f"Basic {KEY}"))[0] == 401
+        assert (await ask(url, key=None, Authorization=f"bearer  {KEY}"))[0] == 200
+        assert (await ask(url, path="/health", key=None))[2] == {"status": "ready"}
+        assert (await ask(url, path="/health"))[2] == {"status": "ready", "detail": "scripted is loaded."}
+    assert models.requests == []
+    assert ("chat/completions", 401, None) in models.metrics
+
+
+async def test_pages_of_other_origins_are_refused_and_never_named_in_the_answer() -> None:
+    models = FakeModels()
+    async with serving(models) as url:
+        port = url.rpartition(":")[2]
+        for origin in (
+            PAGE,
+            "null",
+            "http://localhost:1",
+            f"https://127.0.0.1:{port}",
+            f"http://127.0.0.1:{port}.x",
+        ):
+            for method, body in (("POST", CHAT), ("GET", None), ("OPTIONS", None)):
+                status, headers, _ = await ask(url, method, "/v1/chat/completions", body=body, Origin=origin)
+                assert status == 403
+                assert not [name for name in headers if name.startswith("access-control")]
+        assert (await ask(url, Origin=url))[0] == 200
+    assert models.requests == []
+
+
+async def test_a_named_origin_may_and_only_that_one() -> None:
+    async with serving(FakeModels(), Door(KEY, origins=frozenset({PAGE}))) as url:
+        asked = "authorization, content-type, x-stainless-os, x-evil"
+        status, headers, _ = await ask(
+            url,
+            "OPTIONS",
+            "/v1/chat/completions",
+            key=None,
+            Origin=PAGE,
+            Access_Control_Request_Method="POST",
+            Access_Control_Request_Headers=asked,
+        )
+        assert status == 204
+        assert headers["access-control-allow-origin"] == PAGE
+        assert headers["access-control-allow-headers"] == "authorization, content-type, x-stainless-os"
+        assert "access-control-allow-credentials" not in headers
+        status, headers, _ = await ask(url, "POST", "/v1/chat/completions", body=CHAT, Origin=PAGE)
+        assert (status, headers["access-control-allow-origin"], headers["vary"]) == (200, PAGE, "origin")
+        assert (await ask(url, key=None, Origin=PAGE))[0] == 401
+        status, headers, _ = await ask(url, Origin="https://example.org.evil")
+        assert status == 403
+        assert "access-control-allow-origin" not in headers
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [None, "text/plain", "application/x-www-form-urlencoded", "multipart/form-data", "application/jsonx"],
+)
+async def test_what_a_form_could_send_is_no_request(kind: str | None) -> None:
+    models = FakeModels()
+    async with serving(models) as url:
+        status, _, said = await ask(url, "POST", "/v1/chat/completions", body=CHAT, Content_Type=kind)
+        assert (status, said["error"]["type"]) == (415, "invalid_request_error")
+        charset = "application/json; charset=utf-8"
+        assert (await ask(url, "POST", "/v1/chat/completions", body=CHAT, Content_Type=charset))[0] == 200
+        packed = await ask(url, "POST", "/v1/chat/completions", body=CHAT, Content_Encoding="gzip")
+        assert packed[0] == 415
+    assert len(models.requests) == 1
+
+
+async def test_a_body_has_a_bound_told_or_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(exchange, "BODY_BYTES", 1000)
+    monkeypatch.setattr(exchange, "_LINGER_SECONDS", 0.2)
+    async with serving(FakeModels()) as url:
+        told = await Raw.to(url)
+        await told.ask("POST", "/v1/chat/completions", body=b"", Content_Length=str(10**12))
+        assert (await told.answer())[0] == 413
+        assert await told.is_closed()
+        untold = await Raw.to(url)
+        await untold.ask(
+            "POST", "/v1/chat/completions", body=b"", Content_Length=None, Transfer_Encoding="chunked"
+        )
+        untold.writer.write(b"400\r\n" + b" " * 0x400 + b"\r\n")
+        assert (await untold.answer())[0] == 413
+        assert (await ask(url, "POST", "/v1/chat/completions", body=b" " * 900 + CHAT))[0] == 200
+
+
+async def test_a_body_that_drips_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(exchange, "_BODY_SECONDS", 0.2)
+    async with serving(FakeModels()) as url:
+        raw = await Raw.to(url)
+        await raw.ask("POST", "/v1/chat/completions", body=b"{", Content_Length="100")
+        assert (await raw.answer())[0] == 408
+        assert await raw.is_closed()
+
+
+async def test_a_head_that_drips_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connection, "HEADER_SECONDS", 0.3)
+    async with serving(FakeModels()) as url:
+        silent, dripping, second = [await Raw.to(url) for _ in range(3)]
+        await second.ask()
+        await second.answer()
+
+        async def drip(raw: Raw) -> None:
+            for letter in b"GET /v1/models HTTP/1.1\r\n":
+                raw.writer.write(bytes([letter]))
+                await asyncio.sleep(0.05)
+
+        dripped = [asyncio.create_task(drip(raw)) for raw in (dripping, second)]
+        async with asyncio.timeout(1.0):
+            for raw in (silent, dripping, second):
+                assert await raw.is_closed()
+        await asyncio.gather(*dripped, return_exceptions=True)
+
+
+async def test_who_was_refused_cannot_hold_on_by_going_on_to_send(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connection, "HEADER_SECONDS", 0.3)
+    async with serving(FakeModels()) as url:
+        raw = await Raw.to(url)
+        await raw.ask("POST", "/v1/chat/completions", key=None, body=b"{", Content_Length="1000000")
+        assert (await raw.answer())[0] == 401
+
+        async def drip() -> None:
+            while True:
+                raw.writer.write(b" ")
+                await asyncio.sleep(0.05)
+
+        dripping = asyncio.create_task(drip())
+        async with asyncio.timeout(1.0):
+            assert await raw.is_closed()
+        dripping.cancel()
+
+
+async def test_connections_and_heads_have_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connection, "MOST_CONNECTIONS", 3)
+    async with serving(FakeModels()) as url:
+        held = [await Raw.to(url) for _ in range(3)]
+        await asyncio.sleep(0.05)
+        assert await (await Raw.to(url)).is_closed()
+        held[0].close()
+        await asyncio.sleep(0.05)
+        long = await Raw.to(url)
+        await long.ask(X_Long="x" * 400_000)
+        assert (await long.head())[0] == 400
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"{",
+        b"[]",
+        b'"x"',
+        b"\xff\xfe",
+        b'{"model": "default", "messages": "x"}',
+        b'{"model": "default", "messages": []}',
+        b'{"model": "default", "messages": [{"role": "user", "content": "\\ud800"}]}',
+        CHAT[:-1] + b', "tools": ' + b"[" * 100_000 + b"]" * 100_000 + b"}",
+        CHAT[:-1] + b', "max_tokens": ' + b"9" * 5000 + b"}",
+        CHAT[:-1]
+        + b', "response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": '
+        + b'{"a": ' * 200
+        + b"1"
+        + b"}" * 200
+        + b"}}}",
+        CHAT[:-1]
+        + b', "response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": '
+        + b'{"a": ' * 50_000
+        + b"1"
+        + b"}" * 50_000
+        + b"}}}",
+    ],
+)
+async def test_bodies_of_strangers_are_refused_in_words(body: bytes) -> None:
+    models = FakeModels()
+    async with serving(models) as url:
+        status, _, said = await ask(url, "POST", "/v1/chat/completions", body=body)
+        assert status == 400
+        assert said["error"]["message"]
+        assert len(said["error"]["message"]) < 500
+        assert "Traceback" not in said["error"]["message"]
+    assert models.requests == []
+
+
+async def test_no_path_and_no_method_are_told_in_the_protocols_words() -> None:
+    async with serving(FakeModels()) as url:
+        for method, path, expected in (
+            ("GET", "/v1/nothing", 404),
+            ("GET", "/v1/models/", 404),
+            ("GET", "/v1/models/../../etc/passwd", 404),
+            ("GET", "//evil.example/", 404),
+            ("GET", "/v1/chat/completions", 405),
+            ("DELETE", "/v1/models", 405),
+        ):
+            status, headers, said = await ask(url, method, path)
+            assert (status, headers["content-type"]) == (expected, "application/json"), path
+            assert said["error"]["type"] == "invalid_request_error"
+            assert "location" not in headers

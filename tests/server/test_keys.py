@@ -1,0 +1,76 @@
+"""The key and the socket: who may be let in, and where the key is kept."""
+
+from __future__ import annotations
+
+import socket
+import stat
+from pathlib import Path
+
+import pytest
+
+from edgechat.errors import SettingsError
+from edgechat.server.key import find_key, key_file
+from edgechat.server.serving import is_loopback, listen, url_of
+
+
+@pytest.fixture(autouse=True)
+def no_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("EDGECHAT_API_KEY", raising=False)
+
+
+def test_a_key_is_made_once_and_kept_for_its_owner_alone() -> None:
+    first = find_key(None)
+    assert first.is_new
+    assert first.text.startswith("ek-")
+    assert len(first.text) == 46
+    assert first.file == key_file()
+    assert stat.S_IMODE(key_file().stat().st_mode) == 0o600
+    key_file().chmod(0o644)
+    again = find_key(None)
+    assert (again.text, again.is_new) == (first.text, False)
+    assert stat.S_IMODE(key_file().stat().st_mode) == 0o600
+
+
+def test_a_key_that_is_given_wins_and_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("EDGECHAT_API_KEY", "from-the-environment")
+    assert find_key(None).text == "from-the-environment"
+    assert find_key("from-the-line").text == "from-the-line"
+    assert not key_file().exists()
+
+
+@pytest.mark.parametrize("bad", ["", "short", "with a space", "with\nnewline", "schlüssel-lang", "x" * 513])
+def test_what_no_header_can_carry_is_no_key(bad: str, home: Path) -> None:
+    with pytest.raises(SettingsError):
+        find_key(bad)
+    key_file().write_text(bad)
+    with pytest.raises(SettingsError, match="api-key"):
+        find_key(None)
+
+
+def test_a_port_that_is_taken_is_told_with_another() -> None:
+    with listen("127.0.0.1", 0) as first:
+        port = first.getsockname()[1]
+        with pytest.raises(SettingsError, match=str(port)) as caught:
+            listen("127.0.0.1", port)
+        assert caught.value.hint is not None
+        assert f"--port {port + 1}" in caught.value.hint
+    with pytest.raises(SettingsError, match=r"no\.such\.name\.invalid"):
+        listen("no.such.name.invalid", 0)
+
+
+@pytest.mark.parametrize(
+    ("host", "url", "loopback"),
+    [
+        ("127.0.0.1", "http://127.0.0.1:", True),
+        ("localhost", "http://", True),
+        ("::1", "http://[::1]:", True),
+        ("0.0.0.0", "http://127.0.0.1:", False),
+        ("::", "http://[::1]:", False),
+    ],
+)
+def test_the_address_to_type(host: str, url: str, loopback: bool) -> None:
+    with listen(host, 0) as listener:
+        assert url_of(listener).startswith(url)
+        assert is_loopback(listener) is loopback
+        with socket.create_connection(listener.getsockname()[:2], timeout=1):
+            pass
