@@ -16,7 +16,7 @@ from edgechat.planner.wishes import NO_WISHES, Wishes
 from edgechat.server.pool import Pool
 from edgechat.server.shelf import Shelf
 
-UPKEEP = Upkeep(settle=False, disk_bytes=0)
+UPKEEP = Upkeep(settle=False, disk_bytes=0, grammars=True)
 """Requests of programs belong to no chat: nothing is computed for their next turn, or kept on disk."""
 
 
