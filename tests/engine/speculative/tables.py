@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from edgechat.engine.backends.base import CacheFull, Capabilities, Part
+from edgechat.engine.calls.formats import GENERIC
 
 
 class Letters:
@@ -93,6 +94,7 @@ class Fixed:
     """A template that says the same whatever is asked."""
 
     marks = None
+    calls = GENERIC
     stop = ()
 
     def __init__(self, text: str) -> None:
