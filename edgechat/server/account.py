@@ -11,9 +11,6 @@ from edgechat.server.exchange import MODEL
 from edgechat.server.models import Models
 from edgechat.text import one_line
 
-_ENDPOINTS = frozenset(
-    {"/", "/health", "/metrics", "/openapi.json", "/v1/chat/completions", "/v1/completions", "/v1/embeddings"}
-)
 _CLOSED = 499
 """The client was gone before there was a status; as nginx calls it."""
 
@@ -49,6 +46,6 @@ class Account:
 
 
 def _endpoint(path: str) -> str:
-    if path.startswith("/v1/models"):
-        return "/v1/models"
-    return path if path in _ENDPOINTS else "other"
+    """Return what a path is counted by: 'chat/completions'."""
+    name = path.removeprefix("/v1").strip("/").removesuffix(".json")
+    return "models" if name.startswith("models/") else name

@@ -35,11 +35,10 @@ class Connection(H11Protocol):
     def data_received(self, data: bytes) -> None:
         """See asyncio.Protocol."""
         super().data_received(data)
-        # Bytes of a head that is not complete must not buy more time.
-        if self.conn.their_state is not h11.IDLE:
+        if self.cycle is not None and not self.cycle.response_complete:
             _stop(self._head)
             self._head = None
-        elif self._head is None:
+        else:  # bytes of a head that is not complete must not buy more time
             self._await_head()
 
     def on_response_complete(self) -> None:
@@ -47,6 +46,8 @@ class Connection(H11Protocol):
         super().on_response_complete()
         if self.transport.is_closing():
             self._drop_unread()
+        elif self.conn.their_state is h11.SEND_BODY:  # of a request that was refused by its head
+            self._await_head()
 
     def timeout_keep_alive_handler(self) -> None:
         """See uvicorn."""
@@ -72,7 +73,8 @@ class Connection(H11Protocol):
         super().connection_lost(exc)
 
     def _await_head(self) -> None:
-        self._head = self.loop.call_later(HEADER_SECONDS, self.transport.abort)
+        if self._head is None:
+            self._head = self.loop.call_later(HEADER_SECONDS, self.transport.abort)
 
     def _drop_unread(self) -> None:
         if self._unread is None:

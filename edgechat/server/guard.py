@@ -86,6 +86,7 @@ class Guard:
         if found is None:
             return False
         address, port = scope["server"]
+        address = address.removeprefix("::ffff:")  # an old address on a socket for both kinds
         arrived = f"[{address}]" if ":" in address else address
         name, asked = found.group(1), int(found.group(2) or 80)
         return asked == port and (name == arrived or name in _LOOPBACK or name in self._door.hosts)

@@ -12,7 +12,6 @@ from pathlib import Path
 from edgechat import paths
 from edgechat.errors import SettingsError
 
-VARIABLE = "EDGECHAT_API_KEY"
 _KEY = re.compile(r"[\x21-\x7e]{8,512}")
 _LINE = 4096
 
@@ -37,7 +36,7 @@ def find_key(given: str | None) -> Key:
 
     Raises SettingsError for one that no header can carry, FolderError.
     """
-    given = os.environ.get(VARIABLE) if given is None else given
+    given = os.environ.get("EDGECHAT_API_KEY") if given is None else given
     if given is not None:
         return Key(_checked(given, "The key", "Give another one, or none: edgechat then makes one."))
     file = key_file()

@@ -31,7 +31,8 @@ def listen(host: str, port: int) -> socket.socket:
             f"There is no address {host!r} here: {error.strerror}.",
             hint="Name one of this machine: --host 127.0.0.1",
         ) from error
-    family, kind, protocol, _, address = found[0]
+    # 'localhost' is both, and clients that know one address only know the older one.
+    family, kind, protocol, _, address = min(found, key=lambda one: one[0] != socket.AF_INET)
     listener = socket.socket(family, kind, protocol)
     try:
         if hasattr(socket, "SO_EXCLUSIVEADDRUSE"):  # Windows would share a port that is taken

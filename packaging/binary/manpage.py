@@ -30,6 +30,7 @@ ENVIRONMENT = {
     "EDGECHAT_HOME": "A folder in which settings, conversations, logs and caches are kept, in place of those "
     "of FILES: on a USB stick, say.",
     "EDGECHAT_OFFLINE": "1 opens no socket, as --offline does.",
+    "EDGECHAT_API_KEY": "The key that `edgechat serve` asks for, in place of its own.",
     "HF_HUB_OFFLINE": "The same, for all programs that use the hub; TRANSFORMERS_OFFLINE too.",
     "HF_TOKEN": "The token for gated and private models. It goes to the hub's own host and to no other.",
     "HF_HUB_DISABLE_IMPLICIT_TOKEN": "1 sends no token.",
@@ -209,6 +210,8 @@ def files() -> dict[str, str]:
         "field may be left out.",
         _home(platformdirs.user_config_dir(NAME, appauthor=False), "models.toml"): "Models of your own for "
         "the catalogue, and changes to those that are in it.",
+        _home(platformdirs.user_config_dir(NAME, appauthor=False), "api-key"): "The key of `edgechat serve`, "
+        "which nobody else may read.",
         _home(platformdirs.user_data_dir(NAME, appauthor=False), "chats.db"): "The conversations.",
         _home(platformdirs.user_data_dir(NAME, appauthor=False), "models"): "Models that were imported.",
         _home(platformdirs.user_cache_dir(NAME, appauthor=False)): "What can be found out again.",

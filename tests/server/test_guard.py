@@ -65,7 +65,7 @@ async def test_without_the_key_nothing_but_health_answers() -> None:
         assert (await ask(url, path="/health", key=None))[2] == {"status": "ready"}
         assert (await ask(url, path="/health"))[2] == {"status": "ready", "detail": "scripted is loaded."}
     assert models.requests == []
-    assert ("/v1/chat/completions", 401, None) in models.metrics
+    assert ("chat/completions", 401, None) in models.metrics
 
 
 async def test_pages_of_other_origins_are_refused_and_never_named_in_the_answer() -> None:
@@ -170,6 +170,24 @@ async def test_a_head_that_drips_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> 
             for raw in (silent, dripping, second):
                 assert await raw.is_closed()
         await asyncio.gather(*dripped, return_exceptions=True)
+
+
+async def test_who_was_refused_cannot_hold_on_by_going_on_to_send(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connection, "HEADER_SECONDS", 0.3)
+    async with serving(FakeModels()) as url:
+        raw = await Raw.to(url)
+        await raw.ask("POST", "/v1/chat/completions", key=None, body=b"{", Content_Length="1000000")
+        assert (await raw.answer())[0] == 401
+
+        async def drip() -> None:
+            while True:
+                raw.writer.write(b" ")
+                await asyncio.sleep(0.05)
+
+        dripping = asyncio.create_task(drip())
+        async with asyncio.timeout(1.0):
+            assert await raw.is_closed()
+        dripping.cancel()
 
 
 async def test_connections_and_heads_have_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:

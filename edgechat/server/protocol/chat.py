@@ -27,7 +27,13 @@ class FunctionTool(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     name: FunctionName
     description: Annotated[str, Meta(max_length=65536)] | None = None
     parameters: dict[str, Any] | None = None
-    strict: bool | None = None
+    strict: Annotated[
+        bool | None,
+        Meta(
+            description="Not needed: where tool_choice forces the call its arguments follow the schema; a "
+            "call of the model's own choice has the arguments that it wrote."
+        ),
+    ] = None
 
 
 class ToolBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -1,0 +1,113 @@
+"""`edgechat serve` as a program, for what several tests see of it."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+COMMAND = [sys.executable, "-P", "-m", "edgechat", "serve"]
+
+
+@dataclass
+class Served:
+    """A server that runs."""
+
+    process: subprocess.Popen[str]
+    screen: str
+    """What it has printed first."""
+    url: str
+    key: str
+
+    def ask(self, path: str, body: Any = None, **headers: str) -> tuple[int, Any]:
+        """Ask; return the status and the JSON, or the text where it is none."""
+        sent = {"Authorization": f"Bearer {self.key}", "Content-Type": "application/json", **headers}
+        data = None if body is None else json.dumps(body).encode()
+        request = urllib.request.Request(self.url + path, data, sent)
+        try:
+            with urllib.request.urlopen(request, timeout=20) as answer:
+                status, text = answer.status, answer.read().decode()
+        except urllib.error.HTTPError as error:
+            status, text = error.code, error.read().decode()
+        try:
+            return status, json.loads(text)
+        except json.JSONDecodeError:
+            return status, text
+
+    def workers(self) -> list[psutil.Process]:
+        """Return the processes of its engines."""
+        children = psutil.Process(self.process.pid).children()
+        return [one for one in children if "engine" in one.cmdline()]
+
+    def wait(self, status: str, seconds: float = 30.0) -> None:
+        """Wait until it says that it is so."""
+        end = time.monotonic() + seconds
+        while (said := self.ask("/health")[1]["status"]) != status:
+            assert time.monotonic() < end, said
+            time.sleep(0.02)
+
+    def figure(self, name: str) -> float:
+        """Return a figure of /metrics, of all labels together."""
+        text = self.ask("/metrics")[1]
+        found = re.findall(rf"^edgechat_{name}(?:{{[^}}]*}})? (\S+)$", text, re.MULTILINE)
+        return sum(map(float, found))
+
+    def stop(self, number: int = signal.SIGTERM) -> tuple[int, str]:
+        """End it by a signal; return the exit code and what it complained of."""
+        self.process.send_signal(number)
+        _, complaint = self.process.communicate(timeout=20)
+        return self.process.returncode, complaint
+
+
+def start(model: Path | str, *words: str, home: Path, **env: str) -> Served:
+    """Start a server on a free port; return it as soon as it has said what to type."""
+    environment = {**os.environ, "EDGECHAT_HOME": str(home), **env}
+    process = subprocess.Popen(
+        [*COMMAND, str(model), "--port", "0", *words],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        stdin=subprocess.DEVNULL,
+        env=environment,
+        text=True,
+    )
+    assert process.stdout is not None
+    screen = ""
+    while "OPENAI_API_KEY" not in screen:
+        line = process.stdout.readline()
+        if not line:
+            raise AssertionError(process.communicate()[1])
+        screen += line
+    url = re.search(r"http://\S+?(?=/v1)", screen)
+    assert url is not None
+    kept = home / "config" / "api-key"
+    found = env.get("EDGECHAT_API_KEY") or (kept.read_text().strip() if kept.exists() else "none")
+    return Served(process, screen, url[0], found)
+
+
+@contextmanager
+def served(model: Path | str, *words: str, home: Path, **env: str) -> Iterator[Served]:
+    """Have a server whose model is loaded; it is ended at the end."""
+    server = start(model, *words, home=home, **env)
+    try:
+        server.wait("ready")
+        yield server
+    finally:
+        ended = server.process.poll()
+        if ended is None:
+            server.process.kill()
+        _, complaint = server.process.communicate()
+        assert ended in (None, 0), complaint
+        assert "Traceback" not in complaint, complaint

@@ -1,0 +1,67 @@
+"""The server does what its description says: requests made from it, by schemathesis, against the program."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from edgechat.server.protocol.chat import ChatBody
+from edgechat.server.protocol.decoding import decoded
+from tests.server.program import Served, served
+
+SETTINGS = """
+[checks]
+# A description cannot say which fields contradict each other.
+positive_data_acceptance.expected-statuses = ["2xx", "400", "404"]
+"""
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    folder = tmp_path_factory.mktemp("described")
+    script = folder / "default.scripted.json"
+    script.write_text(json.dumps({"reply": "Hi."}))
+    with served(script, home=folder / "home") as server:
+        yield server
+
+
+def test_the_server_keeps_to_its_description(server: Served, tmp_path: Path) -> None:
+    (tmp_path / "schemathesis.toml").write_text(SETTINGS)
+    done = subprocess.run(
+        [
+            Path(sys.executable).with_name("st"),
+            "run",
+            f"{server.url}/openapi.json",
+            f"--header=Authorization: Bearer {server.key}",
+            "--phases=examples,coverage,fuzzing",
+            "--max-examples=12",
+            "--seed=7",
+            "--no-color",
+            "--workers=2",
+        ],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout[-5000:]
+    assert "Tested: 8" in done.stdout
+    assert server.figure("crashes_total") == 0
+    assert server.figure("running") == 0
+
+
+def test_every_field_is_described_as_it_is_decoded(server: Served) -> None:
+    described = server.ask("/openapi.json")[1]["components"]["schemas"]["ChatBody"]
+    assert described["properties"].keys() == set(ChatBody.__struct_fields__)
+    assert described["required"] == ["model", "messages"]
+    assert described["additionalProperties"] is False
+    body = {"model": "x", "messages": [{"role": "user", "content": "x"}]}
+    assert decoded(json.dumps(body).encode(), ChatBody).n_choices == 1
+    assert msgspec.json.decode(json.dumps(described))["title"] == "ChatBody"

@@ -1,0 +1,347 @@
+"""`edgechat serve` as other programs meet it: OpenAI's client and curl, on a real worker."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, Literal
+
+import openai
+import pytest
+from openai import AsyncOpenAI, OpenAI
+from pydantic import BaseModel
+
+from tests.cli.running import complaint, edgechat
+from tests.server.program import Served, served, start
+
+LONG = "A long answer that takes its time to be written out. " * 12
+WEATHER: Any = {
+    "type": "function",
+    "function": {
+        "name": "weather",
+        "parameters": {
+            "type": "object",
+            "properties": {"place": {"enum": ["Rome", "Oslo"]}},
+            "required": ["place"],
+            "additionalProperties": False,
+        },
+    },
+}
+CALL = '<tool_call>\n{"name": "weather", "arguments": {"place": "Rome"}}\n</tool_call>'
+
+
+def chat(text: str, **more: Any) -> dict[str, Any]:
+    return {"model": "default", "messages": [{"role": "user", "content": text}], "temperature": 0, **more}
+
+
+@pytest.fixture(scope="module")
+def script(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("model") / "little.scripted.json"
+    rules = [{"when": f"[{number}]", "reply": f"I am number {number}. " * 6} for number in range(30)]
+    rules += [{"when": "long", "reply": LONG}, {"when": "weather", "reply": f"I look.\n{CALL}"}]
+    rules += [{"when": "crash", "reply": "It goes well until", "crash_after": 9}]
+    path.write_text(json.dumps({"reply": "Hello there.", "rules": rules, "token_ms": 2}))
+    return path
+
+
+@pytest.fixture(scope="module")
+def server(script: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    with served(script, home=tmp_path_factory.mktemp("home")) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def guide(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    with served("guide", home=tmp_path_factory.mktemp("guide")) as server:
+        yield server
+
+
+@pytest.fixture
+def client(server: Served) -> Iterator[OpenAI]:
+    with OpenAI(base_url=f"{server.url}/v1", api_key=server.key, max_retries=0, timeout=20) as client:
+        yield client
+
+
+# What there is to do first.
+
+
+def test_the_key_is_shown_once_and_the_screen_says_what_to_type(script: Path, tmp_path: Path) -> None:
+    for first in (True, False):
+        with served(script, home=tmp_path) as server:
+            assert (server.key in server.screen) is first
+            assert str(tmp_path / "config" / "api-key") in server.screen
+            assert f'OPENAI_BASE_URL="{server.url}/v1"' in server.screen
+            lines = server.screen.splitlines()
+            at = next(number for number, line in enumerate(lines) if line.startswith("  curl "))
+            asked = subprocess.run(
+                ["sh", "-c", "\n".join(lines[at : at + 2])], capture_output=True, text=True, check=False
+            )
+            assert json.loads(asked.stdout)["choices"][0]["message"]["content"] == "Hello there."
+            assert server.stop() == (0, server_says())
+
+
+def server_says() -> str:
+    return "Stopping when what is being answered has ended; Ctrl+C again stops at once.\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("--host", "0.0.0.0", "--no-api-key"), "asks for a key"),
+        (("--host", "0.0.0.0", "--api-key", "too-short"), "soon guessed"),
+        (("--api-key", "with space"), "The key is none"),
+        (("--api-key", "longenough", "--no-api-key"), "cannot both be"),
+        (("--cors", "*"), "no origin"),
+        (("--cors", "https://example.org/path"), "no origin"),
+        (("--host", "203.0.113.7"), "203.0.113.7"),
+    ],
+)
+def test_what_would_let_strangers_in_is_refused(script: Path, words: tuple[str, ...], told: str) -> None:
+    assert told in complaint(edgechat("serve", script, "--port", "0", *words))
+
+
+def test_a_model_that_is_not_here_is_told_at_once() -> None:
+    assert "no model of that name" in complaint(edgechat("serve", "nothing-of-the-kind", "--port", "0"))
+
+
+def test_without_a_key_only_where_that_is_asked_for(script: Path, tmp_path: Path) -> None:
+    with served(script, "--no-api-key", home=tmp_path) as server:
+        assert server.ask("/v1/models", Authorization="")[0] == 200
+        assert server.ask("/v1/models", Host="evil.example")[0] == 403
+        assert not (tmp_path / "config" / "api-key").exists()
+
+
+# OpenAI's client.
+
+
+def test_models_and_answers(client: OpenAI) -> None:
+    assert next(iter(client.models.list())).id == "little.scripted.json"
+    done = client.chat.completions.create(**chat("hi"))
+    assert (done.choices[0].message.content, done.choices[0].finish_reason) == ("Hello there.", "stop")
+    stopped = client.chat.completions.create(**chat("hi", stop=" th"))
+    assert stopped.choices[0].message.content == "Hello"
+    short = client.chat.completions.create(**chat("hi", max_tokens=3, n=2))
+    assert [one.message.content for one in short.choices] == ["Hel", "Hel"]
+    assert {one.finish_reason for one in short.choices} == {"length"}
+    text = client.completions.create(model="default", prompt="x", max_tokens=4)
+    assert text.usage is not None
+    assert text.usage.completion_tokens <= 4
+
+
+def test_thirty_streams_at_once_are_each_their_own(server: Served) -> None:
+    with OpenAI(base_url=f"{server.url}/v1", api_key=server.key, max_retries=0, timeout=60) as client:
+
+        def stream(number: int) -> str:
+            chunks = client.chat.completions.create(**chat(f"[{number}]"), stream=True)
+            return "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices)
+
+        with ThreadPoolExecutor(30) as threads:
+            found = list(threads.map(stream, range(30)))
+    assert found == [f"I am number {number}. " * 6 for number in range(30)]
+    assert server.figure("running") == 0
+
+
+async def test_the_asynchronous_client(server: Served) -> None:
+    async with AsyncOpenAI(base_url=f"{server.url}/v1", api_key=server.key, max_retries=0) as client:
+        async with client.chat.completions.stream(**chat("hi")) as stream:
+            final = await stream.get_final_completion()
+        assert final.choices[0].message.content == "Hello there."
+
+
+def test_tools_are_called(client: OpenAI) -> None:
+    done = client.chat.completions.create(**chat("weather"), tools=[WEATHER])
+    [choice] = done.choices
+    assert choice.finish_reason == "tool_calls"
+    [call] = choice.message.tool_calls or ()
+    assert call.type == "function"
+    assert (call.function.name, json.loads(call.function.arguments)) == ("weather", {"place": "Rome"})
+    back: Any = [*chat("weather")["messages"], choice.message]
+    back += [{"role": "tool", "tool_call_id": call.id, "content": "sun"}]
+    again = client.chat.completions.create(model="default", messages=back, tools=[WEATHER])
+    assert again.choices[0].finish_reason in ("stop", "tool_calls")
+    plain = client.chat.completions.create(**chat("weather"), tools=[WEATHER], tool_choice="none")
+    assert plain.choices[0].message.content == f"I look.\n{CALL}"
+
+
+def test_a_real_model_says_what_edgechat_run_says(guide: Served) -> None:
+    question = "What is a quant?"
+    expected = edgechat("run", "guide", question, "--temperature", "0", "--no-store").stdout.strip()
+    with OpenAI(base_url=f"{guide.url}/v1", api_key=guide.key, max_retries=0) as client:
+        chunks = client.chat.completions.create(**chat(question), stream=True)
+        text = "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices)
+        assert text.strip() == expected
+        told = client.chat.completions.create(**chat(question), logprobs=True, top_logprobs=2, max_tokens=5)
+        chances = told.choices[0].logprobs
+        assert chances is not None
+        assert chances.content is not None
+        assert "".join(one.token for one in chances.content) == told.choices[0].message.content
+        assert all(one.top_logprobs[0].logprob == pytest.approx(one.logprob) for one in chances.content)
+
+
+def test_a_real_model_is_held_to_a_schema_and_to_a_tool(guide: Served) -> None:
+    class Answer(BaseModel):
+        model_config = {"extra": "forbid"}
+        kind: Literal["quant", "draft"]
+        bits: Literal[4, 8, 16]
+
+    with OpenAI(base_url=f"{guide.url}/v1", api_key=guide.key, max_retries=0) as client:
+        parsed = client.chat.completions.parse(
+            **chat("What is a quant?", max_tokens=200), response_format=Answer
+        )
+        assert isinstance(parsed.choices[0].message.parsed, Answer)
+        forced = client.chat.completions.create(
+            **chat("What is a quant?", max_tokens=200), tools=[WEATHER], tool_choice="required"
+        )
+        [call] = forced.choices[0].message.tool_calls or ()
+        assert call.type == "function"
+        assert call.function.name == "weather"
+        assert json.loads(call.function.arguments).keys() == {"place"}
+        with pytest.raises(openai.BadRequestError):
+            client.chat.completions.create(
+                **chat("x"),
+                response_format={
+                    "type": "json_schema",
+                    "json_schema": {"name": "x", "schema": {"type": "no such type"}},
+                },
+            )
+
+
+# What goes wrong.
+
+
+def test_what_cannot_be_is_told_in_the_protocols_words(server: Served, tmp_path: Path) -> None:
+    status, said = server.ask("/v1/chat/completions", chat("x" * 20_000))
+    assert (status, said["error"]["code"]) == (400, "context_length_exceeded")
+    assert "20" in said["error"]["message"]
+    assert "4096" in said["error"]["message"]
+    (tmp_path / "secret.gguf").write_bytes(b"GGUF")
+    for name in ("/etc/passwd", str(tmp_path / "secret.gguf"), "../x.gguf", "nothing", "\0"):
+        status, said = server.ask("/v1/chat/completions", chat("x") | {"model": name})
+        assert (status, said["error"]["code"]) == (404, "model_not_found"), name
+    assert server.ask("/v1/embeddings", {"model": "default", "input": "x"})[0] == 400
+    assert server.ask("/v1/chat/completions", chat("x", think=True))[0] == 400
+
+
+def test_a_crash_is_told_to_who_was_there_and_the_next_is_answered(server: Served) -> None:
+    with ThreadPoolExecutor(2) as threads:
+        bystander = threads.submit(server.ask, "/v1/chat/completions", chat("long"))
+        while server.figure("running") < 1:
+            time.sleep(0.01)
+        streamed = server.ask("/v1/chat/completions", chat("crash", stream=True))
+        status, said = bystander.result()
+    assert (status, said["error"]["code"]) == (503, "engine_crashed")
+    assert streamed[0] in (200, 503)
+    assert "engine_crashed" in str(streamed[1])
+    assert server.ask("/health")[1]["status"] == "degraded"
+    assert (
+        server.ask("/v1/chat/completions", chat("hi"))[1]["choices"][0]["message"]["content"]
+        == "Hello there."
+    )
+    assert server.ask("/health")[1]["status"] == "ready"
+    [worker] = server.workers()
+    worker.kill()
+    worker.wait()
+    assert server.ask("/v1/chat/completions", chat("hi"))[0] == 200
+
+
+def test_who_comes_when_the_queue_is_full_is_told_when_to_come_again(server: Served) -> None:
+    # Each takes eight places: 4 run and 32 may wait.
+    with OpenAI(base_url=f"{server.url}/v1", api_key=server.key, max_retries=0, timeout=60) as client:
+
+        def ask(_: int) -> int:
+            try:
+                client.chat.completions.create(**chat("[1]", n=8))
+            except openai.RateLimitError as error:
+                return int(error.response.headers["retry-after"])
+            return 0
+
+        with ThreadPoolExecutor(7) as threads:
+            waits = sorted(threads.map(ask, range(7)))
+    assert waits[:4] == [0] * 4
+    assert all(1 <= wait <= 120 for wait in waits[4:])
+
+
+def test_who_leaves_frees_the_engine(server: Served) -> None:
+    with OpenAI(base_url=f"{server.url}/v1", api_key=server.key, max_retries=0) as client:
+        stream = client.chat.completions.create(**chat("long"), stream=True)
+        next(iter(stream))
+        assert server.figure("running") == 1
+        stream.close()
+        end = time.monotonic() + 0.5
+        while server.figure("running"):
+            assert time.monotonic() < end
+
+
+# Its end.
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has other signals")
+def test_a_clean_stop_lets_what_runs_come_to_its_end(script: Path, tmp_path: Path) -> None:
+    with served(script, home=tmp_path) as server, ThreadPoolExecutor(1) as threads:
+        workers = server.workers()
+        running = threads.submit(server.ask, "/v1/chat/completions", chat("long", stream=True))
+        while server.figure("running") < 1:
+            time.sleep(0.01)
+        assert server.stop() == (0, server_says())
+        status, said = running.result()
+        assert status == 200
+        assert said.endswith("data: [DONE]\n\n")
+        assert not any(one.is_running() for one in workers)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has other signals")
+@pytest.mark.parametrize("again", [True, False])
+def test_what_takes_too_long_is_cut_with_a_word_and_a_second_signal_ends_at_once(
+    script: Path, tmp_path: Path, again: bool
+) -> None:
+    grace = "60" if again else "0.2"
+    with served(script, "--grace", grace, home=tmp_path) as server, ThreadPoolExecutor(1) as threads:
+        workers = server.workers()
+        running = threads.submit(server.ask, "/v1/chat/completions", chat("long", stream=True))
+        while server.figure("running") < 1:
+            time.sleep(0.01)
+        began = time.monotonic()
+        if again:
+            server.process.send_signal(signal.SIGINT)
+            time.sleep(0.3)
+        code, said = server.stop(signal.SIGINT)
+        assert (code, said) == (0, server_says())
+        assert time.monotonic() - began < 5
+        if not again:
+            assert '"code":"stopped"' in running.result()[1]
+        else:
+            running.exception()
+        assert not any(one.is_running() for one in workers)
+
+
+def test_the_model_is_loaded_while_the_server_already_answers(tmp_path: Path) -> None:
+    path = tmp_path / "slow.scripted.json"
+    path.write_text(json.dumps({"reply": "Here.", "load_ms": 1500}))
+    server = start(path, home=tmp_path)
+    try:
+        status, said = server.ask("/health", Authorization="")
+        assert (status, said) == (503, {"status": "loading"})
+        assert server.ask("/v1/models")[0] == 200
+        answer = server.ask("/v1/chat/completions", chat("hi"))[1]
+        assert answer["choices"][0]["message"]["content"] == "Here."
+        assert server.ask("/health")[1]["status"] == "ready"
+    finally:
+        assert server.stop()[0] == 0
+
+
+def test_a_line_for_each_request_and_nothing_of_what_it_says(script: Path, tmp_path: Path) -> None:
+    with served(script, "--verbose", home=tmp_path) as server:
+        server.ask("/v1/chat/completions?secret", chat("hi secret"))
+        server.ask("/v1/models", Authorization="Bearer secret")
+        _, told = server.stop()
+    assert "POST /v1/chat/completions 200" in told
+    assert "GET /v1/models 401" in told
+    assert "secret" not in told
+    log = "".join(path.read_text() for path in (tmp_path / "log").glob("*"))
+    assert "secret" not in log
