@@ -46,8 +46,11 @@ def refusal_of(error: Exception) -> Refusal:
     if isinstance(error, Refusal):
         return error
     if not isinstance(error, EdgechatError):
-        _LOG.error("a fault of edgechat's own", exc_info=error)
-        return Refusal("edgechat has a fault of its own; its terminal says more.", status=500, code="fault")
+        # Its text may quote what somebody has asked: only --debug shows that.
+        shown = error if _LOG.isEnabledFor(logging.DEBUG) else None
+        _LOG.error("edgechat has a fault of its own: %s", type(error).__name__, exc_info=shown)
+        told = "edgechat has a fault of its own; started with --debug its terminal says more."
+        return Refusal(told, status=500, code="fault")
     message = " ".join(part for part in (error.message, error.hint) if part)
     for kind, status, code, seconds in _OURS:
         if isinstance(error, kind):

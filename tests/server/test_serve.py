@@ -17,7 +17,11 @@ import pytest
 from openai import AsyncOpenAI, OpenAI
 from pydantic import BaseModel
 
+from edgechat.cli import serve
+from edgechat.errors import BackendMissing
 from tests.cli.running import complaint, edgechat
+from tests.homes import place
+from tests.kit import tiny
 from tests.server.program import Served, served, start
 
 LONG = "A long answer that takes its time to be written out. " * 12
@@ -104,6 +108,13 @@ def server_says() -> str:
 )
 def test_what_would_let_strangers_in_is_refused(script: Path, words: tuple[str, ...], told: str) -> None:
     assert told in complaint(edgechat("serve", script, "--port", "0", *words))
+
+
+def test_without_the_packages_it_says_how_to_get_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("edgechat.cli.serve._PACKAGES", ("starlette", "uvicorn", "no_such_package"))
+    with pytest.raises(BackendMissing, match="no_such_package") as caught:
+        serve.run(serve.Options())
+    assert "edgechat[server]" in (caught.value.hint or "")
 
 
 def test_a_model_that_is_not_here_is_told_at_once() -> None:
@@ -210,6 +221,31 @@ def test_a_real_model_is_held_to_a_schema_and_to_a_tool(guide: Served) -> None:
                     "json_schema": {"name": "x", "schema": {"type": "no such type"}},
                 },
             )
+
+
+def test_models_are_loaded_as_they_are_asked_for(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    place(tiny("dense"), home / "data" / "models" / "other.gguf")
+    with (
+        served(tiny("qwen3-embedding"), home=home) as server,
+        OpenAI(base_url=f"{server.url}/v1", api_key=server.key, max_retries=0, timeout=30) as client,
+    ):
+        made = client.embeddings.create(model="default", input=["one", "another one", "one"])
+        first, other, again = (one.embedding for one in made.data)
+        assert sum(number * number for number in first) == pytest.approx(1, abs=1e-3)
+        assert first == pytest.approx(again, abs=1e-3)
+        assert first != pytest.approx(other, abs=1e-3)
+        for wrong, said in (
+            ("/v1/chat/completions", chat("x")),
+            ("/v1/embeddings", {"model": "other", "input": "x"}),
+        ):
+            status, told = server.ask(wrong, said)
+            assert (status, told["error"]["code"]) == (400, "wrong_kind_of_model")
+        done = client.chat.completions.create(**chat("x", max_tokens=3) | {"model": "other"})
+        assert done.model == "other"
+        known = {one["id"]: one for one in server.ask("/v1/models")[1]["data"]}
+        assert (known["other"]["kind"], known["other"]["loaded"]) == ("chat", True)
+        assert next(iter(known.values()))["kind"] == "embedding"
 
 
 # What goes wrong.
