@@ -106,7 +106,7 @@ class Constraints:
         self._compiled[grammar] = compiled
         if len(self._compiled) > _REMEMBERED:
             self._compiled.popitem(last=False)
-        return Constraint(compiled.deep_copy(), self._vocabulary.size)
+        return Constraint(compiled.deep_copy(), self._vocabulary.size, self._tokenizer().eos_tokens)
 
     def _compile(self, grammar: str) -> LLMatcher:
         import llguidance

@@ -9,15 +9,21 @@ from __future__ import annotations
 
 import contextlib
 import re
-from typing import Any
+from functools import cache
+from typing import TYPE_CHECKING, Any
 
 from edgechat import child, spawn
+
+if TYPE_CHECKING:
+    from llguidance import LLTokenizer
 
 TIME_LIMIT = 3.0
 """Seconds for one grammar; most take milliseconds."""
 MEMORY_LIMIT = 768 * 2**20
 """Bytes that the process may take; an honest grammar takes 30 to 80 MB."""
-_CONTROL = re.compile(r"<\[\d+\]>")
+_CONTROL_TOKEN = re.compile(r"<\[\d+\]>")
+_END, _CONTROL = 256, 257
+"""Of a vocabulary of bytes; one control token stands for all."""
 
 
 def limits() -> Any:
@@ -56,21 +62,27 @@ def main() -> None:
     """Answer each grammar with what is wrong with it, or nothing, until the parent goes away."""
     pipes = spawn.adopt_pipe()
     _limit_memory()
+    child.serve(pipes, _answer, seconds=int(TIME_LIMIT) + 2)
+
+
+def _answer(question: bytes) -> bytes:
     import llguidance
 
-    end, control = 256, 257
+    grammar = _CONTROL_TOKEN.sub(f"<[{_CONTROL}]>", question.decode())
+    matcher = llguidance.LLMatcher(_tokenizer(), grammar, log_level=0, limits=limits())
+    if not matcher.is_error():
+        matcher.try_consume_tokens([ord("{")])
+        matcher.compute_bitmask()  # some turn out too complex only here
+    return matcher.get_error().encode()
+
+
+@cache
+def _tokenizer() -> LLTokenizer:
+    import llguidance
+
     tokens = [*(bytes([byte]) for byte in range(256)), b"\xff<end>", b"\xff<control>"]
-    tokenizer = llguidance.LLTokenizer(Tokens(tokens, end), eos_token=end, slices=[])  # type: ignore[arg-type]
-
-    def answer(question: bytes) -> bytes:
-        grammar = _CONTROL.sub(f"<[{control}]>", question.decode())
-        matcher = llguidance.LLMatcher(tokenizer, grammar, log_level=0, limits=limits())
-        if not matcher.is_error():
-            matcher.try_consume_tokens([ord("{")])
-            matcher.compute_bitmask()  # some turn out too complex only here
-        return matcher.get_error().encode()
-
-    child.serve(pipes, answer, seconds=int(TIME_LIMIT) + 2)
+    wrapped: Any = Tokens(tokens, _END)
+    return llguidance.LLTokenizer(wrapped, eos_token=_END, slices=[])
 
 
 def _limit_memory() -> None:

@@ -107,7 +107,8 @@ def plan(
     made = completed(blank, on, load)
     where = (*why.backend(on, wishes), *why.split(on, load))
     about = (*where, why.memory(on, load), why.sequences(on), why.drafts(made), *why_threads)
-    return msgspec.structs.replace(made, reasons=(why_context, *about, why.speed(made)))
+    reasons = (why_context, *about, why.speed(made))
+    return msgspec.structs.replace(made, reasons=tuple(filter(None, reasons)))
 
 
 def _threads(header: ModelHeader, profile: DeviceProfile, wishes: Wishes) -> tuple[int, tuple[str, ...]]:

@@ -106,6 +106,8 @@ def speed(plan: LoadPlan) -> str:
     """Return how fast it will be and how we know."""
     found = plan.predicted
     assert found is not None
+    if plan.embeddings:
+        return f"About {figure(found.prompt_tps)} tokens a second."
     return (
         f"About {figure(found.decode_tps)} tokens a second, and {seconds(found.ttft_ms / 1000)} to the first "
         f"after a prompt of 1,000: {found.basis}."

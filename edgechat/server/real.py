@@ -30,8 +30,10 @@ def real_pool(
 ) -> Pool:
     """Return the pool of a server. default: the model of who asks for none, a name or a path.
 
-    wishes: for every model, but who drafts only for the default. idle_seconds: None is what settings.toml
-    says, 0 never unloads. Reads the disk. Raises ModelNotFound, ModelFileError or SettingsError.
+    wishes: for every model; who drafts, and to load it anyway, for the default only. idle_seconds: None is
+    what settings.toml says, 0 never unloads. Reads the disk.
+
+    Raises ModelNotFound, ModelFileError or SettingsError.
     """
     if idle_seconds is None:
         idle_seconds = 60 * settings.load().idle_minutes
@@ -58,5 +60,7 @@ def _prepare(
     wishes: Wishes, default: str, model: str, *, staying: Sequence[LoadPlan], leaving: Sequence[LoadPlan]
 ) -> LoadPlan:
     if model != default:
-        wishes = msgspec.structs.replace(wishes, draft=None)
+        wishes = msgspec.structs.replace(wishes, draft=None, anyway=False)
+    if staying:  # rather than loading both anyway, the others are unloaded
+        wishes = msgspec.structs.replace(wishes, anyway=False)
     return prepare(model, wishes, may_embed=True, staying=staying, leaving=leaving)

@@ -125,3 +125,13 @@ def test_the_process_is_gone_after_close() -> None:
     before = set(psutil.Process().children())
     render(None)
     assert set(psutil.Process().children()) <= before
+
+
+def test_the_options_of_tojson_are_heeded() -> None:
+    source = "{{ {'b': 'é', 'a': 1} | tojson(ensure_ascii=true, sort_keys=true, separators=(',', ':')) }}"
+    assert render(source) == '{"a":1,"b":"\\u00e9"}'
+
+
+def test_marks_of_what_is_learnt_are_passed_over() -> None:
+    source = "{% for m in messages %}{% generation %}{{ m.content }}{% endgeneration %}|{% endfor %}"
+    assert render(source) == "Be brief.|Hello <b>&|"

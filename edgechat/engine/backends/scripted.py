@@ -16,7 +16,7 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -31,7 +31,6 @@ from edgechat.planner.plan import LoadPlan
 
 _START, _END, _BOS = 256, 257, 258
 _SPECIAL = {_START: b"<|im_start|>", _END: b"<|im_end|>", _BOS: b"<s>"}
-_SIZE = 259
 _CERTAIN = 50.0
 
 
@@ -69,34 +68,50 @@ class Script(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     rolls_back: int = 16
     """Tokens of one call that can be taken back after it."""
     rolls_back_alone: bool = False
+    control: tuple[str, ...] = ()
+    """Control tokens beside those of ChatML; a reply may have them."""
     template: str | None = None
     answer_after: str = "<|im_start|>assistant\n"
     """How the template begins an answer."""
 
 
 class ScriptedVocabulary:
-    """A token is a byte, but for three control tokens."""
+    """A token is a byte, but for three control tokens, and more of them where a test wants such."""
 
-    size = _SIZE
     bos = "<s>"
     eos = "<|im_end|>"
 
+    def __init__(self, control: Sequence[str] = ()) -> None:
+        self._more = {_BOS + 1 + at: mark.encode() for at, mark in enumerate(control)}
+        self._special = _SPECIAL | self._more
+
+    @property
+    def size(self) -> int:
+        """See `Vocabulary.size`."""
+        return 256 + len(self._special)
+
+    def script(self, text: str) -> list[int]:
+        """Return the tokens of a reply: what ChatML's marks are in it is text."""
+        return self._tokens(text.encode(), self._more)
+
     def tokenize(self, text: str, *, bos: bool, special: bool) -> list[int]:
         """See `Vocabulary.tokenize`."""
-        raw = text.encode()
-        tokens: list[int] = [_BOS] if bos else []
+        return [_BOS] * bos + self._tokens(text.encode(), self._special if special else {})
+
+    def _tokens(self, raw: bytes, marks: Mapping[int, bytes]) -> list[int]:
+        if not marks:
+            return list(raw)
+        tokens: list[int] = []
         at = 0
         while at < len(raw):
-            found = next(
-                (one for one, mark in _SPECIAL.items() if special and raw.startswith(mark, at)), None
-            )
+            found = next((one for one, mark in marks.items() if raw.startswith(mark, at)), None)
             tokens.append(raw[at] if found is None else found)
-            at += 1 if found is None else len(_SPECIAL[found])
+            at += 1 if found is None else len(marks[found])
         return tokens
 
     def piece(self, token: int, *, special: bool = False) -> bytes:
         """See `Vocabulary.piece`."""
-        return bytes([token]) if token < 256 else _SPECIAL[token] if special else b""
+        return bytes([token]) if token < 256 else self._special[token] if special else b""
 
     def is_end(self, token: int) -> bool:
         """See `Vocabulary.is_end`."""
@@ -127,7 +142,8 @@ class ScriptedBackend:
             saves=True,
         )
         self.state_format = "scripted"
-        self.vocabulary: Vocabulary = ScriptedVocabulary()
+        self.vocabulary: Vocabulary = (words := ScriptedVocabulary(self._script.control))
+        self._reply = words.script
         self.context = plan.context
         self.n_seq_max = plan.n_seq_max
         self.n_batch = plan.n_batch
@@ -163,7 +179,7 @@ class ScriptedBackend:
                 if at >= len(part.tokens) - part.n_logits:
                     rows.append(self._row([cell.token for cell in held]))
         self._take_time(parts)
-        return np.array(rows, np.float32).reshape(len(rows), _SIZE)
+        return np.array(rows, np.float32).reshape(len(rows), self.vocabulary.size)
 
     def _take_time(self, parts: Sequence[Part]) -> None:
         streams = [part for part in parts if len(part.tokens) == 1 or part.n_logits > 1]  # some with drafts
@@ -172,13 +188,13 @@ class ScriptedBackend:
         time.sleep((step + self._script.prompt_token_ms * prompt) / 1000)
 
     def _row(self, tokens: list[int]) -> Logits:
-        row = np.zeros(_SIZE, np.float32)
+        row = np.zeros(self.vocabulary.size, np.float32)
         header = self.vocabulary.tokenize(self._script.answer_after, bos=False, special=True)
         starts = [at for at, token in enumerate(tokens) if token == header[0]]
         start = next((at for at in reversed(starts) if tokens[at : at + len(header)] == header), 0)
         answer_at = start + len(header)
         rule = self._rule(tokens[:start])
-        reply = rule.reply.encode()
+        reply = self._reply(rule.reply)
         at = len(tokens) - answer_at
         if at == rule.crash_after:
             os.kill(os.getpid(), getattr(signal, "SIGKILL", signal.SIGTERM))

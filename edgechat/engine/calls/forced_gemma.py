@@ -1,4 +1,7 @@
-"""The grammar of a call in Gemma's own notation: `call:NAME{key:<|"|>text<|"|>,other:1}`, keys in order."""
+"""The grammar of a call in Gemma's own notation: `call:NAME{key:<|"|>text<|"|>,other:1}`, keys in order.
+
+It keeps to the names, types and choices of a schema, and to what is required; finer limits are left out.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The grammar of a call in Qwen's tags: texts as they are, all other values as JSON."""
+"""The grammar of a call in Qwen's tags: texts as they are, of any length; all other values as JSON."""
 
 from __future__ import annotations
 

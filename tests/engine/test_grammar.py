@@ -1,0 +1,245 @@
+"""Grammars of replies: what a thought, a mark and a schema let come next, and what is refused in time."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from edgechat.engine.constraint import Constraint
+from edgechat.engine.constraints import Constraints
+from edgechat.engine.grammar import LONGEST_SCHEMA, json_rule, literal, reply_grammar
+from edgechat.engine.thinking import FAMILIES, Marks
+from edgechat.errors import SchemaError
+
+AGE = {"type": "object", "properties": {"age": {"type": "integer"}}, "required": ["age"]}
+CLOSED = AGE | {"additionalProperties": False}
+
+
+class Words:
+    """Bytes, and control tokens; the two last tokens end a reply, one of them with a text of its own."""
+
+    bos = eos = ""
+
+    def __init__(self, *control: str) -> None:
+        self._control = {256 + at: text for at, text in enumerate(control)}
+        self.size = 256 + len(control) + 2
+        self.ends = (self.size - 2, self.size - 1)
+
+    def tokenize(self, text: str, *, bos: bool, special: bool) -> list[int]:
+        """Return bytes, and control tokens if these are wanted."""
+        for token, mark in self._control.items():
+            if special and mark in text:
+                before, _, after = text.partition(mark)
+                return [
+                    *self.tokenize(before, bos=False, special=True),
+                    token,
+                    *self.tokenize(after, bos=False, special=True),
+                ]
+        return list(text.encode())
+
+    def piece(self, token: int, *, special: bool = False) -> bytes:
+        """Return the bytes of a token."""
+        if token in self._control:
+            return self._control[token].encode() if special else b""
+        return bytes([token]) if token < 256 else b"</s>" if token == self.ends[0] else b""
+
+    def is_end(self, token: int) -> bool:
+        """Say whether it is one of the last two."""
+        return token in self.ends
+
+    def misfit(self, other: Words) -> str:
+        """Say nothing."""
+        return ""
+
+
+PLAIN = Words()
+CONTROL = Words("<think>", "</think>")
+HARMONY = Words("<|start|>", "<|channel|>", "<|message|>", "<|end|>")
+
+
+@pytest.fixture(scope="module")
+def makers() -> Iterator[dict[int, Constraints]]:
+    made = {id(words): Constraints(words) for words in (PLAIN, CONTROL, HARMONY)}
+    yield made
+    for one in made.values():
+        one.close()
+
+
+@pytest.fixture
+def follow(makers: dict[int, Constraints]):
+    """Return a function that makes the constraint of a schema."""
+
+    def make(
+        schema: object, words: Words = PLAIN, marks: Marks | None = None, thinking: bool = False
+    ) -> Constraint:
+        text = schema if isinstance(schema, str) else json.dumps(schema)
+        grammar = reply_grammar(f"answer: {json_rule(text)}", words, marks, thinking=thinking)
+        return makers[id(words)].of(grammar).result()
+
+    return make
+
+
+def taken(constraint: Constraint, words: Words, text: str) -> str:
+    """Return as much of a text as the grammar takes."""
+    tokens = words.tokenize(text, bos=False, special=True)
+    n = constraint.allows([], tokens)
+    return b"".join(words.piece(one, special=True) for one in tokens[:n]).decode("utf-8", "replace")
+
+
+HARMONY_MARKS, _, THINK = FAMILIES
+FINAL = "<|channel|>final<|message|>"
+
+
+@pytest.mark.parametrize(
+    ("words", "marks", "thinking", "text", "refused"),
+    [
+        (PLAIN, None, False, '{"age": 1}', ""),
+        (PLAIN, None, False, '{"age": 1.5', ".5"),
+        (PLAIN, None, False, ' {"age": 1}', ' {"age": 1}'),
+        (PLAIN, THINK, False, '<think>a {"b"\n</think>\n\n{"age": 1}', ""),
+        (PLAIN, THINK, False, '\n\n{"age": 1}', ""),
+        (PLAIN, THINK, False, "Sure: {", "Sure: {"),
+        (PLAIN, THINK, True, 'so\n</think>\n\n{"age": 1}', ""),
+        (PLAIN, THINK, True, "</think> Well", "Well"),
+        (CONTROL, THINK, False, '<think>hm</think>{"age": 1}', ""),
+        (CONTROL, THINK, True, 'é世</think>\n{"age": 1}', ""),
+        (CONTROL, THINK, False, '{"age": 1}', ""),
+        (HARMONY, HARMONY_MARKS, False, FINAL + '{"age": 1}', ""),
+        (
+            HARMONY,
+            HARMONY_MARKS,
+            False,
+            f'<|channel|>analysis<|message|>hm<|end|><|start|>assistant{FINAL}{{"age": 1}}',
+            "",
+        ),
+        (HARMONY, HARMONY_MARKS, False, FINAL + "Sure", "Sure"),
+    ],
+)
+def test_thoughts_are_free_and_answers_are_not(
+    follow, words: Words, marks: Marks | None, thinking: bool, text: str, refused: str
+) -> None:
+    constraint = follow(CLOSED, words, marks, thinking)
+    assert taken(constraint, words, text) == text.removesuffix(refused)
+    if not refused:
+        assert constraint.is_complete(words.tokenize(text, bos=False, special=True))
+
+
+def test_letters_do_not_close_a_thought_that_a_control_token_closes(follow) -> None:
+    """Who reads the text would take them for the mark, and the answer for begun."""
+    constraint = follow(CLOSED, CONTROL, THINK, thinking=True)
+    assert constraint.allows([], list(b"a</think>")) == len("a</think")
+
+
+def test_a_text_may_hold_control_tokens_and_letters() -> None:
+    assert literal('say "<think>" \n', CONTROL) == '"say \\"" <[256]> "\\" \\n"'
+    assert literal("<think>", PLAIN) == '"<think>"'
+    assert literal("<think></think>", CONTROL) == "<[256]> <[257]>"
+
+
+def test_only_end_tokens_come_where_a_reply_must_end(follow) -> None:
+    constraint = follow(CLOSED)
+    done = list(b'{"age": 1}')
+    assert np.flatnonzero(constraint.mask(done)).tolist() == list(PLAIN.ends)
+    assert not constraint.mask(done[:-1])[list(PLAIN.ends)].any()
+    constraint = follow({"type": "integer"})
+    allowed = constraint.mask([*b"12"])
+    assert np.flatnonzero(allowed).tolist() == [*b"0123456789", *PLAIN.ends]
+    assert not constraint.is_complete([*b"12"])
+
+
+def test_an_end_token_that_reads_as_text_is_no_text(follow) -> None:
+    inside = [*b'{"age": 1, "s": "']
+    constraint = follow({"type": "object"})
+    assert constraint.mask(inside)[ord("<")]
+    assert not constraint.mask(inside)[list(PLAIN.ends)].any()
+
+
+def test_white_space_comes_to_an_end(follow) -> None:
+    constraint = follow({"type": "object"})
+    for text in (b"\n", b" ", b"\t"):
+        assert constraint.allows([*b"{"], [*text * 500]) <= 2
+    assert constraint.allows([*b"{"], [*b"\r\n", *b" " * 500]) == 26
+    assert constraint.allows([*b"{"], [*b'\n    "a": [\n      1 ]\n}']) == 23
+
+
+def test_formats_that_nobody_checks_are_let_be(follow) -> None:
+    schema = {
+        "properties": {"format": {"format": "password", "type": "string"}, "x": {"const": {"format": "odd"}}},
+        "required": ["format", "x"],
+        "type": "object",
+    }
+    text = '{"format": "secret", "x": {"format":"odd"}}'
+    assert taken(follow(schema), PLAIN, text) == text
+    assert taken(follow({"type": "string", "format": "date"}), PLAIN, '"2026-13') == '"2026-1'
+
+
+CHAIN = {f"d{at}": {"$ref": f"#/$defs/d{at + 1}"} for at in range(2500)} | {"d2500": {}}
+WRONG = {
+    "no JSON": ("{", "no JSON"),
+    "no JSON number": ('{"const": NaN}', "NaN"),
+    "a list": ("[]", "must be an object"),
+    "too large": ('{"const": "' + "x" * LONGEST_SCHEMA + '"}', str(LONGEST_SCHEMA)),
+    "deep": ("[" * 50_000, "nested too deeply"),
+    "rather deep": ('{"items": ' * 200 + "{}" + "}" * 200, "recursion limit"),
+    "deeper": ('{"items": ' * 500 + "{}" + "}" * 500, "nested too deeply"),
+    "no such type": ('{"type": "text"}', "text"),
+    "not supported": ('{"not": {"type": "string"}}', "not"),
+    "elsewhere": ('{"$ref": "http://127.0.0.1/x"}', "127.0.0.1"),
+    "a file": ('{"$ref": "file:///etc/passwd"}', "passwd"),
+    "overflows the stack": (json.dumps({"$ref": "#/$defs/d0", "$defs": CHAIN}), "too complex"),
+    "many may be left out": (json.dumps({"properties": {f"p{at}": {} for at in range(900)}}), "items"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_schemas_that_cannot_be_followed_are_refused_in_words(follow, name: str) -> None:
+    schema, why = WRONG[name]
+    with pytest.raises(SchemaError, match=why) as caught:
+        follow(schema)
+    assert len(caught.value.message) < 400
+    assert "\n" not in caught.value.message
+    follow(AGE)  # and others are still made
+
+
+def test_a_schema_that_is_never_compiled_is_given_up(follow, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("edgechat.engine.constraints.TIME_LIMIT", 0.3)
+    patterns = [{"type": "string", "pattern": f".*a.{{{at}}}b"} for at in range(100, 200)]
+    began = time.perf_counter()
+    with pytest.raises(SchemaError, match="too complex"):
+        follow({"allOf": patterns})
+    assert time.perf_counter() - began < 2
+
+
+ANY = {
+    "type": "object",
+    "properties": {
+        "n": {"type": "integer"},
+        "s": {"type": "string", "maxLength": 9},
+        "l": {"type": "array", "items": {"enum": ["a", "ab", None]}},
+    },
+}
+
+
+@settings(max_examples=40, deadline=None)
+@given(steps=st.lists(st.tuples(st.integers(0, 6), st.integers(0, 10**6)), max_size=30))
+def test_what_may_come_is_the_same_whatever_was_taken_back(
+    makers: dict[int, Constraints], steps: list[tuple[int, int]]
+) -> None:
+    """Drafts come and go; a fresh constraint over what stands says the same."""
+    grammar = reply_grammar(f"answer: {json_rule(json.dumps(ANY))}", PLAIN, None, thinking=False)
+    constraint, said = makers[id(PLAIN)].of(grammar).result(), []
+    for rejected, draw in steps:
+        said = said[: max(len(said) - rejected, 0)]
+        allowed = np.flatnonzero(constraint.mask(said))
+        token = int(allowed[draw % len(allowed)])
+        if token not in PLAIN.ends:
+            said = [*said, token]
+        fresh = makers[id(PLAIN)].of(grammar).result()
+        assert np.array_equal(constraint.mask(said), fresh.mask(said))
+        assert constraint.is_complete(said) == fresh.is_complete(said)
