@@ -310,6 +310,7 @@ async def test_what_was_left_out_is_told() -> None:
     with pytest.raises(openai.BadRequestError, match=r"5000 tokens.*4096") as caught:
         await asked(FakeModels([too_long]))
     assert caught.value.code == "context_length_exceeded"
+    assert '"overflow": "window"' in caught.value.message
 
 
 @pytest.mark.parametrize(
