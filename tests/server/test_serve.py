@@ -131,7 +131,7 @@ def test_without_a_key_only_where_that_is_asked_for(script: Path, tmp_path: Path
 # OpenAI's client.
 
 
-def test_models_and_answers(client: OpenAI) -> None:
+def test_models_and_answers(server: Served, client: OpenAI) -> None:
     assert next(iter(client.models.list())).id == "little.scripted.json"
     done = client.chat.completions.create(**chat("hi"))
     assert (done.choices[0].message.content, done.choices[0].finish_reason) == ("Hello there.", "stop")
@@ -140,6 +140,9 @@ def test_models_and_answers(client: OpenAI) -> None:
     short = client.chat.completions.create(**chat("hi", max_tokens=3, n=2))
     assert [one.message.content for one in short.choices] == ["Hel", "Hel"]
     assert {one.finish_reason for one in short.choices} == {"length"}
+    counted = server.ask("/metrics")[1]
+    assert 'edgechat_requests_total{endpoint="chat/completions"' in counted
+    assert 'edgechat_requests_total{endpoint="models"' in counted
     text = client.completions.create(model="default", prompt="x", max_tokens=4)
     assert text.usage is not None
     assert text.usage.completion_tokens <= 4
