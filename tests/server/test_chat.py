@@ -79,7 +79,7 @@ async def test_an_answer() -> None:
     assert details is not None
     assert (details.reasoning_tokens, details.accepted_prediction_tokens) == (3, 2)
     assert details.rejected_prediction_tokens == 2
-    assert models.metrics == [("chat/completions", 200, "scripted")]
+    assert models.metrics == [("/v1/chat/completions", 200, "scripted")]
 
 
 async def test_a_stream_is_the_answer_in_parts() -> None:

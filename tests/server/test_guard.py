@@ -66,7 +66,7 @@ async def test_without_the_key_nothing_but_health_answers() -> None:
         assert (await ask(url, path="/health", key=None))[2] == {"status": "ready"}
         assert (await ask(url, path="/health"))[2] == {"status": "ready", "detail": "scripted is loaded."}
     assert models.requests == []
-    assert ("chat/completions", 401, None) in models.metrics
+    assert ("/v1/chat/completions", 401, None) in models.metrics
 
 
 async def test_pages_of_other_origins_are_refused_and_never_named_in_the_answer() -> None:

@@ -141,8 +141,8 @@ def test_models_and_answers(server: Served, client: OpenAI) -> None:
     assert [one.message.content for one in short.choices] == ["Hel", "Hel"]
     assert {one.finish_reason for one in short.choices} == {"length"}
     counted = server.ask("/metrics")[1]
-    assert 'edgechat_requests_total{endpoint="chat/completions"' in counted
-    assert 'edgechat_requests_total{endpoint="models"' in counted
+    assert 'edgechat_requests_total{endpoint="/v1/chat/completions"' in counted
+    assert 'edgechat_requests_total{endpoint="/v1/models"' in counted
     text = client.completions.create(model="default", prompt="x", max_tokens=4)
     assert text.usage is not None
     assert text.usage.completion_tokens <= 4
