@@ -374,6 +374,30 @@ def test_the_model_is_loaded_while_the_server_already_answers(tmp_path: Path) ->
         assert server.stop()[0] == 0
 
 
+def test_thinking_has_a_field_of_its_own(tmp_path: Path) -> None:
+    template = (
+        "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
+        "<|im_start|>assistant\n{% if enable_thinking is defined and not enable_thinking %}{% endif %}"
+        "{# </think> #}"
+    )
+    path = tmp_path / "thinker.scripted.json"
+    path.write_text(json.dumps({"reply": "<think>hm</think>one two", "template": template}))
+    with (
+        served(path, home=tmp_path) as server,
+        OpenAI(base_url=f"{server.url}/v1", api_key=server.key, max_retries=0) as client,
+    ):
+        done = client.chat.completions.create(**chat("hi"), extra_body={"think": True})
+        message, usage = done.choices[0].message, done.usage
+        assert (message.content, message.reasoning_content) == ("one two", "hm")  # type: ignore[attr-defined]
+        assert usage is not None
+        assert usage.completion_tokens_details is not None
+        assert 2 <= (usage.completion_tokens_details.reasoning_tokens or 0) < usage.completion_tokens
+        chunks = client.chat.completions.create(**chat("hi"), stream=True)
+        deltas = [chunk.choices[0].delta for chunk in chunks]
+        assert "".join(getattr(one, "reasoning_content", "") for one in deltas) == "hm"
+        assert "".join(one.content or "" for one in deltas) == "one two"
+
+
 def test_a_line_for_each_request_and_nothing_of_what_it_says(script: Path, tmp_path: Path) -> None:
     with served(script, "--verbose", home=tmp_path) as server:
         server.ask("/v1/chat/completions?secret", chat("hi secret"))

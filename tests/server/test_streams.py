@@ -99,7 +99,7 @@ async def test_what_goes_wrong_before_the_first_word_is_a_status() -> None:
                     assert (got, said["error"]["code"], headers.get("retry-after")) == (status, code, again)
                     assert "secret" not in said["error"]["message"]
                     assert models.metrics == [
-                        ("chat/completions", status, None if models.refuses else "scripted")
+                        ("/v1/chat/completions", status, None if models.refuses else "scripted")
                     ]
 
 
