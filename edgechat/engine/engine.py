@@ -9,14 +9,12 @@ import numpy as np
 
 from edgechat.engine.backends.base import Backend, CacheFull, Logits, Part
 from edgechat.engine.calls import tools
-from edgechat.engine.calls.forced import calls_answer
-from edgechat.engine.calls.splitter import Splitter
 from edgechat.engine.chances import Chances
 from edgechat.engine.constraints import Constraints
-from edgechat.engine.grammar import json_rule, reply_grammar
 from edgechat.engine.keeper import Keeper
-from edgechat.engine.prompts import Prompt, Prompts
-from edgechat.engine.reply import Piece, Reply, Shown, Where
+from edgechat.engine.prompts import Prompts
+from edgechat.engine.reply import Piece, Shown, Where
+from edgechat.engine.reply_form import grammar_of, reply_of
 from edgechat.engine.sampling import Sampler, check_bias
 from edgechat.engine.scheduler import Planned, Scheduler
 from edgechat.engine.sequence import Sequence
@@ -107,38 +105,18 @@ class Engine:
             tokens=prompt.tokens,
             n_prompt=len(prompt.tokens),
             sampler=Sampler(request.sampling),
-            reply=self._reply(request, prompt),
+            reply=reply_of(request, prompt, self.template),
             arrived=arrived,
             boundary=prompt.boundary,
             dropped=prompt.dropped,
             chances=None if request.logprobs is None else Chances(words, request.logprobs),
         )
-        if (grammar := self._grammar(request, prompt)) is not None:
+        grammar = grammar_of(request, prompt, self.template, words)
+        if grammar is not None:
             self.constraints.begin(sequence, grammar)
         else:
             self.keeper.begins(sequence)
         return [Dropped(request.id, prompt.dropped)] if prompt.dropped else []
-
-    def _reply(self, request: ChatRequest, prompt: Prompt) -> Reply:
-        if request.text is not None:
-            return Reply(request.stop)
-        template = self.template
-        calls = Splitter(template.calls, tools.kinds_of(request.tools)) if request.tools else None
-        return Reply(request.stop + template.stop, template.marks, thinking=prompt.thinking, calls=calls)
-
-    def _grammar(self, request: ChatRequest, prompt: Prompt) -> str | None:
-        """Return the grammar that the reply follows, if it follows any. Raises SchemaError."""
-        words, must_call = self.backend.vocabulary, request.tool_choice == "required"
-        answer = json_rule(request.schema) if request.schema is not None else ""
-        if request.tools and (must_call or answer):
-            other = "" if must_call else answer
-            body = calls_answer(self.template.calls, request.tools, words, tool=request.tool, other=other)
-        elif answer:
-            body = f"answer: {answer}"
-        else:
-            return None
-        marks = self.template.marks if request.text is None else None
-        return reply_grammar(body, words, marks, thinking=prompt.thinking)
 
     def cancel(self, request_id: str) -> list[Event]:
         """Stop a request; what it has cached stays valid. An unknown one is none of our business."""

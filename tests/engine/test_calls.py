@@ -235,6 +235,12 @@ def test_what_cannot_be_read_is_text(name: str, text: str) -> None:
     assert split(reply_of(name), text) == (text, "", [])
 
 
+@pytest.mark.parametrize("arguments", ["{}", "null", '""', '"{}"', '"{ }"'])
+def test_no_arguments_are_an_empty_object(arguments: str) -> None:
+    text = f'<tool_call>{{"name": "now", "arguments": {arguments}}}</tool_call>'
+    assert found(split(reply_of("hermes"), text)[2]) == [NOW]
+
+
 def test_after_what_is_no_call_calls_are_found_again() -> None:
     text = '<tool_call>oh</tool_call> <tool_call>{"name": "now"}</tool_call> done'
     answer, _, calls = split(reply_of("hermes"), text)
@@ -340,6 +346,7 @@ def test_values_between_tags_have_the_type_of_the_schema(schema: object, text: s
         ({"tools": (Tool("f", "", '{"type": "string"}'),)}, "JSON schema"),
         ({"tools": (Tool("f", "", '{"a":' + "[" * 999 + "]" * 999 + "}"),)}, "JSON schema"),
         ({"tools": (Tool("f", "", '{"a": 1e999}'),)}, "JSON schema"),
+        ({"tools": (Tool("f", "", '{"properties": [1]}'),)}, "JSON schema"),
         ({"tools": tuple(Tool(f"f{n}") for n in range(MOST_TOOLS + 1))}, "more than"),
         ({"tools": (Tool("f", "x" * MOST_CHARACTERS),)}, "more than"),
         ({"tool_choice": "required"}, "there is none"),

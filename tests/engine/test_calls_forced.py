@@ -136,6 +136,13 @@ def test_references_in_a_schema_are_followed(forced: Family) -> None:
 
 
 @pytest.mark.parametrize("name", ["xml", "gemma"])
+def test_schemas_made_of_others_are_refused_where_the_notation_is_not_json(name: str) -> None:
+    tool = Tool("f", "", '{"type": "object", "anyOf": [{"required": ["a"]}]}')
+    with pytest.raises(SchemaError, match="anyOf at their top"):
+        calls_answer(family(name), [tool], ScriptedVocabulary())
+
+
+@pytest.mark.parametrize("name", ["xml", "gemma"])
 def test_names_of_arguments_that_break_the_notation_are_refused(name: str) -> None:
     tool = Tool("f", "", '{"type": "object", "properties": {"a>\\n": {"type": "string"}}}')
     with pytest.raises(SchemaError, match="argument"):

@@ -1,8 +1,8 @@
-"""How models call tools: each family has its own way to write that down.
+r"""How models call tools: each family has its own way to write that down.
 
     format    models                            a call, as the model writes it
-    hermes    Hermes, Qwen2.5, Qwen3            <tool_call>\\n{"name": …, "arguments": {…}}\\n</tool_call>
-    xml       Qwen3-Coder, Qwen3.5 and later    <tool_call>\\n<function=NAME>\\n<parameter=KEY>\\nVALUE…
+    hermes    Hermes, Qwen2.5, Qwen3            <tool_call>\n{"name": …, "arguments": {…}}\n</tool_call>
+    xml       Qwen3-Coder, Qwen3.5 and later    <tool_call>\n<function=NAME>\n<parameter=KEY>\nVALUE…
     llama     Llama 3.1, 3.2, 3.3               {"name": …, "parameters": {…}}, perhaps after <|python_tag|>
     mistral   Mistral 7B v0.3, Nemo, Small 3.1  [TOOL_CALLS][{"name": …, "arguments": {…}, "id": …}, …]
     args      Mistral Small 3.2, Ministral 3,   [TOOL_CALLS]NAME[ARGS]{…}, perhaps with [CALL_ID]ID

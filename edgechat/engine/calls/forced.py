@@ -9,7 +9,7 @@ from typing import Any
 from edgechat.engine.backends.base import Vocabulary
 from edgechat.engine.calls import forced_gemma, forced_xml
 from edgechat.engine.calls.formats import Format
-from edgechat.engine.calls.tools import parameters_of
+from edgechat.engine.calls.tools import COMBINED, parameters_of
 from edgechat.engine.grammar import json_rule, literal
 from edgechat.engine.types import Tool
 
@@ -81,11 +81,5 @@ def _body(family: Format, tool: Tool, number: int, mark: Literal) -> tuple[str, 
 def closed(schema: dict[str, Any]) -> dict[str, Any]:
     """Return a schema that has no other properties than it names, unless it says that there may be some."""
     named = {"type": "object", "properties": {}} | schema
-    return (
-        named
-        if {"additionalProperties", "anyOf", "oneOf", "allOf", "$ref"} & named.keys()
-        else {
-            **named,
-            "additionalProperties": False,
-        }
-    )
+    is_open = {"additionalProperties", *COMBINED} & named.keys()
+    return named if is_open else named | {"additionalProperties": False}

@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-from edgechat.engine.calls.tools import types_of
+from edgechat.engine.calls.tools import check_plain, types_of
 from edgechat.engine.calls.written import QUOTE
 from edgechat.engine.types import Tool
 from edgechat.errors import SchemaError
@@ -28,6 +28,7 @@ _SIMPLE = {
 
 def call(tool: Tool, schema: dict[str, Any], rule: str, mark: Callable[[str], str]) -> tuple[str, list[str]]:
     """Return the rule of a call of a tool, and further rules, named after `rule`. Raises SchemaError."""
+    check_plain(tool, schema)
     rules: list[str] = []
     value = _object(schema, rule, rules, mark, 0)
     name = json.dumps(f"call:{tool.name}")

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-from edgechat.engine.calls.tools import types_of
+from edgechat.engine.calls.tools import check_plain, types_of
 from edgechat.engine.grammar import json_rule
 from edgechat.engine.types import Tool
 from edgechat.errors import SchemaError
@@ -17,6 +17,7 @@ _KEY = re.compile(r"[^<>\n]{1,200}")
 
 def call(tool: Tool, schema: dict[str, Any], rule: str, mark: Callable[[str], str]) -> tuple[str, list[str]]:
     """Return the rule of a call of a tool, and further rules, named after `rule`. Raises SchemaError."""
+    check_plain(tool, schema)
     rules: list[str] = []
     parts = [mark("<tool_call>"), json.dumps(f"\n<function={tool.name}>\n")]
     required = schema.get("required")

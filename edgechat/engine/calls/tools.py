@@ -17,6 +17,8 @@ MOST_TOOLS = 128
 """Tools of one request; OpenAI takes as many."""
 MOST_CHARACTERS = 2**18
 """Of all of them together: some 60,000 tokens."""
+COMBINED = ("$ref", "anyOf", "oneOf", "allOf")
+"""What makes a schema of others."""
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
 
@@ -49,12 +51,22 @@ def check(request: ChatRequest) -> None:
 def parameters_of(tool: Tool) -> dict[str, Any]:
     """Return the schema of a tool's arguments. SchemaError where it is none, or too deep."""
     schema = object_in(tool.parameters)
-    if schema is None or schema.get("type", "object") != "object":
+    properties = schema.get("properties", {}) if schema is not None else None
+    if schema is None or schema.get("type", "object") != "object" or not isinstance(properties, dict):
         raise SchemaError(
             f"The parameters of the tool {tool.name} are not the JSON schema of an object.",
             hint='Send one that begins with {"type": "object"; it may be 64 levels deep.',
         )
     return schema
+
+
+def check_plain(tool: Tool, schema: dict[str, Any]) -> None:
+    """Raise SchemaError where a schema does not itself name all the arguments of a tool."""
+    if found := next((key for key in COMBINED if key in schema), None):
+        raise SchemaError(
+            f"The parameters of {tool.name} have {found} at their top, which this model cannot be held to.",
+            hint="Name all properties at the top of the schema, or leave tool_choice at auto.",
+        )
 
 
 def object_in(text: str) -> dict[str, Any] | None:
@@ -77,9 +89,8 @@ def kinds_of(tools: Sequence[Tool]) -> Kinds:
     """Return the JSON types that each parameter of each tool may have, none where that is not said."""
     found = {}
     for tool in tools:
-        properties = parameters_of(tool).get("properties")
-        pairs = properties.items() if isinstance(properties, dict) else ()
-        found[tool.name] = {key: types_of(value) for key, value in pairs}
+        properties = parameters_of(tool).get("properties", {})
+        found[tool.name] = {key: types_of(value) for key, value in properties.items()}
     return found
 
 

@@ -69,6 +69,8 @@ def addressed(header: str, body: str, _kinds: Kinds) -> Written | None:
 def _object(text: str) -> str:
     """Return the text of a JSON object, also of one inside of a JSON string; '' if it is none."""
     text = text.strip()
+    if text in ("null", '""'):  # of a tool without arguments
+        return "{}"
     if text.startswith('"'):
         try:
             text = msgspec.json.decode(text, type=str).strip()

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from edgechat.engine.backends.base import CacheFull, Capabilities, Part
-from edgechat.engine.calls.formats import format_of
+from edgechat.engine.calls.formats import GENERIC
 
 
 class Letters:
@@ -94,7 +94,7 @@ class Fixed:
     """A template that says the same whatever is asked."""
 
     marks = None
-    calls = format_of("")
+    calls = GENERIC
     stop = ()
 
     def __init__(self, text: str) -> None:

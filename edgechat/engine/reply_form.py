@@ -1,0 +1,38 @@
+"""What form the reply to a request has: where it stops, what is told apart in it, the grammar it follows."""
+
+from __future__ import annotations
+
+from edgechat.engine.backends.base import Vocabulary
+from edgechat.engine.calls.forced import calls_answer
+from edgechat.engine.calls.splitter import Splitter
+from edgechat.engine.calls.tools import kinds_of
+from edgechat.engine.grammar import json_rule, reply_grammar
+from edgechat.engine.prompts import Prompt
+from edgechat.engine.reply import Reply
+from edgechat.engine.template import ChatTemplate
+from edgechat.engine.types import ChatRequest
+
+
+def reply_of(request: ChatRequest, prompt: Prompt, template: ChatTemplate) -> Reply:
+    """Return the reply to a request, of which nothing has been said yet."""
+    if request.text is not None:
+        return Reply(request.stop)
+    calls = Splitter(template.calls, kinds_of(request.tools)) if request.tools else None
+    return Reply(request.stop + template.stop, template.marks, thinking=prompt.thinking, calls=calls)
+
+
+def grammar_of(
+    request: ChatRequest, prompt: Prompt, template: ChatTemplate, vocabulary: Vocabulary
+) -> str | None:
+    """Return the grammar that the reply follows, if it follows any. Raises SchemaError."""
+    must_call = request.tool_choice == "required"
+    answer = json_rule(request.schema) if request.schema is not None else ""
+    if request.tools and (must_call or answer):
+        other = "" if must_call else answer
+        body = calls_answer(template.calls, request.tools, vocabulary, tool=request.tool, other=other)
+    elif answer:
+        body = f"answer: {answer}"
+    else:
+        return None
+    marks = template.marks if request.text is None else None
+    return reply_grammar(body, vocabulary, marks, thinking=prompt.thinking)
