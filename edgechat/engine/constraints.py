@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib.util
 import sys
 import threading
@@ -19,10 +20,10 @@ from edgechat.errors import EdgechatError, EngineError, SchemaError
 from edgechat.spawn import frozen
 
 if TYPE_CHECKING:
-    from llguidance import LLMatcher, LLTokenizer
+    from llguidance import LLTokenizer
 
-_REMEMBERED = 16
-"""Grammars that are kept compiled: programs ask for the same one again and again."""
+_REMEMBERED = 256
+"""Grammars that are known to be sound: programs ask for the same one again and again."""
 _STACK = 64 * 2**20
 """Bytes, of the thread that compiles what a process with less has compiled."""
 # Else a forced text would be tokenized by llguidance, which for the model is one way of many.
@@ -36,7 +37,7 @@ class Constraints:
         self._vocabulary = vocabulary
         self._tokens: LLTokenizer | None = None
         self._child: Child | None = None
-        self._compiled: OrderedDict[str, LLMatcher] = OrderedDict()
+        self._sound: OrderedDict[bytes, None] = OrderedDict()
         self._pool: ThreadPoolExecutor | None = None
         self._waiting: list[tuple[Sequence, Future[Constraint]]] = []
 
@@ -102,20 +103,21 @@ class Constraints:
         return self._pool
 
     def _make(self, grammar: str) -> Constraint:
-        compiled = self._compiled.pop(grammar, None) or self._compile(_OPTIONS + grammar)
-        self._compiled[grammar] = compiled
-        if len(self._compiled) > _REMEMBERED:
-            self._compiled.popitem(last=False)
-        return Constraint(compiled.deep_copy(), self._vocabulary.size, self._tokenizer().eos_tokens)
-
-    def _compile(self, grammar: str) -> LLMatcher:
+        # Each request has its own: copies share one lexer, and what it may remember of their texts.
         import llguidance
 
-        self._try_out(grammar)
-        found = llguidance.LLMatcher(self._tokenizer(), grammar, log_level=0, limits=limits())
-        if found.is_error():
-            raise refused(found.get_error())
-        return found
+        grammar = _OPTIONS + grammar
+        name = hashlib.blake2b(grammar.encode()).digest()
+        if name not in self._sound:
+            self._try_out(grammar)
+        matcher = llguidance.LLMatcher(self._tokenizer(), grammar, log_level=0, limits=limits())
+        if matcher.is_error():
+            raise refused(matcher.get_error())
+        self._sound[name] = None
+        self._sound.move_to_end(name)
+        if len(self._sound) > _REMEMBERED:
+            self._sound.popitem(last=False)
+        return Constraint(matcher, self._vocabulary.size, self._tokenizer().eos_tokens)
 
     def _try_out(self, grammar: str) -> None:
         """Compile it where that may take too long, or end in a crash. Raises SchemaError."""

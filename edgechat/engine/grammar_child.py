@@ -27,14 +27,17 @@ _END, _CONTROL = 256, 257
 
 
 def limits() -> Any:
-    """Return what one grammar may take of llguidance: 70 ms to be compiled, 15 ms a token."""
+    """Return what one grammar may take of llguidance: 70 ms to be compiled, 15 ms a token, 50 MB.
+
+    The memory goes to limited strings: it is used up by 11,000 characters of one with a longer maxLength.
+    """
     import llguidance
 
     return llguidance.LLParserLimits(
         initial_lexer_fuel=1_000_000,
         step_lexer_fuel=200_000,
         step_max_items=50_000,
-        max_lexer_states=50_000,
+        max_lexer_states=100_000,
         max_grammar_size=500_000,
         precompute_large_lexemes=False,
         verbose_errors=False,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import pytest
@@ -214,6 +215,39 @@ def test_a_schema_that_is_never_compiled_is_given_up(follow, monkeypatch: pytest
     with pytest.raises(SchemaError, match="too complex"):
         follow({"allOf": patterns})
     assert time.perf_counter() - began < 2
+
+
+def test_what_a_grammar_has_used_up_is_not_the_next_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also that a grammar which compiled once is not tried out again."""
+    monkeypatch.setattr("edgechat.engine.constraints.limits", _few_states)
+    made, tried = Constraints(PLAIN), []
+    try_out = made._try_out
+    monkeypatch.setattr(made, "_try_out", lambda grammar: (tried.append(grammar), try_out(grammar)))
+    grammar = reply_grammar(
+        "answer: " + json_rule('{"type": "string", "maxLength": 9999}'), PLAIN, None, thinking=False
+    )
+    used_up = made.of(grammar).result()
+    with pytest.raises(SchemaError, match="states"):
+        _ = [used_up.mask([*b'"', *b"a" * n]) for n in range(9999)]
+    assert made.of(grammar).result().allows([*b'"aa'], [*b'b"']) == 2
+    assert len(tried) == 1
+    made.close()
+
+
+def _few_states() -> Any:
+    import llguidance
+
+    return llguidance.LLParserLimits(max_lexer_states=2000, verbose_errors=False)
+
+
+def test_all_can_be_made_ready_ahead() -> None:
+    made = Constraints(CONTROL)
+    made.prepare()
+    ready = made._tokens
+    assert ready is not None
+    assert made.of("start: /a+/").result().allows([], [*b"aab"]) == 2
+    assert made._tokens is ready
+    made.close()
 
 
 ANY = {
