@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import importlib.util
+import logging
 import re
 import shlex
 import socket
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from edgechat import settings
 from edgechat.cli.edge import complain, note
+from edgechat.cli.options import Debug
 from edgechat.cli.remedies import install_extra
 from edgechat.errors import BackendMissing, EdgechatError, SettingsError
 from edgechat.planner.plan import LoadPlan
@@ -58,6 +60,8 @@ class Options:
 def run(options: Options) -> int:
     """Run the command until it is stopped; return the exit code. Raises EdgechatError."""
     _need_packages()
+    if Debug.on:
+        logging.getLogger("edgechat.server").setLevel(logging.DEBUG)
     from edgechat.server.guard import Door
     from edgechat.server.real import real_pool
     from edgechat.server.serving import is_loopback, listen
@@ -211,4 +215,5 @@ def _print_plan(plan: LoadPlan) -> None:
 
 
 def _tell(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
+    with contextlib.suppress(OSError):  # whoever read it has gone; the server has not
+        print(line, file=sys.stderr, flush=True)

@@ -31,7 +31,10 @@ def serve(
         ),
     ] = None,
     host: Annotated[
-        str, typer.Option(help="The address to listen on; others than this machine's own need a key.")
+        str,
+        typer.Option(
+            help="The address to listen on. One that other machines can reach always asks for a key."
+        ),
     ] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes a free one.")] = 8484,
     api_key: Annotated[

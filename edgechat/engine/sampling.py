@@ -3,7 +3,7 @@
 The filters come in llama.cpp's order: penalties, top-k, top-p, min-p, temperature; what a grammar does not
 allow goes before top-k. Each filter keeps a head of the tokens sorted by probability, so their combination is
 the shortest of the heads, and only the candidates for that head are ever sorted: 0.15 ms for top-k 40 of
-128,000 tokens, and half a millisecond more where most of them are allowed, not all.
+128,000 tokens, and 0.2 ms more with a grammar, or 0.02 ms at temperature 0.
 """
 
 from __future__ import annotations
@@ -163,15 +163,20 @@ def distribution(
             return np.array([likeliest]), np.ones(1)
     if constraint is None:
         return _filtered(logits, highest, sampling)
-    allowed = np.flatnonzero(constraint.mask(said)[: len(logits)])
-    logits = logits[allowed]
-    if not len(allowed) or not np.isfinite(highest := float(logits.max())):
+    mask = constraint.mask(said)[: len(logits)]
+    allowed = None
+    if np.count_nonzero(mask) > len(logits) // 2:
+        logits = np.where(mask, logits, np.float32(-np.inf))
+    else:  # few: so there are fewer to be sorted, too
+        allowed = np.flatnonzero(mask)
+        logits = logits[allowed]
+    if not len(logits) or not np.isfinite(highest := float(logits.max())):
         raise SchemaError(
             "The model gives no chance to anything that the answer's schema allows.",
             hint="Change the schema, or choose another model.",
         )
     ids, probabilities = _filtered(logits, highest, sampling)
-    return allowed[ids], probabilities
+    return ids if allowed is None else allowed[ids], probabilities
 
 
 def _filtered(logits: Logits, highest: float, sampling: Sampling) -> Distribution:

@@ -123,14 +123,21 @@ class Scheduler:
 
     def _comes_soon(self, sequence: Sequence) -> bool:
         """Say whether a running prompt is about to compute what this one begins with."""
-        if not self._backend.capabilities.cuts:
-            return False
         _, n = self.cache.best(sequence.tokens, len(sequence.tokens) - 1)
         return any(
-            min(common_prefix(one.tokens, sequence.tokens), len(sequence.tokens) - 1) >= n + _WORTH_WAITING
+            self._shares(one, sequence) >= n + _WORTH_WAITING
             for one in self.running
             if one.n_pending > 1 and one.in_background <= sequence.in_background
         )
+
+    def _shares(self, ahead: Sequence, sequence: Sequence) -> int:
+        """Return how many tokens a sequence will find that a running one has yet to compute."""
+        n = min(common_prefix(ahead.tokens, sequence.tokens), len(sequence.tokens) - 1)
+        if self._backend.capabilities.cuts:
+            return n
+        # Only where its slot is forked: at no other token can what it holds be gone on from.
+        forks = ahead.slot is not None and ahead.slot.length < ahead.boundary <= n
+        return ahead.boundary if forks and self.cache.has_free_slot else 0
 
     def _seat(self, sequence: Sequence) -> None:
         """Give the sequence a slot, with as much of its tokens in it as can be had."""

@@ -10,6 +10,8 @@ from edgechat.native.handles import Model
 
 _MORE = 128
 """Tokens that one of two vocabularies may have more: some are padded."""
+_REMEMBERED = 32_768
+"""Tokens whose bytes are remembered, in 5 MB; the commonest have the lowest ids."""
 _FIRST = 5
 """The tokens before it may differ."""
 
@@ -87,12 +89,16 @@ class NativeVocabulary:
             return self.piece_of(token, special=True)
         found = self._pieces.get(token)
         if found is None:
-            found = self._pieces[token] = self.piece_of(token, special=False)
+            found = self.piece_of(token, special=False)
+            if len(self._pieces) < _REMEMBERED:
+                self._pieces[token] = found
         return found
 
     def is_end(self, token: int) -> bool:
         """Say whether this token ends a generation."""
         found = self._ends.get(token)
         if found is None:
-            found = self._ends[token] = bool(lib.llama_vocab_is_eog(self._vocab, token))
+            found = bool(lib.llama_vocab_is_eog(self._vocab, token))
+            if len(self._ends) < _REMEMBERED:
+                self._ends[token] = found
         return found

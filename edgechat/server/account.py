@@ -46,6 +46,5 @@ class Account:
 
 
 def _endpoint(path: str) -> str:
-    """Return what a path is counted by: 'chat/completions'."""
-    name = path.removeprefix("/v1").strip("/").removesuffix(".json")
-    return "models" if name.startswith("models/") else name
+    """Return the path that a request is counted by; those of single models count together."""
+    return "/v1/models" if path.startswith("/v1/models/") else path

@@ -19,6 +19,7 @@ from edgechat.server.account import Account
 from edgechat.server.exchange import Exchange, Gone
 from edgechat.server.faults import refusal_of
 from edgechat.server.guard import TRUSTED, Door, Guard
+from edgechat.server.metrics import CONTENT_TYPE
 from edgechat.server.models import Models
 from edgechat.server.openapi import description
 from edgechat.server.protocol.chat import ChatBody
@@ -31,7 +32,6 @@ from edgechat.server.refusal import Refusal
 from edgechat.server.streams import generate
 
 _PLAIN = "text/plain; charset=utf-8"
-_METRICS = "text/plain; version=0.0.4; charset=utf-8"
 _ABOUT = b"""edgechat serves models of this machine by OpenAI's protocol.
 
 POST /v1/chat/completions   an answer in a chat
@@ -126,7 +126,7 @@ class _Api:
             await exchange.answer(200, msgspec.json.encode(told))
 
     async def metrics(self, exchange: Exchange) -> None:
-        await exchange.answer(200, await self._models.metrics_text(), kind=_METRICS)
+        await exchange.answer(200, await self._models.metrics_text(), kind=CONTENT_TYPE)
 
     async def describe(self, exchange: Exchange) -> None:
         await exchange.answer(200, description())

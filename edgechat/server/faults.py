@@ -40,15 +40,26 @@ _OURS: tuple[tuple[type[EdgechatError], int, str, int | None], ...] = (
     (LoadFailed, 503, "load_failed", None),
 )
 
+_HINTS: dict[type[EdgechatError], str] = {
+    # Where the error's own hint is for people at a terminal.
+    SwitchUnknown: "Leave out think and reasoning_effort.",
+    PromptTooLong: 'Shorten it; "overflow": "window" leaves out the oldest turns of a chat, and '
+    "`edgechat serve --ctx` asks for a longer context.",
+}
+
 
 def refusal_of(error: Exception) -> Refusal:
     """Return how a client is told of an error; what nobody foresaw is logged, and told without details."""
     if isinstance(error, Refusal):
         return error
     if not isinstance(error, EdgechatError):
-        _LOG.error("a fault of edgechat's own", exc_info=error)
-        return Refusal("edgechat has a fault of its own; its terminal says more.", status=500, code="fault")
-    message = " ".join(part for part in (error.message, error.hint) if part)
+        # Its text may quote what somebody has asked: only --debug shows that.
+        shown = error if _LOG.isEnabledFor(logging.DEBUG) else None
+        _LOG.error("edgechat has a fault of its own: %s", type(error).__name__, exc_info=shown)
+        told = "edgechat has a fault of its own; started with --debug its terminal says more."
+        return Refusal(told, status=500, code="fault")
+    hint = _HINTS.get(type(error), error.hint)
+    message = f"{error.message} {hint}" if hint else error.message
     for kind, status, code, seconds in _OURS:
         if isinstance(error, kind):
             wait = getattr(error, "seconds", seconds)

@@ -21,16 +21,7 @@ from edgechat.planner.plan import LoadPlan
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 ENDPOINTS = frozenset(
-    {
-        "/",
-        "/health",
-        "/metrics",
-        "/openapi.json",
-        "/v1/chat/completions",
-        "/v1/completions",
-        "/v1/embeddings",
-        "/v1/models",
-    }
+    {"chat/completions", "completions", "embeddings", "models", "health", "metrics", "openapi"}
 )
 """What requests are counted by; any other one is 'other'."""
 _FIRST = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0)

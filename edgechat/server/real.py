@@ -16,8 +16,9 @@ from edgechat.planner.wishes import NO_WISHES, Wishes
 from edgechat.server.pool import Pool
 from edgechat.server.shelf import Shelf
 
-UPKEEP = Upkeep(settle=False, disk_bytes=0)
-"""Requests of programs belong to no chat: nothing is computed for their next turn, or kept on disk."""
+UPKEEP = Upkeep(settle=False, disk_bytes=0, grammars=True)
+"""Requests of programs belong to no chat: nothing is computed for their next turn, or kept on disk. What
+answers of a form need is made with the load, so that the first one does not hold up others."""
 
 
 def real_pool(

@@ -93,10 +93,13 @@ class Server(uvicorn.Server):
     def capture_signals(self) -> Iterator[None]:
         """Heed signals while the server runs; a clean stop is not passed on as a signal."""
         self._loop = asyncio.get_running_loop()
-        numbers = [
-            getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGBREAK") if hasattr(signal, name)
-        ]
-        before = {number: signal.signal(number, self.handle_exit) for number in numbers}
+        names = ("SIGINT", "SIGTERM", "SIGHUP", "SIGBREAK")  # no system has all of them
+        numbers = [getattr(signal, name) for name in names if hasattr(signal, name)]
+        before = {
+            number: signal.signal(number, self.handle_exit)
+            for number in numbers
+            if signal.getsignal(number) is not signal.SIG_IGN  # as nohup does with SIGHUP
+        }
         try:
             yield
         finally:

@@ -16,7 +16,7 @@ import pytest
 
 from edgechat.engine.process import EngineProcess, EngineState
 from edgechat.engine.types import ChatRequest, Delta, Finished, Message, Sampling
-from edgechat.errors import EngineCrashed, EngineError, LoadFailed, PromptTooLong, RequestRefused
+from edgechat.errors import EngineCrashed, EngineError, LoadFailed, PromptTooLong, RequestRefused, SchemaError
 from edgechat.planner.plan import LoadPlan
 from edgechat.planner.prepare import prepare
 from tests.engine.backends import Runtime
@@ -70,6 +70,25 @@ async def start(scripted: MakePlan) -> AsyncIterator[Callable[..., EngineProcess
     yield make
     for engine in made:
         await engine.close()
+
+
+async def test_a_schema_and_its_errors_cross_the_pipe(start: Callable[..., EngineProcess]) -> None:
+    engine = start(reply='{"n": 12} and so on', token_ms=0)
+
+    def asked(schema: str, name: str) -> ChatRequest:
+        said = (Message("user", "hi"),)
+        return ChatRequest(
+            id=name, messages=said, schema=schema, logprobs=1, sampling=Sampling(temperature=0)
+        )
+
+    wanted = '{"type": "object", "properties": {"n": {"type": "integer"}}, "additionalProperties": false}'
+    events = [event async for event in engine.stream(asked(wanted, "a"))]
+    assert "".join(event.text for event in events if isinstance(event, Delta)) == '{"n": 12}'
+    told = [one for event in events if isinstance(event, Delta) for one in event.chances]
+    assert b"".join(one.token for one in told) == b'{"n": 12}'
+    for name, wrong in (("b", "[]"), ("c", '{"type": "odd"}')):
+        with pytest.raises(SchemaError):
+            _ = [event async for event in engine.stream(asked(wrong, name))]
 
 
 async def test_the_first_request_loads_the_model(start: Callable[..., EngineProcess]) -> None:

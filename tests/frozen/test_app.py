@@ -19,6 +19,7 @@ class App(Terminal):
     def __init__(self, folder: Path, program: Program) -> None:
         super().__init__(folder)
         self.launch = str(program.launcher(folder))
+        self._asked = 0
 
     def start(self, *words: str) -> None:
         self.run(["sh", self.launch, *words])
@@ -26,10 +27,13 @@ class App(Terminal):
 
     def modes(self) -> list[str]:
         """Return the terminal's modes, as its driver and tmux know them."""
-        self.ask("clear; stty -g | tr -d '\\n'; echo :end")
-        self.until(lambda: ":end\n" in self.screen)
+        # The last answer may still be on the screen, and so is the question.
+        self._asked += 1
+        end = f":end {self._asked}"
+        self.ask(f"clear; stty -g | tr -d '\\n'; echo ':end' {self._asked}")
+        self.until(lambda: f"{end}\n" in self.screen)
         flags = "#{alternate_on} #{cursor_flag} #{mouse_any_flag} #{bracket_paste_flag} #{keypad_flag}"
-        return [self.screen.split(":end")[0], self.ask_tmux(flags)]
+        return [self.screen.split(end)[0], self.ask_tmux(flags)]
 
 
 def settings(program: Program) -> str:

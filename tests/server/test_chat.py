@@ -79,7 +79,7 @@ async def test_an_answer() -> None:
     assert details is not None
     assert (details.reasoning_tokens, details.accepted_prediction_tokens) == (3, 2)
     assert details.rejected_prediction_tokens == 2
-    assert models.metrics == [("chat/completions", 200, "scripted")]
+    assert models.metrics == [("/v1/chat/completions", 200, "scripted")]
 
 
 async def test_a_stream_is_the_answer_in_parts() -> None:
@@ -310,6 +310,7 @@ async def test_what_was_left_out_is_told() -> None:
     with pytest.raises(openai.BadRequestError, match=r"5000 tokens.*4096") as caught:
         await asked(FakeModels([too_long]))
     assert caught.value.code == "context_length_exceeded"
+    assert '"overflow": "window"' in caught.value.message
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 
 import pytest
 
@@ -65,7 +66,7 @@ async def test_without_the_key_nothing_but_health_answers() -> None:
         assert (await ask(url, path="/health", key=None))[2] == {"status": "ready"}
         assert (await ask(url, path="/health"))[2] == {"status": "ready", "detail": "scripted is loaded."}
     assert models.requests == []
-    assert ("chat/completions", 401, None) in models.metrics
+    assert ("/v1/chat/completions", 401, None) in models.metrics
 
 
 async def test_pages_of_other_origins_are_refused_and_never_named_in_the_answer() -> None:
@@ -255,3 +256,16 @@ async def test_no_path_and_no_method_are_told_in_the_protocols_words() -> None:
             assert (status, headers["content-type"]) == (expected, "application/json"), path
             assert said["error"]["type"] == "invalid_request_error"
             assert "location" not in headers
+
+
+async def test_bytes_that_are_no_http_hurt_nobody() -> None:
+    dice = random.Random(7)
+    async with serving(FakeModels()) as url:
+        for _ in range(60):
+            raw = await Raw.to(url)
+            start = dice.choice([b"", b"GET / HTTP/1.1\r\n", b"POST /v1/completions HTTP/1.1\r\nHost: x\r\n"])
+            raw.writer.write(start + dice.randbytes(dice.choice([1, 20, 3000])) + b"\r\n\r\n")
+            raw.writer.write_eof()
+            answer = await raw.reader.read()
+            assert answer == b"" or answer[9:12] in (b"400", b"403"), answer
+        assert (await ask(url))[0] == 200

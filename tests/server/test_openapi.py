@@ -31,6 +31,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
         yield server
 
 
+@pytest.mark.slow
 def test_the_server_keeps_to_its_description(server: Served, tmp_path: Path) -> None:
     (tmp_path / "schemathesis.toml").write_text(SETTINGS)
     done = subprocess.run(
@@ -40,7 +41,7 @@ def test_the_server_keeps_to_its_description(server: Served, tmp_path: Path) -> 
             f"{server.url}/openapi.json",
             f"--header=Authorization: Bearer {server.key}",
             "--phases=examples,coverage,fuzzing",
-            "--max-examples=12",
+            "--max-examples=8",
             "--seed=7",
             "--no-color",
             "--workers=2",

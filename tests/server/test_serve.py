@@ -17,7 +17,11 @@ import pytest
 from openai import AsyncOpenAI, OpenAI
 from pydantic import BaseModel
 
+from edgechat.cli import serve
+from edgechat.errors import BackendMissing
 from tests.cli.running import complaint, edgechat
+from tests.homes import place
+from tests.kit import tiny
 from tests.server.program import Served, served, start
 
 LONG = "A long answer that takes its time to be written out. " * 12
@@ -106,6 +110,13 @@ def test_what_would_let_strangers_in_is_refused(script: Path, words: tuple[str, 
     assert told in complaint(edgechat("serve", script, "--port", "0", *words))
 
 
+def test_without_the_packages_it_says_how_to_get_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("edgechat.cli.serve._PACKAGES", ("starlette", "uvicorn", "no_such_package"))
+    with pytest.raises(BackendMissing, match="no_such_package") as caught:
+        serve.run(serve.Options())
+    assert "edgechat[server]" in (caught.value.hint or "")
+
+
 def test_a_model_that_is_not_here_is_told_at_once() -> None:
     assert "no model of that name" in complaint(edgechat("serve", "nothing-of-the-kind", "--port", "0"))
 
@@ -120,7 +131,7 @@ def test_without_a_key_only_where_that_is_asked_for(script: Path, tmp_path: Path
 # OpenAI's client.
 
 
-def test_models_and_answers(client: OpenAI) -> None:
+def test_models_and_answers(server: Served, client: OpenAI) -> None:
     assert next(iter(client.models.list())).id == "little.scripted.json"
     done = client.chat.completions.create(**chat("hi"))
     assert (done.choices[0].message.content, done.choices[0].finish_reason) == ("Hello there.", "stop")
@@ -129,6 +140,9 @@ def test_models_and_answers(client: OpenAI) -> None:
     short = client.chat.completions.create(**chat("hi", max_tokens=3, n=2))
     assert [one.message.content for one in short.choices] == ["Hel", "Hel"]
     assert {one.finish_reason for one in short.choices} == {"length"}
+    counted = server.ask("/metrics")[1]
+    assert 'edgechat_requests_total{endpoint="/v1/chat/completions"' in counted
+    assert 'edgechat_requests_total{endpoint="/v1/models"' in counted
     text = client.completions.create(model="default", prompt="x", max_tokens=4)
     assert text.usage is not None
     assert text.usage.completion_tokens <= 4
@@ -210,6 +224,31 @@ def test_a_real_model_is_held_to_a_schema_and_to_a_tool(guide: Served) -> None:
                     "json_schema": {"name": "x", "schema": {"type": "no such type"}},
                 },
             )
+
+
+def test_models_are_loaded_as_they_are_asked_for(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    place(tiny("dense"), home / "data" / "models" / "other.gguf")
+    with (
+        served(tiny("qwen3-embedding"), home=home) as server,
+        OpenAI(base_url=f"{server.url}/v1", api_key=server.key, max_retries=0, timeout=30) as client,
+    ):
+        made = client.embeddings.create(model="default", input=["one", "another one", "one"])
+        first, other, again = (one.embedding for one in made.data)
+        assert sum(number * number for number in first) == pytest.approx(1, abs=1e-3)
+        assert first == pytest.approx(again, abs=1e-3)
+        assert first != pytest.approx(other, abs=1e-3)
+        for wrong, said in (
+            ("/v1/chat/completions", chat("x")),
+            ("/v1/embeddings", {"model": "other", "input": "x"}),
+        ):
+            status, told = server.ask(wrong, said)
+            assert (status, told["error"]["code"]) == (400, "wrong_kind_of_model")
+        done = client.chat.completions.create(**chat("x", max_tokens=3) | {"model": "other"})
+        assert done.model == "other"
+        known = {one["id"]: one for one in server.ask("/v1/models")[1]["data"]}
+        assert (known["other"]["kind"], known["other"]["loaded"]) == ("chat", True)
+        assert next(iter(known.values()))["kind"] == "embedding"
 
 
 # What goes wrong.
@@ -333,6 +372,30 @@ def test_the_model_is_loaded_while_the_server_already_answers(tmp_path: Path) ->
         assert server.ask("/health")[1]["status"] == "ready"
     finally:
         assert server.stop()[0] == 0
+
+
+def test_thinking_has_a_field_of_its_own(tmp_path: Path) -> None:
+    template = (
+        "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
+        "<|im_start|>assistant\n{% if enable_thinking is defined and not enable_thinking %}{% endif %}"
+        "{# </think> #}"
+    )
+    path = tmp_path / "thinker.scripted.json"
+    path.write_text(json.dumps({"reply": "<think>hm</think>one two", "template": template}))
+    with (
+        served(path, home=tmp_path) as server,
+        OpenAI(base_url=f"{server.url}/v1", api_key=server.key, max_retries=0) as client,
+    ):
+        done = client.chat.completions.create(**chat("hi"), extra_body={"think": True})
+        message, usage = done.choices[0].message, done.usage
+        assert (message.content, message.reasoning_content) == ("one two", "hm")  # type: ignore[attr-defined]
+        assert usage is not None
+        assert usage.completion_tokens_details is not None
+        assert 2 <= (usage.completion_tokens_details.reasoning_tokens or 0) < usage.completion_tokens
+        chunks = client.chat.completions.create(**chat("hi"), stream=True)
+        deltas = [chunk.choices[0].delta for chunk in chunks]
+        assert "".join(getattr(one, "reasoning_content", "") for one in deltas) == "hm"
+        assert "".join(one.content or "" for one in deltas) == "one two"
 
 
 def test_a_line_for_each_request_and_nothing_of_what_it_says(script: Path, tmp_path: Path) -> None:

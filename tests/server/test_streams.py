@@ -66,7 +66,7 @@ async def test_who_leaves_while_the_model_loads_is_forgotten() -> None:
         raw.close()
         await asyncio.sleep(0.4)
     assert models.requests == []
-    assert models.metrics == [("chat/completions", 499, None)]
+    assert models.metrics == [("/v1/chat/completions", 499, None)]
 
 
 async def test_who_does_not_read_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -99,7 +99,7 @@ async def test_what_goes_wrong_before_the_first_word_is_a_status() -> None:
                     assert (got, said["error"]["code"], headers.get("retry-after")) == (status, code, again)
                     assert "secret" not in said["error"]["message"]
                     assert models.metrics == [
-                        ("chat/completions", status, None if models.refuses else "scripted")
+                        ("/v1/chat/completions", status, None if models.refuses else "scripted")
                     ]
 
 

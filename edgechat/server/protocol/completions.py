@@ -19,11 +19,10 @@ from edgechat.server.refusal import Refusal
 _MOST_TOKENS = 16
 """Where nothing is said: OpenAI's own."""
 
-TokenIds = Annotated[list[Annotated[int, Meta(ge=0, le=2**31 - 1)]], Meta(min_length=1)]
+TokenId = Annotated[int, Meta(ge=0, le=2**31 - 1)]
+TokenIds = Annotated[list[TokenId], Meta(min_length=1, max_length=2**20)]
 Text = Annotated[str, Meta(min_length=1)]
-Prompt = (
-    Text | Annotated[list[Text | TokenIds | Annotated[int, Meta(ge=0, le=2**31 - 1)]], Meta(min_length=1)]
-)
+Prompt = Text | Annotated[list[Text | TokenIds | TokenId], Meta(min_length=1, max_length=2**20)]
 NoSuffix = Annotated[None, Meta(description="Only null is taken: text is gone on with, not filled in.")]
 
 

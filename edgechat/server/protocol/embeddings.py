@@ -10,16 +10,10 @@ import msgspec
 from msgspec import Meta
 
 from edgechat.engine.types import Embedded, ModelInfo
-from edgechat.server.protocol.completions import Text, TokenIds
+from edgechat.server.protocol.completions import Text, TokenId, TokenIds
 from edgechat.server.refusal import Refusal
 
-Input = (
-    Text
-    | Annotated[
-        list[Text | TokenIds | Annotated[int, Meta(ge=0, le=2**31 - 1)]],
-        Meta(min_length=1, max_length=131072),
-    ]
-)
+Input = Text | Annotated[list[Text | TokenIds | TokenId], Meta(min_length=1, max_length=2**20)]
 _MOST_TEXTS = 2048
 
 

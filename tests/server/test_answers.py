@@ -1,0 +1,123 @@
+"""A stream's chunks, put together by whoever gets them, are the whole answer: for any course of events."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from edgechat.engine.types import Delta, RequestEvent, TokenChance
+from edgechat.server.protocol.chat import ChatBody
+from edgechat.server.protocol.chat_answer import ChatAnswers
+from edgechat.server.protocol.completions import CompletionAnswers, CompletionBody
+from edgechat.server.protocol.decoding import decoded
+from edgechat.server.refusal import Refusal
+from tests.server.fakes import called, finished, thought
+
+TEXT = st.text(max_size=8)
+CHANCE = st.builds(TokenChance, st.binary(max_size=4), st.floats(-9, 0))
+WORDS = st.builds(
+    lambda text, chances: Delta("", text, False, 1, tuple(chances)), TEXT, st.lists(CHANCE, max_size=2)
+)
+CALL = st.tuples(TEXT, st.lists(TEXT, max_size=3)).map(
+    lambda call: [called("f", call[0], id="call_x"), *(called(arguments=more) for more in call[1])]
+)
+SAID = st.lists(
+    st.one_of(WORDS.map(lambda one: [one]), TEXT.map(lambda text: [thought(text)]), CALL), max_size=8
+)
+COURSES = st.lists(SAID, min_size=2, max_size=2).map(
+    lambda courses: [[event for part in course for event in part] for course in courses]
+)
+
+
+def told(answers: ChatAnswers | CompletionAnswers, courses: list[list[RequestEvent]]) -> list[Any]:
+    """Return the chunks of a stream, the events of two answers in turns."""
+    chunks = answers.begin()
+    for events in itertools.zip_longest(*([*course, finished()] for course in courses)):
+        for choice, event in enumerate(events):
+            chunks += [] if event is None else answers.chunks(choice, event)
+    return [json.loads(chunk) for chunk in (*chunks, *answers.end())]
+
+
+def whole(answers: ChatAnswers | CompletionAnswers, courses: list[list[RequestEvent]]) -> Any:
+    for choice, course in enumerate(courses):
+        for event in (*course, finished()):
+            answers.take(choice, event)
+    return json.loads(answers.whole())
+
+
+@settings(max_examples=40)
+@given(courses=COURSES, parallel=st.booleans())
+def test_of_a_chat(courses: list[list[RequestEvent]], parallel: bool) -> None:
+    body = ChatBody(model="x", messages=[], n=2, stream=True, parallel_tool_calls=parallel)
+    answer = whole(ChatAnswers(body, None), courses)
+    chunks = told(ChatAnswers(body, None), courses)
+    for choice, expected in enumerate(answer["choices"]):
+        parts = [one["choices"][0] for one in chunks if one["choices"][0]["index"] == choice]
+        deltas = [part["delta"] for part in parts]
+        message = expected["message"]
+        assert deltas[0]["role"] == "assistant"
+        assert "".join(one.get("content", "") for one in deltas) == (message["content"] or "")
+        assert "".join(one.get("reasoning_content", "") for one in deltas) == message.get(
+            "reasoning_content", ""
+        )
+        calls: list[Any] = []
+        for call in (call for one in deltas for call in one.get("tool_calls", ())):
+            if call["index"] == len(calls):
+                calls.append({"id": call["id"], "type": call["type"], "function": dict(call["function"])})
+            else:
+                calls[call["index"]]["function"]["arguments"] += call["function"]["arguments"]
+        assert calls == message.get("tool_calls", [])
+        assert parallel or len(calls) <= 1
+        chances = [one for part in parts for one in part.get("logprobs", {}).get("content", ())]
+        assert chances == (expected["logprobs"] or {"content": []})["content"]
+        assert [part["finish_reason"] for part in parts if part["finish_reason"]] == [
+            expected["finish_reason"]
+        ]
+
+
+@given(courses=st.lists(st.lists(WORDS, max_size=6), min_size=2, max_size=2), echo=st.booleans())
+def test_of_a_completion(courses: list[list[RequestEvent]], echo: bool) -> None:
+    body = CompletionBody(model="x", prompt="Once", n=2, stream=True, echo=echo)
+    answer = whole(CompletionAnswers(body), courses)
+    chunks = told(CompletionAnswers(body), courses)
+    for choice, expected in enumerate(answer["choices"]):
+        parts = [one["choices"][0] for one in chunks if one["choices"][0]["index"] == choice]
+        assert "".join(part["text"] for part in parts) == expected["text"]
+        assert expected["text"].startswith("Once" if echo else "")
+        offsets = [at for part in parts if part["logprobs"] for at in part["logprobs"]["text_offset"]]
+        assert offsets == (expected["logprobs"] or {"text_offset": []})["text_offset"]
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=8,
+)
+FIELDS = st.dictionaries(st.sampled_from(ChatBody.__struct_fields__), JSON, max_size=4)
+
+
+def refusal(body: bytes) -> Refusal | None:
+    """Return what a body is refused with; None for one that is not."""
+    try:
+        ChatAnswers(decoded(body, ChatBody), None)
+    except Refusal as refusal:
+        return refusal
+    return None
+
+
+@given(fields=FIELDS)
+def test_whatever_is_said_is_done_or_refused_in_words(fields: dict[str, Any]) -> None:
+    body = {"model": "x", "messages": [{"role": "user", "content": "x"}]} | fields
+    found = refusal(json.dumps(body).encode())
+    assert found is None or (found.status == 400 and len(found.message) < 1000)
+
+
+@given(body=st.binary(max_size=64))
+def test_what_is_no_json_is_refused(body: bytes) -> None:
+    found = refusal(body)
+    assert found is not None
+    assert found.status == 400
