@@ -97,7 +97,7 @@ $(VENV)/bin/python:
 
 $(VENV)/.installed: pyproject.toml $(LOCK) | $(VENV)/bin/python
 	@echo "Installing edgechat; llama.cpp is compiled for this machine, which takes some minutes the first time."
-	$(PIP) install --quiet -c $(LOCK) -e .
+	$(PIP) install --quiet -c $(LOCK) -e '.[server]'
 	@touch $@
 
 $(VENV)/.installed-dev: pyproject.toml $(LOCK) $(VENV)/.installed

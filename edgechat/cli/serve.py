@@ -84,19 +84,17 @@ async def _serve(options: Options, said: Settings, listener: socket.socket, door
     from edgechat.server.app import make_app
     from edgechat.server.serving import Server
 
-    tasks: list[asyncio.Task[None]] = []
-
-    def stop() -> None:
+    async def drain() -> None:
         _tell("Stopping when what is being answered has ended; Ctrl+C again stops at once.")
-        tasks.append(asyncio.ensure_future(_end(pool, options.grace)))
+        await pool.drain(options.grace)
+        await pool.close()  # what takes longer is told that it was stopped
 
     async with pool:
         app = make_app(pool, door, think=said.think, tell=_tell if options.verbose else None)
-        tasks.append(asyncio.ensure_future(_load(pool)))
-        await Server(app, grace=options.grace, stopping=stop).serve(sockets=[listener])
-        for task in tasks:
-            task.cancel()
-        await asyncio.wait(tasks)
+        loading = asyncio.ensure_future(_load(pool))
+        await Server(app, drain=drain).serve(sockets=[listener])
+        loading.cancel()
+        await asyncio.wait([loading])
 
 
 async def _load(pool: Pool) -> None:
@@ -106,12 +104,6 @@ async def _load(pool: Pool) -> None:
             _print_plan(served.plan)
     except EdgechatError as error:
         complain(error.message, error.hint)
-
-
-async def _end(pool: Pool, grace: float) -> None:
-    """Let what runs come to its end; what takes longer is told that it was stopped."""
-    await pool.drain(grace)
-    await pool.close()
 
 
 def _need_packages() -> None:

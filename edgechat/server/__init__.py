@@ -9,8 +9,7 @@ guard.py       who may speak to the server; key.py makes the key
 app.py         the paths
 exchange.py    a bounded body in, bytes out, and a client that may go away
 protocol/      OpenAI's requests and answers, and openapi.py that describes them
-streams.py     answers that are sent while they are written
-choices.py     the answers to one request, computed at once
+streams.py     answers as they come from the engine, sent whole or while they are written
 faults.py      from errors to statuses; refusal.py writes them
 pool.py        the models: loaded on demand, unloaded when idle or in another's way
 lane.py        one of them: its engine, and who is here for it

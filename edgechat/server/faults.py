@@ -63,6 +63,7 @@ def refusal_of(error: Exception) -> Refusal:
     for kind, status, code, seconds in _OURS:
         if isinstance(error, kind):
             wait = getattr(error, "seconds", seconds)
-            headers = (("retry-after", str(max(1, round(wait)))),) if wait is not None else ()
-            return Refusal(message, status=status, code=code, headers=headers)
+            headers = [("retry-after", str(max(1, round(wait))))] if wait is not None else []
+            headers += [("connection", "close")] if kind is Draining else []
+            return Refusal(message, status=status, code=code, headers=tuple(headers))
     return Refusal(message, status=500, code="engine_error")

@@ -8,8 +8,9 @@ import ipaddress
 import logging
 import signal
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from types import FrameType
+from typing import Any
 
 import uvicorn
 from starlette.types import ASGIApp
@@ -18,8 +19,8 @@ from edgechat.errors import SettingsError
 from edgechat.server.connection import HEADER_BYTES, Connection
 
 _BACKLOG = 128
-_MORE = 2.0
-"""Seconds that are left, after what ran was stopped, to tell the clients so."""
+_FAREWELL = 3
+"""Seconds that are left, when what ran has ended, for clients to read on."""
 
 
 def listen(host: str, port: int) -> socket.socket:
@@ -66,8 +67,8 @@ def is_loopback(listener: socket.socket) -> bool:
 class Server(uvicorn.Server):
     """Stops at a first signal when what runs has ended, and at a second one at once."""
 
-    def __init__(self, app: ASGIApp, *, grace: float, stopping: Callable[[], None]) -> None:
-        """`grace`: seconds that answers may still take; `stopping` hears of the first signal."""
+    def __init__(self, app: ASGIApp, *, drain: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """`drain`: lets what runs come to its end. Whoever comes meanwhile is still answered, with a no."""
         super().__init__(
             uvicorn.Config(
                 app,
@@ -80,12 +81,14 @@ class Server(uvicorn.Server):
                 server_header=False,
                 proxy_headers=False,
                 timeout_keep_alive=30,
-                timeout_graceful_shutdown=int(grace + _MORE) + 1,
+                timeout_graceful_shutdown=_FAREWELL,
                 h11_max_incomplete_event_size=HEADER_BYTES,
             )
         )
-        self._stopping = stopping
+        self._drain = drain
+        self._ending: asyncio.Task[None] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._signals = 0
         # What uvicorn logs of a request's errors its client has been told, in words.
         logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)
 
@@ -108,9 +111,24 @@ class Server(uvicorn.Server):
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """Heed a signal."""
-        if self.should_exit:
-            self.force_exit = True
-            return
+        self._signals += 1
+        if self._signals > 1:
+            self.should_exit = self.force_exit = True
+        elif self._loop is not None:
+            self._loop.call_soon_threadsafe(self._begin_to_end)
+
+    def _begin_to_end(self) -> None:
+        self._ending = asyncio.ensure_future(self._end())
+
+    async def _end(self) -> None:
+        await self._drain()
         self.should_exit = True
-        if self._loop is not None:
-            self._loop.call_soon_threadsafe(self._stopping)
+
+    async def serve(self, sockets: list[socket.socket] | None = None) -> None:
+        """Serve until the end."""
+        try:
+            await super().serve(sockets)
+        finally:
+            if self._ending is not None:
+                self._ending.cancel()
+                await asyncio.wait([self._ending])

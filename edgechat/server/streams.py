@@ -1,12 +1,19 @@
-"""Answers that are sent while they are written, as server-sent events."""
+"""Answers as they come from the engine: sent whole, or while they are written, as server-sent events.
+
+Each answer has one task, which reads its events and writes them to the client: a token passes through no
+queue of ours, and a client that does not read holds up its own answer alone.
+"""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import aclosing, asynccontextmanager
+from functools import partial
 from typing import Protocol
 
-from edgechat.engine.types import ChatRequest, Dropped, Prefill, RequestEvent
-from edgechat.server.choices import Choices
+from edgechat.engine.types import ChatRequest, Finished, RequestEvent
+from edgechat.errors import EngineError
 from edgechat.server.exchange import Exchange
 from edgechat.server.faults import refusal_of
 from edgechat.server.models import Models, Served
@@ -15,6 +22,9 @@ KEEP_ALIVE = 10.0
 """Seconds of silence after which a line is sent that says nothing, so that nobody takes us for dead."""
 _WAITING = b": waiting\n\n"
 _DONE = b"data: [DONE]\n\n"
+
+Hear = Callable[[int, RequestEvent], Awaitable[None]]
+"""Takes the events of each answer, by its number."""
 
 
 class Answers(Protocol):
@@ -50,72 +60,107 @@ class Answers(Protocol):
 
 async def generate(exchange: Exchange, models: Models, name: str, answers: Answers, *, stream: bool) -> None:
     """Compute the answers and send them. Raises EdgechatError and Refusal where nothing is sent yet."""
-    async with Choices(models, name, answers.request, answers.n_choices) as choices:
-        try:
-            if stream:
-                await _stream(exchange, choices, answers)
-            else:
-                await _whole(exchange, choices, answers)
-        finally:
-            exchange.answered_by(choices.model)
+    compute = partial(_compute, exchange, models, name, answers)
+    if stream:
+        await _Stream(exchange, answers).send(compute)
+        return
 
+    async def take(choice: int, event: RequestEvent) -> None:
+        answers.take(choice, event)
 
-async def _whole(exchange: Exchange, choices: Choices, answers: Answers) -> None:
-    while not choices.ended:
-        for choice, event in await choices.more():
-            answers.take(choice, event)
-    answers.model = choices.model
+    await compute(take)
     await exchange.answer(200, answers.whole())
 
 
-async def _stream(exchange: Exchange, choices: Choices, answers: Answers) -> None:
-    # Before the first word it can still turn out that there is no answer, which is a status of its own.
-    first = await _first_words(choices)
-    await exchange.begin(
-        200, ("cache-control", "no-store"), ("x-accel-buffering", "no"), kind="text/event-stream"
-    )
-    if not first:
-        await exchange.write(_WAITING, more=True)
-    try:
-        await _events(exchange, choices, answers, first)
-    except Exception as error:  # the status has been sent: what went wrong is an event
-        await exchange.write(_event(refusal_of(error).body()), more=False)
+async def _compute(exchange: Exchange, models: Models, name: str, answers: Answers, hear: Hear) -> None:
+    """Have all answers computed at once; whoever is cancelled here stops them within a step."""
+    async with models.serve(name, places=answers.n_choices) as served:
+        answers.model = served.model.name
+        exchange.answered_by(answers.model)
+        try:
+            async with asyncio.TaskGroup() as group:
+                for choice in range(answers.n_choices):
+                    group.create_task(_follow(served, answers.request(served, choice), choice, hear))
+        except BaseExceptionGroup as several:
+            error: BaseException = several
+            while isinstance(error, BaseExceptionGroup):
+                error = error.exceptions[0]
+            raise error from None
 
 
-async def _first_words(choices: Choices) -> list[tuple[int, RequestEvent]]:
-    """Return the events up to the first that is told; none where that takes long."""
-    clock = asyncio.get_running_loop().time
-    end = clock() + KEEP_ALIVE
-    while (left := end - clock()) > 0:
-        events = await choices.more(left)
-        told = [one for one in events if not isinstance(one[1], Prefill | Dropped)]
-        if told:
-            return told
-    return []
+async def _follow(served: Served, request: ChatRequest, choice: int, hear: Hear) -> None:
+    event: RequestEvent | None = None
+    async with aclosing(served.stream(request)) as events:
+        async for event in events:
+            await hear(choice, event)
+    if not isinstance(event, Finished):
+        raise EngineError("The engine ended an answer without a word.")
 
 
-async def _events(
-    exchange: Exchange, choices: Choices, answers: Answers, first: list[tuple[int, RequestEvent]]
-) -> None:
-    clock = asyncio.get_running_loop().time
-    told, events, begun = clock(), first, False
-    while True:
-        if not begun and choices.model:
-            begun = True
-            answers.model = choices.model
-            await exchange.write(b"".join(map(_event, answers.begin())), more=True)
-        # What has come meanwhile goes out together.
-        data = b"".join(_event(one) for choice, event in events for one in answers.chunks(choice, event))
-        if choices.ended:
-            await exchange.write(data + b"".join(map(_event, answers.end())) + _DONE, more=False)
-            return
-        if not data and clock() - told >= KEEP_ALIVE:
-            data = _WAITING
-        if data:
-            await exchange.write(data, more=True)
-            told = clock()
-        events = await choices.more(KEEP_ALIVE)
+class _Stream:
+    """Server-sent events, of which the first is the answer's first word.
+
+    Until then it can turn out that there is no answer, which is a status of its own.
+    """
+
+    def __init__(self, exchange: Exchange, answers: Answers) -> None:
+        self._exchange = exchange
+        self._answers = answers
+        self._clock = asyncio.get_running_loop().time
+        self._told = self._clock()
+        self._is_introduced = False
+        self._writing = asyncio.Lock()
+
+    async def send(self, compute: Callable[[Hear], Awaitable[None]]) -> None:
+        """Send the answers as they are computed. Raises what goes wrong before the first word."""
+        try:
+            async with self._without_silence():
+                await compute(self._hear)
+            await self._write(self._introduction() + _events(self._answers.end()) + _DONE, more=False)
+        except Exception as error:
+            if not self._exchange.status:
+                raise
+            # The status has been sent: what went wrong is an event.
+            await self._write(_events([refusal_of(error).body()]), more=False)
+
+    async def _hear(self, choice: int, event: RequestEvent) -> None:
+        if data := _events(self._answers.chunks(choice, event)):
+            await self._write(self._introduction() + data, more=True)
+
+    def _introduction(self) -> bytes:
+        """Return what a stream begins with, once."""
+        if self._is_introduced:
+            return b""
+        self._is_introduced = True
+        return _events(self._answers.begin())
+
+    async def _write(self, data: bytes, *, more: bool) -> None:
+        async with self._writing:
+            if not self._exchange.status:
+                await self._exchange.begin(
+                    200, ("cache-control", "no-store"), ("x-accel-buffering", "no"), kind="text/event-stream"
+                )
+            self._told = self._clock()
+            await self._exchange.write(data, more=more)
+
+    @asynccontextmanager
+    async def _without_silence(self) -> AsyncIterator[None]:
+        filling = asyncio.create_task(self._fill())
+        try:
+            yield
+        finally:
+            filling.cancel()
+            await asyncio.wait([filling])
+
+    async def _fill(self) -> None:
+        """While nothing is said for long (a load, a long prompt), say that we are still here."""
+        while True:
+            silent = self._clock() - self._told
+            if silent >= KEEP_ALIVE:
+                await self._write(_WAITING, more=True)
+            else:
+                await asyncio.sleep(KEEP_ALIVE - silent)
 
 
-def _event(data: bytes) -> bytes:
-    return b"data: " + data + b"\n\n"
+def _events(chunks: list[bytes]) -> bytes:
+    return b"".join(b"data: " + chunk + b"\n\n" for chunk in chunks)

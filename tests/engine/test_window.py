@@ -11,7 +11,7 @@ from edgechat.engine.window import MOST_TOKENS, Window, turns_of, whole, window_
 
 Sized = tuple[Role, int]
 
-ROLES = st.sampled_from(["system", "user", "assistant"])
+ROLES = st.sampled_from(["system", "user", "assistant", "tool"])
 CELLS = st.integers(1, 400)
 ANY = st.lists(st.tuples(ROLES, st.integers(0, 200)), max_size=40)
 
@@ -108,10 +108,13 @@ def test_narrower_leaves_out_a_turn_even_of_no_size_and_for_no_reason() -> None:
         ("uas", ["ua", "s"]),
         ("uasa", ["ua", "sa"]),
         ("asu", ["asu"]),
+        ("suattatauatu", ["uattata", "uat", "u"]),  # calls and results belong to their question
+        ("tua", ["tua"]),
+        ("uast", ["ua", "st"]),
     ],
 )
 def test_turns_of_any_order(roles: str, expected: list[str]) -> None:
-    names: dict[str, Role] = {"s": "system", "u": "user", "a": "assistant"}
+    names: dict[str, Role] = {"s": "system", "u": "user", "a": "assistant", "t": "tool"}
     turns = turns_of([names[role] for role in roles])
     assert [roles[turn.start : turn.stop] for turn in turns] == expected
 
@@ -142,12 +145,20 @@ def test_every_message_is_of_the_head_or_of_one_turn(chat: list[Sized]) -> None:
     assert [*range(head), *(at for turn in turns for at in turn)] == list(range(len(chat)))
 
 
+@given(ANY, CELLS)
+def test_a_result_is_sent_with_what_called_it_or_not_at_all(chat: list[Sized], cells: int) -> None:
+    kept = set(window_of(chat, cells).kept)
+    for at in range(1, len(chat)):
+        if chat[at][0] == "tool" and chat[at - 1][0] != "system":
+            assert (at in kept) == (at - 1 in kept)
+
+
 @given(ANY, CELLS, st.integers(0, 50))
 def test_what_is_sent_fits_or_nothing_more_can_leave(chat: list[Sized], cells: int, fixed: int) -> None:
     window = window_of(chat, cells, fixed=fixed)
     assert window.tokens == fixed + sum(chat[at][1] for at in window.kept)
     if chat and chat[-1][0] != "system":  # which is sent with the question that follows it
-        high = cells * 7 // 8 if chat[-1][0] == "user" else cells * 3 // 4
+        high = cells * 7 // 8 if chat[-1][0] in ("user", "tool") else cells * 3 // 4
         assert window.tokens <= high or window.narrower() is None
 
 

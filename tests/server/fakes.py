@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -130,7 +131,7 @@ async def serving(
     """Serve the models on a free port; give the address."""
     listener = listen(host, 0)
     app = make_app(models, door or Door(KEY), think=think)
-    server = Server(app, grace=5.0, stopping=lambda: None)
+    server = Server(app, drain=partial(asyncio.sleep, 0))
     task = asyncio.create_task(server.serve(sockets=[listener]))
     while not server.started:
         await asyncio.sleep(0.005)

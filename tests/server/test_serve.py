@@ -48,6 +48,7 @@ def chat(text: str, **more: Any) -> dict[str, Any]:
 def script(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("model") / "little.scripted.json"
     rules = [{"when": f"[{number}]", "reply": f"I am number {number}. " * 6} for number in range(30)]
+    rules += [{"when": "longer", "reply": LONG * 2}]
     rules += [{"when": "long", "reply": LONG}, {"when": "weather", "reply": f"I look.\n{CALL}"}]
     rules += [{"when": "crash", "reply": "It goes well until", "crash_after": 9}]
     path.write_text(json.dumps({"reply": "Hello there.", "rules": rules, "token_ms": 2}))
@@ -324,10 +325,16 @@ def test_who_leaves_frees_the_engine(server: Served) -> None:
 def test_a_clean_stop_lets_what_runs_come_to_its_end(script: Path, tmp_path: Path) -> None:
     with served(script, home=tmp_path) as server, ThreadPoolExecutor(1) as threads:
         workers = server.workers()
-        running = threads.submit(server.ask, "/v1/chat/completions", chat("long", stream=True))
+        running = threads.submit(server.ask, "/v1/chat/completions", chat("longer", stream=True))
         while server.figure("running") < 1:
             time.sleep(0.01)
-        assert server.stop() == (0, server_says())
+        server.process.send_signal(signal.SIGTERM)
+        while server.ask("/v1/completions", {"model": "default", "prompt": "x", "max_tokens": 1})[0] == 200:
+            time.sleep(0.01)
+        status, said = server.ask("/v1/chat/completions", chat("too late"))
+        assert (status, said["error"]["code"]) == (503, "stopping")
+        _, complaint = server.process.communicate(timeout=20)
+        assert (server.process.returncode, complaint) == (0, server_says())
         status, said = running.result()
         assert status == 200
         assert said.endswith("data: [DONE]\n\n")
