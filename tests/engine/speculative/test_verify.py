@@ -262,7 +262,7 @@ def test_a_rejected_token_that_is_drawn_again_is_seen(monkeypatch: pytest.Monkey
     """From all of the target's distribution, not from what the draft has left of it."""
     judge = Sampler.judge
 
-    def careless(self: Sampler, logits: Logits, recent: list[int], token: int, drafted: Any) -> int:
+    def careless(self: Sampler, logits: Logits, recent: list[int], token: int, drafted: Any, *_: Any) -> int:
         found = judge(self, logits, recent, token, drafted)
         return token if found == token else self.choose(logits, recent)
 
@@ -275,7 +275,7 @@ def test_guesses_that_stand_without_the_samplers_choice_are_seen(monkeypatch: py
     """A guess is not drawn from anything: to let it stand by a chance of its own is wrong."""
     rng = random.Random(1)
 
-    def careless(sampler: Sampler, rows: Logits, tokens: list[int], draft: Draft) -> list[int]:
+    def careless(sampler: Sampler, rows: Logits, tokens: list[int], draft: Draft, *_: Any) -> list[int]:
         if draft.tokens and rng.random() < 0.1:
             return [draft.tokens[0], sampler.choose(rows[1], [*tokens, draft.tokens[0]])]
         return verify(sampler, rows, tokens, draft)
