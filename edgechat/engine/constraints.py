@@ -17,7 +17,6 @@ from edgechat.engine.grammar import refused
 from edgechat.engine.grammar_child import MEMORY_LIMIT, TIME_LIMIT, Tokens, limits
 from edgechat.engine.sequence import Sequence
 from edgechat.errors import EdgechatError, EngineError, SchemaError
-from edgechat.spawn import frozen
 
 if TYPE_CHECKING:
     from llguidance import LLTokenizer
@@ -86,9 +85,7 @@ class Constraints:
         if _missing():
             raise EngineError(
                 "Answers that follow a schema need llguidance, which is not installed.",
-                hint="Packaged programs come without it: install edgechat from PyPI."
-                if frozen()
-                else 'pip install "edgechat[server]"',
+                hint='pip install "edgechat[server]"',
             )
         return self._threads().submit(self._make, grammar)
 
