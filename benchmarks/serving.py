@@ -29,7 +29,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, cast
 
 import msgspec
 import numpy as np
@@ -76,28 +76,50 @@ class Server:
                 "stream": True,
             }
         )
-        reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
         head = (
             f"POST /v1/chat/completions HTTP/1.1\r\nHost: 127.0.0.1:{self.port}\r\n"
             f"Authorization: Bearer {KEY}\r\nContent-Type: application/json\r\n"
             f"Content-Length: {len(body)}\r\nConnection: close\r\n\r\n"
         )
-        arrivals, count = [(time.perf_counter(), 0)], 0
-        writer.write(head.encode() + body)
-        status = await reader.readline()
-        if b" 200 " not in status:
-            raise RuntimeError((status + await reader.read()).decode())
-        while line := await reader.readline():
-            if not line.startswith(b"data: {"):
-                continue
-            text = sum(
-                len(one.delta.get("content") or "") for one in _decoder.decode(line[6:].strip()).choices
-            )
-            if text:
-                count += text
-                arrivals.append((time.perf_counter(), count))
-        writer.close()
-        return arrivals
+        loop = asyncio.get_running_loop()
+        began = time.perf_counter()
+        _, client = await loop.create_connection(
+            lambda: _Client(head.encode() + body), "127.0.0.1", self.port
+        )
+        return [(began, 0), *_tokens(await client.pieces)]
+
+
+class _Client(asyncio.Protocol):
+    """Asks one thing, and notes what comes when; it is read later, when nothing is timed."""
+
+    def __init__(self, question: bytes) -> None:
+        self._question = question
+        self._came: list[tuple[float, bytes]] = []
+        self.pieces: asyncio.Future[list[tuple[float, bytes]]] = asyncio.get_running_loop().create_future()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        cast(asyncio.Transport, transport).write(self._question)
+
+    def data_received(self, data: bytes) -> None:
+        self._came.append((time.perf_counter(), data))
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self.pieces.set_result(self._came)
+
+
+def _tokens(pieces: list[tuple[float, bytes]]) -> Arrivals:
+    """Return when the tokens came; RuntimeError for another answer than a stream's."""
+    if not pieces or b" 200 " not in pieces[0][1]:
+        raise RuntimeError(b"".join(data for _, data in pieces).decode())
+    arrivals, count, rest = [], 0, b""
+    for at, data in pieces:
+        *lines, rest = (rest + data).split(b"\n")
+        events = [_decoder.decode(line[6:]) for line in lines if line.startswith(b"data: {")]
+        text = sum(len(one.delta.get("content") or "") for event in events for one in event.choices)
+        if text:
+            count += text
+            arrivals.append((at, count))
+    return arrivals
 
 
 class Running:
