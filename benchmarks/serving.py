@@ -41,6 +41,7 @@ from tests.kit import TINYLLAMA, Spec, build
 
 KEY = "benchmark"
 CONTEXT = 8192
+SMALL = 512
 DEPTH = 200
 
 Arrivals = list[tuple[float, int]]
@@ -125,7 +126,7 @@ def _tokens(pieces: list[tuple[float, bytes]]) -> Arrivals:
 class Running:
     """The server's process: `async with` gives it once it is ready."""
 
-    def __init__(self, model: Path) -> None:
+    def __init__(self, model: Path, context: int = CONTEXT) -> None:
         self._home = tempfile.TemporaryDirectory(prefix="edgechat-serving-")
         words = [
             "serve",
@@ -183,7 +184,7 @@ class Run:
     async def ask(self, text: str, tokens: int, seed: int) -> Arrivals:
         """Return when the answer's characters came."""
         words = ["run", str(self._model), text, "--max-tokens", str(tokens), "--seed", str(seed)]
-        words += ["--ctx", str(CONTEXT), "--draft", "none", "--temperature", "0.8"]
+        words += ["--ctx", str(SMALL), "--draft", "none", "--temperature", "0.8"]
         began = time.perf_counter()
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", "edgechat", *words),
@@ -225,8 +226,8 @@ def question(name: str, length: int = DEPTH) -> str:
 
 async def together(server: Server, number: int, n: int, tokens: int) -> list[Arrivals]:
     """Ask as many things at once."""
-    asked = [[("user", question(f"{seq} {number}"))] for seq in range(n)]
-    return await asyncio.gather(*(server.ask(one, tokens, seq + 1) for seq, one in enumerate(asked)))
+    asked = [[("user", question(f"{seq} of them"))] for seq in range(n)]
+    return await asyncio.gather(*(server.ask(one, tokens, 9 * number + seq) for seq, one in enumerate(asked)))
 
 
 def spread(ratios: list[float]) -> str:
@@ -236,15 +237,18 @@ def spread(ratios: list[float]) -> str:
 
 
 async def one(model: Path, rounds: int) -> None:
-    """A stream through HTTP, of `edgechat run`."""
+    """A stream through HTTP, of `edgechat run`.
+
+    The context is small, so that both compute over as many cells: those of earlier answers cost as much.
+    """
     tokens = 64
     rates = []
     with Run(model) as run:
-        async with Running(model) as server:
+        async with Running(model, SMALL) as server:
             for number in range(rounds):
-                asked = question(f"o {number}")
-                alone = rate(await run.ask(asked, tokens, 1), tokens)
-                served = rate(await server.ask([("user", asked)], tokens, 1), tokens)
+                asked = question("the same", 300)
+                alone = rate(await run.ask(asked, tokens, number), tokens)
+                served = rate(await server.ask([("user", asked)], tokens, number), tokens)
                 rates.append((alone, served))
     alone, served = (statistics.harmonic_mean(column) for column in zip(*rates, strict=True))
     print(
@@ -258,7 +262,7 @@ def total(arrivals: list[Arrivals]) -> float:
     begin = max(one[1][0] for one in arrivals)
     end = min(one[-1][0] for one in arrivals)
     inside = [[pair for pair in one[1:] if begin <= pair[0] <= end] for one in arrivals]
-    return sum(one[-1][1] - one[0][1] for one in inside) / (end - begin)
+    return sum(one[-1][1] - one[0][1] for one in inside if one) / (end - begin)
 
 
 async def batch(model: Path, rounds: int) -> None:
@@ -274,7 +278,7 @@ async def batch(model: Path, rounds: int) -> None:
             n_outputs_max=n,
         )
         bare, rates, between = Bare(plan, n, DEPTH), [], []
-        async with Running(model) as server:
+        async with Running(model, plan.context) as server:
             for number in range(rounds + 2):
                 alone = bare.run(tokens)
                 arrivals = await together(server, number, n, tokens)
