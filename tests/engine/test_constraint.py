@@ -300,23 +300,6 @@ def test_no_chances_of_a_thought_nor_of_what_a_stop_string_cuts_off(scripted: Ma
     engine.close()
 
 
-@pytest.mark.parametrize(
-    ("reply", "stop", "said"),
-    [
-        (" Hello\n\nx", "\n\n", " Hello"),
-        ("\n\nSo it is. END", "END", "\n\nSo it is. "),
-        ("  END", "END", "  "),
-    ],
-)
-def test_a_raw_text_has_the_chances_of_its_white_space_and_of_nothing_behind_its_stop(
-    make, reply: str, stop: str, said: str
-) -> None:
-    engine = make(reply=reply, answer_after="Once")
-    events = run(engine, continued("Once", logprobs=0, stop=(stop,)))
-    assert texts(events)["a"] == said
-    assert b"".join(one.token for one in chances(events)).decode() == said
-
-
 class Pieces:
     """A vocabulary of these pieces; control tokens have no bytes."""
 
@@ -338,6 +321,7 @@ PIECES = Pieces(
 )
 @example([3, 0, 6, 7], ("END",))
 @example([0, 2, 1, 0, 1], ())
+@example([1, 12, 12], ("a b", "\n\n"))
 def test_told_are_the_tokens_that_begin_in_what_is_shown(tokens: list[int], stop: tuple[str, ...]) -> None:
     """Whatever their bytes are: halves of characters, none, or such as make no text."""
     reply, likely = Reply(stop), Chances(PIECES, 0)
