@@ -103,6 +103,8 @@ class ChatRequest(msgspec.Struct, frozen=True, kw_only=True):
     tool_choice: ToolChoice = "auto"
     tool: str | None = None
     """The one of `tools` that must be called, where tool_choice is 'required'; None: any."""
+    most_calls: int | None = None
+    """The reply ends after so many calls; None: any number."""
     schema: str | None = None
     """A JSON schema, as text, that the answer follows; '{"type": "object"}' is any JSON object."""
     logprobs: int | None = None
