@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
+from collections.abc import Callable
 from typing import Any, TypeVar, get_args, get_type_hints
 
 import msgspec
@@ -14,6 +16,21 @@ _AT = re.compile(r" - at (?:`key` in |`value` in )?`\$\.?([^`]*)`$")
 _UNKNOWN = re.compile(r"unknown field `([^`]*)`")
 _PART = re.compile(r"content\[\d+\]\.type$")
 _SHOWN = 200
+_LARGE = 128 * 1024
+"""Bytes of a body that is worth a thread."""
+_MOST_VALUES, _MOST_NESTS = 2**20, 2**17
+"""Commas, and opening brackets: signs of a body's texts count too, of which no context holds as many."""
+
+
+async def made_of(body: bytes, make: Callable[[bytes], T]) -> T:
+    """Return what is made of a body, while others' streams go on. Raises Refusal as `make` does."""
+    if body.count(b",") > _MOST_VALUES or body.count(b"[") + body.count(b"{") > _MOST_NESTS:
+        raise Refusal(
+            f"The body has more than {_MOST_NESTS} lists and objects, or {_MOST_VALUES} values, which no "
+            "context holds.",
+            status=413,
+        )
+    return await asyncio.to_thread(make, body) if len(body) > _LARGE else make(body)
 
 
 def decoded(body: bytes, kind: type[T]) -> T:
