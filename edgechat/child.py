@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NoReturn
 
 from edgechat import frames, spawn
 
@@ -49,6 +49,11 @@ class Child:
     def pid(self) -> int:
         """Its process number."""
         return int(self._process.pid)
+
+    @property
+    def alive(self) -> bool:
+        """Whether it runs: somebody else may have killed it between two questions."""
+        return self._process.poll() is None
 
     def ask(self, question: bytes, *, seconds: float, memory: int) -> bytes:
         """Return the answer; ChildLost where it takes longer, or takes more bytes of memory."""
@@ -124,18 +129,29 @@ def resident_bytes(pid: int) -> int:
 
 def serve(
     pipes: tuple[BinaryIO, BinaryIO], answer: Callable[[bytes], bytes], *, seconds: int = _ORPHANED_AFTER
-) -> None:
-    """In the child: say that it is ready, then answer until the parent goes away.
+) -> NoReturn:
+    """In the child: say that it is ready, then answer until the parent goes away, which ends the process.
 
-    One answer that takes longer than `seconds` ends the process, whatever native code it is in: the parent
-    has its own limit, but may be dead.
+    So does an answer that takes longer than `seconds`: native code may keep the thread that listens to the
+    parent from running.
     """
     import faulthandler
 
     incoming, outgoing = pipes
+    questions: queue.SimpleQueue[bytes] = queue.SimpleQueue()
+    threading.Thread(target=_listen, args=(incoming, questions), daemon=True, name="questions").start()
     frames.write(outgoing, b"")
-    while (question := frames.read(incoming)) is not None:
+    while True:
+        question = questions.get()
         faulthandler.dump_traceback_later(seconds, exit=True)
         found = answer(question)
         faulthandler.cancel_dump_traceback_later()
         frames.write(outgoing, found)
+
+
+def _listen(incoming: BinaryIO, questions: queue.SimpleQueue[bytes]) -> None:
+    try:
+        while (question := frames.read(incoming)) is not None:
+            questions.put(question)
+    finally:  # nobody is there any more to take an answer, however long that is computed already
+        os._exit(0)

@@ -83,9 +83,9 @@ def test_asked_after_its_end(start: Start) -> None:
 
 
 def test_an_orphan_ends_over_its_question(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It would not see that its parent is gone before it has an answer."""
+    """At once: its parent may be a worker whose place the next one takes."""
     code = "from edgechat import child, spawn; import time\n"
-    code += "child.serve(spawn.adopt_pipe(), lambda q: time.sleep(99), seconds=1)"
+    code += "child.serve(spawn.adopt_pipe(), lambda q: time.sleep(99), seconds=99)"
     parent = (
         "import sys, threading, time; from edgechat import spawn; from edgechat.child import Child\n"
         f"spawn.command = lambda role: [sys.executable, '-c', {code!r}]\n"
@@ -104,6 +104,13 @@ def test_an_orphan_ends_over_its_question(monkeypatch: pytest.MonkeyPatch) -> No
     while psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE:
         assert time.monotonic() < deadline
         time.sleep(0.05)
+
+
+def test_an_answer_that_takes_longer_than_it_may_ends_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    code = "from edgechat import child, spawn; import time\n"
+    code += "child.serve(spawn.adopt_pipe(), lambda q: time.sleep(99), seconds=1)"
+    monkeypatch.setattr("edgechat.spawn.command", lambda role: [sys.executable, "-c", code])
+    assert lost(Child("test"), seconds=30) == "died"
 
 
 def test_resident_bytes() -> None:

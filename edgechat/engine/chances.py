@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from edgechat.engine.backends.base import Logits, Vocabulary
-from edgechat.engine.reply import Piece, Reply, Where
+from edgechat.engine.reply import Reply, Where
 from edgechat.engine.sampling import chances
 from edgechat.engine.types import TokenChance
+
+_Placed = tuple[int, TokenChance]
+"""How many characters of the answer there were before a token."""
 
 
 class Chances:
@@ -22,9 +25,9 @@ class Chances:
         self._vocabulary = vocabulary
         self._others = others
         self._computed: deque[TokenChance] = deque()
-        self._undecided: list[TokenChance] = []
-        self._held: deque[TokenChance] = deque()
-        self._shown = self._told = self._n_calls = 0
+        self._undecided: list[_Placed] = []
+        self._held: deque[_Placed] = deque()
+        self._n_answer = self._n_calls = 0
 
     def compute(self, rows: Logits, tokens: Sequence[int]) -> None:
         """Take the tokens that come next, and the logits [n, n_vocab] that each was chosen by."""
@@ -39,25 +42,23 @@ class Chances:
 
     def fed(self, reply: Reply) -> None:
         """The reply has taken the next of these tokens."""
-        self._undecided.append(self._computed.popleft())
+        self._undecided.append((self._n_answer, self._computed.popleft()))
+        self._n_answer = reply.n_answer
         if reply.in_call:
             return
-        if reply.n_calls > self._n_calls:  # these were its tokens, and the white space before it
-            self._n_calls, self._told = reply.n_calls, self._shown
-            self._held.clear()
+        if reply.n_calls > self._n_calls:  # these were its tokens
+            self._n_calls = reply.n_calls
+            while self._held and self._held[-1][0] >= reply.n_shown:  # of the white space before it
+                self._held.pop()
         elif reply.where is Where.ANSWER:
             self._held += self._undecided
         elif reply.where is not Where.THINKING and reply.holds:
             return  # a mark may begin here, or an answer
         self._undecided.clear()
 
-    def shown_with(self, pieces: Iterable[Piece]) -> tuple[TokenChance, ...]:
-        """Return the chances of the tokens that begin in a text that is shown now."""
-        self._shown += sum(len(text.encode()) for text, thinking in pieces if not thinking)
+    def shown_with(self, reply: Reply) -> tuple[TokenChance, ...]:
+        """Return the chances of the tokens that begin in what the reply has shown since."""
         found: list[TokenChance] = []
-        while self._held and self._told < self._shown:
-            chance = self._held.popleft()
-            # White space before an answer may have been passed over.
-            self._told += len(chance.token if self._told else chance.token.lstrip() or chance.token)
-            found.append(chance)
+        while self._held and self._held[0][0] < reply.n_shown:
+            found.append(self._held.popleft()[1])
         return tuple(found)

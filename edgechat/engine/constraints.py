@@ -6,8 +6,7 @@ import hashlib
 import importlib.util
 import sys
 import threading
-from collections import OrderedDict
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import TYPE_CHECKING, Any
 
 from edgechat.child import Child, ChildLost, ChildNeverReady
@@ -16,13 +15,14 @@ from edgechat.engine.constraint import Constraint
 from edgechat.engine.grammar import refused
 from edgechat.engine.grammar_child import MEMORY_LIMIT, TIME_LIMIT, Tokens, limits
 from edgechat.engine.sequence import Sequence
+from edgechat.engine.types import ErrorInfo
 from edgechat.errors import EdgechatError, EngineError, SchemaError
 
 if TYPE_CHECKING:
     from llguidance import LLTokenizer
 
 _REMEMBERED = 256
-"""Grammars that are known to be sound: programs ask for the same one again and again."""
+"""Grammars of which it is known what becomes of them: programs ask for the same one again and again."""
 _STACK = 64 * 2**20
 """Bytes, of the thread that compiles what a process with less has compiled."""
 # Else a forced text would be tokenized by llguidance, which for the model is one way of many.
@@ -30,14 +30,21 @@ _OPTIONS = '%llguidance {"no_forcing": true}\n'
 
 
 class Constraints:
-    """Makes the constraints of one vocabulary, in a thread of its own: others' streams go on."""
+    """Makes the constraints of one vocabulary, in threads of its own: others' streams go on.
+
+    Grammars that are new wait for each other, as a process tries them out; what is known waits for none.
+    """
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         self._vocabulary = vocabulary
         self._tokens: LLTokenizer | None = None
         self._child: Child | None = None
-        self._sound: OrderedDict[bytes, None] = OrderedDict()
-        self._pool: ThreadPoolExecutor | None = None
+        self._sound: dict[bytes, None] = {}
+        self._wrong: dict[bytes, ErrorInfo] = {}
+        self._lock = threading.Lock()
+        """Held by a thread that makes the tokenizer, or begins or ends the process."""
+        self._closed = False
+        self._threads: dict[str, ThreadPoolExecutor] = {}
         self._waiting: list[tuple[Sequence, Future[Constraint]]] = []
 
     def prepare(self) -> None:
@@ -46,7 +53,7 @@ class Constraints:
         Python stands still for half of it, up to 0.7 s, whatever thread it is done in.
         """
         if not _missing():
-            self._threads().submit(self._tokenizer).result()
+            wait([self._thread("grammars").submit(self._tokenizer)])  # who wants one hears what went wrong
 
     @property
     def is_idle(self) -> bool:
@@ -87,48 +94,63 @@ class Constraints:
                 "Answers that follow a schema need llguidance, which is not installed.",
                 hint='pip install "edgechat[server]"',
             )
-        return self._threads().submit(self._make, grammar)
+        grammar = _OPTIONS + grammar
+        name = hashlib.blake2b(grammar.encode()).digest()
+        wrong = self._wrong.get(name)
+        if wrong is not None:
+            refusal: Future[Constraint] = Future()
+            refusal.set_exception(wrong.error())
+            return refusal
+        if name in self._sound:
+            return self._thread("grammars").submit(self._compiled, grammar)
+        return self._thread("new grammars").submit(self._tried, grammar, name)
 
-    def _threads(self) -> ThreadPoolExecutor:
-        if self._pool is None:
-            self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="grammar")
+    def _thread(self, name: str) -> ThreadPoolExecutor:
+        found = self._threads.get(name)
+        if found is None:
+            found = self._threads[name] = ThreadPoolExecutor(max_workers=1, thread_name_prefix=name)
             before = threading.stack_size(_STACK)
             try:  # threads are started with the first work
-                self._pool.submit(lambda: None).result()
+                found.submit(lambda: None).result()
             finally:
                 threading.stack_size(before)
-        return self._pool
+        return found
 
-    def _make(self, grammar: str) -> Constraint:
+    def _tried(self, grammar: str, name: bytes) -> Constraint:
+        if name in self._wrong:  # since it was asked for
+            raise self._wrong[name].error()
+        try:
+            if name not in self._sound:
+                self._try_out(grammar)
+            constraint = self._compiled(grammar)
+        except SchemaError as error:
+            _remember(self._wrong, name, ErrorInfo.of(error))
+            raise
+        _remember(self._sound, name, None)
+        return constraint
+
+    def _compiled(self, grammar: str) -> Constraint:
         # Each request has its own: copies share one lexer, and what it may remember of their texts.
         import llguidance
 
-        grammar = _OPTIONS + grammar
-        name = hashlib.blake2b(grammar.encode()).digest()
-        if name not in self._sound:
-            self._try_out(grammar)
-        matcher = llguidance.LLMatcher(self._tokenizer(), grammar, log_level=0, limits=limits())
+        words = self._tokenizer()
+        matcher = llguidance.LLMatcher(words, grammar, log_level=0, limits=limits())
         if matcher.is_error():
             raise refused(matcher.get_error())
-        self._sound[name] = None
-        self._sound.move_to_end(name)
-        if len(self._sound) > _REMEMBERED:
-            self._sound.popitem(last=False)
-        return Constraint(matcher, self._vocabulary.size, self._tokenizer().eos_tokens)
+        return Constraint(matcher, self._vocabulary.size, words.eos_tokens)
 
     def _try_out(self, grammar: str) -> None:
         """Compile it where that may take too long, or end in a crash. Raises SchemaError."""
         try:
-            self._child = self._child or Child("grammar", log=sys.stderr.fileno())
-            wrong = self._child.ask(grammar.encode(), seconds=TIME_LIMIT, memory=MEMORY_LIMIT)
+            wrong = self._tester().ask(grammar.encode(), seconds=TIME_LIMIT, memory=MEMORY_LIMIT)
         except ChildNeverReady as lost:
-            self._child = None
             raise EngineError(
                 f"The process for grammars did not start: it {lost}.",
                 hint="Look into the engine's log, and report what it says.",
             ) from lost
         except ChildLost as lost:
-            self._child = None
+            if self._closed:
+                raise EngineError("The engine ends.") from lost
             raise SchemaError(
                 "The schema is too complex: to compile it takes more time or memory than it may.",
                 hint="Simplify it: fewer references, and no patterns that must match at once.",
@@ -136,31 +158,51 @@ class Constraints:
         if wrong:
             raise refused(wrong.decode("utf-8", "replace"))
 
-    def _tokenizer(self) -> LLTokenizer:
-        if self._tokens is None:
-            import llguidance
+    def _tester(self) -> Child:
+        with self._lock:
+            if self._closed:
+                raise EngineError("The engine ends.")
+            if self._child is None or not self._child.alive:
+                self._child = Child("grammar", log=sys.stderr.fileno())
+            return self._child
 
-            words = self._vocabulary
-            pieces, ends = [], []
-            for token in range(words.size):
-                if words.is_end(token):
-                    ends.append(token)
-                # What ends a reply is never part of its text, even where it reads as one.
-                text = b"" if ends[-1:] == [token] else words.piece(token)
-                pieces.append(text or b"\xff<[%d]>" % token)
-            pieces.append(b"\xff<end>")  # for vocabularies that have none
-            ends = ends or [words.size]
-            # Slices would save a millisecond a token in some strings, for 80 MB and a second.
-            wrapped: Any = Tokens(pieces, ends[0])
-            self._tokens = llguidance.LLTokenizer(wrapped, eos_token=ends, slices=[])
-        return self._tokens
+    def _tokenizer(self) -> LLTokenizer:
+        with self._lock:
+            if self._tokens is None:
+                self._tokens = self._new_tokenizer()
+            return self._tokens
+
+    def _new_tokenizer(self) -> LLTokenizer:
+        import llguidance
+
+        words = self._vocabulary
+        pieces, ends = [], []
+        for token in range(words.size):
+            if words.is_end(token):
+                ends.append(token)
+            # What ends a reply is never part of its text, even where it reads as one.
+            text = b"" if ends[-1:] == [token] else words.piece(token)
+            pieces.append(text or b"\xff<[%d]>" % token)
+        pieces.append(b"\xff<end>")  # for vocabularies that have none
+        ends = ends or [words.size]
+        # Slices would save a millisecond a token in some strings, for 80 MB and a second.
+        wrapped: Any = Tokens(pieces, ends[0])
+        return llguidance.LLTokenizer(wrapped, eos_token=ends, slices=[])
 
     def close(self) -> None:
-        """End the thread's work and the process."""
-        if self._pool is not None:
-            self._pool.shutdown(wait=False, cancel_futures=True)
-        if self._child is not None:
-            self._child.close()
+        """End the process and the threads, which must not look at the vocabulary any more."""
+        with self._lock:
+            self._closed = True
+            if self._child is not None:
+                self._child.close()
+        for thread in self._threads.values():
+            thread.shutdown(cancel_futures=True)
+
+
+def _remember(known: dict[bytes, Any], name: bytes, value: object) -> None:
+    known[name] = value
+    if len(known) > _REMEMBERED:
+        del known[next(iter(known))]
 
 
 def _missing() -> bool:

@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 import psutil
 
+from edgechat.engine.sizes import at_least
 from edgechat.engine.snapshot import CacheMap, CacheStats, Drafting, Snapshot, Work
 from edgechat.engine.types import Embed, Embedded, ErrorInfo, Event, Failed, Finished, Timings, Usage
 from edgechat.errors import EdgechatError, NotEmbeddable, PromptTooLong
@@ -152,7 +153,9 @@ class EmbeddingEngine:
                 yield job, tokens
 
     def _tokens(self, text: str | tuple[int, ...]) -> list[int]:
-        words = self._embedder.vocabulary
+        words, longest = self._embedder.vocabulary, self._embedder.longest
+        if isinstance(text, str) and (more := at_least(text, longest, words.whole)):
+            raise _too_long(f"more than {more}", longest)
         tokens = words.whole(text) if isinstance(text, str) else list(text)
         if not tokens:
             raise NotEmbeddable("An empty text has no embedding.", hint="Leave it out.")
@@ -161,11 +164,8 @@ class EmbeddingEngine:
                 f"The model's tokens go from 0 to {words.size - 1}, and others were given.",
                 hint="Send texts instead of tokens.",
             )
-        if len(tokens) > self._embedder.longest:
-            raise PromptTooLong(
-                f"A text has {len(tokens)} tokens, and the model reads {self._embedder.longest}.",
-                hint="Split it into shorter ones.",
-            )
+        if len(tokens) > longest:
+            raise _too_long(str(len(tokens)), longest)
         return tokens
 
     def _fail(self, job: _Job, error: EdgechatError) -> Event:
@@ -203,3 +203,9 @@ class EmbeddingEngine:
     def close(self) -> None:
         """Free the embedder."""
         self._embedder.close()
+
+
+def _too_long(tokens: str, longest: int) -> PromptTooLong:
+    return PromptTooLong(
+        f"A text has {tokens} tokens, and the model reads {longest}.", hint="Split it into shorter ones."
+    )

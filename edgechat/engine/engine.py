@@ -294,7 +294,7 @@ class Engine:
     def _show(self, sequence: Sequence, shown: list[Shown]) -> list[Event]:
         pieces: list[Piece] = [one for one in shown if not isinstance(one, ToolCall)]
         sequence.pieces += pieces
-        chances = sequence.chances.shown_with(pieces) if sequence.chances is not None else ()
+        chances = sequence.chances.shown_with(sequence.reply) if sequence.chances is not None else ()
         found: list[Event] = []
         for one in shown:
             if isinstance(one, ToolCall):

@@ -15,8 +15,8 @@ from edgechat.engine.schemas import schema_in
 from edgechat.engine.thinking import Marks
 from edgechat.errors import SchemaError
 
-_WHITE_SPACE = r"[\x20\x09]{1,2}|\x0D?\x0A[\x20\x09]{0,24}"
-"""Between two parts of a JSON value: a space or a line's indentation. Small models go on with it for ever."""
+_WHITE_SPACE = r"\x20|\x0A(\x20{0,16}|\x09{0,8})"
+"""Between two parts of a JSON value: a space or a line's indentation. Small models write all they may."""
 _FORMATS = frozenset(
     ("date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uuid", "uri")
 )

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from edgechat.engine.backends.base import Vocabulary
 from edgechat.engine.prefix_cache import common_prefix
-from edgechat.engine.sizes import LONGEST_PIECE, Sizes, n_bytes, said
+from edgechat.engine.sizes import LONGEST_PIECE, Sizes, at_least, n_bytes, said
 from edgechat.engine.template import TEXT_LIMIT, ChatTemplate
 from edgechat.engine.types import ChatRequest, Message
 from edgechat.engine.window import Window, whole, window_of
@@ -72,9 +72,9 @@ class Prompts:
     def _plain(self, text: str | tuple[int, ...], cells: int) -> Prompt:
         """Return a prompt of a text as it is, its control tokens read as such, or of its tokens."""
         if isinstance(text, str):
-            if n_bytes(text) > LONGEST_PIECE * cells:
-                raise _too_long(f"more than {n_bytes(text) // LONGEST_PIECE}", cells, "The text")
-            tokens = self._vocabulary.tokenize(text, bos=True, special=True)
+            if more := at_least(text, cells, self._tokens):
+                raise _too_long(f"more than {more}", cells, "The text")
+            tokens = self._tokens(text)
         else:
             tokens = list(text)
         unknown = next((one for one in tokens if not 0 <= one < self._vocabulary.size), None)
@@ -149,7 +149,7 @@ class Prompts:
             most = [(one.role, _most(one) + added.message * (1 + len(one.calls))) for one in messages]
             if fixed + sum(size for _, size in most) <= cells * 3 // 4:
                 return window_of(most, cells, fixed=fixed)
-        return window_of([self._sizes.of(one, added, cells) for one in messages], cells, fixed=fixed)
+        return window_of(self._sizes.of(messages, added, cells), cells, fixed=fixed)
 
     def _fit(
         self, request: ChatRequest, messages: Sequence[Message], window: Window, cells: int, most: int
@@ -163,7 +163,9 @@ class Prompts:
                 # Refused before it is rendered: others' streams wait while this thread works on it.
                 raise _too_long(f"more than {max(around, size // LONGEST_PIECE)}", cells)
             text = self._render(request, kept)
-            tokens = self._vocabulary.tokenize(text, bos=True, special=True)
+            if window.narrower() is None and (more := at_least(text, cells, self._tokens)):
+                raise _too_long(f"more than {more}", cells)
+            tokens = self._tokens(text)
             if not tokens:
                 raise TemplateError(
                     "The model's chat template renders these messages as nothing at all.",
@@ -173,6 +175,9 @@ class Prompts:
             if narrower is None:
                 return _Draft(window, kept, text, tokens)
             window = narrower
+
+    def _tokens(self, text: str) -> list[int]:
+        return self._vocabulary.tokenize(text, bos=True, special=True)
 
     def _render(self, request: ChatRequest, messages: Sequence[Message], **options: Any) -> str:
         return self._template.render(

@@ -41,6 +41,8 @@ class Reply:
     ) -> None:
         """`thinking`: the prompt has opened the thought already. calls: takes them out of the answer."""
         self.stopped = False
+        self.n_shown = 0
+        """Characters of the answer that were handed out."""
         self._stop = tuple(text for text in stop if text)
         self._marks = marks
         self._calls = calls
@@ -52,6 +54,13 @@ class Reply:
             self.where = Where.ANSWER
         else:
             self.where = Where.THINKING if thinking else Where.START
+
+    @property
+    def n_answer(self) -> int:
+        """Characters of the answer so far, with those that are held back."""
+        outside = 0 if self.where is Where.THINKING else len(self._held)
+        in_calls = self._calls.n_held if self._calls is not None else 0
+        return self.n_shown + len(self._answer) + in_calls + outside
 
     @property
     def holds(self) -> bool:
@@ -156,6 +165,7 @@ class Reply:
         else:
             decided = len(text) - (0 if final else held_back(text, self._stop))
             shown, self._answer = text[:decided], text[decided:]
+        self.n_shown += len(shown)
         return [(shown, False)] if shown else []
 
     def _take(self, count: int, *, drop: int = 0) -> str:

@@ -17,7 +17,10 @@ def reply_of(request: ChatRequest, prompt: Prompt, template: ChatTemplate) -> Re
     """Return the reply to a request, of which nothing has been said yet."""
     if request.text is not None:
         return Reply(request.stop)
-    calls = Splitter(template.calls, kinds_of(request.tools)) if request.tools else None
+    calls = None
+    if request.tools:
+        forced = request.tool_choice == "required"
+        calls = Splitter(template.calls, kinds_of(request.tools), forced=forced, most=request.most_calls)
     return Reply(request.stop + template.stop, template.marks, thinking=prompt.thinking, calls=calls)
 
 

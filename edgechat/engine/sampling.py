@@ -36,6 +36,9 @@ class Sampler:
         """constraint: what the reply must follow; without one, `said` does not matter below."""
         self.sampling = sampling
         self.constraint = constraint
+        bias = sorted(sampling.bias)
+        self._biased = np.array([token for token, _ in bias], np.intp)
+        self._bias = np.array([value for _, value in bias], np.float32)
         self._random = np.random.default_rng(sampling.seed)
         self._ahead: deque[float] = deque()
 
@@ -61,10 +64,34 @@ class Sampler:
     def distribution(self, logits: Logits, recent: Sequence[int], said: Sequence[int] = ()) -> Distribution:
         """Return what may come next, by one row of logits [n_vocab].
 
-        recent: the tokens before, newest last; said: those of them that are the reply's. Raises DecodeFailed,
-        or SchemaError where the grammar cannot be followed.
+        recent: the tokens before, newest last; said: those of them that are the reply's. The row is left as
+        it is. Raises DecodeFailed if it holds numbers that are none, or SchemaError where the grammar cannot
+        be followed.
         """
-        return distribution(logits, recent, self.sampling, self.constraint, said)
+        logits = self._changed(logits, recent)
+        highest = float(logits.max())
+        if not np.isfinite(highest):  # a NaN anywhere comes out as the maximum
+            raise broken_logits()
+        if self.constraint is None:
+            return _filtered(logits, highest, self.sampling)
+        if self.sampling.temperature <= 0:
+            likeliest = int(logits.argmax())
+            if self.constraint.allows(said, [likeliest]):
+                return np.array([likeliest]), np.ones(1)
+        return _allowed(logits, self.constraint.mask(said)[: len(logits)], self.sampling)
+
+    def _changed(self, logits: Logits, recent: Sequence[int]) -> Logits:
+        """Return logits with the bias and the penalties; the row itself where there are none."""
+        window = recent[-self.sampling.penalty_window :] if _penalises(self.sampling) else []
+        if not (window or len(self._bias)):
+            return logits
+        logits = logits.copy()
+        # A draft may know fewer tokens than the model that it drafts for.
+        n = int(np.searchsorted(self._biased, len(logits)))
+        np.add.at(logits, self._biased[:n], self._bias[:n])
+        if window:
+            _penalise(logits, window, self.sampling)
+        return logits
 
     def choose(self, logits: Logits, recent: Sequence[int], said: Sequence[int] = ()) -> int:
         """Return a token; see `distribution`."""
@@ -141,29 +168,8 @@ def _on(ids: Ids, drawn: Distribution) -> Probabilities:
     return np.where(others[found] == ids, probabilities[found], 0.0)
 
 
-def distribution(
-    logits: Logits,
-    recent: Sequence[int],
-    sampling: Sampling,
-    constraint: Constraint | None = None,
-    said: Sequence[int] = (),
-) -> Distribution:
-    """Return what may come next.
-
-    logits: one row [n_vocab], left as it is. Raises DecodeFailed if it holds numbers that are none,
-    SchemaError if it rules out all that the grammar allows.
-    """
-    logits = _penalised(_biased(logits, sampling), recent, sampling)
-    highest = float(logits.max())
-    if not np.isfinite(highest):  # a NaN anywhere comes out as the maximum
-        raise broken_logits()
-    if sampling.temperature <= 0:
-        likeliest = int(logits.argmax())
-        if constraint is None or constraint.allows(said, [likeliest]):
-            return np.array([likeliest]), np.ones(1)
-    if constraint is None:
-        return _filtered(logits, highest, sampling)
-    mask = constraint.mask(said)[: len(logits)]
+def _allowed(logits: Logits, mask: npt.NDArray[np.bool_], sampling: Sampling) -> Distribution:
+    """Return what may come next of what a grammar allows. Raises SchemaError if the model rules that out."""
     allowed = None
     if np.count_nonzero(mask) > len(logits) // 2:
         logits = np.where(mask, logits, np.float32(-np.inf))
@@ -212,32 +218,16 @@ def check_bias(sampling: Sampling, n_vocab: int) -> None:
             raise BadRequest(f"The bias of token {token} is no number.")
 
 
-def _biased(logits: Logits, sampling: Sampling) -> Logits:
-    # A draft may know fewer tokens than the model that it drafts for.
-    changes = [one for one in sampling.bias if one[0] < len(logits)]
-    if not changes:
-        return logits
-    logits = logits.copy()
-    ids, values = zip(*changes, strict=True)
-    np.add.at(logits, np.array(ids, np.intp), np.array(values, np.float32))
-    return logits
-
-
 def _penalises(sampling: Sampling) -> bool:
     changes = sampling.repetition_penalty != 1 or sampling.presence_penalty or sampling.frequency_penalty
     return bool(changes) and sampling.penalty_window > 0
 
 
-def _penalised(logits: Logits, recent: Sequence[int], sampling: Sampling) -> Logits:
-    window = recent[-sampling.penalty_window :] if _penalises(sampling) else []
-    if not window:
-        return logits
+def _penalise(logits: Logits, window: Sequence[int], sampling: Sampling) -> None:
     seen, counts = np.unique(np.asarray(window, np.intp), return_counts=True)
-    logits = logits.copy()
     values = logits[seen]
     values = np.where(values > 0, values / sampling.repetition_penalty, values * sampling.repetition_penalty)
     logits[seen] = values - counts * sampling.frequency_penalty - sampling.presence_penalty
-    return logits
 
 
 def _head(logits: Logits, highest: float, sampling: Sampling) -> Ids:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from edgechat.engine.backends.base import Vocabulary
@@ -14,6 +14,12 @@ from edgechat.errors import TemplateError
 
 LONGEST_PIECE = 512
 """Bytes; no vocabulary has a token as long, so a longer text has more tokens than its bytes over this."""
+_USUAL = 8
+"""Bytes; tokens of nearly all texts are shorter."""
+_SLICE = 16_384
+"""Characters."""
+_GUESSED = 4
+"""Bytes of a token, where nobody counts."""
 _REMEMBERED = 16_384
 """Texts whose number of tokens is remembered, in some 3 MB; a chat of 300,000 tokens has fewer messages."""
 _TOOLS_REMEMBERED = 16
@@ -50,26 +56,42 @@ class Sizes:
         self._counts: OrderedDict[bytes, int] = OrderedDict()
         self._tools: OrderedDict[tuple[Tool, ...], int] = OrderedDict()
 
-    def of(self, message: Message, added: Overhead, cells: int) -> tuple[Role, int]:
-        """Return a message's role and tokens; of one that cannot fit, no more than that it cannot."""
-        size = added.message * (1 + len(message.calls))
-        size += sum(self._count(text, cells) for text in said(message))
-        if added.keeps_thinking:
-            size += self._count(message.thinking, cells)
-        return message.role, size
+    def of(self, messages: Sequence[Message], added: Overhead, cells: int) -> list[tuple[Role, int]]:
+        """Return each message's role and tokens; of one that cannot fit, no more than that it cannot.
 
-    def _count(self, text: str, cells: int) -> int:
+        The first two are counted, which leave last, and the newest, more of them than fit. Those before them
+        will not be sent: where they have never been counted, a guess by their bytes will do.
+        """
+        order = (*range(len(messages))[:2], *range(len(messages) - 1, 1, -1))
+        sizes = [0] * len(messages)
+        left = 4 * cells
+        for at in order:
+            sizes[at] = self._of(messages[at], added, cells, guess=left <= 0)
+            left -= min(sizes[at], cells)
+        return [(message.role, size) for message, size in zip(messages, sizes, strict=True)]
+
+    def _of(self, message: Message, added: Overhead, cells: int, *, guess: bool) -> int:
+        texts = (*said(message), *((message.thinking,) if added.keeps_thinking else ()))
+        size = added.message * (1 + len(message.calls))
+        return size + sum(self._count(text, cells, guess=guess) for text in texts)
+
+    def _count(self, text: str, cells: int, *, guess: bool = False) -> int:
         raw = text.encode("utf-8", "replace")
-        if len(raw) > LONGEST_PIECE * cells:
-            return len(raw) // LONGEST_PIECE
         key = hashlib.blake2b(raw, digest_size=16).digest()
         found = self._counts.pop(key, None)
         if found is None:
-            found = len(self._vocabulary.tokenize(text, bos=False, special=True))
+            if guess:
+                return len(raw) // _GUESSED
+            if more := at_least(text, cells, self._tokens):
+                return more
+            found = len(self._tokens(text))
             if len(self._counts) >= _REMEMBERED:
                 self._counts.popitem(last=False)
         self._counts[key] = found
         return found
+
+    def _tokens(self, text: str) -> list[int]:
+        return self._vocabulary.tokenize(text, bos=False, special=True)
 
     def tools(self, tools: tuple[Tool, ...]) -> int:
         """Return what a prompt is longer by where the model is told of tools. Raises SchemaError."""
@@ -89,7 +111,7 @@ class Sizes:
             texts = self._template.render(ask, tools=tools), self._template.render(ask)
         except TemplateError:
             return sum(len(tool.description) + len(tool.parameters) for tool in tools)
-        more, less = (len(self._vocabulary.tokenize(text, bos=False, special=True)) for text in texts)
+        more, less = (len(self._tokens(text)) for text in texts)
         return max(0, more - less)
 
     def overhead(self, think: bool | None) -> Overhead:
@@ -103,8 +125,7 @@ class Sizes:
         rules, ask, reply = (Message("system", "a"), Message("user", "a"), Message("assistant", "a", "xyzzy"))
 
         def n_tokens(*messages: Message) -> int:
-            text = self._template.render(messages, think=think)
-            return len(self._vocabulary.tokenize(text, bos=False, special=True))
+            return len(self._tokens(self._template.render(messages, think=think)))
 
         try:
             word, one, two = self._count("a", 1), n_tokens(ask), n_tokens(ask, reply, ask)
@@ -119,6 +140,24 @@ class Sizes:
         except TemplateError:
             ruled = alone
         return Overhead(alone, ruled, message, keeps)
+
+
+def at_least(text: str, cells: int, tokens: Callable[[str], Sequence[int]]) -> int:
+    """Return how many tokens a text has at least, if that is more than `cells`, else 0.
+
+    Of a text that cannot fit, only the beginning is looked at: all of it may take seconds. `tokens` cuts a
+    text into tokens.
+    """
+    size = n_bytes(text)
+    if size > LONGEST_PIECE * cells:
+        return size // LONGEST_PIECE
+    found = start = 0
+    while size > _USUAL * cells and start < len(text):
+        found += len(tokens(text[start : start + _SLICE]))
+        if found > 2 * cells:  # twice: a slice may end in the middle of tokens
+            return found // 2
+        start += _SLICE
+    return 0
 
 
 def said(message: Message) -> Iterator[str]:

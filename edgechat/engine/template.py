@@ -35,11 +35,14 @@ class TemplateProcess:
     """The rendering process. It takes a moment to start: make it before the model is loaded."""
 
     def __init__(self) -> None:
-        self._child = Child("template", log=sys.stderr.fileno())
+        self._child = _child()
 
     def ask(self, request: Render) -> Rendered:
         """Return the answer; TemplateError if the process grew, hung or died over it."""
         question = msgspec.msgpack.encode(request)
+        if not self._child.alive:  # which no template is to blame for
+            self._child.close()
+            self._child = _child()
         try:
             answer = self._child.ask(question, seconds=TIME_LIMIT, memory=MEMORY_LIMIT)
         except ChildNeverReady as lost:
@@ -55,6 +58,10 @@ class TemplateProcess:
     def close(self) -> None:
         """Kill the process."""
         self._child.close()
+
+
+def _child() -> Child:
+    return Child("template", log=sys.stderr.fileno())
 
 
 class ChatTemplate:

@@ -11,8 +11,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from edgechat.engine.calls.scan import DEEPEST, JsonScan
-from edgechat.engine.calls.splitter import LONGEST_CALL
-from edgechat.engine.calls.tools import MOST_CHARACTERS, MOST_TOOLS, check
+from edgechat.engine.calls.splitter import LONGEST_CALL, Splitter
+from edgechat.engine.calls.tools import MOST_CHARACTERS, MOST_TOOLS, check, kinds_of
+from edgechat.engine.reply import Reply
 from edgechat.engine.types import ChatRequest, Message, Tool, ToolCall
 from edgechat.errors import SchemaError
 from tests.engine.families import SOURCES, TOOLS, family, reply_of, split
@@ -239,6 +240,23 @@ def test_what_cannot_be_read_is_text(name: str, text: str) -> None:
 def test_no_arguments_are_an_empty_object(arguments: str) -> None:
     text = f'<tool_call>{{"name": "now", "arguments": {arguments}}}</tool_call>'
     assert found(split(reply_of("hermes"), text)[2]) == [NOW]
+
+
+@pytest.mark.parametrize("name", SOURCES)
+def test_what_is_left_of_a_call_that_had_to_be_made_is_no_text(name: str) -> None:
+    text, _, _, expected = WRITTEN[name]
+    format_ = family(name)
+    text = text[min(text.find(mark) for mark in (*format_.opens, *format_.first) if mark in text) :]
+    for end in range(len(text)):
+        calls = Splitter(format_, kinds_of(TOOLS), forced=True)
+        answer, _, made = split(Reply(calls=calls), text[:end], [*range(end)])
+        assert (answer, found(made)) == ("", expected[: len(made)])
+
+
+def test_what_is_left_of_the_mark_behind_a_call_is_no_text() -> None:
+    for end in range(HERMES.index("\n</tool_call>"), HERMES.index("</tool_call>") + 12):
+        answer, _, calls = split(reply_of("hermes"), HERMES[:end], [*range(end)])
+        assert (answer, found(calls)) == ("", [BONN])
 
 
 def test_after_what_is_no_call_calls_are_found_again() -> None:

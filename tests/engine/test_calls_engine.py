@@ -6,6 +6,7 @@ import json
 import time
 from collections.abc import Callable, Iterator
 
+import msgspec
 import pytest
 
 from edgechat.engine.backends.scripted import ScriptedBackend
@@ -143,6 +144,16 @@ def test_a_call_cut_short_by_max_tokens_is_text(make: MakeEngine) -> None:
     reply = '<tool_call>\n{"name": "now", "arguments": {}}\n</tool_call>'
     answer, _, calls, reason = told(run(make("hermes", reply=reply), asking(max_tokens=30)))
     assert (answer, calls, reason) == (reply[:30], [], "length")
+
+
+@pytest.mark.parametrize("name", SOURCES)
+def test_a_reply_ends_with_as_many_calls_as_are_wanted(make: MakeEngine, name: str) -> None:
+    answer, thinking, calls = WRITTEN[name][1:]
+    events = run(make(name, control=CONTROL.get(name, ())), asking(most_calls=1))
+    assert told(events) == (answer, thinking, calls[:1], "tools")
+    called = next(event for event in events if isinstance(event, Called))
+    assert isinstance(events[-1], Finished)
+    assert events[-1].usage.completion_tokens == called.tokens
 
 
 def test_the_prefix_of_a_round_is_not_computed_again(make: MakeEngine) -> None:
@@ -291,6 +302,11 @@ def test_a_call_is_made_where_one_is_required(real: Callable[[str], Engine], nam
             bool,
             int,
         )
+
+
+def test_a_call_that_had_to_be_made_and_is_cut_short_is_no_answer(real: Callable[[str], Engine]) -> None:
+    request = msgspec.structs.replace(forced(tool="count"), max_tokens=12)
+    assert told(run(real("hermes"), request)) == ("", "", [], "length")
 
 
 def test_any_of_the_tools_will_do_where_none_is_named(real: Callable[[str], Engine]) -> None:

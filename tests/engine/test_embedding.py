@@ -183,8 +183,10 @@ class Numbers:
     def __init__(self) -> None:
         self.vocabulary = self
         self.calls: list[list[int]] = []
+        self.n_characters = 0
 
     def whole(self, text: str) -> list[int]:
+        self.n_characters += len(text)
         return [ord(one) for one in text]
 
     def embed(self, texts: list[list[int]]) -> Vectors:  # type: ignore[override]
@@ -244,6 +246,19 @@ def test_requests_take_turns() -> None:
     engine.submit(Embed("few", ((2,) * 10,)))
     ends = [event for _ in range(3) for event in engine.step()]
     assert [event.request_id for event in ends if isinstance(event, Embedded)] == ["few"]
+
+
+def test_a_text_that_cannot_fit_is_not_looked_at_to_its_end() -> None:
+    """Others wait for whoever looks."""
+    numbers = Numbers()
+    engine = EmbeddingEngine(numbers)  # type: ignore[arg-type]
+    for n in (4, 12, 20):
+        engine.submit(Embed("long", ("some words " * 2**n,)))
+        (event,) = engine.step()
+        assert isinstance(event, Failed)
+        assert event.error.kind == "PromptTooLong"
+        assert "the model reads 100" in event.error.message
+    assert numbers.n_characters < 50_000
 
 
 def test_a_plan_holds_what_the_longest_text_takes(path: Path, plan: LoadPlan) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import os
 import signal
 import subprocess
@@ -89,6 +90,35 @@ async def test_a_schema_and_its_errors_cross_the_pipe(start: Callable[..., Engin
     for name, wrong in (("b", "[]"), ("c", '{"type": "odd"}')):
         with pytest.raises(SchemaError):
             _ = [event async for event in engine.stream(asked(wrong, name))]
+
+
+@pytest.mark.parametrize("ends", ["closed", "killed"])
+async def test_no_process_outlives_a_worker_whatever_it_computes(
+    start: Callable[..., EngineProcess], ends: str
+) -> None:
+    """Here a grammar that takes hours."""
+    engine = start()
+    await engine.start()
+    (worker,) = workers()
+    patterns = [{"type": "string", "pattern": f".*a.{{{at}}}b"} for at in range(100, 200)]
+    endless = ChatRequest(id="r", messages=(Message("user", "hi"),), schema=json.dumps({"allOf": patterns}))
+
+    async def ask() -> None:
+        with contextlib.suppress(EngineError):
+            _ = [event async for event in engine.stream(endless)]
+
+    asking = asyncio.create_task(ask())
+    children = worker.children()
+    while max(sum(child.cpu_times()[:2]) for child in children) < 0.8:
+        await asyncio.sleep(0.02)
+        children = worker.children()
+    if ends == "closed":
+        await engine.close()
+    else:
+        worker.kill()
+    for child in children:
+        assert await gone(child, within=1.5)
+    await asking
 
 
 async def test_the_first_request_loads_the_model(start: Callable[..., EngineProcess]) -> None:

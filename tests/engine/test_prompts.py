@@ -268,6 +268,28 @@ def test_a_hopeless_text_is_neither_tokenized_nor_rendered(overflow: str, size: 
     assert words.n_characters < 5000  # what the templates are tried with
 
 
+def test_a_text_that_does_not_fit_is_not_tokenized_to_its_end() -> None:
+    text = "word " * 100_000
+    for options in ({"overflow": "error"}, {"overflow": "window"}, {"text": text}):
+        words = Words()
+        made = prompts("chatml", words)
+        messages = () if "text" in options else (user(text),)
+        with pytest.raises(PromptTooLong, match="more than"):
+            made.of(asking(*messages, **options), 2000)
+        assert words.n_characters < 80_000
+
+
+def test_of_a_long_history_only_what_may_be_sent_is_tokenized() -> None:
+    words = Words()
+    made = prompts("chatml", words)
+    request = asking(*chat(2000, size=400))
+    prompt = made.of(request, 1500)
+    n_characters = sum(len(words.texts[token]) for token in prompt.tokens)
+    assert words.n_characters < 10 * n_characters
+    again = longer(request, reply("indeed"), user("so?"))
+    assert made.of(again, 1500).dropped == prompt.dropped
+
+
 def test_a_hopeless_text_of_old_is_left_out() -> None:
     long = [user("a" * 512 * 300), reply("no")]
     request = asking(user("a"), reply("b"), *long, *chat(2)[1:])

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edgechat.engine.sampling import Sampler, distribution, top_ids
+from edgechat.engine.sampling import Sampler, top_ids
 from edgechat.engine.types import Sampling
 from edgechat.errors import DecodeFailed
 
@@ -69,7 +69,7 @@ def native(logits: np.ndarray, recent: list[int], sampling: Sampling) -> dict[in
 def test_same_distribution_as_llama_cpp(sampling: Sampling, n_vocab: int) -> None:
     logits = row(n_vocab)
     recent = [int(i) for i in np.argsort(-logits)[[0, 0, 1, 3, 7, 0]]]
-    ids, probabilities = distribution(logits, recent, sampling)
+    ids, probabilities = Sampler(sampling).distribution(logits, recent)
     mine = dict(zip(ids.tolist(), probabilities.tolist(), strict=True))
     theirs = native(logits, recent, sampling)
     assert mine.keys() == theirs.keys()
@@ -120,7 +120,7 @@ def test_numbers_that_are_none_are_an_error(bad: float, sampling: Sampling) -> N
     logits = row(9000)
     logits[77] = bad
     with pytest.raises(DecodeFailed):
-        distribution(logits, [], sampling)
+        Sampler(sampling).distribution(logits, [])
 
 
 def test_a_token_ruled_out_by_the_model_never_comes() -> None:
@@ -128,3 +128,19 @@ def test_a_token_ruled_out_by_the_model_never_comes() -> None:
     logits[[5, 6]] = 0.0
     for sampling in (Sampling(), Sampling(**OFF), Sampling(temperature=0)):
         assert Sampler(sampling).choose(logits, []) in (5, 6)
+
+
+def test_a_bias_is_added_where_a_token_is_known() -> None:
+    """A draft knows fewer; what is said twice counts twice."""
+    sampler = Sampler(Sampling(**OFF, bias=((7, 1.0), (900, 5.0), (2, -1.0), (7, 0.5))))
+    for n_vocab in (1000, 900, 5):
+        logits = row(n_vocab)
+        before = logits.copy()
+        ids, probabilities = sampler.distribution(logits, [])
+        biased = before.copy()
+        for token, value in ((7, 1.5), (900, 5.0), (2, -1.0)):
+            if token < n_vocab:
+                biased[token] += value
+        wanted = np.exp(biased.astype(np.float64) - biased.max())
+        assert probabilities[np.argsort(ids)] == pytest.approx(wanted / wanted.sum(), rel=1e-5)
+        assert np.array_equal(logits, before)

@@ -133,6 +133,15 @@ def test_after_an_overrun_the_next_rendering_works(template: ChatTemplate) -> No
     assert template.render(HELLO) == "ok"
 
 
+def test_a_process_that_somebody_has_killed_is_no_fault_of_the_template(template: ChatTemplate) -> None:
+    before = set(psutil.Process().children())
+    assert template.render(HELLO) == "ok"
+    (process,) = set(psutil.Process().children()) - before
+    process.kill()
+    process.wait()
+    assert template.render(HELLO) == "ok"
+
+
 def test_the_process_is_gone_after_close() -> None:
     before = set(psutil.Process().children())
     render(None)

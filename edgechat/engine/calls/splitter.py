@@ -5,6 +5,7 @@ from __future__ import annotations
 import secrets
 import string
 from enum import Enum
+from io import StringIO
 
 from edgechat.engine.calls.formats import Format
 from edgechat.engine.calls.scan import EndScan, JsonScan, Scan, held_back
@@ -44,15 +45,23 @@ class Splitter:
     text again, all of it. Text is looked at once: a call inside of what was no call is not looked for.
     """
 
-    def __init__(self, family: Format, kinds: Kinds) -> None:
-        """kinds: the tools that there are, with the JSON types of their parameters."""
+    def __init__(
+        self, family: Format, kinds: Kinds, *, forced: bool = False, most: int | None = None
+    ) -> None:
+        """kinds: the tools that there are, with the JSON types of their parameters.
+
+        forced: the answer is nothing but calls, so what is left of one that is cut short is no text. most:
+        calls after which the reply ends.
+        """
         self._family = family
         self._kinds = kinds
+        self._forced = forced
+        self._most = most
         self._held = ""
         self._starts = True
         """Nothing has been said in this message."""
-        self._raw: list[str] | None = None
-        """Of a call, the text since its mark, or since the call before it; None outside of calls."""
+        self._raw: StringIO | None = None
+        """Of a call, its text so far, the mark included; nothing behind it; None outside of calls."""
         self._part = _Part.GAP
         self._length = 0
         self._header: list[str] = []
@@ -76,6 +85,11 @@ class Splitter:
         """Calls so far."""
         return len(self._ids)
 
+    @property
+    def n_held(self) -> int:
+        """Characters that are held back, and may be text."""
+        return len(self._held) + (0 if self._raw is None else self._raw.tell())
+
     def feed(self, text: str) -> list[Item]:
         """Take more text; return what is decided by it."""
         self._held += text
@@ -84,9 +98,13 @@ class Splitter:
     def finish(self) -> list[Item]:
         """No more text comes: return what was held back."""
         items = self._drain(final=True)
-        rest = self._held if self._raw is None else self._left() + self._held
+        # Behind a call, what is held back has begun as the mark that closes it.
+        behind = self._raw is not None and self._part is _Part.AFTER
+        rest = "" if behind else self._left() + self._held
         self._raw, self._held = None, ""
         items += [rest] if rest else []
+        if self._forced:
+            return [one for one in items if not isinstance(one, str)]
         return items if not self._ids else [one for one in items if not _is_space(one)]
 
     def rest(self) -> str:
@@ -148,14 +166,15 @@ class Splitter:
 
     def _open(self, mark: str, text: str) -> None:
         """Begin with a call, of which `text` is what there is behind its mark."""
-        self._raw = [mark]
+        self._begin(mark)
         self._held = text
         self._starts = False
-        self._begin()
 
     # Inside of calls.
 
-    def _begin(self) -> None:
+    def _begin(self, mark: str = "") -> None:
+        self._raw = StringIO()
+        self._raw.write(mark)
         self._header, self._body, self._length = [], [], 0
         self._part = _Part.HEADER if self._family.header_end else _Part.GAP
         self._scan = EndScan(self._family.body_end) if self._family.body_end else JsonScan()
@@ -209,8 +228,8 @@ class Splitter:
         fresh = written.id and written.id not in self._ids
         call = ToolCall(written.id if fresh else new_id(self._family), written.name, written.arguments)
         self._ids.add(call.id)
-        self._raw, self._part = [], _Part.AFTER
-        return [call]
+        self._raw, self._part = StringIO(), _Part.AFTER
+        return [call] if self._most is None or len(self._ids) < self._most else [call, Ending.REPLY]
 
     def _after(self) -> list[Item]:
         """Behind a call: another one may follow before the mark that closes them, if there is one."""
@@ -221,7 +240,6 @@ class Splitter:
         if close and self._held.startswith(close):
             self._take(len(close))
         elif self._family.several and self._held.startswith("{"):
-            self._raw = []
             self._begin()
             return []
         self._raw = None
@@ -232,13 +250,13 @@ class Splitter:
 
     def _take(self, count: int) -> str:
         text, self._held = self._held[:count], self._held[count:]
-        if self._raw is not None and text:
-            self._raw.append(text)
+        if self._raw is not None and self._part is not _Part.AFTER:
+            self._raw.write(text)
         return text
 
     def _left(self) -> str:
         """Return the text of what has not become a call; between calls there is none."""
-        return "" if self._part is _Part.AFTER else "".join(self._raw or ())
+        return "" if self._raw is None else self._raw.getvalue()
 
     def _failed(self) -> list[Item]:
         text, self._raw = self._left(), None

@@ -13,7 +13,7 @@ from edgechat.engine.backends.base import Part
 from edgechat.engine.backends.mlx.backend import MlxBackend
 from edgechat.engine.backends.mlx.drawing import BROKEN, draw
 from edgechat.engine.engine import Engine
-from edgechat.engine.sampling import Sampler, distribution
+from edgechat.engine.sampling import Sampler
 from edgechat.engine.template import ChatTemplate
 from edgechat.engine.types import ChatRequest, Delta, Failed, Finished, Message, Sampling
 from edgechat.errors import DecodeFailed
@@ -39,7 +39,7 @@ def test_it_is_the_token_that_the_host_takes(sampling: Sampling) -> None:
             sampler._ahead.append(float(number))
             found = int(draw(mx.array(logits), sampling, float(number)).item())
             assert found == sampler.choose(logits, [])
-            assert found in distribution(logits, [], sampling)[0]
+            assert found in Sampler(sampling).distribution(logits, [])[0]
 
 
 @pytest.mark.parametrize("broken", [np.nan, np.inf, -np.inf])
