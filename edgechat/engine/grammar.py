@@ -11,11 +11,10 @@ import re
 from typing import Any
 
 from edgechat.engine.backends.base import Vocabulary
+from edgechat.engine.schemas import schema_in
 from edgechat.engine.thinking import Marks
 from edgechat.errors import SchemaError
 
-LONGEST_SCHEMA = 128 * 1024
-"""Characters of a schema; those of large programs' interfaces have a tenth."""
 _WHITE_SPACE = r"\x20|\x0A(\x20{0,16}|\x09{0,8})"
 """Between two parts of a JSON value: a space or a line's indentation. Small models write all they may."""
 _FORMATS = frozenset(
@@ -30,22 +29,9 @@ _MOST_SAID = 200
 
 def json_rule(schema: str) -> str:
     """Return what stands for a JSON value of this schema in a rule. Raises SchemaError."""
-    if len(schema) > LONGEST_SCHEMA:
-        raise SchemaError(
-            f"The JSON schema has {len(schema)} characters; {LONGEST_SCHEMA} are the most.",
-            hint="Leave out descriptions, or ask for less at once.",
-        )
-    try:
-        found: Any = json.loads(schema, parse_constant=_refuse)
-        if not isinstance(found, dict):
-            hint = '{"type": "object"} is any JSON object.'
-            raise SchemaError("A JSON schema must be an object.", hint=hint)
-        # The key has options for llguidance, which are ours to set.
-        options = {"x-guidance": {"whitespace_pattern": _WHITE_SPACE}}
-        return "%json " + json.dumps(_known(found) | options)
-    except (ValueError, RecursionError) as error:
-        why = "it is nested too deeply" if isinstance(error, RecursionError) else str(error)
-        raise SchemaError(f"The schema is no JSON: {why}.") from error
+    # The key has options for llguidance, which are ours to set.
+    options = {"x-guidance": {"whitespace_pattern": _WHITE_SPACE}}
+    return "%json " + json.dumps(_known(schema_in(schema)) | options)
 
 
 def _known(part: Any) -> Any:
@@ -59,10 +45,6 @@ def _known(part: Any) -> Any:
         for key, value in part.items()
         if not (key == "format" and isinstance(value, str) and value not in _FORMATS)
     }
-
-
-def _refuse(name: str) -> None:
-    raise ValueError(f"{name} is no JSON value")
 
 
 def reply_grammar(body: str, vocabulary: Vocabulary, marks: Marks | None, *, thinking: bool) -> str:

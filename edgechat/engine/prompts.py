@@ -73,7 +73,7 @@ class Prompts:
         """Return a prompt of a text as it is, its control tokens read as such, or of its tokens."""
         if isinstance(text, str):
             if more := at_least(text, cells, self._tokens):
-                raise _too_long(f"more than {more}", cells)
+                raise _too_long(f"more than {more}", cells, "The text")
             tokens = self._tokens(text)
         else:
             tokens = list(text)
@@ -85,7 +85,7 @@ class Prompts:
         if not tokens:
             raise BadRequest("The prompt is empty.", hint="Give a text, or a token, to go on with.")
         if len(tokens) >= cells:
-            raise _too_long(str(len(tokens)), cells)
+            raise _too_long(str(len(tokens)), cells, "The text")
         # Whoever asks the same again computes the last token only.
         return Prompt(tokens, boundary=len(tokens) - 1, dropped=0, thinking=False)
 
@@ -181,7 +181,12 @@ class Prompts:
 
     def _render(self, request: ChatRequest, messages: Sequence[Message], **options: Any) -> str:
         return self._template.render(
-            messages, think=request.think, date=request.date, tools=request.tools, **options
+            messages,
+            tools=request.tools,
+            think=request.think,
+            effort=request.effort,
+            date=request.date,
+            **options,
         )
 
     def _prompt(self, request: ChatRequest, draft: _Draft) -> Prompt:
@@ -276,8 +281,8 @@ def _most(message: Message) -> int:
     return n_bytes(message.thinking) + sum(n_bytes(text) for text in said(message))
 
 
-def _too_long(tokens: str, cells: int) -> PromptTooLong:
+def _too_long(tokens: str, cells: int, what: str = "The conversation") -> PromptTooLong:
     return PromptTooLong(
-        f"The conversation has {tokens} tokens, and the context holds {cells}.",
+        f"{what} has {tokens} tokens, and the context holds {cells}.",
         hint="Shorten it or start a new chat; --ctx, or context in settings.toml, asks for a longer context.",
     )

@@ -29,10 +29,18 @@ def grammar_of(
 ) -> str | None:
     """Return the grammar that the reply follows, if it follows any. Raises SchemaError."""
     must_call = request.tool_choice == "required"
+    is_strict = any(tool.strict for tool in request.tools)
     answer = json_rule(request.schema) if request.schema is not None else ""
-    if request.tools and (must_call or answer):
-        other = "" if must_call else answer
-        body = calls_answer(template.calls, request.tools, vocabulary, tool=request.tool, other=other)
+    if request.tools and (must_call or answer or is_strict):
+        body = calls_answer(
+            template.calls,
+            request.tools,
+            vocabulary,
+            tool=request.tool,
+            most_calls=request.most_calls,
+            other="" if must_call else answer,
+            free=not (must_call or answer),
+        )
     elif answer:
         body = f"answer: {answer}"
     else:

@@ -14,7 +14,7 @@ from edgechat.engine.calls import history
 from edgechat.engine.calls.formats import format_of
 from edgechat.engine.calls.tools import told
 from edgechat.engine.template_child import Render, Rendered
-from edgechat.engine.types import Message, Tool
+from edgechat.engine.types import Effort, Message, Tool
 from edgechat.errors import EngineError, SwitchUnknown, TemplateError
 
 MEMORY_LIMIT = 512 * 2**20
@@ -78,6 +78,7 @@ class ChatTemplate:
         self.marks = thinking.marks_of(self.source)
         self.calls = format_of(self.source)
         self.can_switch_thinking = thinking.can_switch(self.source)
+        self.has_effort = thinking.has_effort(self.source)
         self._special = {"bos_token": bos, "eos_token": eos}
         self._process = process
         self._takes_rules: bool | None = None
@@ -88,14 +89,16 @@ class ChatTemplate:
         *,
         tools: Sequence[Tool] = (),
         think: bool | None = None,
+        effort: Effort | None = None,
         date: str | None = None,
         generation_prompt: bool = True,
     ) -> str:
         """Return the prompt for `messages`.
 
-        Raises TemplateError, SwitchUnknown for `think`, or SchemaError for tools that cannot be told.
+        `think` False holds for a model that does not think at all. Raises TemplateError, SwitchUnknown for
+        what `think` cannot have, or SchemaError for tools that cannot be told.
         """
-        if think is not None and not self.can_switch_thinking:
+        if think is not None and not self.can_switch_thinking and (think or self.marks):
             raise SwitchUnknown(
                 "This model's chat template has no switch for thinking.",
                 hint="Leave --think and --no-think away.",
@@ -107,7 +110,7 @@ class ChatTemplate:
             "add_generation_prompt": generation_prompt,
             "tools": None if self.calls.told or not tools else [told(tool) for tool in tools],
             **self._special,
-            **thinking.switch(think),
+            **thinking.switch(think, effort),
         }
         answer = self._ask(Render(self.source, variables, date))
         if answer.error is not None:

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from edgechat.engine.types import Effort
+
 
 @dataclass(frozen=True, slots=True)
 class Marks:
@@ -21,20 +23,21 @@ class Marks:
     """Marks before or after an answer that belong neither to the thought nor to the answer."""
 
 
-_HARMONY_FINAL = "<|channel|>final<|message|>"
+HARMONY_FINAL = "<|channel|>final<|message|>"
 
 FAMILIES = (
     Marks(
         "<|channel|>analysis<|message|>",
         "<|channel|>analysis<|message|>",
         "<|end|>",
-        ("<|start|>assistant", _HARMONY_FINAL),
+        ("<|start|>assistant", HARMONY_FINAL),
     ),
     Marks("<|channel>", "<|channel>thought", "<channel|>"),
     Marks("</think>", "<think>", "</think>"),
 )
 
 _SWITCH = "enable_thinking"
+_EFFORT = "reasoning_effort"
 
 
 def marks_of(template: str) -> Marks | None:
@@ -47,6 +50,12 @@ def can_switch(template: str) -> bool:
     return _SWITCH in template
 
 
-def switch(think: bool | None) -> dict[str, bool]:
-    """Return the template variable that switches thinking; nothing where it is left to the template."""
-    return {} if think is None else {_SWITCH: think}
+def has_effort(template: str) -> bool:
+    """Say whether the template tells the model how long to think."""
+    return _EFFORT in template
+
+
+def switch(think: bool | None, effort: Effort | None = None) -> dict[str, bool | str]:
+    """Return the template variables for thinking; nothing where it is left to the template."""
+    found: dict[str, bool | str] = {} if think is None else {_SWITCH: think}
+    return found if effort is None else found | {_EFFORT: effort}

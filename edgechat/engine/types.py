@@ -41,6 +41,8 @@ Overflow = Literal["window", "error"]
 Priority = Literal["interactive", "background"]
 ToolChoice = Literal["auto", "required"]
 """auto: the model may call tools, or answer; required: it calls one at least."""
+Effort = Literal["low", "medium", "high"]
+"""How long a model thinks, where its template has such a switch."""
 
 
 class ToolCall(msgspec.Struct, frozen=True):
@@ -58,6 +60,8 @@ class Tool(msgspec.Struct, frozen=True):
     description: str = ""
     parameters: str = '{"type": "object", "properties": {}}'
     """A JSON schema, as text."""
+    strict: bool = False
+    """Hold a call of the model's own choice to the schema, too."""
 
 
 class Message(msgspec.Struct, frozen=True):
@@ -114,6 +118,8 @@ class ChatRequest(msgspec.Struct, frozen=True, kw_only=True):
     stop: tuple[str, ...] = ()
     think: bool | None = None
     """Switch the model's thinking on or off; None leaves it to the template."""
+    effort: Effort | None = None
+    """How long to think; only of models that `has_effort`."""
     date: str | None = None
     """The day the template prints (ISO), frozen per chat so that its prefix does not change at midnight."""
     chat: str | None = None
@@ -167,6 +173,8 @@ class ModelInfo(msgspec.Struct, frozen=True, kw_only=True):
     context: int
     train_context: int
     can_switch_thinking: bool
+    has_effort: bool = False
+    """Its template tells it how long to think."""
     template: Literal["own", "chatml"]
     """chatml: the file brought no template, so the commonest one is used."""
     load_ms: float
@@ -314,10 +322,7 @@ class Delta(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
 
 
 class Called(msgspec.Struct, frozen=True, tag=True):
-    """The model wants a tool called: a call, or more of the arguments of the one that came last.
-
-    The first part of a call has its id and name; in later ones they are empty.
-    """
+    """The model wants a tool called."""
 
     request_id: str
     call: ToolCall

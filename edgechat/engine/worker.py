@@ -132,6 +132,7 @@ def load(
         context=backend.context,
         train_context=backend.train_context,
         can_switch_thinking=template.can_switch_thinking,
+        has_effort=template.has_effort,
         template="own" if template.is_own else "chatml",
         load_ms=1000 * (time.perf_counter() - began),
         buffers=backend.buffers,

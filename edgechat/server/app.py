@@ -6,6 +6,7 @@ import asyncio
 import secrets
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from typing import Any
 
 import msgspec
 from starlette.applications import Starlette
@@ -22,10 +23,11 @@ from edgechat.server.guard import TRUSTED, Door, Guard
 from edgechat.server.metrics import CONTENT_TYPE
 from edgechat.server.models import Models
 from edgechat.server.openapi import description
+from edgechat.server.protocol.answers import Answers
 from edgechat.server.protocol.chat import ChatBody
 from edgechat.server.protocol.chat_answer import ChatAnswers
 from edgechat.server.protocol.completions import CompletionAnswers, CompletionBody
-from edgechat.server.protocol.decoding import decoded
+from edgechat.server.protocol.decoding import decoded, made_of
 from edgechat.server.protocol.embeddings import EmbeddingBody, embedding_list
 from edgechat.server.protocol.listing import Health, ModelEntry, ModelList
 from edgechat.server.refusal import Refusal
@@ -79,19 +81,17 @@ class _Api:
         self._think = think
 
     async def chat(self, exchange: Exchange) -> None:
-        body = decoded(await exchange.body(), ChatBody)
-        answers = ChatAnswers(body, self._think)
-        work = generate(exchange, self._models, body.model, answers, stream=bool(body.stream))
-        await exchange.while_there(work)
+        await self._generate(exchange, lambda body: ChatAnswers(decoded(body, ChatBody), self._think))
 
     async def completions(self, exchange: Exchange) -> None:
-        body = decoded(await exchange.body(), CompletionBody)
-        answers = CompletionAnswers(body)
-        work = generate(exchange, self._models, body.model, answers, stream=bool(body.stream))
-        await exchange.while_there(work)
+        await self._generate(exchange, lambda body: CompletionAnswers(decoded(body, CompletionBody)))
+
+    async def _generate(self, exchange: Exchange, make: Callable[[bytes], Answers[Any]]) -> None:
+        answers = await made_of(await exchange.body(), make)
+        await exchange.while_there(generate(exchange, self._models, answers))
 
     async def embeddings(self, exchange: Exchange) -> None:
-        body = decoded(await exchange.body(), EmbeddingBody)
+        body = await made_of(await exchange.body(), lambda body: decoded(body, EmbeddingBody))
         await exchange.while_there(self._embed(exchange, body))
 
     async def _embed(self, exchange: Exchange, body: EmbeddingBody) -> None:
@@ -102,7 +102,8 @@ class _Api:
             made = await served.embed(f"embd-{secrets.token_hex(12)}", tuple(texts))
         if made is None:
             raise Refusal("The server was stopped meanwhile.", status=503, code="stopped")
-        await exchange.answer(200, embedding_list(body, served.model.name, made))
+        told = await asyncio.to_thread(embedding_list, body, served.model.name, made)
+        await exchange.answer(200, told)
 
     async def models(self, exchange: Exchange) -> None:
         cards = await asyncio.to_thread(self._models.names)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Coroutine
-from typing import Any, Final
+from typing import Any, ClassVar, Final, Self
 
 from starlette.types import Receive, Scope, Send
 
@@ -15,7 +15,10 @@ _JSON = "application/json"
 _CLOSE = (("connection", "close"),)
 MODEL: Final = "edgechat.model"
 """In the scope: the model that answers, once it is loaded."""
-BODY_BYTES: Final = 32 * 2**20
+BODY_BYTES: Final = 8 * 2**20
+"""Of one body; of a context's text it is some two million tokens."""
+BODIES_BYTES: Final = 64 * 2**20
+"""Of all bodies that are being read."""
 _BODY_SECONDS = 60.0
 _LINGER_SECONDS = 2.0
 """How long the rest of a body that is too long is read: who is still sending does not see an answer."""
@@ -55,15 +58,16 @@ class Exchange:
         if said > most:
             await self._linger()
             raise _too_long(most)
-        parts, size, more = [], 0, True
-        while more:
-            part, more = await self._part()
-            size += len(part)
-            if size > most:
-                await self._linger()
-                raise _too_long(most)
-            parts.append(part)
-        return b"".join(parts)
+        parts, more = [], True
+        with _Held() as held:
+            while more:
+                part, more = await self._part()
+                held.add(len(part))
+                if held.size > most:
+                    await self._linger()
+                    raise _too_long(most)
+                parts.append(part)
+            return b"".join(parts)
 
     async def _part(self) -> tuple[bytes, bool]:
         message = await self._receive()
@@ -113,6 +117,30 @@ class Exchange:
     async def write(self, body: bytes, *, more: bool) -> None:
         """Send a part of the answer. Waits while the client does not read."""
         await self._send({"type": "http.response.body", "body": body, "more_body": more})
+
+
+class _Held:
+    """The bytes of a body that is being read; those of all bodies are bounded."""
+
+    all_of_them: ClassVar[int] = 0
+
+    def __init__(self) -> None:
+        self.size = 0
+
+    def add(self, count: int) -> None:
+        """Hold more. Raises Refusal where too many are held already."""
+        if _Held.all_of_them + count > BODIES_BYTES:
+            raise Refusal(
+                "Too many long requests come in at once.", status=429, headers=(("retry-after", "1"), *_CLOSE)
+            )
+        self.size += count
+        _Held.all_of_them += count
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        _Held.all_of_them -= self.size
 
 
 def _check_kind(headers: dict[bytes, bytes]) -> None:

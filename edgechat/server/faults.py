@@ -41,10 +41,9 @@ _OURS: tuple[tuple[type[EdgechatError], int, str, int | None], ...] = (
 )
 
 _HINTS: dict[type[EdgechatError], str] = {
-    # Where the error's own hint is for people at a terminal.
+    # Where the error's own hint is for people at a terminal, or names a path of this machine.
     SwitchUnknown: "Leave out think and reasoning_effort.",
-    PromptTooLong: 'Shorten it; "overflow": "window" leaves out the oldest turns of a chat, and '
-    "`edgechat serve --ctx` asks for a longer context.",
+    EngineCrashed: "The next request starts it again.",
 }
 
 

@@ -10,13 +10,14 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import aclosing, asynccontextmanager
 from functools import partial
-from typing import Protocol
+from typing import Any
 
 from edgechat.engine.types import ChatRequest, Finished, RequestEvent
-from edgechat.errors import EngineError
+from edgechat.errors import EngineError, PromptTooLong
 from edgechat.server.exchange import Exchange
 from edgechat.server.faults import refusal_of
 from edgechat.server.models import Models, Served
+from edgechat.server.protocol.answers import Answers
 
 KEEP_ALIVE = 10.0
 """Seconds of silence after which a line is sent that says nothing, so that nobody takes us for dead."""
@@ -27,41 +28,10 @@ Hear = Callable[[int, RequestEvent], Awaitable[None]]
 """Takes the events of each answer, by its number."""
 
 
-class Answers(Protocol):
-    """The answers to one request, in some protocol's words."""
-
-    n_choices: int
-    model: str
-
-    def request(self, served: Served, choice: int) -> ChatRequest:
-        """Return what the engine is asked for one of them."""
-        ...
-
-    def begin(self) -> list[bytes]:
-        """Return the chunks that a stream begins with."""
-        ...
-
-    def chunks(self, choice: int, event: RequestEvent) -> list[bytes]:
-        """Return what a stream tells of an event. Raises Refusal for an answer that was cut short."""
-        ...
-
-    def end(self) -> list[bytes]:
-        """Return the chunks that a stream ends with."""
-        ...
-
-    def take(self, choice: int, event: RequestEvent) -> None:
-        """Note an event of an answer that is sent as a whole."""
-        ...
-
-    def whole(self) -> bytes:
-        """Return the answers that were taken."""
-        ...
-
-
-async def generate(exchange: Exchange, models: Models, name: str, answers: Answers, *, stream: bool) -> None:
+async def generate(exchange: Exchange, models: Models, answers: Answers[Any]) -> None:
     """Compute the answers and send them. Raises EdgechatError and Refusal where nothing is sent yet."""
-    compute = partial(_compute, exchange, models, name, answers)
-    if stream:
+    compute = partial(_compute, exchange, models, answers)
+    if answers.streams:
         await _Stream(exchange, answers).send(compute)
         return
 
@@ -72,20 +42,27 @@ async def generate(exchange: Exchange, models: Models, name: str, answers: Answe
     await exchange.answer(200, answers.whole())
 
 
-async def _compute(exchange: Exchange, models: Models, name: str, answers: Answers, hear: Hear) -> None:
+async def _compute(exchange: Exchange, models: Models, answers: Answers[Any], hear: Hear) -> None:
     """Have all answers computed at once; whoever is cancelled here stops them within a step."""
-    async with models.serve(name, places=answers.n_choices) as served:
-        answers.model = served.model.name
-        exchange.answered_by(answers.model)
-        try:
-            async with asyncio.TaskGroup() as group:
-                for choice in range(answers.n_choices):
-                    group.create_task(_follow(served, answers.request(served, choice), choice, hear))
-        except BaseExceptionGroup as several:
-            error: BaseException = several
-            while isinstance(error, BaseExceptionGroup):
-                error = error.exceptions[0]
-            raise error from None
+    try:
+        async with models.serve(answers.asked, places=answers.n_choices) as served:
+            answers.model = served.model.name
+            exchange.answered_by(answers.model)
+            await _compute_with(served, answers, hear)
+    except PromptTooLong as error:
+        raise PromptTooLong(error.message, hint=answers.shorter) from error
+
+
+async def _compute_with(served: Served, answers: Answers[Any], hear: Hear) -> None:
+    try:
+        async with asyncio.TaskGroup() as group:
+            for choice in range(answers.n_choices):
+                group.create_task(_follow(served, answers.request(served, choice), choice, hear))
+    except BaseExceptionGroup as several:
+        error: BaseException = several
+        while isinstance(error, BaseExceptionGroup):
+            error = error.exceptions[0]
+        raise error from None
 
 
 async def _follow(served: Served, request: ChatRequest, choice: int, hear: Hear) -> None:
@@ -103,7 +80,7 @@ class _Stream:
     Until then it can turn out that there is no answer, which is a status of its own.
     """
 
-    def __init__(self, exchange: Exchange, answers: Answers) -> None:
+    def __init__(self, exchange: Exchange, answers: Answers[Any]) -> None:
         self._exchange = exchange
         self._answers = answers
         self._clock = asyncio.get_running_loop().time

@@ -190,6 +190,28 @@ def test_chances_are_told_of_what_is_said_and_not_of_calls(make: MakeEngine) -> 
     assert b"".join(chance.token for delta in deltas for chance in delta.chances) == b"Hi.\nBye."
 
 
+@pytest.mark.parametrize("strict", [True, False])
+def test_a_call_of_the_models_own_choice_follows_its_schema_where_that_is_strict(
+    make: MakeEngine, strict: bool
+) -> None:
+    engine = make(
+        "hermes", reply='I look.\n<tool_call>\n{"name": "now", "arguments": {"x": 1}}\n</tool_call>'
+    )
+    tools = (Tool("now", strict=strict),)
+    answer, _, calls, reason = told(run(engine, asking(tools=tools)))
+    assert (answer, reason) == ("I look.", "tools")
+    assert calls[0] == ("now", {} if strict else {"x": 1})  # behind it the script is out of step
+
+
+@pytest.mark.parametrize("reply", ["It rains {here}, <b>now</b>.", "<think>\nhm\n</think>\n\nRain."])
+def test_a_strict_tool_that_is_not_called_changes_nothing(make: MakeEngine, reply: str) -> None:
+    strict, without = (
+        told(run(make("hermes", reply=reply), asking(tools=tools)))
+        for tools in ((Tool("now", strict=True),), ())
+    )
+    assert strict == without
+
+
 # A conversation with calls that outgrows its context.
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -35,10 +36,10 @@ class Family:
         self.all = Constraints(self.words)
 
     def follows(
-        self, text: str, tools: tuple[Tool, ...] = TOOLS, tool: str | None = None, other: str = ""
+        self, text: str, tools: tuple[Tool, ...] = TOOLS, tool: str | None = None, **options: Any
     ) -> bool:
         """Say whether a text is all of an answer that calls one of these tools."""
-        body = calls_answer(family(self.name), tools, self.words, tool=tool, other=other)
+        body = calls_answer(family(self.name), tools, self.words, tool=tool, **options)
         constraint = self.all.of(reply_grammar(body, self.words, None, thinking=False)).result()
         tokens = self.words.script(text)
         return constraint.allows([], tokens) == len(tokens) and bool(constraint.mask(tokens)[END])
@@ -116,12 +117,41 @@ def test_several_calls_are_let_through_where_the_family_has_a_way_for_that(force
     assert not forced.follows(text, tool="now")
     assert forced.follows(written(forced.name, *[now] * MOST_CALLS))
     assert not forced.follows(written(forced.name, *[now] * (MOST_CALLS + 1)))
+    assert not forced.follows(text, most_calls=1)
+    assert forced.follows(text, most_calls=2)
+    assert not forced.follows(written(forced.name, now, now, now), most_calls=2)
 
 
 def test_an_answer_may_be_something_else_where_nothing_has_to_be_called(forced: Family) -> None:
     assert forced.follows('"yes"', other='"\\"yes\\""')
     assert not forced.follows('"yes"')
     assert forced.follows(written(forced.name, CALL), other='"\\"yes\\""')
+
+
+def test_where_it_is_free_any_text_may_be_said_but_a_call_follows_its_schema(forced: Family) -> None:
+    call = written(forced.name, CALL)
+    for text in ("", "It rains.", "{", 'As JSON: {"name": 1} <tool', "a < b\n\n[1]"):
+        assert forced.follows(text, free=True), text
+    assert forced.follows(call, free=True)
+    for arguments in ('{"days": 3}', '{"city": "Bonn", "days": "three"}', '{"city": "Bonn", "other": 1}'):
+        wrong = written(forced.name, ToolCall("abcDEF123", "get_weather", arguments))
+        assert not forced.follows(wrong, free=True), wrong
+        assert not forced.follows("I look. " + wrong, free=True) or forced.name in ("llama", "harmony")
+    if forced.name not in ("llama", "harmony"):
+        assert forced.follows("I look.\n" + call, free=True)
+        two = written(forced.name, CALL, ToolCall("abcDEF123", "now", "{}"))
+        assert forced.follows(two, free=True)
+        assert not forced.follows(two, free=True, most_calls=1)
+
+
+def test_what_is_said_before_a_call_is_a_message_of_its_own_for_gpt_oss() -> None:
+    made = Family("harmony", CONTROL["harmony"])
+    before = "<|channel|>commentary<|message|>I look.<|end|><|start|>assistant"
+    assert made.follows(before + written("harmony", CALL), free=True)
+    assert made.follows(before + "<|channel|>final<|message|>Rain.", free=True)
+    assert not made.follows(before + written("harmony", CALL).replace("Bonn", '", "x": "'), free=True)
+    assert not made.follows(" to=functions.now", free=True)
+    made.all.close()
 
 
 def test_references_in_a_schema_are_followed(forced: Family) -> None:

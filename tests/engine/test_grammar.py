@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 
 from edgechat.engine.constraint import Constraint
 from edgechat.engine.constraints import Constraints
-from edgechat.engine.grammar import LONGEST_SCHEMA, json_rule, literal, reply_grammar
+from edgechat.engine.grammar import json_rule, literal, reply_grammar
+from edgechat.engine.schemas import LONGEST_SCHEMA
 from edgechat.engine.thinking import FAMILIES, Marks
 from edgechat.errors import SchemaError
 
@@ -199,7 +200,7 @@ WRONG = {
     "a list": ("[]", "must be an object"),
     "too large": ('{"const": "' + "x" * LONGEST_SCHEMA + '"}', str(LONGEST_SCHEMA)),
     "deep": ("[" * 50_000, "nested too deeply"),
-    "rather deep": ('{"items": ' * 200 + "{}" + "}" * 200, "recursion limit"),
+    "rather deep": ('{"items": ' * 200 + "{}" + "}" * 200, "nested too deeply"),
     "deeper": ('{"items": ' * 500 + "{}" + "}" * 500, "nested too deeply"),
     "no such type": ('{"type": "text"}', "text"),
     "not supported": ('{"not": {"type": "string"}}', "not"),

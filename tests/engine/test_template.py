@@ -50,6 +50,18 @@ def test_thinking_is_switched_where_there_is_a_switch() -> None:
         render(CHATML, think=True)
 
 
+def test_not_to_think_holds_for_a_model_that_never_does() -> None:
+    assert render(CHATML, think=False) == render(CHATML)
+    with pytest.raises(SwitchUnknown, match="no switch"):
+        render(CHATML + "{# </think> #}", think=False)
+
+
+def test_a_template_that_asks_for_it_is_told_how_long_to_think() -> None:
+    source = "{{ reasoning_effort | default('medium') }}"
+    assert [render(source), render(source, effort="high")] == ["medium", "high"]
+    assert [ChatTemplate(one).has_effort for one in (source, CHATML)] == [True, False]
+
+
 def test_thoughts_of_earlier_turns_are_there_for_who_wants_them() -> None:
     messages = (Message("user", "a"), Message("assistant", "b", thinking="t"), Message("user", "c"))
     assert render("{% for m in messages %}{{ m.reasoning_content }}|{% endfor %}", messages) == "|t||"

@@ -36,15 +36,15 @@ from edgechat.server.shelf import ModelCard
 from tests.fakes import MODEL
 
 KEY = "ek-the-key-of-the-tests"
-Step = str | float | Exception | RequestEvent
-"""A word to say, seconds to wait, an error to raise, or an event as it is."""
+Step = str | float | asyncio.Event | Exception | RequestEvent
+"""A word to say, seconds or something to wait for, an error to raise, or an event as it is."""
 
 
 def thought(text: str, tokens: int = 1) -> Delta:
     return Delta("", text, True, tokens)
 
 
-def called(name: str = "", arguments: str = "", id: str = "") -> Called:
+def called(name: str, arguments: str, id: str) -> Called:
     return Called("", ToolCall(id, name, arguments), 1)
 
 
@@ -103,6 +103,8 @@ class FakeModels:
             for step in script:
                 if isinstance(step, float):
                     await asyncio.sleep(step)
+                elif isinstance(step, asyncio.Event):
+                    await step.wait()
                 elif isinstance(step, Exception):
                     done = True
                     raise step

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edgechat.engine.types import Delta, RequestEvent, TokenChance
+from edgechat.server.protocol.answers import Answers
 from edgechat.server.protocol.chat import ChatBody
 from edgechat.server.protocol.chat_answer import ChatAnswers
 from edgechat.server.protocol.completions import CompletionAnswers, CompletionBody
@@ -22,18 +23,11 @@ CHANCE = st.builds(TokenChance, st.binary(max_size=4), st.floats(-9, 0))
 WORDS = st.builds(
     lambda text, chances: Delta("", text, False, 1, tuple(chances)), TEXT, st.lists(CHANCE, max_size=2)
 )
-CALL = st.tuples(TEXT, st.lists(TEXT, max_size=3)).map(
-    lambda call: [called("f", call[0], id="call_x"), *(called(arguments=more) for more in call[1])]
-)
-SAID = st.lists(
-    st.one_of(WORDS.map(lambda one: [one]), TEXT.map(lambda text: [thought(text)]), CALL), max_size=8
-)
-COURSES = st.lists(SAID, min_size=2, max_size=2).map(
-    lambda courses: [[event for part in course for event in part] for course in courses]
-)
+CALL = TEXT.map(lambda arguments: called("f", arguments, id="call_x"))
+COURSES = st.lists(st.lists(st.one_of(WORDS, TEXT.map(thought), CALL), max_size=8), min_size=2, max_size=2)
 
 
-def told(answers: ChatAnswers | CompletionAnswers, courses: list[list[RequestEvent]]) -> list[Any]:
+def told(answers: Answers[Any], courses: list[list[RequestEvent]]) -> list[Any]:
     """Return the chunks of a stream, the events of two answers in turns."""
     chunks = answers.begin()
     for events in itertools.zip_longest(*([*course, finished()] for course in courses)):
@@ -42,7 +36,7 @@ def told(answers: ChatAnswers | CompletionAnswers, courses: list[list[RequestEve
     return [json.loads(chunk) for chunk in (*chunks, *answers.end())]
 
 
-def whole(answers: ChatAnswers | CompletionAnswers, courses: list[list[RequestEvent]]) -> Any:
+def whole(answers: Answers[Any], courses: list[list[RequestEvent]]) -> Any:
     for choice, course in enumerate(courses):
         for event in (*course, finished()):
             answers.take(choice, event)
@@ -50,9 +44,9 @@ def whole(answers: ChatAnswers | CompletionAnswers, courses: list[list[RequestEv
 
 
 @settings(max_examples=40)
-@given(courses=COURSES, parallel=st.booleans())
-def test_of_a_chat(courses: list[list[RequestEvent]], parallel: bool) -> None:
-    body = ChatBody(model="x", messages=[], n=2, stream=True, parallel_tool_calls=parallel)
+@given(courses=COURSES)
+def test_of_a_chat(courses: list[list[RequestEvent]]) -> None:
+    body = ChatBody(model="x", messages=[], n=2, stream=True, logprobs=True)
     answer = whole(ChatAnswers(body, None), courses)
     chunks = told(ChatAnswers(body, None), courses)
     for choice, expected in enumerate(answer["choices"]):
@@ -64,16 +58,11 @@ def test_of_a_chat(courses: list[list[RequestEvent]], parallel: bool) -> None:
         assert "".join(one.get("reasoning_content", "") for one in deltas) == message.get(
             "reasoning_content", ""
         )
-        calls: list[Any] = []
-        for call in (call for one in deltas for call in one.get("tool_calls", ())):
-            if call["index"] == len(calls):
-                calls.append({"id": call["id"], "type": call["type"], "function": dict(call["function"])})
-            else:
-                calls[call["index"]]["function"]["arguments"] += call["function"]["arguments"]
+        calls = [call for one in deltas for call in one.get("tool_calls", ())]
+        assert [call.pop("index") for call in calls] == list(range(len(calls)))
         assert calls == message.get("tool_calls", [])
-        assert parallel or len(calls) <= 1
         chances = [one for part in parts for one in part.get("logprobs", {}).get("content", ())]
-        assert chances == (expected["logprobs"] or {"content": []})["content"]
+        assert chances == expected["logprobs"]["content"]
         assert [part["finish_reason"] for part in parts if part["finish_reason"]] == [
             expected["finish_reason"]
         ]
@@ -81,7 +70,7 @@ def test_of_a_chat(courses: list[list[RequestEvent]], parallel: bool) -> None:
 
 @given(courses=st.lists(st.lists(WORDS, max_size=6), min_size=2, max_size=2), echo=st.booleans())
 def test_of_a_completion(courses: list[list[RequestEvent]], echo: bool) -> None:
-    body = CompletionBody(model="x", prompt="Once", n=2, stream=True, echo=echo)
+    body = CompletionBody(model="x", prompt="Once", n=2, stream=True, echo=echo, logprobs=None if echo else 0)
     answer = whole(CompletionAnswers(body), courses)
     chunks = told(CompletionAnswers(body), courses)
     for choice, expected in enumerate(answer["choices"]):
@@ -89,7 +78,7 @@ def test_of_a_completion(courses: list[list[RequestEvent]], echo: bool) -> None:
         assert "".join(part["text"] for part in parts) == expected["text"]
         assert expected["text"].startswith("Once" if echo else "")
         offsets = [at for part in parts if part["logprobs"] for at in part["logprobs"]["text_offset"]]
-        assert offsets == (expected["logprobs"] or {"text_offset": []})["text_offset"]
+        assert echo or offsets == expected["logprobs"]["text_offset"]
 
 
 JSON = st.recursive(

@@ -121,12 +121,10 @@ async def test_several_answers_are_computed_at_once_with_seeds_of_their_own() ->
     assert texts == {0: "three", 1: "three"}
 
 
-async def test_calls_of_tools_whole_and_in_parts() -> None:
+async def test_calls_of_tools() -> None:
     script = [
         "I look.",
-        called("weather", id="call_a"),
-        called(arguments='{"place":'),
-        called(arguments=' "Rome"}'),
+        called("weather", '{"place": "Rome"}', id="call_a"),
         called("weather", '{"place": "Oslo"}', id="call_b"),
         finished("tools"),
     ]
@@ -149,10 +147,10 @@ async def test_calls_of_tools_whole_and_in_parts() -> None:
             final = await stream.get_final_completion()
         calls = final.choices[0].message.tool_calls
         assert [one.function.arguments for one in calls] == ['{"place": "Rome"}', '{"place": "Oslo"}']
-        one = await client.chat.completions.create(
-            model="default", messages=HELLO, tools=[WEATHER], parallel_tool_calls=False
-        )
-        assert [call.id for call in one.choices[0].message.tool_calls or ()] == ["call_a"]
+    assert (await asked(models, tools=[WEATHER])).most_calls is None
+    assert (await asked(models, tools=[WEATHER], parallel_tool_calls=False)).most_calls == 1
+    strict = WEATHER | {"function": WEATHER["function"] | {"strict": True}}
+    assert [tool.strict for tool in (await asked(models, tools=[strict])).tools] == [True]
 
 
 async def test_an_answer_can_be_sent_back_as_it_is() -> None:
@@ -261,8 +259,30 @@ async def test_thinking_is_switched_by_the_settings_where_nobody_says_otherwise(
         async with client_of(models, think=False) as client:
             await client.chat.completions.create(model="default", messages=HELLO, extra_body={"think": said})
         assert models.requests[0].think is expected
-    assert (await asked(FakeModels(), reasoning_effort="none")).think is False
-    assert "think true" in (await refused(reasoning_effort="high"))["message"]
+
+
+@pytest.mark.parametrize(
+    ("model", "effort", "think", "told"),
+    [
+        ("switch", "none", None, (False, None)),
+        ("switch", "minimal", None, (False, None)),
+        ("switch", "low", None, (True, None)),
+        ("switch", "high", False, (False, None)),
+        ("switch", "minimal", True, (True, None)),
+        ("effort", "high", None, (None, "high")),
+        ("effort", "minimal", None, (None, "low")),
+        ("effort", None, None, (None, None)),
+        ("neither", "medium", None, (None, None)),
+        ("neither", "minimal", None, (None, None)),
+        ("neither", "none", None, (False, None)),
+    ],
+)
+async def test_how_long_to_think_is_what_the_model_can_be_told(
+    model: str, effort: str | None, think: bool | None, told: tuple[bool | None, str | None]
+) -> None:
+    models = FakeModels(can_switch_thinking=model == "switch", has_effort=model == "effort")
+    request = await asked(models, reasoning_effort=effort, think=think)
+    assert (request.think, request.effort) == told
 
 
 async def test_structured_answers() -> None:
@@ -276,7 +296,7 @@ async def test_structured_answers() -> None:
     assert parsed.choices[0].message.parsed == Person(name="Ann", age=30)
     schema = json.loads(models.requests[0].schema or "")
     assert schema["required"] == ["name", "age"]
-    assert (await asked(models, response_format={"type": "json_object"})).schema == '{"type":"object"}'
+    assert (await asked(models, response_format={"type": "json_object"})).schema == '{"type": "object"}'
     assert (await asked(models, response_format={"type": "text"})).schema is None
 
 
@@ -332,7 +352,7 @@ async def test_what_was_left_out_is_told() -> None:
         ("temperature", {"temperature": -1}),
         ("top_logprobs", {"top_logprobs": 3}),
         ("top_logprobs", {"logprobs": True, "top_logprobs": 21}),
-        ("stop[0]", {"stop": [""]}),
+        ("stop[0]", {"stop": ["x" * 257]}),
         ("stop", {"stop": ["x"] * 17}),
         ("max_tokens", {"max_tokens": 0}),
         ("max_tokens", {"max_tokens": 3, "max_completion_tokens": 4}),
@@ -344,6 +364,20 @@ async def test_what_was_left_out_is_told() -> None:
             {"tools": [WEATHER], "tool_choice": {"type": "function", "function": {"name": "other"}}},
         ),
         ("tools", {"tools": [WEATHER, WEATHER]}),
+        ("tools", {"tools": [WEATHER | {"function": {"name": "f", "parameters": [1]}}]}),
+        (
+            "tools",
+            {"tools": [WEATHER | {"function": {"name": "f", "parameters": {"description": "x" * 2**17}}}]},
+        ),
+        (
+            "response_format",
+            {
+                "response_format": {
+                    "type": "json_schema",
+                    "json_schema": {"name": "x", "schema": {"const": "x" * 2**17}},
+                }
+            },
+        ),
         ("tools[0].type", {"tools": [{"type": "custom", "custom": {"name": "x"}}]}),
         ("response_format.type", {"response_format": {"type": "grammar"}}),
         ("model", {"model": ""}),
@@ -364,6 +398,22 @@ async def test_what_cannot_be_done_is_refused_by_name(param: str, fields: dict[s
     assert body["param"] == param
     assert body["type"] == "invalid_request_error"
     assert len(body["message"].split()) > 2
+
+
+async def test_a_blank_stop_is_no_stop() -> None:
+    for blank in ("", [], [""], ["", None]):
+        assert (await asked(FakeModels(), stop=blank)).stop == ()
+    assert (await asked(FakeModels(), stop=["", "END"])).stop == ("END",)
+
+
+async def test_an_empty_answer_has_logprobs_where_they_were_asked_for() -> None:
+    async with client_of(FakeModels([finished()])) as client:
+        done = await client.chat.completions.create(model="default", messages=HELLO, logprobs=True)
+        plain = await client.completions.create(model="default", prompt="x", logprobs=1)
+    assert done.choices[0].logprobs is not None
+    assert done.choices[0].logprobs.content == []
+    assert plain.choices[0].logprobs is not None
+    assert plain.choices[0].logprobs.tokens == []
 
 
 async def test_null_is_as_nothing_for_every_field() -> None:

@@ -9,6 +9,7 @@ import openai
 import pytest
 
 from edgechat.engine.types import Delta, TokenChance
+from edgechat.errors import PromptTooLong
 from tests.server.fakes import FakeModels, finished
 from tests.server.test_chat import client_of
 
@@ -120,3 +121,15 @@ async def test_models_are_listed() -> None:
         assert (await client.models.retrieve("scripted")).owned_by == "edgechat"
         with pytest.raises(openai.NotFoundError):
             await client.models.retrieve("other/one:Q4")
+
+
+async def test_what_is_too_long_is_told_with_a_remedy_that_there_is() -> None:
+    for stream in (False, True):
+        models = FakeModels(
+            [PromptTooLong("The text has 5000 tokens, and the context holds 4096.", hint="x")]
+        )
+        async with client_of(models) as client:
+            with pytest.raises(openai.BadRequestError, match="5000") as caught:
+                await client.completions.create(model="default", prompt="x", stream=stream)
+        assert "--ctx" in caught.value.message
+        assert "overflow" not in caught.value.message

@@ -18,7 +18,9 @@ from tests.server.program import Served, served
 SETTINGS = """
 [checks]
 # A description cannot say which fields contradict each other.
-positive_data_acceptance.expected-statuses = ["2xx", "400", "404"]
+positive_data_acceptance.expected-statuses = ["2xx", "400", "404", "413"]
+# What is too large is not looked at.
+negative_data_rejection.expected-statuses = ["400", "401", "403", "404", "405", "413", "415", "422"]
 """
 
 

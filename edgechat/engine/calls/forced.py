@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -11,6 +12,7 @@ from edgechat.engine.calls import forced_gemma, forced_xml
 from edgechat.engine.calls.formats import Format
 from edgechat.engine.calls.tools import COMBINED, parameters_of
 from edgechat.engine.grammar import json_rule, literal
+from edgechat.engine.thinking import HARMONY_FINAL
 from edgechat.engine.types import Tool
 
 MOST_CALLS = 16
@@ -21,15 +23,23 @@ Literal = Callable[[str], str]
 
 
 def calls_answer(
-    family: Format, tools: Sequence[Tool], vocabulary: Vocabulary, *, tool: str | None = None, other: str = ""
+    family: Format,
+    tools: Sequence[Tool],
+    vocabulary: Vocabulary,
+    *,
+    tool: str | None = None,
+    most_calls: int | None = None,
+    other: str = "",
+    free: bool = False,
 ) -> str:
     """Return the Lark rules, of which `answer` is the top one, of a reply that calls some of these tools.
 
     tool: the one that is called, once; else there may be several calls, where the family has a way to write
-    that. other: what the answer may be instead, as it stands in a rule. Raises SchemaError.
+    that. other: what the answer may be instead, as it stands in a rule; free: any text may come before the
+    calls, or instead of them. Raises SchemaError.
     """
     if tool is not None:
-        tools = [one for one in tools if one.name == tool]
+        tools, most_calls = [one for one in tools if one.name == tool], 1
 
     def mark(text: str) -> str:
         return literal(text, vocabulary)
@@ -41,23 +51,64 @@ def calls_answer(
         rules += [f"call_{number}: {body}", *more]
     if family.name == "gemma":
         rules.append(forced_gemma.shared(mark))
-    before, between, after = _around(family, mark)
-    repeated = "" if tool is not None or not between else f" ({between} call){{0,{MOST_CALLS - 1}}}"
-    answer = f"answer: {before} call{repeated} {after}{f' | {other}' if other else ''}"
-    return "\n".join([answer, f"call: {' | '.join(calls)}", *rules])
+    opening, between, closing = _around(family, mark)
+    most = MOST_CALLS if between else 1
+    if most_calls is not None:
+        most = min(most, most_calls)
+    made = "call" + (f" ({between} call){{0,{most - 1}}}" if most > 1 else "") + f" {closing}"
+    if free:
+        answer, more = _free(family, opening, made, mark)
+        rules += more
+    else:
+        answer = f"{opening} {made}{f' | {other}' if other else ''}"
+    return "\n".join([f"answer: {answer}", f"call: {' | '.join(calls)}", *rules])
 
 
 def _around(family: Format, mark: Literal) -> tuple[str, str, str]:
     """Return what stands before the first call, between two, and after the last; no between: just one."""
-    if family.name == "mistral":
-        return f'{mark("[TOOL_CALLS]")} " "? "["', '", "', '"]"'
     if family.name in ("llama", "harmony"):
         return "", "", ""
-    return "", '""' if family.name in ("args", "gemma") else '"\\n"', ""
+    opening = mark(family.opens[0])
+    if family.name == "mistral":
+        return f'{opening} " "? "["', '", "', '"]"'
+    return opening, opening if family.name in ("args", "gemma") else f'"\\n" {opening}', ""
+
+
+def _free(family: Format, opening: str, made: str, mark: Literal) -> tuple[str, list[str]]:
+    """Return what an answer is that may be any text and then calls, and the rules that this needs.
+
+    No text spells out what begins a call: whoever reads it would take that for one.
+    """
+    spelled = "|".join(re.escape(one) for one in family.opens)
+    unlike = [f"(?s:.*)({spelled})(?s:.*)"] if spelled else []
+    if family.name == "llama":
+        text = _text(*unlike, r'\{\s*"name"(?s:.*)', start="[^ \\t\\r\\n]")
+        return f"CALL_SPACE? ({mark(family.opens[0])}? {made} | CALL_TEXT?)", [_SPACE, text]
+    if family.name == "harmony":
+        text = _text(" ?to=(?s:.*)", r"(?s:.*)<\|(channel|start|end)\|>(?s:.*)")
+        final = mark(f"<|start|>assistant{HARMONY_FINAL}")
+        before = f"{mark('<|channel|>commentary<|message|>')} CALL_TEXT {mark('<|end|>')}"
+        again = f"{before} ({mark('<|start|>assistant')} {made} | {final} CALL_TEXT)"
+        return f"CALL_TEXT? | {made} | {again}", [text]
+    first, *rest = opening.split(" ", 1)
+    if not first.startswith('"'):
+        return f"CALL_TEXT? ({opening} {made})?", [_text(*unlike)]
+    begun = f"call_begun[suffix={first}]: /(?s:.*)/"
+    return f"CALL_TEXT? | call_begun {' '.join(rest)} {made}", [_text(*unlike), begun]
+
+
+_SPACE = "CALL_SPACE: /[ \\t\\r\\n]{1,8}/"
+
+
+def _text(*unlike: str, start: str = "") -> str:
+    """Return the terminal of a text that matches none of these patterns."""
+    anything = f"/{start}(?s:.*)/" if start else "/(?s:.+)/"
+    escaped = [one.replace("/", r"\/") for one in unlike]
+    return " & ".join([f"CALL_TEXT: {anything}", *(f"~/{one}/" for one in escaped)])
 
 
 def _body(family: Format, tool: Tool, number: int, mark: Literal) -> tuple[str, list[str]]:
-    """Return the rule of a call of a tool, and the rules that it needs."""
+    """Return the rule of a call of a tool, but for the mark before it, and the rules that it needs."""
     schema = closed(parameters_of(tool))
     name = json.dumps(tool.name)
     if family.name == "xml":
@@ -66,15 +117,14 @@ def _body(family: Format, tool: Tool, number: int, mark: Literal) -> tuple[str, 
         return forced_gemma.call(tool, schema, f"call_{number}", mark)
     arguments = json_rule(json.dumps(schema))
     if family.name == "args":
-        return f"{mark('[TOOL_CALLS]')} {name} {mark('[ARGS]')} {arguments}", []
+        return f"{name} {mark('[ARGS]')} {arguments}", []
     if family.name == "harmony":
         header = f"<|channel|>commentary to=functions.{tool.name} <|constrain|>json<|message|>"
         return f"{mark(header)} {arguments}", []
     key = "parameters" if family.name == "llama" else "arguments"
     start = json.dumps(f'{{"name": {name}, "{key}": ')
     if family.close:
-        opening, closing = mark(family.opens[0]), mark(family.close)
-        return f'{opening} "\\n" {start} {arguments} "}}" "\\n" {closing}', []
+        return f'"\\n" {start} {arguments} "}}" "\\n" {mark(family.close)}', []
     return f'{start} {arguments} "}}"', []
 
 

@@ -27,12 +27,12 @@ _SIMPLE = {
 
 
 def call(tool: Tool, schema: dict[str, Any], rule: str, mark: Callable[[str], str]) -> tuple[str, list[str]]:
-    """Return the rule of a call of a tool, and further rules, named after `rule`. Raises SchemaError."""
+    """Return the rule of a call behind its mark, and more rules, named after `rule`. Raises SchemaError."""
     check_plain(tool, schema)
     rules: list[str] = []
     value = _object(schema, rule, rules, mark, 0)
     name = json.dumps(f"call:{tool.name}")
-    return f"{mark('<|tool_call>')} {name} {value} {mark('<tool_call|>')}", rules
+    return f"{name} {value} {mark('<tool_call|>')}", rules
 
 
 def shared(mark: Callable[[str], str]) -> str:

@@ -16,10 +16,10 @@ _KEY = re.compile(r"[^<>\n]{1,200}")
 
 
 def call(tool: Tool, schema: dict[str, Any], rule: str, mark: Callable[[str], str]) -> tuple[str, list[str]]:
-    """Return the rule of a call of a tool, and further rules, named after `rule`. Raises SchemaError."""
+    """Return the rule of a call behind its mark, and more rules, named after `rule`. Raises SchemaError."""
     check_plain(tool, schema)
     rules: list[str] = []
-    parts = [mark("<tool_call>"), json.dumps(f"\n<function={tool.name}>\n")]
+    parts = [json.dumps(f"\n<function={tool.name}>\n")]
     required = schema.get("required")
     for number, (key, value) in enumerate(schema["properties"].items()):
         if not _KEY.fullmatch(key):

@@ -10,6 +10,7 @@ import msgspec
 
 from edgechat.engine.calls.scan import nests
 from edgechat.engine.calls.written import Kinds
+from edgechat.engine.schemas import LONGEST_SCHEMA, SHORTER
 from edgechat.engine.types import ChatRequest, Tool
 from edgechat.errors import BadRequest, SchemaError
 
@@ -24,9 +25,14 @@ _NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
 def check(request: ChatRequest) -> None:
     """Raise SchemaError or BadRequest unless a request's tools can be told to a model, and calls be read."""
-    tools = request.tools
-    if tools and request.text is not None:
+    if request.tools and request.text is not None:
         raise BadRequest("A text that is gone on with calls no tools.", hint="Send messages instead.")
+    check_tools(request.tools)
+    check_choice(request)
+
+
+def check_tools(tools: Sequence[Tool]) -> None:
+    """Raise SchemaError unless these tools can be told to a model."""
     size = sum(len(tool.description) + len(tool.parameters) for tool in tools)
     if len(tools) > MOST_TOOLS or size > MOST_CHARACTERS:
         raise SchemaError(
@@ -42,14 +48,24 @@ def check(request: ChatRequest) -> None:
         parameters_of(tool)
     if len({tool.name for tool in tools}) < len(tools):
         raise SchemaError("Two tools have the same name.", hint="Give each a name of its own.")
-    if request.tool_choice == "required" and not tools:
+
+
+def check_choice(request: ChatRequest) -> None:
+    """Raise SchemaError where a call is required that cannot be made."""
+    if request.tool_choice == "required" and not request.tools:
         raise SchemaError("A tool must be called, and there is none.", hint="Send the tools along.")
-    if request.tool is not None and all(tool.name != request.tool for tool in tools):
+    if request.tool is not None and all(tool.name != request.tool for tool in request.tools):
         raise SchemaError(f"{request.tool[:80]!r} must be called, and is none of the tools.")
 
 
 def parameters_of(tool: Tool) -> dict[str, Any]:
-    """Return the schema of a tool's arguments. SchemaError where it is none, or too deep."""
+    """Return the schema of a tool's arguments. SchemaError where it is none, too long or too deep."""
+    if len(tool.parameters) > LONGEST_SCHEMA:
+        raise SchemaError(
+            f"The parameters of the tool {tool.name} have {len(tool.parameters)} characters; "
+            f"{LONGEST_SCHEMA} are the most.",
+            hint=SHORTER,
+        )
     schema = object_in(tool.parameters)
     properties = schema.get("properties", {}) if schema is not None else None
     if schema is None or schema.get("type", "object") != "object" or not isinstance(properties, dict):
@@ -65,7 +81,7 @@ def check_plain(tool: Tool, schema: dict[str, Any]) -> None:
     if found := next((key for key in COMBINED if key in schema), None):
         raise SchemaError(
             f"The parameters of {tool.name} have {found} at their top, which this model cannot be held to.",
-            hint="Name all properties at the top of the schema, or leave tool_choice at auto.",
+            hint="Name all properties at the top of the schema, or leave tool_choice at auto, strict out.",
         )
 
 

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Annotated, Literal
 
 import msgspec
-from msgspec import Meta
+from msgspec import UNSET, Meta, Raw, UnsetType
 
-from edgechat.engine.types import ChatRequest, Overflow, Tool, ToolChoice
+from edgechat.engine.calls.tools import check_choice, check_tools
+from edgechat.engine.schemas import schema_in
+from edgechat.engine.types import ChatRequest, Overflow, Tool
+from edgechat.errors import BadRequest
+from edgechat.server.faults import refusal_of
 from edgechat.server.protocol.generation import Generation, Labels, Tokens
 from edgechat.server.protocol.messages import ChatMessage, FunctionName, as_messages
-from edgechat.server.protocol.schemas import schema_text
 from edgechat.server.refusal import Refusal
 
 NoSound = Annotated[None, Meta(description="Only null is taken: this server reads and writes text alone.")]
@@ -19,6 +24,17 @@ NoPrediction = Annotated[
     None, Meta(description="Only null is taken: what the answer will be is guessed without being told.")
 ]
 OldFunctions = Annotated[None, Meta(description="Only null is taken: send tools and tool_choice.")]
+SchemaText = Annotated[
+    # Left as it came: its length is looked at before anything is made of it.
+    Raw, Meta(description="A JSON schema.", extra_json_schema={"type": ["object", "null"]})
+]
+Strict = Annotated[
+    bool | None,
+    Meta(
+        description="true: a call of the model's own choice, too, follows the schema; one that tool_choice "
+        "forces always does."
+    ),
+]
 
 
 class FunctionTool(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -26,14 +42,8 @@ class FunctionTool(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
     name: FunctionName
     description: Annotated[str, Meta(max_length=65536)] | None = None
-    parameters: dict[str, Any] | None = None
-    strict: Annotated[
-        bool | None,
-        Meta(
-            description="Not needed: where tool_choice forces the call its arguments follow the schema; a "
-            "call of the model's own choice has the arguments that it wrote."
-        ),
-    ] = None
+    parameters: SchemaText | UnsetType = UNSET
+    strict: Strict = None
 
 
 class ToolBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -70,7 +80,7 @@ class Schema(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """A JSON schema that the answer follows, whether `strict` is said or not."""
 
     name: Annotated[str, Meta(pattern="^[a-zA-Z0-9_-]{1,64}$")]
-    schema: dict[str, Any] | None = None
+    schema: SchemaText | UnsetType = UNSET
     description: str | None = None
     strict: bool | None = None
 
@@ -102,15 +112,19 @@ class ChatBody(Generation, frozen=True, kw_only=True, forbid_unknown_fields=True
         Meta(description="none: as without tools; required: one at least is called; or the one that is."),
     ] = None
     parallel_tool_calls: Annotated[
-        bool | None, Meta(description="false: of several calls the first is handed out.")
+        bool | None, Meta(description="false: the answer ends after its first call.")
     ] = None
     response_format: Annotated[
         TextFormat | JsonObject | JsonSchema | None,
         Meta(description="What the answer is; a grammar holds the model to it."),
     ] = None
     reasoning_effort: Annotated[
-        Literal["none"] | None,
-        Meta(description="Thinking is on or off here: none is think false; for on, send think true."),
+        Literal["none", "minimal", "low", "medium", "high"] | None,
+        Meta(
+            description="none and minimal are think false, the others think true, unless `think` says "
+            "otherwise. Models that are told how long to think (gpt-oss) are told low, medium or high; "
+            "for those that have no switch only none is more than a wish."
+        ),
     ] = None
     think: Annotated[
         bool | None,
@@ -161,22 +175,25 @@ class ChatBody(Generation, frozen=True, kw_only=True, forbid_unknown_fields=True
     def asked(self) -> ChatRequest:
         """Return what the engine is asked, but for what depends on the model. Raises Refusal."""
         self._check()
-        named = self.tool_choice if isinstance(self.tool_choice, NamedTool) else None
-        forced: ToolChoice = "required" if named or self.tool_choice == "required" else "auto"
-        return ChatRequest(
+        named = self.tool_choice.function.name if isinstance(self.tool_choice, NamedTool) else None
+        request = ChatRequest(
             id="",
             messages=as_messages(self.messages),
-            tools=() if self.tool_choice == "none" else tuple(map(_tool, self.tools or ())),
-            tool_choice=forced,
-            tool=named.function.name if named else None,
+            tools=() if self.tool_choice == "none" else self._tools(),
+            tool_choice="required" if named or self.tool_choice == "required" else "auto",
+            tool=named,
+            most_calls=1 if self.parallel_tool_calls is False else None,
             schema=self._schema(),
             logprobs=(self.top_logprobs or 0) if self.logprobs else None,
             max_tokens=self.max_completion_tokens or self.max_tokens,
             stop=self.stops,
-            think=False if self.reasoning_effort == "none" else self.think,
+            think=self.think,
             overflow=self.overflow,
             priority=self.priority or "interactive",
         )
+        with _about("tool_choice"):
+            check_choice(request)
+        return request
 
     def _check(self) -> None:
         """Raise Refusal for fields that contradict each other."""
@@ -187,29 +204,48 @@ class ChatBody(Generation, frozen=True, kw_only=True, forbid_unknown_fields=True
         both = {self.max_tokens, self.max_completion_tokens} - {None}
         if len(both) > 1:
             raise Refusal("max_tokens means max_completion_tokens; send one of them.", param="max_tokens")
-        if self.stream_options is not None and not self.stream:
-            raise Refusal("stream_options needs stream: true.", param="stream_options")
-        names = [one.function.name for one in self.tools or ()]
-        if len(set(names)) < len(names):
-            raise Refusal("Two of the tools have one name.", param="tools")
-        if self.tool_choice in (None, "none", "auto"):
-            return
-        if not names:
-            raise Refusal("tool_choice needs tools.", param="tool_choice")
-        if isinstance(self.tool_choice, NamedTool) and self.tool_choice.function.name not in names:
-            raise Refusal("tool_choice names a function that is none of the tools.", param="tool_choice")
+
+    def _tools(self) -> tuple[Tool, ...]:
+        with _about("tools"):
+            found = tuple(_tool(one.function) for one in self.tools or ())
+            check_tools(found)
+        return found
 
     def _schema(self) -> str | None:
         match self.response_format:
             case JsonObject():
-                return schema_text({"type": "object"}, "response_format")
+                return _ANY
             case JsonSchema(json_schema=wanted):
-                return schema_text(wanted.schema or {"type": "object"}, "response_format.json_schema.schema")
+                with _about("response_format"):
+                    schema = _text(wanted.schema) or _ANY
+                    schema_in(schema)
+                return schema
         return None
 
 
-def _tool(sent: ToolBody) -> Tool:
-    function = sent.function
-    if not function.parameters:
-        return Tool(function.name, function.description or "")
-    return Tool(function.name, function.description or "", schema_text(function.parameters, "tools"))
+_ANY = '{"type": "object"}'
+
+
+@contextmanager
+def _about(param: str) -> Iterator[None]:
+    """Have the engine's complaints name the field that they are about."""
+    try:
+        yield
+    except BadRequest as error:
+        found = refusal_of(error)
+        raise Refusal(found.message, param=param, code=found.code) from error
+
+
+def _tool(sent: FunctionTool) -> Tool:
+    parameters = _text(sent.parameters)
+    tool = Tool(sent.name, sent.description or "", strict=bool(sent.strict))
+    return msgspec.structs.replace(tool, parameters=parameters) if parameters else tool
+
+
+def _text(schema: Raw | UnsetType) -> str:
+    """Return a schema as it came; '' for none. Raises BadRequest."""
+    try:
+        text = "" if schema is UNSET else bytes(schema).decode()
+    except UnicodeDecodeError as error:
+        raise BadRequest("The schema is no text in UTF-8.") from error
+    return "" if text in ("null", "{}") else text

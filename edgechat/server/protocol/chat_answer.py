@@ -2,25 +2,34 @@
 
 from __future__ import annotations
 
-import secrets
-import time
 from collections.abc import Callable, Sequence
 from typing import Literal
 
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from edgechat.engine.types import Called, ChatRequest, Delta, Finished, RequestEvent, TokenChance
+from edgechat.engine.types import (
+    Called,
+    ChatRequest,
+    Delta,
+    Effort,
+    Finished,
+    ModelInfo,
+    RequestEvent,
+    TokenChance,
+    ToolCall,
+)
 from edgechat.server.models import Served
+from edgechat.server.protocol.answers import LONGER, Answers
 from edgechat.server.protocol.chat import ChatBody
-from edgechat.server.protocol.ending import FinishReason, reason_of
-from edgechat.server.protocol.usage import AnswerTimings, Usage, timings_of, usage_of
+from edgechat.server.protocol.ending import FinishReason
+from edgechat.server.protocol.usage import AnswerTimings, Usage, timings_of
 
 
 class CalledFunction(msgspec.Struct, frozen=True, kw_only=True):
-    """What is to be called, and with what; of a stream the part that is new."""
+    """What is to be called, and with what."""
 
-    name: str | UnsetType = UNSET
+    name: str
     arguments: str
 
 
@@ -28,8 +37,9 @@ class AnswerCall(msgspec.Struct, frozen=True, kw_only=True):
     """A call that the model wants made."""
 
     index: int | UnsetType = UNSET
-    id: str | UnsetType = UNSET
-    type: Literal["function"] | UnsetType = UNSET
+    """In a stream: which one it is."""
+    id: str
+    type: Literal["function"] = "function"
     function: CalledFunction
 
 
@@ -117,163 +127,120 @@ class ChatChunk(msgspec.Struct, frozen=True, kw_only=True):
     truncated: int | UnsetType = UNSET
 
 
-class ChatAnswers:
+class ChatAnswers(Answers[ChoiceChunk]):
     """The answers to one request, as they grow."""
+
+    kind = "chatcmpl"
 
     def __init__(self, body: ChatBody, think: bool | None) -> None:
         """think: what the settings say for models that can switch it. Raises Refusal."""
-        self.n_choices = body.n_choices
-        self.model = ""
-        """What answers, once that is known."""
+        super().__init__(body)
         self._body = body
-        self._asked = body.asked()
+        self._request = body.asked()
         self._think = think
-        self._id = f"chatcmpl-{secrets.token_hex(12)}"
-        self._created = int(time.time())
-        self._parts = [_Parts(index, body) for index in range(self.n_choices)]
-        self._taken: list[list[ChoiceChunk]] = [[] for _ in range(self.n_choices)]
+        self._calls = [0] * self.n_choices
+
+    @property
+    def shorter(self) -> str:
+        """Return what to do about a prompt that is too long."""
+        if self._request.overflow == "window":
+            return f"What may not be left out is too long by itself: shorten the last message; {LONGER}"
+        return f'Shorten it; "overflow": "window" leaves out the oldest turns, and {LONGER}'
 
     def request(self, served: Served, choice: int) -> ChatRequest:
         """Return what the engine is asked for one of them."""
-        think = self._asked.think
-        if think is None and served.model.can_switch_thinking:
-            think = self._think
-        sampling = self._body.sampling(served.plan.sampling_for(think), choice)
-        return msgspec.structs.replace(self._asked, id=f"{self._id}-{choice}", think=think, sampling=sampling)
-
-    def begin(self) -> list[bytes]:
-        """Return the chunks that a stream begins with."""
-        role = PartOfAnswer(role="assistant", content="")
-        return [self._chunk(ChoiceChunk(index=at, delta=role)) for at in range(self.n_choices)]
-
-    def chunks(self, choice: int, event: RequestEvent) -> list[bytes]:
-        """Return what a stream tells of an event. Raises Refusal for an answer that was cut short."""
-        part = self._parts[choice].of(event)
-        return [] if part is None else [self._chunk(part, event if isinstance(event, Finished) else None)]
-
-    def end(self) -> list[bytes]:
-        """Return the chunks that a stream ends with."""
-        if not self._body.wants_usage:
-            return []
-        envelope = ChatChunk(
-            id=self._id, created=self._created, model=self.model, choices=[], usage=self._usage()
+        think, effort = self._thinking(served.model)
+        return msgspec.structs.replace(
+            self._request,
+            id=f"{self._id}-{choice}",
+            think=think,
+            effort=effort,
+            sampling=self._body.sampling(served.plan.sampling_for(think), choice),
         )
-        return [msgspec.json.encode(envelope)]
 
-    def take(self, choice: int, event: RequestEvent) -> None:
-        """Note an event of an answer that is sent as a whole. Raises Refusal as `chunks` does."""
-        part = self._parts[choice].of(event)
-        if part is not None:
-            self._taken[choice].append(part)
+    def _thinking(self, model: ModelInfo) -> tuple[bool | None, Effort | None]:
+        """Return whether a model is to think, and how long, as far as it can be told that."""
+        think, wish = self._request.think, self._body.reasoning_effort
+        effort: Effort | None = None
+        if wish is not None and model.has_effort:
+            effort = "low" if wish == "none" or wish == "minimal" else wish
+        if think is None and model.can_switch_thinking:
+            think = self._think if wish is None else wish not in ("none", "minimal")
+        elif think is None and wish == "none" and not model.has_effort:
+            think = False  # the engine says whether that can be
+        return think, effort
 
     def whole(self) -> bytes:
         """Return the answers that were taken."""
-        ends = self._ends()
-        return msgspec.json.encode(
-            ChatCompletion(
-                id=self._id,
-                created=self._created,
-                model=self.model,
-                choices=[_whole(index, taken) for index, taken in enumerate(self._taken)],
-                usage=self._usage(),
-                timings=timings_of(ends),
-                truncated=max(end.usage.dropped_turns for end in ends) or UNSET,
-            )
+        ends = self._done()
+        told = ChatCompletion(
+            id=self._id,
+            created=self._created,
+            model=self.model,
+            choices=[self._joined(index, taken) for index, taken in enumerate(self._taken)],
+            usage=self._usage(),
+            timings=timings_of(ends),
+            truncated=max(end.usage.dropped_turns for end in ends) or UNSET,
         )
+        return msgspec.json.encode(told)
 
-    def _chunk(self, part: ChoiceChunk, end: Finished | None = None) -> bytes:
-        return msgspec.json.encode(
-            ChatChunk(
-                id=self._id,
-                created=self._created,
-                model=self.model,
-                choices=[part],
-                timings=timings_of([end]) if end else UNSET,
-                truncated=(end.usage.dropped_turns or UNSET) if end else UNSET,
-            )
+    def _first(self) -> list[ChoiceChunk]:
+        role = PartOfAnswer(role="assistant", content="")
+        return [ChoiceChunk(index=at, delta=role) for at in range(self.n_choices)]
+
+    def _part(self, choice: int, event: RequestEvent) -> ChoiceChunk | None:
+        if isinstance(event, Called):
+            return self._called(choice, event.call)
+        return super()._part(choice, event)
+
+    def _said(self, choice: int, said: Delta) -> ChoiceChunk:
+        if said.thinking:
+            return ChoiceChunk(index=choice, delta=PartOfAnswer(reasoning_content=said.text))
+        told = ChoiceLogprobs([_logprob(one) for one in said.chances]) if said.chances else UNSET
+        return ChoiceChunk(index=choice, delta=PartOfAnswer(content=said.text), logprobs=told)
+
+    def _called(self, choice: int, call: ToolCall) -> ChoiceChunk:
+        function = CalledFunction(name=call.name, arguments=call.arguments)
+        told = AnswerCall(index=self._calls[choice], id=call.id, function=function)
+        self._calls[choice] += 1
+        return ChoiceChunk(index=choice, delta=PartOfAnswer(tool_calls=[told]))
+
+    def _ended(self, choice: int, reason: FinishReason) -> ChoiceChunk:
+        return ChoiceChunk(index=choice, delta=PartOfAnswer(), finish_reason=reason)
+
+    def _chunk(
+        self, parts: list[ChoiceChunk], end: Finished | None = None, *, usage: Usage | UnsetType = UNSET
+    ) -> bytes:
+        told = ChatChunk(
+            id=self._id,
+            created=self._created,
+            model=self.model,
+            choices=parts,
+            usage=usage,
+            timings=UNSET if end is None else timings_of([end]),
+            truncated=UNSET if end is None else end.usage.dropped_turns or UNSET,
         )
+        return msgspec.json.encode(told)
 
-    def _ends(self) -> list[Finished]:
-        return [one.end for one in self._parts if one.end is not None]
+    def _joined(self, index: int, parts: Sequence[ChoiceChunk]) -> Choice:
+        """Put the parts of an answer together."""
 
-    def _usage(self) -> Usage:
-        return usage_of(self._ends(), reasoning=sum(one.reasoning for one in self._parts))
+        def joined(get: Callable[[PartOfAnswer], str | UnsetType]) -> str:
+            return "".join(text for part in parts if (text := get(part.delta)) is not UNSET)
 
-
-class _Parts:
-    """Makes the parts of one answer."""
-
-    def __init__(self, index: int, body: ChatBody) -> None:
-        self.end: Finished | None = None
-        self.reasoning = 0
-        """Tokens of the thinking."""
-        self._index = index
-        self._most_calls = 1 if body.parallel_tool_calls is False else None
-        self._calls = 0
-
-    def of(self, event: RequestEvent) -> ChoiceChunk | None:
-        """Return what is new; None where nothing of it is told."""
-        match event:
-            case Delta(thinking=True):
-                self.reasoning = event.tokens
-                return self._part(PartOfAnswer(reasoning_content=event.text))
-            case Delta():
-                chances = [_logprob(one) for one in event.chances]
-                part = PartOfAnswer(content=event.text)
-                return self._part(part, ChoiceLogprobs(chances) if chances else UNSET)
-            case Called():
-                return self._call(event)
-            case Finished():
-                self.end = event
-                return ChoiceChunk(index=self._index, delta=PartOfAnswer(), finish_reason=reason_of(event))
-        return None
-
-    def _part(self, part: PartOfAnswer, logprobs: ChoiceLogprobs | UnsetType = UNSET) -> ChoiceChunk:
-        return ChoiceChunk(index=self._index, delta=part, logprobs=logprobs)
-
-    def _call(self, event: Called) -> ChoiceChunk | None:
-        call = event.call
-        first = bool(call.id)
-        self._calls += first
-        if self._most_calls is not None and self._calls > self._most_calls:
-            return None
-        told = AnswerCall(
-            index=self._calls - 1,
-            id=call.id if first else UNSET,
-            type="function" if first else UNSET,
-            function=CalledFunction(name=call.name if first else UNSET, arguments=call.arguments),
+        content, thought = joined(lambda one: one.content), joined(lambda one: one.reasoning_content)
+        calls = [call for part in parts for call in part.delta.tool_calls or ()]
+        chances = [one for part in parts if part.logprobs for one in part.logprobs.content]
+        return Choice(
+            index=index,
+            message=Answer(
+                content=content if content or not calls else None,
+                reasoning_content=thought or UNSET,
+                tool_calls=[msgspec.structs.replace(call, index=UNSET) for call in calls] or UNSET,
+            ),
+            logprobs=ChoiceLogprobs(chances) if self._body.logprobs else None,
+            finish_reason=next(part.finish_reason for part in parts if part.finish_reason is not None),
         )
-        return self._part(PartOfAnswer(tool_calls=[told]))
-
-
-def _whole(index: int, parts: Sequence[ChoiceChunk]) -> Choice:
-    """Put the parts of an answer together."""
-
-    def joined(get: Callable[[PartOfAnswer], str | UnsetType]) -> str:
-        return "".join(text for part in parts if (text := get(part.delta)) is not UNSET)
-
-    content, thought = joined(lambda one: one.content), joined(lambda one: one.reasoning_content)
-    calls: list[AnswerCall] = []
-    for part in parts:
-        for call in part.delta.tool_calls or ():
-            if call.id is not UNSET:
-                calls.append(msgspec.structs.replace(call, index=UNSET))
-            else:
-                last = calls[-1].function
-                more = msgspec.structs.replace(last, arguments=last.arguments + call.function.arguments)
-                calls[-1] = msgspec.structs.replace(calls[-1], function=more)
-    chances = [one for part in parts if part.logprobs for one in part.logprobs.content]
-    ends = [part.finish_reason for part in parts if part.finish_reason is not None]
-    return Choice(
-        index=index,
-        message=Answer(
-            content=content if content or not calls else None,
-            reasoning_content=thought or UNSET,
-            tool_calls=calls or UNSET,
-        ),
-        logprobs=ChoiceLogprobs(chances) if chances else None,
-        finish_reason=ends[0],
-    )
 
 
 def _logprob(chance: TokenChance) -> TokenLogprob:

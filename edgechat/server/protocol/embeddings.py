@@ -7,14 +7,14 @@ import struct
 from typing import Annotated, Literal
 
 import msgspec
-from msgspec import Meta
+from msgspec import Meta, Raw
 
 from edgechat.engine.types import Embedded, ModelInfo
-from edgechat.server.protocol.completions import Text, TokenId, TokenIds
+from edgechat.server.protocol.texts import Texts, texts_of
 from edgechat.server.refusal import Refusal
 
-Input = Text | Annotated[list[Text | TokenIds | TokenId], Meta(min_length=1, max_length=2**20)]
 _MOST_TEXTS = 2048
+_VECTOR = {"anyOf": [{"type": "array", "items": {"type": "number"}}, {"type": "string"}]}
 
 
 class EmbeddingBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -24,7 +24,7 @@ class EmbeddingBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         str, Meta(min_length=1, max_length=512, description="An embedding model of /v1/models, or 'default'.")
     ]
     input: Annotated[
-        Input, Meta(description="A text, or the numbers of its tokens; or several, up to 2048 at once.")
+        Texts, Meta(description="A text, or the numbers of its tokens; or several, up to 2048 at once.")
     ]
     encoding_format: Annotated[
         Literal["float", "base64"] | None,
@@ -41,16 +41,10 @@ class EmbeddingBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
     def texts(self) -> list[str | tuple[int, ...]]:
         """Return the texts, or their tokens. Raises Refusal where what they are is not clear."""
-        if isinstance(self.input, str):
-            return [self.input]
-        numbers = [one for one in self.input if isinstance(one, int)]
-        if numbers and len(numbers) < len(self.input):
-            raise Refusal("The input mixes numbers of tokens with texts.", param="input")
-        if numbers:
-            return [tuple(numbers)]
-        if len(self.input) > _MOST_TEXTS:
+        found = texts_of(self.input, "input")
+        if len(found) > _MOST_TEXTS:
             raise Refusal(f"More than {_MOST_TEXTS} texts at once.", param="input")
-        return [one if isinstance(one, str) else tuple(one) for one in self.input if not isinstance(one, int)]
+        return found
 
     def check(self, model: ModelInfo) -> None:
         """Raise Refusal for another number of dimensions than the model's."""
@@ -66,7 +60,7 @@ class Embedding(msgspec.Struct, frozen=True, kw_only=True):
 
     object: Literal["embedding"] = "embedding"
     index: int
-    embedding: list[float] | str
+    embedding: Annotated[Raw, Meta(extra_json_schema=_VECTOR)]
 
 
 class EmbeddingUsage(msgspec.Struct, frozen=True):
@@ -86,7 +80,7 @@ class EmbeddingList(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def embedding_list(body: EmbeddingBody, model: str, made: Embedded) -> bytes:
-    """Return the JSON of the answer."""
+    """Return the JSON of the answer. For many numbers it takes a second: call it in a thread."""
     data = [
         Embedding(index=index, embedding=_written(vector, body.encoding_format))
         for index, vector in enumerate(made.vectors)
@@ -95,7 +89,8 @@ def embedding_list(body: EmbeddingBody, model: str, made: Embedded) -> bytes:
     return msgspec.json.encode(EmbeddingList(data=data, model=model, usage=usage))
 
 
-def _written(vector: bytes, encoding: str | None) -> list[float] | str:
+def _written(vector: bytes, encoding: str | None) -> Raw:
+    """Return the JSON of a vector: each by itself, so that other threads come in between."""
     if encoding == "base64":
-        return base64.b64encode(vector).decode()
-    return list(struct.unpack(f"<{len(vector) // 4}f", vector))
+        return Raw(msgspec.json.encode(base64.b64encode(vector).decode()))
+    return Raw(msgspec.json.encode(struct.unpack(f"<{len(vector) // 4}f", vector)))

@@ -14,8 +14,8 @@ _INT = 2**31 - 1
 _SEEDS = 2**63
 MOST_CHOICES = 8
 
-Stop = Annotated[str, Meta(min_length=1, max_length=256)]
-TokenId = Annotated[str, Meta(pattern="^[0-9]{1,9}$")]
+Stop = Annotated[str, Meta(max_length=256)]
+BiasedToken = Annotated[str, Meta(pattern="^[0-9]{1,9}$")]
 Bias = Annotated[float, Meta(ge=-100, le=100)]
 Penalty = Annotated[float, Meta(ge=-2, le=2)]
 Tokens = Annotated[int, Meta(ge=1, le=_INT)]
@@ -47,8 +47,8 @@ class Generation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     stream: Annotated[bool | None, Meta(description="Send the text as it is written.")] = None
     stream_options: StreamOptions | None = None
     stop: Annotated[
-        Stop | Annotated[list[Stop], Meta(max_length=16)] | None,
-        Meta(description="End before any of these texts, up to 16 of 256 characters."),
+        Stop | Annotated[list[Stop | None], Meta(max_length=16)] | None,
+        Meta(description="End before any of these texts, up to 16 of 256 characters; blank ones are none."),
     ] = None
     max_tokens: Annotated[Tokens | None, Meta(description="End after so many tokens.")] = None
     seed: Annotated[
@@ -69,7 +69,7 @@ class Generation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         Penalty | None, Meta(description="Off the scores of tokens that came lately, however often.")
     ] = None
     logit_bias: Annotated[
-        Annotated[dict[TokenId, Bias], Meta(max_length=1024)] | None,
+        Annotated[dict[BiasedToken, Bias], Meta(max_length=1024)] | None,
         Meta(description="Added to the scores of tokens, by their numbers."),
     ] = None
     user: Annotated[
@@ -101,7 +101,8 @@ class Generation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     @property
     def stops(self) -> tuple[str, ...]:
         """The texts before which the answer ends."""
-        return (self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ())
+        sent = [self.stop] if isinstance(self.stop, str) else self.stop or []
+        return tuple(one for one in sent if one)
 
     @property
     def wants_usage(self) -> bool:

@@ -1,0 +1,115 @@
+"""What the answers to a request have in common, whichever endpoint it came to."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from abc import ABC, abstractmethod
+from typing import ClassVar, Generic, TypeVar
+
+from msgspec import UNSET, UnsetType
+
+from edgechat.engine.types import ChatRequest, Delta, Finished, RequestEvent
+from edgechat.server.models import Served
+from edgechat.server.protocol.ending import FinishReason, reason_of
+from edgechat.server.protocol.generation import Generation
+from edgechat.server.protocol.usage import Usage, usage_of
+from edgechat.server.refusal import Refusal
+
+Part = TypeVar("Part")
+"""What is new of an answer."""
+LONGER = "`edgechat serve --ctx` asks for a longer context, as far as the model was trained for one."
+
+
+class Answers(ABC, Generic[Part]):
+    """The answers to one request, as they grow: told in chunks, or taken and told as a whole."""
+
+    kind: ClassVar[str]
+    """What their ids begin with."""
+
+    def __init__(self, body: Generation, *, prompts: int = 1) -> None:
+        """Raise Refusal for what contradicts itself."""
+        if body.stream_options is not None and not body.stream:
+            raise Refusal("stream_options needs stream: true.", param="stream_options")
+        self.asked = body.model
+        """The model that is to answer ..."""
+        self.model = ""
+        """... and what does, once that is known."""
+        self.streams = bool(body.stream)
+        self.n_choices = body.n_choices * prompts
+        self._id = f"{self.kind}-{secrets.token_hex(12)}"
+        self._created = int(time.time())
+        self._prompts = prompts
+        self._wants_usage = body.wants_usage
+        self._taken: list[list[Part]] = [[] for _ in range(self.n_choices)]
+        self._ends: list[Finished | None] = [None] * self.n_choices
+        self._reasoning = [0] * self.n_choices
+        """Tokens of the thinking."""
+
+    @property
+    @abstractmethod
+    def shorter(self) -> str:
+        """Return what to do about a prompt that is too long."""
+
+    @abstractmethod
+    def request(self, served: Served, choice: int) -> ChatRequest:
+        """Return what the engine is asked for one of them."""
+
+    def begin(self) -> list[bytes]:
+        """Return the chunks that a stream begins with."""
+        return [self._chunk([part]) for part in self._first()]
+
+    def chunks(self, choice: int, event: RequestEvent) -> list[bytes]:
+        """Return what a stream tells of an event. Raises Refusal for an answer that was cut short."""
+        part = self._part(choice, event)
+        return [] if part is None else [self._chunk([part], event if isinstance(event, Finished) else None)]
+
+    def end(self) -> list[bytes]:
+        """Return the chunks that a stream ends with."""
+        return [self._chunk([], usage=self._usage())] if self._wants_usage else []
+
+    def take(self, choice: int, event: RequestEvent) -> None:
+        """Note an event of an answer that is sent as a whole. Raises Refusal as `chunks` does."""
+        part = self._part(choice, event)
+        if part is not None:
+            self._taken[choice].append(part)
+
+    @abstractmethod
+    def whole(self) -> bytes:
+        """Return the answers that were taken."""
+
+    def _part(self, choice: int, event: RequestEvent) -> Part | None:
+        """Return what is new; None where nothing of it is told."""
+        match event:
+            case Delta():
+                if event.thinking:
+                    self._reasoning[choice] = event.tokens
+                return self._said(choice, event)
+            case Finished():
+                self._ends[choice] = event
+                return self._ended(choice, reason_of(event))
+        return None
+
+    @abstractmethod
+    def _first(self) -> list[Part]:
+        """Return what a stream tells before anything is said."""
+
+    @abstractmethod
+    def _said(self, choice: int, said: Delta) -> Part:
+        """Return the part for more text."""
+
+    @abstractmethod
+    def _ended(self, choice: int, reason: FinishReason) -> Part:
+        """Return the part for the end."""
+
+    @abstractmethod
+    def _chunk(
+        self, parts: list[Part], end: Finished | None = None, *, usage: Usage | UnsetType = UNSET
+    ) -> bytes:
+        """Return the JSON that tells of parts. end: the end of the answer that they are of."""
+
+    def _done(self) -> list[Finished]:
+        return [end for end in self._ends if end is not None]
+
+    def _usage(self) -> Usage:
+        return usage_of(self._done(), reasoning=sum(self._reasoning), prompts=self._prompts)
