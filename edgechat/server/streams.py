@@ -75,7 +75,7 @@ async def generate(exchange: Exchange, models: Models, name: str, answers: Answe
 async def _compute(exchange: Exchange, models: Models, name: str, answers: Answers, hear: Hear) -> None:
     """Have all answers computed at once; whoever is cancelled here stops them within a step."""
     async with models.serve(name, places=answers.n_choices) as served:
-        answers.model = served.model.name
+        answers.model = served.name
         exchange.answered_by(answers.model)
         try:
             async with asyncio.TaskGroup() as group:
