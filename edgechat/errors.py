@@ -44,6 +44,7 @@
         │   └── ServerRefused     a server of llama.cpp is not on this machine, or does not answer
         ├── DecodeFailed          a decode call failed, or gave numbers that are none
         ├── EngineCrashed         the worker process died
+        │   └── EngineGone        before the request came, or it was ended just then
         └── RequestRefused        this request has already killed the worker twice
 
 Foreign exceptions are turned into one of these where they arise; the command line and the app print
@@ -252,6 +253,10 @@ class EngineCrashed(EngineError):
     def __init__(self, message: str, *, hint: str | None = None, log_tail: str = "") -> None:
         super().__init__(message, hint=hint)
         self.log_tail = log_tail
+
+
+class EngineGone(EngineCrashed):
+    """No worker runs, and a request came that may not start one: nothing of it was computed."""
 
 
 class RequestRefused(EngineError):

@@ -31,7 +31,7 @@ from edgechat.engine.types import (
     RequestEvent,
     Upkeep,
 )
-from edgechat.errors import EngineCrashed, EngineError, OutOfMemory, RequestRefused
+from edgechat.errors import EngineCrashed, EngineError, EngineGone, OutOfMemory, RequestRefused
 from edgechat.planner.ladder import refit
 from edgechat.planner.plan import LoadPlan
 
@@ -71,6 +71,8 @@ class EngineProcess:
         self._on_state = on_state
         self._on_note = on_note
         self._worker: WorkerLife | None = None
+        self._ending: asyncio.Task[None] | None = None
+        """The end of the worker before, which goes on where nobody waits for it any more."""
         self._log: Path | None = None
         self._changing = asyncio.Lock()
         self._closed = False
@@ -89,18 +91,22 @@ class EngineProcess:
             return self.model
 
     async def stream(
-        self, request: ChatRequest, on_progress: Callable[[float], None] | None = None
+        self,
+        request: ChatRequest,
+        on_progress: Callable[[float], None] | None = None,
+        *,
+        may_load: bool = True,
     ) -> AsyncGenerator[RequestEvent, None]:
         """Yield Prefill and Delta events, and at last Finished.
 
-        Starts a worker if there is none (`on_progress` hears of the load). Raises EngineCrashed when the
-        worker dies, RequestRefused if this same request has killed it twice, or what the engine says.
-        Leaving the iteration early cancels the request.
+        Starts a worker if there is none (`on_progress` hears of the load), or raises EngineGone if it may
+        not. Raises EngineCrashed when the worker dies, RequestRefused if this same request has killed it
+        twice, or what the engine says. Leaving the iteration early cancels the request.
         """
         if self.plan.embeddings:
             raise cannot_chat(self.plan.model_name)
         digest = _digest(msgspec.structs.replace(request, id=""))
-        async with self._answering(request.id, digest, on_progress) as worker:
+        async with self._answering(request.id, digest, on_progress, may_load) as worker:
             if worker is None:
                 yield cancelled(request.id)
                 return
@@ -114,6 +120,8 @@ class EngineProcess:
         request_id: str,
         texts: tuple[str | tuple[int, ...], ...],
         on_progress: Callable[[float], None] | None = None,
+        *,
+        may_load: bool = True,
     ) -> Embedded | None:
         """Return embeddings of texts, or of texts that are tokens already; None where it was cancelled.
 
@@ -121,7 +129,8 @@ class EngineProcess:
         """
         if not self.plan.embeddings:
             raise cannot_embed(self.plan.model_name)
-        async with self._answering(request_id, _digest(Embed("", texts)), on_progress) as worker:
+        digest = _digest(Embed("", texts))
+        async with self._answering(request_id, digest, on_progress, may_load) as worker:
             return None if worker is None else await worker.embed(Embed(request_id, texts))
 
     async def cancel(self, request_id: str) -> None:
@@ -196,7 +205,7 @@ class EngineProcess:
 
     @contextlib.asynccontextmanager
     async def _answering(
-        self, request_id: str, digest: bytes, on_progress: Callable[[float], None] | None
+        self, request_id: str, digest: bytes, on_progress: Callable[[float], None] | None, may_load: bool
     ) -> AsyncIterator[WorkerLife | None]:
         """Yield the worker for a request, and remember if that kills it; None: it was cancelled meanwhile."""
         if self._crashes[digest] >= _CRASHES_ALLOWED:
@@ -205,7 +214,7 @@ class EngineProcess:
                 hint="Change the message, or choose another model.",
             )
         with self.holding():
-            worker = await self._ready_for(request_id, on_progress)
+            worker = await self._ready_for(request_id, on_progress, may_load)
             try:
                 yield worker
             except EngineCrashed:
@@ -214,12 +223,12 @@ class EngineProcess:
                 raise
 
     async def _ready_for(
-        self, request_id: str, on_progress: Callable[[float], None] | None
+        self, request_id: str, on_progress: Callable[[float], None] | None, may_load: bool
     ) -> WorkerLife | None:
         """Return the worker; None if the request was cancelled while the model was loading."""
         self._loading.add(request_id)
         try:
-            worker = await self._ready(on_progress)
+            worker = await self._ready(on_progress, may_load=may_load)
             return None if request_id in self._cancelled else worker
         except EngineError:
             if self._closed:  # the load was cut short, and with it the request
@@ -229,10 +238,17 @@ class EngineProcess:
             self._loading.discard(request_id)
             self._cancelled.discard(request_id)
 
-    async def _ready(self, on_progress: Callable[[float], None] | None) -> WorkerLife:
+    async def _ready(
+        self, on_progress: Callable[[float], None] | None, *, may_load: bool = True
+    ) -> WorkerLife:
         async with self._changing:
             if self._worker is not None and self._worker.alive and self.state is EngineState.READY:
                 return self._worker
+            if not may_load:
+                raise EngineGone(
+                    f"The engine of {self.plan.model_name} was gone before the request came to it.",
+                    hint="Send it again.",
+                )
             memory_ran_out = self._worker is not None and self._worker.lost_its_memory
             await self._end_worker()
             self._become(EngineState.LOADING)
@@ -281,10 +297,16 @@ class EngineProcess:
             self._idle_timer = None
 
     async def _end_worker(self) -> None:
+        """End the worker if there is one; where that is cancelled, its end goes on by itself."""
         worker, self._worker = self._worker, None
         if worker is not None:
-            await worker.close()
-        self._become(EngineState.STOPPED)
+            self._ending = asyncio.ensure_future(worker.close())
+        try:
+            if self._ending is not None:
+                await asyncio.shield(self._ending)
+                self._ending = None
+        finally:
+            self._become(EngineState.STOPPED)
 
     def _worker_ended(self, worker: WorkerLife) -> None:
         if worker is self._worker and self.state is EngineState.READY:

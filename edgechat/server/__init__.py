@@ -11,7 +11,8 @@ exchange.py    a bounded body in, bytes out, and a client that may go away
 protocol/      OpenAI's requests and answers, and openapi.py that describes them
 streams.py     answers as they come from the engine, sent whole or while they are written
 faults.py      from errors to statuses; refusal.py writes them
-pool.py        the models: loaded on demand, unloaded when idle or in another's way
+pool.py        the models, and who may ask which
+placing.py     which of them are loaded: on demand, and others unloaded that are in the way
 lane.py        one of them: its engine, and who is here for it
 shelf.py       what clients may name
 metrics.py     what is counted

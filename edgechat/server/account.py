@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -13,14 +13,21 @@ from edgechat.text import one_line
 
 _CLOSED = 499
 """The client was gone before there was a status; as nginx calls it."""
+_OTHER = "other"
+"""What paths that there are not are counted by: what clients write is no label."""
 
 
 class Account:
     """Counts requests, the refused ones too. Nothing of what they say is kept or told."""
 
-    def __init__(self, app: ASGIApp, models: Models, tell: Callable[[str], None] | None = None) -> None:
+    def __init__(
+        self, app: ASGIApp, models: Models, paths: Sequence[str], tell: Callable[[str], None] | None = None
+    ) -> None:
+        """`paths`: those of the app; what goes on with a parameter counts as what is before that."""
         self._app = app
         self._models = models
+        self._paths = frozenset(path for path in paths if "{" not in path)
+        self._folders = tuple(path.partition("{")[0] for path in paths if "{" in path)
         self._tell = tell
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -38,13 +45,14 @@ class Account:
             await self._app(scope, receive, noting)
         finally:
             model = scope.get(MODEL, "")
-            self._models.metrics.request(_endpoint(scope["path"]), status, model or None)
+            self._models.metrics.request(self._endpoint(scope["path"]), status, model or None)
             if self._tell is not None:
                 seconds = time.monotonic() - began
                 path = one_line(scope["path"], 80)
                 self._tell(f"{scope['method']} {path} {status} {seconds:.2f} s {model}".rstrip())
 
-
-def _endpoint(path: str) -> str:
-    """Return the path that a request is counted by; those of single models count together."""
-    return "/v1/models" if path.startswith("/v1/models/") else path
+    def _endpoint(self, path: str) -> str:
+        """Return what a request is counted by."""
+        if path in self._paths:
+            return path
+        return next((one.removesuffix("/") for one in self._folders if path.startswith(one)), _OTHER)

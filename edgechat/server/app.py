@@ -70,7 +70,7 @@ def make_app(
     ]
     app = Starlette(routes=routes, exception_handlers={HTTPException: _no_such})
     app.router.redirect_slashes = False
-    return Account(Guard(app, door), models, tell)
+    return Account(Guard(app, door), models, [route.path for route in routes], tell)
 
 
 class _Api:
@@ -97,12 +97,12 @@ class _Api:
     async def _embed(self, exchange: Exchange, body: EmbeddingBody) -> None:
         texts = body.texts()
         async with self._models.serve(body.model) as served:
-            exchange.answered_by(served.model.name)
-            body.check(served.model)
+            exchange.answered_by(served.name)
+            body.check(served)
             made = await served.embed(f"embd-{secrets.token_hex(12)}", tuple(texts))
         if made is None:
             raise Refusal("The server was stopped meanwhile.", status=503, code="stopped")
-        told = await asyncio.to_thread(embedding_list, body, served.model.name, made)
+        told = await asyncio.to_thread(embedding_list, body, served.name, made)
         await exchange.answer(200, told)
 
     async def models(self, exchange: Exchange) -> None:
@@ -111,12 +111,8 @@ class _Api:
         await exchange.answer(200, msgspec.json.encode(found))
 
     async def one_model(self, exchange: Exchange) -> None:
-        wanted = exchange.scope["path_params"]["id"]
-        for card in await asyncio.to_thread(self._models.names):
-            if card.id == wanted:
-                await exchange.answer(200, msgspec.json.encode(ModelEntry.of(card)))
-                return
-        raise Refusal("There is no such model; /v1/models lists them.", status=404, code="model_not_found")
+        card = await asyncio.to_thread(self._models.card, exchange.scope["path_params"]["id"])
+        await exchange.answer(200, msgspec.json.encode(ModelEntry.of(card)))
 
     async def health(self, exchange: Exchange) -> None:
         state, sentence = self._models.state

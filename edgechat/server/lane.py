@@ -8,6 +8,7 @@ import time
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
 from typing import Protocol
 
 from edgechat.engine.process import EngineState
@@ -38,16 +39,23 @@ class Engine(Protocol):
         """Whether its last worker died by itself."""
         ...
 
+    @property
+    def log_path(self) -> Path | None:
+        """What its worker wrote last."""
+        ...
+
     async def start(self, on_progress: Callable[[float], None] | None = None) -> ModelInfo:
         """Load the model if it is not loaded."""
         ...
 
-    def stream(self, request: ChatRequest) -> AsyncGenerator[RequestEvent, None]:
-        """Answer a request."""
+    def stream(self, request: ChatRequest, *, may_load: bool) -> AsyncGenerator[RequestEvent, None]:
+        """Answer a request. Raises EngineGone where nothing is loaded, and may not be for this."""
         ...
 
-    async def embed(self, request_id: str, texts: tuple[str | tuple[int, ...], ...]) -> Embedded | None:
-        """Make embeddings."""
+    async def embed(
+        self, request_id: str, texts: tuple[str | tuple[int, ...], ...], *, may_load: bool
+    ) -> Embedded | None:
+        """Make embeddings. Raises EngineGone as `stream` does."""
         ...
 
     async def inspect(self) -> Snapshot | None:
@@ -99,6 +107,16 @@ class Lane:
     def is_ready(self) -> bool:
         """Whether the model is loaded."""
         return self.engine is not None and self.engine.state is EngineState.READY
+
+    @property
+    def takes_memory(self) -> bool:
+        """Whether the model is loaded, or on its way in or out."""
+        return self.engine is not None and self.engine.state is not EngineState.STOPPED
+
+    @property
+    def file(self) -> Path | None:
+        """What is loaded: of a model in several quantizations the planner chooses one. None: nothing."""
+        return Path(self.engine.plan.model_path) if self.engine is not None and self.is_ready else None
 
     @property
     def places(self) -> int:

@@ -10,7 +10,14 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    disable_created_metrics,
+    generate_latest,
+)
 from prometheus_client.core import GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
@@ -20,13 +27,11 @@ from edgechat.engine.types import Called, Delta, Embedded, Finished, RequestEven
 from edgechat.planner.plan import LoadPlan
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
-ENDPOINTS = frozenset(
-    {"chat/completions", "completions", "embeddings", "models", "health", "metrics", "openapi"}
-)
-"""What requests are counted by; any other one is 'other'."""
 _FIRST = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0)
 _EACH = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.25, 0.5, 1.0, 2.5)
-_OTHER = "other"
+
+# This text format has no such thing: each would be one more gauge.
+disable_created_metrics()  # type: ignore[no-untyped-call]
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,10 +79,9 @@ class Metrics:
         self._crashes = counter("crashes", "Deaths of a model's process.", "model")
 
     def request(self, endpoint: str, status: int, model: str | None = None) -> None:
-        """Count an answered request. endpoint: one of ENDPOINTS; model: what answered, where one did."""
+        """Count an answered request. endpoint: one of few names; model: what answered, where one did."""
         known = model if model in self._models else ""
-        place = endpoint if endpoint in ENDPOINTS else _OTHER
-        self._requests.labels(place, str(status), known).inc()
+        self._requests.labels(endpoint, str(status), known).inc()
 
     def loaded(self, model: str, seconds: float) -> None:
         """Count a load."""
@@ -102,7 +106,8 @@ class Metrics:
 
     def meter(self, model: str, arrived: float) -> Meter:
         """Return what watches one reply. arrived: `time.perf_counter` when its request came."""
-        return Meter(self, model, arrived)
+        first, each = self._first.labels(model), self._each.labels(model)
+        return Meter(self, model, arrived, first, each)
 
     def finished(self, model: str, event: Finished) -> None:
         """Count a reply."""
@@ -128,22 +133,27 @@ class Metrics:
 class Meter:
     """The clock of one reply: its first token, and what lies between the others."""
 
-    def __init__(self, metrics: Metrics, model: str, arrived: float) -> None:
+    def __init__(
+        self, metrics: Metrics, model: str, arrived: float, first: Histogram, each: Histogram
+    ) -> None:
         self._metrics, self._model = metrics, model
-        self._first, self._each = metrics._first.labels(model), metrics._each.labels(model)
+        self._first, self._each = first, each
         self._last = arrived
         self._tokens = 0
+        self._has_ended = False
 
     def take(self, event: RequestEvent) -> None:
         """Look at an event as it is handed on."""
         if isinstance(event, Delta | Called):
             self._ticks(event.tokens)
         elif isinstance(event, Finished):
+            self._has_ended = True
             self._metrics.finished(self._model, event)
 
     def broke_off(self, reason: Literal["failed", "cancelled"]) -> None:
-        """Count a reply that ends without its Finished."""
-        self._metrics.broke_off(self._model, reason, self._tokens)
+        """Count a reply that ends without its Finished; nothing where it has come, though nobody took it."""
+        if not self._has_ended:
+            self._metrics.broke_off(self._model, reason, self._tokens)
 
     def _ticks(self, tokens: int) -> None:
         more = tokens - self._tokens

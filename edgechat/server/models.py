@@ -16,8 +16,18 @@ State = Literal["loading", "ready", "degraded"]
 class Served(Protocol):
     """A loaded model, for as long as one request needs it."""
 
-    plan: LoadPlan
-    model: ModelInfo
+    name: str
+    """What clients call it."""
+
+    @property
+    def plan(self) -> LoadPlan:
+        """How it is loaded."""
+        ...
+
+    @property
+    def model(self) -> ModelInfo:
+        """What the load told of it."""
+        ...
 
     def stream(self, request: ChatRequest) -> AsyncGenerator[RequestEvent, None]:
         """Answer a request; the events end after a Finished, or with an EdgechatError.
@@ -52,6 +62,10 @@ class Models(Protocol):
 
     def names(self) -> list[ModelCard]:
         """Return what may be asked for. Reads the disk: call it in a thread."""
+        ...
+
+    def card(self, name: str) -> ModelCard:
+        """Return what is told of the model that a name means. Reads the disk. Raises ModelNotFound."""
         ...
 
     def serve(self, model: str, places: int = 1) -> AbstractAsyncContextManager[Served]:

@@ -1,8 +1,6 @@
-"""The models of a server: loaded when they are asked for, two at once only where the memory carries both.
+"""The models of a server: who may ask which, and what is told and counted of them.
 
-One process stands for each loaded model. One load goes on at a time, so that each plan knows what the others
-take. A model that does not fit beside the others, or would be the lesser for it, has idle ones unloaded
-first, those that were not used for longest; busy ones are waited for, and take no new requests meanwhile.
+One process stands for each loaded model; `edgechat.server.placing` says which ones are.
 """
 
 from __future__ import annotations
@@ -10,38 +8,24 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
-from functools import partial
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from types import TracebackType
 from typing import Literal, Protocol
 
 import msgspec
 
-from edgechat.engine.process import EngineState
 from edgechat.engine.types import ChatRequest, Embedded, Finished, ModelInfo, RequestEvent
-from edgechat.errors import DoesNotFit, Draining, EdgechatError, EngineCrashed, EngineError, QueueFull
-from edgechat.planner.others import is_lesser
+from edgechat.errors import Draining, EngineError, EngineGone
 from edgechat.planner.plan import LoadPlan
 from edgechat.server.lane import Engine, Lane
 from edgechat.server.metrics import Look, Metrics
+from edgechat.server.models import State
+from edgechat.server.placing import MakeEngine, Placing, Prepare, Told
 from edgechat.server.shelf import DEFAULT_NAMES, Known, ModelCard
 
-State = Literal["loading", "ready", "degraded"]
 _NAMES_KEPT = 256
 _LOOKING = 1.0
 """Seconds that a look into an engine may take; without it the rest is told all the same."""
-
-Told = Callable[[str], None]
-MakeEngine = Callable[[LoadPlan, Told, Callable[[EngineState], None]], Engine]
-"""From a plan to its engine, which tells what it has to change about the plan, and what it does."""
-
-
-class Prepare(Protocol):
-    """From a model to its plan, beside loads that stay or after others have ended. Called in a thread."""
-
-    def __call__(self, model: str, *, staying: Sequence[LoadPlan], leaving: Sequence[LoadPlan]) -> LoadPlan:
-        """Return the plan. Raises DoesNotFit, and others of errors.py."""
-        ...
 
 
 class Names(Protocol):
@@ -56,6 +40,10 @@ class Names(Protocol):
         """Return the model that a name means. Raises ModelNotFound."""
         ...
 
+    def card(self, known: Known) -> ModelCard:
+        """Return what is told of one."""
+        ...
+
     def cards(self) -> list[ModelCard]:
         """Return what may be asked for."""
         ...
@@ -64,12 +52,29 @@ class Names(Protocol):
 class Served:
     """A loaded model, for as long as one request needs it."""
 
-    def __init__(self, lane: Lane, engine: Engine, metrics: Metrics, arrived: float) -> None:
-        assert engine.model is not None
-        self.plan: LoadPlan = engine.plan
-        self.model: ModelInfo = engine.model
+    def __init__(
+        self,
+        lane: Lane,
+        engine: Engine,
+        metrics: Metrics,
+        arrived: float,
+        load_again: Callable[[Lane], Awaitable[None]],
+    ) -> None:
+        self.name = lane.id
         self._lane, self._engine = lane, engine
         self._metrics, self._arrived = metrics, arrived
+        self._load_again = load_again
+
+    @property
+    def plan(self) -> LoadPlan:
+        """How it is loaded."""
+        return self._engine.plan
+
+    @property
+    def model(self) -> ModelInfo:
+        """What the load told of it."""
+        assert self._engine.model is not None
+        return self._engine.model
 
     async def stream(self, request: ChatRequest) -> AsyncGenerator[RequestEvent, None]:
         """Answer a request; the events end after a Finished, or with an EdgechatError.
@@ -78,12 +83,20 @@ class Served:
         """
         meter = self._metrics.meter(self._lane.id, self._arrived)
         try:
-            async with contextlib.aclosing(self._engine.stream(request)) as events:
-                async for event in events:
-                    meter.take(event)
-                    if isinstance(event, Finished):
-                        self._lane.trouble = ""
-                    yield event
+            for is_last in (False, True):
+                try:
+                    events = self._engine.stream(request, may_load=False)
+                    async with contextlib.aclosing(events):
+                        async for event in events:
+                            meter.take(event)
+                            if isinstance(event, Finished):
+                                self._lane.trouble = ""
+                            yield event
+                    return
+                except EngineGone:
+                    if is_last:
+                        raise
+                await self._load_again(self._lane)
         except BaseException as error:
             meter.broke_off("failed" if isinstance(error, Exception) else "cancelled")
             raise
@@ -93,7 +106,11 @@ class Served:
 
         Raises EdgechatError.
         """
-        found = await self._engine.embed(request_id, texts)
+        try:
+            found = await self._engine.embed(request_id, texts, may_load=False)
+        except EngineGone:
+            await self._load_again(self._lane)
+            found = await self._engine.embed(request_id, texts, may_load=False)
         if found is not None:
             self._metrics.embedded(self._lane.id, found)
             self._lane.trouble = ""
@@ -114,17 +131,18 @@ class Pool:
         on_note: Told = lambda _note: None,
     ) -> None:
         """`most_waiting`: requests beyond those that run, for each model. `patience`: seconds that a model
-        waits for room while others are busy. `on_note` hears what had to be changed about a plan.
+        waits for room while others are busy. `on_note` hears what had to be changed about a plan, and of
+        crashes.
         """
         self.metrics = Metrics()
-        self._engines, self._prepare, self._shelf = engines, prepare, shelf
-        self._most_waiting, self._patience = most_waiting, patience
-        self._on_note = on_note
+        self._shelf = shelf
+        self._most_waiting = most_waiting
         self._lanes: dict[str, Lane] = {}
         self._asked_as: dict[str, Lane] = {}
         """The same by what clients call them, so that the disk is not searched for a model that is loaded."""
-        self._placing = asyncio.Lock()
-        self._left = asyncio.Event()
+        self._placing = Placing(
+            self._lanes, shelf.default, self.metrics, engines, prepare, patience=patience, on_note=on_note
+        )
         self._draining = False
 
     async def __aenter__(self) -> Pool:
@@ -140,6 +158,10 @@ class Pool:
     def names(self) -> list[ModelCard]:
         """Return what may be asked for. Reads the disk: call it in a thread."""
         return [self._as_loaded(card) for card in self._shelf.cards()]
+
+    def card(self, name: str) -> ModelCard:
+        """Return what is told of the model that a name means. Reads the disk. Raises ModelNotFound."""
+        return self._as_loaded(self._shelf.card(self._shelf.find(name)))
 
     def _as_loaded(self, card: ModelCard) -> ModelCard:
         lane = self._lanes.get(card.id)
@@ -190,15 +212,10 @@ class Pool:
             lane.held += 1
             try:
                 with engine.holding():
-                    yield Served(lane, engine, self.metrics, arrived)
+                    yield Served(lane, engine, self.metrics, arrived, self._load_again)
             finally:
                 lane.held -= 1
-                self._left.set()
-
-    async def start(self, model: str = "") -> None:
-        """Load a model ahead of its first request. Raises as `serve` does."""
-        async with self.serve(model):
-            pass
+                self._placing.left()
 
     def refuse(self) -> None:
         """Take no more requests; those that are here go on."""
@@ -231,7 +248,9 @@ class Pool:
             return lane
         default = name in DEFAULT_NAMES
         known = self._shelf.default if default else await asyncio.to_thread(self._shelf.find, model)
-        lane = self._lanes.setdefault(known.id, Lane(known))
+        lane = next((one for one in self._lanes.values() if one.file == known.path), None)
+        if lane is None:
+            lane = self._lanes.setdefault(known.id, Lane(known))
         self._asked_as[name] = lane
         if len(self._asked_as) > _NAMES_KEPT:
             del self._asked_as[next(iter(self._asked_as))]
@@ -241,116 +260,17 @@ class Pool:
         if self._draining:
             raise Draining("The server is ending.", hint="Send the request again when it is back.")
 
-    # Loads.
-
     async def _load(self, lane: Lane) -> None:
-        """Wait for the load of a lane's model, which all that wait for it share; the last one stops it."""
-        if lane.loading is None or lane.loading.done():
-            lane.loading = asyncio.create_task(self._place(lane))
-            lane.loading.add_done_callback(lane.loaded)
-            lane.awaiting = 0
-        task = lane.loading
-        lane.awaiting += 1
         try:
-            await asyncio.wait([task])
-        finally:
-            if lane.loading is task:
-                lane.awaiting -= 1
-                if not lane.awaiting:
-                    lane.loading = None
-                    task.cancel()
-        if task.cancelled():
+            await self._placing.load(lane)
+        except EngineError:
             self._refuse_if_draining()
-            raise EngineError("The load was stopped.")
-        task.result()
+            raise
 
-    async def _place(self, lane: Lane) -> None:
-        """Load a model, once no other load goes on and there is room for it."""
-        lane.progress = 0.0
-        async with self._placing:
-            if lane.is_ready:
-                return
-            try:
-                await self._plan(lane)
-                assert lane.engine is not None
-                began = time.perf_counter()
-                await lane.engine.start(partial(setattr, lane, "progress"))
-            except EdgechatError as error:
-                self._failed(lane, error)
-                raise
-            finally:
-                for one in self._lanes.values():
-                    one.claimed = False
-            self.metrics.loaded(lane.id, time.perf_counter() - began)
-            for one in self._lanes.values():
-                if one is lane or not one.taken:
-                    one.trouble = ""
-
-    def _failed(self, lane: Lane, error: EdgechatError) -> None:
-        self.metrics.load_failed(lane.id)
-        if isinstance(error, EngineCrashed):
-            self.metrics.crashed(lane.id)
-        # That a model some client names is damaged or too large is no trouble of the server's.
-        own = lane.known == self._shelf.default and not isinstance(error, QueueFull)
-        if own or isinstance(error, EngineError):
-            lane.trouble = f"{lane.id} could not be loaded: {error.message}"
-
-    def _became(self, lane: Lane, state: EngineState) -> None:
-        """Hear what an engine does."""
-        if state is EngineState.STOPPED and lane.engine is not None and lane.engine.has_crashed:
-            self.metrics.crashed(lane.id)
-            lane.trouble = f"The engine of {lane.id} has crashed; the next request starts it again."
-
-    async def _plan(self, lane: Lane) -> None:
-        """Make room for a model, and let its engine have the plan for that."""
-        others = any(one.is_ready for one in self._lanes.values() if one is not lane)
-        if lane.engine is not None and lane.engine.has_crashed and not others:
-            return  # it knows best what to do with less of
-        plan = await self._with_room(lane)
-        if lane.engine is None:
-            lane.engine = self._engines(plan, self._on_note, partial(self._became, lane))
-        else:
-            lane.engine.plan = plan
-
-    async def _with_room(self, lane: Lane) -> LoadPlan:
-        """Return the plan of a model for what is free, having unloaded others where it needs that."""
-        end = time.monotonic() + self._patience
-        while True:
-            others = [one for one in self._lanes.values() if one is not lane and one.is_ready]
-            best = await self._planned(lane, leaving=others)
-            if not others:
-                return best
-            try:
-                beside = await self._planned(lane, staying=others)
-            except DoesNotFit:
-                beside = None
-            if beside is not None and not is_lesser(beside, best):
-                return beside
-            for one in others:
-                one.claimed = True
-            idle = [one for one in others if not one.held]
-            if idle:
-                longest = min(idle, key=lambda one: one.last_used)
-                assert longest.engine is not None
-                await longest.engine.unload()
-            elif not await self._somebody_leaves(end):
-                if beside is not None:
-                    return beside
-                raise _no_room(lane, others)
-
-    async def _planned(
-        self, lane: Lane, *, staying: Sequence[Lane] = (), leaving: Sequence[Lane] = ()
-    ) -> LoadPlan:
-        stay, leave = ([one.engine.plan for one in lanes if one.engine] for lanes in (staying, leaving))
-        return await asyncio.to_thread(self._prepare, lane.known.wanted, staying=stay, leaving=leave)
-
-    async def _somebody_leaves(self, end: float) -> bool:
-        """Wait until a request has ended; False where that takes too long."""
-        self._left.clear()
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._left.wait(), max(0.0, end - time.monotonic()))
-            return True
-        return False
+    async def _load_again(self, lane: Lane) -> None:
+        """Load a model whose engine was gone when a request came to it, which has its place already."""
+        while not lane.is_ready:
+            await self._load(lane)
 
 
 async def _look(lane: Lane) -> Look:
@@ -360,13 +280,3 @@ async def _look(lane: Lane) -> Look:
         with contextlib.suppress(TimeoutError):
             snapshot = await asyncio.wait_for(lane.engine.inspect(), _LOOKING)
     return Look(lane.id, lane.engine.plan, lane.is_ready, lane.taken, snapshot)
-
-
-def _no_room(lane: Lane, others: Sequence[Lane]) -> QueueFull:
-    busy = " and ".join(one.id for one in others)
-    seconds = max(one.seconds_until_free() for one in others)
-    return QueueFull(
-        f"{lane.id} does not fit into the memory beside {busy}, which is answering.",
-        hint=f"Try again in {seconds} seconds.",
-        seconds=seconds,
-    )

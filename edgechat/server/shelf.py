@@ -20,7 +20,7 @@ from edgechat.errors import EdgechatError, ModelNotFound, StoreError
 from edgechat.models.hubname import parse_model_name
 from edgechat.models.inventory import LocalModel, inventory
 from edgechat.models.library import entry_of, local_file, resolve
-from edgechat.planner.glance import glances
+from edgechat.planner.glance import Glance, glances
 from edgechat.text import one_line
 
 DEFAULT_NAMES = ("", "default")
@@ -61,6 +61,9 @@ class Shelf:
         """
         found = resolve(default)
         self.default = Known(found.name, default if found.entry else str(found.path), found.path)
+        entry = entry_of(default)
+        self._of_several = entry is not None and len(inventory().of(entry)) > 1
+        """Whether the planner chooses the default's file, of several quantizations."""
 
     def find(self, name: str) -> Known:
         """Return the model that a client means. Raises ModelNotFound."""
@@ -78,37 +81,36 @@ class Shelf:
         found = inventory().find(name)
         if not found:
             raise _not_here(name) if parse_model_name(name) else _unknown(name)
-        return self._same(_known(found[0]))
+        return self._same(self._known(found[0]))
 
     def _same(self, known: Known) -> Known:
         """Return the default where it is the same file, so that it is not loaded twice."""
-        return self.default if known.path == self.default.path else known
+        same = known.path == self.default.path and not self._of_several
+        return self.default if same or known.id == self.default.id else known
+
+    def _known(self, one: LocalModel) -> Known:
+        # A default that is no model of the list may have the name of one.
+        named = one.full_name if one.name.casefold() == self.default.id.casefold() else one.name
+        # By its path where its name may lead elsewhere: to a file in the server's folder.
+        return Known(named, one.name if one.entry is not None else str(one.path), one.path)
+
+    def card(self, known: Known) -> ModelCard:
+        """Return what is told of a model."""
+        found = [one for one in inventory().models if one.path == known.path]
+        if found:
+            return _card(known, found[0], glances(found[:1])[0])
+        path = known.path  # a default that is somewhere else
+        return ModelCard(id=known.id, created=int(path.stat().st_mtime if path.exists() else time.time()))
 
     def cards(self) -> list[ModelCard]:
         """Return all that can be loaded, the default first."""
-        models = [one for one in inventory().models if one.path != self.default.path]
+        models = [one for one in inventory().models if self._of_several or one.path != self.default.path]
         found = [
-            ModelCard(
-                id=one.name,
-                created=max((int(file.changed / 1e9) for file in one.found.files), default=0),
-                kind="embedding" if glance.embeds else "chat",
-                context=glance.context,
-            )
+            _card(self._known(one), one, glance)
             for one, glance in zip(models, glances(models), strict=True)
             if not glance.damage
         ]
-        return [self._default_card(), *sorted(found, key=lambda card: card.id)]
-
-    def _default_card(self) -> ModelCard:
-        path = self.default.path
-        known = [one for one in inventory().models if one.path == path]
-        glance = glances(known)[0] if known else None
-        return ModelCard(
-            id=self.default.id,
-            created=int(path.stat().st_mtime) if path.exists() else int(time.time()),
-            kind="embedding" if glance and glance.embeds else "chat",
-            context=glance.context if glance else 0,
-        )
+        return [self.card(self.default), *sorted(found, key=lambda card: card.id)]
 
 
 async def first_model() -> str:
@@ -133,9 +135,13 @@ async def first_model() -> str:
     return last
 
 
-def _known(one: LocalModel) -> Known:
-    # By its path where only that leads to it for certain: a file in the server's folder may have the name.
-    return Known(one.name, one.name if one.entry is not None else str(one.path), one.path)
+def _card(known: Known, one: LocalModel, glance: Glance) -> ModelCard:
+    return ModelCard(
+        id=known.id,
+        created=max((int(file.changed / 1e9) for file in one.found.files), default=0),
+        kind="embedding" if glance.embeds else "chat",
+        context=glance.context,
+    )
 
 
 def _not_here(name: str) -> ModelNotFound:

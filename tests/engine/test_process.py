@@ -15,9 +15,18 @@ from collections.abc import AsyncIterator, Callable
 import psutil
 import pytest
 
+from edgechat.engine.life import WorkerLife
 from edgechat.engine.process import EngineProcess, EngineState
 from edgechat.engine.types import ChatRequest, Delta, Finished, Message, Sampling
-from edgechat.errors import EngineCrashed, EngineError, LoadFailed, PromptTooLong, RequestRefused, SchemaError
+from edgechat.errors import (
+    EngineCrashed,
+    EngineError,
+    EngineGone,
+    LoadFailed,
+    PromptTooLong,
+    RequestRefused,
+    SchemaError,
+)
 from edgechat.planner.plan import LoadPlan
 from edgechat.planner.prepare import prepare
 from tests.engine.backends import Runtime
@@ -356,6 +365,42 @@ async def test_an_idle_worker_gives_its_memory_back(start: Callable[..., EngineP
     await asyncio.sleep(0.1)
     assert engine.state is EngineState.STOPPED
     assert await said(engine, "hi") == "Hello!"
+
+
+async def test_an_unload_that_is_cancelled_goes_on_by_itself(
+    start: Callable[..., EngineProcess], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = start()
+    await engine.start()
+    (worker,) = workers()
+    closing, close = asyncio.Event(), WorkerLife.close
+
+    async def slowly(life: WorkerLife) -> None:
+        closing.set()
+        await asyncio.sleep(0.2)
+        await close(life)
+
+    monkeypatch.setattr(WorkerLife, "close", slowly)
+    unloading = asyncio.create_task(engine.unload())
+    await closing.wait()
+    unloading.cancel()
+    await asyncio.wait([unloading])
+    assert engine.state is EngineState.STOPPED
+    assert not engine.has_crashed
+    assert await said(engine, "hi") == "Hello!"
+    assert not worker.is_running(), "the next one waits for its memory"
+
+
+async def test_for_a_request_that_may_not_load_no_worker_is_started(
+    start: Callable[..., EngineProcess],
+) -> None:
+    engine = start()
+    with pytest.raises(EngineGone):
+        _ = [event async for event in engine.stream(request("hi"), may_load=False)]
+    assert workers() == []
+    await engine.start()
+    events = [event async for event in engine.stream(request("hi"), may_load=False)]
+    assert isinstance(events[-1], Finished)
 
 
 async def test_a_busy_worker_is_not_idle(start: Callable[..., EngineProcess]) -> None:

@@ -27,6 +27,7 @@ from edgechat.engine.types import (
     ToolCall,
     Usage,
 )
+from edgechat.errors import ModelNotFound
 from edgechat.planner.plan import LoadPlan
 from edgechat.server.app import make_app
 from edgechat.server.guard import Door
@@ -68,6 +69,7 @@ class FakeModels:
     """One model; each request takes the next script, the last one again when there are no more."""
 
     def __init__(self, *scripts: Sequence[Step], refuses: Exception | None = None, **info: Any) -> None:
+        self.name = "scripted"
         self.requests: list[ChatRequest] = []
         self.stopped: list[str] = []
         """The requests that were left before their end."""
@@ -77,11 +79,16 @@ class FakeModels:
         self.load_seconds = 0.0
         self.places: list[int] = []
         self.plan = LoadPlan(model_path="", model_name="scripted", context=4096, threads=1)
-        self.model: ModelInfo = msgspec.structs.replace(MODEL, **info)
+        self.model: ModelInfo = msgspec.structs.replace(MODEL, name="as its file is called", **info)
         self._scripts = list(scripts) or [["Hello", " there."]]
 
     def names(self) -> list[ModelCard]:
-        return [ModelCard(id="scripted", created=1, loaded=True, kind="chat", context=4096)]
+        return [ModelCard(id=self.name, created=1, loaded=True, kind="chat", context=4096)]
+
+    def card(self, name: str) -> ModelCard:
+        if name != self.name:
+            raise ModelNotFound(f"There is no model {name!r}.")
+        return self.names()[0]
 
     async def metrics_text(self) -> bytes:
         return b"edgechat_up 1\n"

@@ -88,7 +88,7 @@ def test_metrics_name_endpoints_and_models_that_there_are(server: Served, client
     vectors(client, ["hi"])
     before = counted()
     vectors(client, ["hi"])
-    for path in ("/v1/models", "/health", "/made/up", "/v1/models/" + "x" * 100):
+    for path in ("/v1/models", "/v1/models/guide", "/health", "/made/up", "/v1/models/" + "x" * 100):
         server.ask(path)
     client.chat.completions.create(
         model="default", messages=[{"role": "user", "content": "hi"}], max_tokens=1
@@ -98,15 +98,29 @@ def test_metrics_name_endpoints_and_models_that_there_are(server: Served, client
     after = counted()
     more = {key: value - before.get(key, 0) for key, value in after.items() if value != before.get(key, 0)}
     assert more == {
-        ("embeddings", "embedder", "200"): 1,
-        ("models", "", "200"): 1,
-        ("models", "", "404"): 1,
-        ("health", "", "200"): 1,
+        ("/v1/embeddings", "embedder", "200"): 1,
+        ("/v1/models", "", "200"): 2,
+        ("/v1/models", "", "404"): 1,
+        ("/health", "", "200"): 1,
         ("other", "", "404"): 1,
-        ("metrics", "", "200"): 1,
-        ("chat/completions", "guide", "200"): 1,
-        ("chat/completions", "", "404"): 1,
+        ("/metrics", "", "200"): 1,
+        ("/v1/chat/completions", "guide", "200"): 1,
+        ("/v1/chat/completions", "", "404"): 1,
     }
+
+
+def test_a_model_is_found_by_every_name_that_a_request_may_use(server: Served) -> None:
+    for name in ("embedder", "EMBEDDER", "edgechat/embedder", "embedder.gguf"):
+        status, told = server.ask(f"/v1/models/{name}")
+        assert (status, told["id"], told["kind"], told["context"]) == (200, "embedder", "embedding", 512)
+    assert server.ask("/v1/models/default")[1]["id"] == "guide"
+    status, told = server.ask("/v1/models/nothing")
+    assert (status, told["error"]["code"]) == (404, "model_not_found")
+
+
+def test_metrics_have_nothing_that_their_format_does_not_know(server: Served, client: OpenAI) -> None:
+    vectors(client, ["hi"])
+    assert "_created" not in server.ask("/metrics")[1]
 
 
 def test_metrics_can_be_had_while_it_works(server: Served, client: OpenAI) -> None:

@@ -21,7 +21,15 @@ from edgechat.engine.types import (
     Timings,
     Usage,
 )
-from edgechat.errors import DoesNotFit, Draining, EngineCrashed, EngineError, LoadFailed, QueueFull
+from edgechat.errors import (
+    DoesNotFit,
+    Draining,
+    EngineCrashed,
+    EngineError,
+    EngineGone,
+    LoadFailed,
+    QueueFull,
+)
 from edgechat.planner.plan import LoadPlan
 from edgechat.server.pool import Pool
 from edgechat.server.shelf import Known, ModelCard
@@ -40,6 +48,7 @@ class Pretender:
         self.model: ModelInfo | None = None
         self.state = EngineState.STOPPED
         self.has_crashed = False
+        self.log_path = None
         self.users = 0
         self._house, self._on_state = house, on_state
         self._starting = asyncio.Lock()
@@ -64,9 +73,12 @@ class Pretender:
             self._become(EngineState.READY)
             return self.model
 
-    async def stream(self, request: ChatRequest) -> AsyncGenerator[RequestEvent, None]:
+    async def stream(self, request: ChatRequest, *, may_load: bool) -> AsyncGenerator[RequestEvent, None]:
+        if self.state is EngineState.READY and self._house.random.random() < 0.05:
+            self._die()
         if self.state is not EngineState.READY:
-            raise EngineCrashed("It died before.")
+            assert not may_load
+            raise EngineGone("It died before.")
         for n in range(3):
             await self._house.some_time()
             if self.state is not EngineState.READY:
@@ -77,7 +89,7 @@ class Pretender:
             yield Delta(request.id, self.plan.model_name, False, n + 1)
         yield Finished(request.id, "stop", Usage(1, 0, 3), Timings(1.0, 1.0, 1.0))
 
-    async def embed(self, request_id: str, texts: Sequence[object]) -> Embedded | None:
+    async def embed(self, request_id: str, texts: Sequence[object], *, may_load: bool) -> Embedded | None:
         raise NotImplementedError
 
     async def inspect(self) -> None:
@@ -137,6 +149,9 @@ class House:
 
     def find(self, name: str) -> Known:
         return Known(name, name, Path(name))
+
+    def card(self, known: Known) -> ModelCard:
+        raise NotImplementedError
 
     def cards(self) -> list[ModelCard]:
         return []

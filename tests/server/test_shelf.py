@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
@@ -92,6 +93,28 @@ def test_a_default_that_is_a_file_goes_by_its_name_and_is_there_once(mine: Path)
         Shelf(str(mine / "nothing.gguf"))
 
 
+def test_a_default_from_elsewhere_and_a_model_of_its_name_are_two(mine: Path, tmp_path: Path) -> None:
+    shelf = Shelf(str(homes.place(tiny("dense"), tmp_path / "elsewhere" / "chatty.gguf")))
+    assert shelf.find("chatty") == shelf.default
+    other = shelf.find("edgechat/chatty")
+    assert (other.id, other.path) == ("edgechat/chatty", mine / "chatty.gguf")
+    assert [card.id for card in shelf.cards()] == ["chatty", "edgechat/chatty", "embedder", "guide"]
+
+
+def test_of_several_quantizations_each_is_there_beside_the_one_that_is_chosen(mine: Path) -> None:
+    for quant in ("Q4_K_M", "Q8_0"):
+        homes.place(tiny("dense"), mine / f"Qwen3-8B-{quant}.gguf")
+    shelf = Shelf("qwen3-8b")
+    assert shelf.find("qwen3") == shelf.find("Qwen3-8B") == shelf.default
+    for quant in ("Q4_K_M", "Q8_0"):
+        found = shelf.find(f"qwen3-8b:{quant}")
+        assert found.id == found.wanted == f"qwen3-8b:{quant}"
+        assert found.id in {card.id for card in shelf.cards()}
+    exact = Shelf("qwen3-8b:Q8_0")
+    assert exact.find("qwen3-8b:q8_0") == exact.find("qwen3-8b") == exact.default
+    assert exact.default.path == mine / "Qwen3-8B-Q8_0.gguf"
+
+
 def test_the_cards(mine: Path) -> None:
     homes.place(build(Spec(shape=BERT, name="short", seed=2)), mine / "a-second.gguf")
     (mine / "broken.gguf").write_bytes(b"GGUF, more or less")
@@ -167,6 +190,30 @@ async def test_a_chat_and_an_embedding_model_where_both_fit(
     text = (await pool.metrics_text()).decode()
     assert 'edgechat_memory_planned_bytes{memory="RAM",model="embedder"}' in text
     assert 'edgechat_prompt_tokens_total{model="embedder"} 7.0' in text
+
+
+async def test_of_two_files_of_one_name_each_answers_under_its_own(mine: Path, pools: list[Pool]) -> None:
+    for folder in "xy":
+        homes.place(tiny("dense"), mine / folder / "foo.gguf")
+    pools.append(pool := real_pool("chatty"))
+    assert {"foo", "edgechat/y/foo"} <= {card.id for card in pool.names()}
+    async with pool.serve("edgechat/y/foo") as served:
+        assert served.name == "edgechat/y/foo"
+        assert served.plan.model_path == str(mine / "y" / "foo.gguf")
+    assert pool.card("edgechat/y/foo").loaded
+    assert not pool.card("foo").loaded
+
+
+async def test_an_embedder_that_has_died_is_loaded_again_for_who_is_here(
+    mine: Path, pools: list[Pool]
+) -> None:
+    pools.append(pool := real_pool("chatty"))
+    async with pool.serve("embedder") as served:
+        (worker,) = workers()
+        worker.kill()
+        while pool.card("embedder").loaded:
+            await asyncio.sleep(0.01)
+        assert await served.embed("r", ("hello",)) is not None
 
 
 async def test_a_chat_and_an_embedding_model_take_turns_where_only_one_fits(

@@ -9,7 +9,8 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta, Raw
 
-from edgechat.engine.types import Embedded, ModelInfo
+from edgechat.engine.types import Embedded
+from edgechat.server.models import Served
 from edgechat.server.protocol.texts import Texts, texts_of
 from edgechat.server.refusal import Refusal
 
@@ -46,11 +47,12 @@ class EmbeddingBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
             raise Refusal(f"More than {_MOST_TEXTS} texts at once.", param="input")
         return found
 
-    def check(self, model: ModelInfo) -> None:
+    def check(self, served: Served) -> None:
         """Raise Refusal for another number of dimensions than the model's."""
-        if model.embedding and self.dimensions not in (None, model.embedding):
+        numbers = served.model.embedding
+        if numbers and self.dimensions not in (None, numbers):
             raise Refusal(
-                f"{model.name} makes embeddings of {model.embedding} numbers, not {self.dimensions}.",
+                f"{served.name} makes embeddings of {numbers} numbers, not {self.dimensions}.",
                 param="dimensions",
             )
 
