@@ -1,4 +1,4 @@
-"""`edgechat serve`: the server's start, its first screen, and its end."""
+"""`edgechat serve`: the server's start, and its end."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import contextlib
 import importlib.util
 import logging
 import re
-import shlex
 import socket
 import sys
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from edgechat import settings
 from edgechat.cli.edge import complain, note
+from edgechat.cli.first_screen import first_screen
 from edgechat.cli.options import Debug
 from edgechat.cli.remedies import install_extra
 from edgechat.errors import BackendMissing, EdgechatError, SettingsError
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from edgechat.server.pool import Pool
 
 _ORIGIN = re.compile(r"(https?|[a-z][a-z0-9+-]*)://([a-z0-9.-]+|\[[0-9a-f:]+\])(:[0-9]{1,5})?")
+_NAME = re.compile(r"[a-z0-9_][a-z0-9_.-]{0,252}|\[[0-9a-f:.]+\]")
 _PACKAGES = ("starlette", "uvicorn", "prometheus_client")
 _OPEN_KEY = 16
 """Characters that a key has at least where others can reach the server."""
@@ -44,6 +45,7 @@ class Options:
     api_key: str | None = None
     no_api_key: bool = False
     cors: tuple[str, ...] = ()
+    names: tuple[str, ...] = ()
     context: int | None = None
     draft: str | None = None
     backend: Backend | None = None
@@ -62,20 +64,23 @@ def run(options: Options) -> int:
     _need_packages()
     if Debug.on:
         logging.getLogger("edgechat.server").setLevel(logging.DEBUG)
+    from edgechat.planner.prepare import prepare
     from edgechat.server.guard import Door
     from edgechat.server.real import real_pool
     from edgechat.server.serving import is_loopback, listen
     from edgechat.server.shelf import first_model
 
     said = settings.load()
-    origins = frozenset(map(_origin, options.cors))
+    origins, aliases = frozenset(map(_origin, options.cors)), frozenset(map(_alias, options.names))
     with contextlib.closing(listen(options.host, options.port)) as listener:
-        key = _key(options, listener)
-        hosts = frozenset() if is_loopback(listener) else _own_names(options.host)
-        door = Door(key.text if key else None, hosts, origins)
         name = options.model or asyncio.run(first_model())
         pool = real_pool(name, options.wishes, on_note=note)
-        _print_screen(name, listener, key)
+        # Before anything is promised, and a key is made and shown: what cannot be loaded ends the command.
+        plan = prepare(name, options.wishes, may_embed=True)
+        key = _key(options, listener)
+        hosts = frozenset() if is_loopback(listener) else _own_names(options.host)
+        door = Door(key.text if key else None, hosts, origins, aliases)
+        print(first_screen(name, listener, key, embeds=plan.embeddings), flush=True)
         asyncio.run(_serve(options, said, listener, door, pool))
     return 0
 
@@ -109,8 +114,9 @@ async def _load(pool: Pool) -> None:
 def _need_packages() -> None:
     missing = [name for name in _PACKAGES if importlib.util.find_spec(name) is None]
     if missing:
+        are = "are" if len(missing) > 1 else "is"
         raise BackendMissing(
-            f"edgechat serve needs {' and '.join(missing)}, which is not installed here.",
+            f"edgechat serve needs {' and '.join(missing)}, which {are} not installed here.",
             hint=f"Install what it needs:\n{install_extra('server')}",
         )
 
@@ -150,58 +156,29 @@ def _origin(text: str) -> str:
     return origin
 
 
+def _alias(text: str) -> str:
+    """Return a name as it stands in Host. Raises SettingsError for what is none."""
+    name = text.strip().lower()
+    if _NAME.fullmatch(name) is None:
+        raise SettingsError(
+            f"--allow-host {one_line(text, 80)} is no name of a server.",
+            hint="Give the name alone, without http:// and port: --allow-host nas.lan",
+        )
+    return name
+
+
 def _own_names(host: str) -> frozenset[str]:
     """Return how other machines may call this one."""
     own = socket.gethostname().lower()
     return frozenset({own, f"{own.partition('.')[0]}.local", host.lower()})
 
 
-def _print_screen(name: str, listener: socket.socket, key: Key | None) -> None:
-    """Print what to type next. The key is shown once, when it is made."""
-    from edgechat.server.serving import url_of
-
-    url, shown = url_of(listener), _shown(key)
-    asked = '{"model": "default", "messages": [{"role": "user", "content": "Hello"}]}'
-    header = f' -H "Authorization: Bearer {shown}"' if key else ""
-    lines = [f"Serving {one_line(name)} at {url}/v1 until Ctrl+C.", ""]
-    if key is not None and key.is_new:
-        lines += ["The key, made now and shown this once; it is kept in", f"{key.file}:", f"  {key.text}", ""]
-    lines += [
-        "Ask it:",
-        f"  curl {url}/v1/chat/completions{header} \\",
-        f"    -H 'Content-Type: application/json' -d '{asked}'",
-        "",
-        "Programs that use OpenAI's client:",
-        f"  {_setting('OPENAI_BASE_URL', f'{url}/v1')}",
-        f"  {_setting('OPENAI_API_KEY', shown)}",
-        "",
-    ]
-    print("\n".join(lines), flush=True)
-
-
-def _shown(key: Key | None) -> str:
-    """Return the key as it stands in a command: itself when it is new, else where it is."""
-    if key is None:
-        return "none"
-    if key.is_new:
-        return key.text
-    if key.file is None:
-        return "$EDGECHAT_API_KEY"
-    if sys.platform == "win32":
-        return f"$(Get-Content '{key.file}')"
-    return f"$(cat {shlex.quote(str(key.file))})"
-
-
-def _setting(name: str, value: str) -> str:
-    if sys.platform == "win32":
-        return f'$env:{name} = "{value}"'
-    return f'export {name}="{value}"'
-
-
 def _print_plan(plan: LoadPlan) -> None:
     for told in plan.notes:
         note(told)
-    name = " ".join(part for part in (plan.model_name, plan.quant) if part)
+    name, quant = plan.model_name, plan.quant or ""
+    if quant.casefold() not in name.casefold():
+        name = f"{name} {quant}"
     each = f"{plan.context} tokens of context, up to {plan.n_seq_max} requests at once"
     print(one_line(f"{name} is loaded by {plan.backend}: {each}."), flush=True)
 

@@ -56,6 +56,14 @@ def serve(
             help="Let web pages of this origin use it: https://example.org; may be given again.",
         ),
     ] = None,
+    allow_host: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME",
+            help="Answer to this name too, with any port: as containers or a proxy call this machine; may be "
+            "given again.",
+        ),
+    ] = None,
     ctx: Annotated[
         int | None, typer.Option(min=1, help="Tokens that the context holds, of all requests together.")
     ] = None,
@@ -80,6 +88,7 @@ def serve(
         api_key=api_key,
         no_api_key=no_api_key,
         cors=tuple(map(as_text, cors or ())),
+        names=tuple(map(as_text, allow_host or ())),
         context=ctx,
         draft=draft,
         backend=backend,

@@ -3,7 +3,7 @@
 A request goes down this list; what it needs of the models behind it is written in models.py.
 
 serving.py     the socket, uvicorn's life, signals
-connection.py  a client's connection, with bounds for who sends or reads slowly
+connection.py  a client's connection, with bounds for who sends, reads or takes too much
 account.py     what became of each request
 guard.py       who may speak to the server; key.py makes the key
 app.py         the paths

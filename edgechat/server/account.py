@@ -9,6 +9,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from edgechat.server.exchange import MODEL
 from edgechat.server.models import Models
+from edgechat.server.refusal import CUT
 from edgechat.text import one_line
 
 _CLOSED = 499
@@ -33,12 +34,14 @@ class Account:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """See ASGI."""
         began = time.monotonic()
-        status = _CLOSED
+        status, whole = _CLOSED, False
 
         async def noting(message: Message) -> None:
-            nonlocal status
+            nonlocal status, whole
             if message["type"] == "http.response.start":
                 status = message["status"]
+            else:
+                whole = not message.get("more_body", False)
             await send(message)
 
         try:
@@ -48,8 +51,10 @@ class Account:
             self._models.metrics.request(self._endpoint(scope["path"]), status, model or None)
             if self._tell is not None:
                 seconds = time.monotonic() - began
-                path = one_line(scope["path"], 80)
-                self._tell(f"{scope['method']} {path} {status} {seconds:.2f} s {model}".rstrip())
+                cut = scope.get(CUT) if whole else "client_gone"
+                asked = f"{scope['method']} {one_line(scope['path'], 80)}"
+                words = (time.strftime("%H:%M:%S"), asked, str(status), f"{seconds:.2f} s", model, cut)
+                self._tell(" ".join(word for word in words if word))
 
     def _endpoint(self, path: str) -> str:
         """Return what a request is counted by."""

@@ -43,6 +43,8 @@ GET  /v1/models             the models that may be asked for
 GET  /health                loading, ready or degraded
 GET  /metrics               figures, for Prometheus
 GET  /openapi.json          all of it, described
+
+Where it has a key, all but this page and /health want it: 'Authorization: Bearer KEY'.
 """
 
 Work = Callable[[Exchange], Awaitable[None]]

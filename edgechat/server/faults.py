@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 
 from edgechat.errors import (
     BadRequest,
@@ -10,7 +11,9 @@ from edgechat.errors import (
     Draining,
     EdgechatError,
     EngineCrashed,
+    EngineError,
     LoadFailed,
+    ModelFileError,
     ModelNotFound,
     PromptTooLong,
     QueueFull,
@@ -38,13 +41,17 @@ _OURS: tuple[tuple[type[EdgechatError], int, str, int | None], ...] = (
     (EngineCrashed, 503, "engine_crashed", 1),
     (DoesNotFit, 503, "does_not_fit", None),
     (LoadFailed, 503, "load_failed", None),
+    (ModelFileError, 500, "model_file_error", None),
 )
 
 _HINTS: dict[type[EdgechatError], str] = {
     # Where the error's own hint is for people at a terminal, or names a path of this machine.
     SwitchUnknown: "Leave out think and reasoning_effort.",
     EngineCrashed: "The next request starts it again.",
+    ModelFileError: "On the server's machine, `edgechat plan` with its name says more.",
 }
+_FOLDERS = re.compile(r"(?<!\S)(?:[A-Za-z]:)?[/\\](?:[^/\\]*[/\\])*")
+"""Of a path from the root on; clients are told the file's name alone."""
 
 
 def refusal_of(error: Exception) -> Refusal:
@@ -54,11 +61,14 @@ def refusal_of(error: Exception) -> Refusal:
     if not isinstance(error, EdgechatError):
         # Its text may quote what somebody has asked: only --debug shows that.
         shown = error if _LOG.isEnabledFor(logging.DEBUG) else None
-        _LOG.error("edgechat has a fault of its own: %s", type(error).__name__, exc_info=shown)
+        _LOG.error("error: edgechat has a fault of its own: %s", type(error).__name__, exc_info=shown)
         told = "edgechat has a fault of its own; started with --debug its terminal says more."
         return Refusal(told, status=500, code="fault")
-    hint = _HINTS.get(type(error), error.hint)
-    message = f"{error.message} {hint}" if hint else error.message
+    hint = next((ours for kind, ours in _HINTS.items() if isinstance(error, kind)), error.hint)
+    said = error.message
+    if isinstance(error, ModelFileError | EngineError):
+        said = _FOLDERS.sub("", said)
+    message = f"{said} {hint}" if hint else said
     for kind, status, code, seconds in _OURS:
         if isinstance(error, kind):
             wait = getattr(error, "seconds", seconds)

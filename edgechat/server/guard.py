@@ -9,18 +9,24 @@ from __future__ import annotations
 import hmac
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from edgechat.server.exchange import Exchange
 from edgechat.server.refusal import Refusal
+from edgechat.text import one_line
 
 _HOST = re.compile(r"(\[[0-9a-f:.]+\]|[^:\[\]@/\s]+)(?::([0-9]{1,5}))?")
 _LOOPBACK = frozenset({"localhost", "127.0.0.1", "[::1]"})
 _ASKED_HEADERS = re.compile(r"accept|authorization|content-type|openai-[a-z-]+|x-stainless-[a-z-]+")
-_OPEN = "/health"
-"""What needs no key."""
+_OPEN = ("/", "/health")
+"""What needs no key: what it says to strangers is no secret."""
+_ONCE = ("host", "origin", "authorization", "content-type", "content-encoding", "sec-fetch-site")
+"""Headers of which a second one would be read by some and not by others."""
+_OTHER_PAGES = ("cross-site", "same-site")
+_OTHER_KEYS = ("x-api-key", "api-key")
+"""Where other protocols have it."""
 TRUSTED = "edgechat.trusted"
 """In the scope: whether the request has shown the key, or needs none."""
 
@@ -33,8 +39,10 @@ class Door:
     """None: no key is needed."""
     hosts: frozenset[str] = frozenset()
     """Names of this machine by which it may be called, beside the loopback's and the address itself."""
-    origins: frozenset[str] = field(default=frozenset())
+    origins: frozenset[str] = frozenset()
     """Web pages of these origins may use it: 'https://example.org'."""
+    aliases: frozenset[str] = frozenset()
+    """Names that it has elsewhere, as behind a proxy or in a container: with any port, or none."""
 
 
 class Guard:
@@ -57,8 +65,8 @@ class Guard:
                 await exchange.answer(204, b"", *_allowed(headers), kind="text/plain")
                 return
             scope[TRUSTED] = self._has_key(headers)
-            if not scope[TRUSTED] and scope["path"] != _OPEN:
-                raise _no_key()
+            if not scope[TRUSTED] and scope["path"] not in _OPEN:
+                raise _no_key(headers)
         except Refusal as refusal:
             await exchange.refuse(refusal)
             return
@@ -66,15 +74,14 @@ class Guard:
 
     def _check_caller(self, scope: Scope, headers: _Headers) -> None:
         """Raise Refusal where the request was not meant for us, or comes from somebody's web page."""
+        if headers.repeated:
+            raise Refusal(f"The header {headers.repeated!r} is there twice.", code="repeated_header")
         host = headers.one("host").lower()
         if not self._is_ours(scope, host):
-            raise Refusal(
-                "This server is not called so. Use the address that `edgechat serve` has printed.",
-                status=403,
-                code="wrong_host",
-            )
+            raise _wrong_host(host)
         origin = headers.one("origin").lower()
-        if origin and origin != f"http://{host}" and not self._is_named(headers):
+        foreign = origin != f"http://{host}" if origin else headers.one("sec-fetch-site") in _OTHER_PAGES
+        if foreign and not self._is_named(headers):
             raise Refusal(
                 "Web pages of this origin may not use the server; `edgechat serve --cors ORIGIN` lets them.",
                 status=403,
@@ -89,6 +96,8 @@ class Guard:
         address = address.removeprefix("::ffff:")  # an old address on a socket for both kinds
         arrived = f"[{address}]" if ":" in address else address
         name, asked = found.group(1), int(found.group(2) or 80)
+        if name in self._door.aliases:
+            return True
         return asked == port and (name == arrived or name in _LOOPBACK or name in self._door.hosts)
 
     def _is_named(self, headers: _Headers) -> bool:
@@ -107,17 +116,39 @@ class _Headers:
 
     def __init__(self, raw: Iterable[tuple[bytes, bytes]]) -> None:
         self._values: dict[str, str] = {}
-        for name, value in raw:
-            self._values.setdefault(name.decode("latin-1"), value.decode("latin-1"))
+        self.repeated = ""
+        """One that is there again though it may not be."""
+        for sent, value in raw:
+            name = sent.decode("latin-1")
+            if name in self._values and name in _ONCE:
+                self.repeated = name
+            self._values.setdefault(name, value.decode("latin-1"))
 
     def one(self, name: str) -> str:
         """Return it; '' where there is none."""
         return self._values.get(name, "")
 
 
-def _no_key() -> Refusal:
+def _wrong_host(host: str) -> Refusal:
+    found = _HOST.fullmatch(host)
+    name = one_line(found.group(1), 80) if found else "NAME"
     return Refusal(
-        "This server wants its key: 'Authorization: Bearer KEY'. `edgechat serve` says where it is.",
+        "This server is not called so. Use the address that `edgechat serve` has printed, or start it with "
+        f"--allow-host {name} if that is its name where you call from.",
+        status=403,
+        code="wrong_host",
+    )
+
+
+def _no_key(headers: _Headers) -> Refusal:
+    other = next((name for name in _OTHER_KEYS if headers.one(name)), None)
+    if headers.one("authorization"):
+        is_bearer = headers.one("authorization").partition(" ")[0].lower() == "bearer"
+        what = "This is not the server's key." if is_bearer else "The key goes after the word Bearer."
+    else:
+        what = f"The key is not looked for in {other}." if other else "No key was sent."
+    return Refusal(
+        f"{what} Send 'Authorization: Bearer KEY'; `edgechat serve` says at its start where the key is.",
         status=401,
         code="invalid_api_key",
         headers=(("www-authenticate", "Bearer"),),

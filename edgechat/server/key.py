@@ -14,6 +14,7 @@ from edgechat.errors import SettingsError
 
 _KEY = re.compile(r"[\x21-\x7e]{8,512}")
 _LINE = 4096
+VARIABLE = "EDGECHAT_API_KEY"
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +25,8 @@ class Key:
     file: Path | None = None
     """Where it is kept; None: it was given, and is not kept."""
     is_new: bool = False
+    variable: str | None = None
+    """The environment's variable that it was given in; None: it was not."""
 
 
 def key_file() -> Path:
@@ -36,9 +39,11 @@ def find_key(given: str | None) -> Key:
 
     Raises SettingsError for one that no header can carry, FolderError.
     """
-    given = os.environ.get("EDGECHAT_API_KEY") if given is None else given
+    other = "Give another one, or none: edgechat then makes one."
     if given is not None:
-        return Key(_checked(given, "The key", "Give another one, or none: edgechat then makes one."))
+        return Key(_checked(given, "What was given as the key", other))
+    if VARIABLE in os.environ:
+        return Key(_checked(os.environ[VARIABLE], f"The key in {VARIABLE}", other), variable=VARIABLE)
     file = key_file()
     try:
         return _kept(file)
@@ -67,6 +72,6 @@ def _kept(file: Path) -> Key:
 def _checked(text: str, what: str, hint: str) -> str:
     if _KEY.fullmatch(text) is None:
         raise SettingsError(
-            f"{what} is none: it has 8 to 512 letters, digits and signs, without spaces.", hint=hint
+            f"{what} cannot be one: keys have 8 to 512 letters, digits and signs, without spaces.", hint=hint
         )
     return text

@@ -60,6 +60,8 @@ def _described() -> dict[str, Any]:
     health["security"] = []
     entry = _operation("model", "Tell of one model.", ModelEntry, _GET)
     entry["parameters"] = [{"name": "id", "in": "path", "required": True, "schema": {"type": "string"}}]
+    about = _plain("about", "Say what there is.")
+    about["security"] = []
     paths = {
         "/v1/chat/completions": _post("chat", "Answer a chat.", ChatBody, ChatCompletion, ChatChunk),
         "/v1/completions": _post("complete", "Go on with text.", CompletionBody, Completion, Completion),
@@ -68,7 +70,7 @@ def _described() -> dict[str, Any]:
         "/v1/models/{id}": {"get": entry},
         "/health": {"get": health},
         "/metrics": {"get": _plain("metrics", "Give figures in Prometheus' text format.")},
-        "/": {"get": _plain("about", "Say what there is.")},
+        "/": {"get": about},
     }
     return {
         "openapi": "3.1.0",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import ipaddress
 import logging
 import signal
@@ -16,9 +17,12 @@ import uvicorn
 from starlette.types import ASGIApp
 
 from edgechat.errors import SettingsError
-from edgechat.server.connection import HEADER_BYTES, Connection
+from edgechat.server.connection import Connection
 
 _BACKLOG = 128
+_OWN = "Name one of this machine: --host 127.0.0.1, or --host 0.0.0.0 for all of them."
+_OUTSIDE = ("192.0.2.1", 9)
+"""An address of documents (RFC 5737), which is nobody's."""
 _FAREWELL = 3
 """Seconds that are left, when what ran has ended, for clients to read on."""
 
@@ -28,10 +32,10 @@ def listen(host: str, port: int) -> socket.socket:
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except OSError as error:
-        raise SettingsError(
-            f"There is no address {host!r} here: {error.strerror}.",
-            hint="Name one of this machine: --host 127.0.0.1",
-        ) from error
+        name, colon, after = host.rpartition(":")
+        apart = f"The port has an option of its own: --host {name} --port {after}"
+        hint = apart if colon and after.isdecimal() else _OWN
+        raise SettingsError(f"There is no address {host!r} here: {error.strerror}.", hint=hint) from error
     # 'localhost' is both, and clients that know one address only know the older one.
     family, kind, protocol, _, address = min(found, key=lambda one: one[0] != socket.AF_INET)
     listener = socket.socket(family, kind, protocol)
@@ -44,7 +48,10 @@ def listen(host: str, port: int) -> socket.socket:
         listener.listen(_BACKLOG)
     except OSError as error:
         listener.close()
-        hint = f"Take another one: --port {port + 1 if port < 65535 else 0}"
+        if error.errno == errno.EADDRNOTAVAIL:
+            raise SettingsError(f"{host} is no address of this machine.", hint=_OWN) from error
+        is_denied = error.errno == errno.EACCES  # the low ports are the administrator's
+        hint = f"Take another one: --port {8484 if is_denied else port + 1 if port < 65535 else 0}"
         what = f"Port {port} of {host} cannot be had: {error.strerror}."
         raise SettingsError(what, hint=hint) from error
     listener.setblocking(False)
@@ -57,6 +64,20 @@ def url_of(listener: socket.socket) -> str:
     if ipaddress.ip_address(host).is_unspecified:
         host = "::1" if ":" in host else "127.0.0.1"
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+def url_for_others(listener: socket.socket) -> str:
+    """Return the address by which other machines reach a socket that is open to them, as far as we know."""
+    host, port = listener.getsockname()[:2]
+    if not ipaddress.ip_address(host).is_unspecified:
+        return url_of(listener)
+    try:
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as way:
+            way.connect(_OUTSIDE)  # nothing is sent: the system only says which way it would go
+            name = way.getsockname()[0]
+    except OSError:
+        name = socket.gethostname()
+    return f"http://{name}:{port}"
 
 
 def is_loopback(listener: socket.socket) -> bool:
@@ -82,7 +103,6 @@ class Server(uvicorn.Server):
                 proxy_headers=False,
                 timeout_keep_alive=30,
                 timeout_graceful_shutdown=_FAREWELL,
-                h11_max_incomplete_event_size=HEADER_BYTES,
             )
         )
         self._drain = drain

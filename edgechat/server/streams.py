@@ -18,6 +18,7 @@ from edgechat.server.exchange import Exchange
 from edgechat.server.faults import refusal_of
 from edgechat.server.models import Models, Served
 from edgechat.server.protocol.answers import Answers
+from edgechat.server.refusal import CUT
 
 KEEP_ALIVE = 10.0
 """Seconds of silence after which a line is sent that says nothing, so that nobody takes us for dead."""
@@ -98,7 +99,9 @@ class _Stream:
             if not self._exchange.status:
                 raise
             # The status has been sent: what went wrong is an event.
-            await self._write(_events([refusal_of(error).body()]), more=False)
+            refusal = refusal_of(error)
+            self._exchange.scope[CUT] = refusal.code
+            await self._write(_events([refusal.body()]), more=False)
 
     async def _hear(self, choice: int, event: RequestEvent) -> None:
         if data := _events(self._answers.chunks(choice, event)):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any
@@ -135,11 +135,16 @@ class FakeModels:
 
 @asynccontextmanager
 async def serving(
-    models: FakeModels, door: Door | None = None, *, host: str = "127.0.0.1", think: bool | None = None
+    models: FakeModels,
+    door: Door | None = None,
+    *,
+    host: str = "127.0.0.1",
+    think: bool | None = None,
+    tell: Callable[[str], None] | None = None,
 ) -> AsyncIterator[str]:
     """Serve the models on a free port; give the address."""
     listener = listen(host, 0)
-    app = make_app(models, door or Door(KEY), think=think)
+    app = make_app(models, door or Door(KEY), think=think, tell=tell)
     server = Server(app, drain=partial(asyncio.sleep, 0))
     task = asyncio.create_task(server.serve(sockets=[listener]))
     while not server.started:

@@ -51,10 +51,20 @@ async def test_a_server_for_others_may_be_called_by_its_own_names() -> None:
         assert (await ask(url, Host="box.local"))[0] == 403
 
 
-async def test_without_the_key_nothing_but_health_answers() -> None:
+async def test_a_name_that_it_has_elsewhere_may_come_with_any_port() -> None:
+    async with serving(FakeModels(), Door(KEY, aliases=frozenset({"nas.lan"}))) as url:
+        for name in ("nas.lan", "nas.lan:443", "NAS.lan:11434"):
+            assert (await ask(url, Host=name))[0] == 200, name
+        for name in ("other.lan", "nas.lan.evil", "nas.lan@evil", "nas.lan:x"):
+            assert (await ask(url, Host=name))[0] == 403, name
+        _, _, said = await ask(url, Host="other.lan:80")
+        assert "--allow-host other.lan " in said["error"]["message"]
+
+
+async def test_without_the_key_nothing_but_health_and_the_first_page_answers() -> None:
     models = FakeModels()
     async with serving(models) as url:
-        paths = ("/", "/v1/models", "/metrics", "/openapi.json", "/v1/models/scripted", "/nothing")
+        paths = ("/v1/models", "/metrics", "/openapi.json", "/v1/models/scripted", "/nothing")
         for path in paths:
             for key in (None, "", "ek-wrong", KEY[:-1], KEY + "x", f"{KEY}\xe9"):
                 status, headers, said = await ask(url, path=path, key=key)
@@ -63,10 +73,53 @@ async def test_without_the_key_nothing_but_health_answers() -> None:
         assert (await ask(url, "POST", "/v1/chat/completions", body=CHAT, key=None))[0] == 401
         assert (await ask(url, key=None, Authorization=f"Basic {KEY}"))[0] == 401
         assert (await ask(url, key=None, Authorization=f"bearer  {KEY}"))[0] == 200
+        status, headers, page = await ask(url, path="/", key=None)
+        assert (status, headers["content-type"]) == (200, "text/plain; charset=utf-8")
+        assert b"/v1/chat/completions" in page
+        assert KEY.encode() not in page
         assert (await ask(url, path="/health", key=None))[2] == {"status": "ready"}
         assert (await ask(url, path="/health"))[2] == {"status": "ready", "detail": "scripted is loaded."}
     assert models.requests == []
     assert ("/v1/chat/completions", 401, None) in models.metrics
+
+
+@pytest.mark.parametrize(
+    ("header", "value", "told"),
+    [
+        ("X_Nothing", "x", "No key was sent"),
+        ("x_api_key", KEY, "not looked for in x-api-key"),
+        ("Authorization", KEY, "after the word Bearer"),
+        ("Authorization", "Bearer another", "not the server's key"),
+    ],
+)
+async def test_who_is_not_let_in_is_told_what_was_wrong_with_the_key(
+    header: str, value: str, told: str
+) -> None:
+    async with serving(FakeModels()) as url:
+        status, _, said = await ask(url, key=None, **{header: value})
+        assert status == 401
+        assert told in said["error"]["message"]
+
+
+async def test_a_page_cannot_even_tell_that_the_server_is_there() -> None:
+    async with serving(FakeModels()) as url:
+        for site, expected in (("cross-site", 403), ("same-site", 403), ("same-origin", 200), ("none", 200)):
+            assert (await ask(url, path="/health", Sec_Fetch_Site=site))[0] == expected
+
+
+@pytest.mark.parametrize(
+    "line", ["Origin: https://evil.example", f"Authorization: Bearer {KEY}", "Content-Type: application/json"]
+)
+async def test_headers_that_decide_are_there_once(line: str) -> None:
+    models = FakeModels()
+    async with serving(models) as url:
+        raw = await Raw.to(url)
+        name, _, value = line.partition(": ")
+        more = {name: value, name.upper(): value}
+        await raw.ask("POST", "/v1/chat/completions", key=None, body=CHAT, **more)
+        status, _, said = await raw.answer()
+        assert (status, said["error"]["code"]) == (400, "repeated_header")
+    assert models.requests == []
 
 
 async def test_pages_of_other_origins_are_refused_and_never_named_in_the_answer() -> None:
@@ -191,17 +244,97 @@ async def test_who_was_refused_cannot_hold_on_by_going_on_to_send(monkeypatch: p
         dripping.cancel()
 
 
-async def test_connections_and_heads_have_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_strangers_do_not_take_the_connections_of_who_has_the_key(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(connection, "MOST_CONNECTIONS", 3)
     async with serving(FakeModels()) as url:
-        held = [await Raw.to(url) for _ in range(3)]
+        silent, asking, known = [await Raw.to(url) for _ in range(3)]
+        await asking.ask(path="/health", key=None)
+        await asking.answer()
+        await known.ask()
+        await known.answer()
+        newcomers = [await Raw.to(url)]
+        for stranger in (silent, asking):
+            await newcomers[-1].ask()
+            assert (await newcomers[-1].answer())[0] == 200
+            assert await stranger.is_closed()
+            newcomers.append(await Raw.to(url))
+        assert await newcomers[-1].is_closed()
+        await known.ask()
+        assert (await known.answer())[0] == 200
+
+
+@pytest.mark.parametrize("head", [{"X_Long": "x" * 70_000}, {f"X_{n}": "x" for n in range(101)}])
+async def test_heads_have_a_bound_whole_or_not(head: dict[str, str]) -> None:
+    async with serving(FakeModels()) as url:
+        raw = await Raw.to(url)
+        await raw.ask(**head)
+        status, headers, said = await raw.answer()
+        assert (status, headers["content-type"]) == (431, "application/json")
+        assert said["error"]["type"] == "invalid_request_error"
+        assert await raw.is_closed()
+        assert (await ask(url, **{f"X_{n}": "x" for n in range(90)}))[0] == 200
+        raw = await Raw.to(url)
+        raw.writer.write(b"GET / HTTP/1.1\r\n" + b"X: y\r\n" * 200)
+        assert (await raw.head())[0] == 431
+
+
+async def test_a_body_in_crumbs_is_not_read() -> None:
+    chunked: dict[str, str | None] = {"Content_Length": None, "Transfer_Encoding": "chunked"}
+    async with serving(FakeModels()) as url:
+        for key in (KEY, None):
+            raw = await Raw.to(url)
+            await raw.ask("POST", "/v1/chat/completions", key=key, body=b"", **chunked)
+            if key is None:
+                assert (await raw.answer())[0] == 401
+            raw.writer.write(b"1\r\n \r\n" * 300)
+            async with asyncio.timeout(1):
+                if key is not None:
+                    status, _, said = await raw.answer()
+                    assert (status, said["error"]["message"]) == (400, str(connection._CRUMBS))
+                assert await raw.is_closed()
+        raw = await Raw.to(url)
+        await raw.ask("POST", "/v1/chat/completions", body=b"", **chunked)
+        raw.writer.write(b"12C\r\n" + b" " * 300 + b"\r\n")
+        for part in (CHAT[:9], CHAT[9:]):
+            raw.writer.write(f"{len(part):x}\r\n".encode() + part + b"\r\n")
+        raw.writer.write(b"0\r\n\r\n")
+        assert (await raw.answer())[0] == 200
+
+
+async def test_who_leaves_is_seen_behind_a_next_request_too() -> None:
+    models = FakeModels(["Hello", 30.0])
+    async with serving(models) as url:
+        upgrade = {"Connection": "upgrade", "Upgrade": "h2c"}
+        cases: list[tuple[float, dict[str, str]]] = [(0, {}), (0.05, {}), (0.05, upgrade)]
+        for number, (pause, more) in enumerate(cases, 1):
+            raw = await Raw.to(url)
+            await raw.ask("POST", "/v1/chat/completions", body=CHAT, **more)
+            await asyncio.sleep(pause)
+            await raw.ask(path="/health")
+            await asyncio.sleep(0.05)
+            raw.close()
+            async with asyncio.timeout(1):
+                while len(models.stopped) < number:
+                    await asyncio.sleep(0.01)
+
+
+async def test_requests_sent_ahead_are_answered_in_turn_and_have_a_bound() -> None:
+    models = FakeModels([0.2, "Hello"], ["Hello"], ["Hello", 30.0])
+    async with serving(models) as url:
+        raw = await Raw.to(url)
+        await raw.ask("POST", "/v1/chat/completions", body=CHAT)
         await asyncio.sleep(0.05)
-        assert await (await Raw.to(url)).is_closed()
-        held[0].close()
+        await raw.ask(path="/health")
+        await raw.ask("POST", "/v1/chat/completions", body=CHAT)
+        for path in ("chat", "health", "chat"):
+            status, _, said = await raw.answer()
+            assert (status, "choices" in said) == (200, path == "chat")
+        await raw.ask("POST", "/v1/chat/completions", body=CHAT)
         await asyncio.sleep(0.05)
-        long = await Raw.to(url)
-        await long.ask(X_Long="x" * 400_000)
-        assert (await long.head())[0] == 400
+        raw.writer.write(b"x" * 100_000)
+        assert await raw.is_closed()
 
 
 @pytest.mark.parametrize(
@@ -267,5 +400,5 @@ async def test_bytes_that_are_no_http_hurt_nobody() -> None:
             raw.writer.write(start + dice.randbytes(dice.choice([1, 20, 3000])) + b"\r\n\r\n")
             raw.writer.write_eof()
             answer = await raw.reader.read()
-            assert answer == b"" or answer[9:12] in (b"400", b"403"), answer
+            assert answer == b"" or answer[9:12] in (b"400", b"403", b"431"), answer
         assert (await ask(url))[0] == 200

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from edgechat.errors import SettingsError
-from edgechat.server.key import find_key, key_file
-from edgechat.server.serving import is_loopback, listen, url_of
+from edgechat.server.key import Key, find_key, key_file
+from edgechat.server.serving import is_loopback, listen, url_for_others, url_of
 
 
 @pytest.fixture(autouse=True)
@@ -33,8 +33,8 @@ def test_a_key_is_made_once_and_kept_for_its_owner_alone() -> None:
 
 def test_a_key_that_is_given_wins_and_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("EDGECHAT_API_KEY", "from-the-environment")
-    assert find_key(None).text == "from-the-environment"
-    assert find_key("from-the-line").text == "from-the-line"
+    assert find_key(None) == Key("from-the-environment", variable="EDGECHAT_API_KEY")
+    assert find_key("from-the-line") == Key("from-the-line")
     assert not key_file().exists()
 
 
@@ -56,6 +56,25 @@ def test_a_port_that_is_taken_is_told_with_another() -> None:
         assert f"--port {port + 1}" in caught.value.hint
     with pytest.raises(SettingsError, match=r"no\.such\.name\.invalid"):
         listen("no.such.name.invalid", 0)
+
+
+@pytest.mark.parametrize(
+    ("host", "told", "hint"),
+    [
+        ("203.0.113.7", "is no address of this machine", "--host 127.0.0.1"),
+        ("localhost:9000", "no address 'localhost:9000'", "--host localhost --port 9000"),
+    ],
+)
+def test_what_is_no_address_here_is_told_so(host: str, told: str, hint: str) -> None:
+    with pytest.raises(SettingsError, match=told) as caught:
+        listen(host, 0)
+    assert hint in (caught.value.hint or "")
+
+
+def test_others_are_told_an_address_that_is_not_the_loopbacks() -> None:
+    with listen("0.0.0.0", 0) as listener:
+        assert "://0.0.0.0" not in url_for_others(listener)
+        assert "://127." not in url_for_others(listener)
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,10 @@ from openai import AsyncOpenAI, OpenAI
 from pydantic import BaseModel
 
 from edgechat.cli import serve
+from edgechat.cli.first_screen import first_screen
 from edgechat.errors import BackendMissing
+from edgechat.server.key import Key
+from edgechat.server.serving import listen
 from tests.cli.running import complaint, edgechat
 from tests.homes import place
 from tests.kit import tiny
@@ -83,13 +86,49 @@ def test_the_key_is_shown_once_and_the_screen_says_what_to_type(script: Path, tm
             assert (server.key in server.screen) is first
             assert str(tmp_path / "config" / "api-key") in server.screen
             assert f'OPENAI_BASE_URL="{server.url}/v1"' in server.screen
-            lines = server.screen.splitlines()
-            at = next(number for number, line in enumerate(lines) if line.startswith("  curl "))
-            asked = subprocess.run(
-                ["sh", "-c", "\n".join(lines[at : at + 2])], capture_output=True, text=True, check=False
-            )
-            assert json.loads(asked.stdout)["choices"][0]["message"]["content"] == "Hello there."
+            assert pasted(server.screen)["choices"][0]["message"]["content"] == "Hello there."
             assert server.stop() == (0, server_says())
+
+
+def pasted(screen: str) -> Any:
+    """Return what the commands of the first screen answer."""
+    before, settings, question = re.split(r"Programs that use OpenAI's client:\n|Ask it:\n", screen)
+    assert before.startswith("Serving ")
+    assert all(len(line) <= 60 for line in question.splitlines())
+    done = subprocess.run(["sh", "-c", settings + question], capture_output=True, text=True, check=False)
+    return json.loads(done.stdout)
+
+
+def test_a_key_that_was_given_is_in_the_commands_too(script: Path, tmp_path: Path) -> None:
+    with served(script, "--api-key", "it's-$mine", home=tmp_path, EDGECHAT_API_KEY="it's-$mine") as server:
+        assert pasted(server.screen)["choices"]
+        assert not (tmp_path / "config" / "api-key").exists()
+    with served(script, "--no-api-key", home=tmp_path) as server:
+        assert pasted(server.screen)["choices"]
+
+
+@pytest.mark.parametrize("key", ["file", "variable", "given", "none"])
+def test_the_commands_are_powershells_on_windows(key: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "platform", "win32")
+    keys = {
+        "file": (Key("the-key-itself", Path("it's")), "(Get-Content 'it''s')"),
+        "variable": (Key("the-key-itself", variable="NAMED"), "$env:NAMED"),
+        "given": (Key("the-key's"), "'the-key''s'"),
+        "none": (None, '"none"'),
+    }
+    with listen("127.0.0.1", 0) as listener:
+        screen = first_screen("guide", listener, keys[key][0], embeds=True)
+    assert f"$env:OPENAI_API_KEY = {keys[key][1]}\n" in screen
+    assert 'Invoke-RestMethod "$env:OPENAI_BASE_URL/embeddings"' in screen
+    assert ("Bearer $env:OPENAI_API_KEY" in screen) is (key != "none")
+    assert "the-key-itself" not in screen
+
+
+def test_who_opens_it_to_others_is_told_their_address_and_what_is_not_safe() -> None:
+    with listen("0.0.0.0", 0) as listener:
+        screen = first_screen("guide", listener, Key("k" * 16), embeds=False)
+        port = listener.getsockname()[1]
+    assert re.search(rf"Other machines reach it at http://[^/ ]+:{port}/v1; nothing is encrypted", screen)
 
 
 def server_says() -> str:
@@ -101,7 +140,10 @@ def server_says() -> str:
     [
         (("--host", "0.0.0.0", "--no-api-key"), "asks for a key"),
         (("--host", "0.0.0.0", "--api-key", "too-short"), "soon guessed"),
-        (("--api-key", "with space"), "The key is none"),
+        (("--api-key", "with space"), "cannot be one: keys have 8"),
+        (("--api-key=",), "cannot be one: keys have 8"),
+        (("--allow-host", "http://nas.lan"), "no name of a server"),
+        (("--allow-host", "*"), "no name of a server"),
         (("--api-key", "longenough", "--no-api-key"), "cannot both be"),
         (("--cors", "*"), "no origin"),
         (("--cors", "https://example.org/path"), "no origin"),
@@ -119,8 +161,19 @@ def test_without_the_packages_it_says_how_to_get_them(monkeypatch: pytest.Monkey
     assert "edgechat[server]" in (caught.value.hint or "")
 
 
-def test_a_model_that_is_not_here_is_told_at_once() -> None:
+def test_what_can_never_be_loaded_ends_the_command_before_it_promises_anything(
+    script: Path, home: Path
+) -> None:
     assert "no model of that name" in complaint(edgechat("serve", "nothing-of-the-kind", "--port", "0"))
+    assert "nope" in complaint(edgechat("serve", script, "--port", "0", "--draft", "nope"))
+    assert "mlx" in complaint(edgechat("serve", tiny("dense"), "--port", "0", "--backend", "mlx")).lower()
+    assert not (home / "config" / "api-key").exists()
+
+
+def test_it_answers_to_a_name_that_was_allowed(script: Path, tmp_path: Path) -> None:
+    with served(script, "--allow-host", "Host.docker.internal", home=tmp_path) as server:
+        assert server.ask("/v1/models", Host="host.docker.internal")[0] == 200
+        assert server.ask("/v1/models", Host="other.docker.internal")[0] == 403
 
 
 def test_without_a_key_only_where_that_is_asked_for(script: Path, tmp_path: Path) -> None:
@@ -235,6 +288,7 @@ def test_models_are_loaded_as_they_are_asked_for(tmp_path: Path) -> None:
         served(tiny("qwen3-embedding"), home=home) as server,
         OpenAI(base_url=f"{server.url}/v1", api_key=server.key, max_retries=0, timeout=30) as client,
     ):
+        assert pasted(server.screen)["data"][0]["object"] == "embedding"
         made = client.embeddings.create(model="default", input=["one", "another one", "one"])
         first, other, again = (one.embedding for one in made.data)
         assert sum(number * number for number in first) == pytest.approx(1, abs=1e-3)

@@ -1,0 +1,67 @@
+"""What goes wrong, as the client hears it, and in the line of its request."""
+
+from __future__ import annotations
+
+import asyncio
+
+import msgspec
+import pytest
+
+from edgechat.errors import EdgechatError, EngineCrashed, LoadFailed, ModelFileError
+from edgechat.server.faults import refusal_of
+from tests.server.fakes import FakeModels, serving
+from tests.server.raw import Raw, ask
+
+CHAT = b'{"model": "default", "messages": [{"role": "user", "content": "hi"}]}'
+STREAM = CHAT[:-1] + b', "stream": true}'
+
+
+async def test_a_crash_is_told_without_a_path_of_the_server_and_in_the_line_of_a_broken_stream() -> None:
+    crash = EngineCrashed("The engine died.", hint="The next message. Its log: /home/me/engine-1.log")
+    lines: list[str] = []
+    async with serving(FakeModels([crash], ["So", crash]), tell=lines.append) as url:
+        status, _, said = await ask(url, "POST", "/v1/chat/completions", body=CHAT)
+        assert (status, said["error"]["code"]) == (503, "engine_crashed")
+        raw = await Raw.to(url)
+        await raw.ask("POST", "/v1/chat/completions", body=STREAM)
+        assert (await raw.head())[0] == 200
+        streamed = (await raw.reader.readuntil(b"engine_crashed")).decode()
+        while len(lines) < 2:
+            await asyncio.sleep(0.01)
+    for told in (msgspec.json.encode(said).decode(), streamed):
+        assert "The engine died. The next request starts it again." in told
+        assert "/home/me" not in told
+    assert lines[0].split()[1:4] == ["POST", "/v1/chat/completions", "503"]
+    assert lines[1].endswith("scripted engine_crashed")
+
+
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (
+            ModelFileError("/home/me/my models/a.gguf may not be read.", hint="chmod u+r /home/me/a"),
+            "a.gguf may",
+        ),
+        (ModelFileError(r"C:\Users\me\a.gguf is a folder."), "a.gguf is a folder. On the server's"),
+        (LoadFailed("No backend loads from /home/me/lib."), "No backend loads from lib."),
+    ],
+)
+def test_clients_are_told_no_folders_of_the_server(error: EdgechatError, told: str) -> None:
+    said = refusal_of(error).message
+    assert said.startswith(told)
+    assert "me/" not in said
+
+
+async def test_the_line_of_a_request_says_that_its_client_has_gone() -> None:
+    lines: list[str] = []
+    models = FakeModels(["So", 30.0])
+    async with serving(models, tell=lines.append) as url:
+        raw = await Raw.to(url)
+        await raw.ask("POST", "/v1/chat/completions", body=STREAM)
+        await raw.head()
+        raw.close()
+        async with asyncio.timeout(2):
+            while not lines:
+                await asyncio.sleep(0.01)
+    assert " 200 " in lines[0]
+    assert lines[0].endswith("scripted client_gone")
