@@ -183,7 +183,7 @@ class EngineProcess:
     @property
     def has_crashed(self) -> bool:
         """Whether the last worker died by itself; a new one has not been started yet."""
-        return self._worker is not None and self.state is EngineState.STOPPED
+        return self._worker is not None and self.state is EngineState.STOPPED and not self._closed
 
     @property
     def log_path(self) -> Path | None:
