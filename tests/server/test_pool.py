@@ -474,6 +474,8 @@ async def test_a_crash_is_not_forgotten_because_another_model_loads(make: Made, 
     assert "one has crashed" in pool.state[1]
     await said(pool)
     assert pool.state == ("ready", "one and two are loaded.")
+    await pool.close()
+    assert notes == [note], "to be closed is no crash"
 
 
 async def test_while_it_loads_the_state_says_so(make: Made, machine: Machine) -> None:
