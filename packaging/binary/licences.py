@@ -47,9 +47,9 @@ run without anything to install. Here is all of it, with the licence of each, wh
 
 - The runtimes of NVIDIA (CUDA, with cuBLAS) and Microsoft (Visual C++), where they are inside, are told by
   the address of their terms: agreements that their makers keep there, and that let them be shipped unchanged.
-- Rust crates that are compiled into a distribution's library (llguidance's, pydantic_core's) are listed there by
-  name and licence, as far as its wheel says which they are. Their texts are in their sources: no wheel brings
-  them.
+- Rust crates that are compiled into a distribution's library (llguidance's, pydantic_core's) are listed there
+  by name and licence, as far as its wheel says which they are. Their texts are in their sources: no wheel
+  brings them.
 
 Other shared libraries that come inside a Python distribution (its `.libs` folder, or C code compiled into its
 modules) are covered by that distribution's texts. Libraries that Python was built with have entries of their
