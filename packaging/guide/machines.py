@@ -1,0 +1,40 @@
+"""Ask the planner which model it would take for common machines, and write corpus/machines.toml.
+
+$ python packaging/guide/machines.py
+
+Memory is taken to give 50 GB/s, as two channels of DDR5 do; a GPU stands beside as much memory as such
+machines have. To be run again when the catalogue or the planner changed: the speed of this machine goes into
+it, so no test can repeat it.
+"""
+
+from __future__ import annotations
+
+from named import CORPUS
+
+from edgechat.planner.machine import Described
+from edgechat.planner.survey import all_models
+from edgechat.planner.wishes import NO_WISHES
+
+GIB = 2**30
+MEMORY = (4, 8, 16, 32, 64)
+GPUS = {6: 16, 8: 16, 12: 32, 16: 32, 24: 64}
+"""GB of each card, and of the memory beside it."""
+
+
+def main() -> None:
+    """Write the file."""
+    lines = ["# Written by machines.py: what the planner takes from the catalogue for common machines.\n"]
+    for ram, vram in [*((ram, 0) for ram in MEMORY), *((ram, vram) for vram, ram in GPUS.items())]:
+        found = all_models(NO_WISHES, Described(ram=ram * GIB, vram=vram * GIB, bandwidth=50e9))
+        if found.chosen is None:
+            continue
+        has = f"ram = {ram}\nvram = {vram}" if vram else f"ram = {ram}"
+        lines.append(
+            f'[[machine]]\n{has}\nmodel = "{found.chosen.variant.model}"\nquant = "{found.chosen.quant}"\n'
+        )
+        print(has, found.chosen.variant.model, found.chosen.quant, flush=True)
+    (CORPUS / "machines.toml").write_text("\n".join(lines), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
