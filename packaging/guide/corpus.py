@@ -1,21 +1,46 @@
 """The guide's corpus: intents with their answers, and endless ways to ask for them.
 
-A question is written as a pattern, `(how do i|how to) stop [the|an] answer`: round brackets choose one
-alternative, square ones choose one or nothing, `{name}` takes a word from words.toml. A conversation is
-sampled from patterns and then roughened the way people type: case, typos, fillers, no question mark.
+    python packaging/guide/corpus.py [--sample N]      check it; show N conversations
 
-Nothing here needs more than the standard library, so that the tests can read the corpus.
+Answers about things that have a name come from the program itself (named.py), the others are written in
+corpus/, and all are held against the program (product.py). Questions are sampled from patterns (patterns.py).
+
+    [[intent]]
+    name = "retry"
+    weight = 1.5                            how often it is asked, beside 1 for others
+    about = ["key:ctrl+r", "slash:retry"]   it answers for these names too, in place of their own intents
+    answer = "Press {key:retry} ..."        the key of that action; {commands}, {slashes}, {settings},
+                                            {sampling} and {models} are lists
+    follow = { why = "what_is_a_try" }      where a question of that group in followups.toml leads from here
+    ask = '''patterns, one a line'''
+
+    [ask]                                   more ways to ask for what has a name
+    "option:--grace" = '''patterns'''
 """
 
+from __future__ import annotations
+
+import argparse
 import random
 import re
+import sys
 import tomllib
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 
+from named import lists, named
+from patterns import Patterns, Synonyms, roughen
+from product import Product, product
+from shape import GUIDE
+
 HERE = Path(__file__).parent
-TOPICS = ("talk", "product", "keys", "chats", "commands", "models", "limits")
+TOPICS = (
+    "talk", "product", "chats", "settings", "serve", "keys", "app", "commands", "models", "memory", "limits",
+)  # fmt: skip
+EXAMS = ("held_out", "practice")
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +52,7 @@ class Intent:
     ask: tuple[str, ...]
     weight: float = 1.0
     follow: dict[str, str] = field(default_factory=dict)
+    topic: str = "names"
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,8 +77,9 @@ def lines(text: str) -> tuple[str, ...]:
 
 
 def toml(name: str) -> dict:
-    """A TOML file beside this one."""
-    return tomllib.loads((HERE / name).read_text(encoding="utf-8"))
+    """A TOML file beside this one; one that is not there is empty."""
+    path = HERE / name
+    return tomllib.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
 
 
 def normal(text: str) -> str:
@@ -60,201 +87,106 @@ def normal(text: str) -> str:
     return " ".join(re.findall(r"[a-z0-9+]+", text.lower().replace("'", "")))
 
 
-class Patterns:
-    """Parses patterns once and samples them; the grammar is in the module's docstring."""
-
-    def __init__(self, words: dict[str, str]) -> None:
-        self._words = words
-        self._parsed: dict[str, list] = {}
-
-    def sample(self, pattern: str, rng: random.Random) -> str:
-        """One text that the pattern stands for."""
-        return " ".join(self._pick(self._alternatives(pattern), rng).split())
-
-    def plain(self, pattern: str) -> str:
-        """The pattern's plainest text: the first alternative everywhere, and nothing that may be left out."""
-        return " ".join(self._first(self._alternatives(pattern)).split())
-
-    def _first(self, alternatives: list) -> str:
-        text = ""
-        for part in [] if [] in alternatives else alternatives[0]:
-            if isinstance(part, str):
-                text += part
-            elif isinstance(part, list):
-                text += self._first(part)
-            elif part["name"] == "madeup":
-                text += "blorp"
-            else:
-                text += self._first(self._alternatives(self._words[part["name"]]))
-        return text
-
-    def _alternatives(self, pattern: str) -> list:
-        if pattern not in self._parsed:
-            tree, end = self._parse(pattern, 0, "")
-            if end != len(pattern):
-                raise ValueError(f"unbalanced bracket at {end} in {pattern!r}")
-            self._parsed[pattern] = tree
-        return self._parsed[pattern]
-
-    def _parse(self, text: str, at: int, closing: str) -> tuple[list, int]:
-        """Read alternatives up to `closing`: a list of sequences of strings, names and inner lists."""
-        alternatives: list[list] = [[]]
-        while at < len(text) and (not closing or text[at] != closing):
-            char = text[at]
-            if char in "([":
-                inner, at = self._parse(text, at + 1, ")" if char == "(" else "]")
-                alternatives[-1].append(inner + [[]] * len(inner) if char == "[" else inner)
-            elif char == "{":
-                end = text.index("}", at)
-                alternatives[-1].append({"name": text[at + 1 : end]})
-                at = end
-            elif char == "|":
-                alternatives.append([])
-            elif char in ")]}":
-                raise ValueError(f"stray {char!r} at {at} in {text!r}")
-            else:
-                run = re.compile(r"[^()\[\]{}|]+").match(text, at)
-                alternatives[-1].append(run[0])
-                at = run.end() - 1
-            at += 1
-        if closing and at >= len(text):
-            raise ValueError(f"missing {closing!r} in {text!r}")
-        return alternatives, at
-
-    def _pick(self, alternatives: list, rng: random.Random) -> str:
-        text = ""
-        for part in rng.choice(alternatives):
-            if isinstance(part, str):
-                text += part
-            elif isinstance(part, list):
-                text += self._pick(part, rng)
-            elif part["name"] == "madeup":
-                text += made_up_word(rng)
-            else:
-                text += self._pick(self._alternatives(self._words[part["name"]]), rng)
-        return text
-
-
-CONSONANTS = (*"bcdfghjklmnprstvwz", "bl", "br", "ch", "cl", "dr", "fl", "gr", "pl", "sh", "st", "th", "tr")
-VOWELS = (*"aaeeioou", "oo", "ee", "ai", "ou")
-
-
-def made_up_word(rng: random.Random) -> str:
-    """A word nobody has seen: what the guide has never heard of, it must not answer about."""
-    word = ""
-    for _ in range(rng.choice((1, 2, 2, 3))):
-        word += rng.choice(CONSONANTS)
-        word += rng.choice(VOWELS)
-    return word + rng.choice(("", "n", "r", "s", "t", "x", "ck", "ng", "lp"))
-
-
-def roughen(text: str, rng: random.Random) -> str:
-    """The question as somebody in a hurry would type it."""
-    if rng.random() < 0.15:
-        text = rng.choice(PREFIXES) + " " + text
-    if rng.random() < 0.10:
-        text = text.rstrip("?.! ") + " " + rng.choice(SUFFIXES)
-    if rng.random() < 0.10:
-        text = drop_small_word(text, rng)
-    if rng.random() < 0.25:
-        text = text.replace("'", "")
-    for _ in range(rng.choice((0, 0, 0, 0, 0, 0, 1, 1, 2))):
-        text = mistype(text, rng)
-    style = rng.random()
-    if style < 0.5:
-        text = re.sub(r"\bi\b", "I", text[:1].upper() + text[1:])
-    elif style < 0.53:
-        text = text.upper()
-    elif style < 0.56:
-        text = text.title()
-    if text[-1:].isalnum():
-        text += rng.choices(("", "?", ".", "!", " ?", "??", "...", "?!"), (40, 48, 6, 2, 2, 1, 1, 1))[0]
-    return text
-
-
-PREFIXES = (
-    "please", "hi,", "hello,", "hey,", "hi!", "hello.", "ok,", "and", "so", "but", "well,", "um,", "sorry,",
-    "now", "quick question:", "question:", "excuse me,", "hey guide,", "guide,", "also,", "then", "thanks.",
-    "ok.", "thanks,", "and also,", "another question:", "one more:", "please tell me:", "i wonder,",
-    "just wondering,", "tell me,", "dear guide,", "do you know:", "i would like to know:",
-    "can you tell me:", "could you tell me", "btw",
-)  # fmt: skip
-SUFFIXES = (
-    "please", "thanks", "in edgechat", "here", "in this app", "pls", "then", "exactly", "for me", "again",
-    "now", "thank you", "by the way", "in here", "today", "actually", "in this program", "with this",
-    "if i may ask", "guide",
-)  # fmt: skip
-SMALL_WORDS = {"a", "an", "the", "to", "do", "i", "is", "it", "of", "my", "me", "does", "can", "are", "you"}
-NEIGHBOURS = {
-    "a": "sq", "b": "vn", "c": "xv", "d": "sf", "e": "wr", "f": "dg", "g": "fh", "h": "gj", "i": "uo",
-    "j": "hk", "k": "jl", "l": "k", "m": "n", "n": "bm", "o": "ip", "p": "o", "q": "wa", "r": "et",
-    "s": "ad", "t": "ry", "u": "yi", "v": "cb", "w": "qe", "x": "zc", "y": "tu", "z": "x",
-}  # fmt: skip
-
-
-def drop_small_word(text: str, rng: random.Random) -> str:
-    """Leave out one word of the kind that terse people leave out."""
-    words = text.split()
-    small = [at for at, word in enumerate(words) if word in SMALL_WORDS]
-    if not small or len(words) < 4:
-        return text
-    del words[rng.choice(small)]
-    return " ".join(words)
-
-
-def mistype(text: str, rng: random.Random) -> str:
-    """One slip of a finger inside a longer word; options and keys are left as they are."""
-    spots = list(re.finditer(r"(?<![-\w+])[a-z]{4,}(?![\w+])", text))
-    if not spots:
-        return text
-    word = rng.choice(spots)
-    at = rng.randrange(word.start() + 1, word.end() - 1)
-    slip = rng.randrange(4)
-    if slip == 0:
-        return text[:at] + text[at + 1] + text[at] + text[at + 2 :]
-    if slip == 1:
-        return text[:at] + text[at + 1 :]
-    if slip == 2:
-        return text[:at] + text[at] + text[at:]
-    return text[:at] + rng.choice(NEIGHBOURS[text[at]]) + text[at + 1 :]
-
-
 class Corpus:
-    """The written corpus. `size` is how the guide speaks of its own parameters, "about 4 million".
+    """The corpus. `size` is how the guide speaks of its own parameters, "about 6 million".
 
     `plain` is the share of questions in their plainest words: of all the ways a pattern can be said, the one
-    that people say most would hardly ever be drawn.
+    that people say most would hardly ever be drawn. Raises ValueError where the files contradict themselves
+    or name what edgechat does not have.
     """
 
-    def __init__(self, size: str, plain: float = 0.0) -> None:
+    def __init__(self, size: str, plain: float = 0.15, source: Product | None = None) -> None:
         self.plain = plain
-        groups = toml("corpus/followups.toml")["group"]
-        self.intents = {
-            i["name"]: Intent(
-                i["name"],
-                i["answer"].replace("{size}", size),
-                lines(i["ask"]),
-                i.get("weight", 1.0),
-                i.get("follow", {}),
-            )
-            for topic in TOPICS
-            for i in toml(f"corpus/{topic}.toml")["intent"]
+        self.product = source or product()
+        self._places = {"size": size, **lists(self.product)}
+        self.about: dict[str, str] = {}
+        """The names that a written intent answers for, each with that intent."""
+        self.intents = self._intents()
+        self.groups = {
+            g["name"]: Intent(g["name"], g["answer"], lines(g["ask"]))
+            for g in toml("corpus/followups.toml")["group"]
         }
-        self.groups = {g["name"]: Intent(g["name"], g["answer"], lines(g["ask"])) for g in groups}
         self.systems = lines(toml("corpus/systems.toml")["prompts"])
-        self.patterns = Patterns(toml("corpus/words.toml"))
-        self.held_out = frozenset(normal(ask) for ask in held_out_questions())
+        self.patterns = Patterns(toml("corpus/words.toml"), self.product.words)
+        self.synonyms = Synonyms(toml("corpus/synonyms.toml"))
+        self.exams = frozenset(normal(ask) for ask in exam_questions())
+        self._weights = {
+            one.name: [self.patterns.weight(pattern) for pattern in one.ask]
+            for one in (*self.intents.values(), *self.groups.values())
+        }
+
+    def _intents(self) -> dict[str, Intent]:
+        topics = {topic: toml(f"corpus/{topic}.toml") for topic in TOPICS}
+        asks: dict[str, list[str]] = defaultdict(list)
+        for file in topics.values():
+            for name, text in file.get("ask", {}).items():
+                asks[name] += lines(text)
+        generated = {one.name: one for one in named(self.product)}
+        found: dict[str, Intent] = {}
+        for topic, file in topics.items():
+            for one in file.get("intent", []):
+                name = one["name"]
+                if name in found or name in generated:
+                    raise ValueError(f"{topic}.toml: a second intent {name!r}")
+                # What an intent is about by name, it answers in place of the intent that the name would make.
+                about = one.get("about", [])
+                self.about |= dict.fromkeys(about, name)
+                if missing := [other for other in about if other not in generated]:
+                    raise ValueError(
+                        f"{topic}.toml: {name!r} is about {missing}, which edgechat does not have"
+                    )
+                by_name = [
+                    way for other in about for way in (*generated.pop(other).ask, *asks.pop(other, ()))
+                ]
+                found[name] = Intent(
+                    name,
+                    self.filled(self.product, self._places, one["answer"]),
+                    (*lines(one["ask"]), *by_name),
+                    one.get("weight", 1.0) + 0.3 * len(about),
+                    one.get("follow", {}),
+                    topic,
+                )
+        for name, one in generated.items():
+            said = asks.pop(name, [])
+            # A way to ask that somebody wrote says more than one of the form that all names share.
+            found[name] = Intent(
+                name, one.answer, (*one.ask, *said, *said), one.weight + min(1.0, len(said) / 12)
+            )
+        if asks:
+            raise ValueError(f"questions for what edgechat does not have: {', '.join(asks)}")
+        return {name: one for name, one in found.items() if one.ask}
+
+    @staticmethod
+    def filled(source: Product, places: Mapping[str, str], answer: str) -> str:
+        """An answer with the keys and lists that it leaves open. Raises KeyError where there is no such."""
+
+        def value(place: re.Match) -> str:
+            kind, _, action = place[1].partition(":")
+            return source.key(action) if kind == "key" else places[place[1]]
+
+        return re.sub(r"\{([^{}]+)\}", value, " ".join(answer.split()))
+
+    @property
+    def answers(self) -> dict[str, str]:
+        """Every answer, by its intent's name; of a group as 'group:why'."""
+        groups = {f"group:{name}": one.answer for name, one in self.groups.items()}
+        return {name: one.answer for name, one in self.intents.items()} | groups
+
+    @property
+    def declines(self) -> frozenset[str]:
+        """The answers that decline."""
+        return frozenset(one.answer for one in self.intents.values() if one.topic == "limits")
 
     def question(self, intent: Intent, rng: random.Random) -> str:
-        """A question for the intent that is not one of the held-out ones."""
+        """A question for the intent that is not one of an exam."""
         while True:
-            pattern = rng.choice(intent.ask)
+            pattern = rng.choices(intent.ask, self._weights[intent.name])[0]
             if rng.random() < self.plain:
                 text = rng.choice((str, str.capitalize))(self.patterns.plain(pattern))
                 text += rng.choice(("", "?"))
             else:
-                text = roughen(self.patterns.sample(pattern, rng), rng)
-            if normal(text) not in self.held_out:
+                text = roughen(self.synonyms.say(self.patterns.sample(pattern, rng), rng), rng)
+            if normal(text) not in self.exams:
                 return text
 
     def conversation(self, rng: random.Random, turns: int) -> Conversation:
@@ -283,7 +215,46 @@ class Corpus:
         leads = last.follow if last else {}
         # Half of the time one that leads somewhere, or the leads would drown among the defaults.
         name = rng.choice(list(leads)) if leads and rng.random() < 0.6 else rng.choice(list(self.groups))
-        return self.groups[name], self.intents[leads[name]] if name in leads else None
+        return self.groups[name], self._led_to(leads[name]) if name in leads else None
+
+    def _led_to(self, name: str) -> Intent | None:
+        """The intent of that name, or the one that answers for it."""
+        return self.intents.get(self.about.get(name, name))
+
+    def faults(self) -> Iterator[str]:
+        """What is wrong with the corpus: patterns, leads, answers; and questions that two intents share."""
+        for name, answer in self.answers.items():
+            if not answer and name == "group:again":
+                continue
+            if answer != " ".join(answer.split()) or not answer.isascii() or answer.count("`") % 2:
+                yield f"{name}: not a clean line of ASCII: {answer!r}"
+            elif answer[-1] not in '.!?"':
+                yield f"{name}: does not end like a sentence: {answer!r}"
+            for fault in self.product.untrue(answer):
+                yield f"{name}: {fault}"
+        for one in self.intents.values():
+            for group, to in one.follow.items():
+                if group not in self.groups or self._led_to(to) is None:
+                    yield f"{one.name}: {group!r} leads to {to!r}, and one of them is not there"
+        yield from self._shared()
+
+    def _shared(self, each: int = 40) -> Iterator[str]:
+        rng = random.Random(0)
+        asked: dict[str, dict[str, str]] = defaultdict(dict)
+        for one in self.intents.values():
+            for pattern in dict.fromkeys(one.ask):
+                for text in {
+                    self.patterns.plain(pattern),
+                    *(self.patterns.sample(pattern, rng) for _ in range(each)),
+                }:
+                    asked[text.lower()].setdefault(one.name, pattern)
+        told = set()
+        for text, names in asked.items():
+            # Which of those that decline it says so is all the same.
+            declines = all(self.intents[name].topic == "limits" for name in names)
+            if len(names) > 1 and text and not declines and frozenset(names) not in told:
+                told.add(frozenset(names))
+                yield f"{' and '.join(names)} are both asked for by {text!r}: {'; '.join(names.values())}"
 
 
 def conversations(corpus: Corpus, rng: random.Random) -> Iterator[Conversation]:
@@ -299,16 +270,29 @@ def questions(corpus: Corpus, rng: random.Random) -> Iterator[Conversation]:
         yield corpus.conversation(rng, 1)
 
 
-def held_out_cases() -> list[dict]:
-    """The held-out conversations: `turns` of [question, expected intents], and a `system` prompt or none."""
-    data = toml("held_out.toml")
-    single = [{"turns": [[ask, name]]} for name, asks in data["single"].items() for ask in lines(asks)]
-    return single + data["dialogue"]
+def exam_questions() -> Iterator[str]:
+    """Every question of an exam that stands alone; "why?" and its like may be trained on."""
+    for exam in EXAMS:
+        for one in toml(f"{exam}.toml").get("question", []):
+            yield one["ask"]
 
 
-def held_out_questions() -> Iterator[str]:
-    """Every held-out question that stands alone; "why?" and its like may be trained on."""
-    for case in held_out_cases():
-        for ask, name in case["turns"]:
-            if not name.startswith("+"):
-                yield ask
+def main() -> int:
+    """Check the corpus, and show some of it."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--sample", type=int, default=0, help="show so many conversations")
+    options = parser.parse_args()
+    corpus = Corpus(GUIDE.size)
+    for chat in islice(conversations(corpus, random.Random()), options.sample):
+        print(f"\n{'# ' + chat.system if chat.system else '#'}")
+        for turn in chat.turns:
+            print(f"> {turn.ask}\n{turn.answer}")
+    faults = list(corpus.faults())
+    print(*faults, sep="\n")
+    patterns = sum(len(set(one.ask)) for one in corpus.intents.values())
+    print(f"{len(corpus.intents)} intents, {patterns} patterns, {len(faults)} faults")
+    return 1 if faults else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
