@@ -1,0 +1,137 @@
+"""The guide's exams: questions that the corpus refuses to make, and how its answers are marked.
+
+An answer counts only if it is word for word that of an intent which answers the question; where the question
+is out of scope, of any that declines. What it names is held against edgechat itself, right or wrong.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+import llama_cpp
+from corpus import Corpus, toml
+
+LONGEST = 320
+"""Tokens of an answer; the longest of the corpus has fewer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A question, the intents that answer it, and whether it is out of the guide's scope."""
+
+    ask: str
+    right: tuple[str, ...]
+    declined: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """Questions in a row, after a system prompt that is often empty."""
+
+    turns: tuple[Asked, ...]
+    system: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Marked:
+    """An answer: whether it is right, whether it is one of the corpus, what it names that does not exist."""
+
+    asked: Asked
+    said: str
+    right: bool
+    known: bool
+    untrue: tuple[str, ...]
+
+
+@dataclass(slots=True)
+class Marks:
+    """The marks of an exam: of questions that stand alone, of those out of scope among them, of dialogues."""
+
+    single: list[Marked] = field(default_factory=list)
+    declined: list[Marked] = field(default_factory=list)
+    dialogue: list[Marked] = field(default_factory=list)
+
+    @property
+    def all(self) -> list[Marked]:
+        """Every answer."""
+        return [*self.single, *self.declined, *self.dialogue]
+
+    @property
+    def untrue(self) -> list[str]:
+        """What the answers name that edgechat does not have."""
+        return [fault for one in self.all for fault in one.untrue]
+
+
+def right(marked: list[Marked]) -> int:
+    """How many are right."""
+    return sum(one.right for one in marked)
+
+
+def exam(name: str) -> tuple[Case, ...]:
+    """The cases of NAME.toml."""
+    data = toml(f"{name}.toml")
+    single = [Case((_asked(one),)) for one in data["question"]]
+    return (
+        *single,
+        *(Case(tuple(map(_asked, one["turns"])), one.get("system", "")) for one in data["dialogue"]),
+    )
+
+
+def _asked(one: dict) -> Asked:
+    return Asked(one["ask"], tuple(one["right"]), one.get("declined", False))
+
+
+def unknown_names(corpus: Corpus, cases: Iterable[Case]) -> set[str]:
+    """The intents that an exam expects and the corpus does not have."""
+    names = {name for case in cases for turn in case.turns for name in turn.right}
+    return {name for name in names if corpus.about.get(name, name) not in corpus.answers}
+
+
+def mark(corpus: Corpus, llama: llama_cpp.Llama, cases: Iterable[Case], temperature: float = 0.0) -> Marks:
+    """Ask everything, and mark it."""
+    marks, answers = Marks(), corpus.answers
+    texts = set(answers.values())
+    for case in cases:
+        kind = (
+            marks.dialogue
+            if len(case.turns) > 1
+            else marks.declined
+            if case.turns[0].declined
+            else marks.single
+        )
+        messages = [{"role": "system", "content": case.system}] if case.system else []
+        for turn in case.turns:
+            messages.append({"role": "user", "content": turn.ask})
+            said = answer(llama, messages, temperature)
+            messages.append({"role": "assistant", "content": said})
+            good = said in {answers[corpus.about.get(name, name)] for name in turn.right}
+            good = good or (turn.declined and said in corpus.declines)
+            kind.append(Marked(turn, said, good, said in texts, tuple(corpus.product.untrue(said))))
+    return marks
+
+
+def answer(llama: llama_cpp.Llama, messages: list[dict[str, str]], temperature: float = 0.0) -> str:
+    """The guide's next words."""
+    made = llama.create_chat_completion(messages, temperature=temperature, max_tokens=LONGEST, seed=1)
+    return made["choices"][0]["message"]["content"]
+
+
+def stray(corpus: Corpus, count: int, seed: int = 0) -> Iterator[str]:
+    """Questions that nobody would ask: several of the corpus in one, cut short, words in disorder."""
+    rng = random.Random(seed)
+    intents = list(corpus.intents.values())
+    for _ in range(count):
+        words = " ".join(
+            corpus.question(rng.choice(intents), rng) for _ in range(rng.choice((1, 2, 2, 3)))
+        ).split()
+        if rng.random() < 0.5:
+            rng.shuffle(words)
+        yield " ".join(words[: rng.randint(1, 14)])
+
+
+def invented(corpus: Corpus, llama: llama_cpp.Llama, asks: Iterable[str]) -> list[tuple[str, str, list[str]]]:
+    """The answers that name what edgechat does not have: each with its question and its faults."""
+    answers = ((ask, answer(llama, [{"role": "user", "content": ask}])) for ask in asks)
+    return [(ask, said, faults) for ask, said in answers if (faults := corpus.product.untrue(said))]
