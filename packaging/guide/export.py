@@ -20,8 +20,16 @@ ROOT = Path(__file__).parents[2]
 BUILD = ROOT / "build"
 DATA = ROOT / "edgechat" / "data"
 
-TYPES = {"q8_0": gguf.GGMLQuantizationType.Q8_0, "f16": gguf.GGMLQuantizationType.F16}
-FILE_TYPES = {"q8_0": gguf.LlamaFileType.MOSTLY_Q8_0, "f16": gguf.LlamaFileType.MOSTLY_F16}
+TYPES = {
+    "f16": gguf.GGMLQuantizationType.F16,
+    "q8_0": gguf.GGMLQuantizationType.Q8_0,
+    "q4_0": gguf.GGMLQuantizationType.Q4_0,
+}
+FILE_TYPES = {
+    "f16": gguf.LlamaFileType.MOSTLY_F16,
+    "q8_0": gguf.LlamaFileType.MOSTLY_Q8_0,
+    "q4_0": gguf.LlamaFileType.MOSTLY_Q4_0,
+}
 
 
 def write(build: Path, path: Path, kind: str) -> None:
@@ -109,7 +117,7 @@ def check_tokens(build: Path, path: Path, count: int = 3000) -> int:
         theirs = llama.tokenize(as_text(chat).encode(), add_bos=False, special=True)
         if ours != theirs:
             raise SystemExit(f"the tokenizers disagree on {as_text(chat)!r}")
-    answers = [i.answer for i in (*corpus.intents.values(), *corpus.groups.values())]
+    answers = list(corpus.answers.values())
     odd = ["Grüße, \t naïve\n\n  café 3.14 — “quotes” 日本語 🙂 don't WE'LL 100%  end ", *UNICODE]
     for text in (*answers, *odd):
         if tokenizer.encode(text) != llama.tokenize(text.encode(), add_bos=False, special=False):

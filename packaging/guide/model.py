@@ -65,18 +65,28 @@ class Model(nn.Module):
         self.token_embd = nn.Embedding(config.vocab, config.dim)
         self.blk = nn.ModuleList(Layer(config) for _ in range(config.layers))
         self.output_norm = nn.RMSNorm(config.dim, config.norm_eps)
+        if not config.tied:
+            self.output = nn.Linear(config.dim, config.vocab, bias=False)
+            nn.init.normal_(self.output.weight, std=0.02)
         nn.init.normal_(self.token_embd.weight, std=0.02)
         for layer in self.blk:  # a layer begins as the identity: deep models train more calmly that way
             nn.init.zeros_(layer.attn_output.weight)
             nn.init.zeros_(layer.ffn_down.weight)
 
-    def forward(self, ids: Tensor, wanted: Tensor, dropout: float = 0.0) -> Tensor:
-        """From ids (batch, length) and wanted (batch, length) bool to logits (wanted.sum(), vocab).
+    def forward(
+        self, ids: Tensor, places: Tensor, dropout: float = 0.0, asked: Tensor | None = None
+    ) -> tuple[Tensor, Tensor | None]:
+        """From ids (batch, length) and places (n,) in all of them, row after row, to logits (n, vocab).
 
-        Only the places whose next token counts are projected on the vocabulary.
+        Only the places whose next token counts are projected on the vocabulary. With `asked` (m,), places
+        too, also what the first half of the layers makes of these: (m, dim).
         """
         cos, sin = rotations(self.config, ids.shape[1])
         x = F.dropout(self.token_embd(ids), dropout, self.training)
-        for layer in self.blk:
+        understood = None
+        for at, layer in enumerate(self.blk, 1):
             x = layer(x, cos, sin, dropout)
-        return F.linear(self.output_norm(x[wanted]), self.token_embd.weight)
+            if asked is not None and at == (len(self.blk) + 1) // 2:
+                understood = x.flatten(0, 1)[asked]
+        out = self.token_embd if self.config.tied else self.output
+        return F.linear(self.output_norm(x.flatten(0, 1)[places]), out.weight), understood

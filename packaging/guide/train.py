@@ -1,16 +1,18 @@
-"""Train the guide from nothing: corpus -> tokenizer -> weights, in about ten minutes on two cores.
+"""Train the guide from nothing: corpus -> tokenizer -> weights, in less than an hour on two cores.
 
-    python packaging/guide/train.py --steps 850
-    python packaging/guide/train.py --steps 300 --start build/guide     (questions in plain words)
-    python packaging/guide/train.py --steps 2000 --draft                (the guide's draft)
+    python packaging/guide/train.py              (the guide)
+    python packaging/guide/train.py --draft      (its draft, for the guide that is in edgechat/data)
 
-Everything is drawn from seeded generators and torch runs its deterministic kernels, so the same machine
-makes the same weights. The result goes to build/guide/ or build/guide-draft/, for export.py.
+Everything is drawn from seeded generators and torch runs its deterministic kernels, so the same machine makes
+the same weights. A run that was stopped goes on where it last saved, every hundred steps, and makes the same
+weights too; a changed corpus or shape begins anew. The result goes to build/guide/ or build/guide-draft/.
 """
 
 import argparse
+import hashlib
 import itertools
 import json
+import os
 import random
 import time
 from collections import defaultdict, deque
@@ -18,6 +20,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from statistics import mean
+from typing import Any
 
 import numpy
 import torch
@@ -37,25 +40,52 @@ SHIPPED = ROOT / "edgechat" / "data" / "guide.gguf"
 class Training:
     """How a model is trained. `steps` batches of about `batch_tokens` tokens, padding counted."""
 
-    steps: int = 850
-    batch_tokens: int = 4096
+    steps: int = 3000
+    batch_tokens: int = 3072
     longest: int = 1024
     muon_rate: float = 0.004
     adam_rate: float = 2e-3
     weight_decay: float = 0.05
     dropout: float = 0.0
     recitation: float = 0.2  # what a token counts that decides nothing
-    whole: float = 0.25  # the share of conversations that are not cut after their last decision
-    single: float = 0.65  # the share of steps that see single questions only
+    understanding: float = 1.0  # what it counts that half of the layers know which answer comes
+    bag_questions: int = 200_000  # what the embedding is first trained on, as a bag of words; 0: it is not
+    whole: float = 0.2  # the share of conversations that are not cut after their last decision
+    single: float = 0.7  # the share of steps that see single questions only
     bpe_dropout: float = 0.1
     warmup: float = 0.02
     cooldown: float = 0.5
-    tokenizer_conversations: int = 6000
+    tokenizer_conversations: int = 12000
     threads: int = 2
     seed: int = 1
-    start: Path | None = None  # weights and tokenizer to go on from
-    vocabulary: Path | None = None  # a GGUF file whose tokenizer to take
-    plain: float = 0.0  # the share of questions in their plainest words
+    plain: float = 0.15  # the share of questions in their plainest words
+    more_of: str = ""  # the fingerprint of a run whose weights it begins with
+
+
+OF_GUIDE = Training()
+LENGTHS = (16, 20, 24, 28, 32, 36, 40, 48, 56, 64, 80, 96, 128, 160, 192, 256, 320, 384, 512, 640, 768, 1024)
+# After a run: gentler steps, so that what is known stays, and answers to their ends.
+MORE_OF_GUIDE = Training(
+    steps=250, muon_rate=0.0015, adam_rate=4e-4, recitation=0.6, whole=0.6, single=0.6, plain=0.3, seed=3
+)
+# It is asked for every token, so every token counts alike, and no conversation is cut.
+OF_DRAFT = Training(
+    steps=1500, recitation=1.0, whole=1.0, single=0.5, plain=0.2, understanding=0.0, bag_questions=0
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where in the endless row of batches a run is: the chunk, the step it began at, what was taken of it."""
+
+    chunk: int = 0
+    began: int = 0
+    taken: int = 0
+
+    @property
+    def step(self) -> int:
+        """How many batches were taken altogether."""
+        return self.began + self.taken
 
 
 def train_tokenizer(corpus: Corpus, vocab: int, training: Training) -> Tokenizer:
@@ -69,21 +99,12 @@ def train_tokenizer(corpus: Corpus, vocab: int, training: Training) -> Tokenizer
     return Tokenizer.train(texts, vocab)
 
 
-def tokenizer_for(corpus: Corpus, vocab: int, training: Training) -> Tokenizer:
-    """The tokenizer that the training goes on with, or a new one."""
-    if training.start is not None:
-        return Tokenizer.load(training.start / "tokenizer.json")
-    if training.vocabulary is not None:
-        return Tokenizer.of_gguf(training.vocabulary)
-    return train_tokenizer(corpus, vocab, training)
-
-
 class Decisions:
     """Which tokens of an answer choose between answers; the others follow from those before them.
 
     An answer of fifty tokens makes two or three decisions. Recitation is learned at once, so the decisions
-    carry the loss, and in most rows the last answer ends after its last decision: that is what makes ten
-    minutes enough.
+    carry the loss, and in most rows the last answer ends after its last decision: that is what makes less
+    than an hour enough.
     """
 
     def __init__(self, answers: Iterable[list[int]]) -> None:
@@ -103,57 +124,103 @@ class Row:
 
     ids: list[int]
     weights: list[float]
+    asked: list[tuple[int, int]]
+    """Where each question ends, and which answer follows."""
 
 
 def row(
-    chat: Conversation, tokenizer: Tokenizer, decisions: Decisions, training: Training, rng: random.Random
+    chat: Conversation,
+    tokenizer: Tokenizer,
+    decisions: Decisions,
+    answers: dict[str, int],
+    training: Training,
+    rng: random.Random,
 ) -> Row:
     """Render a conversation, weigh its tokens, and mostly cut it after its last decision."""
     ids, own = tokenizer.render(chat, training.bpe_dropout, rng)
     weights = [0.0] * len(ids)
     last = len(ids)
+    asked: list[tuple[int, int]] = []
     at = 0
     while at < len(ids):
         end = at
         while own[end]:
             end += 1
+        if end > at:
+            asked.append((at - 1, answers[chat.turns[len(asked)].answer]))
         for place, decides in zip(range(at, end), decisions.of(ids[at:end]), strict=True):
             weights[place] = 1.0 if decides else training.recitation
             last = place + 1 if decides else last
         at = end + 1
     length = min(len(ids) if rng.random() < training.whole else last, training.longest)
-    return Row(ids[:length], weights[:length])
+    return Row(ids[:length], weights[:length], [one for one in asked if one[0] < length - 1])
 
 
-def batches(corpus: Corpus, tokenizer: Tokenizer, training: Training) -> Iterator[tuple[Tensor, Tensor]]:
-    """Batches (ids, weights), each (rows, length): rows of like length together, so that little is padding.
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Ids and weights, each (rows, length); and (n, 2): where a question ends, and the number of its answer.
 
-    Single questions come first, whole conversations when those are known: a turn in the middle of a long
-    conversation costs three times as much to learn from.
+    A place counts through all rows, one after the other.
     """
-    rng = random.Random(training.seed + 1)
-    ends = [tokenizer.encode(i.answer) for i in (*corpus.intents.values(), *corpus.groups.values())]
+
+    ids: Tensor
+    weights: Tensor
+    asked: Tensor
+
+
+def numbered(corpus: Corpus) -> dict[str, int]:
+    """Every answer with a number."""
+    return {answer: at for at, answer in enumerate(dict.fromkeys(corpus.answers.values()))}
+
+
+def of_one_shape(rows: Iterable[Row], tokens: int) -> Iterator[tuple[int, list[Row]]]:
+    """Groups of rows and the length that all are filled up to; what is left over of the longest is dropped.
+
+    Lengths are few, and of each the rows are always as many: kernels are made anew for every shape.
+    """
+    left: list[Row] = []
+    rows = sorted(rows, key=lambda one: len(one.ids), reverse=True)
+    for length in LENGTHS:
+        while rows and len(rows[-1].ids) <= length:
+            left.append(rows.pop())
+        size = max(1, tokens // length)
+        while len(left) >= size:
+            yield length, left[-size:]
+            del left[-size:]
+
+
+def batches(
+    corpus: Corpus, tokenizer: Tokenizer, training: Training, place: Place
+) -> Iterator[tuple[Batch, Place]]:
+    """Batches, and the place after each; from a place on.
+
+    Rows of like length are together, so that little is padding. Single questions come first, conversations
+    when those are known: a turn in the middle of a long one costs three times as much to learn from.
+    """
+    answers = numbered(corpus)
+    ends = [tokenizer.encode(answer) for answer in answers]
     decisions = Decisions([*ids, tokenizer.special(END)] for ids in ends)
     pad = tokenizer.special(END_OF_TEXT)
-    made = 0
     while True:
-        source = questions if made < training.steps * training.single else conversations
-        chats = itertools.islice(source(corpus, rng), 512)
-        rows = sorted(
-            (row(chat, tokenizer, decisions, training, rng) for chat in chats), key=lambda r: len(r.ids)
+        # A chunk follows from its place alone, so that a run can go on from any.
+        rng = random.Random(f"{training.seed}/{place.chunk}")
+        early = place.began < training.steps * training.single
+        chats = (
+            itertools.islice(questions(corpus, rng), 2048)
+            if early
+            else itertools.islice(conversations(corpus, rng), 384)
         )
-        groups: list[list[Row]] = [[]]
-        for one in rows:
-            if groups[-1] and (len(groups[-1]) + 1) * len(one.ids) > training.batch_tokens:
-                groups.append([])
-            groups[-1].append(one)
+        rows = [row(chat, tokenizer, decisions, answers, training, rng) for chat in chats]
+        groups = list(of_one_shape(rows, training.batch_tokens))
         rng.shuffle(groups)
-        for group in groups:
-            length = max(len(one.ids) for one in group)
+        for taken, (length, group) in enumerate(groups[place.taken :], place.taken + 1):
             ids = torch.tensor([one.ids + [pad] * (length - len(one.ids)) for one in group])
             weights = torch.tensor([one.weights + [0.0] * (length - len(one.weights)) for one in group])
-            made += 1
-            yield ids, weights
+            asked = [
+                (at * length + place, answer) for at, one in enumerate(group) for place, answer in one.asked
+            ]
+            yield Batch(ids, weights, torch.tensor(asked)), Place(place.chunk, place.began, taken)
+        place = Place(place.chunk + 1, place.began + len(groups))
 
 
 def rate(step: int, training: Training) -> float:
@@ -162,10 +229,10 @@ def rate(step: int, training: Training) -> float:
     return min(1.0, done / training.warmup + 1e-3, (1.0 - done) / training.cooldown)
 
 
-def optimizers(model: Model, training: Training) -> list[torch.optim.Optimizer]:
+def optimizers(model: Model, head: torch.nn.Module, training: Training) -> list[torch.optim.Optimizer]:
     """Muon for the matrices inside the layers, AdamW for the embedding and the norms."""
     inner = [p for p in model.blk.parameters() if p.ndim == 2]
-    others = [p for p in model.parameters() if not any(p is q for q in inner)]
+    others = [p for p in (*model.parameters(), *head.parameters()) if not any(p is q for q in inner)]
     return [
         torch.optim.Muon(
             inner, lr=training.muon_rate, weight_decay=training.weight_decay, adjust_lr_fn="original"
@@ -174,76 +241,194 @@ def optimizers(model: Model, training: Training) -> list[torch.optim.Optimizer]:
     ]
 
 
-def train(config: Config, training: Training) -> tuple[Model, Tokenizer]:
-    """Make the tokenizer and the model."""
-    torch.manual_seed(training.seed)
+def bag_of_words(corpus: Corpus, tokenizer: Tokenizer, config: Config, training: Training) -> Tensor:
+    """An embedding (vocab, dim) whose mean over a question tells the answer: like words lie together.
+
+    A linear classifier over bags of words (Joulin et al., 2016) learns in a minute what takes a transformer
+    an hour, as that has to find out first that it should look at the words at all.
+    """
+    rng = random.Random(f"{training.seed}/bag")
+    answers, intents = numbered(corpus), list(corpus.intents.values())
+    weights = [one.weight for one in intents]
+    asks, wanted = [], []
+    for _ in range(training.bag_questions):
+        intent = rng.choices(intents, weights)[0]
+        rough = training.bpe_dropout if rng.random() < 0.5 else 0.0
+        asks.append(torch.tensor(tokenizer.encode(corpus.question(intent, rng), rough, rng)))
+        wanted.append(answers[intent.answer])
+    bag, head = (
+        torch.nn.EmbeddingBag(config.vocab, config.dim, mode="mean"),
+        torch.nn.Linear(config.dim, len(answers)),
+    )
+    torch.nn.init.normal_(bag.weight, std=0.1)
+    stepper = torch.optim.Adam([*bag.parameters(), *head.parameters()], lr=5e-3)
+    order, targets = list(range(len(asks))), torch.tensor(wanted)
+    rounds = [at for _ in range(4) for at in rng.sample(order, len(order))]
+    for at in range(0, len(rounds), 512):
+        chosen = rounds[at : at + 512]
+        stepper.param_groups[0]["lr"] = 5e-3 * (1 - at / len(rounds))
+        starts = torch.tensor([0, *itertools.accumulate(len(asks[one]) for one in chosen[:-1])])
+        mean = bag(torch.cat([asks[one] for one in chosen]), starts)
+        loss = F.cross_entropy(head(F.normalize(mean, dim=-1) * config.dim**0.5), targets[chosen])
+        stepper.zero_grad()
+        loss.backward()
+        stepper.step()
+    embedding = bag.weight.detach()
+    return embedding * (0.3 / embedding.square().mean().sqrt())
+
+
+class Run:
+    """A training run: its model, optimizers, and place in the data; it can be saved and gone on with."""
+
+    def __init__(self, config: Config, training: Training, corpus: Corpus, tokenizer: Tokenizer) -> None:
+        torch.manual_seed(training.seed)
+        self.training, self.corpus, self.tokenizer = training, corpus, tokenizer
+        self.model = Model(config)
+        self.head = torch.nn.Linear(config.dim, len(numbered(corpus)))
+        """Says which answer comes, from half of the layers: it teaches them, and is not part of the model."""
+        self.steppers = optimizers(self.model, self.head, training)
+        self._full = [[group["lr"] for group in stepper.param_groups] for stepper in self.steppers]
+        self.place = Place()
+        self._autocast = bfloat16()
+
+    def state(self) -> dict[str, Any]:
+        """All that goes on changing."""
+        return {
+            "place": asdict(self.place),
+            "model": self.model.state_dict(),
+            "head": self.head.state_dict(),
+            "steppers": [stepper.state_dict() for stepper in self.steppers],
+        }
+
+    def go_on_from(self, state: dict[str, Any]) -> None:
+        """Take what `state` gave."""
+        self.place = Place(**state["place"])
+        self.model.load_state_dict(state["model"])
+        self.head.load_state_dict(state["head"])
+        for stepper, saved in zip(self.steppers, state["steppers"], strict=True):
+            stepper.load_state_dict(saved)
+
+    def steps(self) -> Iterator[tuple[float, int]]:
+        """Train to the end: the loss of each step, and how many tokens it saw."""
+        left = self.training.steps - self.place.step
+        for batch, place in itertools.islice(
+            batches(self.corpus, self.tokenizer, self.training, self.place), left
+        ):
+            for stepper, rates in zip(self.steppers, self._full, strict=True):
+                for group, most in zip(stepper.param_groups, rates, strict=True):
+                    group["lr"] = most * rate(self.place.step, self.training)
+            # The place before each of the guide's own tokens predicts it. What fills them up counts nothing.
+            wanted = batch.weights[:, 1:].flatten()
+            places = wanted.nonzero().flatten()
+            counts = F.pad(wanted[places], (0, -len(places) % 128))
+            places = F.pad(places, (0, -len(places) % 128))
+            ids, asked = batch.ids[:, :-1], batch.asked[:, 0]
+            asked = asked - asked // batch.ids.shape[1]  # rows are one shorter there
+            with torch.autocast("cpu", torch.bfloat16, enabled=self._autocast):
+                logits, understood = self.model(ids, places, self.training.dropout, asked)
+                answers = self.head(understood)
+            losses = F.cross_entropy(logits.float(), batch.ids[:, 1:].flatten()[places], reduction="none")
+            loss = (losses * counts).sum() / counts.sum()
+            loss = loss + F.cross_entropy(answers.float(), batch.asked[:, 1]) * self.training.understanding
+            loss.backward()
+            for stepper in self.steppers:
+                stepper.step()
+                stepper.zero_grad(set_to_none=True)
+            self.place = place
+            yield loss.item(), batch.ids.numel()
+
+
+def bfloat16() -> bool:
+    """Whether this processor multiplies bfloat16 faster than float32, which halves the time of a run."""
+    return torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
+
+
+def fingerprint(config: Config, training: Training, corpus: Corpus) -> str:
+    """Of all that decides what a run makes: one that was stopped goes on only where this is the same."""
+    said = [asdict(config), asdict(training), sorted(corpus.answers.items())]
+    said += [sorted((one.name, one.weight, one.ask) for one in corpus.intents.values())]
+    said += [sorted((one.name, one.ask) for one in corpus.groups.values()), corpus.systems, bfloat16()]
+    return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()
+
+
+def train(
+    config: Config, training: Training, out: Path, vocabulary: Path | None, start: Path | None = None
+) -> None:
+    """Train, from where a run in `out` was stopped, and write weights, tokenizer and config there.
+
+    start: the folder of an ended run, whose tokenizer and weights are taken to begin with.
+    """
     torch.set_num_threads(training.threads)
     torch.use_deterministic_algorithms(True)
     corpus = Corpus(GUIDE.size, training.plain)
-    model = Model(config)
-    tokenizer = tokenizer_for(corpus, config.vocab, training)
-    if training.start is not None:
-        known = numpy.load(training.start / "weights.npz")
-        model.load_state_dict({name: torch.from_numpy(known[name]) for name in known})
-    steppers = optimizers(model, training)
-    full = [[group["lr"] for group in stepper.param_groups] for stepper in steppers]
+    known = torch.load(start / "checkpoint.pt", weights_only=True) if start else {}
+    training = replace(training, more_of=known.get("fingerprint", ""))
+    mark, saved = fingerprint(config, training, corpus), out / "checkpoint.pt"
+    state = torch.load(saved, weights_only=True) if saved.exists() else {}
+    if state.get("fingerprint") == mark:
+        tokenizer = Tokenizer.load(out / "tokenizer.json")
+    else:
+        state = {}
+        if start:
+            tokenizer = Tokenizer.load(start / "tokenizer.json")
+        elif vocabulary:
+            tokenizer = Tokenizer.of_gguf(vocabulary)
+        else:
+            tokenizer = train_tokenizer(corpus, config.vocab, training)
+        tokenizer.save(out / "tokenizer.json")
+    run = Run(config, training, corpus, tokenizer)
+    if known:
+        run.model.load_state_dict(known["run"]["model"])
+        run.head.load_state_dict(known["run"]["head"])
+    elif not state and training.bag_questions:
+        run.model.token_embd.weight.data.copy_(bag_of_words(corpus, tokenizer, config, training))
+    if state:
+        run.go_on_from(state["run"])
+        print(f"going on from step {run.place.step}", flush=True)
     started, seen = time.monotonic(), 0
-    recent: deque[float] = deque(maxlen=50)
-    for step, (ids, weights) in enumerate(
-        itertools.islice(batches(corpus, tokenizer, training), training.steps)
-    ):
-        for stepper, rates in zip(steppers, full, strict=True):
-            for group, most in zip(stepper.param_groups, rates, strict=True):
-                group["lr"] = most * rate(step, training)
-        # The place before each of the guide's own tokens predicts it.
-        wanted = weights[:, 1:] > 0
-        logits = model(ids[:, :-1], wanted, training.dropout)
-        losses = F.cross_entropy(logits, ids[:, 1:][wanted], reduction="none")
-        loss = (losses * weights[:, 1:][wanted]).sum() / weights.sum()
-        loss.backward()
-        for stepper in steppers:
-            stepper.step()
-            stepper.zero_grad(set_to_none=True)
-        seen += ids.numel()
-        recent.append(loss.item())
-        if step % 50 == 0 or step == training.steps - 1:
+    recent: deque[float] = deque(maxlen=100)
+    for loss, tokens in run.steps():
+        recent.append(loss)
+        seen += tokens
+        if run.place.step % 100 == 0:
+            save(saved, {"fingerprint": mark, "run": run.state()})
+        if run.place.step % 50 == 0 or run.place.step == training.steps:
             took = time.monotonic() - started
-            print(
-                f"step {step:5d}  loss {mean(recent):.4f}  {seen / took:6.0f} tokens/s  {took:4.0f} s",
-                flush=True,
-            )
-    return model, tokenizer
+            said = f"step {run.place.step:5d}  loss {mean(recent):.4f}  {seen / took:6.0f} tokens/s"
+            print(f"{said}  {took:4.0f} s", flush=True)
+    weights = {name: tensor.detach().numpy() for name, tensor in run.model.state_dict().items()}
+    numpy.savez(out / "weights.npz", **weights)
+    (out / "config.json").write_text(json.dumps(asdict(config)), encoding="utf-8")
+
+
+def save(path: Path, state: dict[str, Any]) -> None:
+    """Write a checkpoint, so that one is whole whenever the run is stopped."""
+    part = path.with_suffix(".part")
+    torch.save(state, part)
+    os.replace(part, path)
 
 
 def main() -> None:
-    """Train and write weights, tokenizer and config to build/guide/ or build/guide-draft/."""
-    default = Training()
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--steps", type=int, default=default.steps)
-    parser.add_argument("--threads", type=int, default=default.threads)
-    parser.add_argument("--out", type=Path)
+    """Train what the command line says."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--steps", type=int, help="of about 3,000 tokens each")
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--out", type=Path, help="in place of build/guide or build/guide-draft")
     kind = parser.add_mutually_exclusive_group()
-    kind.add_argument("--start", type=Path, help="go on from these weights, with plainer questions")
     kind.add_argument("--draft", action="store_true", help="train the draft of the guide that ships")
+    kind.add_argument(
+        "--start", type=Path, help="begin with the weights of an ended run, where the corpus has grown"
+    )
     options = parser.parse_args()
     config = DRAFT if options.draft else GUIDE
-    training = replace(default, steps=options.steps, threads=options.threads)
-    if options.start:
-        # Slower, with other questions, and conversations from the middle on.
-        training = replace(
-            training, start=options.start, plain=0.35, seed=11, single=0.5, muon_rate=0.002, adam_rate=1e-3
-        )
-    if options.draft:
-        # It is asked for every token, so every token counts alike, and no conversation is cut.
-        training = replace(training, vocabulary=SHIPPED, recitation=1.0, whole=1.0, single=0.5, plain=0.2)
-    print(f"{config.parameters:,} parameters", flush=True)
-    model, tokenizer = train(config, training)
+    training = OF_DRAFT if options.draft else MORE_OF_GUIDE if options.start else OF_GUIDE
+    training = replace(training, steps=options.steps or training.steps, threads=options.threads)
     out = options.out or BUILD / ("guide-draft" if options.draft else "guide")
     out.mkdir(parents=True, exist_ok=True)
-    weights = {name: tensor.detach().numpy() for name, tensor in model.state_dict().items()}
-    numpy.savez(out / "weights.npz", **weights)
-    tokenizer.save(out / "tokenizer.json")
-    (out / "config.json").write_text(json.dumps(asdict(config)), encoding="utf-8")
+    print(f"{config.parameters:,} parameters, {'bfloat16' if bfloat16() else 'float32'}", flush=True)
+    train(config, training, out, SHIPPED if options.draft else None, options.start)
 
 
 if __name__ == "__main__":
