@@ -57,7 +57,7 @@ def _own_findings() -> Iterator[Finding]:
     yield from _unread()
     said: set[str] = set()
     for check, why in (
-        (settings.load, "edgechat does not start with it."),
+        (settings.load, "Commands do not start with it, and the app opens without a model."),
         (catalogue, "Models cannot be found by name."),
         (_guide, "The guide is the model that works without a download."),
         (_model, "It is what edgechat opens with."),
