@@ -52,7 +52,7 @@ def test_from_the_first_start_to_the_second(terminal: Terminal, hf_cache: Path) 
     terminal.until("The engine's process died")
     assert "Traceback" not in terminal.screen
     terminal.press("C-r")
-    terminal.until("guesses")
+    terminal.until("guess the next")
     assert "The engine's process died" not in terminal.screen
 
     terminal.press("C-n")
