@@ -24,19 +24,16 @@ import argparse
 import random
 import re
 import sys
-import tomllib
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import islice
-from pathlib import Path
 
-from named import lists, named
+from named import lists, named, toml
 from patterns import Patterns, Synonyms, roughen
 from product import Product, product
 from shape import GUIDE
 
-HERE = Path(__file__).parent
 TOPICS = (
     "talk", "product", "chats", "settings", "serve", "keys", "app", "commands", "models", "memory", "limits",
 )  # fmt: skip
@@ -74,12 +71,6 @@ class Conversation:
 def lines(text: str) -> tuple[str, ...]:
     """The non-empty lines of a block of patterns."""
     return tuple(line.strip() for line in text.splitlines() if line.strip())
-
-
-def toml(name: str) -> dict:
-    """A TOML file beside this one; one that is not there is empty."""
-    path = HERE / name
-    return tomllib.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
 
 
 def normal(text: str) -> str:
@@ -273,7 +264,7 @@ def questions(corpus: Corpus, rng: random.Random) -> Iterator[Conversation]:
 def exam_questions() -> Iterator[str]:
     """Every question of an exam that stands alone; "why?" and its like may be trained on."""
     for exam in EXAMS:
-        for one in toml(f"{exam}.toml").get("question", []):
+        for one in toml(f"{exam}.toml")["question"]:
             yield one["ask"]
 
 

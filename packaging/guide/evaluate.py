@@ -17,9 +17,9 @@ import llama_cpp
 from agreement import agreement
 from corpus import EXAMS, Corpus
 from exam import Marks, exam, invented, mark, right, stray, unknown_names
+from export import DATA
 from shape import GUIDE
 
-DATA = Path(__file__).parents[2] / "edgechat" / "data"
 STRAY = 300
 
 

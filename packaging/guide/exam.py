@@ -11,7 +11,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 import llama_cpp
-from corpus import Corpus, toml
+from corpus import Corpus
+from named import toml
 
 LONGEST = 320
 """Tokens of an answer; the longest of the corpus has fewer."""

@@ -20,7 +20,8 @@ from typing import Any
 
 from product import EVERYWHERE, NAME, Command, Product, listed
 
-CORPUS = Path(__file__).parent / "corpus"
+HERE = Path(__file__).parent
+CORPUS = HERE / "corpus"
 
 WEIGHTS = {
     "command": 0.8, "options": 0.4, "option": 0.35, "slash": 0.45, "setting": 0.45, "key": 0.45, "keys": 0.4,
@@ -136,7 +137,7 @@ def _within(part: str) -> str:
 
 
 def _machines() -> Iterator[Named]:
-    for one in _read("machines")["machine"]:
+    for one in toml("corpus/machines.toml")["machine"]:
         has = (
             f"a GPU of {one['vram']} GB and {one['ram']} GB of memory"
             if "vram" in one
@@ -151,11 +152,9 @@ def _machines() -> Iterator[Named]:
 
 def _unknown(product: Product) -> Iterator[Named]:
     """Names that are none: of other programs, and made up; what is a name of ours is taken out."""
-    others = _read("others")
+    others = toml("corpus/others.toml")
     ours = {
-        "option": {
-            name for one in product.commands.values() for option in one.options for name in option.names
-        },
+        "option": product.option_names,
         "command": {word for words in product.commands for word in words.split()},
         "slash": set(product.slashes),
         "key": {key.lower() for key in product.key_names},
@@ -164,7 +163,7 @@ def _unknown(product: Product) -> Iterator[Named]:
         "model": {name for one in product.models.values() for name in (one.name, *one.aliases)},
     }
     made_up = {"option": "--{madeup}", "command": "{madeup}", "slash": "{madeup}", "setting": "{madeup}"}
-    for kind, answer in _read("names")["unknown"].items():
+    for kind, answer in toml("corpus/names.toml")["unknown"].items():
         names = [name for name in others[kind] if name not in ours[kind]]
         if kind == "key":
             names = [_typed(name)[1:-1] for name in names]
@@ -192,11 +191,14 @@ def _ways(kind: str, name: str, *commands: Command) -> tuple[str, ...]:
 @cache
 def forms() -> dict[str, tuple[str, ...]]:
     """The ways to ask for a thing of each kind."""
-    return {kind: tuple(text.strip().splitlines()) for kind, text in _read("names")["forms"].items()}
+    return {
+        kind: tuple(text.strip().splitlines()) for kind, text in toml("corpus/names.toml")["forms"].items()
+    }
 
 
-def _read(name: str) -> dict[str, Any]:
-    return tomllib.loads((CORPUS / f"{name}.toml").read_text(encoding="utf-8"))
+def toml(name: str) -> dict[str, Any]:
+    """A TOML file beside this one."""
+    return tomllib.loads((HERE / name).read_text(encoding="utf-8"))
 
 
 def _typed(key: str) -> str:

@@ -207,12 +207,13 @@ class Product:
     @cached_property
     def words(self) -> frozenset[str]:
         """Every word that is a name, or part of one: of options without their hyphens."""
-        options = (name.lstrip("-") for name in self._option_names)
+        options = (name.lstrip("-") for name in self.option_names)
         commands = (word for words in self.commands for word in words.split())
         return frozenset({*options, *commands, *self.slashes, *self.inside, *self.settings, NAME, *GUIDES})
 
     @cached_property
-    def _option_names(self) -> frozenset[str]:
+    def option_names(self) -> frozenset[str]:
+        """Every name of every option, long and short."""
         return frozenset(
             name for one in self.commands.values() for option in one.options for name in option.names
         )
@@ -241,9 +242,7 @@ class Product:
         """What a text names that edgechat does not have; each with what is wrong about it."""
         wrong = [fault for code in CODE.findall(text) for fault in self._untrue_code(code)]
         prose = CODE.sub(" ", text)
-        wrong += [
-            f"no command has {name}" for name in OPTION.findall(prose) if name not in self._option_names
-        ]
+        wrong += [f"no command has {name}" for name in OPTION.findall(prose) if name not in self.option_names]
         wrong += [f"no key {name}" for name in KEY.findall(prose) if name not in self.key_names]
         wrong += [
             f"no command /{name}" for name in re.findall(r"(?<!\S)/([a-z][a-z-]*)(?![\w/])", prose)
@@ -261,7 +260,7 @@ class Product:
             return [fault for part in ours for fault in self._untrue_line(part)]
         if code.startswith("--"):
             return [
-                f"no command has {name}" for name in OPTION.findall(code) if name not in self._option_names
+                f"no command has {name}" for name in OPTION.findall(code) if name not in self.option_names
             ]
         if code.startswith("/") and re.sub("^//?", "", code.split()[0]) in {*self.slashes, *self.inside}:
             return []
@@ -270,7 +269,7 @@ class Product:
         if re.match(r"[a-z_.]+ = |\[", code):
             return self._untrue_setting(code)
         known = (
-            code in self._names | self._option_names
+            code in self._names | self.option_names
             or QUANT.fullmatch(code)
             or re.fullmatch(r"[A-Z]+(?:/[A-Z]+)?", code)
         )
@@ -328,7 +327,7 @@ def product() -> Product:
     return Product()
 
 
-def listed(names: Iterable[str], last: str = "and") -> str:
+def listed(names: Iterable[str]) -> str:
     """'a, b and c'."""
     *some, end = names
-    return f"{', '.join(some)} {last} {end}" if some else end
+    return f"{', '.join(some)} and {end}" if some else end

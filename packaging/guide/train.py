@@ -216,9 +216,7 @@ def batches(
         for taken, (length, group) in enumerate(groups[place.taken :], place.taken + 1):
             ids = torch.tensor([one.ids + [pad] * (length - len(one.ids)) for one in group])
             weights = torch.tensor([one.weights + [0.0] * (length - len(one.weights)) for one in group])
-            asked = [
-                (at * length + place, answer) for at, one in enumerate(group) for place, answer in one.asked
-            ]
+            asked = [(at * length + end, answer) for at, one in enumerate(group) for end, answer in one.asked]
             yield Batch(ids, weights, torch.tensor(asked)), Place(place.chunk, place.began, taken)
         place = Place(place.chunk + 1, place.began + len(groups))
 
