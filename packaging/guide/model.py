@@ -73,6 +73,16 @@ class Model(nn.Module):
             nn.init.zeros_(layer.attn_output.weight)
             nn.init.zeros_(layer.ffn_down.weight)
 
+    @torch.no_grad()
+    def begin_as_bag(self, embedding: Tensor) -> None:
+        """Begin with an embedding (vocab, dim), and a first layer that adds the mean of all words so far."""
+        self.token_embd.weight.copy_(embedding)
+        first = self.blk[0]
+        for even in (first.attn_q, first.attn_k):  # small scores: every place is looked at alike
+            even.weight.mul_(0.3)
+        nn.init.eye_(first.attn_v.weight)
+        nn.init.eye_(first.attn_output.weight).mul_(4.0)
+
     def forward(
         self, ids: Tensor, places: Tensor, dropout: float = 0.0, asked: Tensor | None = None
     ) -> tuple[Tensor, Tensor | None]:

@@ -40,25 +40,28 @@ SHIPPED = ROOT / "edgechat" / "data" / "guide.gguf"
 class Training:
     """How a model is trained. `steps` batches of about `batch_tokens` tokens, padding counted."""
 
-    steps: int = 3000
+    steps: int = 4500
     batch_tokens: int = 3072
     longest: int = 1024
     muon_rate: float = 0.004
     adam_rate: float = 2e-3
     weight_decay: float = 0.05
-    dropout: float = 0.0
+    dropout: float = 0.05
     recitation: float = 0.2  # what a token counts that decides nothing
     understanding: float = 1.0  # what it counts that half of the layers know which answer comes
     bag_questions: int = 200_000  # what the embedding is first trained on, as a bag of words; 0: it is not
     whole: float = 0.2  # the share of conversations that are not cut after their last decision
     single: float = 0.7  # the share of steps that see single questions only
+    polished: float = 0.88  # the share of steps after which the next two hold
+    polished_recitation: float = 0.6
+    polished_whole: float = 0.6
     bpe_dropout: float = 0.1
     warmup: float = 0.02
     cooldown: float = 0.5
     tokenizer_conversations: int = 12000
     threads: int = 2
     seed: int = 1
-    plain: float = 0.15  # the share of questions in their plainest words
+    plain: float = 0.2  # the share of questions in their plainest words
     more_of: str = ""  # the fingerprint of a run whose weights it begins with
 
 
@@ -66,11 +69,18 @@ OF_GUIDE = Training()
 LENGTHS = (16, 20, 24, 28, 32, 36, 40, 48, 56, 64, 80, 96, 128, 160, 192, 256, 320, 384, 512, 640, 768, 1024)
 # After a run: gentler steps, so that what is known stays, and answers to their ends.
 MORE_OF_GUIDE = Training(
-    steps=250, muon_rate=0.0015, adam_rate=4e-4, recitation=0.6, whole=0.6, single=0.6, plain=0.3, seed=3
+    steps=250, muon_rate=0.0015, adam_rate=4e-4, polished=0.0, single=0.6, plain=0.3, seed=3
 )
 # It is asked for every token, so every token counts alike, and no conversation is cut.
 OF_DRAFT = Training(
-    steps=1500, recitation=1.0, whole=1.0, single=0.5, plain=0.2, understanding=0.0, bag_questions=0
+    steps=1500,
+    dropout=0.0,
+    recitation=1.0,
+    whole=1.0,
+    single=0.5,
+    polished=1.0,
+    understanding=0.0,
+    bag_questions=0,
 )
 
 
@@ -210,6 +220,10 @@ def batches(
             if early
             else itertools.islice(conversations(corpus, rng), 384)
         )
+        if place.began >= training.steps * training.polished:
+            training = replace(
+                training, recitation=training.polished_recitation, whole=training.polished_whole
+            )
         rows = [row(chat, tokenizer, decisions, answers, training, rng) for chat in chats]
         groups = list(of_one_shape(rows, training.batch_tokens))
         rng.shuffle(groups)
@@ -243,7 +257,8 @@ def bag_of_words(corpus: Corpus, tokenizer: Tokenizer, config: Config, training:
     """An embedding (vocab, dim) whose mean over a question tells the answer: like words lie together.
 
     A linear classifier over bags of words (Joulin et al., 2016) learns in a minute what takes a transformer
-    an hour, as that has to find out first that it should look at the words at all.
+    an hour, as that has to find out first that it should look at the words at all. Words are normed as the
+    first layer does it, so that it can begin as this bag (`Model.begin_as_bag`).
     """
     rng = random.Random(f"{training.seed}/bag")
     answers, intents = numbered(corpus), list(corpus.intents.values())
@@ -254,24 +269,23 @@ def bag_of_words(corpus: Corpus, tokenizer: Tokenizer, config: Config, training:
         rough = training.bpe_dropout if rng.random() < 0.5 else 0.0
         asks.append(torch.tensor(tokenizer.encode(corpus.question(intent, rng), rough, rng)))
         wanted.append(answers[intent.answer])
-    bag, head = (
-        torch.nn.EmbeddingBag(config.vocab, config.dim, mode="mean"),
-        torch.nn.Linear(config.dim, len(answers)),
-    )
-    torch.nn.init.normal_(bag.weight, std=0.1)
-    stepper = torch.optim.Adam([*bag.parameters(), *head.parameters()], lr=5e-3)
+    words = torch.nn.Embedding(config.vocab, config.dim)
+    head = torch.nn.Linear(config.dim, len(answers))
+    torch.nn.init.normal_(words.weight, std=0.1)
+    stepper = torch.optim.Adam([*words.parameters(), *head.parameters()], lr=5e-3)
     order, targets = list(range(len(asks))), torch.tensor(wanted)
     rounds = [at for _ in range(4) for at in rng.sample(order, len(order))]
     for at in range(0, len(rounds), 512):
         chosen = rounds[at : at + 512]
         stepper.param_groups[0]["lr"] = 5e-3 * (1 - at / len(rounds))
-        starts = torch.tensor([0, *itertools.accumulate(len(asks[one]) for one in chosen[:-1])])
-        mean = bag(torch.cat([asks[one] for one in chosen]), starts)
-        loss = F.cross_entropy(head(F.normalize(mean, dim=-1) * config.dim**0.5), targets[chosen])
+        said = F.rms_norm(words(torch.cat([asks[one] for one in chosen])), (config.dim,), eps=config.norm_eps)
+        lengths = torch.tensor([len(asks[one]) for one in chosen])
+        bags = F.rms_norm(torch.segment_reduce(said, "mean", lengths=lengths), (config.dim,))
+        loss = F.cross_entropy(head(F.dropout(bags, 0.2)), targets[chosen])
         stepper.zero_grad()
         loss.backward()
         stepper.step()
-    embedding = bag.weight.detach()
+    embedding = words.weight.detach()
     return embedding * (0.3 / embedding.square().mean().sqrt())
 
 
@@ -379,7 +393,7 @@ def train(
         run.model.load_state_dict(known["run"]["model"])
         run.head.load_state_dict(known["run"]["head"])
     elif not state and training.bag_questions:
-        run.model.token_embd.weight.data.copy_(bag_of_words(corpus, tokenizer, config, training))
+        run.model.begin_as_bag(bag_of_words(corpus, tokenizer, config, training))
     if state:
         run.go_on_from(state["run"])
         print(f"going on from step {run.place.step}", flush=True)
