@@ -111,7 +111,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
             "Tokens that a chat and its answer may take; a model trained on fewer gets its own length.",
             "Model",
             "load",
-            unset="the most that fits comfortably, up to 16384",
+            unset="the most that fits comfortably, up to 16384, or 32768 where that stays quick",
         ),
     ] = None
     draft: Annotated[
