@@ -48,7 +48,16 @@ async def asked(models: FakeModels, **fields: Any) -> ChatRequest:
     return models.requests[-1]
 
 
-EXTENSIONS = {"extra", "top_k", "min_p", "repetition_penalty", "priority", "think", "overflow"}
+EXTENSIONS = {
+    "extra",
+    "chat_template_kwargs",
+    "top_k",
+    "min_p",
+    "repetition_penalty",
+    "priority",
+    "think",
+    "overflow",
+}
 
 
 async def refused(status: int = 400, **fields: Any) -> Any:
@@ -285,6 +294,15 @@ async def test_how_long_to_think_is_what_the_model_can_be_told(
     assert (request.think, request.effort) == told
 
 
+async def test_words_of_other_servers() -> None:
+    models = FakeModels(can_switch_thinking=True)
+    request = await asked(models, max_tokens=-1, chat_template_kwargs={"enable_thinking": False})
+    assert (request.max_tokens, request.think) == (None, False)
+    request = await asked(models, think=True, chat_template_kwargs={"enable_thinking": True})
+    assert request.think is True
+    assert (await asked(models, max_completion_tokens=-1)).max_tokens is None
+
+
 async def test_structured_answers() -> None:
     class Person(BaseModel):
         name: str
@@ -355,6 +373,10 @@ async def test_what_was_left_out_is_told() -> None:
         ("stop[0]", {"stop": ["x" * 257]}),
         ("stop", {"stop": ["x"] * 17}),
         ("max_tokens", {"max_tokens": 0}),
+        ("max_tokens", {"max_tokens": -2}),
+        ("max_completion_tokens", {"max_completion_tokens": 0}),
+        ("think", {"think": False, "chat_template_kwargs": {"enable_thinking": True}}),
+        ("chat_template_kwargs.tools", {"chat_template_kwargs": {"tools": []}}),
         ("max_tokens", {"max_tokens": 3, "max_completion_tokens": 4}),
         ("logit_bias", {"logit_bias": {"x": 1}}),
         ("stream_options", {"stream_options": {"include_usage": True}}),

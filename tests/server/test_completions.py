@@ -25,11 +25,13 @@ async def test_text_goes_on() -> None:
             model="default", prompt="Once", max_tokens=5, echo=True, stream=True
         )
         chunks = [chunk async for chunk in stream]
+        await client.completions.create(model="default", prompt="Once", max_tokens=-1)
     assert "".join(chunk.choices[0].text for chunk in chunks) == "Once a time"
     assert chunks[-1].choices[0].finish_reason == "length"
-    first, second = models.requests
+    first, second, third = models.requests
     assert (first.text, first.max_tokens, first.overflow, first.messages) == ("Once upon", 16, "error", ())
     assert (second.text, second.max_tokens, second.logprobs) == ("Once", 5, None)
+    assert third.max_tokens is None
 
 
 async def test_several_prompts_and_tokens() -> None:

@@ -93,11 +93,19 @@ class JsonSchema(
     json_schema: Schema
 
 
+class TemplateSwitches(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What other servers hand to a model's chat template."""
+
+    enable_thinking: bool | None = None
+
+
 class ChatBody(Generation, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A chat to be answered."""
 
     messages: Annotated[list[ChatMessage], Meta(min_length=1, max_length=4096)]
-    max_completion_tokens: Annotated[Tokens | None, Meta(description="End after so many tokens.")] = None
+    max_completion_tokens: Annotated[
+        Tokens | None, Meta(description="End after so many tokens; -1: when the context is full.")
+    ] = None
     logprobs: Annotated[bool | None, Meta(description="Tell how likely the answer's tokens were.")] = None
     top_logprobs: Annotated[
         Annotated[int, Meta(ge=0, le=20)] | None,
@@ -131,6 +139,10 @@ class ChatBody(Generation, frozen=True, kw_only=True, forbid_unknown_fields=True
         Meta(
             description="Extension: switch a reasoning model's thinking on or off; null: as the settings say."
         ),
+    ] = None
+    chat_template_kwargs: Annotated[
+        TemplateSwitches | None,
+        Meta(description="Extension: enable_thinking, as other servers call it, means `think`."),
     ] = None
     overflow: Annotated[
         Overflow,
@@ -185,9 +197,9 @@ class ChatBody(Generation, frozen=True, kw_only=True, forbid_unknown_fields=True
             most_calls=1 if self.parallel_tool_calls is False else None,
             schema=self._schema(),
             logprobs=(self.top_logprobs or 0) if self.logprobs else None,
-            max_tokens=self.max_completion_tokens or self.max_tokens,
+            max_tokens=self._most_tokens(),
             stop=self.stops,
-            think=self.think,
+            think=self._think(),
             overflow=self.overflow,
             priority=self.priority or "interactive",
         )
@@ -199,11 +211,23 @@ class ChatBody(Generation, frozen=True, kw_only=True, forbid_unknown_fields=True
         """Raise Refusal for fields that contradict each other."""
         if self.top_logprobs and not self.logprobs:
             raise Refusal("top_logprobs needs logprobs: true.", param="top_logprobs")
-        if self.think and self.reasoning_effort == "none":
+        if self._think() and self.reasoning_effort == "none":
             raise Refusal("think: true and reasoning_effort: none contradict each other.", param="think")
-        both = {self.max_tokens, self.max_completion_tokens} - {None}
-        if len(both) > 1:
+
+    def _most_tokens(self) -> int | None:
+        if len({self.max_tokens, self.max_completion_tokens} - {None}) > 1:
             raise Refusal("max_tokens means max_completion_tokens; send one of them.", param="max_tokens")
+        if self.max_tokens is not None:
+            return self.limit(self.max_tokens, None, "max_tokens")
+        return self.limit(self.max_completion_tokens, None, "max_completion_tokens")
+
+    def _think(self) -> bool | None:
+        switched = self.chat_template_kwargs.enable_thinking if self.chat_template_kwargs else None
+        if len({self.think, switched} - {None}) > 1:
+            raise Refusal(
+                "think means chat_template_kwargs.enable_thinking; send one of them.", param="think"
+            )
+        return switched if self.think is None else self.think
 
     def _tools(self) -> tuple[Tool, ...]:
         with _about("tools"):

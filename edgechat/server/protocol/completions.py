@@ -92,6 +92,7 @@ class CompletionAnswers(Answers[CompletionChoice]):
         self._texts = body.prompts()
         super().__init__(body, prompts=len(self._texts))
         self._body = body
+        self._limit = body.limit(body.max_tokens, _MOST_TOKENS, "max_tokens")
         self._offsets = [len(self._echo(choice)) for choice in range(self.n_choices)]
         """Characters before what comes next."""
 
@@ -108,7 +109,7 @@ class CompletionAnswers(Answers[CompletionChoice]):
             text=self._text(choice),
             logprobs=body.logprobs,
             sampling=body.sampling(served.plan.sampling_for(None), choice % body.n_choices),
-            max_tokens=body.max_tokens or _MOST_TOKENS,
+            max_tokens=self._limit,
             stop=body.stops,
             overflow="error",
             priority=body.priority or "interactive",

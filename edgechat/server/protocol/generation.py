@@ -8,6 +8,7 @@ import msgspec
 from msgspec import Meta
 
 from edgechat.engine.types import Priority, Sampling
+from edgechat.server.refusal import Refusal
 from edgechat.settings import SamplingDefaults
 
 _INT = 2**31 - 1
@@ -18,7 +19,9 @@ Stop = Annotated[str, Meta(max_length=256)]
 BiasedToken = Annotated[str, Meta(pattern="^[0-9]{1,9}$")]
 Bias = Annotated[float, Meta(ge=-100, le=100)]
 Penalty = Annotated[float, Meta(ge=-2, le=2)]
-Tokens = Annotated[int, Meta(ge=1, le=_INT)]
+Tokens = Annotated[int, Meta(ge=-1, le=_INT, extra_json_schema={"not": {"const": 0}})]
+UNLIMITED = -1
+"""How programs written for llama.cpp and LM Studio say that only the context bounds an answer."""
 Labels = Annotated[dict[str, str], Meta(max_length=16)]
 
 
@@ -50,7 +53,9 @@ class Generation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         Stop | Annotated[list[Stop | None], Meta(max_length=16)] | None,
         Meta(description="End before any of these texts, up to 16 of 256 characters; blank ones are none."),
     ] = None
-    max_tokens: Annotated[Tokens | None, Meta(description="End after so many tokens.")] = None
+    max_tokens: Annotated[
+        Tokens | None, Meta(description="End after so many tokens; -1: when the context is full.")
+    ] = None
     seed: Annotated[
         Annotated[int, Meta(ge=-_SEEDS, le=_SEEDS - 1)] | None,
         Meta(description="The same seed gives the same text again."),
@@ -108,6 +113,13 @@ class Generation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     def wants_usage(self) -> bool:
         """Whether a stream tells the usage at its end."""
         return self.stream_options is not None and bool(self.stream_options.include_usage)
+
+    @staticmethod
+    def limit(sent: int | None, usual: int | None, param: str) -> int | None:
+        """Return after how many tokens to end; None: when the context is full. Raises Refusal."""
+        if sent == 0:
+            raise Refusal("An answer has one token at least.", param=param, code="invalid_value")
+        return None if sent == UNLIMITED else sent or usual
 
     def sampling(self, defaults: SamplingDefaults, choice: int) -> Sampling:
         """Return how the tokens of one of the answers are chosen."""
