@@ -2,7 +2,7 @@
 
     python packaging/guide/evaluate.py [--exam practice] [--model FILE] [--show]
     python packaging/guide/evaluate.py --draft     how often its draft foresees the guide's next token
-    python packaging/guide/evaluate.py --card      all of it for F16, Q8_0 and Q4_0, into the model card
+    python packaging/guide/evaluate.py --card      all of it, for every quantization, into the model card
 
 `practice` may be looked at while the corpus is written; `held_out` is for the end.
 """

@@ -34,6 +34,7 @@ from torch.nn import functional as F
 ROOT = Path(__file__).parents[2]
 BUILD = ROOT / "build"
 SHIPPED = ROOT / "edgechat" / "data" / "guide.gguf"
+CHECKPOINT = "checkpoint.pt"
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +70,7 @@ OF_GUIDE = Training()
 LENGTHS = (16, 20, 24, 28, 32, 36, 40, 48, 56, 64, 80, 96, 128, 160, 192, 256, 320, 384, 512, 640, 768, 1024)
 # After a run: gentler steps, so that what is known stays, and answers to their ends.
 MORE_OF_GUIDE = Training(
-    steps=250, muon_rate=0.0015, adam_rate=4e-4, polished=0.0, single=0.6, plain=0.3, seed=3
+    steps=400, muon_rate=0.0015, adam_rate=4e-4, polished=0.0, single=0.6, plain=0.3, seed=3
 )
 # It is asked for every token, so every token counts alike, and no conversation is cut.
 OF_DRAFT = Training(
@@ -310,6 +311,7 @@ class Run:
             "model": self.model.state_dict(),
             "head": self.head.state_dict(),
             "steppers": [stepper.state_dict() for stepper in self.steppers],
+            "dropout": torch.get_rng_state(),
         }
 
     def go_on_from(self, state: dict[str, Any]) -> None:
@@ -319,6 +321,7 @@ class Run:
         self.head.load_state_dict(state["head"])
         for stepper, saved in zip(self.steppers, state["steppers"], strict=True):
             stepper.load_state_dict(saved)
+        torch.set_rng_state(state["dropout"])
 
     def steps(self) -> Iterator[tuple[float, int]]:
         """Train to the end: the loss of each step, and how many tokens it saw."""
@@ -363,9 +366,37 @@ def fingerprint(config: Config, training: Training, corpus: Corpus) -> str:
     return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()
 
 
-def train(
-    config: Config, training: Training, out: Path, vocabulary: Path | None, start: Path | None = None
-) -> None:
+def tokenizer_for(corpus: Corpus, config: Config, training: Training, start: Path | None) -> Tokenizer:
+    """The tokenizer of the run it starts from; for a draft the shipped guide's; else one for the corpus."""
+    if start:
+        return Tokenizer.load(start / "tokenizer.json")
+    if config == DRAFT:
+        return Tokenizer.of_gguf(SHIPPED)
+    return train_tokenizer(corpus, config.vocab, training)
+
+
+def begun(config: Config, training: Training, corpus: Corpus, out: Path, start: Path | None) -> Run:
+    """The run that was stopped in `out`, where it was the same one; or its beginning."""
+    mark, saved = fingerprint(config, training, corpus), out / CHECKPOINT
+    state = torch.load(saved, weights_only=True) if saved.exists() else {}
+    if state.get("fingerprint") == mark:
+        run = Run(config, training, corpus, Tokenizer.load(out / "tokenizer.json"))
+        run.go_on_from(state["run"])
+        print(f"going on from step {run.place.step}", flush=True)
+        return run
+    tokenizer = tokenizer_for(corpus, config, training, start)
+    tokenizer.save(out / "tokenizer.json")
+    run = Run(config, training, corpus, tokenizer)
+    if start:
+        known = torch.load(start / CHECKPOINT, weights_only=True)["run"]
+        run.model.load_state_dict(known["model"])
+        run.head.load_state_dict(known["head"])
+    elif training.bag_questions:
+        run.model.begin_as_bag(bag_of_words(corpus, tokenizer, config, training))
+    return run
+
+
+def train(config: Config, training: Training, out: Path, start: Path | None = None) -> None:
     """Train, from where a run in `out` was stopped, and write weights, tokenizer and config there.
 
     start: the folder of an ended run, whose tokenizer and weights are taken to begin with.
@@ -373,37 +404,18 @@ def train(
     torch.set_num_threads(training.threads)
     torch.use_deterministic_algorithms(True)
     corpus = Corpus(GUIDE.size, training.plain)
-    known = torch.load(start / "checkpoint.pt", weights_only=True) if start else {}
-    training = replace(training, more_of=known.get("fingerprint", ""))
-    mark, saved = fingerprint(config, training, corpus), out / "checkpoint.pt"
-    state = torch.load(saved, weights_only=True) if saved.exists() else {}
-    if state.get("fingerprint") == mark:
-        tokenizer = Tokenizer.load(out / "tokenizer.json")
-    else:
-        state = {}
-        if start:
-            tokenizer = Tokenizer.load(start / "tokenizer.json")
-        elif vocabulary:
-            tokenizer = Tokenizer.of_gguf(vocabulary)
-        else:
-            tokenizer = train_tokenizer(corpus, config.vocab, training)
-        tokenizer.save(out / "tokenizer.json")
-    run = Run(config, training, corpus, tokenizer)
-    if known:
-        run.model.load_state_dict(known["run"]["model"])
-        run.head.load_state_dict(known["run"]["head"])
-    elif not state and training.bag_questions:
-        run.model.begin_as_bag(bag_of_words(corpus, tokenizer, config, training))
-    if state:
-        run.go_on_from(state["run"])
-        print(f"going on from step {run.place.step}", flush=True)
+    if start:
+        known = torch.load(start / CHECKPOINT, weights_only=True)["fingerprint"]
+        training = replace(training, more_of=known)
+    run = begun(config, training, corpus, out, start)
+    mark = fingerprint(config, training, corpus)
     started, seen = time.monotonic(), 0
     recent: deque[float] = deque(maxlen=100)
     for loss, tokens in run.steps():
         recent.append(loss)
         seen += tokens
         if run.place.step % 100 == 0:
-            save(saved, {"fingerprint": mark, "run": run.state()})
+            save(out / CHECKPOINT, {"fingerprint": mark, "run": run.state()})
         if run.place.step % 50 == 0 or run.place.step == training.steps:
             took = time.monotonic() - started
             said = f"step {run.place.step:5d}  loss {mean(recent):.4f}  {seen / took:6.0f} tokens/s"
@@ -440,7 +452,7 @@ def main() -> None:
     out = options.out or BUILD / ("guide-draft" if options.draft else "guide")
     out.mkdir(parents=True, exist_ok=True)
     print(f"{config.parameters:,} parameters, {'bfloat16' if bfloat16() else 'float32'}", flush=True)
-    train(config, training, out, SHIPPED if options.draft else None, options.start)
+    train(config, training, out, options.start)
 
 
 if __name__ == "__main__":

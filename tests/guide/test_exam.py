@@ -18,9 +18,9 @@ def test_it_passes_its_exam(module, corpus, guide) -> None:
     marks = exam.mark(corpus, guide, exam.exam("held_out"))
     assert len(marks.single) >= 150
     # The aim is 0.85 and all; the card tells what is reached. Rounding differs by processor, a few tip over.
-    assert exam.right(marks.single) >= 0.75 * len(marks.single)
+    assert exam.right(marks.single) >= 0.78 * len(marks.single)
     assert len(marks.declined) >= 20
-    assert exam.right(marks.declined) >= len(marks.declined) - 4
+    assert exam.right(marks.declined) >= len(marks.declined) - 2
     assert marks.untrue == []
 
 
@@ -55,9 +55,8 @@ def test_the_weights_are_small() -> None:
 
 def test_the_card_tells_of_these_weights(module) -> None:
     text = module("card").CARD.read_text(encoding="utf-8")
-    for name in ("guide", "guide-draft"):
+    for name, kind in module("export").SHIPPED.items():
         file = read_model(resolve(name).path)
-        assert f"{file.file_size:,} bytes, Q8_0" in text
+        assert f"{file.file_size:,} bytes, {kind.upper()}" in text
         assert f"{file.n_params:,}" in text
-    assert "F16" in text
-    assert "Q4_0" in text
+    assert all(kind in text for kind in ("F16", "Q8_0", "Q4_0"))

@@ -35,6 +35,19 @@ def test_one_that_was_stopped_makes_the_same_weights(run, tmp_path) -> None:
     assert all(torch.equal(ours[name], theirs[name]) for name in ours)
 
 
+def test_the_first_layer_begins_as_a_bag_of_words(module) -> None:
+    """It adds the mean of the words, so what reads the answer from a bag reads it from the layer."""
+    functional = torch.nn.functional
+    torch.manual_seed(1)
+    model = module("model").Model(module("shape").Config(vocab=512, dim=64, layers=2, heads=2, hidden=64))
+    model.begin_as_bag(torch.randn(512, 64) * 0.3)
+    ids = torch.randint(0, 512, (1, 30))
+    with torch.no_grad():
+        _, [understood] = model(ids, torch.tensor([0]), asked=torch.tensor([29]))
+        bag = functional.rms_norm(model.token_embd(ids[0]), (64,)).mean(dim=0)
+    assert functional.cosine_similarity(understood, bag, dim=0) > 0.8
+
+
 def test_another_corpus_is_another_run(module, corpus) -> None:
     train, shape = module("train"), module("shape")
     mark = train.fingerprint(shape.GUIDE, train.OF_GUIDE, corpus)
