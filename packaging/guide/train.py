@@ -375,9 +375,11 @@ def tokenizer_for(corpus: Corpus, config: Config, training: Training, start: Pat
     return train_tokenizer(corpus, config.vocab, training)
 
 
-def begun(config: Config, training: Training, corpus: Corpus, out: Path, start: Path | None) -> Run:
-    """The run that was stopped in `out`, where it was the same one; or its beginning."""
-    mark, saved = fingerprint(config, training, corpus), out / CHECKPOINT
+def begun(
+    mark: str, config: Config, training: Training, corpus: Corpus, out: Path, start: Path | None
+) -> Run:
+    """The run that was stopped in `out`, where its fingerprint is `mark` too; or the beginning of another."""
+    saved = out / CHECKPOINT
     state = torch.load(saved, weights_only=True) if saved.exists() else {}
     if state.get("fingerprint") == mark:
         run = Run(config, training, corpus, Tokenizer.load(out / "tokenizer.json"))
@@ -407,8 +409,8 @@ def train(config: Config, training: Training, out: Path, start: Path | None = No
     if start:
         known = torch.load(start / CHECKPOINT, weights_only=True)["fingerprint"]
         training = replace(training, more_of=known)
-    run = begun(config, training, corpus, out, start)
     mark = fingerprint(config, training, corpus)
+    run = begun(mark, config, training, corpus, out, start)
     started, seen = time.monotonic(), 0
     recent: deque[float] = deque(maxlen=100)
     for loss, tokens in run.steps():
