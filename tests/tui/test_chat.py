@@ -39,6 +39,21 @@ async def test_a_question_is_answered_and_stored(path: Path) -> None:
     ]
 
 
+async def test_the_speed_that_the_engine_measured_stays(path: Path) -> None:
+    class Lingering(FakeEngine):
+        async def stream(
+            self, request: ChatRequest, on_progress: Callable[[float], None] | None = None
+        ) -> AsyncGenerator[RequestEvent, None]:
+            async for event in super().stream(request, on_progress):
+                yield event
+            await asyncio.sleep(0.3)  # as a disk that takes its time: the last words are painted meanwhile
+
+    app = app_with(Lingering(["Hello", 0.7, " you."]), path)
+    async with app.run_test() as pilot:
+        await say(pilot, "Hi.")
+        assert "25.0 tok/s" in text_of(pilot)
+
+
 async def test_what_is_typed_before_there_is_a_prompt_reaches_it(path: Path) -> None:
     class Early(EdgechatApp):
         def on_load(self) -> None:

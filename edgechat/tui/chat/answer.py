@@ -34,7 +34,8 @@ class Answer:
         self._live = LiveReply(talk)
         self._prompt_tokens = 0
         self._tokens = 0
-        self._first_at = 0.0
+        self._first_at: float | None = None
+        """When the first token came; None before it, and once the engine has told its own figures."""
         self._trouble_told = False
 
     async def run(self, engine: AppEngine, manner: Manner) -> None:
@@ -76,6 +77,7 @@ class Answer:
                 talk.tell("Thinking" if thinking else "Writing")
             case Finished(_, _, usage, timings, speculation):
                 self._prompt_tokens, self._tokens = usage.prompt_tokens, usage.completion_tokens
+                self._first_at = None
                 talk.speed = timings.decode_tps or talk.speed
                 talk.speedup = speculation.speedup if speculation else 0.0
                 talk.on_finished(event)
@@ -95,9 +97,10 @@ class Answer:
 
     def _show_figures(self) -> None:
         self._talk.used = self._prompt_tokens + self._tokens
-        elapsed = time.monotonic() - self._first_at
-        if self._tokens > 1 and elapsed > _SLOWEST_FRAME:
-            self._talk.speed = (self._tokens - 1) / elapsed
+        if self._first_at is not None and self._tokens > 1:
+            elapsed = time.monotonic() - self._first_at
+            if elapsed > _SLOWEST_FRAME:
+                self._talk.speed = (self._tokens - 1) / elapsed
         self._talk.on_change(self._talk)
 
     def _tell_trouble(self) -> None:
