@@ -9,8 +9,9 @@ import llama_cpp
 from agreement import agreement
 from corpus import Corpus
 from exam import Case, Marked, Marks, invented, mark, right, stray
-from export import BUILD, DATA, SHIPPED, TYPES
+from export import QUANTS, TYPES
 from export import write as export
+from places import BUILD, DATA
 from shape import DRAFT, GUIDE
 
 CARD = DATA / "guide.md"
@@ -32,8 +33,8 @@ def write(corpus: Corpus, cases: tuple[Case, ...], load: Callable[..., llama_cpp
         size=GUIDE.size, guide=GUIDE, draft=DRAFT,
         parameters=GUIDE.parameters, draft_parameters=DRAFT.parameters,
         bytes=(DATA / "guide.gguf").stat().st_size, draft_bytes=(DATA / "guide-draft.gguf").stat().st_size,
-        kinds=[kind.upper() for kind in SHIPPED.values()],
-        columns=row(f"{kind.upper()}{', shipped' if kind == SHIPPED['guide'] else ''}" for kind in found),
+        kinds=[kind.upper() for kind in QUANTS.values()],
+        columns=row(f"{kind.upper()}{', shipped' if kind == QUANTS['guide'] else ''}" for kind in found),
         rule="---|" * len(found),
         sizes=row(f"{size / 1e6:.1f} MB" for size, _, _ in found.values()),
         single=row(score(marks.single) for _, marks, _ in found.values()),

@@ -17,7 +17,7 @@ import llama_cpp
 from agreement import agreement
 from corpus import EXAMS, Corpus
 from exam import Marks, exam, invented, mark, right, stray, unknown_names
-from export import DATA
+from places import DATA
 from shape import GUIDE
 
 STRAY = 300

@@ -13,12 +13,9 @@ import gguf
 import llama_cpp
 import numpy
 from corpus import Corpus, conversations
+from places import BUILD, DATA
 from shape import GUIDE, Config
 from tokenizer import CHAT_TEMPLATE, END, END_OF_TEXT, SPECIAL, Tokenizer, as_text
-
-ROOT = Path(__file__).parents[2]
-BUILD = ROOT / "build"
-DATA = ROOT / "edgechat" / "data"
 
 TYPES = {
     "f16": gguf.GGMLQuantizationType.F16,
@@ -26,7 +23,7 @@ TYPES = {
     "q5_0": gguf.GGMLQuantizationType.Q5_0,
     "q4_0": gguf.GGMLQuantizationType.Q4_0,
 }
-SHIPPED = {"guide": "q5_0", "guide-draft": "q8_0"}
+QUANTS = {"guide": "q5_0", "guide-draft": "q8_0"}
 """What ships. Smaller, the guide mistakes common questions ('What are you?'), its draft foresees less."""
 FILE_TYPES = {
     "f16": gguf.LlamaFileType.MOSTLY_F16,
@@ -142,7 +139,7 @@ def main() -> None:
     options = parser.parse_args()
     name = "guide-draft" if options.draft else "guide"
     build, out = options.build or BUILD / name, options.out or DATA / f"{name}.gguf"
-    write(build, out, options.type or SHIPPED[name])
+    write(build, out, options.type or QUANTS[name])
     agreed = check_tokens(build, out)
     print(f"{out}: {out.stat().st_size:,} bytes; both tokenizers agree on {agreed:,} texts")
 

@@ -13,10 +13,10 @@ import tomllib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache, cached_property
-from pathlib import Path
 from typing import Any
 
 import typer.main
+from places import ROOT
 
 from edgechat.cli import inside
 from edgechat.cli.main import app
@@ -28,7 +28,6 @@ from edgechat.tui.chat.commands import COMMANDS
 from edgechat.tui.help import bindings_of
 from edgechat.tui.keys import parts
 
-ROOT = Path(__file__).parents[2]
 NAME = "edgechat"
 GUIDES = ("guide", "guide-draft")
 EVERYWHERE = ("--debug", "--help")

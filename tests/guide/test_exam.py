@@ -55,7 +55,7 @@ def test_the_weights_are_small() -> None:
 
 def test_the_card_tells_of_these_weights(module) -> None:
     text = module("card").CARD.read_text(encoding="utf-8")
-    for name, kind in module("export").SHIPPED.items():
+    for name, kind in module("export").QUANTS.items():
         file = read_model(resolve(name).path)
         assert f"{file.file_size:,} bytes, {kind.upper()}" in text
         assert f"{file.n_params:,}" in text

@@ -1,0 +1,7 @@
+"""Where in the repository things lie."""
+
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+BUILD = ROOT / "build"
+DATA = ROOT / "edgechat" / "data"
