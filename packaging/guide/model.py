@@ -23,6 +23,18 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     return torch.stack((even * cos - odd * sin, even * sin + odd * cos), dim=-1).flatten(-2)
 
 
+# How the first layer begins, see `Model.begin_as_bag`: which pairs of a head fade, over some 60 words; how
+# much; and what all words have in the first channel.
+FADING = slice(12, 17)
+STRENGTH = 4.0
+SAME = 4.0
+
+
+def fading(config: Config, length: int) -> Tensor:
+    """How much a word counts where the first layer begins as a bag, by its distance: (length,)."""
+    return (STRENGTH * rotations(config, length)[0][:, FADING].mean(1)).exp()
+
+
 class Layer(nn.Module):
     """Attention and a gated feed-forward, each behind a norm; names follow the GGUF tensors."""
 
@@ -75,13 +87,24 @@ class Model(nn.Module):
 
     @torch.no_grad()
     def begin_as_bag(self, embedding: Tensor) -> None:
-        """Begin with an embedding (vocab, dim), and a first layer that adds the mean of all words so far."""
-        self.token_embd.weight.copy_(embedding)
-        first = self.blk[0]
-        for even in (first.attn_q, first.attn_k):  # small scores: every place is looked at alike
-            even.weight.mul_(0.3)
-        nn.init.eye_(first.attn_v.weight)
-        nn.init.eye_(first.attn_output.weight).mul_(4.0)
+        """Begin with an embedding (vocab, dim), and a first layer that adds the mean of all words so far.
+
+        Nearer words count more, by `fading`. For that the first channel is the same in every word: what
+        queries and keys make of it the rotary embedding turns with the distance, and with nothing else.
+        """
+        self.token_embd.weight.copy_(0.3 * embedding)
+        self.token_embd.weight[:, 0] = 0.3 * SAME
+        first, head = self.blk[0], self.config.dim // self.config.heads
+        pairs = torch.arange(head // 2)[FADING]
+        # What norms leave of the first channel, where the others are around one.
+        same = SAME / (1 + (SAME**2 - 1) / self.config.dim) ** 0.5
+        for weight in (first.attn_q.weight, first.attn_k.weight):
+            weight.mul_(0.3)  # otherwise small: all words are looked at alike
+            weight[:, 0] = 0.0
+            for at in range(0, self.config.dim, head):
+                weight[at + 2 * pairs, 0] = (STRENGTH / len(pairs)) ** 0.5 * head**0.25 / same
+        nn.init.eye_(first.attn_v.weight)[0, 0] = 0.0
+        nn.init.eye_(first.attn_output.weight).mul_(8.0)
 
     def forward(
         self, ids: Tensor, places: Tensor, dropout: float = 0.0, asked: Tensor | None = None

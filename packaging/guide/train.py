@@ -1,7 +1,8 @@
-"""Train the guide from nothing: corpus -> tokenizer -> weights, in less than an hour on two cores.
+"""Train the guide from nothing: corpus -> tokenizer -> weights, in an hour on two cores.
 
-    python packaging/guide/train.py              (the guide)
-    python packaging/guide/train.py --draft      (its draft, for the guide that is in edgechat/data)
+    python packaging/guide/train.py                        (the guide)
+    python packaging/guide/train.py --start DIR --out DIR  (gentler, from where a run ended)
+    python packaging/guide/train.py --draft                (its draft, for the guide that is in edgechat/data)
 
 Everything is drawn from seeded generators and torch runs its deterministic kernels, so the same machine makes
 the same weights. A run that was stopped goes on where it last saved, every hundred steps, and makes the same
@@ -25,15 +26,13 @@ from typing import Any
 import numpy
 import torch
 from corpus import Conversation, Corpus, conversations, questions
-from model import Model
+from model import Model, fading
+from places import BUILD, DATA
 from shape import DRAFT, GUIDE, Config
 from tokenizer import END, END_OF_TEXT, Tokenizer
 from torch import Tensor
 from torch.nn import functional as F
 
-ROOT = Path(__file__).parents[2]
-BUILD = ROOT / "build"
-SHIPPED = ROOT / "edgechat" / "data" / "guide.gguf"
 CHECKPOINT = "checkpoint.pt"
 
 
@@ -41,18 +40,22 @@ CHECKPOINT = "checkpoint.pt"
 class Training:
     """How a model is trained. `steps` batches of about `batch_tokens` tokens, padding counted."""
 
-    steps: int = 4500
+    steps: int = 4300
     batch_tokens: int = 3072
     longest: int = 1024
     muon_rate: float = 0.004
     adam_rate: float = 2e-3
+    embedding_rate: float = 2e-4  # lower: what the bag of words taught it would be gone in a hundred steps
     weight_decay: float = 0.05
     dropout: float = 0.05
     recitation: float = 0.2  # what a token counts that decides nothing
     understanding: float = 1.0  # what it counts that half of the layers know which answer comes
-    bag_questions: int = 200_000  # what the embedding is first trained on, as a bag of words; 0: it is not
+    bag_questions: int = 150_000  # what the embedding is first trained on, as a bag of words; 0: it is not
+    bag_conversations: int = 8_000
+    bag_tokens: int = 128  # how many of them are in a bag at the most
     whole: float = 0.2  # the share of conversations that are not cut after their last decision
-    single: float = 0.7  # the share of steps that see single questions only
+    conversations: int = 120  # how many are in a chunk of batches
+    questions: int = 1400  # how many single ones
     polished: float = 0.88  # the share of steps after which the next two hold
     polished_recitation: float = 0.6
     polished_whole: float = 0.6
@@ -68,17 +71,26 @@ class Training:
 
 OF_GUIDE = Training()
 LENGTHS = (16, 20, 24, 28, 32, 36, 40, 48, 56, 64, 80, 96, 128, 160, 192, 256, 320, 384, 512, 640, 768, 1024)
-# After a run: gentler steps, so that what is known stays, and answers to their ends.
+# After a run: what half of the layers know is now to be said.
 MORE_OF_GUIDE = Training(
-    steps=400, muon_rate=0.0015, adam_rate=4e-4, polished=0.0, single=0.6, plain=0.3, seed=3
+    steps=1300,
+    muon_rate=0.002,
+    adam_rate=1e-3,
+    embedding_rate=1e-4,
+    dropout=0.0,
+    understanding=0.15,
+    polished=0.75,
+    cooldown=1.0,
+    plain=0.3,
+    seed=4,
 )
 # It is asked for every token, so every token counts alike, and no conversation is cut.
 OF_DRAFT = Training(
     steps=1500,
+    embedding_rate=2e-3,
     dropout=0.0,
     recitation=1.0,
     whole=1.0,
-    single=0.5,
     polished=1.0,
     understanding=0.0,
     bag_questions=0,
@@ -167,6 +179,21 @@ def row(
     return Row(ids[:length], weights[:length], [one for one in asked if one[0] < length - 1])
 
 
+def rows(
+    chats: Iterable[Conversation],
+    corpus: Corpus,
+    tokenizer: Tokenizer,
+    training: Training,
+    rng: random.Random,
+) -> Iterator[Row]:
+    """A row of each conversation."""
+    answers = numbered(corpus)
+    ends = [tokenizer.encode(answer) for answer in answers]
+    decisions = Decisions([*ids, tokenizer.special(END)] for ids in ends)
+    for chat in chats:
+        yield row(chat, tokenizer, decisions, answers, training, rng)
+
+
 @dataclass(frozen=True, slots=True)
 class Batch:
     """Ids and weights, each (rows, length); and (n, 2): where a question ends, and the number of its answer.
@@ -205,28 +232,23 @@ def batches(
 ) -> Iterator[tuple[Batch, Place]]:
     """Batches, and the place after each; from a place on.
 
-    Rows of like length are together, so that little is padding. Single questions come first, conversations
-    when those are known: a turn in the middle of a long one costs three times as much to learn from.
+    Rows of like length are together, so that little is padding. Most are single questions: a turn in the
+    middle of a conversation costs three times as much to learn from. Conversations are there from the first
+    step on, as a model that never saw two questions takes all that it reads for one.
     """
-    answers = numbered(corpus)
-    ends = [tokenizer.encode(answer) for answer in answers]
-    decisions = Decisions([*ids, tokenizer.special(END)] for ids in ends)
     pad = tokenizer.special(END_OF_TEXT)
     while True:
         # A chunk follows from its place alone, so that a run can go on from any.
         rng = random.Random(f"{training.seed}/{place.chunk}")
-        early = place.began < training.steps * training.single
-        chats = (
-            itertools.islice(questions(corpus, rng), 2048)
-            if early
-            else itertools.islice(conversations(corpus, rng), 384)
+        chats = itertools.chain(
+            itertools.islice(questions(corpus, rng), training.questions),
+            itertools.islice(conversations(corpus, rng), training.conversations),
         )
         if place.began >= training.steps * training.polished:
             training = replace(
                 training, recitation=training.polished_recitation, whole=training.polished_whole
             )
-        rows = [row(chat, tokenizer, decisions, answers, training, rng) for chat in chats]
-        groups = list(of_one_shape(rows, training.batch_tokens))
+        groups = list(of_one_shape(rows(chats, corpus, tokenizer, training, rng), training.batch_tokens))
         rng.shuffle(groups)
         for taken, (length, group) in enumerate(groups[place.taken :], place.taken + 1):
             ids = torch.tensor([one.ids + [pad] * (length - len(one.ids)) for one in group])
@@ -243,35 +265,49 @@ def rate(step: int, training: Training) -> float:
 
 
 def optimizers(model: Model, head: torch.nn.Module, training: Training) -> list[torch.optim.Optimizer]:
-    """Muon for the matrices inside the layers, AdamW for the embedding and the norms."""
+    """Muon for the matrices inside the layers, AdamW for the embedding, the output and the norms."""
     inner = [p for p in model.blk.parameters() if p.ndim == 2]
-    others = [p for p in (*model.parameters(), *head.parameters()) if not any(p is q for q in inner)]
+    embedding = [model.token_embd.weight]
+    known = {*inner, *embedding}
+    others = [p for p in (*model.parameters(), *head.parameters()) if p not in known]
     return [
         torch.optim.Muon(
             inner, lr=training.muon_rate, weight_decay=training.weight_decay, adjust_lr_fn="original"
         ),
-        torch.optim.AdamW(others, lr=training.adam_rate, betas=(0.9, 0.95), weight_decay=0.0),
+        torch.optim.AdamW(
+            [
+                {"params": others, "lr": training.adam_rate},
+                {"params": embedding, "lr": training.embedding_rate},
+            ],
+            betas=(0.9, 0.95),
+            weight_decay=0.0,
+        ),
     ]
 
 
-def bag_of_words(corpus: Corpus, tokenizer: Tokenizer, config: Config, training: Training) -> Tensor:
-    """An embedding (vocab, dim) whose mean over a question tells the answer: like words lie together.
+def bag_of_words(
+    corpus: Corpus, tokenizer: Tokenizer, config: Config, training: Training
+) -> tuple[Tensor, torch.nn.Linear]:
+    """An embedding (vocab, dim) whose mean over a prompt tells the answer, and what reads the answer from it.
 
     A linear classifier over bags of words (Joulin et al., 2016) learns in a minute what takes a transformer
-    an hour, as that has to find out first that it should look at the words at all. Words are normed as the
-    first layer does it, so that it can begin as this bag (`Model.begin_as_bag`).
+    an hour, as that has to find out first that it should look at the words at all. The first layer begins as
+    this bag (`Model.begin_as_bag`): words fade with distance, so that in a conversation the last question is
+    heard.
     """
     rng = random.Random(f"{training.seed}/bag")
-    answers, intents = numbered(corpus), list(corpus.intents.values())
-    weights = [one.weight for one in intents]
+    chats = itertools.chain(
+        itertools.islice(questions(corpus, rng), training.bag_questions),
+        itertools.islice(conversations(corpus, rng), training.bag_conversations),
+    )
     asks, wanted = [], []
-    for _ in range(training.bag_questions):
-        intent = rng.choices(intents, weights)[0]
-        rough = training.bpe_dropout if rng.random() < 0.5 else 0.0
-        asks.append(torch.tensor(tokenizer.encode(corpus.question(intent, rng), rough, rng)))
-        wanted.append(answers[intent.answer])
-    words = torch.nn.Embedding(config.vocab, config.dim)
-    head = torch.nn.Linear(config.dim, len(answers))
+    for one in rows(chats, corpus, tokenizer, training, rng):
+        for end, answer in one.asked:
+            asks.append(torch.tensor(one.ids[max(0, end + 1 - training.bag_tokens) : end + 1]))
+            wanted.append(answer)
+    fade = fading(config, training.bag_tokens).flip(0)[:, None]
+    words = torch.nn.Embedding(config.vocab, config.dim - 1)
+    head = torch.nn.Linear(config.dim, len(numbered(corpus)))
     torch.nn.init.normal_(words.weight, std=0.1)
     stepper = torch.optim.Adam([*words.parameters(), *head.parameters()], lr=5e-3)
     order, targets = list(range(len(asks))), torch.tensor(wanted)
@@ -279,15 +315,20 @@ def bag_of_words(corpus: Corpus, tokenizer: Tokenizer, config: Config, training:
     for at in range(0, len(rounds), 512):
         chosen = rounds[at : at + 512]
         stepper.param_groups[0]["lr"] = 5e-3 * (1 - at / len(rounds))
-        said = F.rms_norm(words(torch.cat([asks[one] for one in chosen])), (config.dim,), eps=config.norm_eps)
+        said = normed(words(torch.cat([asks[one] for one in chosen])))
+        said = said * torch.cat([fade[-len(asks[one]) :] for one in chosen])
         lengths = torch.tensor([len(asks[one]) for one in chosen])
-        bags = F.rms_norm(torch.segment_reduce(said, "mean", lengths=lengths), (config.dim,))
+        bags = normed(F.pad(torch.segment_reduce(said, "sum", lengths=lengths), (1, 0)))
         loss = F.cross_entropy(head(F.dropout(bags, 0.2)), targets[chosen])
         stepper.zero_grad()
         loss.backward()
         stepper.step()
-    embedding = words.weight.detach()
-    return embedding * (0.3 / embedding.square().mean().sqrt())
+    return F.pad(normed(words.weight.detach()), (1, 0)), head
+
+
+def normed(x: Tensor) -> Tensor:
+    """Vectors (..., dim) with a root mean square of one."""
+    return F.rms_norm(x, x.shape[-1:])
 
 
 class Run:
@@ -341,7 +382,7 @@ class Run:
             asked = asked - asked // batch.ids.shape[1]  # rows are one shorter there
             with torch.autocast("cpu", torch.bfloat16, enabled=self._autocast):
                 logits, understood = self.model(ids, places, self.training.dropout, asked)
-                answers = self.head(understood)
+                answers = self.head(normed(understood))
             losses = F.cross_entropy(logits.float(), batch.ids[:, 1:].flatten()[places], reduction="none")
             loss = (losses * counts).sum() / counts.sum()
             loss = loss + F.cross_entropy(answers.float(), batch.asked[:, 1]) * self.training.understanding
@@ -371,7 +412,7 @@ def tokenizer_for(corpus: Corpus, config: Config, training: Training, start: Pat
     if start:
         return Tokenizer.load(start / "tokenizer.json")
     if config == DRAFT:
-        return Tokenizer.of_gguf(SHIPPED)
+        return Tokenizer.of_gguf(DATA / "guide.gguf")
     return train_tokenizer(corpus, config.vocab, training)
 
 
@@ -394,7 +435,9 @@ def begun(
         run.model.load_state_dict(known["model"])
         run.head.load_state_dict(known["head"])
     elif training.bag_questions:
-        run.model.begin_as_bag(bag_of_words(corpus, tokenizer, config, training))
+        embedding, head = bag_of_words(corpus, tokenizer, config, training)
+        run.model.begin_as_bag(embedding)
+        run.head.load_state_dict(head.state_dict())
     return run
 
 
@@ -440,6 +483,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--steps", type=int, help="of about 3,000 tokens each")
+    parser.add_argument("--rate", type=float, default=1.0, help="times the usual learning rates")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--out", type=Path, help="in place of build/guide or build/guide-draft")
     kind = parser.add_mutually_exclusive_group()
@@ -450,7 +494,14 @@ def main() -> None:
     options = parser.parse_args()
     config = DRAFT if options.draft else GUIDE
     training = OF_DRAFT if options.draft else MORE_OF_GUIDE if options.start else OF_GUIDE
-    training = replace(training, steps=options.steps or training.steps, threads=options.threads)
+    training = replace(
+        training,
+        steps=options.steps or training.steps,
+        muon_rate=training.muon_rate * options.rate,
+        adam_rate=training.adam_rate * options.rate,
+        embedding_rate=training.embedding_rate * options.rate,
+        threads=options.threads,
+    )
     out = options.out or BUILD / ("guide-draft" if options.draft else "guide")
     out.mkdir(parents=True, exist_ok=True)
     print(f"{config.parameters:,} parameters, {'bfloat16' if bfloat16() else 'float32'}", flush=True)

@@ -17,10 +17,10 @@ def test_it_passes_its_exam(module, corpus, guide) -> None:
     exam = module("exam")
     marks = exam.mark(corpus, guide, exam.exam("held_out"))
     assert len(marks.single) >= 150
-    # The aim is 0.85 and all; the card tells what is reached. Rounding differs by processor, a few tip over.
-    assert exam.right(marks.single) >= 0.78 * len(marks.single)
+    # The aim is 0.85 and all, as the card tells. Rounding differs by processor, a few tip over.
+    assert exam.right(marks.single) >= 0.82 * len(marks.single)
     assert len(marks.declined) >= 20
-    assert exam.right(marks.declined) >= len(marks.declined) - 2
+    assert exam.right(marks.declined) >= len(marks.declined) - 1
     assert marks.untrue == []
 
 

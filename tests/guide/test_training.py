@@ -36,16 +36,21 @@ def test_one_that_was_stopped_makes_the_same_weights(run, tmp_path) -> None:
 
 
 def test_the_first_layer_begins_as_a_bag_of_words(module) -> None:
-    """It adds the mean of the words, so what reads the answer from a bag reads it from the layer."""
-    functional = torch.nn.functional
+    """It adds the words, nearer ones more, so what reads the answer from a bag reads it from the layer."""
     torch.manual_seed(1)
-    model = module("model").Model(module("shape").Config(vocab=512, dim=64, layers=2, heads=2, hidden=64))
-    model.begin_as_bag(torch.randn(512, 64) * 0.3)
-    ids = torch.randint(0, 512, (1, 30))
+    config = module("shape").Config(vocab=512, dim=128, layers=2, heads=2, hidden=64)
+    model = module("model").Model(config)
+    words = torch.nn.functional.pad(module("train").normed(torch.randn(512, 127)), (1, 0))
+    model.begin_as_bag(words)
+    ids = torch.randint(0, 512, (1, 300))
     with torch.no_grad():
-        _, [understood] = model(ids, torch.tensor([0]), asked=torch.tensor([29]))
-        bag = functional.rms_norm(model.token_embd(ids[0]), (64,)).mean(dim=0)
-    assert functional.cosine_similarity(understood, bag, dim=0) > 0.8
+        _, [understood] = model(ids, torch.tensor([0]), asked=torch.tensor([299]))
+    counts = module("model").fading(config, 300).flip(0)
+    bag = counts @ words[ids[0]]
+    assert torch.nn.functional.cosine_similarity(understood[1:], bag[1:], dim=0) > 0.9
+    evenly = words[ids[0]].mean(dim=0)
+    assert torch.nn.functional.cosine_similarity(understood[1:], evenly[1:], dim=0) < 0.8
+    assert counts[-60:].sum() > 4 * counts[:-60].sum()
 
 
 def test_another_corpus_is_another_run(module, corpus) -> None:
