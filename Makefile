@@ -16,6 +16,9 @@ LOCK := packaging/constraints.txt
 export CMAKE_ARGS ?= -DGGML_RPC=ON -DCMAKE_PROJECT_llama_cpp_INCLUDE='$(CURDIR)/packaging/binary/llama.cmake'
 QUESTION := What is edgechat?
 
+# How many processes run the tests, a file of them each.
+WORKERS ?= 2
+
 # What packaged programs compute with, see packaging/binary/llama.py: cpu, vulkan, cuda, metal.
 FLAVOUR ?= cpu
 PACKAGE := build/package/$(FLAVOUR)
@@ -36,7 +39,7 @@ check: $(VENV)/.installed-dev
 	$(BIN)/lint-imports
 
 test: check
-	$(BIN)/python -m pytest -q
+	$(BIN)/python -m pytest -q -n $(WORKERS) --dist loadfile
 
 # What only a Mac with Apple Silicon can show: the tests of the MLX backend and its speed, on its GPU.
 test-metal: $(VENV)/.installed-dev

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Callable
+from operator import attrgetter
 
 import pytest
 
@@ -17,10 +18,15 @@ Curve = Callable[[int], float]
 PLAIN = 0.02
 """Seconds of a step of one token."""
 FIRST_PURSE = 8.0
+NAME = attrgetter("__name__")
 
 
 def linear(slope: float) -> Curve:
-    return lambda n: 1 + slope * (n - 1)
+    def line(n: int) -> float:
+        return 1 + slope * (n - 1)
+
+    line.__name__ = f"linear-{slope}"
+    return line
 
 
 def stairs(n: int) -> float:
@@ -89,7 +95,7 @@ class Run:
 
 
 @pytest.mark.parametrize("source", ["model", "ngram"])
-@pytest.mark.parametrize("curve", [linear(0.02), linear(0.5), linear(1.0), stairs], ids=str)
+@pytest.mark.parametrize("curve", [linear(0.02), linear(0.5), linear(1.0), stairs], ids=NAME)
 @pytest.mark.parametrize("noise", [0.0, 0.1])
 @pytest.mark.parametrize("seed", range(3))
 def test_a_useless_draft_costs_next_to_nothing(source: Source, curve: Curve, noise: float, seed: int) -> None:
@@ -108,7 +114,7 @@ def test_drafts_that_begin_to_fail_do_not_cost_much_more(source: Source) -> None
 
 
 @pytest.mark.parametrize("chance", [1.0, 0.9, 0.7])
-@pytest.mark.parametrize("curve", [linear(0.02), linear(0.1), linear(0.3), stairs], ids=str)
+@pytest.mark.parametrize("curve", [linear(0.02), linear(0.1), linear(0.3), stairs], ids=NAME)
 @pytest.mark.parametrize("source", ["model", "ngram"])
 def test_a_good_draft_is_nearly_as_long_as_is_best(source: Source, curve: Curve, chance: float) -> None:
     run = Run(curve, chance, source).steps(500)
@@ -152,7 +158,7 @@ def test_no_more_is_chosen_than_there_is_room_for() -> None:
         assert all(bid or one is None for bid, one in zip(bids, chosen, strict=True))
 
 
-@pytest.mark.parametrize("curve", [linear(0.05), linear(0.6), stairs], ids=str)
+@pytest.mark.parametrize("curve", [linear(0.05), linear(0.6), stairs], ids=NAME)
 def test_the_shape_of_the_cost_is_learnt_while_the_machine_changes(curve: Curve) -> None:
     cost, rng = StepCost(), random.Random(1)
     for step in range(3000):
