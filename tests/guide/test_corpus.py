@@ -150,7 +150,7 @@ def test_exams_expect_what_is_there(module, corpus) -> None:
 def test_say_that_again_repeats_the_last_answer(module, corpus) -> None:
     normal, rng, seen = module("corpus").normal, random.Random(6), 0
     again = {"pardon", "again", "say again", "once more", "come again", "repeat that", "say that again"}
-    for _ in range(600):
+    for _ in range(1800):
         for before, turn in pairwise(corpus.conversation(rng, 8).turns):
             if normal(turn.ask) in again:
                 assert turn.answer == before.answer
