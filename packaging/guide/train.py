@@ -179,6 +179,12 @@ def row(
     return Row(ids[:length], weights[:length], [one for one in asked if one[0] < length - 1])
 
 
+def some_of_each(corpus: Corpus, rng: random.Random, single: int, whole: int) -> Iterator[Conversation]:
+    """So many single questions, and then so many conversations."""
+    yield from itertools.islice(questions(corpus, rng), single)
+    yield from itertools.islice(conversations(corpus, rng), whole)
+
+
 def rows(
     chats: Iterable[Conversation],
     corpus: Corpus,
@@ -240,10 +246,7 @@ def batches(
     while True:
         # A chunk follows from its place alone, so that a run can go on from any.
         rng = random.Random(f"{training.seed}/{place.chunk}")
-        chats = itertools.chain(
-            itertools.islice(questions(corpus, rng), training.questions),
-            itertools.islice(conversations(corpus, rng), training.conversations),
-        )
+        chats = some_of_each(corpus, rng, training.questions, training.conversations)
         if place.began >= training.steps * training.polished:
             training = replace(
                 training, recitation=training.polished_recitation, whole=training.polished_whole
@@ -296,10 +299,7 @@ def bag_of_words(
     heard.
     """
     rng = random.Random(f"{training.seed}/bag")
-    chats = itertools.chain(
-        itertools.islice(questions(corpus, rng), training.bag_questions),
-        itertools.islice(conversations(corpus, rng), training.bag_conversations),
-    )
+    chats = some_of_each(corpus, rng, training.bag_questions, training.bag_conversations)
     asks, wanted = [], []
     for one in rows(chats, corpus, tokenizer, training, rng):
         for end, answer in one.asked:

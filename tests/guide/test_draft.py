@@ -31,7 +31,7 @@ def test_it_foresees_most_of_what_the_guide_says(module) -> None:
     guide, draft = load(resolve("guide").path), load(resolve("guide-draft").path, every=True)
     found = module("agreement").agreement(guide, draft, exam.exam("held_out"))
     assert len(found.answers) > 200
-    assert found.share > 0.9
+    assert found.share > 0.94
     assert found.acceptance(4) > 0.6
     assert found.acceptance(16) > 0.6
 
