@@ -12,7 +12,7 @@ import argparse
 import itertools
 import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from edgechat.engine.backends.base import Logits, Part
@@ -33,8 +33,15 @@ class Timed(LlamaCppBackend):
 
     def decode(self, parts: Sequence[Part]) -> Logits:
         """Time a call."""
+        return self._timed(super().decode, parts)
+
+    def decode_interruptibly(self, parts: Sequence[Part]) -> Logits:
+        """Time a call that nobody ends early here."""
+        return self._timed(super().decode_interruptibly, parts)
+
+    def _timed(self, decode: Callable[[Sequence[Part]], Logits], parts: Sequence[Part]) -> Logits:
         began = time.perf_counter()
-        rows = super().decode(parts)
+        rows = decode(parts)
         self.calls.append((sum(len(part.tokens) for part in parts), time.perf_counter() - began))
         return rows
 

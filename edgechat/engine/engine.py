@@ -7,7 +7,7 @@ import time
 import msgspec
 import numpy as np
 
-from edgechat.engine.backends.base import Backend, CacheFull, Logits, Part
+from edgechat.engine.backends.base import Backend, CacheFull, Interrupted, Logits, Part
 from edgechat.engine.calls import tools
 from edgechat.engine.chances import Chances
 from edgechat.engine.constraints import Constraints
@@ -162,7 +162,7 @@ class Engine:
             self.backend.decode([Part(seq=0, start=0, tokens=token, n_logits=1)])
             seconds = time.perf_counter() - began
             self.backend.truncate(0, 0)
-        self.scheduler.cost.observe(1, seconds)
+        self.scheduler.cost.observe(1, 0, seconds)
         self.speculation.warm_up(token, seconds, whole=whole)
 
     def step(self) -> list[Event]:
@@ -178,6 +178,9 @@ class Engine:
             logits = self._decode(planned)
         except CacheFull:
             self._make_room(planned)  # and the next plan is another one
+            return events
+        except Interrupted as early:
+            self.scheduler.interrupted(planned, early.n_kept)
             return events
         except DecodeFailed as error:
             return events + [event for sequence, _ in planned for event in self._fail(sequence, error)]
@@ -206,10 +209,15 @@ class Engine:
         began = time.perf_counter()
         for sequence, _ in planned:
             sequence.started = sequence.started or began
-        logits = self._computed(planned)
-        n_tokens = sum(len(part.tokens) for _, part in planned)
+        n_streams = sum(sequence.n_pending == 1 for sequence, _ in planned)
+        n_prompt = sum(len(part.tokens) for sequence, part in planned if sequence.n_pending > 1)
+        try:
+            logits = self._computed(planned)
+        except Interrupted:
+            self.scheduler.cost.wasted(time.perf_counter() - began)
+            raise
         if not any(sequence.draft for sequence, _ in planned):  # a few rows cost more each than a chunk's
-            self.scheduler.cost.observe(n_tokens, time.perf_counter() - began)
+            self.scheduler.cost.observe(n_streams, n_prompt, time.perf_counter() - began)
         self.scheduler.computed(planned)
         return logits
 
@@ -219,7 +227,9 @@ class Engine:
         drawing = self.backend.drawing
         needs_logits = stream.sampler.needs_logits or stream.chances is not None
         if drawing is None or len(planned) > 1 or part.n_logits != 1 or needs_logits:
-            return self.backend.decode([part for _, part in planned])
+            parts = [part for _, part in planned]
+            interruption = self.scheduler.interruptible(planned)
+            return interruption.decode_interruptibly(parts) if interruption else self.backend.decode(parts)
         stream.drawn = drawing.next_token(part, stream.sampler.sampling, stream.sampler.number)
         stream.sampler.drawn()
         return _NO_LOGITS

@@ -168,8 +168,8 @@ class Inspector:
             running=sum(one.generates for one in scheduler.running),
             waiting=sum(one.generates for one in scheduler.waiting) + self._engine.n_waiting,
             settling=any(not one.generates for one in scheduler.sequences),
-            chunk_tokens=min(self._engine.backend.n_batch, cost.tokens_within_limit()),
-            step_seconds=cost.single_seconds,
+            chunk_tokens=min(self._engine.backend.n_batch, cost.prompt_tokens()),
+            step_seconds=cost.stream_seconds(),
             prompt_token_seconds=cost.token_seconds,
             batches=tuple(scheduler.batches),
         )

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence as Seq
 
-from edgechat.engine.backends.base import Backend, Part
+from edgechat.engine.backends.base import Backend, Interruption, Part
 from edgechat.engine.cost import CallCost
 from edgechat.engine.prefix_cache import PrefixCache, Slot, common_prefix
 from edgechat.engine.sequence import Sequence
@@ -75,15 +75,36 @@ class Scheduler:
         if not self._backend.capabilities.mixes:
             streams, prompts = self._take_turns(streams, prompts)
         planned = [self._part(sequence, 1) for sequence in streams]
-        allowed = min(self._backend.n_batch, self.cost.tokens_within_limit(beside=bool(streams)))
-        left = max(allowed - len(planned), 1)
+        return self._within_cache(planned + self._chunks(prompts, len(streams)))
+
+    def _chunks(self, prompts: list[Sequence], n_streams: int) -> Planned:
+        """Return what the next call reads of prompts, beside so many streams.
+
+        The prompt that has the least left gets half of it, where that is not the first one: a short prompt
+        need not wait for the end of a long one, and a long one is not starved.
+        """
+        lone = self._can_interrupt(n_streams)
+        wanted = self.cost.lone_tokens() if lone else self.cost.prompt_tokens(n_streams)
+        left = max(min(wanted, self._backend.n_batch - n_streams), 1)
+        planned: Planned = []
+        if prompts and (shortest := min(prompts, key=lambda one: one.n_pending)) is not prompts[0]:
+            planned.append(self._part(shortest, max(left // 2, 1)))
+            left -= len(planned[0][1].tokens)
+            prompts = [one for one in prompts if one is not shortest]
         for sequence in prompts:
-            part = self._part(sequence, left)
-            planned.append(part)
-            left -= len(part[1].tokens)
             if left <= 0:
                 break
-        return self._within_cache(planned)
+            planned.append(self._part(sequence, left))
+            left -= len(planned[-1][1].tokens)
+        return planned
+
+    def _can_interrupt(self, n_streams: int) -> bool:
+        return not n_streams and self._backend.interruption is not None and self.cost.may_interrupt
+
+    def interruptible(self, planned: Planned) -> Interruption | None:
+        """Return what computes a batch that may be ended early: one that no stream waits for."""
+        n_streams = sum(sequence.n_pending == 1 for sequence, _ in planned)
+        return self._backend.interruption if self._can_interrupt(n_streams) else None
 
     def _admit(self) -> None:
         held_back: list[Sequence] = []
@@ -230,11 +251,25 @@ class Scheduler:
         assert slot is not None
         n_rejected = len(drafted) - n_stood
         if n_rejected and not self._backend.rollback(slot.id, n_rejected):
-            chat = slot.chat
-            self.cache.clear(slot)  # what it holds is true no more: it is computed again
-            slot.chat = chat
+            self._lost(slot)
             return
         self.cache.extend(slot, drafted[:n_stood])
+
+    def interrupted(self, planned: Planned, n_kept: Seq[int | None]) -> None:
+        """Note what a call has left in the cache that was ended early: so many tokens of each part."""
+        for (sequence, part), n in zip(planned, n_kept, strict=True):
+            slot = sequence.slot
+            assert slot is not None
+            if n is None:
+                self._lost(slot)
+            else:
+                self.cache.extend(slot, part.tokens[:n])
+
+    def _lost(self, slot: Slot) -> None:
+        """What a slot holds is true no more: it is computed again."""
+        chat = slot.chat
+        self.cache.clear(slot)
+        slot.chat = chat
 
     def make_room(self, planned: Planned) -> None:
         """The backend had no room for this batch: something idle goes, or who came last, as long as it can.

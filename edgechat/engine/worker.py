@@ -23,7 +23,7 @@ import psutil
 from edgechat import frames, spawn
 from edgechat.device import mlx
 from edgechat.engine import embedding_worker
-from edgechat.engine.backends.base import Backend
+from edgechat.engine.backends.base import Backend, Interruption
 from edgechat.engine.embedding import EmbeddingEngine
 from edgechat.engine.engine import Engine
 from edgechat.engine.experience import Experience, anonymous_memory
@@ -67,7 +67,11 @@ class Pipe:
     """Commands in, events out."""
 
     def __init__(self, incoming: BinaryIO, outgoing: BinaryIO) -> None:
-        self.commands: queue.SimpleQueue[Command] = queue.SimpleQueue()
+        self.interruption: Interruption | None = None
+        """What ends a call early for a command that cannot wait."""
+        self._commands: queue.SimpleQueue[Command] = queue.SimpleQueue()
+        self._lock = threading.Lock()
+        """Makes one of a command and its interrupt: none is left for a call that comes after it."""
         self._incoming = incoming
         self._outgoing = outgoing
         self._encoder = msgspec.msgpack.Encoder()
@@ -77,11 +81,34 @@ class Pipe:
         decoder = msgspec.msgpack.Decoder(Command)
         try:
             while (payload := frames.read(self._incoming)) is not None:
-                self.commands.put(decoder.decode(payload))
+                self._put(decoder.decode(payload))
         except (frames.BrokenFrame, msgspec.DecodeError, OSError) as error:
             print(f"the pipe to the front end broke: {error}", file=sys.stderr)
         # Not sys.exit: a native call may run for long, and nobody is there to read its result.
         os._exit(0)
+
+    def _put(self, command: Command) -> None:
+        with self._lock:
+            self._commands.put(command)
+            if self.interruption is not None and isinstance(command, Generate | Cancel):
+                self.interruption.interrupt()
+
+    def first(self) -> Command:
+        """Wait for a command."""
+        return self._commands.get()
+
+    def received(self, pause: float | None) -> Iterable[Command]:
+        """Yield what has come; wait so many seconds for it, or (None) until something comes."""
+        try:
+            command = self._commands.get(block=pause != 0, timeout=pause)
+            if self.interruption is not None:
+                with self._lock:
+                    self.interruption.clear_interrupt()
+            while True:
+                yield command
+                command = self._commands.get_nowait()
+        except queue.Empty:
+            return
 
     def send(self, events: list[Event]) -> None:
         """Write the events as one message; a parent that is gone ends the process."""
@@ -179,7 +206,7 @@ def _telling(tell: Callable[[list[Event]], None]) -> Callable[[float], None]:
 def serve_embeddings(engine: EmbeddingEngine, pipe: Pipe) -> None:
     """The same as `serve` for embeddings, of which nothing is kept."""
     while True:
-        for command in _commands(pipe, None if engine.is_idle else 0.0):
+        for command in pipe.received(None if engine.is_idle else 0.0):
             pipe.send(embedding_worker.obey(engine, command))
         pipe.send(engine.step())
 
@@ -187,23 +214,14 @@ def serve_embeddings(engine: EmbeddingEngine, pipe: Pipe) -> None:
 def serve(engine: Engine, pipe: Pipe, experience: Experience) -> None:
     """Step while there is work, wait for commands while there is none."""
     inspector = Inspector(engine)
+    pipe.interruption = engine.backend.interruption
     while True:
         pause = None if engine.is_idle else _DISK_PAUSE if engine.is_waiting else 0.0
-        for command in _commands(pipe, pause):
+        for command in pipe.received(pause):
             pipe.send(_obey(engine, inspector, command))
         events = engine.step()
         experience.watch(events, engine.n_running)  # first: a front end may leave with its answer
         pipe.send(events)
-
-
-def _commands(pipe: Pipe, pause: float | None) -> Iterable[Command]:
-    """Yield what has come; wait so many seconds for it, or (None) until something comes."""
-    try:
-        yield pipe.commands.get(block=pause != 0, timeout=pause)
-        while True:
-            yield pipe.commands.get_nowait()
-    except queue.Empty:
-        return
 
 
 def _obey(engine: Engine, inspector: Inspector, command: Command) -> list[Event]:
@@ -235,7 +253,7 @@ def main() -> None:
     incoming, outgoing = spawn.adopt_pipe()
     faulthandler.enable()
     pipe = Pipe(incoming, outgoing)
-    first = pipe.commands.get()
+    first = pipe.first()
     if not isinstance(first, Load):
         raise ValueError("the first command must be Load")
     try:

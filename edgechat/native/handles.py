@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import re
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,17 @@ from edgechat.native.params import LoadParams
 from edgechat.native.placement import Placement, layer_devices
 
 CACHE_TYPES = {"f16": lib.GGML_TYPE_F16, "q8_0": lib.GGML_TYPE_Q8_0, "q4_0": lib.GGML_TYPE_Q4_0}
-DECODE_OK, DECODE_NO_CELLS = 0, 1
+DECODE_OK, DECODE_NO_CELLS, DECODE_ABORTED = 0, 1, 2
+
+# llama.cpp asks `bool abort(void *)` after every operation: in Python that would cost a tenth of a token. The
+# length of a C string is false as long as it is empty, and takes a nanosecond.
+_libc = ctypes.cdll.msvcrt if sys.platform == "win32" else ctypes.CDLL(None)
+_IS_SET = ctypes.cast(_libc.strlen, lib.ggml_abort_callback)
+_NEVER = lib.ggml_abort_callback()
+
+
+class Aborted(Exception):
+    """A call was ended early: what its last micro-batch had put into the cache is gone again."""
 
 
 class Model:
@@ -202,6 +213,8 @@ class Context:
         self.row_bytes = 4 * (self._n_vocab + self.n_embd)
         self.n_seq_max, self.n_outputs_max = params.n_seq_max, params.n_outputs_max
         self._memory = lib.llama_get_memory(self._pointer)
+        self._abort = ctypes.create_string_buffer(2)
+        self._abortable = False
 
     @property
     def pointer(self) -> int:
@@ -215,18 +228,27 @@ class Context:
         """Cells of the cache."""
         return int(lib.llama_n_ctx(self._pointer))
 
-    def decode(self, runs: Sequence[tuple[int, int, Sequence[int], int]]) -> npt.NDArray[np.float32] | None:
+    def decode(
+        self, runs: Sequence[tuple[int, int, Sequence[int], int]], *, abortable: bool = False
+    ) -> npt.NDArray[np.float32] | None:
         """Compute runs of (sequence, start position, tokens, wanted rows).
 
         Returns the rows [n, n_vocab], valid until the next call; None if no free cells were found.
-        Raises DecodeFailed.
+        abortable: `abort` ends the call early, on the processor; a recurrent state is then of no more use.
+        Raises Aborted, or DecodeFailed.
         """
         n_rows = self._batch.fill(runs)
         if n_rows > (self.n_outputs_max or n_rows):
             raise ValueError(f"{n_rows} rows of logits are over the limit of {self.n_outputs_max}")
+        if abortable != self._abortable:
+            callback = _IS_SET if abortable else _NEVER
+            lib.llama_set_abort_callback(self._pointer, callback, ctypes.addressof(self._abort))
+            self._abortable = abortable
         code = int(lib.llama_decode(self._pointer, self._batch.native))
         if code == DECODE_NO_CELLS:
             return None
+        if code == DECODE_ABORTED:
+            raise Aborted
         if code != DECODE_OK:
             raise DecodeFailed(
                 f"llama.cpp could not compute a batch (code {code}): {_last_words()}",
@@ -238,6 +260,14 @@ class Context:
             return np.empty((0, self._n_vocab), np.float32)
         first = ctypes.cast(lib.llama_get_logits(self._pointer), ctypes.POINTER(ctypes.c_float))
         return np.ctypeslib.as_array(first, (n_rows, self._n_vocab))
+
+    def abort(self) -> None:
+        """End the abortable call that runs, and those that come, until `clear_abort`. From any thread."""
+        self._abort[0] = b"x"
+
+    def clear_abort(self) -> None:
+        """Let abortable calls run to their end again."""
+        self._abort[0] = b"\0"
 
     def embed(self, runs: Sequence[tuple[int, int, Sequence[int]]]) -> npt.NDArray[np.float32]:
         """Compute runs of (sequence, start position, tokens); return what is pooled of each [n, n_embd].

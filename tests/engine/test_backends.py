@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import threading
+
 import numpy as np
 import pytest
 
-from edgechat.engine.backends.base import Backend, CacheFull, Part
+from edgechat.engine.backends.base import Backend, CacheFull, Interrupted, Part
 from tests.engine.backends import Cold, Load, Runtime, feed, is_true, load, plan, some
 from tests.kit import CHATML, END, TEXT_END, Spec
 
@@ -59,6 +62,61 @@ def test_sequences_do_not_see_each_other(kind: str, open_backend: Load, cold: Co
     assert is_true(rows, cold(held[2]))
     for seq in (0, 1):
         assert is_true(feed(backend, seq, len(held[seq]), [60]), cold([*held[seq], 60]))
+
+
+def test_what_an_interrupted_call_leaves_is_true(kind: str, open_backend: Load, cold: Cold) -> None:
+    """On every kind of model, at any depth, beside what another sequence holds and computes."""
+    backend = open_backend(kind)
+    interruption = backend.interruption
+    if interruption is None:
+        pytest.skip("its state would be half a new one" if kind == "hybrid" else "it runs to the end")
+    texts = [some(1, 300), some(2, 300)]
+    held = [0, 0]
+    for at in range(0, 300, 30):
+        parts = [Part(seq, held[seq], texts[seq][held[seq] : at + 30], 0) for seq in (0, 1)]
+        interruption.interrupt()
+        with pytest.raises(Interrupted) as early:
+            interruption.decode_interruptibly(parts)
+        assert early.value.n_kept == (0, 0)
+        interruption.clear_interrupt()
+        interruption.decode_interruptibly(parts)
+        held = [at + 30, at + 30]
+    rows = [feed(backend, seq, 300, some(3, 20)) for seq in (0, 1)]
+    for seq in (0, 1):
+        assert is_true(rows[seq], cold([*texts[seq], *some(3, 20)]))
+
+
+def test_the_micro_batches_before_an_interrupt_stay(runtime: Runtime) -> None:
+    """A call of several of them, ended at some moment by another thread."""
+    backend = load(plan(runtime.model("dense"), n_ubatch=16, n_batch=512))
+    with contextlib.closing(backend):
+        interruption = backend.interruption
+        if interruption is None:
+            pytest.skip("this backend runs to the end")
+        tokens, kept = some(1, 480), 0
+        for delay in (ms / 4000 for ms in range(1, 400)):
+            backend.truncate(0, 0)
+            timer = threading.Timer(delay, interruption.interrupt)
+            timer.start()
+            try:
+                interruption.decode_interruptibly([Part(0, 0, tokens, 0)])
+            except Interrupted as early:
+                kept = early.n_kept[0] or 0
+            timer.join()
+            interruption.clear_interrupt()
+            if 0 < kept < len(tokens):
+                break
+        assert 0 < kept < len(tokens)
+        assert kept % 16 == 0
+        rows = feed(backend, 0, kept, tokens[kept:])
+        assert is_true(rows, Cold(backend)(tokens))
+
+
+def test_what_cannot_be_interrupted_runs_to_its_end(kind: str, open_backend: Load, cold: Cold) -> None:
+    backend = open_backend(kind)
+    if backend.interruption is not None:
+        backend.interruption.interrupt()
+    assert is_true(feed(backend, 1, 0, some(1, 40)), cold(some(1, 40)))
 
 
 def test_only_the_rows_that_are_wanted(open_backend: Load) -> None:

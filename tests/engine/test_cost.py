@@ -6,18 +6,18 @@ from collections.abc import Callable
 
 import pytest
 
-from edgechat.engine.cost import CALL_LIMIT, STEPS, CallCost
+from edgechat.engine.cost import CALL_LIMIT, LONE_LIMIT, STEPS, CallCost
 
 
 def settle(seconds: Callable[[int], float], calls: int = 30, warm: bool = True) -> tuple[CallCost, list[int]]:
     """Prefill on a machine where a call of n tokens takes seconds(n)."""
     cost = CallCost()
     if warm:
-        cost.observe(1, seconds(1))
+        cost.observe(1, 0, seconds(1))
     sizes = []
     for _ in range(calls):
-        size = min(cost.tokens_within_limit(), 4096)
-        cost.observe(size, seconds(size))
+        size = min(cost.prompt_tokens(), 4096)
+        cost.observe(0, size, seconds(size))
         sizes.append(size)
     return cost, sizes
 
@@ -51,22 +51,77 @@ def test_where_one_token_takes_too_long_the_prompt_goes_on() -> None:
 def test_one_stalled_call_is_forgotten(name: str, stall: float) -> None:
     seconds = MACHINES[name]
     cost = CallCost()
-    cost.observe(1, seconds(1))
-    cost.observe(16, stall)
+    cost.observe(1, 0, seconds(1))
+    cost.observe(0, 16, stall)
     sizes = []
     for _ in range(40):
-        sizes.append(min(cost.tokens_within_limit(), 4096))
-        cost.observe(sizes[-1], seconds(sizes[-1]))
+        sizes.append(min(cost.prompt_tokens(), 4096))
+        cost.observe(0, sizes[-1], seconds(sizes[-1]))
     assert sizes[-1] == 4096 or seconds(sizes[-1]) >= 0.5 * CALL_LIMIT
 
 
 def test_deeper_calls_cost_more_and_chunks_shrink() -> None:
     cost, sizes = settle(lambda n: 0.004 * n)
     for _ in range(20):
-        cost.observe(cost.tokens_within_limit(), cost.tokens_within_limit() * 0.008)
-    assert cost.tokens_within_limit() == pytest.approx(sizes[-1] / 2, rel=0.2)
+        cost.observe(0, cost.prompt_tokens(), cost.prompt_tokens() * 0.008)
+    assert cost.prompt_tokens() == pytest.approx(sizes[-1] / 2, rel=0.2)
 
 
 def test_the_first_chunks_feel_their_way() -> None:
     _, sizes = settle(MACHINES["GPU"], calls=3)
     assert sizes == [16, 64, 256]
+
+
+def few_rows(n: int) -> float:
+    """Seconds of n rows on a processor: few of them cost more each than many (1.5B, Q4_K_M, two cores)."""
+    return 0.033 + min(n - 1, 7) * 0.014 + max(n - 8, 0) * 0.009
+
+
+@pytest.mark.parametrize("n_streams", [1, 3, 7])
+def test_a_prompt_keeps_its_share_beside_streams(n_streams: int) -> None:
+    """Two thirds of the time; and streams keep a third of their pace, or wait for a quarter of a second."""
+    cost = CallCost()
+    cost.observe(1, 0, few_rows(1))
+    for _ in range(20):
+        cost.observe(n_streams, 0, few_rows(n_streams))
+    left, seconds, longest = 355, 0.0, 0.0
+    while left > 0:
+        size = min(cost.prompt_tokens(n_streams), left)
+        call = few_rows(n_streams + size)
+        cost.observe(n_streams, size, call)
+        left, seconds, longest = left - size, seconds + call, max(longest, call)
+    alone = few_rows(355)
+    assert seconds <= 2 * alone
+    assert longest <= max(CALL_LIMIT, STEPS * few_rows(n_streams))
+
+
+def test_what_few_streams_cost_does_not_make_prompts_dear() -> None:
+    """They did: a token of a prompt beside seven streams, and the next call as small."""
+    cost = CallCost()
+    for _ in range(50):
+        cost.observe(7, 0, 0.2)
+    assert cost.token_seconds == 0
+    assert cost.prompt_tokens(7) >= 16
+
+
+@pytest.mark.parametrize("name", MACHINES)
+def test_who_reads_alone_reads_in_large_calls(name: str) -> None:
+    seconds, cost, sizes = MACHINES[name], CallCost(), []
+    cost.observe(1, 0, seconds(1))
+    for _ in range(10):
+        sizes.append(min(cost.lone_tokens(), 512))
+        cost.observe(0, sizes[-1], seconds(sizes[-1]))
+    assert sizes[0] == 64
+    assert sizes[-1] == 512 or seconds(sizes[-1]) > 0.8 * LONE_LIMIT
+    assert all(seconds(size) <= 1.1 * LONE_LIMIT or size == 64 for size in sizes)
+
+
+def test_what_an_interruption_wastes_is_made_up_for_in_calls_that_cannot_be() -> None:
+    cost = CallCost()
+    assert cost.may_interrupt
+    cost.wasted(1.0)
+    done = 0
+    while not cost.may_interrupt:
+        cost.observe(0, 16, 0.24)
+        done += 1
+    assert done == 5

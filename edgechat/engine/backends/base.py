@@ -19,6 +19,15 @@ class CacheFull(Exception):
     """The batch found no free cells; nothing was computed and the cache is as before."""
 
 
+class Interrupted(Exception):
+    """The call has been ended early; what its last micro-batch began is gone, what came before it is true."""
+
+    def __init__(self, n_kept: tuple[int | None, ...]) -> None:
+        """n_kept: tokens of each part that are in the cache now; None where the whole sequence is lost."""
+        super().__init__()
+        self.n_kept = n_kept
+
+
 @dataclass(frozen=True, slots=True)
 class Part:
     """A run of tokens of one sequence inside a batch.
@@ -100,12 +109,30 @@ class Drawing(Protocol):
         ...
 
 
+class Interruption(Protocol):
+    """Ending a call early, so that prompts can be read in large ones that nobody has to wait for."""
+
+    def interrupt(self) -> None:
+        """End the call of `decode_interruptibly` that runs, or those that come; from any thread."""
+        ...
+
+    def clear_interrupt(self) -> None:
+        """Let calls run to their end again. Look at what the interrupt was for afterwards, not before."""
+        ...
+
+    def decode_interruptibly(self, parts: Seq[Part]) -> Logits:
+        """Compute a batch; see `Backend.decode`. Raises Interrupted, too."""
+        ...
+
+
 class Backend(Protocol):
     """A loaded model with its cache. One thread; whoever makes it closes it."""
 
     capabilities: Capabilities
     drawing: Drawing | None
     """None: the engine chooses tokens, from logits."""
+    interruption: Interruption | None
+    """None: calls cannot be ended early."""
     vocabulary: Vocabulary
     context: int
     """Cells of the cache, shared by all sequences."""

@@ -14,11 +14,20 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from edgechat.engine.backends.base import CacheFull, Capabilities, Drawing, Logits, Part, Vocabulary
+from edgechat.engine.backends.base import (
+    CacheFull,
+    Capabilities,
+    Drawing,
+    Interrupted,
+    Interruption,
+    Logits,
+    Part,
+    Vocabulary,
+)
 from edgechat.errors import LoadFailed
 from edgechat.native import breakdown, logs
 from edgechat.native.buffers import Buffer, counted_once, is_mapped
-from edgechat.native.handles import Context, Model, build
+from edgechat.native.handles import Aborted, Context, Model, build
 from edgechat.native.vocabulary import NativeVocabulary
 from edgechat.planner.plan import LoadPlan
 
@@ -65,6 +74,8 @@ class LlamaCppBackend:
         cuts = not (self._recurrent or self._window)
         shifts = cuts and self._context.can_shift
         self.drawing: Drawing | None = None
+        # Accelerators finish what they have begun, and an aborted call would leave half of a recurrent state.
+        self.interruption: Interruption | None = None if self._recurrent or plan.devices else self
         self.capabilities = Capabilities(mixes=True, cuts=cuts, shifts=shifts, saves=True)
         attention = "flash" if plan.flash_attention else "plain"
         self.state_format = f"llama.cpp {build()} {plan.cache_type} {attention}"
@@ -82,12 +93,39 @@ class LlamaCppBackend:
 
     def decode(self, parts: Sequence[Part]) -> Logits:
         """Compute a batch; see `Backend.decode`."""
-        rows = self._context.decode([(part.seq, part.start, part.tokens, part.n_logits) for part in parts])
+        return self._decode(parts)
+
+    def _decode(self, parts: Sequence[Part], *, abortable: bool = False) -> Logits:
+        runs = [(part.seq, part.start, part.tokens, part.n_logits) for part in parts]
+        rows = self._context.decode(runs, abortable=abortable)
         if rows is None:
             raise CacheFull
         self._rolled_back.difference_update(part.seq for part in parts)
         self._alone = (parts[0].seq, len(parts[0].tokens)) if len(parts) == 1 else (-1, 0)
         return rows
+
+    def decode_interruptibly(self, parts: Sequence[Part]) -> Logits:
+        """Compute a batch that `interrupt` may end; see `Interruption`."""
+        try:
+            return self._decode(parts, abortable=True)
+        except Aborted:
+            raise Interrupted(tuple(self._kept(part) for part in parts)) from None
+
+    def _kept(self, part: Part) -> int | None:
+        """Return how many tokens of a part an aborted call has left; None if the sequence is lost."""
+        length = self._context.last_position(part.seq) + 1
+        if length < part.start or (length and not self._can_cut(part.seq, length)):
+            self.truncate(part.seq, 0)
+            return None
+        return length - part.start
+
+    def interrupt(self) -> None:
+        """End a call early; see `Interruption`."""
+        self._context.abort()
+
+    def clear_interrupt(self) -> None:
+        """Let calls run to their end again; see `Interruption`."""
+        self._context.clear_abort()
 
     def truncate(self, seq: int, length: int) -> bool:
         """Cut a sequence; see `Backend.truncate`."""

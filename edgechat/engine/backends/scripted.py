@@ -24,7 +24,15 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from edgechat.engine.backends.base import CacheFull, Capabilities, Drawing, Logits, Part, Vocabulary
+from edgechat.engine.backends.base import (
+    CacheFull,
+    Capabilities,
+    Drawing,
+    Interruption,
+    Logits,
+    Part,
+    Vocabulary,
+)
 from edgechat.errors import LoadFailed
 from edgechat.native.buffers import Buffer
 from edgechat.planner.plan import LoadPlan
@@ -135,6 +143,7 @@ class ScriptedBackend:
         if self._script.load_error:
             raise LoadFailed(self._script.load_error)
         self.drawing: Drawing | None = None
+        self.interruption: Interruption | None = None
         self.capabilities = Capabilities(
             mixes=self._script.mixes,
             cuts=self._script.cuts and not self._script.window,

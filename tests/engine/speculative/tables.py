@@ -47,6 +47,7 @@ class Tables:
     rolls_back_alone = False
     capabilities = Capabilities(mixes=True)
     drawing = None
+    interruption = None
 
     def __init__(self, tables: np.ndarray, *, context: int = 100_000, n_seq_max: int = 16) -> None:
         self.tables = tables.astype(np.float32)

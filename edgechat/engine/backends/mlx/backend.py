@@ -21,7 +21,15 @@ import numpy.typing as npt
 import psutil
 from mlx_lm.utils import maybe_set_recommended_wired_limit
 
-from edgechat.engine.backends.base import CacheFull, Capabilities, Drawing, Logits, Part, Vocabulary
+from edgechat.engine.backends.base import (
+    CacheFull,
+    Capabilities,
+    Drawing,
+    Interruption,
+    Logits,
+    Part,
+    Vocabulary,
+)
 from edgechat.engine.backends.mlx import loading
 from edgechat.engine.backends.mlx import state as states
 from edgechat.engine.backends.mlx.caches import MORE, Caches, Layers
@@ -109,6 +117,7 @@ class MlxBackend:
             mixes=False, cuts=self._layers.cuts, saves=True, recomputes=self._layers.is_recurrent
         )
         self.drawing: Drawing | None = self
+        self.interruption: Interruption | None = None
         self.state_format = f"mlx {version('mlx')} mlx-lm {version('mlx-lm')} {plan.cache_type}"
         self._sequences: dict[int, _Sequence] = {}
         self._n_calls = 0
