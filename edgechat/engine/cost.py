@@ -87,6 +87,13 @@ class CallCost:
         return self._slope or 0.0
 
 
+def even_share(n_tokens: int, most: int) -> int:
+    """Return the size of the next of as few calls as can be, of `most` tokens at most, that read so many."""
+    share = -(-n_tokens // -(-n_tokens // most))
+    rounded = -(-share // 16) * 16
+    return rounded if rounded <= most else share
+
+
 def _even(n_tokens: int) -> int:
     """Return a number of rows, near below, that kernels compute well: they take them by 4, and by 16."""
     for rows in (16, 4):

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Sequence as Seq
 
 from edgechat.engine.backends.base import Backend, Interruption, Part
-from edgechat.engine.cost import CallCost
+from edgechat.engine.cost import CallCost, even_share
 from edgechat.engine.prefix_cache import PrefixCache, Slot, common_prefix
 from edgechat.engine.sequence import Sequence
 
@@ -86,6 +86,8 @@ class Scheduler:
         lone = self._can_interrupt(n_streams)
         wanted = self.cost.lone_tokens() if lone else self.cost.prompt_tokens(n_streams)
         left = max(min(wanted, self._backend.n_batch - n_streams), 1)
+        if len(prompts) == 1:  # in calls of one size, as a small one at the end costs more for each token
+            left = even_share(prompts[0].n_pending, left)
         planned: Planned = []
         if prompts and (shortest := min(prompts, key=lambda one: one.n_pending)) is not prompts[0]:
             planned.append(self._part(shortest, max(left // 2, 1)))

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from edgechat.engine.cost import CALL_LIMIT, LONE_LIMIT, STEPS, CallCost
+from edgechat.engine.cost import CALL_LIMIT, LONE_LIMIT, STEPS, CallCost, even_share
 
 
 def settle(seconds: Callable[[int], float], calls: int = 30, warm: bool = True) -> tuple[CallCost, list[int]]:
@@ -125,3 +127,14 @@ def test_what_an_interruption_wastes_is_made_up_for_in_calls_that_cannot_be() ->
         cost.observe(0, 16, 0.24)
         done += 1
     assert done == 5
+
+
+@given(n_tokens=st.integers(1, 5000), most=st.integers(1, 600))
+def test_shares_are_as_few_as_can_be_and_alike(n_tokens: int, most: int) -> None:
+    sizes, left = [], n_tokens
+    while left:
+        sizes.append(min(even_share(left, most), left))
+        left -= sizes[-1]
+    assert max(sizes) <= most
+    assert len(sizes) == -(-n_tokens // most)
+    assert max(sizes) - min(sizes) <= 16 * len(sizes)
