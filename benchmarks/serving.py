@@ -136,7 +136,7 @@ class Running:
             "--api-key",
             KEY,
             "--ctx",
-            str(CONTEXT),
+            str(context),
             "--draft",
             "none",
         ]

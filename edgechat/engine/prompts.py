@@ -9,6 +9,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from edgechat.engine.backends.base import Vocabulary
+from edgechat.engine.control import ControlTokens
 from edgechat.engine.prefix_cache import common_prefix
 from edgechat.engine.sizes import LONGEST_PIECE, Sizes, at_least, n_bytes, said
 from edgechat.engine.template import TEXT_LIMIT, ChatTemplate
@@ -16,6 +17,8 @@ from edgechat.engine.types import ChatRequest, Message
 from edgechat.engine.window import Window, whole, window_of
 from edgechat.errors import BadRequest, PromptTooLong, SwitchUnknown, TemplateError
 
+_MOST = 4
+"""Times the context: a text of so many tokens is tokenized to its end, to know how many must leave."""
 _NEAR = 4096
 """Characters that can be tokenized a dozen times without anybody noticing."""
 
@@ -52,7 +55,8 @@ class Prompts:
     def __init__(self, template: ChatTemplate, vocabulary: Vocabulary) -> None:
         self._template = template
         self._vocabulary = vocabulary
-        self._sizes = Sizes(template, vocabulary)
+        self.control_tokens = ControlTokens(vocabulary)
+        self._sizes = Sizes(template, vocabulary, self.control_tokens)
         self._endings: dict[bool | None, tuple[str | None, str]] = {}
 
     def of(self, request: ChatRequest, cells: int) -> Prompt:
@@ -74,7 +78,7 @@ class Prompts:
         if isinstance(text, str):
             if more := at_least(text, cells, self._tokens):
                 raise _too_long(f"more than {more}", cells, "The text")
-            tokens = self._tokens(text)
+            tokens = self._tokens(text, cells)
         else:
             tokens = list(text)
         unknown = next((one for one in tokens if not 0 <= one < self._vocabulary.size), None)
@@ -163,9 +167,11 @@ class Prompts:
                 # Refused before it is rendered: others' streams wait while this thread works on it.
                 raise _too_long(f"more than {max(around, size // LONGEST_PIECE)}", cells)
             text = self._render(request, kept)
+            if n_bytes(text) > LONGEST_PIECE * cells:
+                raise _too_long(f"more than {n_bytes(text) // LONGEST_PIECE}", cells)
             if window.narrower() is None and (more := at_least(text, cells, self._tokens)):
                 raise _too_long(f"more than {more}", cells)
-            tokens = self._tokens(text)
+            tokens = self._tokens(text, _MOST * cells)
             if not tokens:
                 raise TemplateError(
                     "The model's chat template renders these messages as nothing at all.",
@@ -176,8 +182,8 @@ class Prompts:
                 return _Draft(window, kept, text, tokens)
             window = narrower
 
-    def _tokens(self, text: str) -> list[int]:
-        return self._vocabulary.tokenize(text, bos=True, special=True)
+    def _tokens(self, text: str, most: int | None = None) -> list[int]:
+        return self.control_tokens.tokens(text, bos=True, most=most)
 
     def _render(self, request: ChatRequest, messages: Sequence[Message], **options: Any) -> str:
         return self._template.render(
@@ -186,6 +192,7 @@ class Prompts:
             think=request.think,
             effort=request.effort,
             date=request.date,
+            guard=self.control_tokens.guard,
             **options,
         )
 
@@ -210,7 +217,7 @@ class Prompts:
             except TemplateError:
                 return len(draft.tokens)
         index, at = self._anchor(draft, common_prefix(draft.text, text))
-        rest = self._vocabulary.tokenize(text[at:], bos=index == 0, special=True)
+        rest = self.control_tokens.tokens(text[at:], bos=index == 0)
         return index + common_prefix(draft.tokens[index:], rest)
 
     def _ending(self, request: ChatRequest) -> tuple[str | None, str]:
@@ -242,7 +249,7 @@ class Prompts:
         firsts = _FIRSTS if len(before) <= _NEAR else _FIRSTS[:4]
         known = draft.tokens[index:]
         for text in (before + behind, *(before + first for first in firsts)):
-            tokens = self._vocabulary.tokenize(text, bos=index == 0, special=True)
+            tokens = self.control_tokens.tokens(text, bos=index == 0)
             known = known[: common_prefix(known, tokens)]
         return index + len(known)
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from edgechat.engine.backends.base import Vocabulary
+from edgechat.engine.control import ControlTokens
 from edgechat.engine.template import ChatTemplate
 from edgechat.engine.types import Message, Role, Tool
 from edgechat.errors import TemplateError
@@ -23,6 +24,8 @@ _GUESSED = 4
 _REMEMBERED = 16_384
 """Texts whose number of tokens is remembered, in some 3 MB; a chat of 300,000 tokens has fewer messages."""
 _TOOLS_REMEMBERED = 16
+_MOST_ADDED = 65_536
+"""Tokens of a short chat and of tools; honest templates add hundreds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,9 +52,10 @@ _UNKNOWN = Overhead(alone=64, ruled=64, message=8, keeps_thinking=False)
 class Sizes:
     """How many tokens a message takes: an estimate from its own text and what the template adds to any."""
 
-    def __init__(self, template: ChatTemplate, vocabulary: Vocabulary) -> None:
+    def __init__(self, template: ChatTemplate, vocabulary: Vocabulary, control: ControlTokens) -> None:
         self._template = template
         self._vocabulary = vocabulary
+        self._control = control
         self._overheads: dict[bool | None, Overhead] = {}
         self._counts: OrderedDict[bytes, int] = OrderedDict()
         self._tools: OrderedDict[tuple[Tool, ...], int] = OrderedDict()
@@ -91,7 +95,14 @@ class Sizes:
         return found
 
     def _tokens(self, text: str) -> list[int]:
-        return self._vocabulary.tokenize(text, bos=False, special=True)
+        return self._vocabulary.tokenize(text, bos=False, special=False)
+
+    def _n_rendered(self, text: str) -> int:
+        """Return the number of tokens of a short chat that was rendered. Raises TemplateError."""
+        found = len(self._control.tokens(text, bos=False, most=_MOST_ADDED))
+        if found > _MOST_ADDED:
+            raise TemplateError(f"The model's chat template adds more than {_MOST_ADDED} tokens to a chat.")
+        return found
 
     def tools(self, tools: tuple[Tool, ...]) -> int:
         """Return what a prompt is longer by where the model is told of tools. Raises SchemaError."""
@@ -108,11 +119,10 @@ class Sizes:
     def _told(self, tools: tuple[Tool, ...]) -> int:
         ask = (Message("user", "a"),)
         try:
-            texts = self._template.render(ask, tools=tools), self._template.render(ask)
+            with_tools = self._template.render(ask, tools=tools, guard=self._control.guard)
+            return max(0, self._n_rendered(with_tools) - self._n_rendered(self._template.render(ask)))
         except TemplateError:
             return sum(len(tool.description) + len(tool.parameters) for tool in tools)
-        more, less = (len(self._tokens(text)) for text in texts)
-        return max(0, more - less)
 
     def overhead(self, think: bool | None) -> Overhead:
         """Return what the template adds, found by rendering short chats. Raises SwitchUnknown."""
@@ -125,7 +135,7 @@ class Sizes:
         rules, ask, reply = (Message("system", "a"), Message("user", "a"), Message("assistant", "a", "xyzzy"))
 
         def n_tokens(*messages: Message) -> int:
-            return len(self._tokens(self._template.render(messages, think=think)))
+            return self._n_rendered(self._template.render(messages, think=think))
 
         try:
             word, one, two = self._count("a", 1), n_tokens(ask), n_tokens(ask, reply, ask)

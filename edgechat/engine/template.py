@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
@@ -92,8 +92,9 @@ class ChatTemplate:
         effort: Effort | None = None,
         date: str | None = None,
         generation_prompt: bool = True,
+        guard: Callable[[Any], Any] = lambda value: value,
     ) -> str:
-        """Return the prompt for `messages`.
+        """Return the prompt for `messages`; `guard` changes what the template gets of them and of tools.
 
         `think` False holds for a model that does not think at all. Raises TemplateError, SwitchUnknown for
         what `think` cannot have, or SchemaError for tools that cannot be told.
@@ -106,9 +107,9 @@ class ChatTemplate:
         if self.calls.told:
             messages = history.in_words(messages, tools, ruled=not tools or self._is_ruled())
         variables: dict[str, Any] = {
-            "messages": history.as_dicts(messages, self.calls),
+            "messages": guard(history.as_dicts(messages, self.calls)),
             "add_generation_prompt": generation_prompt,
-            "tools": None if self.calls.told or not tools else [told(tool) for tool in tools],
+            "tools": None if self.calls.told or not tools else guard([told(tool) for tool in tools]),
             **self._special,
             **thinking.switch(think, effort),
         }

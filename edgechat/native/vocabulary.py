@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from itertools import repeat
 
 import llama_cpp.llama_cpp as lib
 
@@ -93,6 +94,12 @@ class NativeVocabulary:
             if len(self._pieces) < _REMEMBERED:
                 self._pieces[token] = found
         return found
+
+    def control_texts(self) -> list[str]:
+        """Return the texts of control tokens, in a microsecond a token; see `Vocabulary.control_texts`."""
+        attributes = map(lib.llama_vocab_get_attr, repeat(self._vocab), range(self.size))
+        control = lib.LLAMA_TOKEN_ATTR_CONTROL | lib.LLAMA_TOKEN_ATTR_UNKNOWN
+        return [self._text(token) for token, one in enumerate(attributes) if one & control]
 
     def is_end(self, token: int) -> bool:
         """Say whether this token ends a generation."""

@@ -53,6 +53,10 @@ class Words:
             return self._control[token].encode() if special else b""
         return bytes([token]) if token < 256 else b"</s>" if token == self.ends[0] else b""
 
+    def control_texts(self) -> list[str]:
+        """Return the texts of control tokens."""
+        return list(self._control.values())
+
     def is_end(self, token: int) -> bool:
         """Say whether it is one of the last two."""
         return token in self.ends

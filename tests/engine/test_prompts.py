@@ -25,6 +25,9 @@ from edgechat.errors import PromptTooLong, SwitchUnknown, TemplateError
 
 SOURCES = {path.stem: path.read_text() for path in (Path(__file__).parent / "templates").glob("*.jinja")}
 PLENTY = 2**20
+_MARK = re.compile(r"<\|\w+\|?>|<\w+\|>|</?s>|<(?:start|end)_of_turn>|\[/?INST\]")
+CONTROL = {mark for source in SOURCES.values() for mark in _MARK.findall(source)} | {"<s>", "</s>"}
+"""Control tokens of all these templates."""
 
 
 class Here:
@@ -49,7 +52,7 @@ class Words:
     """A tokenizer that merges as real ones do: ids of words, given out when they are first seen."""
 
     bos, eos = "<s>", "</s>"
-    _CONTROL = re.compile(r"(<\|\w+\|?>|<\w+\|>|</?s>|<(?:start|end)_of_turn>|\[/?INST\])")
+    _CONTROL = re.compile("(" + "|".join(re.escape(text) for text in sorted(CONTROL, key=len)[::-1]) + ")")
     _WORD = re.compile(r" ?[^\W\d_]+|\d{1,3}|\s*[\r\n]+|\s+(?!\S)| ?[^\s\w]+[\r\n]*|\s+|_")
 
     def __init__(self) -> None:
@@ -77,6 +80,9 @@ class Words:
     def piece(self, token: int, *, special: bool = False) -> bytes:
         word = self.texts[token]
         return b"" if self._CONTROL.fullmatch(word) and not special else word.encode()
+
+    def control_texts(self) -> list[str]:
+        return list(CONTROL)
 
     def is_end(self, token: int) -> bool:
         return self.texts[token] == self.eos
@@ -219,12 +225,16 @@ def test_the_boundary_is_the_true_common_beginning(name: str, data: st.DataObjec
     request = data.draw(requests(name))
     if data.draw(st.booleans()):  # a reply that is to be gone on with
         request = longer(request, data.draw(REPLIES))
-    for made, vocabulary in (kept(name, ScriptedVocabulary), kept(name, Words)):
+    for made, _ in (kept(name, ScriptedVocabulary), kept(name, Words)):
         prompt = made.of(request, PLENTY)
         text = template(name).render(
-            request.messages, date=request.date, think=request.think, generation_prompt=False
+            request.messages,
+            date=request.date,
+            think=request.think,
+            generation_prompt=False,
+            guard=made.control_tokens.guard,
         )
-        alone = vocabulary.tokenize(text, bos=True, special=True)
+        alone = made.control_tokens.tokens(text, bos=True)
         assert prompt.boundary == shared(prompt.tokens, alone)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 from typing import Protocol, Self
@@ -86,6 +87,10 @@ class Vocabulary(Protocol):
 
     def piece(self, token: int, *, special: bool = False) -> bytes:
         """Return the bytes of a token, perhaps part of a character; control tokens only with `special`."""
+        ...
+
+    def control_texts(self) -> Iterable[str]:
+        """Return the texts that are tokens only where `tokenize` is asked for control tokens."""
         ...
 
     def is_end(self, token: int) -> bool:

@@ -121,6 +121,10 @@ class ScriptedVocabulary:
         """See `Vocabulary.piece`."""
         return bytes([token]) if token < 256 else self._special[token] if special else b""
 
+    def control_texts(self) -> list[str]:
+        """See `Vocabulary.control_texts`."""
+        return [mark.decode() for mark in self._special.values()]
+
     def is_end(self, token: int) -> bool:
         """See `Vocabulary.is_end`."""
         return token == _END

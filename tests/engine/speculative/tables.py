@@ -26,6 +26,10 @@ class Letters:
         """Return the letter."""
         return b"abcdefghij"[token : token + 1]
 
+    def control_texts(self) -> list[str]:
+        """There are none."""
+        return []
+
     def is_end(self, token: int) -> bool:
         """Say no."""
         return False

@@ -113,6 +113,10 @@ class FolderVocabulary:
             return bytes.fromhex(byte[1])
         return text.replace("▁", " ").encode()
 
+    def control_texts(self) -> list[str]:
+        """See `Vocabulary.control_texts`."""
+        return list(self._special.values())
+
     def is_end(self, token: int) -> bool:
         """Say whether this token ends a generation."""
         return token in self._ends

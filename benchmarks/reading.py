@@ -1,0 +1,297 @@
+"""How fast prompts are read, of a real model, beside llama.cpp's own programs of the same build.
+
+    python -m benchmarks.reading MODEL.gguf LLAMA_BIN [lone newcomer heard] [--rounds 3]
+
+lone      prompts of 400, 2,000 and 6,000 tokens through `edgechat run` and through `edgechat serve`, over
+          llama-bench's rate for as many tokens, in turns
+newcomer  the first token of a prompt of 355 tokens beside three and seven streams, and their longest gap
+          meanwhile; of llama-server with eight slots the same
+heard     how long a cancel, and a second question, wait while a long prompt is read, at some depths
+
+LLAMA_BIN is a folder with llama-bench and llama-server.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import itertools
+import os
+import random
+import re
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import msgspec
+
+from benchmarks.serving import KEY, Running
+from benchmarks.streaming import THREADS
+from edgechat.engine.process import EngineProcess
+from edgechat.engine.types import ChatRequest, Delta, Message, Prefill, Sampling
+from edgechat.planner.plan import LoadPlan
+
+SIZES = (400, 2000, 6000)
+NEWCOMER = 355
+CONTEXT = 8192
+SLOTS = 8
+DEPTHS = (300, 1200, 3000)
+ENDS = {"151643": -100, "151645": -100}
+"""End tokens of Qwen2.5, so that streams last as long as the newcomer is read."""
+_WORDS = "quick brown foxes jump over lazy dogs and seven wizards mix potions of jade".split()  # noqa: SIM905
+
+
+def prompt(n_tokens: int, seed: int) -> str:
+    """Return words that make about so many tokens with a template's around them."""
+    draw = random.Random(seed)
+    return " ".join(draw.choice(_WORDS) for _ in range(n_tokens - 35))
+
+
+def bare(folder: Path, model: Path, n_tokens: int) -> float:
+    """Return llama-bench's tokens/s for a prompt."""
+    words = ["-m", str(model), "-p", str(n_tokens), "-n", "0", "-t", str(THREADS), "-r", "1", "-fa", "1"]
+    done = subprocess.run(
+        [folder / "llama-bench", *words, "-o", "json"], capture_output=True, text=True, check=True
+    )
+    return float(msgspec.json.decode(done.stdout)[0]["avg_ts"])
+
+
+def run(model: Path, text: str, home: str) -> tuple[int, float]:
+    """Return the tokens of a prompt and the rate at which `edgechat run` reads it."""
+    words = ["run", str(model), "--max-tokens", "1", "--json", "--ctx", str(CONTEXT), "--draft", "none"]
+    done = subprocess.run(
+        [sys.executable, "-m", "edgechat", *words],
+        env={**os.environ, "EDGECHAT_HOME": home},
+        input=text,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    answer = msgspec.json.decode(done.stdout)
+    return answer["usage"]["prompt_tokens"], answer["timings"]["prompt_tps"]
+
+
+async def lone(model: Path, folder: Path, rounds: int) -> None:
+    """Prompts that nobody else waits beside."""
+    for size in SIZES:
+        through_run, through_serve = [], []
+        with tempfile.TemporaryDirectory() as home:
+            async with Running(model, CONTEXT) as server:
+                for number in range(rounds):
+                    reference = bare(folder, model, size)
+                    n_tokens, rate = run(model, prompt(size, number), home)
+                    through_run.append(rate / reference)
+                    began = time.perf_counter()
+                    async with opened(server.port, prompt(size, 1000 + number), 1) as pieces:
+                        _ = [piece async for piece in pieces]
+                    through_serve.append(n_tokens / (time.perf_counter() - began) / reference)
+                    print(
+                        f"  {n_tokens} tokens: llama-bench {reference:.1f} tokens/s, "
+                        f"run {through_run[-1]:.3f}, serve {through_serve[-1]:.3f} of it",
+                        flush=True,
+                    )
+        middle = statistics.median
+        print(f"{size} tokens: run {middle(through_run):.3f}, serve {middle(through_serve):.3f}", flush=True)
+
+
+@contextlib.asynccontextmanager
+async def opened(port: int, text: str, tokens: int) -> AsyncIterator[AsyncIterator[float]]:
+    """Ask a server, and give the times at which pieces of its answer come; leaving hangs up."""
+    body = {
+        "model": "default",
+        "messages": [{"role": "user", "content": text}],
+        "max_tokens": tokens,
+        "temperature": 0.8,
+        "seed": 1,
+        "stream": True,
+        "logit_bias": ENDS,
+    }
+    data = msgspec.json.encode(body)
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(
+        f"POST /v1/chat/completions HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nAuthorization: Bearer {KEY}\r\n"
+        f"Content-Type: application/json\r\nContent-Length: {len(data)}\r\nConnection: close\r\n\r\n".encode()
+        + data
+    )
+
+    async def pieces() -> AsyncIterator[float]:
+        if b" 200 " not in (first := await reader.readline()):
+            raise RuntimeError((first + await reader.read()).decode())
+        while line := await reader.readline():
+            if line.startswith(b"data: {") and re.search(rb'"content":"[^"]', line):
+                yield time.perf_counter()
+
+    try:
+        yield pieces()
+    finally:
+        writer.close()
+
+
+async def beside(port: int, n_streams: int, seed: int) -> tuple[float, float]:
+    """Return seconds to a newcomer's first token beside so many streams, and their longest gap meanwhile."""
+    times: list[list[float]] = [[] for _ in range(n_streams)]
+
+    async def follow(number: int) -> None:
+        async with opened(port, prompt(60, 7000 + 100 * seed + number), 4000) as pieces:
+            async for at in pieces:
+                times[number].append(at)
+
+    streams = [asyncio.ensure_future(follow(number)) for number in range(n_streams)]
+    while not all(len(one) > 12 for one in times):
+        await asyncio.sleep(0.05)
+        for one in streams:
+            if one.done():
+                one.result()
+    began = time.perf_counter()
+    async with opened(port, prompt(NEWCOMER, seed), 4) as pieces:
+        first = await anext(pieces)
+    await asyncio.sleep(0.3)
+    for one in streams:
+        one.cancel()
+    await asyncio.gather(*streams, return_exceptions=True)
+    meanwhile = ([at for at in one if began - 0.5 <= at] for one in times)
+    return first - began, max(b - a for one in meanwhile for a, b in itertools.pairwise(one))
+
+
+@contextlib.asynccontextmanager
+async def peer(folder: Path, model: Path) -> AsyncIterator[int]:
+    """Run llama-server; give its port."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    words = [
+        "-m",
+        str(model),
+        "-c",
+        str(SLOTS * 2048),
+        "--parallel",
+        str(SLOTS),
+        "-t",
+        str(THREADS),
+        "-fa",
+        "on",
+    ]
+    process = await asyncio.create_subprocess_exec(
+        folder / "llama-server",
+        *words,
+        "--port",
+        str(port),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        for _ in range(600):
+            with contextlib.suppress(OSError, RuntimeError):
+                async with opened(port, "x", 2) as pieces:
+                    await anext(pieces)
+                break
+            await asyncio.sleep(0.2)
+        yield port
+    finally:
+        process.terminate()
+        await process.wait()
+
+
+async def newcomer(model: Path, folder: Path, rounds: int) -> None:
+    """A prompt beside streams, here and there; one server at a time is in memory, each is asked in turns."""
+    for n_streams in (3, 7):
+        ours, theirs = [], []
+        for number in range(rounds):
+            async with Running(model, SLOTS * 2048) as server:
+                ours.append(await beside(server.port, n_streams, number))
+            async with peer(folder, model) as port:
+                theirs.append(await beside(port, n_streams, number))
+            for name, (first, gap) in (("edgechat", ours[-1]), ("llama-server", theirs[-1])):
+                print(
+                    f"  beside {n_streams}, {name}: first token {first:.1f} s, longest gap {gap:.2f} s",
+                    flush=True,
+                )
+        ratio = statistics.median(a[0] / b[0] for a, b in zip(ours, theirs, strict=True))
+        print(
+            f"beside {n_streams} streams: first token {ratio:.2f} times llama-server's; longest gap "
+            f"{max(gap for _, gap in ours):.2f} s (llama-server {max(gap for _, gap in theirs):.2f} s)",
+            flush=True,
+        )
+
+
+async def heard(model: Path, rounds: int) -> None:
+    """Cancels and second questions while a prompt is read."""
+    plan = LoadPlan(model_path=str(model), model_name=model.name, context=CONTEXT, threads=THREADS)
+    engine = EngineProcess(plan, idle_seconds=0)
+    await engine.start()
+    for depth in DEPTHS:
+        ends = [await _cancelled(engine, depth, number) for number in range(rounds)]
+        firsts = [await _asked_beside(engine, depth, 500 + number) for number in range(rounds)]
+        print(
+            f"at {depth} tokens: a cancel is heard after {1000 * max(ends):.0f} ms at most, "
+            f"a short question has its first token after {1000 * max(firsts):.0f} ms",
+            flush=True,
+        )
+    await engine.close()
+
+
+def _request(name: str, text: str) -> ChatRequest:
+    return ChatRequest(id=name, messages=(Message("user", text),), sampling=Sampling(seed=1), max_tokens=2)
+
+
+async def _cancelled(engine: EngineProcess, depth: int, seed: int) -> float:
+    """Return the seconds from a cancel, inside a call at this depth, to the end."""
+    reading = await _reading(engine, depth, seed)
+    began = time.perf_counter()
+    await engine.cancel("long")
+    await reading
+    return time.perf_counter() - began
+
+
+async def _asked_beside(engine: EngineProcess, depth: int, seed: int) -> float:
+    """Return the seconds from a short question, inside a call at this depth, to its first token."""
+    reading = await _reading(engine, depth, seed)
+    began, first = time.perf_counter(), 0.0
+    async for event in engine.stream(_request("short", "Hi")):
+        if isinstance(event, Delta) and not first:
+            first = time.perf_counter() - began
+    await engine.cancel("long")
+    await reading
+    return first
+
+
+async def _reading(engine: EngineProcess, depth: int, seed: int) -> asyncio.Task[None]:
+    """Begin to read a long prompt; return once it is inside a call at this depth."""
+    reached = asyncio.Event()
+
+    async def read() -> None:
+        async for event in engine.stream(_request("long", prompt(CONTEXT - 300, seed))):
+            if isinstance(event, Prefill) and event.done >= depth:
+                reached.set()
+
+    reading = asyncio.ensure_future(read())
+    await reached.wait()
+    await asyncio.sleep(0.7)
+    return reading
+
+
+def main() -> None:
+    """Measure."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("model", type=Path)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("parts", nargs="*", default=["lone", "newcomer", "heard"])
+    parser.add_argument("--rounds", type=int, default=3)
+    options = parser.parse_args()
+    print(f"{options.model.name}, {THREADS} threads")
+    if "lone" in options.parts:
+        asyncio.run(lone(options.model, options.folder, options.rounds))
+    if "newcomer" in options.parts:
+        asyncio.run(newcomer(options.model, options.folder, options.rounds))
+    if "heard" in options.parts:
+        asyncio.run(heard(options.model, options.rounds))
+
+
+if __name__ == "__main__":
+    main()

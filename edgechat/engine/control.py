@@ -1,0 +1,152 @@
+"""Control tokens of a prompt: only the template's own text makes them.
+
+A message that holds `<|im_end|>` would end its turn, and what follows it would be a turn of anybody's. So,
+before a chat is rendered, a character that no text has is put into every such mark (`guard`). The template
+passes it through, and a stretch between two control tokens that has it is tokenized as plain text (`tokens`).
+Texts without such marks are rendered and tokenized as ever: their tokens do not change.
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+import re
+from bisect import bisect_left
+from collections.abc import Iterator
+from functools import cached_property
+from typing import Any
+
+from edgechat.engine.backends.base import Vocabulary
+
+_PROSE = re.compile(r"[\w\s.,;:!?'\"()-]*")
+"""No control token is made of these alone: prose would be full of it."""
+_SLICE = 4096
+"""Characters. llama.cpp takes quadratic time for a text of many control tokens, so it gets them in slices."""
+
+
+class ControlTokens:
+    """The control tokens of a vocabulary, and who may write them."""
+
+    def __init__(self, vocabulary: Vocabulary) -> None:
+        self._vocabulary = vocabulary
+        # Of a plane for private use, and another one in each process: no text can be written to hold it.
+        self._break = chr(random.SystemRandom().randrange(0xF0000, 0xFFFFE))
+        self._strips: dict[str, tuple[bool, bool]] = {}
+
+    @cached_property
+    def _texts(self) -> frozenset[str]:
+        return frozenset(text for text in self._vocabulary.control_texts() if len(text) > 1)
+
+    @cached_property
+    def _firsts(self) -> re.Pattern[str]:
+        firsts = "".join(re.escape(char) for char in sorted({text[0] for text in self._texts}))
+        return re.compile(f"[{firsts}]" if firsts else r"(?!)")
+
+    @cached_property
+    def _lengths(self) -> list[int]:
+        return sorted({len(text) for text in self._texts}, reverse=True)
+
+    @cached_property
+    def _forwards(self) -> list[str]:
+        return sorted(self._texts)
+
+    @cached_property
+    def _backwards(self) -> list[str]:
+        return sorted(text[::-1] for text in self._texts)
+
+    def guard(self, value: Any) -> Any:
+        """Return a value whose texts are guarded: a string, or lists and dicts of them, with their keys."""
+        if isinstance(value, str):
+            return self._guarded(value)
+        if isinstance(value, dict):
+            return {self.guard(key): self.guard(one) for key, one in value.items()}
+        if isinstance(value, list | tuple):
+            return [self.guard(one) for one in value]
+        return value
+
+    def _guarded(self, text: str) -> str:
+        if _PROSE.fullmatch(text) or not self._texts:
+            return text
+        places = {at + 1 for at, _ in self._marks(text)}
+        # Half a mark, which what the template writes beside it could complete.
+        stripped = text.rstrip()
+        start = len(text) - len(text.lstrip())
+        for n in range(2, self._lengths[0]):
+            if _begins_one_of(self._forwards, stripped[-n:], n):
+                places.add(len(stripped) - n + 1)
+            if _begins_one_of(self._backwards, text[start : start + n][::-1], n):
+                places.add(start + n - 1)
+        if not places:
+            return text
+        cuts = [0, *sorted(places), len(text)]
+        return self._break.join(text[a:b] for a, b in itertools.pairwise(cuts))
+
+    def _marks(self, text: str) -> Iterator[tuple[int, int]]:
+        """Yield where each control token of a text begins and ends, the longest one where several begin."""
+        for match in self._firsts.finditer(text):
+            start = match.start()
+            for length in self._lengths:
+                if text[start : start + length] in self._texts:
+                    yield start, start + length
+                    break
+
+    def tokens(self, text: str, *, bos: bool, most: int | None = None) -> list[int]:
+        """Return the ids of a rendered text; see `Vocabulary.tokenize`.
+
+        most: of a text with more tokens than that only the beginning, which has more, is tokenized.
+        """
+        found: list[int] = []
+        for stretch, special in self._stretches(text):
+            found += self._vocabulary.tokenize(stretch, bos=bos and not found, special=special)
+            if most is not None and len(found) > most:
+                break
+        return found
+
+    def _stretches(self, text: str) -> Iterator[tuple[str, bool]]:
+        """Cut a text before control tokens; yield (stretch, whether control tokens in it are such)."""
+        if len(text) <= _SLICE and self._break not in text:
+            yield text, True
+            return
+        begun = end = 0
+        before = ""
+        for start, stop in [*self._marks(text), (len(text), len(text))]:
+            if start < end:  # inside the one before it
+                continue
+            plain, mark = text[end:start], text[start:stop]
+            if self._break in plain:
+                if begun < end:
+                    yield text[begun:end], True
+                yield self._stripped(plain.replace(self._break, ""), before, mark), False
+                begun = start
+            elif start - begun > _SLICE and not (plain[-1:].isspace() and self._swallows(mark)[0]):
+                yield text[begun:start], True
+                begun = start
+            end, before = stop, mark
+        if begun < len(text):
+            yield text[begun:], True
+
+    def _stripped(self, plain: str, before: str, behind: str) -> str:
+        """Take away the spaces that the tokens around a text swallow, in vocabularies where they do."""
+        if before and self._swallows(before)[1]:
+            plain = plain.lstrip()
+        return plain.rstrip() if behind and self._swallows(behind)[0] else plain
+
+    def _swallows(self, mark: str) -> tuple[bool, bool]:
+        """Say whether a control token swallows the spaces (before, behind) it."""
+        found = self._strips.get(mark)
+        if found is None:
+
+            def same(one: str, other: str) -> bool:
+                ids = [self._vocabulary.tokenize(text, bos=False, special=True) for text in (one, other)]
+                return ids[0] == ids[1]
+
+            found = same(f"a\n{mark}", f"a{mark}"), same(f"{mark}\na", f"{mark}a")
+            self._strips[mark] = found
+        return found
+
+
+def _begins_one_of(texts: list[str], begins: str, n: int) -> bool:
+    """Say whether one of the sorted texts begins with these n characters, and goes on."""
+    at = bisect_left(texts, begins)
+    at += at < len(texts) and texts[at] == begins
+    return len(begins) == n and at < len(texts) and texts[at].startswith(begins)
