@@ -266,12 +266,15 @@ async def _reading(engine: EngineProcess, depth: int, seed: int) -> asyncio.Task
     reached = asyncio.Event()
 
     async def read() -> None:
-        async for event in engine.stream(_request("long", prompt(CONTEXT - 300, seed))):
+        async for event in engine.stream(_request("long", prompt(CONTEXT - 2000, seed))):
             if isinstance(event, Prefill) and event.done >= depth:
                 reached.set()
 
     reading = asyncio.ensure_future(read())
-    await reached.wait()
+    arrived = asyncio.ensure_future(reached.wait())
+    await asyncio.wait([reading, arrived], return_when=asyncio.FIRST_COMPLETED)
+    if reading.done():
+        reading.result()  # raises what went wrong
     await asyncio.sleep(0.7)
     return reading
 

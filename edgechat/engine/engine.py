@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from functools import partial
 
 import msgspec
 import numpy as np
@@ -12,7 +13,8 @@ from edgechat.engine.calls import tools
 from edgechat.engine.chances import Chances
 from edgechat.engine.constraints import Constraints
 from edgechat.engine.keeper import Keeper
-from edgechat.engine.prompts import Prompts
+from edgechat.engine.preparation import Preparation, explained
+from edgechat.engine.prompts import Prompt, Prompts
 from edgechat.engine.reply import Piece, Shown, Where
 from edgechat.engine.reply_form import grammar_of, reply_of
 from edgechat.engine.sampling import Sampler, check_bias
@@ -36,11 +38,12 @@ from edgechat.engine.types import (
     Finished,
     FinishReason,
     Prefill,
+    Timings,
     ToolCall,
     Upkeep,
     Usage,
 )
-from edgechat.errors import DecodeFailed, EdgechatError, SchemaError
+from edgechat.errors import DecodeFailed, EdgechatError
 
 _NO_UPKEEP = Upkeep(settle=False)
 _NO_LOGITS: Logits = np.empty((0, 0), np.float32)
@@ -74,6 +77,8 @@ class Engine:
             ngram=NgramDrafter() if ngrams else None,
         )
         self.constraints = Constraints(backend.vocabulary)
+        interruption = backend.interruption
+        self.preparation = Preparation(done=interruption.interrupt if interruption else lambda: None)
         self.last_usage: Usage | None = None
         """Of the request that ended last."""
         marks = template.marks
@@ -83,18 +88,32 @@ class Engine:
     @property
     def is_idle(self) -> bool:
         """Whether there is nothing to compute, now or as soon as a disk or a grammar is ready."""
-        return self.scheduler.is_idle and self.keeper.is_idle and self.constraints.is_idle
+        nothing_waits = self.constraints.is_idle and not self.preparation.n_waiting
+        return self.scheduler.is_idle and self.keeper.is_idle and nothing_waits
 
     @property
     def is_waiting(self) -> bool:
-        """Whether nothing can be done before the disk has answered, or a grammar is compiled."""
+        """Whether nothing can be done before the disk has answered, or a request is prepared."""
         if not self.scheduler.is_idle:
             return False
-        return self.keeper.is_waiting or (self.keeper.is_idle and not self.constraints.is_idle)
+        waits = self.preparation.n_waiting or not self.constraints.is_idle
+        return self.keeper.is_waiting or (self.keeper.is_idle and bool(waits))
 
     def submit(self, request: ChatRequest) -> list[Event]:
-        """Queue a request. Raises TemplateError, SwitchUnknown, PromptTooLong or BadRequest."""
-        arrived, words = time.perf_counter(), self.backend.vocabulary
+        """Prepare a request now, and queue it.
+
+        Raises TemplateError, SwitchUnknown, PromptTooLong, SchemaError or BadRequest.
+        """
+        return self._queue(*self._prepare(request, time.perf_counter()))
+
+    def begin(self, request: ChatRequest) -> None:
+        """Prepare a request beside what runs; a step will queue it, or tell why not."""
+        work = partial(self._prepare, request, time.perf_counter())
+        self.preparation.begin(request, work, self._prepared)
+
+    def _prepare(self, request: ChatRequest, arrived: float) -> tuple[Sequence, str | None]:
+        """Return a request with its tokens, and the grammar of the reply where it has one."""
+        words = self.backend.vocabulary
         check_bias(request.sampling, words.size)
         tools.check(request)
         if request.text is not None:  # there is no chat to keep, and no turn to leave out
@@ -111,17 +130,23 @@ class Engine:
             dropped=prompt.dropped,
             chances=None if request.logprobs is None else Chances(words, request.logprobs),
         )
-        grammar = grammar_of(request, prompt, self.template, words)
+        return sequence, grammar_of(request, prompt, self.template, words)
+
+    def _queue(self, sequence: Sequence, grammar: str | None) -> list[Event]:
         if grammar is not None:
             self.constraints.begin(sequence, grammar)
         else:
             self.keeper.begins(sequence)
-        return [Dropped(request.id, prompt.dropped)] if prompt.dropped else []
+        return [Dropped(sequence.id, sequence.dropped)] if sequence.dropped else []
 
     def cancel(self, request_id: str) -> list[Event]:
-        """Stop a request; what it has cached stays valid. An unknown one is none of our business."""
+        """Stop a request; what it has cached stays valid. Unknown ids are ignored."""
+        job = self.preparation.give_up(request_id)
+        if job is not None and job.sequence is None:
+            return [Finished(request_id, "cancelled", Usage(0, 0, 0), Timings(0.0, 0.0, 0.0))]
         sequence = (
-            self.scheduler.find(request_id)
+            (job.sequence if job else None)
+            or self.scheduler.find(request_id)
             or self.keeper.give_up(request_id)
             or self.constraints.give_up(request_id)
         )
@@ -133,6 +158,7 @@ class Engine:
 
     def forget(self, chat: str) -> None:
         """Keep nothing of a chat, in memory or on disk."""
+        self.preparation.forget(chat)
         self.keeper.forget(chat)
         self.speculation.forget_chat(chat)
 
@@ -144,7 +170,7 @@ class Engine:
     @property
     def n_waiting(self) -> int:
         """Requests that wait for the disk, or for their grammar."""
-        return self.keeper.n_waiting + self.constraints.n_waiting
+        return self.keeper.n_waiting + self.constraints.n_waiting + self.preparation.n_waiting
 
     def warm_up(self, *, whole: bool = False) -> None:
         """Compute one token, so that the first request meets no cold pages and the cost is known.
@@ -167,7 +193,7 @@ class Engine:
 
     def step(self) -> list[Event]:
         """Compute one batch and return what came of it; nothing if there is nothing to do."""
-        events = self._constrained() + self.keeper.look_around()
+        events = self._taken() + self._constrained() + self.keeper.look_around()
         events += self._outgrown()
         planned = self.scheduler.plan()
         events += self._settled()
@@ -185,6 +211,26 @@ class Engine:
         except DecodeFailed as error:
             return events + [event for sequence, _ in planned for event in self._fail(sequence, error)]
         return events + self._accept(planned, logits) + self._settled()
+
+    def _taken(self) -> list[Event]:
+        """Go on with what has been prepared."""
+        events: list[Event] = []
+        for job in self.preparation.ready():
+            try:
+                events += job.then(job.request, job.outcome)
+            except Exception as error:
+                events.append(Failed(job.request.id, ErrorInfo.of(explained(error))))
+        return events
+
+    def _prepared(
+        self, request: ChatRequest, outcome: tuple[Sequence, str | None] | EdgechatError
+    ) -> list[Event]:
+        if isinstance(outcome, EdgechatError):
+            return [Failed(request.id, ErrorInfo.of(outcome))]
+        sequence, grammar = outcome
+        if request.chat is None:  # it may have been deleted meanwhile
+            sequence.request = msgspec.structs.replace(sequence.request, chat=None)
+        return self._queue(sequence, grammar)
 
     def _constrained(self) -> list[Event]:
         """Queue the requests whose grammar has been compiled."""
@@ -251,8 +297,8 @@ class Engine:
                 before = sequence.n_generated
                 events += self._extend_by(sequence, chosen)
                 n_made += max(sequence.n_generated - before, 1)
-            except (DecodeFailed, SchemaError) as error:
-                events += self._fail(sequence, error)
+            except Exception as error:  # others' streams go on
+                events += self._fail(sequence, explained(error))
             row += part.n_logits
         self.speculation.done([sequence for sequence, _ in planned], n_made)
         return events
@@ -318,20 +364,33 @@ class Engine:
 
     def _overflow(self, sequence: Sequence) -> list[Event]:
         """A reply has filled the context: older turns make room for the rest of it, or it ends here."""
-        request, generated = sequence.request, sequence.tokens[sequence.n_prompt :]
-        shorter = None
-        if request.overflow == "window":
-            shorter = self.prompts.shorter(
-                request, self.scheduler.cells, dropped=sequence.dropped, generated=len(generated)
-            )
+        request = sequence.request
+        if request.overflow != "window":
+            return self._finish(sequence, "context")
+        self.scheduler.remove(sequence, keep_cache=True)
+        work = partial(
+            self.prompts.shorter,
+            request,
+            self.scheduler.cells,
+            dropped=sequence.dropped,
+            generated=sequence.n_generated,
+        )
+        self.preparation.begin(request, work, partial(self._shortened, sequence), sequence)
+        return []
+
+    def _shortened(
+        self, sequence: Sequence, _: ChatRequest, shorter: Prompt | EdgechatError | None
+    ) -> list[Event]:
         if shorter is None:
             return self._finish(sequence, "context")
-        sequence.tokens = shorter.tokens + generated
+        if isinstance(shorter, EdgechatError):
+            return self._fail(sequence, shorter)
+        sequence.tokens = shorter.tokens + sequence.tokens[sequence.n_prompt :]
         sequence.n_prompt, sequence.boundary = len(shorter.tokens), shorter.boundary
         sequence.dropped = shorter.dropped
         sequence.n_cached = min(sequence.n_cached or 0, sequence.n_prompt)
         sequence.n_shifted = min(sequence.n_shifted, sequence.n_prompt)
-        self.scheduler.reseat(sequence)
+        self.scheduler.resume(sequence)
         self.speculation.forget(sequence)
         return [Dropped(sequence.id, shorter.dropped)]
 
@@ -361,7 +420,8 @@ class Engine:
         return [*rest, Finished(sequence.id, reason, usage, sequence.timings(), stats)]
 
     def _fail(self, sequence: Sequence, error: EdgechatError) -> list[Event]:
-        self.scheduler.remove(sequence, keep_cache=False)
+        if sequence in self.scheduler.sequences:
+            self.scheduler.remove(sequence, keep_cache=False)
         self.speculation.forget(sequence)
         return [Failed(sequence.id, ErrorInfo.of(error))] if sequence.generates else []
 
@@ -377,6 +437,7 @@ class Engine:
 
     def close(self) -> None:
         """Free the template's process and the backend."""
+        self.preparation.close()
         self.keeper.close()
         self.constraints.close()
         self.template.close()

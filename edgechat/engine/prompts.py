@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import functools
+import threading
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar, cast
 
 from msgspec.structs import replace
 
@@ -16,6 +18,8 @@ from edgechat.engine.template import TEXT_LIMIT, ChatTemplate
 from edgechat.engine.types import ChatRequest, Message
 from edgechat.engine.window import Window, whole, window_of
 from edgechat.errors import BadRequest, PromptTooLong, SwitchUnknown, TemplateError
+
+Method = TypeVar("Method", bound=Callable[..., Any])
 
 _MOST = 4
 """Times the context: a text of so many tokens is tokenized to its end, to know how many must leave."""
@@ -49,6 +53,15 @@ class _Draft:
     tokens: list[int]
 
 
+def _one_at_a_time(method: Method) -> Method:
+    @functools.wraps(method)
+    def locked(self: Prompts, *args: Any, **options: Any) -> Any:
+        with self._lock:
+            return method(self, *args, **options)
+
+    return cast(Method, locked)
+
+
 class Prompts:
     """Makes the prompts of one model."""
 
@@ -58,7 +71,10 @@ class Prompts:
         self.control_tokens = ControlTokens(vocabulary)
         self._sizes = Sizes(template, vocabulary, self.control_tokens)
         self._endings: dict[bool | None, tuple[str | None, str]] = {}
+        self._lock = threading.RLock()
+        """Requests are prepared in one thread, and windows moved in another."""
 
+    @_one_at_a_time
     def of(self, request: ChatRequest, cells: int) -> Prompt:
         """Return the prompt of a request, where the context holds `cells` tokens.
 
@@ -93,6 +109,7 @@ class Prompts:
         # Whoever asks the same again computes the last token only.
         return Prompt(tokens, boundary=len(tokens) - 1, dropped=0, thinking=False)
 
+    @_one_at_a_time
     def next(self, request: ChatRequest, reply: Message, cells: int) -> Prompt | None:
         """Return what the chat's next prompt begins with after `reply`, whatever the user will say then.
 
@@ -114,6 +131,7 @@ class Prompts:
         n_tokens = self._before_question(draft, common_prefix(draft.text, other))
         return Prompt(draft.tokens[:n_tokens], n_tokens, draft.window.dropped, thinking=False)
 
+    @_one_at_a_time
     def shorter(self, request: ChatRequest, cells: int, dropped: int, generated: int) -> Prompt | None:
         """Return a prompt with more turns left out than `dropped`, for a reply that has filled the context.
 

@@ -300,9 +300,8 @@ class Scheduler:
         else:
             self.waiting.appendleft(sequence)
 
-    def reseat(self, sequence: Sequence) -> None:
+    def resume(self, sequence: Sequence) -> None:
         """The tokens of a sequence have changed: let it begin again from what is still true of it."""
-        self.remove(sequence, keep_cache=True)
         self.waiting.appendleft(sequence)
 
     def remove(self, sequence: Sequence, *, keep_cache: bool) -> None:

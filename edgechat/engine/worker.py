@@ -6,6 +6,7 @@ died, and ends the process at once, whatever native code is doing.
 
 from __future__ import annotations
 
+import contextlib
 import faulthandler
 import os
 import queue
@@ -70,8 +71,7 @@ class Pipe:
         self.interruption: Interruption | None = None
         """What ends a call early for a command that cannot wait."""
         self._commands: queue.SimpleQueue[Command] = queue.SimpleQueue()
-        self._lock = threading.Lock()
-        """Makes one of a command and its interrupt: none is left for a call that comes after it."""
+        self._first: Command | None = None
         self._incoming = incoming
         self._outgoing = outgoing
         self._encoder = msgspec.msgpack.Encoder()
@@ -88,27 +88,33 @@ class Pipe:
         os._exit(0)
 
     def _put(self, command: Command) -> None:
-        with self._lock:
-            self._commands.put(command)
-            if self.interruption is not None and isinstance(command, Generate | Cancel):
-                self.interruption.interrupt()
+        self._commands.put(command)
+        if self.interruption is not None and isinstance(command, Generate | Cancel):
+            self.interruption.interrupt()
 
     def first(self) -> Command:
         """Wait for a command."""
         return self._commands.get()
 
-    def received(self, pause: float | None) -> Iterable[Command]:
-        """Yield what has come; wait so many seconds for it, or (None) until something comes."""
-        try:
-            command = self._commands.get(block=pause != 0, timeout=pause)
-            if self.interruption is not None:
-                with self._lock:
-                    self.interruption.clear_interrupt()
+    def wait(self, pause: float | None) -> None:
+        """Wait so many seconds for a command, or (None) until one comes; then let calls run to their end.
+
+        In this order an interrupt for what comes later is not lost, and none is left of what is taken.
+        """
+        if pause != 0:
+            with contextlib.suppress(queue.Empty):
+                self._first = self._commands.get(timeout=pause)
+        if self.interruption is not None:
+            self.interruption.clear_interrupt()
+
+    def received(self) -> Iterable[Command]:
+        """Yield what has come."""
+        if self._first is not None:
+            yield self._first
+            self._first = None
+        with contextlib.suppress(queue.Empty):
             while True:
-                yield command
-                command = self._commands.get_nowait()
-        except queue.Empty:
-            return
+                yield self._commands.get_nowait()
 
     def send(self, events: list[Event]) -> None:
         """Write the events as one message; a parent that is gone ends the process."""
@@ -206,7 +212,8 @@ def _telling(tell: Callable[[list[Event]], None]) -> Callable[[float], None]:
 def serve_embeddings(engine: EmbeddingEngine, pipe: Pipe) -> None:
     """The same as `serve` for embeddings, of which nothing is kept."""
     while True:
-        for command in pipe.received(None if engine.is_idle else 0.0):
+        pipe.wait(None if engine.is_idle else 0.0)
+        for command in pipe.received():
             pipe.send(embedding_worker.obey(engine, command))
         pipe.send(engine.step())
 
@@ -217,7 +224,8 @@ def serve(engine: Engine, pipe: Pipe, experience: Experience) -> None:
     pipe.interruption = engine.backend.interruption
     while True:
         pause = None if engine.is_idle else _DISK_PAUSE if engine.is_waiting else 0.0
-        for command in pipe.received(pause):
+        pipe.wait(pause)
+        for command in pipe.received():
             pipe.send(_obey(engine, inspector, command))
         events = engine.step()
         experience.watch(events, engine.n_running)  # first: a front end may leave with its answer
@@ -227,12 +235,7 @@ def serve(engine: Engine, pipe: Pipe, experience: Experience) -> None:
 def _obey(engine: Engine, inspector: Inspector, command: Command) -> list[Event]:
     match command:
         case Generate(request):
-            try:
-                return engine.submit(request)
-            except EdgechatError as error:
-                return [Failed(request.id, ErrorInfo.of(error))]
-            except ValueError as error:  # others' streams go on
-                return [Failed(request.id, ErrorInfo.of(EngineError(f"The request makes no sense: {error}")))]
+            engine.begin(request)
         case Cancel(request_id):
             return engine.cancel(request_id)
         case Leave(chat):

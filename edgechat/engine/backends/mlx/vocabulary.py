@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import threading
 from collections.abc import Iterator, Mapping
 from functools import cached_property
 from pathlib import Path
@@ -64,6 +65,7 @@ class FolderVocabulary:
         self._added = {one.id: one.content for one in told.added_tokens}
         self._is_byte_level = "ByteLevel" in _kinds(told.decoder)
         self._pieces: dict[int, bytes] = {}
+        self._lock = threading.Lock()
         self.bos = _text(about.get("bos_token"))
         self.eos = _text(about.get("eos_token"))
         self._bos_id = self._tokenizer.token_to_id(self.bos) if self.bos else None
@@ -82,9 +84,10 @@ class FolderVocabulary:
 
     def tokenize(self, text: str, *, bos: bool, special: bool) -> list[int]:
         """Return the ids of `text`; see `Vocabulary.tokenize`."""
-        self._tokenizer.encode_special_tokens = not special
         clean = text.encode("utf-8", "replace").decode()
-        found: list[int] = self._tokenizer.encode(clean, add_special_tokens=False).ids
+        with self._lock:  # it is the tokenizer's state, and threads share that
+            self._tokenizer.encode_special_tokens = not special
+            found: list[int] = self._tokenizer.encode(clean, add_special_tokens=False).ids
         # Some tokenizers know tokens that the model has no row for: of pictures, say.
         tokens = [token for token in found if token < self.size]
         if bos and self._adds_bos and self._bos_id is not None and tokens[:1] != [self._bos_id]:
