@@ -260,7 +260,7 @@ async def test_a_thousand_conversations_are_two_widgets(store: Store) -> None:
         await until(pilot, lambda: "Number 1249" in text_of(pilot))
         assert len(app.sidebar.query("*")) <= 4
         await pilot.press("home", "pagedown", "pageup")
-        assert "Number 0" in text_of(pilot)
+        await until(pilot, lambda: "Number 0" in text_of(pilot))
 
 
 async def test_titles_of_strangers_are_inert_and_fit(store: Store) -> None:
