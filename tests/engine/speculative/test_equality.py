@@ -1,6 +1,7 @@
 """The same text with drafts as without them, token for token: greedy, and with a seed.
 
-It takes F32 weights and caches and flash attention off; elsewhere kernels for other batch shapes round differently.
+It takes F32 weights and caches and flash attention off; elsewhere kernels for other batch shapes round
+differently.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ def nobody_skips(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(autouse=True)
 def cache_is_exact(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Keep llama.cpp's caches in F32: F16 makes of a last digit, which calls of other shapes move, a third one."""
+    """Keep caches in F32: in F16 the last digits, which calls of other shapes move, become the fourth."""
     monkeypatch.setitem(handles.CACHE_TYPES, "f16", llama_cpp.GGML_TYPE_F32)
 
 
