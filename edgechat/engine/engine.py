@@ -68,7 +68,9 @@ class Engine:
         self.template = template
         self.prompts = Prompts(template, backend.vocabulary)
         self.scheduler = Scheduler(backend)
-        self.keeper = Keeper(self.scheduler, backend, self.prompts, upkeep, states)
+        interruption = backend.interruption
+        self.preparation = Preparation(done=interruption.interrupt if interruption else lambda: None)
+        self.keeper = Keeper(self.scheduler, backend, self.prompts, self.preparation, upkeep, states)
         self.speculation = Speculation(
             backend,
             self.scheduler,
@@ -77,8 +79,6 @@ class Engine:
             ngram=NgramDrafter() if ngrams else None,
         )
         self.constraints = Constraints(backend.vocabulary)
-        interruption = backend.interruption
-        self.preparation = Preparation(done=interruption.interrupt if interruption else lambda: None)
         self.last_usage: Usage | None = None
         """Of the request that ended last."""
         marks = template.marks

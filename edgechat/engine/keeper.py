@@ -11,12 +11,14 @@ from __future__ import annotations
 import sys
 from concurrent.futures import Future
 from dataclasses import dataclass
+from functools import partial
 
 import msgspec
 import psutil
 
 from edgechat.engine.backends.base import Backend
 from edgechat.engine.prefix_cache import Node, Slot, common_prefix
+from edgechat.engine.preparation import Preparation, explained
 from edgechat.engine.prompts import Prompts
 from edgechat.engine.reply import Reply
 from edgechat.engine.sampling import Sampler
@@ -26,7 +28,6 @@ from edgechat.engine.snapshot import OnDisk
 from edgechat.engine.state_file import Saved
 from edgechat.engine.states import States, worth_saving
 from edgechat.engine.types import ChatRequest, Event, Left, Message, Sampling, Settled, Upkeep
-from edgechat.errors import EdgechatError
 
 _CHATS = 32
 """Chats whose last turn is remembered; one more, and the oldest is put on disk."""
@@ -52,13 +53,25 @@ class Kept:
     """... and where that ended; something else is there if the slot has another tip by now."""
     settles: bool
     """Whether it is still to be settled."""
-    next_prompt: list[int] | None = None
-    """What every next turn begins with, once somebody has asked for it."""
+    next_prompt: Future[list[int]] | None = None
+    """What every next turn begins with, once somebody has asked for it; nothing where no one can say."""
 
     @property
     def spent(self) -> Slot | None:
         """The slot, if nobody else has taken it since."""
         return self.slot if self.slot is not None and self.slot.tip is self.tip else None
+
+
+@dataclass(slots=True, eq=False)
+class _Saving:
+    """A state on its way to the disk."""
+
+    chat: str
+    kept: Kept
+    least_seconds: float
+    """Of prefill that would be lost without it."""
+    writing: Future[bool] | None = None
+    """None while it is not known yet what the next turn begins with."""
 
 
 class Keeper:
@@ -69,28 +82,34 @@ class Keeper:
         scheduler: Scheduler,
         backend: Backend,
         prompts: Prompts,
+        preparation: Preparation,
         upkeep: Upkeep,
         states: States | None,
     ) -> None:
         self._scheduler = scheduler
         self._backend = backend
         self._prompts = prompts
+        self._preparation = preparation
         self._upkeep = upkeep
         self._states = states if backend.capabilities.saves else None
         self._kept: dict[str, Kept] = {}
         self._reading: list[tuple[Sequence, Future[Saved | None]]] = []
-        self._writing: list[Future[bool]] = []
-        self._leaving: list[tuple[str | None, list[Future[bool]]]] = []
+        self._saving: list[_Saving] = []
+        self._leaving: list[tuple[str | None, list[_Saving]]] = []
 
     @property
     def is_idle(self) -> bool:
         """Whether nothing is to be done for any chat."""
-        return not (self._reading or self._leaving or self._next_to_settle())
+        unprepared = any(one.writing is None for one in self._saving)
+        return not (self._reading or self._leaving or unprepared or self._next_to_settle())
 
     @property
     def is_waiting(self) -> bool:
-        """Whether all that is to be done is the disk's."""
-        return bool(self._reading) or (bool(self._leaving) and not self._next_to_settle())
+        """Whether all that is to be done is the disk's, or that of the thread that prepares prompts."""
+        chat = self._next_to_settle()
+        prepared = self._kept[chat].next_prompt if chat is not None else None
+        prepares = prepared is not None and not prepared.done()
+        return bool(self._reading) or prepares or (bool(self._saving) and chat is None)
 
     @property
     def n_waiting(self) -> int:
@@ -156,8 +175,9 @@ class Keeper:
             self._take(*pair)
         chat = self._next_to_settle()
         if chat is not None and self._scheduler.is_idle and not self._reading:
-            self._begin_to_settle(chat)
-        left = [one for one in self._leaving if all(future.done() for future in one[1])]
+            self._settle(chat)
+        self._write_prepared()
+        left = [one for one in self._leaving if not set(one[1]) & set(self._saving)]
         for one in left:
             self._leaving.remove(one)
         return [Left(chat) for chat, _ in left]
@@ -165,24 +185,32 @@ class Keeper:
     def _next_to_settle(self) -> str | None:
         return next((chat for chat, kept in reversed(self._kept.items()) if kept.settles), None)
 
-    def _begin_to_settle(self, chat: str) -> None:
+    def _settle(self, chat: str) -> None:
+        """Have the next prompt of a chat prepared, and then computed."""
         kept = self._kept[chat]
-        kept.settles = False
-        if not self._upkeep.settle_on_battery and _on_battery():
+        if kept.next_prompt is None and not self._upkeep.settle_on_battery and _on_battery():
+            kept.settles = False
             return
-        tokens = self._next_prompt(kept)
-        if tokens:
-            self._scheduler.add(_settling(kept, tokens))
+        prepared = self._next_prompt(kept)
+        if prepared.done():
+            kept.settles = False
+            if tokens := prepared.result():
+                self._scheduler.add(_settling(kept, tokens))
 
-    def _next_prompt(self, kept: Kept) -> list[int]:
-        """Return what every next turn of a chat begins with; nothing where the template does not say."""
+    def _next_prompt(self, kept: Kept) -> Future[list[int]]:
+        """Return what every next turn of a chat begins with, which is prepared beside what runs."""
         if kept.next_prompt is None:
-            try:
-                prompt = self._prompts.next(kept.request, kept.reply, self._scheduler.cells)
-            except EdgechatError:
-                prompt = None
-            kept.next_prompt = prompt.tokens if prompt else []
+            work = partial(self._beginning, kept.request, kept.reply, self._scheduler.cells)
+            kept.next_prompt = self._preparation.submit(work)
         return kept.next_prompt
+
+    def _beginning(self, request: ChatRequest, reply: Message, cells: int) -> list[int]:
+        try:
+            prompt = self._prompts.next(request, reply, cells)
+        except Exception as error:  # a chat that cannot be settled is none the worse
+            explained(error)
+            return []
+        return prompt.tokens if prompt else []
 
     def settled(self, sequence: Sequence) -> list[Event]:
         """A chat's cache holds what its next turn begins with."""
@@ -202,7 +230,7 @@ class Keeper:
         for one in chats:
             self._interrupt(one)
             self._save(one, _LEAVE_SECONDS)
-        self._leaving.append((chat, self._writing))
+        self._leaving.append((chat, list(self._saving)))
 
     def forget(self, chat: str) -> None:
         """Keep nothing of a chat that is deleted."""
@@ -211,6 +239,7 @@ class Keeper:
             if one.request.chat == chat:
                 one.request = msgspec.structs.replace(one.request, chat=None)
         self._kept.pop(chat, None)
+        self._saving = [one for one in self._saving if one.chat != chat]
         self._scheduler.cache.forget(chat)
         if self._states is not None:
             self._states.forget(chat)
@@ -218,30 +247,40 @@ class Keeper:
     def _save(self, chat: str, least_seconds: float) -> None:
         """Write what the chat's next turn begins with, as far as it is there, if that saves enough time."""
         kept = self._kept.get(chat)
-        if self._states is None or kept is None:
-            return
-        tokens = self._next_prompt(kept)
+        if self._states is not None and kept is not None:
+            self._saving.append(_Saving(chat, kept, least_seconds))
+            self._write_prepared()
+
+    def _write_prepared(self) -> None:
+        """Begin to write each state of which it is known what of it the next turn begins with."""
+        for one in self._saving:
+            if one.writing is None and (prepared := self._next_prompt(one.kept)).done():
+                one.writing = self._write(one, prepared.result()) or _nothing()
+        self._saving = [one for one in self._saving if one.writing is None or not one.writing.done()]
+
+    def _write(self, saving: _Saving, tokens: list[int]) -> Future[bool] | None:
+        """Begin to write a state; None where that is not worth it, or not possible."""
+        chat, kept = saving.chat, saving.kept
         slot, n = self._scheduler.cache.best(tokens, len(tokens))
-        if slot is None or slot.busy:
-            return
+        if self._states is None or slot is None or slot.busy:
+            return None
         if n < slot.length and slot is not kept.spent:
-            return  # another chat's, which begins alike: it would be cut
+            return None  # another chat's, which begins alike: it would be cut
         unsaved = n - common_prefix(kept.saved, tokens[:n])
-        if unsaved * self._scheduler.cost.token_seconds < least_seconds:
-            return
+        if unsaved * self._scheduler.cost.token_seconds < saving.least_seconds:
+            return None
         if not self._scheduler.cache.truncate(slot, n):
-            return
+            return None
         try:
             state = self._backend.save(slot.id)
         except MemoryError:
             print(f"the state of chat {chat} is not saved: memory is short", file=sys.stderr)
-            return
+            return None
         seconds, bandwidth = self._scheduler.cost.token_seconds, self._states.bandwidth
         if not worth_saving(len(state), n, seconds_per_token=seconds, bandwidth=bandwidth):
-            return
+            return None
         kept.saved = tokens[:n]
-        self._writing = [one for one in self._writing if not one.done()]
-        self._writing.append(self._states.save(chat, kept.saved, state))
+        return self._states.save(chat, kept.saved, state)
 
     def _read(self, sequence: Sequence) -> Future[Saved | None] | None:
         """Begin to read a chat's state, where it has more of the prompt than there is in memory."""
@@ -293,6 +332,12 @@ def _settling(kept: Kept, tokens: list[int]) -> Sequence:
         generates=False,
         spent=kept.spent,
     )
+
+
+def _nothing() -> Future[bool]:
+    done: Future[bool] = Future()
+    done.set_result(False)
+    return done
 
 
 def _on_battery() -> bool:

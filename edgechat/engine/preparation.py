@@ -12,13 +12,15 @@ import traceback
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from msgspec.structs import replace
 
 from edgechat.engine.sequence import Sequence
 from edgechat.engine.types import ChatRequest, Event
 from edgechat.errors import EdgechatError, EngineError
+
+T = TypeVar("T")
 
 
 @dataclass(slots=True, eq=False)
@@ -63,9 +65,13 @@ class Preparation:
         sequence: Sequence | None = None,
     ) -> None:
         """Do `work` as soon as what was begun earlier is done."""
+        self._jobs.append(Job(request, then, sequence, self.submit(work)))
+
+    def submit(self, work: Callable[[], T]) -> Future[T]:
+        """Do `work`, which belongs to no request, as soon as what was begun earlier is done."""
         future = self._thread.submit(work)
         future.add_done_callback(lambda _: self._done())
-        self._jobs.append(Job(request, then, sequence, future))
+        return future
 
     def ready(self) -> list[Job]:
         """Return the jobs that are done; they are remembered no more."""

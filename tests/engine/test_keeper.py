@@ -187,6 +187,9 @@ def test_a_new_turn_interrupts_settling_and_goes_on_from_there(make: MakeEngine)
     engine.submit(ChatRequest(id="a", messages=(question,), chat=CHAT))
     while not any(isinstance(event, Finished) for event in engine.step()):
         pass
+    engine.step()
+    while engine.is_waiting:  # what comes next is prepared
+        engine.step()
     for _ in range(3):
         assert not engine.is_idle
         engine.step()

@@ -9,8 +9,9 @@ import pytest
 
 from edgechat.engine.backends.scripted import ScriptedBackend
 from edgechat.engine.engine import Engine
+from edgechat.engine.states import States
 from edgechat.engine.template import ChatTemplate
-from edgechat.engine.types import ChatRequest, Delta, Event, Failed, Finished, Message
+from edgechat.engine.types import ChatRequest, Delta, Event, Failed, Finished, Left, Message
 from edgechat.errors import EngineError, PromptTooLong
 from tests.engine.conftest import MakePlan
 from tests.engine.test_prompts import SOURCES, Here
@@ -24,13 +25,14 @@ class Gate(Here):
         self.reached = threading.Event()
         self.asked: list[str] = []
         self.broken = False
+        self.slow = False
 
     def ask(self, request: object) -> object:
         text = str(request.variables["messages"])
         self.asked.append(text)
         if self.broken:
             raise OSError("no process")
-        if "wait" in text:
+        if "wait" in text or self.slow:
             self.reached.set()
             assert self.open.wait(30)
         return super().ask(request)
@@ -112,11 +114,14 @@ def test_a_window_that_cannot_be_moved_ends_that_reply(engine: Engine, gate: Gat
     turns = [Message("user" if n % 2 == 0 else "assistant", "x" * 150) for n in range(5)]
     long = ChatRequest(id="long", messages=tuple(turns), chat="c")
     engine.begin(long)
-    engine.begin(request("other", "Hi", max_tokens=300))
+    engine.begin(request("other", "Hi", max_tokens=600))
     until(engine, Delta, "long")
     gate.broken = True
-    events = until(engine, Finished, "other")
+    events = until(engine, Failed, "long")
+    while not engine.is_idle:
+        events += engine.step()
     assert [one.request_id for one in events if isinstance(one, Failed)] == ["long"]
+    assert [one.request_id for one in events if isinstance(one, Finished)] == ["other"]
 
 
 def test_a_chat_that_is_deleted_meanwhile_is_not_kept(engine: Engine, gate: Gate) -> None:
@@ -126,3 +131,27 @@ def test_a_chat_that_is_deleted_meanwhile_is_not_kept(engine: Engine, gate: Gate
     gate.open.set()
     until(engine, Finished, "hangs")
     assert "secret" not in engine.keeper.chats
+
+
+def test_a_template_that_hangs_over_the_next_turn_stops_no_stream(
+    scripted: MakePlan, gate: Gate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a chat's next turn begins with is worked out when it is left: its state is cut to that."""
+    monkeypatch.setattr("edgechat.engine.keeper._LEAVE_SECONDS", 0.0)
+    plan = scripted(reply="word " * 200, context=1024)
+    states = States(2**30, b"a model")
+    engine = Engine(ScriptedBackend(plan, None), ChatTemplate(SOURCES["chatml"], process=gate), states=states)
+    engine.begin(request("first", "Hello", chat="c" * 8))
+    until(engine, Finished, "first")
+    engine.begin(request("stream", "Hi", max_tokens=600))
+    until(engine, Delta, "stream")
+    gate.slow = True
+    engine.leave("c" * 8)
+    assert gate.reached.wait(30)
+    events = until(engine, Finished, "stream")
+    assert not any(isinstance(one, Left) for one in events)
+    assert engine.is_waiting
+    gate.open.set()
+    while not any(isinstance(one, Left) for one in engine.step()):
+        assert not engine.is_idle
+    engine.close()
