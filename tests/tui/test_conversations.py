@@ -199,6 +199,30 @@ async def test_typing_searches_and_enter_opens_the_place(store: Store) -> None:
         assert isinstance(app.told[-1], Sidebar.Closed)
 
 
+async def test_enter_opens_what_was_typed_and_not_what_was_listed(store: Store) -> None:
+    await some(store)
+    async with Stage(store).run_test() as pilot:
+        app = await ready(pilot)
+        await pilot.press("slash", *"heron", "enter")
+        await until(pilot, lambda: len(app.told) == 1)
+        assert app.told == [Sidebar.Chosen("bbbbbbbb", "tbbbbbbbb")]
+        await pilot.press(*" flies", "enter", "backspace")
+        await until(pilot, lambda: "Nothing found" in text_of(pilot))
+        await pilot.pause(0.3)
+        assert len(app.told) == 1  # as it was changed before it was known
+
+
+async def test_enter_in_a_search_waits_for_the_first_read(store: Store) -> None:
+    await some(store)
+    async with Stage(store).run_test() as pilot:
+        app = pilot.app
+        assert isinstance(app, Stage)
+        app.sidebar.search("heron")
+        await pilot.press("enter")
+        await until(pilot, lambda: len(app.told) == 1)
+        assert app.told == [Sidebar.Chosen("bbbbbbbb", "tbbbbbbbb")]
+
+
 async def test_the_app_may_search(store: Store) -> None:
     await some(store)
     async with Stage(store).run_test() as pilot:

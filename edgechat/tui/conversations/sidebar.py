@@ -158,6 +158,8 @@ class Sidebar(Widget):
         self._version: int | None = None
         self._shown = ""
         """The words whose hits are shown; '' where it is the list."""
+        self._opens_first = False
+        """Whether the first hit is to be opened as soon as it is known."""
         self._list = ChatList()
         self._field = SearchField(
             placeholder="Search all that was said", max_length=200, select_on_focus=False
@@ -222,6 +224,8 @@ class Sidebar(Widget):
         except EdgechatError as error:
             self._list.show([Note(one_line(error.message))])
         self._shown = words
+        if self._opens_first:
+            self._open_first()
 
     async def _read_list(self, *, from_top: bool) -> None:
         found = page = await self._source.headlines(_FIRST, 0)
@@ -247,10 +251,20 @@ class Sidebar(Widget):
 
     @on(Input.Changed, "SearchField")
     def _typed(self) -> None:
+        self._opens_first = False
         self.reload(_TYPING if self._field.value.strip() else 0.0)
 
     @on(Input.Submitted, "SearchField")
+    def _submitted(self) -> None:
+        # Enter may come before the hits of the last letters: it is not for the rows that they replace.
+        self._opens_first = True
+        if self._field.value.strip() == self._shown and self._version is not None:
+            self._open_first()
+        else:
+            self.reload()
+
     def _open_first(self) -> None:
+        self._opens_first = False
         if self._list.row is not None:
             self._list.action_choose()
 
