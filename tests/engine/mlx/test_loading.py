@@ -9,9 +9,10 @@ import mlx.core as mx
 import pytest
 
 from edgechat.engine.backends.base import Part
+from edgechat.engine.backends.mlx import loading
 from edgechat.engine.backends.mlx.backend import MlxBackend
 from edgechat.engine.backends.mlx.caches import Layers
-from edgechat.errors import EdgechatError, LoadFailed, ModelFileError
+from edgechat.errors import EdgechatError, LoadFailed, ModelFileError, OutOfMemory
 from tests.engine.backends import plan
 from tests.kit import mlx_corrupt
 from tests.kit.build import Spec
@@ -28,6 +29,32 @@ def test_a_damaged_folder_is_refused(damage: str, tmp_path: Path) -> None:
     assert caught.value.message.strip()
     assert len(caught.value.message) < 500
     assert not (broken / "ran").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "kind"),
+    [
+        ("[malloc] Unable to allocate 17592186044416 bytes.", OutOfMemory),
+        (
+            "[metal::malloc] Attempting to allocate 48736917632 bytes which is greater than the maximum "
+            "allowed buffer size of 30150672384 bytes.",
+            OutOfMemory,
+        ),
+        ("[metal::malloc] Resource limit (499000) exceeded.", OutOfMemory),
+        (
+            "[METAL] Command buffer execution failed: Insufficient Memory "
+            "(00000008:kIOGPUCommandBufferCallbackErrorOutOfMemory)",
+            OutOfMemory,
+        ),
+        ("Received 1 parameters not in model: model.memory.malloc.weight.", LoadFailed),
+        ("Model type memory not supported.", LoadFailed),
+        ("[load_safetensors] Tensor '[malloc] Unable to allocate 1 bytes.' is cut short", LoadFailed),
+    ],
+)
+def test_too_little_memory_is_known_by_whole_messages(words: str, kind: type[LoadFailed]) -> None:
+    with pytest.raises(LoadFailed) as caught, loading.told("a model"):
+        raise RuntimeError(words)
+    assert type(caught.value) is kind
 
 
 def test_progress_is_told_up_to_the_end() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,15 @@ _OTHER = "Take the same model as a GGUF file: --backend llama.cpp"
 AGAIN = "Download the model again, or choose another one (`edgechat run guide` always works)."
 _EACH = 64 * 2**20
 """Bytes after which progress is told."""
+_NO_MEMORY = re.compile(
+    r"std::bad_alloc"
+    r"|(?:\[[\w:]*malloc\w*\] )?(?:Unable to allocate \d+ bytes|Resource limit \(\d+\) exceeded"
+    r"|Attempting to allocate \d+ bytes which is greater than the maximum allowed buffer size of \d+ bytes"
+    r")\.?"
+    r"|\[METAL\] Command buffer execution failed: Insufficient Memory \(\w+:\w+\)"
+    r"|cudaMalloc\w*\([^'\"]*\) failed: out of memory"
+)
+"""Messages of MLX, which raises no error of its own kind: whole, for tensors may be called anything."""
 
 
 def load(folder: Path, name: str, on_progress: Callable[[float], None]) -> Any:
@@ -50,7 +60,7 @@ def told(name: str) -> Iterator[None]:
         raise OutOfMemory(f"There is too little memory for {name}.") from error
     except Exception as error:  # mlx-lm raises whatever a wrong file leads to
         words = " ".join(str(error).split())[:300] or type(error).__name__
-        if "malloc" in words or "memory" in words.lower():
+        if _NO_MEMORY.fullmatch(words):
             raise OutOfMemory(f"There is too little memory for {name}: {words}") from error
         known = "not supported" not in words
         raise LoadFailed(f"MLX cannot load {name}: {words}", hint=AGAIN if known else _OTHER) from error
