@@ -175,6 +175,19 @@ def test_over_keeps_mine_and_fills_with_theirs(mine: SamplingDefaults, theirs: S
     assert Sampling(**both.given()).top_k == (40 if both.top_k is None else both.top_k)
 
 
+PENALTIES = {"repetition_penalty": 1.1, "presence_penalty": 1.5, "frequency_penalty": 0.5}
+
+
+@pytest.mark.parametrize("name", PENALTIES)
+def test_who_wants_the_likeliest_token_gets_no_penalties_of_others(name: str) -> None:
+    makers = SamplingDefaults(top_k=20, temperature=0.7, **{name: PENALTIES[name]})
+    greedy = SamplingDefaults(temperature=0.0)
+    assert greedy.over(makers) == SamplingDefaults(temperature=0.0, top_k=20)
+    asked = SamplingDefaults(temperature=0.0, **{name: 0.25})
+    assert asked.over(makers).given()[name] == 0.25
+    assert SamplingDefaults(temperature=0.5).over(makers).given()[name] == PENALTIES[name]
+
+
 # Errors say what there is.
 
 

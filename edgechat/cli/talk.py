@@ -103,6 +103,7 @@ def run(
     """Ask a model, and print the answer as it comes."""
     from edgechat.cli import run as command
     from edgechat.cli.kept import Wanted
+    from edgechat.settings import SamplingDefaults
 
     if last and chat is not None:
         raise typer.BadParameter("--continue and --chat cannot both be", param_hint="--continue")
@@ -111,21 +112,21 @@ def run(
             "goes with neither --continue nor --chat: what is said there is kept",
             param_hint="--no-store",
         )
-    sampling = {
-        "temperature": temperature,
-        "top_k": top_k,
-        "top_p": top_p,
-        "min_p": min_p,
-        "repetition_penalty": repetition_penalty,
-        "presence_penalty": presence_penalty,
-        "frequency_penalty": frequency_penalty,
-        "seed": seed,
-    }
+    sampling = SamplingDefaults(
+        temperature=temperature,
+        top_k=top_k,
+        top_p=top_p,
+        min_p=min_p,
+        repetition_penalty=repetition_penalty,
+        presence_penalty=presence_penalty,
+        frequency_penalty=frequency_penalty,
+    )
     options = command.Options(
         model=model,
         prompt=None if prompt is None else as_text(prompt),
         system=None if system is None else as_text(system),
-        sampling={name: value for name, value in sampling.items() if value is not None},
+        sampling=sampling,
+        seed=seed,
         max_tokens=max_tokens,
         context=ctx,
         stop=tuple(map(as_text, stop or ())),

@@ -8,7 +8,6 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import aclosing
 from dataclasses import dataclass, field
-from typing import Any
 
 from edgechat.chat.commands import sent
 from edgechat.chat.conversation import Conversation
@@ -27,7 +26,7 @@ from edgechat.engine.types import ModelInfo, Overflow, Sampling
 from edgechat.errors import EdgechatError
 from edgechat.planner.drafting import asks_for_drafts
 from edgechat.planner.plan import LoadPlan
-from edgechat.settings import Backend, Settings
+from edgechat.settings import Backend, SamplingDefaults, Settings
 from edgechat.text import one_line, printable
 
 _PROMPT = ">>> "
@@ -42,7 +41,8 @@ class Options:
     model: str | None = None
     prompt: str | None = None
     system: str | None = None
-    sampling: dict[str, Any] = field(default_factory=dict)
+    sampling: SamplingDefaults = field(default_factory=SamplingDefaults)
+    seed: int | None = None
     max_tokens: int | None = None
     context: int | None = None
     stop: tuple[str, ...] = ()
@@ -219,9 +219,9 @@ class Talker:
         think = chat.think if options.think is None else options.think
         if think is None and model.can_switch_thinking:
             think = said.think  # a wish for the models that know it; on the others it is no error
-        sampling = chat.sampling.over(self.engine.plan.sampling_for(think)).given()
+        sampling = options.sampling.over(chat.sampling.over(self.engine.plan.sampling_for(think)))
         return Manner(
-            sampling=Sampling(**(sampling | options.sampling)),
+            sampling=Sampling(**sampling.given(), seed=options.seed),
             max_tokens=options.max_tokens,
             stop=options.stop,
             think=think,

@@ -77,8 +77,18 @@ class SamplingDefaults(
     ] = None
 
     def over(self, other: SamplingDefaults) -> SamplingDefaults:
-        """Return these values, and those of `other` where there is none here."""
-        return SamplingDefaults(**(other.given() | self.given()))
+        """Return these values, and those of `other` where there is none here.
+
+        With a temperature of 0 here the penalties of `other` are left out: the likeliest token is wanted.
+        """
+        below = other.without_penalties() if self.temperature == 0 else other
+        return SamplingDefaults(**(below.given() | self.given()))
+
+    def without_penalties(self) -> SamplingDefaults:
+        """Return the values that do not depend on the text so far."""
+        return msgspec.structs.replace(
+            self, repetition_penalty=None, presence_penalty=None, frequency_penalty=None
+        )
 
     def given(self) -> dict[str, Any]:
         """Return the values that are there, by name: `Sampling(**defaults.given())`."""

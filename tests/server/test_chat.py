@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
+import msgspec
 import openai
 import pytest
 from openai import AsyncOpenAI
@@ -216,6 +217,16 @@ async def test_what_is_not_said_is_as_the_models_makers_recommend() -> None:
     )
     assert (request.schema, request.logprobs, request.tools, request.chat) == (None, None, (), None)
     assert (await asked(models, think=False)).sampling.temperature == 0.1
+
+
+async def test_at_temperature_0_the_makers_penalties_do_not_count() -> None:
+    models = FakeModels()
+    makers = SamplingDefaults(top_k=7, repetition_penalty=1.1, presence_penalty=1.5)
+    models.plan = msgspec.structs.replace(models.plan, sampling=makers)
+    assert (await asked(models, temperature=0)).sampling == Sampling(temperature=0, top_k=7)
+    one = (await asked(models, temperature=0, presence_penalty=0.5)).sampling
+    assert one == Sampling(temperature=0, top_k=7, presence_penalty=0.5)
+    assert (await asked(models)).sampling == Sampling(**makers.given())
 
 
 async def test_everything_that_may_be_said_reaches_the_engine() -> None:

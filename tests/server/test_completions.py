@@ -5,11 +5,13 @@ from __future__ import annotations
 import struct
 from typing import Any
 
+import msgspec
 import openai
 import pytest
 
-from edgechat.engine.types import Delta, TokenChance
+from edgechat.engine.types import Delta, Sampling, TokenChance
 from edgechat.errors import PromptTooLong
+from edgechat.settings import SamplingDefaults
 from tests.server.fakes import FakeModels, finished
 from tests.server.test_chat import client_of
 
@@ -32,6 +34,19 @@ async def test_text_goes_on() -> None:
     assert (first.text, first.max_tokens, first.overflow, first.messages) == ("Once upon", 16, "error", ())
     assert (second.text, second.max_tokens, second.logprobs) == ("Once", 5, None)
     assert third.max_tokens is None
+
+
+async def test_a_text_is_not_held_against_repeating_itself() -> None:
+    models = FakeModels()
+    makers = SamplingDefaults(temperature=0.3, repetition_penalty=1.1, presence_penalty=1.5)
+    models.plan = msgspec.structs.replace(models.plan, sampling=makers)
+    async with client_of(models) as client:
+        await client.completions.create(model="default", prompt="2025, 2025")
+        await client.completions.create(model="default", prompt="2025, 2025", frequency_penalty=0.5)
+    assert [one.sampling for one in models.requests] == [
+        Sampling(temperature=0.3),
+        Sampling(temperature=0.3, frequency_penalty=0.5),
+    ]
 
 
 async def test_several_prompts_and_tokens() -> None:

@@ -104,11 +104,13 @@ class CompletionAnswers(Answers[CompletionChoice]):
     def request(self, served: Served, choice: int) -> ChatRequest:
         """Return what the engine is asked for one of them."""
         body = self._body
+        # What the makers hold against repetition is for chats: a text may have to repeat itself.
+        defaults = served.plan.sampling_for(None).without_penalties()
         return ChatRequest(
             id=f"{self._id}-{choice}",
             text=self._text(choice),
             logprobs=body.logprobs,
-            sampling=body.sampling(served.plan.sampling_for(None), choice % body.n_choices),
+            sampling=body.sampling(defaults, choice % body.n_choices),
             max_tokens=self._limit,
             stop=body.stops,
             overflow="error",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import msgspec
 from msgspec import Meta
@@ -123,12 +123,8 @@ class Generation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
     def sampling(self, defaults: SamplingDefaults, choice: int) -> Sampling:
         """Return how the tokens of one of the answers are chosen."""
-        given: dict[str, Any] = {
-            name: value
-            for name in SamplingDefaults.__struct_fields__
-            if (value := getattr(self, name)) is not None
-        }
+        sent = SamplingDefaults(**{name: getattr(self, name) for name in SamplingDefaults.__struct_fields__})
         # numpy takes no negative seeds; the same number must stay the same.
         seed = None if self.seed is None else (self.seed + choice) % (2 * _SEEDS)
         bias = tuple((int(token), amount) for token, amount in (self.logit_bias or {}).items())
-        return Sampling(**(defaults.given() | given), seed=seed, bias=bias)
+        return Sampling(**sent.over(defaults).given(), seed=seed, bias=bias)
