@@ -13,7 +13,7 @@ from typing import Protocol
 
 from edgechat.engine.process import EngineState
 from edgechat.engine.snapshot import Snapshot
-from edgechat.engine.types import ChatRequest, Embedded, ModelInfo, RequestEvent
+from edgechat.engine.types import ChatRequest, Embedded, ModelInfo, Priority, RequestEvent
 from edgechat.errors import QueueFull
 from edgechat.planner.plan import LoadPlan
 from edgechat.server.shelf import Known
@@ -84,6 +84,8 @@ class Lane:
         """None until it is planned for the first time."""
         self.taken = 0
         """Places of all requests that are here."""
+        self.in_background = 0
+        """Those of them that requests in the background have."""
         self.held = 0
         """Requests that are with the engine: it is not unloaded meanwhile."""
         self.claimed = False
@@ -124,22 +126,34 @@ class Lane:
         return self.engine.plan.n_seq_max if self.engine is not None else _PLACES
 
     @contextmanager
-    def admitted(self, places: int, most_waiting: int) -> Iterator[None]:
-        """Take places for a request. Raises QueueFull where so many wait already."""
-        if self.taken and self.taken + places > self.places + most_waiting:
-            seconds = self.seconds_until_free(self.taken + places - self.places - most_waiting)
-            raise QueueFull(
-                f"{self.taken} requests are with {self.id} already, and no more can wait.",
-                hint=f"Try again in {seconds} seconds.",
-                seconds=seconds,
-            )
+    def admitted(self, places: int, most_waiting: int, priority: Priority = "interactive") -> Iterator[None]:
+        """Take places for a request. Raises QueueFull where so many wait already.
+
+        Half of all places are kept for interactive requests: those in the background never fill the queue.
+        """
+        behind = places if priority == "background" else 0
+        most = self.places + most_waiting
+        too_many = max(self.taken + places - most, self.in_background + behind - most // 2 if behind else 0)
+        if self.taken and too_many > 0:
+            raise self._full(too_many, priority)
         self.taken += places
+        self.in_background += behind
         try:
             yield
         finally:
             self.taken -= places
+            self.in_background -= behind
             self.last_used = time.monotonic()
             self._ended.extend([self.last_used] * places)
+
+    def _full(self, too_many: int, priority: Priority) -> QueueFull:
+        seconds = self.seconds_until_free(too_many)
+        if priority == "background":
+            told = f"{self.in_background} of {self.taken} requests with {self.id} are in the background"
+            told = f"{told}, and the other places are for those that are not."
+        else:
+            told = f"{self.taken} requests are with {self.id} already, and no more can wait."
+        return QueueFull(told, hint=f"Try again in {seconds} seconds.", seconds=seconds)
 
     def loaded(self, task: asyncio.Task[None]) -> None:
         """Hear that a load has ended; how, only those that wait for it want to know."""

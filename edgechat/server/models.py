@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator
 from contextlib import AbstractAsyncContextManager
 from typing import Literal, Protocol
 
-from edgechat.engine.types import ChatRequest, Embedded, ModelInfo, RequestEvent
+from edgechat.engine.types import ChatRequest, Embedded, ModelInfo, Priority, RequestEvent
 from edgechat.planner.plan import LoadPlan
 from edgechat.server.shelf import ModelCard
 
@@ -68,10 +68,13 @@ class Models(Protocol):
         """Return what is told of the model that a name means. Reads the disk. Raises ModelNotFound."""
         ...
 
-    def serve(self, model: str, places: int = 1) -> AbstractAsyncContextManager[Served]:
+    def serve(
+        self, model: str, places: int = 1, priority: Priority = "interactive"
+    ) -> AbstractAsyncContextManager[Served]:
         """Let so many requests in at once, and load the model if it is not loaded.
 
-        Raises QueueFull at once where too many wait, ModelNotFound, DoesNotFit, LoadFailed, EngineCrashed.
+        Raises QueueFull at once where too many wait, sooner for the background; ModelNotFound, DoesNotFit,
+        LoadFailed, EngineCrashed.
         """
         ...
 

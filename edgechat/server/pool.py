@@ -14,7 +14,7 @@ from typing import Literal, Protocol
 
 import msgspec
 
-from edgechat.engine.types import ChatRequest, Embedded, Finished, ModelInfo, RequestEvent
+from edgechat.engine.types import ChatRequest, Embedded, Finished, ModelInfo, Priority, RequestEvent
 from edgechat.errors import Draining, EngineError, EngineGone
 from edgechat.planner.plan import LoadPlan
 from edgechat.server.lane import Engine, Lane
@@ -195,7 +195,9 @@ class Pool:
     # Requests.
 
     @contextlib.asynccontextmanager
-    async def serve(self, model: str = "", places: int = 1) -> AsyncIterator[Served]:
+    async def serve(
+        self, model: str = "", places: int = 1, priority: Priority = "interactive"
+    ) -> AsyncIterator[Served]:
         """Let so many requests in at once, and load the model if it is not loaded.
 
         Raises QueueFull at once where too many wait, or later where busy models leave no room in time;
@@ -204,7 +206,7 @@ class Pool:
         arrived = time.perf_counter()
         lane = await self._lane(model)
         self._refuse_if_draining()
-        with lane.admitted(places, self._most_waiting):
+        with lane.admitted(places, self._most_waiting, priority):
             while not lane.is_ready or lane.claimed:
                 await self._load(lane)
             engine = lane.engine

@@ -46,7 +46,7 @@ async def generate(exchange: Exchange, models: Models, answers: Answers[Any]) ->
 async def _compute(exchange: Exchange, models: Models, answers: Answers[Any], hear: Hear) -> None:
     """Have all answers computed at once; whoever is cancelled here stops them within a step."""
     try:
-        async with models.serve(answers.asked, places=answers.n_choices) as served:
+        async with models.serve(answers.asked, answers.n_choices, answers.priority) as served:
             answers.model = served.name
             exchange.answered_by(answers.model)
             await _compute_with(served, answers, hear)

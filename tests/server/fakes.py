@@ -21,6 +21,7 @@ from edgechat.engine.types import (
     FinishReason,
     ModelInfo,
     Prefill,
+    Priority,
     RequestEvent,
     SpeculationStats,
     Timings,
@@ -94,7 +95,9 @@ class FakeModels:
         return b"edgechat_up 1\n"
 
     @asynccontextmanager
-    async def serve(self, model: str, places: int = 1) -> AsyncIterator[FakeModels]:
+    async def serve(
+        self, model: str, places: int = 1, priority: Priority = "interactive"
+    ) -> AsyncIterator[FakeModels]:
         self.places.append(places)
         await asyncio.sleep(self.load_seconds)
         if self.refuses is not None:

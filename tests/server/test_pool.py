@@ -371,6 +371,28 @@ async def test_beyond_the_queue_requests_are_refused_at_once(make: Made, machine
     assert await said(pool, name="after") == "I am one."
 
 
+async def test_the_background_leaves_places_for_interactive_requests(make: Made, machine: Machine) -> None:
+    machine.add("one", token_ms=10)
+    pool = make(most_waiting=8)
+    await load(pool)
+
+    async def behind(name: str) -> str:
+        async with pool.serve(priority="background") as served:
+            request = ChatRequest(id=name, messages=(Message("user", "slow"),), priority="background")
+            return "".join([event.text async for event in served.stream(request) if isinstance(event, Delta)])
+
+    tasks = [asyncio.create_task(behind(str(n))) for n in range(20)]
+    await until(lambda: sum(task.done() for task in tasks) == 14)
+    refused = [task.exception() for task in tasks if task.done()]
+    assert all(isinstance(error, QueueFull) and "background" in error.message for error in refused)
+    answers = await asyncio.gather(*(said(pool, name=f"asked {n}") for n in range(6)))
+    assert answers == ["I am one."] * 6
+    for task in tasks:
+        task.cancel()
+    await asyncio.wait(tasks)
+    assert pool._lanes["one"].in_background == 0
+
+
 async def test_choices_take_a_place_each(make: Made, machine: Machine) -> None:
     pool = make(most_waiting=0)
     async with pool.serve("", places=8):  # alone it is let in, however many

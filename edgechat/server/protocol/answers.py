@@ -9,7 +9,7 @@ from typing import ClassVar, Generic, TypeVar
 
 from msgspec import UNSET, UnsetType
 
-from edgechat.engine.types import ChatRequest, Delta, Finished, RequestEvent
+from edgechat.engine.types import ChatRequest, Delta, Finished, Priority, RequestEvent
 from edgechat.server.models import Served
 from edgechat.server.protocol.ending import FinishReason, reason_of
 from edgechat.server.protocol.generation import Generation
@@ -36,6 +36,7 @@ class Answers(ABC, Generic[Part]):
         self.model = ""
         """... and what does, once that is known."""
         self.streams = bool(body.stream)
+        self.priority: Priority = body.priority or "interactive"
         self.n_choices = body.n_choices * prompts
         self._id = f"{self.kind}-{secrets.token_hex(12)}"
         self._created = int(time.time())

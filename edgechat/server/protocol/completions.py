@@ -114,7 +114,7 @@ class CompletionAnswers(Answers[CompletionChoice]):
             max_tokens=self._limit,
             stop=body.stops,
             overflow="error",
-            priority=body.priority or "interactive",
+            priority=self.priority,
         )
 
     def whole(self) -> bytes:
