@@ -46,13 +46,12 @@ def main() -> None:
 
 
 def _look(source: str) -> Seen:
-    from edgechat.device import nvml
-
     try:
         if source == "torch":
             return Seen(tuple(_torch()))
-        library = nvml.load()
-        return Seen(tuple(nvml.sightings(library)) if library is not None else ())
+        from edgechat.device import nvml
+
+        return Seen(tuple(nvml.sightings()))
     except Exception as error:
         return Seen(error=str(error)[:500] or type(error).__name__)
 

@@ -6,17 +6,22 @@ static int cards[2] = {1, 2};
 #ifndef BROKEN
 #define BROKEN 0
 #endif
-int nvmlInit_v2(void) { return BROKEN; }
+#ifndef NAME
+#define NAME "NVIDIA RTX A2000"
+#endif
+int nvmlInitWithFlags(unsigned flags) { return BROKEN; }
 int nvmlShutdown(void) { return 0; }
 const char *nvmlErrorString(int code) { return "Driver/library version mismatch"; }
+#ifndef OLD
 int nvmlDeviceGetCount_v2(unsigned *count) { *count = 3; return 0; }
+#endif
 int nvmlDeviceGetHandleByIndex_v2(unsigned index, void **card) {
     if (index == 2) return 4; /* not permitted */
     *card = &cards[index];
     return 0;
 }
 int nvmlDeviceGetName(void *card, char *name, unsigned size) {
-    strncpy(name, *(int *)card == 1 ? "NVIDIA RTX A2000" : "NVIDIA GB10", size);
+    strncpy(name, *(int *)card == 1 ? NAME : "NVIDIA GB10", size);
     return 0;
 }
 int nvmlDeviceGetPciInfo_v3(void *card, pci *info) {
