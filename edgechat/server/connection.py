@@ -20,6 +20,8 @@ HEADER_SECONDS = 10.0
 UNREAD_SECONDS = 20.0
 """How long an answer may wait for a client to read on."""
 MOST_CONNECTIONS = 512
+_STRANGERS = 8
+"""This part of them may be strangers, where there is no room: whoever comes is one at first."""
 HEADER_BYTES = 64 * 1024
 MOST_HEADERS = 100
 _FREE_CHUNKS = 256
@@ -32,6 +34,11 @@ _BROKEN = Refusal("This is no request that can be read.", status=400)
 _LONG_HEAD = Refusal(
     f"The head has more than {MOST_HEADERS} lines or {HEADER_BYTES // 1024} KiB.", status=431
 )
+_TWO_LENGTHS = Refusal(
+    "The head says in two ways how long the body is, or in one that HTTP/1.0 does not know: send either "
+    "Content-Length or Transfer-Encoding.",
+    status=400,
+)
 _CRUMBS = Refusal("The body comes in chunks of a few bytes: send larger ones.", status=400)
 
 
@@ -41,7 +48,8 @@ class Connection(H11Protocol):
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         self.conn: _Requests = _Requests()
-        self._came = self.loop.time()
+        self._since = self.loop.time()
+        """When it came to what it does now: to send a head or a body, or to be silent."""
         self._ahead = bytearray()
         self._head: asyncio.TimerHandle | None = None
         self._unread: asyncio.TimerHandle | None = None
@@ -60,12 +68,20 @@ class Connection(H11Protocol):
         self._await_head()
 
     def _make_room(self) -> bool:
-        """Drop the oldest of the strangers for who comes now: they are not to lock out who has the key."""
+        """Drop one that has us wait, for who comes now; say whether there was one.
+
+        First strangers, where they are many: they are not to lock out who has the key. Then who sends a body
+        without end, then who is silent between requests; of each kind whoever does so for longest.
+        """
         others = [one for one in self.connections if isinstance(one, Connection) and one is not self]
         strangers = [one for one in others if not one.is_known]
-        if not strangers:
+        known = [one for one in others if one.is_known and not one._is_answering()]
+        sending = [one for one in known if one._is_asking()]
+        too_many = len(strangers) > MOST_CONNECTIONS // _STRANGERS
+        found = (too_many and strangers) or sending or known or strangers
+        if not found:
             return False
-        oldest = min(strangers, key=lambda one: one._came)
+        oldest = min(found, key=lambda one: one._since)
         self.connections.discard(oldest)
         oldest.transport.abort()
         return True
@@ -75,8 +91,11 @@ class Connection(H11Protocol):
         if self._is_answering():
             self._keep(data)
             return
+        before = self.cycle
         super().data_received(data)
-        if self.cycle is not None and not self.cycle.response_complete:
+        if self.cycle is not before:
+            self._since = self.loop.time()
+        if self._is_asking():
             _stop(self._head)
             self._head = None
         else:  # bytes of a head that is not complete must not buy more time
@@ -90,9 +109,11 @@ class Connection(H11Protocol):
 
     def _is_answering(self) -> bool:
         """Say whether a request is here with its body, and its answer is not complete."""
-        if self.cycle is None or self.cycle.response_complete:
-            return False
-        return self.conn.their_state is not h11.SEND_BODY
+        return self._is_asking() and self.conn.their_state is not h11.SEND_BODY
+
+    def _is_asking(self) -> bool:
+        """Say whether a request is here, and its answer is not complete."""
+        return self.cycle is not None and not self.cycle.response_complete
 
     def _keep(self, data: bytes) -> None:
         """Keep what comes for the next request until its turn."""
@@ -123,6 +144,7 @@ class Connection(H11Protocol):
     def on_response_complete(self) -> None:
         """See uvicorn: the client may ask again, or does not read to the end."""
         super().on_response_complete()
+        self._since = self.loop.time()
         if self.transport.is_closing():
             self._drop_unread()
             return
@@ -179,6 +201,8 @@ class _Requests(h11.Connection):
             self._chunks = self._chunk_bytes = 0
             self._check_head()
         event = super().next_event()
+        if isinstance(event, h11.Request):
+            self._check_lengths(event)
         if isinstance(event, h11.Data):
             self._check_chunk(event)
         return event
@@ -193,6 +217,12 @@ class _Requests(h11.Connection):
         # The request's own line and the empty one are none of them.
         if head.count(b"\n") > MOST_HEADERS + 2 or len(head) > HEADER_BYTES:
             self._refuse(_LONG_HEAD)
+
+    def _check_lengths(self, event: h11.Request) -> None:
+        """Refuse what a proxy may have read otherwise (RFC 9112, 6.1): its next request would be another."""
+        names = {name for name, _ in event.headers}
+        if b"transfer-encoding" in names and (b"content-length" in names or event.http_version < b"1.1"):
+            self._refuse(_TWO_LENGTHS)
 
     def _check_chunk(self, event: h11.Data) -> None:
         self._chunks += event.chunk_start

@@ -18,7 +18,9 @@ MODEL: Final = "edgechat.model"
 BODY_BYTES: Final = 8 * 2**20
 """Of one body; of a context's text it is some two million tokens."""
 BODIES_BYTES: Final = 64 * 2**20
-"""Of all bodies that are being read."""
+"""Of all bodies that are being read, beyond the free bytes of each."""
+_FREE_BYTES = 64 * 2**10
+"""Of each body: most requests are no longer, and are taken however many long ones come in."""
 _BODY_SECONDS = 60.0
 _LINGER_SECONDS = 2.0
 """How long the rest of a body that is too long is read: who is still sending does not see an answer."""
@@ -126,21 +128,24 @@ class _Held:
 
     def __init__(self) -> None:
         self.size = 0
+        self._beyond = 0
 
     def add(self, count: int) -> None:
         """Hold more. Raises Refusal where too many are held already."""
-        if _Held.all_of_them + count > BODIES_BYTES:
+        beyond = max(0, self.size + count - _FREE_BYTES) - self._beyond
+        if beyond and _Held.all_of_them + beyond > BODIES_BYTES:
             raise Refusal(
                 "Too many long requests come in at once.", status=429, headers=(("retry-after", "1"), *_CLOSE)
             )
         self.size += count
-        _Held.all_of_them += count
+        self._beyond += beyond
+        _Held.all_of_them += beyond
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *error: object) -> None:
-        _Held.all_of_them -= self.size
+        _Held.all_of_them -= self._beyond
 
 
 def _check_kind(headers: dict[bytes, bytes]) -> None:

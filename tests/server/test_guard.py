@@ -260,9 +260,70 @@ async def test_strangers_do_not_take_the_connections_of_who_has_the_key(
             assert (await newcomers[-1].answer())[0] == 200
             assert await stranger.is_closed()
             newcomers.append(await Raw.to(url))
-        assert await newcomers[-1].is_closed()
-        await known.ask()
-        assert (await known.answer())[0] == 200
+        # All others have the key, and are silent: whoever is so for longest goes.
+        assert await known.is_closed()
+        await newcomers[-1].ask()
+        assert (await newcomers[-1].answer())[0] == 200
+
+
+async def test_bodies_without_end_lock_nobody_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connection, "MOST_CONNECTIONS", 40)
+    models = FakeModels(["Hello", 0.5])
+    async with serving(models) as url:
+        running = await Raw.to(url)
+        await running.ask("POST", "/v1/chat/completions", body=CHAT)
+        endless = [await Raw.to(url) for _ in range(39)]
+        for raw in endless:
+            await raw.ask("POST", "/v1/chat/completions", body=b"{", Content_Length="100")
+        await asyncio.sleep(0.1)
+        newcomers = await asyncio.gather(*(Raw.to(url) for _ in range(5)))
+        for raw in newcomers:
+            await raw.ask()
+        assert [(await raw.answer())[0] for raw in newcomers] == [200] * 5
+        assert await endless[0].is_closed()
+        assert (await running.answer())[0] == 200
+        endless[-1].writer.write(b" " * 99)
+        assert (await endless[-1].answer())[0] == 400
+
+
+async def test_silence_between_requests_locks_nobody_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connection, "MOST_CONNECTIONS", 16)
+    async with serving(FakeModels(["Hello", 0.5])) as url:
+        idle = [await Raw.to(url) for _ in range(15)]
+        running = await Raw.to(url)
+        for raw in (*idle, idle[0]):  # which is silent for shorter than the others then
+            await raw.ask()
+            assert (await raw.answer())[0] == 200
+        await running.ask("POST", "/v1/chat/completions", body=CHAT)
+        assert (await ask(url))[0] == 200
+        assert await idle[1].is_closed()
+        await idle[0].ask()
+        assert (await idle[0].answer())[0] == 200
+        assert (await running.answer())[0] == 200
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        "POST {} HTTP/1.1|Content-Length: 5|Transfer-Encoding: chunked",
+        "POST {} HTTP/1.1|Transfer-Encoding: chunked|Content-Length: 0",
+        "POST {} HTTP/1.0|Transfer-Encoding: chunked",
+    ],
+)
+async def test_a_body_of_two_lengths_is_refused_and_the_connection_closed(head: str) -> None:
+    models = FakeModels()
+    lines = head.format("/v1/chat/completions").split("|")
+    async with serving(models) as url:
+        raw = await Raw.to(url)
+        more = [f"Host: {raw.host}", f"Authorization: Bearer {KEY}", "Content-Type: application/json"]
+        chunk = b"%x\r\n%s\r\n0\r\n\r\n" % (len(CHAT), CHAT)
+        smuggled = f"GET /v1/models HTTP/1.1\r\nHost: {raw.host}\r\n\r\n".encode()
+        raw.writer.write("\r\n".join([*lines, *more, "", ""]).encode() + chunk + smuggled)
+        status, headers, said = await raw.answer()
+        assert (status, headers["connection"]) == (400, "close")
+        assert "Transfer-Encoding" in said["error"]["message"]
+        assert await raw.is_closed()
+    assert models.requests == []
 
 
 @pytest.mark.parametrize("head", [{"X_Long": "x" * 70_000}, {f"X_{n}": "x" for n in range(101)}])
