@@ -9,14 +9,16 @@ from __future__ import annotations
 
 import re
 import stat
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 
 from edgechat.errors import ModelFileError
 from edgechat.models.cursor import AGAIN, MAX_HEADER, Buffer, Cursor, NeedMoreBytes, cut_short, damaged, show
 from edgechat.models.header import GgufArray, ModelHeader, ModelTensor, Value
 from edgechat.models.quants import REFUSED, GgmlType
+from edgechat.text import mebibytes
 
 __all__ = [
     "GgufArray",
@@ -33,13 +35,21 @@ FIRST_READ = 8 << 20
 """Enough for most models; a remote file is asked for more only where it has more."""
 FIRST_LOCAL_READ = 32 << 20
 """Enough for all: a local read costs less than a second walk over a large vocabulary."""
-MAX_TENSORS = 65_536
+MAX_TAIL = 1 << 20
+"""Bytes that may follow the last tensor: loaders map a file whole, and a hole costs an attacker nothing."""
+TENSORS_BESIDE, TENSORS_OF_LAYER, MOST_LAYERED = 256, 64, 256
+"""Tensors that a model may have: so many, and so many for each of its layers, of which the first 256 count.
+
+A layer whose eight experts lie apart has 33. llama.cpp looks tensors up one after the other, so that their
+number costs time by its square.
+"""
 MAX_KEYS = 65_536
 MAX_KEY = 65_535
 MAX_TENSOR_NAME = 63
 """As in llama.cpp: one byte less than its buffer."""
 MAX_DIMS = 4
-MAX_ALIGNMENT = 1 << 20
+MAX_ALIGNMENT = 1 << 14
+"""The largest page of memory: what is lost between tensors stays small."""
 MAX_SIZE = 2**63 - 1
 MAX_PARTS = 1000
 
@@ -87,12 +97,17 @@ def read_growing(
 ) -> ModelHeader:
     """Parse a header from the file's first `start` bytes, or twice that, and so on until it is whole.
 
-    first: returns the first n bytes. Raises ModelFileError, and whatever `first` raises.
+    first: returns the first n bytes. Raises ModelFileError, also for a file that goes on after its tensors;
+    and whatever `first` raises.
     """
     n = start
     while True:
         try:
-            return parse_header(first(min(n, file_size)), file_size, name)
+            header = parse_header(first(min(n, file_size)), file_size, name)
+            if header.file_size - header.end > MAX_TAIL:
+                beyond = mebibytes(header.file_size - header.end)
+                raise damaged(name, f"it goes on for {beyond} after its last tensor")
+            return header
         except NeedMoreBytes as need:
             if n >= min(file_size, MAX_HEADER):
                 raise damaged(name, "its header has no end") from None
@@ -113,20 +128,27 @@ def read_model(path: Path) -> ModelHeader:
             f"{path.name} is one of {count} parts, but not named like one.",
             hint=f"Name the parts like NAME-00001-of-{count:05}.gguf, all in one folder.",
         )
-    others = [read_header(_part(path, match, i + 1)) for i in range(1, count)] if match else []
-    return one_model([header, *others])
+    others = (read_header(_part(path, match, i + 1)) for i in range(1, count) if match)
+    return one_model(chain([header], others))
 
 
-def one_model(parts: Sequence[ModelHeader]) -> ModelHeader:
+def one_model(parts: Iterable[ModelHeader]) -> ModelHeader:
     """Return the headers of a model's parts, in their order, as one. Raises ModelFileError.
 
-    The first part's metadata, the tensors of all, the sum of the sizes.
+    The first part's metadata, the tensors of all, the sum of the sizes. No more parts are taken than it needs
+    to see that they are too much.
     """
-    header = parts[0]
-    if max(1, _n_parts(header)) != len(parts):
+    taken: list[ModelHeader] = []
+    n_tensors = 0
+    for part in parts:
+        taken.append(part)
+        n_tensors += len(part.tensors)
+        _check_tensors(taken[0].path, n_tensors, taken[0].metadata)
+    header = taken[0]
+    if max(1, _n_parts(header)) != len(taken):
         raise damaged(header.path, f"it says that it is one of {_n_parts(header)} parts")
-    if len(parts) > 1:
-        header = _joined(parts)
+    if len(taken) > 1:
+        header = _joined(taken)
     _require_language_model(header)
     return header
 
@@ -176,7 +198,7 @@ def parse_header(data: Buffer, file_size: int, name: str = "the file") -> ModelH
     cursor = Cursor(data, file_size, name)
     version = _begin(cursor)
     n_tensors, n_keys = cursor.u64(), cursor.u64()
-    cursor.check_count("tensors", n_tensors, MAX_TENSORS, _SHORTEST_TENSOR)
+    cursor.check_count("tensors", n_tensors, _most_tensors(MOST_LAYERED), _SHORTEST_TENSOR)
     cursor.check_count("metadata entries", n_keys, MAX_KEYS, _SHORTEST_KEY)
     metadata: dict[str, Value] = {}
     for _ in range(n_keys):
@@ -184,13 +206,25 @@ def parse_header(data: Buffer, file_size: int, name: str = "the file") -> ModelH
         if key in metadata:
             raise damaged(name, f"the metadata entry {show(key)} appears twice")
         metadata[key] = cursor.value(key)
+    _check_tensors(name, n_tensors, metadata)
     alignment = _alignment(metadata, name)
     tensors = _tensors(cursor, n_tensors, alignment)
     data_offset = _padded(cursor.at, alignment) if tensors else cursor.at
-    end = data_offset + tensors[-1].offset + tensors[-1].n_bytes if tensors else data_offset
-    if end > file_size:
-        raise cut_short(name, end - file_size, file_size)
-    return ModelHeader(name, version, metadata, tensors, data_offset, alignment, file_size)
+    header = ModelHeader(name, version, metadata, tensors, data_offset, alignment, file_size)
+    if header.end > file_size:
+        raise cut_short(name, header.end - file_size, file_size)
+    return header
+
+
+def _most_tensors(n_layers: int) -> int:
+    return TENSORS_BESIDE + TENSORS_OF_LAYER * min(n_layers, MOST_LAYERED)
+
+
+def _check_tensors(name: str, n: int, metadata: dict[str, Value]) -> None:
+    """Refuse more tensors than layers need; parts of a model after the first do not say how many it has."""
+    layers = metadata.get(f"{metadata.get('general.architecture')}.block_count", MOST_LAYERED)
+    if isinstance(layers, int) and n > _most_tensors(max(layers, 0)):
+        raise damaged(name, f"{n} tensors are too many for {layers} layers")
 
 
 def _begin(cursor: Cursor) -> int:

@@ -123,6 +123,12 @@ class ModelHeader:
         return FILE_TYPES.get(found) if isinstance(found, int) else None
 
     @property
+    def end(self) -> int:
+        """Bytes from the start of a GGUF file to the end of its last tensor."""
+        last = self.tensors[-1] if self.tensors else None
+        return self.data_offset + (last.offset + last.n_bytes if last else 0)
+
+    @property
     def n_params(self) -> int:
         """Number of weights of all tensors."""
         return sum(tensor.n_elements for tensor in self.tensors)

@@ -39,15 +39,15 @@ def read_remote_header(listing: RepoListing, choice: ModelChoice) -> ModelHeader
     """
     hub = Endpoint(listing.hub)
 
-    def work(client: Client) -> ModelHeader:
-        parts: list[ModelHeader] = []
-        for file in choice.files:
+    def parts(client: Client) -> Iterator[ModelHeader]:
+        for i, file in enumerate(choice.files):
             url = hub.file(listing.repo, listing.commit, file.name)
             reader = RemoteStart(client, url, RangedFile(file, listing.commit))
-            start = LATER_READ if parts else FIRST_READ
             name = PurePosixPath(file.name).name
-            parts.append(read_growing(reader.first, file.size, name, start=start))
-        return one_model(parts)
+            yield read_growing(reader.first, file.size, name, start=LATER_READ if i else FIRST_READ)
+
+    def work(client: Client) -> ModelHeader:
+        return one_model(parts(client))
 
     with _on_the_hub():
         return ask_hub(hub, listing.repo, TIME_LIMIT, work)

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from tests.kit import tiny
+from tests.kit import DENSE, Spec, build, tiny
 
 REPO = "owner/tiny-GGUF"
 EDGECHAT = [sys.executable, "-m", "edgechat"]
@@ -20,9 +20,10 @@ Run = subprocess.CompletedProcess[str]
 Pull = Callable[..., Run]
 
 
-def padded(n: int) -> bytes:
-    """Return a model of n bytes."""
-    data = tiny().read_bytes()
+def sized(n: int) -> bytes:
+    """Return a model of n bytes, wide enough that less than a row's worth of them is no tensor's."""
+    widest = DENSE.n_ff + (n - tiny().stat().st_size) // (3 * 4 * DENSE.n_embd * DENSE.n_layers)
+    data = build(Spec(shape=DENSE.sized(n_ff=widest - 1), name="tiny-dense")).read_bytes()
     return data + random.Random(5).randbytes(n - len(data))
 
 

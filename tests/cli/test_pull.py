@@ -19,7 +19,7 @@ from tests.cli.pulling import (
     Pull,
     complaint,
     found,
-    padded,
+    sized,
     sound,
     variables,
 )
@@ -157,7 +157,7 @@ def test_the_quant_that_is_asked_for(hub: Hub, pull: Pull) -> None:
 
 
 def test_what_was_begun_is_gone_on_with(hub: Hub, pull: Pull, hf_cache: Path) -> None:
-    repo = hub.add(REPO, {"a-F32.gguf": tiny(), "a-Q8_0.gguf": padded(500_000)})
+    repo = hub.add(REPO, {"a-F32.gguf": tiny(), "a-Q8_0.gguf": sized(500_000)})
     assert found(pull(REPO, "--dry-run", "--json"))["quant"] == "Q8_0"
     blobs = hf_cache / f"models--{REPO.replace('/', '--')}" / "blobs"
     blobs.mkdir(parents=True)

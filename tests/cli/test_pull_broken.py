@@ -19,8 +19,8 @@ from tests.cli.pulling import (
     complaint,
     found,
     no_blob,
-    padded,
     partial,
+    sized,
     sound,
     variables,
 )
@@ -39,13 +39,13 @@ def test_wrong_bytes(hub: Hub, pull: Pull, hf_cache: Path) -> None:
 
 
 def test_a_changed_file_starts_anew(hub: Hub, pull: Pull, hf_cache: Path) -> None:
-    hub.add(REPO, {"tiny-F32.gguf": padded(1_000_000)})
+    hub.add(REPO, {"tiny-F32.gguf": sized(1_000_000)})
     found(pull(REPO, "--dry-run", "--json"))
     hub.fail("store", Fault(cut_after=500_000, times=1))
     hub.fail("resolve", Fault(status=401, after=1))
     complaint(pull(REPO))
     hub.mend()
-    hub.add(REPO, {"tiny-F32.gguf": padded(1_000_001)})
+    hub.add(REPO, {"tiny-F32.gguf": sized(1_000_001)})
     answer = found(pull(REPO, "--json"))
     assert sound(answer)
     assert (answer["resumed_bytes"], answer["received_bytes"]) == (0, 1_000_001)
@@ -55,7 +55,7 @@ def test_a_changed_file_starts_anew(hub: Hub, pull: Pull, hf_cache: Path) -> Non
 @pytest.mark.parametrize("n_points", [6, pytest.param(20, marks=pytest.mark.soak)])
 def test_killed_at_many_points(hub: Hub, pull: Pull, hf_cache: Path, n_points: int) -> None:
     size, random_ = 400_000 * n_points, random.Random(20)
-    repo = hub.add(REPO, {"tiny-F32.gguf": padded(size)})
+    repo = hub.add(REPO, {"tiny-F32.gguf": sized(size)})
     found(pull(REPO, "--dry-run", "--json"))
     hub.fail("store", Fault(pause=0.004, piece=1 << 14))
     step = size // (n_points + 1)
@@ -87,7 +87,7 @@ def test_killed_at_many_points(hub: Hub, pull: Pull, hf_cache: Path, n_points: i
 
 def test_two_at_once(hub: Hub, hf_cache: Path) -> None:
     size = 2_000_000
-    hub.add(REPO, {"tiny-F32.gguf": padded(size)})
+    hub.add(REPO, {"tiny-F32.gguf": sized(size)})
     hub.fail("store", Fault(pause=0.01, piece=1 << 14))
     both = [
         subprocess.Popen(
@@ -104,7 +104,7 @@ def test_two_at_once(hub: Hub, hf_cache: Path) -> None:
 
 
 def test_stopped_by_a_person(hub: Hub, hf_cache: Path) -> None:
-    hub.add(REPO, {"tiny-F32.gguf": padded(8_000_000)})
+    hub.add(REPO, {"tiny-F32.gguf": sized(8_000_000)})
     hub.fail("store", Fault(pause=0.01, piece=1 << 14))
     child = subprocess.Popen([*EDGECHAT, "pull", REPO], stderr=subprocess.PIPE, text=True)
     while partial(hf_cache) < 100_000:
@@ -118,7 +118,7 @@ def test_stopped_by_a_person(hub: Hub, hf_cache: Path) -> None:
 
 
 def test_too_small_a_disk(hub: Hub, pull: Pull, small_disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    hub.add(REPO, {"tiny-F32.gguf": padded(3_000_000)})
+    hub.add(REPO, {"tiny-F32.gguf": sized(3_000_000)})
     monkeypatch.setenv("HF_HUB_CACHE", str(small_disk / "cache"))
     said = complaint(pull(REPO))
     assert "The download needs 3 MiB more" in said
@@ -167,7 +167,7 @@ def test_offline_opens_no_socket(
 
 @needs_tmux
 def test_one_line_on_a_terminal(hub: Hub, hf_cache: Path, tmp_path: Path, home: Path) -> None:
-    hub.add(REPO, {"tiny-F32.gguf": padded(3_000_000)})
+    hub.add(REPO, {"tiny-F32.gguf": sized(3_000_000)})
     hub.fail("store", Fault(pause=0.01, piece=1 << 14))
     with Terminal(tmp_path / "terminal", home=home) as terminal:
         terminal.run([*EDGECHAT, "pull", REPO], variables=variables())

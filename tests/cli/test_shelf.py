@@ -532,6 +532,17 @@ def test_a_changed_byte_is_found(user: Path, model: Path, other: Path) -> None:
     assert run.stdout.splitlines()[-1] == "4 models, 3 damaged."
 
 
+def test_a_hole_behind_a_model_is_damage(user: Path, model: Path) -> None:
+    blob = homes.in_hub(user, model, "them/Small-GGUF", "Small-Q4_0.gguf").resolve()
+    homes.place(model, own("mine.gguf"))
+    for path in (blob, own("mine.gguf")):
+        os.truncate(path, 1 << 40)  # which would take an hour to hash
+    run = edgechat("verify")
+    assert run.returncode == 1
+    assert run.stdout.count("it goes on for 1024.0 GiB after its last tensor") == 2
+    assert "is not a sound GGUF file" in edgechat("plan", "mine").stderr
+
+
 def _cut(model: Path, folder: Path) -> Path:
     path = folder / "cut"
     path.write_bytes(model.read_bytes()[:-1])

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.pulling import REPO, padded, sound
+from tests.cli.pulling import REPO, sized, sound
 from tests.frozen.program import Program, names, until
 from tests.hub import Fault, Hub
 from tests.kit import NOT_PRINTABLE, tiny
@@ -35,7 +35,7 @@ def test_a_model_is_pulled_and_answers(near: Hub, newcomer: Program) -> None:
 
 def test_a_killed_download_goes_on_where_it_was(near: Hub, newcomer: Program) -> None:
     size = 2_000_000
-    near.add(REPO, {"tiny-F32.gguf": padded(size)})
+    near.add(REPO, {"tiny-F32.gguf": sized(size)})
     near.fail("store", Fault(pause=0.01, piece=1 << 14))
     run = newcomer.start("pull", REPO, HF_ENDPOINT=near.url)
 

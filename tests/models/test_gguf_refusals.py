@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +13,11 @@ import pytest
 
 from edgechat.errors import ModelFileError
 from edgechat.models import cursor
-from edgechat.models.gguf import parse_header, read_header, read_model
+from edgechat.models.gguf import MAX_TAIL, one_model, parse_header, read_header, read_model
 from edgechat.models.header import ModelHeader
 from edgechat.models.quants import REFUSED
-from tests.kit import corrupt, tiny
+from tests.kit import Spec, corrupt, tiny
+from tests.kit.build import write
 from tests.models.raw import ARCHITECTURE, entry, gguf, strings, tensor, text, u32, u64
 
 
@@ -102,7 +104,7 @@ def test_a_cut_file_says_how_much_is_missing(tmp_path: Path) -> None:
 
 BAD_HEADERS: dict[str, tuple[bytes, str]] = {
     "tensors beyond reason": (gguf(n_tensors=2**64 - 1), "claims 18446744073709551615 tensors"),
-    "tensors beyond the file": (gguf(n_tensors=60_000), "or more are missing"),
+    "tensors beyond the file": (gguf(n_tensors=16_000), "or more are missing"),
     "entries beyond reason": (gguf(n_entries=2**63), "metadata entries"),
     "entries beyond the file": (gguf(n_entries=60_000), "or more are missing"),
     "key longer than the file": (gguf([u64(60_000) + bytes(99)]), "cut short"),
@@ -123,6 +125,7 @@ BAD_HEADERS: dict[str, tuple[bytes, str]] = {
         "cut short",
     ),
     "alignment of 0": (gguf([entry("general.alignment", 0)]), "alignment of 0"),
+    "alignment of 32768": (gguf([entry("general.alignment", 1 << 15)]), "alignment of 32768"),
     "alignment of 48": (gguf([entry("general.alignment", 48)]), "alignment of 48"),
     "alignment beyond reason": (gguf([entry("general.alignment", 2**30)]), "alignment of"),
     "alignment in words": (gguf([entry("general.alignment", "32")]), "alignment is no number"),
@@ -221,6 +224,57 @@ def test_a_large_hole_is_quick(tmp_path: Path) -> None:
     with pytest.raises(ModelFileError):
         read_header(path)
     assert time.process_time() - start < 2
+
+
+@pytest.mark.parametrize("kind", ["dense", "vocabulary"])
+def test_what_follows_the_last_tensor_is_bounded(tmp_path: Path, kind: str) -> None:
+    """Loaders map a file to its end: a hole of a terabyte would be read, and is nothing on the disk."""
+    path = tmp_path / "x.gguf"
+    path.write_bytes(tiny().read_bytes() if kind == "dense" else gguf())
+    end = read_header(path).end
+    assert end == path.stat().st_size
+    whole = corrupt.sparse(path, tmp_path / "y.gguf", size=end + MAX_TAIL)
+    assert read_header(whole).tensors == read_header(path).tensors
+    for size, beyond in ((end + MAX_TAIL + 1, "1 MiB"), (1 << 40, "1024.0 GiB")):
+        with pytest.raises(ModelFileError, match=f"goes on for {beyond} after its last tensor"):
+            read_model(corrupt.sparse(path, tmp_path / "y.gguf", size=size))
+
+
+def test_a_hole_in_a_later_part_is_found(tmp_path: Path) -> None:
+    write(Spec(), tmp_path / "m.gguf", split_max_tensors=8)
+    first, *_, last = sorted(tmp_path.glob("m-*.gguf"))
+    corrupt.sparse(last, last, size=1 << 36)
+    with pytest.raises(ModelFileError, match=f"{last.name} .*64.0 GiB after its last tensor"):
+        read_model(first)
+
+
+def rows(n: int, layers: int | None) -> bytes:
+    """Return a model of n tensors, each as small as can be."""
+    said = [] if layers is None else [entry("llama.block_count", layers)]
+    table = [tensor(f"t{i}", (1,), offset=32 * i) for i in range(n)]
+    return gguf([ARCHITECTURE, *said], table, data=32 * n)
+
+
+@pytest.mark.parametrize(
+    ("layers", "most"), [(0, 256), (1, 320), (2, 384), (256, 16_640), (512, 16_640), (None, 16_640)]
+)
+def test_tensors_are_bounded_by_layers(layers: int | None, most: int) -> None:
+    assert len(parse(rows(most, layers)).tensors) == most
+    assert str(most + 1) in refusal(rows(most + 1, layers))
+
+
+def test_tensors_of_all_parts_are_counted_together() -> None:
+    parts = [replace(parse(rows(200, 1)), metadata={**parse(rows(1, 1)).metadata, "split.count": 900})]
+    taken = []
+
+    def coming() -> Iterator[ModelHeader]:
+        for i in range(900):
+            taken.append(i)
+            yield replace(parts[0], metadata=parts[0].metadata | {"split.no": i})
+
+    with pytest.raises(ModelFileError, match="400 tensors are too many for 1 layers"):
+        one_model(coming())
+    assert taken == [0, 1], "the others are not even read"
 
 
 # Properties of odd headers

@@ -226,6 +226,13 @@ def test_a_gated_model(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
     assert hub.requests("resolve")[-1].token == f"Bearer {TOKEN}"
 
 
+def test_a_hole_on_the_hub_is_not_downloaded(hub: Hub) -> None:
+    hub.add(REPO, {FILE: tiny().read_bytes() + bytes(2 << 20)})
+    with pytest.raises(ModelFileError, match="goes on for 2 MiB after its last tensor") as caught:
+        fresh(resolve_remote(HubName(REPO), offline=False))
+    assert "so on the hub itself" in (caught.value.hint or "")
+
+
 def test_a_rate_limit(hub: Hub) -> None:
     found = model(hub)
     hub.fail("store", Fault(status=429, headers={"Retry-After": "3"}))
