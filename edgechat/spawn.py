@@ -7,6 +7,7 @@ port, and nothing that another user could open. A child that reads end-of-file h
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 from typing import Any, BinaryIO, TextIO
@@ -40,8 +41,20 @@ def options(log: BinaryIO | TextIO | int) -> dict[str, Any]:
     return {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": log, **apart}
 
 
+class _Lossy(io.FileIO):
+    """A log that loses what the disk does not take: whoever writes it goes on."""
+
+    def write(self, data: Any, /) -> int:
+        try:
+            return super().write(data)
+        except OSError:
+            return len(data)
+
+
 def adopt_pipe() -> tuple[BinaryIO, BinaryIO]:
     """In a child: return (from parent, to parent) and point stdin at nothing, stdout at the log."""
+    log = _Lossy(2, "wb", closefd=False)
+    sys.stderr = io.TextIOWrapper(log, "utf-8", "backslashreplace", write_through=True)
     incoming, outgoing = os.dup(0), os.dup(1)
     null = os.open(os.devnull, os.O_RDONLY)
     os.dup2(null, 0)

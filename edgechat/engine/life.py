@@ -10,6 +10,7 @@ import tempfile
 import time
 from collections import deque
 from collections.abc import AsyncGenerator, Callable
+from functools import cache
 from pathlib import Path
 
 import msgspec
@@ -59,7 +60,7 @@ class WorkerLife:
     """One life of the worker process."""
 
     def __init__(
-        self, process: asyncio.subprocess.Process, log: Path, on_end: Callable[[WorkerLife], None]
+        self, process: asyncio.subprocess.Process, log: Path | None, on_end: Callable[[WorkerLife], None]
     ) -> None:
         self.victims: set[str] = set()
         """The requests that were running when it died."""
@@ -69,7 +70,7 @@ class WorkerLife:
         self._garbled = False
         self._abandoned: set[str] = set()
         self.log = log
-        """What the process writes to its stderr."""
+        """What the process writes to its stderr; None where no disk takes that."""
         self._oom_kills = oom_kills()
         self._encoder = msgspec.msgpack.Encoder()
         self._streams: dict[str | None, asyncio.Queue[Event | None]] = {}
@@ -81,9 +82,11 @@ class WorkerLife:
     @classmethod
     async def spawn(cls, on_end: Callable[[WorkerLife], None]) -> WorkerLife:
         """Start the process; its stderr goes to a log file of its own."""
-        log = _new_log()
-        with log.open("ab") as stream:
-            process = await asyncio.create_subprocess_exec(*spawn.command("engine"), **spawn.options(stream))
+        log, handle = _opened_log()
+        try:
+            process = await asyncio.create_subprocess_exec(*spawn.command("engine"), **spawn.options(handle))
+        finally:
+            os.close(handle)
         return cls(process, log, on_end)
 
     @property
@@ -245,8 +248,8 @@ class WorkerLife:
             reason = "what it sent could not be understood, so it was stopped"
         return EngineCrashed(
             f"The engine's process died {when} ({reason}).",
-            hint=f"{hint} Its log: {self.log}",
-            log_tail=tail(self.log),
+            hint=f"{hint} Its log: {self.log}" if self.log is not None else hint,
+            log_tail=tail(self.log) if self.log is not None else "",
         )
 
     async def close(self) -> None:
@@ -290,12 +293,26 @@ def _explain(code: int) -> tuple[str, str]:
     return f"signal {-code}", again
 
 
-def _new_log() -> Path:
-    """Return the path of a new log, and delete the oldest; without a folder of ours, a temporary one."""
-    try:
-        folder = paths.log_dir()
-    except FolderError:
-        folder = Path(tempfile.mkdtemp(prefix="edgechat-log-"))
+def _opened_log() -> tuple[Path | None, int]:
+    """Open a new log: in our folder, in one that goes with this process, or (None) nowhere."""
+    for folder in (paths.log_dir, _makeshift):
+        with contextlib.suppress(OSError, FolderError):
+            log = _new_log(folder())
+            return log, os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    return None, os.open(os.devnull, os.O_WRONLY)
+
+
+def _makeshift() -> Path:
+    return Path(_temporary_folder().name)
+
+
+@cache
+def _temporary_folder() -> tempfile.TemporaryDirectory[str]:
+    return tempfile.TemporaryDirectory(prefix="edgechat-log-")
+
+
+def _new_log(folder: Path) -> Path:
+    """Return the path of a new log, and delete the oldest."""
     for old in sorted(folder.glob("engine-*.log"))[: -_LOGS_KEPT + 1]:
         writer = old.stem.rsplit("-", 1)[-1]
         # A log in use stays: another app's worker may still have something to say.

@@ -6,15 +6,19 @@ import asyncio
 import contextlib
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import AsyncIterator, Callable
+from pathlib import Path
 
 import psutil
 import pytest
 
+from edgechat import paths
+from edgechat.engine import life
 from edgechat.engine.life import WorkerLife
 from edgechat.engine.process import EngineProcess, EngineState
 from edgechat.engine.types import ChatRequest, Delta, Finished, Message, Sampling
@@ -464,17 +468,99 @@ def test_the_front_end_loads_nothing_native() -> None:
 
 
 def test_logs_do_not_pile_up(home: object) -> None:
-    from edgechat import paths
-    from edgechat.engine.life import _new_log
-
     folder = paths.log_dir()
     for number in range(15):
         (folder / f"engine-20200101-000000-{number:06d}-{2**30 + number}.log").touch()
     in_use = folder / f"engine-20200101-000000-000000-{os.getpid()}.log"
     in_use.touch()
-    _new_log().touch()
+    log, handle = life._opened_log()
+    os.close(handle)
     assert len(list(folder.iterdir())) == 11
     assert in_use.exists()
+    assert log is not None
+    assert log.parent == folder
+
+
+@pytest.mark.parametrize("limit", ["size=256k", "nr_inodes=64"])
+async def test_a_full_disk_costs_the_log_and_not_the_chat(
+    start: Callable[..., EngineProcess], home: Path, limit: str
+) -> None:
+    """Where nothing can be written any more, and where not even an empty file can be made."""
+    home.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", limit, "none", str(home)]
+    if shutil.which("mount") is None or subprocess.run(mount, capture_output=True, check=False).returncode:
+        pytest.skip("only root can mount a small disk")
+    try:
+        engine = start()
+        assert await said(engine, "hi") == "Hello!"
+        with contextlib.suppress(OSError), (home / "filler").open("wb", buffering=0) as stream:
+            while limit.startswith("size"):
+                stream.write(b"x" * 4096)
+        with contextlib.suppress(OSError):
+            for number in range(64 if limit.startswith("nr") else 0):
+                (home / str(number)).touch()
+        workers()[0].kill()
+        while engine.state is not EngineState.STOPPED:
+            await asyncio.sleep(0.02)
+        assert await said(engine, "hi") == "Hello!"
+        await engine.close()
+    finally:
+        subprocess.run(["umount", home], check=True)
+
+
+async def test_where_no_disk_takes_a_log_there_is_none(
+    start: Callable[..., EngineProcess], home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home.write_text("no folder")
+    life._temporary_folder.cache_clear()
+    monkeypatch.setattr("tempfile.tempdir", str(home / "nor here"))
+    engine = start()
+    assert await said(engine, "hi") == "Hello!"
+    assert (engine.log_path, engine.log_tail()) == (None, "")
+    with pytest.raises(EngineCrashed) as crash:
+        await said(engine, "die")
+    assert "log" not in (crash.value.hint or "")
+    assert crash.value.log_tail == ""
+
+
+def test_a_makeshift_log_goes_with_its_process(home: Path, tmp_path: Path) -> None:
+    home.write_text("no folder")
+    makeshift = tmp_path / "makeshift"
+    makeshift.mkdir()
+    code = "from edgechat.engine.life import _opened_log as log; print(log()[0], log()[0])"
+    found = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, "TMPDIR": str(makeshift), "TEMP": str(makeshift), "TMP": str(makeshift)},
+        capture_output=True,
+        check=True,
+        text=True,
+    )
+    assert [Path(path).parent.parent for path in found.stdout.split()] == [makeshift] * 2
+    assert list(makeshift.iterdir()) == []
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no disk that is always full")
+def test_a_child_goes_on_where_its_log_is_full() -> None:
+    code = """
+import sys, traceback
+from edgechat import spawn
+incoming, outgoing = spawn.adopt_pipe()
+print("something", file=sys.stderr, flush=True)
+try:
+    raise ValueError("something else")
+except ValueError:
+    traceback.print_exc()
+outgoing.write(b"went on")
+"""
+    with open("/dev/full", "wb") as full:
+        found = subprocess.run(
+            [sys.executable, "-c", code],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=full,
+            check=True,
+        )
+    assert found.stdout == b"went on"
 
 
 def test_a_plan_survives_the_pipe(scripted: MakePlan) -> None:
