@@ -5,7 +5,10 @@ Environment variables win: EDGECHAT_HOME moves everything into one folder (a USB
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import os
+import stat
 from pathlib import Path
 
 import platformdirs
@@ -51,6 +54,46 @@ def log_dir() -> Path:
 def cache_dir() -> Path:
     """Return the folder of what can be found out again: figures that took a while to measure."""
     return _folder("cache", platformdirs.user_cache_dir(_APP, appauthor=False))
+
+
+def read_bytes(path: Path, most: int) -> bytes:
+    """Return what a plain file holds.
+
+    Raises OSError; also, in words that follow "cannot be read:", for a pipe or a device, which would be
+    waited for or never end, and for a file of more than `most` bytes.
+    """
+    fd = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
+    try:
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            raise OSError(errno.EINVAL, "it is no plain file")
+        with open(fd, "rb", closefd=False) as file:
+            data = file.read(most + 1)
+    finally:
+        os.close(fd)
+    if len(data) > most:
+        raise OSError(errno.EFBIG, f"it has more than {most} bytes")
+    return data
+
+
+def private(path: str, flags: int) -> int:
+    """Open a file, for `open(..., opener=private)`: one that is made is nobody else's to read."""
+    return os.open(path, flags, 0o600)
+
+
+def replace(path: Path, data: bytes) -> None:
+    """Put a file with `data` in the place of another, whole or not at all. Raises OSError.
+
+    Nobody else may read it, whatever its folder allows.
+    """
+    draft = path.with_name(f".part-{os.urandom(8).hex()}")
+    try:
+        with open(draft, "xb", opener=private) as file:
+            file.write(data)
+        os.replace(draft, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            draft.unlink()
+        raise
 
 
 def shipped(name: str) -> Path:

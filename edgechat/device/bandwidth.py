@@ -7,7 +7,6 @@ figures are numpy's, for comparing machines and for a first prediction that real
 from __future__ import annotations
 
 import contextlib
-import os
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +25,8 @@ TIME_LIMIT = 20.0
 _FILE = "speed.json"
 _SMALLEST, _LARGEST = 64 * 2**20, 2**30
 _KEPT = 16
+_MOST_READ = 1 << 16
+"""Bytes of the file: ten times what we write."""
 
 
 class Speed(msgspec.Struct, frozen=True, kw_only=True):
@@ -58,17 +59,15 @@ class _Cache:
 
     def read(self) -> dict[str, Speed]:
         try:
-            return msgspec.json.decode(self.path.read_bytes(), type=dict[str, Speed])
+            return msgspec.json.decode(paths.read_bytes(self.path, _MOST_READ), type=dict[str, Speed])
         except (OSError, msgspec.MsgspecError):
             return {}
 
     def write(self, key: str, speed: Speed) -> None:
         others = {name: one for name, one in self.read().items() if name != key}
         kept = dict(sorted(others.items(), key=lambda pair: pair[1].measured)[-_KEPT + 1 :])
-        draft = self.path.with_suffix(f".{os.getpid()}")
         with contextlib.suppress(OSError):
-            draft.write_bytes(msgspec.json.format(msgspec.json.encode({**kept, key: speed})))
-            draft.replace(self.path)
+            paths.replace(self.path, msgspec.json.format(msgspec.json.encode({**kept, key: speed})))
 
 
 def cached_speed(cpu: Cpu) -> Speed | None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
-import tempfile
 from pathlib import Path
 
 from edgechat import paths
@@ -80,13 +79,12 @@ def _path(kind: str, key: tuple[str, ...]) -> Path:
 def _read(kind: str, key: tuple[str, ...]) -> bytes | None:
     try:
         path = _path(kind, key)
-        with path.open("rb") as file:
-            data = file.read(MAX_BYTES + 1)
+        data = paths.read_bytes(path, MAX_BYTES)
     except (OSError, FolderError):
         return None
     with contextlib.suppress(OSError):
         os.utime(path)
-    return data if len(data) <= MAX_BYTES else None
+    return data
 
 
 def _write(kind: str, key: tuple[str, ...], data: bytes, most: int) -> None:
@@ -94,14 +92,7 @@ def _write(kind: str, key: tuple[str, ...], data: bytes, most: int) -> None:
     with contextlib.suppress(OSError, FolderError):
         path = _path(kind, key)
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        handle, draft = tempfile.mkstemp(dir=path.parent, prefix=".part-")
-        try:
-            with open(handle, "wb") as file:
-                file.write(data)
-            os.replace(draft, path)
-        except OSError:
-            os.unlink(draft)
-            raise
+        paths.replace(path, data)
         _prune(path.parent, most)
 
 

@@ -102,10 +102,9 @@ class HubStore:
             raise disk_error(self.root, error) from error
         for path in (self.blob(file), self.path(file), self.lock(file)):
             self._make(path.parent)
-        tag = self.root / "CACHEDIR.TAG"
-        if not tag.exists():
-            with contextlib.suppress(OSError):
-                tag.write_text(_TAG, encoding="ascii")
+        # Made new or left alone: what is a link, even to nowhere, is not written through.
+        with contextlib.suppress(OSError), (self.root / "CACHEDIR.TAG").open("x", encoding="ascii") as tag:
+            tag.write(_TAG)
 
     def put(self, file: RemoteFile, *, new: bool) -> None:
         """Put the file, whose bytes are here, into its place. new: nobody else can be using the bytes yet."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
-import tempfile
 import time
 from pathlib import Path
 
@@ -49,10 +48,7 @@ def note_use(path: str) -> None:
         others = [one for one in before.by if alive(one)] if before is not None else []
         use = Use(real, time.time(), (*others[-_MAX_PROCESSES:], this_process()))
         file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        handle, draft = tempfile.mkstemp(dir=file.parent, prefix=".part-")
-        with open(handle, "wb") as stream:
-            stream.write(msgspec.json.encode(use))
-        os.replace(draft, file)
+        paths.replace(file, msgspec.json.encode(use))
         _prune(file.parent)
 
 
@@ -78,8 +74,7 @@ def _folder() -> Path:
 
 def _read(file: Path) -> Use | None:
     try:
-        with file.open("rb") as stream:
-            return msgspec.json.decode(stream.read(_MAX_BYTES), type=Use)
+        return msgspec.json.decode(paths.read_bytes(file, _MAX_BYTES), type=Use)
     except (OSError, msgspec.MsgspecError, RecursionError, ValueError):
         return None
 

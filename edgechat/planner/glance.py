@@ -8,7 +8,6 @@ GPU is not counted. Whatever is wrong with the file, headers are only read anew.
 from __future__ import annotations
 
 import contextlib
-import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -124,8 +123,7 @@ def _needs(header: ModelHeader) -> list[tuple[int, int]]:
 
 def _read() -> dict[str, _Kept]:
     try:
-        with _path().open("rb") as file:
-            found = msgspec.msgpack.decode(file.read(_MAX_BYTES), type=_File)
+        found = msgspec.msgpack.decode(paths.read_bytes(_path(), _MAX_BYTES), type=_File)
     except (OSError, FolderError, msgspec.MsgspecError, RecursionError, ValueError):
         return {}
     return found.kept if (found.format, found.version) == (_FORMAT, __version__) else {}
@@ -136,9 +134,7 @@ def _write(kept: dict[str, _Kept]) -> None:
     with contextlib.suppress(OSError, FolderError):
         sound = {path: one for path, one in kept.items() if not one.glance.damage}
         data = msgspec.msgpack.encode(_File(_FORMAT, __version__, dict(list(sound.items())[-_MOST:])))
-        draft = _path().with_suffix(f".{os.getpid()}")
-        draft.write_bytes(data)
-        draft.replace(_path())
+        paths.replace(_path(), data)
 
 
 def _path() -> Path:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import importlib.metadata
-import os
 import statistics
 import time
 from collections.abc import Iterable
@@ -77,8 +76,7 @@ class Learned:
     def read(cls) -> Learned:
         """Return what the file says; nothing where there is none."""
         try:
-            with _path().open("rb") as stream:
-                return cls(msgspec.json.decode(stream.read(_MOST_READ), type=list[Runs]))
+            return cls(msgspec.json.decode(paths.read_bytes(_path(), _MOST_READ), type=list[Runs]))
         except (OSError, FolderError, msgspec.MsgspecError, RecursionError):
             return cls()
 
@@ -142,9 +140,7 @@ class Learned:
     def write(self) -> None:
         """Put the file in the place of the old one. It is only a help: nothing is said where it fails."""
         with contextlib.suppress(OSError, FolderError):
-            draft = _path().with_suffix(f".{os.getpid()}")
-            draft.write_bytes(msgspec.json.format(msgspec.json.encode(list(self._runs.values()))))
-            draft.replace(_path())
+            paths.replace(_path(), msgspec.json.format(msgspec.json.encode(list(self._runs.values()))))
 
 
 def learn(

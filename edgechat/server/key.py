@@ -60,8 +60,14 @@ def find_key(given: str | None) -> Key:
 
 
 def _kept(file: Path) -> Key:
-    with file.open(encoding="utf-8", errors="replace") as stream:
-        text = stream.read(_LINE).strip()
+    try:
+        text = paths.read_bytes(file, _LINE).decode("utf-8", "replace").strip()
+    except OSError as error:
+        if isinstance(error, FileNotFoundError) and not file.is_symlink():
+            raise
+        raise SettingsError(
+            f"The key in {file} cannot be read: {error.strerror or error}.", hint="Mend or remove the file."
+        ) from error
     with contextlib.suppress(OSError):  # a copy of the folder may have let others read it
         file.chmod(0o600)
     return Key(

@@ -19,6 +19,9 @@ from edgechat.text import one_line
 
 S = TypeVar("S", bound=msgspec.Struct)
 
+MAX_BYTES = 1 << 20
+"""Of a TOML file: twenty times the catalogue that edgechat comes with."""
+
 
 def settings_file() -> Path:
     """Return the path of settings.toml, which need not exist."""
@@ -53,13 +56,18 @@ def name_fault(name: str) -> str | None:
 def read_toml(path: Path) -> dict[str, Any]:
     """Return the tables of a TOML file. Raises SettingsError where it cannot be read."""
     try:
-        # Some editors begin a file with a byte order mark, which TOML does not know.
-        return tomllib.loads(path.read_text(encoding="utf-8-sig"))
+        return tomllib.loads(read_text(path))
     except (OSError, ValueError, RecursionError) as error:  # a number of 5000 digits is a ValueError
         why = error.strerror if isinstance(error, OSError) and error.strerror else error
         raise SettingsError(
             f"{path} cannot be read: {one_line(str(why))}.", hint=f"Mend or remove {path}."
         ) from error
+
+
+def read_text(path: Path) -> str:
+    """Return the text of a TOML file. Raises OSError, UnicodeDecodeError."""
+    # Some editors begin a file with a byte order mark, which TOML does not know.
+    return paths.read_bytes(path, MAX_BYTES).decode("utf-8-sig")
 
 
 def checked(table: dict[str, Any], kind: type[S], where: str, prefix: str = "") -> S:

@@ -15,7 +15,7 @@ import msgspec
 from edgechat import paths
 from edgechat.errors import SettingsError
 from edgechat.settings.fields import Settings
-from edgechat.settings.reading import read_toml, settings_file, settings_of
+from edgechat.settings.reading import read_text, read_toml, settings_file, settings_of
 from edgechat.text import one_line
 
 _PATIENCE = 5.0
@@ -46,7 +46,7 @@ def save(changes: Mapping[Any, Any]) -> Settings:
             _put(wanted, name, value)
         said = settings_of(wanted, str(path))
         if wanted != before:
-            text = path.read_bytes().decode("utf-8-sig") if path.exists() else ""
+            text = read_text(path) if path.exists() else ""
             _replace(path, _edited(path, text, changes, wanted))
     return said
 

@@ -189,3 +189,11 @@ def test_room_is_looked_for_first() -> None:
     with pytest.raises(DiskError, match="free") as caught:
         check_space(1 << 60)
     assert "HF_HUB_CACHE" in (caught.value.hint or "")
+
+
+def test_a_tag_that_is_a_link_is_left_alone(hub: Hub, cache: Path, tmp_path: Path) -> None:
+    cache.mkdir()
+    (cache / "CACHEDIR.TAG").symlink_to(tmp_path / "elsewhere")
+    fetch(listed(hub))
+    assert not (tmp_path / "elsewhere").exists()
+    assert (cache / "CACHEDIR.TAG").is_symlink()

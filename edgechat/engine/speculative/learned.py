@@ -6,7 +6,6 @@ Whatever is wrong with the file, it is only learnt anew; nothing is said where i
 from __future__ import annotations
 
 import contextlib
-import os
 import time
 from pathlib import Path
 
@@ -92,19 +91,12 @@ class Lessons:
         )
         others = sorted((one for one in _read() if one.place != self._place), key=lambda one: one.when)
         with contextlib.suppress(OSError, FolderError):
-            file = _path()
-            part = file.with_suffix(f".{os.getpid()}")
-            try:
-                part.write_bytes(msgspec.json.encode([*others[-_PLACES + 1 :], mine]))
-                part.replace(file)
-            finally:
-                part.unlink(missing_ok=True)
+            paths.replace(_path(), msgspec.json.encode([*others[-_PLACES + 1 :], mine]))
 
 
 def _read() -> list[Lesson]:
     try:
-        with _path().open("rb") as stream:
-            return msgspec.json.decode(stream.read(_MOST_READ), type=list[Lesson])
+        return msgspec.json.decode(paths.read_bytes(_path(), _MOST_READ), type=list[Lesson])
     except (OSError, FolderError, msgspec.MsgspecError, RecursionError):
         return []
 
