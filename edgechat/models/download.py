@@ -88,31 +88,35 @@ def download(
     for file in files:
         store.make_folders(file)
         with _locked(store, file, seen, stop):
-            done.append(_bring(store, file, seen, stop))
+            done.append(_bring(store, file, revision, seen, stop))
     # The first part of a split model last: who finds it finds the others.
     for one in reversed(done):
         store.put(one.file, new=one.resumed + one.received > 0)
     store.refer(revision)
-    if revision == "main":
-        _drop_stale(store, seen)
+    _drop_stale(store, revision, seen)
     return done
 
 
-def _drop_stale(store: HubStore, seen: Observer) -> None:
-    """Remove what earlier downloads left of files that the repository does not hold any more."""
+def _drop_stale(store: HubStore, revision: str, seen: Observer) -> None:
+    """Remove what our earlier downloads left of files that the revision does not hold any more.
+
+    What other programs began is theirs, and other revisions may still hold what was begun for them.
+    """
     from filelock import FileLock, Timeout
 
-    for path in store.stale():
+    for digest in store.stale(revision):
         try:
-            with FileLock(store.lock_of(path.stem), timeout=0, mode=0o664):
-                size = path.stat().st_size
-                path.unlink()
+            with FileLock(store.lock_of(digest), timeout=0, mode=0o664):
+                size = store.drop(digest)
         except (OSError, Timeout):
             continue
-        seen.says(f"Removed {mebibytes(size)} that an earlier download left of a file that was replaced.")
+        if size:
+            seen.says(f"Removed {mebibytes(size)} that an earlier download left of a file that was replaced.")
 
 
-def _bring(store: HubStore, file: RemoteFile, seen: Observer, stop: threading.Event) -> Fetched:
+def _bring(
+    store: HubStore, file: RemoteFile, revision: str, seen: Observer, stop: threading.Event
+) -> Fetched:
     """Return when the bytes of a file are here and verified; the lock is held."""
     if store.has_bytes(file):
         seen.has(file, file.size)
@@ -122,6 +126,7 @@ def _bring(store: HubStore, file: RemoteFile, seen: Observer, stop: threading.Ev
     if file.size > MOST:
         raise nonsense(store.listing.hub, f"gives no file as large as {name} over plain HTTP")
     digest = store.digest(file)
+    store.begin(file, revision)
     partial = Partial(store.partial(file), lambda: hash_for(digest, file.size))
     try:
         if partial.size > file.size:
@@ -137,8 +142,10 @@ def _bring(store: HubStore, file: RemoteFile, seen: Observer, stop: threading.Ev
             wrong = partial.digest() != digest
         if wrong:
             partial.remove()
+            store.end(file)
             raise _wrong(store.listing, name, "hash" if is_git_sha1(digest) else "SHA-256")
         partial.finish(store.blob(file))
+        store.end(file)
     finally:
         partial.close()
     return Fetched(file, resumed, received)

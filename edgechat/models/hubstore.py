@@ -5,6 +5,7 @@
     models--owner--name/snapshots/<commit>/folder/a.gguf       a link to them, relative
     models--owner--name/refs/main                              the commit of a branch or tag
     .locks/models--owner--name/<hash>.lock                     held while they are written
+    .locks/models--owner--name/<hash>.edgechat                 ours: for which revision edgechat began them
 
 The hash is the SHA-256 of a file that the hub keeps with Git LFS, and git's own of a small one.
 Where no link can be made the file itself lies in the snapshot. Commits and hashes are hexadecimal, and names
@@ -20,6 +21,7 @@ import stat
 import uuid
 from pathlib import Path
 
+from edgechat import paths
 from edgechat.errors import DiskError, HubAnswerError
 from edgechat.models.choices import RemoteFile, RepoListing
 from edgechat.models.digest import is_digest
@@ -35,6 +37,8 @@ _TAG = """Signature: 8a477f597d28d172789f06886806bc55
 """
 _SPARE = 1 << 26
 """Bytes of a disk that are left free."""
+_MAX_REVISION = 4096
+"""Bytes of the name of a revision."""
 
 
 class HubStore:
@@ -65,8 +69,11 @@ class HubStore:
 
     def partial(self, file: RemoteFile) -> Path:
         """Return where its bytes grow."""
-        blob = self.blob(file)
-        return blob.with_name(f"{blob.name}.incomplete")
+        return self.partial_of(self.digest(file))
+
+    def partial_of(self, digest: str) -> Path:
+        """Return where the bytes with that hash grow."""
+        return self.folder / "blobs" / f"{digest}.incomplete"
 
     def lock(self, file: RemoteFile) -> Path:
         """Return the lock of its bytes, which huggingface_hub takes too."""
@@ -76,11 +83,32 @@ class HubStore:
         """Return the lock of the bytes with that hash."""
         return self.root / ".locks" / self._name / f"{digest}.lock"
 
-    def stale(self) -> list[Path]:
-        """Return the partials of files that the listing does not know."""
+    def begin(self, file: RemoteFile, revision: str) -> None:
+        """Note that its partial, unless there is one already, is ours: begun for a branch, tag or commit."""
+        if not os.path.lexists(self.partial(file)):
+            self._write(self._mark(self.digest(file)), revision)
+
+    def end(self, file: RemoteFile) -> None:
+        """Forget who began its partial, which is no more."""
+        with contextlib.suppress(OSError):
+            self._mark(self.digest(file)).unlink()
+
+    def stale(self, revision: str) -> list[str]:
+        """Return the hashes of partials that edgechat began for a revision which no longer has such files."""
         known = {file.digest for file in self.listing.files}
-        found = (self.folder / "blobs").glob("*.incomplete")
-        return [path for path in found if is_digest(path.stem) and path.stem not in known]
+        marks = self._mark("*").parent.glob(self._mark("*").name)
+        return [one.stem for one in marks if one.stem not in known and _revision_in(one) == revision]
+
+    def drop(self, digest: str) -> int:
+        """Remove a partial that is stale; return its bytes. Raises OSError. Only who holds its lock may."""
+        path = self.partial_of(digest)
+        size = os.lstat(path).st_size if os.path.lexists(path) else 0
+        path.unlink(missing_ok=True)
+        self._mark(digest).unlink(missing_ok=True)
+        return size
+
+    def _mark(self, digest: str) -> Path:
+        return self.lock_of(digest).with_suffix(".edgechat")
 
     def is_here(self, file: RemoteFile) -> bool:
         """Say whether the file is complete and in its place, by its size."""
@@ -130,9 +158,13 @@ class HubStore:
             return
         path = self.folder.joinpath("refs", *revision.split("/"))
         self._make(path.parent)
+        self._write(path, self.listing.commit)
+
+    def _write(self, path: Path, text: str) -> None:
+        """Put a small file in its place, which is not written through where it is a link."""
         draft = path.with_name(f"{path.name}.{uuid.uuid4().hex[:8]}.tmp")
         try:
-            draft.write_text(self.listing.commit, encoding="ascii")
+            draft.write_text(text, encoding="utf-8")
             os.replace(draft, path)
         except OSError as error:
             raise disk_error(path, error) from error
@@ -179,6 +211,15 @@ def _linked(blob: Path, path: Path) -> bool:
     except OSError:
         return False
     return True
+
+
+def _revision_in(mark: Path) -> str | None:
+    if not is_digest(mark.stem):
+        return None
+    try:
+        return paths.read_bytes(mark, _MAX_REVISION).decode()
+    except (OSError, ValueError):
+        return None
 
 
 def _size(path: Path) -> int | None:

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 from huggingface_hub import hf_hub_download, scan_cache_dir, try_to_load_from_cache
 
-from edgechat.errors import DiskError, HubAnswerError
+from edgechat.errors import DiskError, HubAnswerError, HubError
 from edgechat.models.download import download
 from edgechat.models.hub import list_repo
 from edgechat.models.hubstore import HubStore, check_space
-from tests.hub import Hub
+from tests.hub import Fault, Hub
 from tests.models.downloads import DATA, FILE, REPO, Seen, fetch, listed
 
 NAMES = (FILE, "sub/folder/b-Q8_0.gguf")
@@ -197,3 +197,59 @@ def test_a_tag_that_is_a_link_is_left_alone(hub: Hub, cache: Path, tmp_path: Pat
     fetch(listed(hub))
     assert not (tmp_path / "elsewhere").exists()
     assert (cache / "CACHEDIR.TAG").is_symlink()
+
+
+def begun(hub: Hub, data: bytes, revision: str) -> Path:
+    """Let a download of a revision be cut; return what it leaves."""
+    listing = listed(hub, {FILE: data})
+    hub.fail("store", Fault(cut_after=1000, times=1))
+    hub.fail("store", Fault(status=403))
+    with pytest.raises(HubError):
+        fetch(listing, revision=revision)
+    hub.mend()
+    return HubStore(listing).partial(listing.files[0])
+
+
+@pytest.mark.parametrize("revision", ["main", "refs/pr/7"])
+def test_what_was_begun_of_a_file_that_was_replaced_goes(hub: Hub, cache: Path, revision: str) -> None:
+    old = begun(hub, DATA[:5000], revision)
+    assert old.stat().st_size == 1000
+    listing, seen = listed(hub), Seen()
+    fetch(listing, seen, "other")
+    assert old.exists(), "the other revision may hold it still"
+    fetch(listing, seen, revision)
+    assert not old.exists()
+    assert sum("of a file that was replaced" in one for one in seen.said) == 1
+    assert not list(cache.rglob("*.edgechat"))
+
+
+@pytest.mark.parametrize("bytes_", [0, 1000])
+def test_what_another_program_began_is_left_to_it(hub: Hub, cache: Path, bytes_: int) -> None:
+    listing = listed(hub, {FILE: DATA[:5000]})
+    at, file = HubStore(listing), listing.files[0]
+    at.make_folders(file)
+    at.partial(file).write_bytes(DATA[:bytes_])
+    begun(hub, DATA[:5000], "main")  # which went on with it
+    theirs = at.partial_of("1" * 64)
+    theirs.write_bytes(b"theirs")
+    fetch(listed(hub))
+    assert at.partial(file).stat().st_size > bytes_
+    assert theirs.read_bytes() == b"theirs"
+
+
+def test_a_mark_without_its_download_goes(hub: Hub, cache: Path) -> None:
+    begun(hub, DATA[:5000], "main").unlink()
+    (mark,) = cache.rglob("*.edgechat")
+    mark.with_stem("2" * 64).symlink_to("/dev/zero")
+    seen = Seen()
+    fetch(listed(hub), seen)
+    assert not mark.exists()
+    assert seen.said == []
+
+
+def test_a_download_that_goes_on_leaves_no_mark(hub: Hub, cache: Path) -> None:
+    partial = begun(hub, DATA, "main")
+    assert [one.stem for one in cache.rglob("*.edgechat")] == [partial.stem]
+    (done,) = fetch(listed(hub))
+    assert done.resumed == 1000
+    assert not list(cache.rglob("*.edgechat"))
