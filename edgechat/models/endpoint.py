@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ipaddress
 import os
+import re
+import socket
 from dataclasses import dataclass
 from urllib.parse import SplitResult, quote, urljoin, urlsplit
 
@@ -11,6 +13,7 @@ from edgechat.errors import HubAnswerError, OfflineMode, SettingsError
 from edgechat.text import one_line
 
 DEFAULT = "https://huggingface.co"
+_NUMBERS = re.compile(r"[0-9a-fx.]+", re.ASCII | re.IGNORECASE)
 _TRUE = frozenset({"1", "ON", "YES", "TRUE"})
 _OFFLINE = ("EDGECHAT_OFFLINE", "HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")
 
@@ -79,8 +82,9 @@ def require_network(offline: bool, what: str) -> None:
 def next_address(url: str, location: str) -> str:
     """Return where a redirect from `url` leads.
 
-    Raises HubAnswerError for an address that is none, for one that gives up encryption, and for one that
-    leads from elsewhere to this machine, where it would reach what no stranger may.
+    Raises HubAnswerError for an address that is none, for one that gives up encryption, for one that leads
+    from elsewhere to this machine, where it would reach what no stranger may, and for one where no other host
+    keeps files: of the link, which in clouds gives out keys, of a group, or reserved.
     """
     try:
         found = urljoin(url, location)
@@ -90,10 +94,16 @@ def next_address(url: str, location: str) -> str:
         sound = None
     if not sound or "@" in there.netloc or not found.isprintable():
         raise _astray("to what is no address")
-    if here.scheme == "https" and there.scheme == "http" and not (_is_local(here) and _is_local(there)):
-        raise _astray(f"without encryption to {one_line(there.hostname or '', 80)}")
-    if _is_local(there) and not _is_local(here):
+    host = one_line(there.hostname or "", 80)
+    near = _is_this_machine(here) and _is_this_machine(there)
+    if here.scheme == "https" and there.scheme == "http" and not near:
+        raise _astray(f"without encryption to {host}")
+    if there.hostname == here.hostname or near:
+        return found
+    if _is_this_machine(there):
         raise _astray("to this machine itself")
+    if _is_special(there):
+        raise _astray(f"to {host}, where no files are kept")
     return found
 
 
@@ -108,14 +118,30 @@ def _origin(parts: SplitResult) -> tuple[str, str | None, int | None]:
     return parts.scheme, parts.hostname, parts.port or {"http": 80, "https": 443}.get(parts.scheme)
 
 
-def _is_local(parts: SplitResult) -> bool:
-    """Say whether an address is this machine or its immediate neighbourhood, as far as its name tells."""
+def _is_this_machine(parts: SplitResult) -> bool:
+    """Say whether an address is this machine, as far as its name tells."""
     host = (parts.hostname or "").rstrip(".")
-    if host == "localhost" or host.endswith(".localhost"):
-        return True
+    address = _address(host)
+    return host == "localhost" or host.endswith(".localhost") or (address is not None and address.is_loopback)
+
+
+def _is_special(parts: SplitResult) -> bool:
+    """Say whether an address is of the link, of a group, reserved, or none at all."""
+    found = _address((parts.hostname or "").rstrip("."))
+    return found is not None and (
+        found.is_link_local or found.is_multicast or found.is_reserved or found.is_unspecified
+    )
+
+
+def _address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    """Return the address that a host is given by, however it is written: 127.1 is one too, and 0x7f000001."""
     try:
-        address = ipaddress.ip_address(host)
+        found = ipaddress.ip_address(host)
     except ValueError:
-        return False
-    mapped = getattr(address, "ipv4_mapped", None) or address
-    return mapped.is_loopback or mapped.is_link_local or mapped.is_unspecified
+        if _NUMBERS.fullmatch(host) is None:
+            return None
+        try:
+            return ipaddress.IPv4Address(socket.inet_aton(host))
+        except OSError:
+            return None
+    return getattr(found, "ipv4_mapped", None) or getattr(found, "sixtofour", None) or found

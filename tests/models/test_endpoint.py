@@ -41,6 +41,14 @@ def test_whose_token_it_is() -> None:
         assert not hub.may_see_token(other)
 
 
+SPECIAL = [
+    *("169.254.169.254", "[fe80::1]", "[fe80::1%25eth0]", "[::ffff:169.254.169.254]", "[2002:a9fe:a9fe::]"),
+    *("0xa9fea9fe", "2852039166", "169.254.43518", "0251.0376.0251.0376", "169.254.169.254."),
+    *("0.0.0.0", "[::]", "0", "224.0.0.1", "[ff02::1]", "255.255.255.255", "[64:ff9b::a9fe:a9fe]"),
+]
+LOOPBACK = ["127.0.0.1", "127.1", "0x7f000001", "2130706433", "[::1]", "[::ffff:127.0.0.1]", "localhost."]
+
+
 @pytest.mark.parametrize(
     ("url", "location", "found"),
     [
@@ -58,6 +66,21 @@ def test_whose_token_it_is() -> None:
         ("https://a.com/x", "https://[::ffff:127.0.0.1]/", None),
         ("https://a.com/x", "https://169.254.169.254/latest/meta-data", None),
         ("https://a.com/x", "https://0.0.0.0/", None),
+        *[
+            (hub, f"http://{address}/latest/meta-data/", None)
+            for hub in (
+                "http://127.0.0.1:9/x",
+                "http://localhost/x",
+                "http://mirror.lan/x",
+                "http://10.0.0.2/x",
+            )
+            for address in SPECIAL
+        ],
+        *[("http://a.com/x", f"http://{address}/", None) for address in LOOPBACK],
+        *[("http://127.0.0.1:9/x", f"http://{address}/", f"http://{address}/") for address in LOOPBACK],
+        ("http://169.254.7.7:8/x", "http://169.254.7.7:9/y", "http://169.254.7.7:9/y"),
+        ("http://169.254.7.7:8/x", "http://169.254.169.254/", None),
+        ("http://mirror.lan/x", "http://10.0.0.2/y", "http://10.0.0.2/y"),
         ("https://a.com/x", "file:///etc/passwd", None),
         ("https://a.com/x", "https://u:p@b.com/", None),
         ("https://a.com/x", "https://b.com:0/", None),
