@@ -51,6 +51,7 @@ class Options:
     backend: Backend | None = None
     anyway: bool = False
     grace: float = 30.0
+    strict: bool = False
     verbose: bool = False
 
     @property
@@ -95,7 +96,8 @@ async def _serve(options: Options, said: Settings, listener: socket.socket, door
         await pool.close()  # what takes longer is told that it was stopped
 
     async with pool:
-        app = make_app(pool, door, think=said.think, tell=_tell if options.verbose else None)
+        tell = _tell if options.verbose else None
+        app = make_app(pool, door, think=said.think, strict=options.strict, tell=tell)
         loading = asyncio.ensure_future(_load(pool))
         await Server(app, drain=drain).serve(sockets=[listener])
         loading.cancel()

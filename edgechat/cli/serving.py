@@ -73,6 +73,14 @@ def serve(
     grace: Annotated[
         float, typer.Option(min=0, max=3600, help="Seconds that answers may still take when it is stopped.")
     ] = 30.0,
+    strict: Annotated[
+        bool,
+        typer.Option(
+            "--strict",
+            help="Refuse fields of requests that would have no effect, as those that clients send back with "
+            "answers.",
+        ),
+    ] = False,
     verbose: Annotated[
         bool, typer.Option("--verbose", "-v", help="Print a line for each request; nothing of what it says.")
     ] = False,
@@ -94,6 +102,7 @@ def serve(
         backend=backend,
         anyway=load_anyway,
         grace=grace,
+        strict=strict,
         verbose=verbose,
     )
     raise typer.Exit(command.run(options))

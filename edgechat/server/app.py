@@ -6,7 +6,7 @@ import asyncio
 import secrets
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 from starlette.applications import Starlette
@@ -30,6 +30,7 @@ from edgechat.server.protocol.completions import CompletionAnswers, CompletionBo
 from edgechat.server.protocol.decoding import decoded, made_of
 from edgechat.server.protocol.embeddings import EmbeddingBody, embedding_list
 from edgechat.server.protocol.listing import Health, ModelEntry, ModelList
+from edgechat.server.protocol.strictness import refuse_unheeded
 from edgechat.server.refusal import Refusal
 from edgechat.server.streams import generate
 
@@ -47,6 +48,7 @@ GET  /openapi.json          all of it, described
 Where it has a key, all but this page and /health want it: 'Authorization: Bearer KEY'.
 """
 
+T = TypeVar("T", bound=msgspec.Struct)
 Work = Callable[[Exchange], Awaitable[None]]
 
 
@@ -55,10 +57,14 @@ def make_app(
     door: Door,
     *,
     think: bool | None = None,
+    strict: bool = False,
     tell: Callable[[str], None] | None = None,
 ) -> ASGIApp:
-    """Return the app, guarded. think: what the settings say; tell: hears a line for each request."""
-    api = _Api(models, think)
+    """Return the app, guarded. think: what the settings say; tell: hears a line for each request.
+
+    strict: fields that would have no effect are refused.
+    """
+    api = _Api(models, think, strict)
     routes = [
         Route("/", _Endpoint(api.about), methods=["GET"]),
         Route("/health", _Endpoint(api.health), methods=["GET"]),
@@ -78,22 +84,30 @@ def make_app(
 class _Api:
     """What each path does."""
 
-    def __init__(self, models: Models, think: bool | None) -> None:
+    def __init__(self, models: Models, think: bool | None, strict: bool) -> None:
         self._models = models
         self._think = think
+        self._strict = strict
+
+    def _read(self, body: bytes, kind: type[T]) -> T:
+        """Return what a body says. Raises Refusal."""
+        found = decoded(body, kind)
+        if self._strict:
+            refuse_unheeded(found, body)
+        return found
 
     async def chat(self, exchange: Exchange) -> None:
-        await self._generate(exchange, lambda body: ChatAnswers(decoded(body, ChatBody), self._think))
+        await self._generate(exchange, lambda body: ChatAnswers(self._read(body, ChatBody), self._think))
 
     async def completions(self, exchange: Exchange) -> None:
-        await self._generate(exchange, lambda body: CompletionAnswers(decoded(body, CompletionBody)))
+        await self._generate(exchange, lambda body: CompletionAnswers(self._read(body, CompletionBody)))
 
     async def _generate(self, exchange: Exchange, make: Callable[[bytes], Answers[Any]]) -> None:
         answers = await made_of(await exchange.body(), make)
         await exchange.while_there(generate(exchange, self._models, answers))
 
     async def embeddings(self, exchange: Exchange) -> None:
-        body = await made_of(await exchange.body(), lambda body: decoded(body, EmbeddingBody))
+        body = await made_of(await exchange.body(), lambda body: self._read(body, EmbeddingBody))
         await exchange.while_there(self._embed(exchange, body))
 
     async def _embed(self, exchange: Exchange, body: EmbeddingBody) -> None:

@@ -143,11 +143,12 @@ async def serving(
     *,
     host: str = "127.0.0.1",
     think: bool | None = None,
+    strict: bool = False,
     tell: Callable[[str], None] | None = None,
 ) -> AsyncIterator[str]:
     """Serve the models on a free port; give the address."""
     listener = listen(host, 0)
-    app = make_app(models, door or Door(KEY), think=think, tell=tell)
+    app = make_app(models, door or Door(KEY), think=think, strict=strict, tell=tell)
     server = Server(app, drain=partial(asyncio.sleep, 0))
     task = asyncio.create_task(server.serve(sockets=[listener]))
     while not server.started:

@@ -176,6 +176,14 @@ def test_it_answers_to_a_name_that_was_allowed(script: Path, tmp_path: Path) -> 
         assert server.ask("/v1/models", Host="other.docker.internal")[0] == 403
 
 
+def test_a_strict_server_refuses_what_others_take(server: Served, script: Path, tmp_path: Path) -> None:
+    named = {"model": "default", "messages": [{"role": "user", "name": "Ann", "content": "hi"}]}
+    assert server.ask("/v1/chat/completions", named)[0] == 200
+    with served(script, "--strict", home=tmp_path) as strict:
+        status, said = strict.ask("/v1/chat/completions", named)
+        assert (status, said["error"]["code"]) == (400, "not_heeded")
+
+
 def test_without_a_key_only_where_that_is_asked_for(script: Path, tmp_path: Path) -> None:
     with served(script, "--no-api-key", home=tmp_path) as server:
         assert server.ask("/v1/models", Authorization="")[0] == 200

@@ -16,6 +16,7 @@ from edgechat.errors import BadRequest
 from edgechat.server.faults import refusal_of
 from edgechat.server.protocol.generation import Generation, Labels, Tokens
 from edgechat.server.protocol.messages import ChatMessage, FunctionName, as_messages
+from edgechat.server.protocol.strictness import Echoed
 from edgechat.server.refusal import Refusal
 
 NoSound = Annotated[None, Meta(description="Only null is taken: this server reads and writes text alone.")]
@@ -23,7 +24,6 @@ NoSearch = Annotated[None, Meta(description="Only null is taken: this server nev
 NoPrediction = Annotated[
     None, Meta(description="Only null is taken: what the answer will be is guessed without being told.")
 ]
-OldFunctions = Annotated[None, Meta(description="Only null is taken: send tools and tool_choice.")]
 SchemaText = Annotated[
     # Left as it came: its length is looked at before anything is made of it.
     Raw, Meta(description="A JSON schema.", extra_json_schema={"type": ["object", "null"]})
@@ -44,6 +44,7 @@ class FunctionTool(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     description: Annotated[str, Meta(max_length=65536)] | None = None
     parameters: SchemaText | UnsetType = UNSET
     strict: Strict = None
+    cache_control: Echoed = None
 
 
 class ToolBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -51,6 +52,7 @@ class ToolBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     type: Literal["function"]
     function: FunctionTool
+    cache_control: Echoed = None
 
 
 class NamedFunction(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -64,6 +66,11 @@ class NamedTool(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
     type: Literal["function"]
     function: NamedFunction
+
+    @property
+    def name(self) -> str:
+        """The name of it."""
+        return self.function.name
 
 
 class TextFormat(msgspec.Struct, frozen=True, tag_field="type", tag="text", forbid_unknown_fields=True):
@@ -181,20 +188,26 @@ class ChatBody(Generation, frozen=True, kw_only=True, forbid_unknown_fields=True
     audio: NoSound = None
     prediction: NoPrediction = None
     web_search_options: NoSearch = None
-    functions: OldFunctions = None
-    function_call: OldFunctions = None
+    functions: Annotated[
+        Annotated[list[FunctionTool], Meta(max_length=128)] | None,
+        Meta(description="tools, as they were before; the answer's call is then its function_call."),
+    ] = None
+    function_call: Annotated[
+        Literal["none", "auto"] | NamedFunction | None, Meta(description="tool_choice, as it was before.")
+    ] = None
 
     def asked(self) -> ChatRequest:
         """Return what the engine is asked, but for what depends on the model. Raises Refusal."""
         self._check()
-        named = self.tool_choice.function.name if isinstance(self.tool_choice, NamedTool) else None
+        chosen = self.tool_choice if self.functions is None else self.function_call
+        named = chosen.name if isinstance(chosen, NamedTool | NamedFunction) else None
         request = ChatRequest(
             id="",
             messages=as_messages(self.messages),
-            tools=() if self.tool_choice == "none" else self._tools(),
-            tool_choice="required" if named or self.tool_choice == "required" else "auto",
+            tools=() if chosen == "none" else self._tools(),
+            tool_choice="required" if named or chosen == "required" else "auto",
             tool=named,
-            most_calls=1 if self.parallel_tool_calls is False else None,
+            most_calls=1 if self.functions or self.parallel_tool_calls is False else None,
             schema=self._schema(),
             logprobs=(self.top_logprobs or 0) if self.logprobs else None,
             max_tokens=self._most_tokens(),
@@ -203,7 +216,7 @@ class ChatBody(Generation, frozen=True, kw_only=True, forbid_unknown_fields=True
             overflow=self.overflow,
             priority=self.priority or "interactive",
         )
-        with _about("tool_choice"):
+        with _about("tool_choice" if self.functions is None else "function_call"):
             check_choice(request)
         return request
 
@@ -211,6 +224,10 @@ class ChatBody(Generation, frozen=True, kw_only=True, forbid_unknown_fields=True
         """Raise Refusal for fields that contradict each other."""
         if self.top_logprobs and not self.logprobs:
             raise Refusal("top_logprobs needs logprobs: true.", param="top_logprobs")
+        if self.functions is not None and (self.tools or self.tool_choice is not None):
+            raise Refusal("functions means tools; send one of them.", param="functions")
+        if self.functions is None and self.function_call is not None:
+            raise Refusal("function_call needs functions.", param="function_call")
         if self._think() and self.reasoning_effort == "none":
             raise Refusal("think: true and reasoning_effort: none contradict each other.", param="think")
 
@@ -230,8 +247,8 @@ class ChatBody(Generation, frozen=True, kw_only=True, forbid_unknown_fields=True
         return switched if self.think is None else self.think
 
     def _tools(self) -> tuple[Tool, ...]:
-        with _about("tools"):
-            found = tuple(_tool(one.function) for one in self.tools or ())
+        with _about("tools" if self.functions is None else "functions"):
+            found = tuple(map(_tool, self.functions or [one.function for one in self.tools or ()]))
             check_tools(found)
         return found
 

@@ -70,6 +70,8 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     content: str | None
     reasoning_content: str | UnsetType = UNSET
     tool_calls: list[AnswerCall] | UnsetType = UNSET
+    function_call: CalledFunction | UnsetType = UNSET
+    """In place of tool_calls where `functions` were sent."""
     refusal: None = None
 
 
@@ -89,6 +91,7 @@ class PartOfAnswer(msgspec.Struct, frozen=True, kw_only=True):
     content: str | UnsetType = UNSET
     reasoning_content: str | UnsetType = UNSET
     tool_calls: list[AnswerCall] | UnsetType = UNSET
+    function_call: CalledFunction | UnsetType = UNSET
 
 
 class ChoiceChunk(msgspec.Struct, frozen=True, kw_only=True):
@@ -201,11 +204,15 @@ class ChatAnswers(Answers[ChoiceChunk]):
 
     def _called(self, choice: int, call: ToolCall) -> ChoiceChunk:
         function = CalledFunction(name=call.name, arguments=call.arguments)
+        if self._body.functions:
+            return ChoiceChunk(index=choice, delta=PartOfAnswer(function_call=function))
         told = AnswerCall(index=self._calls[choice], id=call.id, function=function)
         self._calls[choice] += 1
         return ChoiceChunk(index=choice, delta=PartOfAnswer(tool_calls=[told]))
 
     def _ended(self, choice: int, reason: FinishReason) -> ChoiceChunk:
+        if reason == "tool_calls" and self._body.functions:
+            reason = "function_call"
         return ChoiceChunk(index=choice, delta=PartOfAnswer(), finish_reason=reason)
 
     def _chunk(
@@ -230,13 +237,15 @@ class ChatAnswers(Answers[ChoiceChunk]):
 
         content, thought = joined(lambda one: one.content), joined(lambda one: one.reasoning_content)
         calls = [call for part in parts for call in part.delta.tool_calls or ()]
+        function = next((part.delta.function_call for part in parts if part.delta.function_call), UNSET)
         chances = [one for part in parts if part.logprobs for one in part.logprobs.content]
         return Choice(
             index=index,
             message=Answer(
-                content=content if content or not calls else None,
+                content=content if content or not (calls or function) else None,
                 reasoning_content=thought or UNSET,
                 tool_calls=[msgspec.structs.replace(call, index=UNSET) for call in calls] or UNSET,
+                function_call=function,
             ),
             logprobs=ChoiceLogprobs(chances) if self._body.logprobs else None,
             finish_reason=next(part.finish_reason for part in parts if part.finish_reason is not None),

@@ -7,7 +7,7 @@ from typing import Literal
 from edgechat.engine.types import Finished
 from edgechat.server.refusal import Refusal
 
-FinishReason = Literal["stop", "length", "tool_calls"]
+FinishReason = Literal["stop", "length", "tool_calls", "function_call"]
 
 _REASONS: dict[str, FinishReason] = {
     "stop": "stop",

@@ -1,42 +1,94 @@
-"""The messages of a chat, as OpenAI's clients send them."""
+"""The messages of a chat, as OpenAI's clients send them, and send back what they were answered."""
 
 from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
 import msgspec
-from msgspec import Meta
+from msgspec import UNSET, Meta, UnsetType
 
 from edgechat.engine.types import Message, ToolCall
+from edgechat.server.protocol.strictness import Echoed, taken
 from edgechat.server.refusal import Refusal
 
-NoValue = Annotated[None, Meta(description="Only null is taken: there is nothing of the kind here.")]
-NoName = Annotated[
-    None, Meta(description="Only null is taken: templates tell models no names; write it into the content.")
+NoContent = Annotated[
+    Annotated[list[Any], Meta(max_length=0)] | None,
+    Meta(description="Only what is empty is taken: models are sent text alone."),
+]
+Name = Annotated[
+    str | None,
+    taken("Taken, and told no model: templates have no place for names; write them into the content."),
 ]
 FunctionName = Annotated[str, Meta(pattern="^[a-zA-Z0-9_.-]{1,64}$")]
 CallId = Annotated[str, Meta(min_length=1, max_length=128)]
 
 
-class TextPart(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A piece of text. Images, sounds and files are refused: models are sent text alone."""
+class Part(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", forbid_unknown_fields=True):
+    """A piece of a message. Images, sounds and files are refused: models are sent text alone."""
 
-    type: Literal["text"]
+    cache_control: Echoed = None
+
+    @property
+    def said(self) -> str:
+        """The text of it."""
+        raise NotImplementedError
+
+
+class TextPart(Part, frozen=True, kw_only=True, tag="text", forbid_unknown_fields=True):
+    """A piece of text."""
+
     text: str
+    annotations: Echoed = None
+
+    @property
+    def said(self) -> str:
+        """The text of it."""
+        return self.text
 
 
-Content = str | Annotated[list[TextPart], Meta(min_length=1, max_length=1024)]
+class InputTextPart(TextPart, frozen=True, kw_only=True, tag="input_text", forbid_unknown_fields=True):
+    """The same, as OpenAI's other protocol calls it."""
 
 
-class Function(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What was called, and with what: a JSON object, as text."""
+class OutputTextPart(TextPart, frozen=True, kw_only=True, tag="output_text", forbid_unknown_fields=True):
+    """The same, of an answer."""
+
+
+class RefusalPart(Part, frozen=True, kw_only=True, tag="refusal", forbid_unknown_fields=True):
+    """What a model said in place of an answer."""
+
+    refusal: str
+
+    @property
+    def said(self) -> str:
+        """The text of it."""
+        return self.refusal
+
+
+Content = (
+    str
+    | Annotated[
+        list[TextPart | InputTextPart | OutputTextPart | RefusalPart],
+        Meta(max_length=1024),
+    ]
+)
+
+
+class Function(msgspec.Struct, frozen=True, kw_only=True):
+    """What was called, and with what: a JSON object, or its text. What clients add is taken."""
 
     name: FunctionName
-    arguments: str
+    arguments: str | dict[str, Any]
+
+    def call(self, id: str) -> ToolCall:
+        """Return the call as the engine takes it."""
+        if isinstance(self.arguments, str):
+            return ToolCall(id, self.name, self.arguments)
+        return ToolCall(id, self.name, msgspec.json.encode(self.arguments).decode())
 
 
-class Call(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A call that the model wanted made."""
+class Call(msgspec.Struct, frozen=True, kw_only=True):
+    """A call that the model wanted made. What clients add is taken."""
 
     id: CallId
     function: Function
@@ -44,51 +96,58 @@ class Call(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     index: int | None = None
 
 
-class SystemMessage(
-    msgspec.Struct, frozen=True, kw_only=True, tag_field="role", tag="system", forbid_unknown_fields=True
-):
+class Sent(msgspec.Struct, frozen=True, kw_only=True, tag_field="role", forbid_unknown_fields=True):
+    """A message, with what clients keep beside its content."""
+
+    name: Name = None
+    id: Echoed = None
+    cache_control: Echoed = None
+    provider_specific_fields: Echoed = None
+
+
+class SystemMessage(Sent, frozen=True, kw_only=True, tag="system", forbid_unknown_fields=True):
     """What the model is told to be."""
 
     content: Content
-    name: NoName = None
 
 
-class DeveloperMessage(
-    msgspec.Struct, frozen=True, kw_only=True, tag_field="role", tag="developer", forbid_unknown_fields=True
-):
+class DeveloperMessage(Sent, frozen=True, kw_only=True, tag="developer", forbid_unknown_fields=True):
     """The same, by its newer name."""
 
     content: Content
-    name: NoName = None
 
 
-class UserMessage(
-    msgspec.Struct, frozen=True, kw_only=True, tag_field="role", tag="user", forbid_unknown_fields=True
-):
+class UserMessage(Sent, frozen=True, kw_only=True, tag="user", forbid_unknown_fields=True):
     """What somebody asks."""
 
     content: Content
-    name: NoName = None
 
 
-class AssistantMessage(
-    msgspec.Struct, frozen=True, kw_only=True, tag_field="role", tag="assistant", forbid_unknown_fields=True
-):
-    """What the model answered; an answer of this server can be sent back as it is."""
+class AssistantMessage(Sent, frozen=True, kw_only=True, tag="assistant", forbid_unknown_fields=False):
+    """What the model answered, as it was or with whatever clients have added to it."""
 
-    content: Content | None = None
+    content: Content | UnsetType | None = UNSET
     reasoning_content: Annotated[str | None, Meta(description="Extension: the thinking before it.")] = None
+    reasoning: Annotated[
+        str | None, Meta(description="The same, as other servers call it; reasoning_content goes first.")
+    ] = None
+    reasoning_details: Echoed = None
     tool_calls: Annotated[list[Call], Meta(max_length=128)] | None = None
-    name: NoName = None
-    refusal: NoValue = None
-    audio: NoValue = None
-    function_call: NoValue = None
-    annotations: Annotated[list[Any], Meta(max_length=0)] | None = None
+    function_call: Annotated[
+        Function | None, Meta(description="The same, as it was before tools: one call.")
+    ] = None
+    refusal: Annotated[
+        str | None, Meta(description="What was said in place of an answer, where there is no content.")
+    ] = None
+    audio: Annotated[None, Meta(description="Only null is taken: models are sent text alone.")] = None
+    images: NoContent = None
+    prefix: Annotated[
+        Literal[False] | None, Meta(description="Only false is taken: an answer is not begun for the model.")
+    ] = None
+    annotations: Echoed = None
 
 
-class ToolMessage(
-    msgspec.Struct, frozen=True, kw_only=True, tag_field="role", tag="tool", forbid_unknown_fields=True
-):
+class ToolMessage(Sent, frozen=True, kw_only=True, tag="tool", forbid_unknown_fields=True):
     """What a call gave."""
 
     content: Content
@@ -96,12 +155,23 @@ class ToolMessage(
     name: Annotated[str | None, Meta(description="Not needed: the call has it.")] = None
 
 
-ChatMessage = SystemMessage | DeveloperMessage | UserMessage | AssistantMessage | ToolMessage
+class FunctionMessage(Sent, frozen=True, kw_only=True, tag="function", forbid_unknown_fields=True):
+    """What a function_call gave."""
+
+    content: Content | None
+    name: FunctionName
+
+
+ChatMessage = (
+    SystemMessage | DeveloperMessage | UserMessage | AssistantMessage | ToolMessage | FunctionMessage
+)
 
 
 def as_messages(sent: list[ChatMessage]) -> tuple[Message, ...]:
     """Return the messages as the engine takes them. Raises Refusal for results of no call."""
     made: set[str] = set()
+    functions: dict[str, str] = {}
+    """The ids of the last function_call of each name, which have none of their own."""
     found = []
     for at, one in enumerate(sent):
         match one:
@@ -110,17 +180,11 @@ def as_messages(sent: list[ChatMessage]) -> tuple[Message, ...]:
             case UserMessage():
                 found.append(Message("user", _text(one.content)))
             case AssistantMessage():
-                calls = tuple(
-                    ToolCall(call.id, call.function.name, call.function.arguments)
-                    for call in one.tool_calls or ()
-                )
-                made |= {call.id for call in calls}
-                if one.content is None and not calls and one.reasoning_content is None:
-                    raise Refusal(
-                        "An assistant's message has content or tool_calls.", param=f"messages[{at}]"
-                    )
-                thinking = one.reasoning_content or ""
-                found.append(Message("assistant", _text(one.content or ""), thinking, calls))
+                answer = _answer(one, at)
+                made |= {call.id for call in answer.calls}
+                if one.function_call is not None:
+                    functions[one.function_call.name] = answer.calls[-1].id
+                found.append(answer)
             case ToolMessage():
                 if one.tool_call_id not in made:
                     raise Refusal(
@@ -129,8 +193,29 @@ def as_messages(sent: list[ChatMessage]) -> tuple[Message, ...]:
                         param=f"messages[{at}].tool_call_id",
                     )
                 found.append(Message("tool", _text(one.content), call_id=one.tool_call_id))
+            case FunctionMessage():
+                if one.name not in functions:
+                    raise Refusal(
+                        "A message of role function answers a function_call before it, by its name; there is "
+                        "no call of that name.",
+                        param=f"messages[{at}].name",
+                    )
+                found.append(Message("tool", _text(one.content), call_id=functions[one.name]))
     return tuple(found)
 
 
-def _text(content: str | list[TextPart]) -> str:
-    return content if isinstance(content, str) else "\n".join(part.text for part in content)
+def _answer(sent: AssistantMessage, at: int) -> Message:
+    calls = [call.function.call(call.id) for call in sent.tool_calls or ()]
+    if sent.function_call is not None:
+        calls.append(sent.function_call.call(f"function_call-{at}"))
+    thinking = sent.reasoning_content or sent.reasoning or ""
+    if sent.content is UNSET and not (calls or thinking or sent.refusal):
+        raise Refusal("An assistant's message has content or tool_calls.", param=f"messages[{at}]")
+    said = "" if sent.content is UNSET else _text(sent.content)
+    return Message("assistant", said or sent.refusal or "", thinking, tuple(calls))
+
+
+def _text(content: Content | None) -> str:
+    if content is None or isinstance(content, str):
+        return content or ""
+    return "\n".join(part.said for part in content)
