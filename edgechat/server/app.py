@@ -112,7 +112,7 @@ class _Api:
 
     async def _embed(self, exchange: Exchange, body: EmbeddingBody) -> None:
         texts = body.texts()
-        async with self._models.serve(body.model) as served:
+        async with self._models.serve(body.model or "") as served:
             exchange.answered_by(served.name)
             body.check(served)
             made = await served.embed(f"embd-{secrets.token_hex(12)}", tuple(texts))

@@ -79,6 +79,8 @@ class FakeModels:
         self.refuses = refuses
         self.load_seconds = 0.0
         self.places: list[int] = []
+        self.asked: list[str] = []
+        """The models that were asked for."""
         self.plan = LoadPlan(model_path="", model_name="scripted", context=4096, threads=1)
         self.model: ModelInfo = msgspec.structs.replace(MODEL, name="as its file is called", **info)
         self._scripts = list(scripts) or [["Hello", " there."]]
@@ -99,6 +101,7 @@ class FakeModels:
         self, model: str, places: int = 1, priority: Priority = "interactive"
     ) -> AsyncIterator[FakeModels]:
         self.places.append(places)
+        self.asked.append(model)
         await asyncio.sleep(self.load_seconds)
         if self.refuses is not None:
             raise self.refuses

@@ -18,6 +18,7 @@ from edgechat.errors import PromptTooLong
 from edgechat.planner.plan import LoadPlan
 from edgechat.settings import SamplingDefaults
 from tests.server.fakes import KEY, FakeModels, called, finished, serving, thought
+from tests.server.raw import ask
 
 HELLO: Any = [{"role": "user", "content": "Hello"}]
 WEATHER: Any = {
@@ -49,7 +50,13 @@ async def asked(models: FakeModels, **fields: Any) -> ChatRequest:
     return models.requests[-1]
 
 
+def allowed(mode: str, *names: str) -> Any:
+    tools = [{"type": "function", "function": {"name": name}} for name in names]
+    return {"type": "allowed_tools", "allowed_tools": {"mode": mode, "tools": tools}}
+
+
 EXTENSIONS = {
+    "repeat_penalty",
     "extra",
     "chat_template_kwargs",
     "top_k",
@@ -314,6 +321,83 @@ async def test_words_of_other_servers() -> None:
     assert (await asked(models, max_completion_tokens=-1)).max_tokens is None
 
 
+async def test_the_newer_limit_goes_first() -> None:
+    assert (await asked(FakeModels(), max_tokens=3, max_completion_tokens=4)).max_tokens == 4
+    assert (await asked(FakeModels(), max_tokens=3, max_completion_tokens=-1)).max_tokens is None
+
+
+async def test_whole_numbers_may_be_written_with_a_point() -> None:
+    said = {"n": 1.0, "max_tokens": 9.0, "seed": -4.0, "top_k": 3.0, "logprobs": True, "top_logprobs": 2.0}
+    request = await asked(FakeModels(), **said)
+    found = (request.max_tokens, request.sampling.seed, request.sampling.top_k, request.logprobs)
+    assert found == (9, 2**64 - 4, 3, 2)
+    assert [type(one) for one in found] == [int] * 4
+
+
+async def test_the_penalty_by_its_other_name() -> None:
+    assert (await asked(FakeModels(), repeat_penalty=1.5)).sampling.repetition_penalty == 1.5
+    both = await asked(FakeModels(), repeat_penalty=1.5, repetition_penalty=1.25)
+    assert both.sampling.repetition_penalty == 1.25
+
+
+async def test_wishes_that_cost_nothing_are_taken() -> None:
+    said: Any = {
+        "store": True,
+        "service_tier": "flex",
+        "verbosity": "low",
+        "prompt_cache_retention": "24h",
+        "stream_options": {"include_obfuscation": True},
+        "stream": True,
+    }
+    await asked(FakeModels(), **said)
+    told = await asked(FakeModels(has_effort=True), reasoning_effort="xhigh")
+    assert told.effort == "high"
+
+
+async def test_a_strict_server_refuses_wishes() -> None:
+    for name, value in {
+        "store": True,
+        "service_tier": "flex",
+        "verbosity": "low",
+        "prompt_cache_retention": "24h",
+        "reasoning_effort": "xhigh",
+    }.items():
+        async with client_of(FakeModels(), strict=True) as client:
+            with pytest.raises(openai.BadRequestError) as caught:
+                await client.chat.completions.create(
+                    model="default", messages=HELLO, extra_body={name: value}
+                )
+            assert (caught.value.param, caught.value.code) == (name, "not_heeded")
+    same = {"store": False, "service_tier": "auto", "max_tokens": 3, "max_completion_tokens": 3}
+    async with client_of(FakeModels(), strict=True) as client:
+        await client.chat.completions.create(model="default", messages=HELLO, extra_body=same)
+        with pytest.raises(openai.BadRequestError, match="max_tokens"):
+            await client.chat.completions.create(
+                model="default", messages=HELLO, extra_body=same | {"max_tokens": 4}
+            )
+
+
+async def test_the_model_may_be_left_out() -> None:
+    models = FakeModels()
+    async with serving(models) as url:
+        for more in ({}, {"model": None}, {"model": ""}):
+            for path, said in (
+                ("chat/completions", {"messages": HELLO}),
+                ("completions", {"prompt": "x"}),
+                ("embeddings", {"input": "x"}),
+            ):
+                body = json.dumps(said | more).encode()
+                assert (await ask(url, "POST", f"/v1/{path}", body=body))[0] == 200
+    assert set(models.asked) == {""}
+
+
+async def test_some_of_the_tools_are_allowed() -> None:
+    other = WEATHER | {"function": WEATHER["function"] | {"name": "other"}}
+    for mode in ("auto", "required"):
+        request = await asked(FakeModels(), tools=[WEATHER, other], tool_choice=allowed(mode, "other"))
+        assert ([tool.name for tool in request.tools], request.tool_choice) == (["other"], mode)
+
+
 async def test_structured_answers() -> None:
     class Person(BaseModel):
         name: str
@@ -327,6 +411,8 @@ async def test_structured_answers() -> None:
     assert schema["required"] == ["name", "age"]
     assert (await asked(models, response_format={"type": "json_object"})).schema == '{"type": "object"}'
     assert (await asked(models, response_format={"type": "text"})).schema is None
+    form = {"type": "json_object", "schema": {"required": ["x"]}}
+    assert json.loads((await asked(models, response_format=form)).schema or "") == {"required": ["x"]}
 
 
 async def test_logprobs() -> None:
@@ -373,10 +459,12 @@ async def test_what_was_left_out_is_told() -> None:
         ("function_call", {"functions": [{"name": "x"}], "function_call": {"name": "y"}}),
         ("prediction", {"prediction": {"type": "content", "content": "x"}}),
         ("web_search_options", {"web_search_options": {}}),
-        ("store", {"store": True}),
-        ("service_tier", {"service_tier": "flex"}),
-        ("verbosity", {"verbosity": "low"}),
-        ("prompt_cache_retention", {"prompt_cache_retention": "24h"}),
+        ("service_tier", {"service_tier": "the best"}),
+        ("verbosity", {"verbosity": "none"}),
+        ("repetition_penalty", {"repetition_penalty": 1e-300}),
+        ("repeat_penalty", {"repeat_penalty": 0.0099}),
+        ("n", {"n": 1.5}),
+        ("seed", {"seed": 2.0**63}),
         ("n", {"n": 9}),
         ("n", {"n": 0}),
         ("temperature", {"temperature": -1}),
@@ -389,7 +477,11 @@ async def test_what_was_left_out_is_told() -> None:
         ("max_completion_tokens", {"max_completion_tokens": 0}),
         ("think", {"think": False, "chat_template_kwargs": {"enable_thinking": True}}),
         ("chat_template_kwargs.tools", {"chat_template_kwargs": {"tools": []}}),
-        ("max_tokens", {"max_tokens": 3, "max_completion_tokens": 4}),
+        ("max_tokens", {"max_tokens": 0.0}),
+        (
+            "tool_choice",
+            {"tools": [WEATHER], "tool_choice": allowed("auto", "other")},
+        ),
         ("logit_bias", {"logit_bias": {"x": 1}}),
         ("stream_options", {"stream_options": {"include_usage": True}}),
         ("tool_choice", {"tool_choice": "required"}),
@@ -414,7 +506,7 @@ async def test_what_was_left_out_is_told() -> None:
         ),
         ("tools[0].type", {"tools": [{"type": "custom", "custom": {"name": "x"}}]}),
         ("response_format.type", {"response_format": {"type": "grammar"}}),
-        ("model", {"model": ""}),
+        ("model", {"model": "x" * 513}),
         ("messages[0].role", {"messages": [{"role": "critic", "content": "x"}]}),
         ("messages[0].name", {"messages": [{"role": "function", "name": "x", "content": "x"}]}),
         ("messages[0].images", {"messages": [{"role": "assistant", "content": "x", "images": ["x"]}]}),
@@ -455,7 +547,7 @@ async def test_an_empty_answer_has_logprobs_where_they_were_asked_for() -> None:
 async def test_null_is_as_nothing_for_every_field() -> None:
     from edgechat.server.protocol.chat import ChatBody
 
-    needed = {"model", "messages", "overflow"}
+    needed = {"messages", "overflow"}
     nulls = {name: None for name in ChatBody.__struct_fields__ if name not in needed}
     models = FakeModels()
     async with client_of(models) as client:

@@ -53,7 +53,7 @@ async def test_several_prompts_and_tokens() -> None:
     models = FakeModels(["a"], ["b"], ["c"], ["d"])
     prompt: Any = ["x", [1, 2]]
     async with client_of(models) as client:
-        done = await client.completions.create(model="default", prompt=prompt, n=2, seed=7)
+        done = await client.completions.create(model="default", prompt=prompt, n=2, best_of=2, seed=7)
         await client.completions.create(model="default", prompt=[5, 6])
     assert [(one.index, one.text) for one in done.choices] == [(0, "a"), (1, "b"), (2, "c"), (3, "d")]
     assert [(one.text, one.sampling.seed) for one in models.requests[:4]] == [
@@ -88,6 +88,8 @@ async def test_logprobs_tell_where_in_the_text() -> None:
     [
         ("suffix", {"suffix": "x"}),
         ("best_of", {"best_of": 3}),
+        ("best_of", {"best_of": 1, "n": 2}),
+        ("logprobs", {"logprobs": 0.5}),
         ("logprobs", {"logprobs": 6}),
         ("echo", {"echo": True, "logprobs": 1}),
         ("echo", {"echo": True, "prompt": [1]}),

@@ -63,7 +63,7 @@ def test_the_server_keeps_to_its_description(server: Served, tmp_path: Path) -> 
 def test_every_field_is_described_as_it_is_decoded(server: Served) -> None:
     described = server.ask("/openapi.json")[1]["components"]["schemas"]["ChatBody"]
     assert described["properties"].keys() == set(ChatBody.__struct_fields__)
-    assert described["required"] == ["model", "messages"]
+    assert described["required"] == ["messages"]
     assert described["additionalProperties"] is False
     body = {"model": "x", "messages": [{"role": "user", "content": "x"}]}
     assert decoded(json.dumps(body).encode(), ChatBody).n_choices == 1

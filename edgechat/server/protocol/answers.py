@@ -31,7 +31,7 @@ class Answers(ABC, Generic[Part]):
         """Raise Refusal for what contradicts itself."""
         if body.stream_options is not None and not body.stream:
             raise Refusal("stream_options needs stream: true.", param="stream_options")
-        self.asked = body.model
+        self.asked = body.model or ""
         """The model that is to answer ..."""
         self.model = ""
         """... and what does, once that is known."""

@@ -16,7 +16,7 @@ from edgechat.errors import BadRequest
 from edgechat.server.faults import refusal_of
 from edgechat.server.protocol.generation import Generation, Labels, Tokens
 from edgechat.server.protocol.messages import ChatMessage, FunctionName, as_messages
-from edgechat.server.protocol.strictness import Echoed
+from edgechat.server.protocol.strictness import Echoed, taken
 from edgechat.server.refusal import Refusal
 
 NoSound = Annotated[None, Meta(description="Only null is taken: this server reads and writes text alone.")]
@@ -28,6 +28,7 @@ SchemaText = Annotated[
     # Left as it came: its length is looked at before anything is made of it.
     Raw, Meta(description="A JSON schema.", extra_json_schema={"type": ["object", "null"]})
 ]
+Others = Annotated[int, Meta(ge=0, le=20)] | Annotated[float, Meta(ge=0, le=20, multiple_of=1)]
 Strict = Annotated[
     bool | None,
     Meta(
@@ -61,16 +62,37 @@ class NamedFunction(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     name: FunctionName
 
 
-class NamedTool(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class NamedTool(
+    msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="function", forbid_unknown_fields=True
+):
     """The tool that must be called."""
 
-    type: Literal["function"]
     function: NamedFunction
 
     @property
     def name(self) -> str:
         """The name of it."""
         return self.function.name
+
+
+class AllowedTools(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Some of the tools, and whether one of them must be called."""
+
+    mode: Literal["auto", "required"]
+    tools: Annotated[list[NamedTool], Meta(min_length=1, max_length=128)]
+
+
+class AllowedChoice(
+    msgspec.Struct,
+    frozen=True,
+    kw_only=True,
+    tag_field="type",
+    tag="allowed_tools",
+    forbid_unknown_fields=True,
+):
+    """The tools that may be called: the others are as if they were not there."""
+
+    allowed_tools: AllowedTools
 
 
 class TextFormat(msgspec.Struct, frozen=True, tag_field="type", tag="text", forbid_unknown_fields=True):
@@ -80,7 +102,9 @@ class TextFormat(msgspec.Struct, frozen=True, tag_field="type", tag="text", forb
 class JsonObject(
     msgspec.Struct, frozen=True, tag_field="type", tag="json_object", forbid_unknown_fields=True
 ):
-    """Any JSON object."""
+    """Any JSON object, or one that follows a schema, as llama.cpp takes it here."""
+
+    schema: SchemaText | UnsetType = UNSET
 
 
 class Schema(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -115,7 +139,7 @@ class ChatBody(Generation, frozen=True, kw_only=True, forbid_unknown_fields=True
     ] = None
     logprobs: Annotated[bool | None, Meta(description="Tell how likely the answer's tokens were.")] = None
     top_logprobs: Annotated[
-        Annotated[int, Meta(ge=0, le=20)] | None,
+        Others | None,
         Meta(description="... and so many others in the place of each; needs logprobs."),
     ] = None
     tools: Annotated[
@@ -123,8 +147,11 @@ class ChatBody(Generation, frozen=True, kw_only=True, forbid_unknown_fields=True
         Meta(description="Functions that the model may want called."),
     ] = None
     tool_choice: Annotated[
-        Literal["none", "auto", "required"] | NamedTool | None,
-        Meta(description="none: as without tools; required: one at least is called; or the one that is."),
+        Literal["none", "auto", "required"] | NamedTool | AllowedChoice | None,
+        Meta(
+            description="none: as without tools; required: one at least is called; or the one that is, or "
+            "those that may be."
+        ),
     ] = None
     parallel_tool_calls: Annotated[
         bool | None, Meta(description="false: the answer ends after its first call.")
@@ -134,11 +161,12 @@ class ChatBody(Generation, frozen=True, kw_only=True, forbid_unknown_fields=True
         Meta(description="What the answer is; a grammar holds the model to it."),
     ] = None
     reasoning_effort: Annotated[
-        Literal["none", "minimal", "low", "medium", "high"] | None,
-        Meta(
-            description="none and minimal are think false, the others think true, unless `think` says "
-            "otherwise. Models that are told how long to think (gpt-oss) are told low, medium or high; "
-            "for those that have no switch only none is more than a wish."
+        Literal["none", "minimal", "low", "medium", "high", "xhigh"] | None,
+        taken(
+            "none and minimal are think false, the others think true, unless `think` says otherwise. Models "
+            "that are told how long to think (gpt-oss) are told low, medium or high, which xhigh means too; "
+            "for those that have no switch only none is more than a wish.",
+            *("none", "minimal", "low", "medium", "high"),
         ),
     ] = None
     think: Annotated[
@@ -162,9 +190,7 @@ class ChatBody(Generation, frozen=True, kw_only=True, forbid_unknown_fields=True
         Annotated[list[Literal["text"]], Meta(min_length=1, max_length=1)] | None,
         Meta(description="Only text is written."),
     ] = None
-    store: Annotated[
-        Literal[False] | None, Meta(description="Answers are not kept here: only false is taken.")
-    ] = None
+    store: Annotated[bool | None, taken("Answers are not kept here, whatever is said.", False)] = None
     metadata: Annotated[
         Labels | None, Meta(description="Labels, which nothing here needs: nothing is stored.")
     ] = None
@@ -176,14 +202,18 @@ class ChatBody(Generation, frozen=True, kw_only=True, forbid_unknown_fields=True
         Meta(description="Not needed: what prompts have in common is found by itself."),
     ] = None
     prompt_cache_retention: Annotated[
-        Literal["in_memory"] | None, Meta(description="Prompts are kept in memory only.")
+        Literal["in_memory", "in-memory", "24h"] | None,
+        taken("Prompts are kept in memory only, while there is room.", "in_memory", "in-memory"),
     ] = None
     service_tier: Annotated[
-        Literal["auto", "default"] | None,
-        Meta(description="There is one tier; the extension `priority` lets a request wait for others."),
+        Literal["auto", "default", "flex", "scale", "priority"] | None,
+        taken(
+            "There is one tier; the extension `priority` lets a request wait for others.", "auto", "default"
+        ),
     ] = None
     verbosity: Annotated[
-        Literal["medium"] | None, Meta(description="Models have no such switch; say it in a message.")
+        Literal["low", "medium", "high"] | None,
+        taken("Models have no such switch; say it in a message.", "medium"),
     ] = None
     audio: NoSound = None
     prediction: NoPrediction = None
@@ -199,7 +229,7 @@ class ChatBody(Generation, frozen=True, kw_only=True, forbid_unknown_fields=True
     def asked(self) -> ChatRequest:
         """Return what the engine is asked, but for what depends on the model. Raises Refusal."""
         self._check()
-        chosen = self.tool_choice if self.functions is None else self.function_call
+        chosen = self._choice()
         named = chosen.name if isinstance(chosen, NamedTool | NamedFunction) else None
         request = ChatRequest(
             id="",
@@ -209,7 +239,7 @@ class ChatBody(Generation, frozen=True, kw_only=True, forbid_unknown_fields=True
             tool=named,
             most_calls=1 if self.functions or self.parallel_tool_calls is False else None,
             schema=self._schema(),
-            logprobs=(self.top_logprobs or 0) if self.logprobs else None,
+            logprobs=int(self.top_logprobs or 0) if self.logprobs else None,
             max_tokens=self._most_tokens(),
             stop=self.stops,
             think=self._think(),
@@ -219,6 +249,18 @@ class ChatBody(Generation, frozen=True, kw_only=True, forbid_unknown_fields=True
         with _about("tool_choice" if self.functions is None else "function_call"):
             check_choice(request)
         return request
+
+    @property
+    def overruled(self) -> tuple[str, ...]:
+        """The fields that have no effect because of others."""
+        limits = {self.max_tokens, self.max_completion_tokens} - {None}
+        return (("max_tokens",) if len(limits) > 1 else ()) + super().overruled
+
+    def _choice(self) -> str | NamedTool | NamedFunction | None:
+        """Return what is said about which tool is to be called."""
+        if isinstance(self.tool_choice, AllowedChoice):
+            return self.tool_choice.allowed_tools.mode
+        return self.tool_choice if self.functions is None else self.function_call
 
     def _check(self) -> None:
         """Raise Refusal for fields that contradict each other."""
@@ -232,9 +274,7 @@ class ChatBody(Generation, frozen=True, kw_only=True, forbid_unknown_fields=True
             raise Refusal("think: true and reasoning_effort: none contradict each other.", param="think")
 
     def _most_tokens(self) -> int | None:
-        if len({self.max_tokens, self.max_completion_tokens} - {None}) > 1:
-            raise Refusal("max_tokens means max_completion_tokens; send one of them.", param="max_tokens")
-        if self.max_tokens is not None:
+        if self.max_completion_tokens is None:
             return self.limit(self.max_tokens, None, "max_tokens")
         return self.limit(self.max_completion_tokens, None, "max_completion_tokens")
 
@@ -250,15 +290,20 @@ class ChatBody(Generation, frozen=True, kw_only=True, forbid_unknown_fields=True
         with _about("tools" if self.functions is None else "functions"):
             found = tuple(map(_tool, self.functions or [one.function for one in self.tools or ()]))
             check_tools(found)
-        return found
+        return self._allowed(found) if isinstance(self.tool_choice, AllowedChoice) else found
+
+    def _allowed(self, tools: tuple[Tool, ...]) -> tuple[Tool, ...]:
+        assert isinstance(self.tool_choice, AllowedChoice)
+        names = {one.name for one in self.tool_choice.allowed_tools.tools}
+        if unknown := names - {tool.name for tool in tools}:
+            raise Refusal(f"{min(unknown)!r} is allowed, and is none of the tools.", param="tool_choice")
+        return tuple(tool for tool in tools if tool.name in names)
 
     def _schema(self) -> str | None:
         match self.response_format:
-            case JsonObject():
-                return _ANY
-            case JsonSchema(json_schema=wanted):
+            case JsonObject(schema=sent) | JsonSchema(json_schema=Schema(schema=sent)):
                 with _about("response_format"):
-                    schema = _text(wanted.schema) or _ANY
+                    schema = _text(sent) or _ANY
                     schema_in(schema)
                 return schema
         return None

@@ -25,6 +25,16 @@ from edgechat.server.protocol.chat import ChatBody
 from edgechat.server.protocol.ending import FinishReason
 from edgechat.server.protocol.usage import AnswerTimings, Usage, timings_of
 
+_EFFORTS: dict[str, Effort] = {
+    "none": "low",
+    "minimal": "low",
+    "low": "low",
+    "medium": "medium",
+    "high": "high",
+    "xhigh": "high",
+}
+"""What models that are told how long to think are told of a wish."""
+
 
 class CalledFunction(msgspec.Struct, frozen=True, kw_only=True):
     """What is to be called, and with what."""
@@ -166,7 +176,7 @@ class ChatAnswers(Answers[ChoiceChunk]):
         think, wish = self._request.think, self._body.reasoning_effort
         effort: Effort | None = None
         if wish is not None and model.has_effort:
-            effort = "low" if wish == "none" or wish == "minimal" else wish
+            effort = _EFFORTS[wish]
         if think is None and model.can_switch_thinking:
             think = self._think if wish is None else wish not in ("none", "minimal")
         elif think is None and wish == "none" and not model.has_effort:

@@ -11,7 +11,7 @@ from edgechat.engine.types import ChatRequest, Delta, Finished, TokenChance
 from edgechat.server.models import Served
 from edgechat.server.protocol.answers import LONGER, Answers
 from edgechat.server.protocol.ending import FinishReason
-from edgechat.server.protocol.generation import MOST_CHOICES, Generation
+from edgechat.server.protocol.generation import MOST_CHOICES, Choices, Generation
 from edgechat.server.protocol.texts import Texts, texts_of
 from edgechat.server.protocol.usage import AnswerTimings, Usage, timings_of
 from edgechat.server.refusal import Refusal
@@ -29,14 +29,14 @@ class CompletionBody(Generation, frozen=True, kw_only=True, forbid_unknown_field
         Texts, Meta(description="A text, or the numbers of its tokens; or several, up to 8 completions.")
     ]
     logprobs: Annotated[
-        Annotated[int, Meta(ge=0, le=5)] | None,
+        Annotated[int, Meta(ge=0, le=5)] | Annotated[float, Meta(ge=0, le=5, multiple_of=1)] | None,
         Meta(description="Tell how likely the tokens were, and so many others in the place of each."),
     ] = None
     echo: Annotated[bool | None, Meta(description="Begin with the prompt; not together with logprobs.")] = (
         None
     )
     best_of: Annotated[
-        Literal[1] | None, Meta(description="Every completion is handed out: only 1 is taken; ask for n.")
+        Choices | None, Meta(description="Every completion is handed out: only what n says is taken.")
     ] = None
     suffix: NoSuffix = None
 
@@ -45,6 +45,8 @@ class CompletionBody(Generation, frozen=True, kw_only=True, forbid_unknown_field
         found = texts_of(self.prompt, "prompt")
         if len(found) * self.n_choices > MOST_CHOICES:
             raise Refusal(f"That would be more than {MOST_CHOICES} completions at once.", param="prompt")
+        if self.best_of is not None and self.best_of != self.n_choices:
+            raise Refusal("best_of is what n says, or is left out.", param="best_of")
         if self.echo and self.logprobs is not None:
             raise Refusal("The prompt's own tokens have no logprobs here.", param="echo")
         if self.echo and not all(isinstance(one, str) for one in found):
@@ -109,7 +111,7 @@ class CompletionAnswers(Answers[CompletionChoice]):
         return ChatRequest(
             id=f"{self._id}-{choice}",
             text=self._text(choice),
-            logprobs=body.logprobs,
+            logprobs=None if body.logprobs is None else int(body.logprobs),
             sampling=body.sampling(defaults, choice % body.n_choices),
             max_tokens=self._limit,
             stop=body.stops,

@@ -11,6 +11,7 @@ from msgspec import Meta, Raw
 
 from edgechat.engine.types import Embedded
 from edgechat.server.models import Served
+from edgechat.server.protocol.generation import Model
 from edgechat.server.protocol.texts import Texts, texts_of
 from edgechat.server.refusal import Refusal
 
@@ -21,9 +22,7 @@ _VECTOR = {"anyOf": [{"type": "array", "items": {"type": "number"}}, {"type": "s
 class EmbeddingBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Texts, the embeddings of which are wanted."""
 
-    model: Annotated[
-        str, Meta(min_length=1, max_length=512, description="An embedding model of /v1/models, or 'default'.")
-    ]
+    model: Model = None
     input: Annotated[
         Texts, Meta(description="A text, or the numbers of its tokens; or several, up to 2048 at once.")
     ]
@@ -32,7 +31,7 @@ class EmbeddingBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         Meta(description="base64: 32-bit floats, little-endian."),
     ] = None
     dimensions: Annotated[
-        Annotated[int, Meta(ge=1, le=65536)] | None,
+        Annotated[int, Meta(ge=1, le=65536)] | Annotated[float, Meta(ge=1, le=65536, multiple_of=1)] | None,
         Meta(description="Only the model's own number is taken: not every model's can be cut shorter."),
     ] = None
     user: Annotated[
@@ -52,7 +51,7 @@ class EmbeddingBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         numbers = served.model.embedding
         if numbers and self.dimensions not in (None, numbers):
             raise Refusal(
-                f"{served.name} makes embeddings of {numbers} numbers, not {self.dimensions}.",
+                f"{served.name} makes embeddings of {numbers} numbers, not {self.dimensions:.0f}.",
                 param="dimensions",
             )
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any
 
 import msgspec
 from msgspec import Meta
 
 from edgechat.engine.types import Priority, Sampling
+from edgechat.server.protocol.strictness import taken
 from edgechat.server.refusal import Refusal
 from edgechat.settings import SamplingDefaults
 
@@ -19,7 +20,28 @@ Stop = Annotated[str, Meta(max_length=256)]
 BiasedToken = Annotated[str, Meta(pattern="^[0-9]{1,9}$")]
 Bias = Annotated[float, Meta(ge=-100, le=100)]
 Penalty = Annotated[float, Meta(ge=-2, le=2)]
-Tokens = Annotated[int, Meta(ge=-1, le=_INT, extra_json_schema={"not": {"const": 0}})]
+_SOME: dict[str, Any] = {"not": {"const": 0}}
+# Whole numbers, of which JSON says that 4.0 is one, too.
+Tokens = (
+    Annotated[int, Meta(ge=-1, le=_INT, extra_json_schema=_SOME)]
+    | Annotated[float, Meta(ge=-1, le=_INT, multiple_of=1, extra_json_schema=_SOME)]
+)
+Choices = (
+    Annotated[int, Meta(ge=1, le=MOST_CHOICES)] | Annotated[float, Meta(ge=1, le=MOST_CHOICES, multiple_of=1)]
+)
+Seed = (
+    Annotated[int, Meta(ge=-_SEEDS, le=_SEEDS - 1)]
+    | Annotated[float, Meta(ge=-_SEEDS, lt=_SEEDS, multiple_of=1)]
+)
+Whole = Annotated[int, Meta(ge=0, le=_INT)] | Annotated[float, Meta(ge=0, le=_INT, multiple_of=1)]
+Factor = Annotated[float, Meta(ge=0.01, le=5)]
+Model = Annotated[
+    Annotated[str, Meta(max_length=512)] | None,
+    Meta(
+        description="A name of /v1/models; left out, '' or 'default': the model that the server was started "
+        "with."
+    ),
+]
 UNLIMITED = -1
 """How programs written for llama.cpp and LM Studio say that only the context bounds an answer."""
 Labels = Annotated[dict[str, str], Meta(max_length=16)]
@@ -32,19 +54,16 @@ class StreamOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         bool | None, Meta(description="Tell at the end how many tokens it was, with no choices in the chunk.")
     ] = None
     include_obfuscation: Annotated[
-        Literal[False] | None, Meta(description="Random padding is not written: only false is taken.")
+        bool | None, taken("Random padding is not written, whatever is said.", False)
     ] = None
 
 
 class Generation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How text is to be generated. What a field does not say is as the model's makers recommend."""
 
-    model: Annotated[
-        str,
-        Meta(min_length=1, max_length=512, description="A name of /v1/models, or 'default'."),
-    ]
+    model: Model = None
     n: Annotated[
-        Annotated[int, Meta(ge=1, le=MOST_CHOICES)] | None,
+        Choices | None,
         Meta(description="So many answers; each has a seed of its own, one more than the last one's."),
     ] = None
     stream: Annotated[bool | None, Meta(description="Send the text as it is written.")] = None
@@ -57,7 +76,7 @@ class Generation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         Tokens | None, Meta(description="End after so many tokens; -1: when the context is full.")
     ] = None
     seed: Annotated[
-        Annotated[int, Meta(ge=-_SEEDS, le=_SEEDS - 1)] | None,
+        Seed | None,
         Meta(description="The same seed gives the same text again."),
     ] = None
     temperature: Annotated[
@@ -82,7 +101,7 @@ class Generation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         Meta(description="A label, which nothing here needs: nothing is stored."),
     ] = None
     top_k: Annotated[
-        Annotated[int, Meta(ge=0, le=_INT)] | None,
+        Whole | None,
         Meta(description="Extension: choose among so many of the likeliest tokens; 0 among all."),
     ] = None
     min_p: Annotated[
@@ -90,8 +109,11 @@ class Generation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         Meta(description="Extension: leave out tokens below this share of the likeliest one's probability."),
     ] = None
     repetition_penalty: Annotated[
-        Annotated[float, Meta(gt=0, le=5)] | None,
+        Factor | None,
         Meta(description="Extension: divide the scores of tokens that came lately by this; 1: none."),
+    ] = None
+    repeat_penalty: Annotated[
+        Factor | None, Meta(description="The same, as llama.cpp calls it; repetition_penalty goes first.")
     ] = None
     priority: Annotated[
         Priority | None,
@@ -101,7 +123,7 @@ class Generation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     @property
     def n_choices(self) -> int:
         """How many answers are wanted to one prompt."""
-        return self.n or 1
+        return int(self.n or 1)
 
     @property
     def stops(self) -> tuple[str, ...]:
@@ -110,21 +132,29 @@ class Generation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         return tuple(one for one in sent if one)
 
     @property
+    def overruled(self) -> tuple[str, ...]:
+        """The fields that have no effect because of others."""
+        penalties = {self.repetition_penalty, self.repeat_penalty} - {None}
+        return ("repeat_penalty",) if len(penalties) > 1 else ()
+
+    @property
     def wants_usage(self) -> bool:
         """Whether a stream tells the usage at its end."""
         return self.stream_options is not None and bool(self.stream_options.include_usage)
 
     @staticmethod
-    def limit(sent: int | None, usual: int | None, param: str) -> int | None:
+    def limit(sent: float | None, usual: int | None, param: str) -> int | None:
         """Return after how many tokens to end; None: when the context is full. Raises Refusal."""
         if sent == 0:
             raise Refusal("An answer has one token at least.", param=param, code="invalid_value")
-        return None if sent == UNLIMITED else sent or usual
+        return None if sent == UNLIMITED else int(sent) if sent else usual
 
     def sampling(self, defaults: SamplingDefaults, choice: int) -> Sampling:
         """Return how the tokens of one of the answers are chosen."""
         sent = SamplingDefaults(**{name: getattr(self, name) for name in SamplingDefaults.__struct_fields__})
+        if sent.repetition_penalty is None:
+            sent = msgspec.structs.replace(sent, repetition_penalty=self.repeat_penalty)
         # numpy takes no negative seeds; the same number must stay the same.
-        seed = None if self.seed is None else (self.seed + choice) % (2 * _SEEDS)
+        seed = None if self.seed is None else (int(self.seed) + choice) % (2 * _SEEDS)
         bias = tuple((int(token), amount) for token, amount in (self.logit_bias or {}).items())
         return Sampling(**sent.over(defaults).given(), seed=seed, bias=bias)
