@@ -11,6 +11,7 @@ import signal
 import sys
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 import msgspec
 
@@ -88,7 +89,7 @@ def _talk(options: Options, said: Settings, store: Store, background: Background
         store=store,
         background=background,
         plan_for=lambda name: _told(options, prepare(name, _wishes(options))),
-        engine_for=lambda plan, on_note: _engine(options, said, plan, on_note),
+        engine_for=partial(_engine, options, said),
         spoken=options.screen_reader or said.screen_reader,
     )
     talker = Talker(means, model, plan, talk)
@@ -111,10 +112,14 @@ def _chosen(options: Options, said: Settings, last: str | None) -> tuple[str, Lo
 
 
 def _engine(
-    options: Options, said: Settings, plan: LoadPlan, on_note: Callable[[str], None]
+    options: Options, said: Settings, model: str, plan: LoadPlan, on_note: Callable[[str], None]
 ) -> EngineProcess:
     return EngineProcess(
-        plan, idle_seconds=60 * said.idle_minutes, upkeep=_upkeep(options, said), on_note=on_note
+        plan,
+        idle_seconds=60 * said.idle_minutes,
+        upkeep=_upkeep(options, said),
+        replan=partial(prepare, model, _wishes(options)),
+        on_note=on_note,
     )
 
 

@@ -72,8 +72,8 @@ class Means:
     background: Background
     plan_for: Callable[[str], LoadPlan]
     """From a model's name to its plan, what there is to know of which is told. Raises EdgechatError."""
-    engine_for: Callable[[LoadPlan, Callable[[str], None]], EngineProcess]
-    """From a plan to its engine, which tells what it has to change about the plan."""
+    engine_for: Callable[[str, LoadPlan, Callable[[str], None]], EngineProcess]
+    """From a model and its plan to its engine, which tells what it has to change about the plan."""
     spoken: bool = False
     """Whether a screen reader reads it aloud."""
 
@@ -89,7 +89,7 @@ class Talker:
         self.talk = talk
         self.background = means.background
         self.status: StatusLine = SpokenStatus(sys.stderr) if means.spoken else StatusLine(sys.stderr)
-        self.engine = means.engine_for(plan, self._tell)
+        self.engine = means.engine_for(model, plan, self._tell)
         self.answering: asyncio.Task[None] | None = None
 
     def main(self, prompt: str | None) -> None:
@@ -164,7 +164,7 @@ class Talker:
         plan = self.means.plan_for(name)
         self._leave()
         self.background.run(self.engine.close())
-        self.engine, self.model = self.means.engine_for(plan, self._tell), name
+        self.engine, self.model = self.means.engine_for(name, plan, self._tell), name
         self._load()
 
     def _leave(self) -> None:

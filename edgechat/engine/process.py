@@ -32,7 +32,7 @@ from edgechat.engine.types import (
     Upkeep,
 )
 from edgechat.errors import EngineCrashed, EngineError, EngineGone, OutOfMemory, RequestRefused
-from edgechat.planner.ladder import refit
+from edgechat.planner.ladder import again, grown, is_short, refit
 from edgechat.planner.plan import LoadPlan
 
 _CRASHES_ALLOWED = 2
@@ -59,11 +59,16 @@ class EngineProcess:
         *,
         idle_seconds: float = 600.0,
         upkeep: Upkeep = Upkeep(),  # noqa: B008  (it is frozen)
+        replan: Callable[[], LoadPlan] | None = None,
         on_state: Callable[[EngineState], None] | None = None,
         on_note: Callable[[str], None] = lambda _note: None,
     ) -> None:
-        """`idle_seconds` 0 keeps an idle worker. `on_note` hears what had to be changed about the plan."""
-        self.plan = plan
+        """`idle_seconds` 0 keeps an idle worker. `on_note` hears what had to be changed about the plan.
+
+        replan: makes the plan anew, for a load at which there is more memory; called in a thread.
+        """
+        self._wish = self._plan = self._last = plan
+        self._replan = replan
         self.model: ModelInfo | None = None
         self.state = EngineState.STOPPED
         self._idle_seconds = idle_seconds
@@ -82,6 +87,15 @@ class EngineProcess:
         self._loading: set[str] = set()
         self._cancelled: set[str] = set()
         self._crashes: Counter[bytes] = Counter()
+
+    @property
+    def plan(self) -> LoadPlan:
+        """How the model is loaded, or will be if as much memory is free; to set it is another wish."""
+        return self._plan
+
+    @plan.setter
+    def plan(self, plan: LoadPlan) -> None:
+        self._wish = self._plan = plan
 
     async def start(self, on_progress: Callable[[float], None] | None = None) -> ModelInfo:
         """Load the model if it is not loaded. Raises LoadFailed, DoesNotFit or EngineCrashed."""
@@ -218,9 +232,15 @@ class EngineProcess:
             try:
                 yield worker
             except EngineCrashed:
-                # With others beside it nobody knows whose fault it was.
-                self._crashes[digest] += worker is not None and worker.victims == {request_id}
+                if worker is not None and await self._is_to_blame(request_id, worker):
+                    self._crashes[digest] += 1
                 raise
+
+    async def _is_to_blame(self, request_id: str, worker: WorkerLife) -> bool:
+        """Say whether a request has killed its worker, as far as anybody can know."""
+        if worker.victims != {request_id}:  # with others beside it nobody knows
+            return False
+        return not (worker.lost_its_memory and await asyncio.to_thread(is_short, self._last))
 
     async def _ready_for(
         self, request_id: str, on_progress: Callable[[float], None] | None, may_load: bool
@@ -249,14 +269,15 @@ class EngineProcess:
                     f"The engine of {self.plan.model_name} was gone before the request came to it.",
                     hint="Send it again.",
                 )
-            memory_ran_out = self._worker is not None and self._worker.lost_its_memory
+            killed = self._worker is not None and self._worker.lost_its_memory
             await self._end_worker()
             self._become(EngineState.LOADING)
             try:
-                while not await self._load(on_progress, failed=memory_ran_out):
-                    memory_ran_out = True
+                fitted = await asyncio.to_thread(self._planned, killed=killed)
+                while not await self._load(*fitted, on_progress):
                     await self._end_worker()
                     self._become(EngineState.LOADING)
+                    fitted = await asyncio.to_thread(refit, self._last, failed=True)
             except BaseException:
                 await self._end_worker()
                 raise
@@ -264,9 +285,17 @@ class EngineProcess:
             assert self._worker is not None
             return self._worker
 
-    async def _load(self, on_progress: Callable[[float], None] | None, *, failed: bool) -> bool:
-        """Load by the plan, as it fits into what is free now; False if that was not enough after all."""
-        self.plan, told = await asyncio.to_thread(refit, self.plan, failed=failed)
+    def _planned(self, *, killed: bool) -> tuple[LoadPlan, tuple[str, ...]]:
+        """Return what is wished for as it fits into what is free now, and what that changes."""
+        if self._replan is not None:
+            self._wish = grown(self._wish, self._replan)
+        return again(self._wish, self._last, killed=killed)
+
+    async def _load(
+        self, plan: LoadPlan, told: tuple[str, ...], on_progress: Callable[[float], None] | None
+    ) -> bool:
+        """Load by a plan; False if memory was not enough for it after all."""
+        self._plan = self._last = plan
         for note in told:
             self._on_note(note)
         self._worker = await WorkerLife.spawn(self._worker_ended)

@@ -1,20 +1,22 @@
 """When a plan does not fit after all: the steps down from it, each told to the user.
 
 Memory is looked at again just before a load; other programs may have taken some since the plan was made. And
-a load may fail, or be killed, although it seemed to fit: then at least one step is taken.
+a load may fail, or be killed, although it seemed to fit: then at least one step is taken. The next load
+begins at the top again: what was wished for is kept, and not what a bad moment made of it.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
 
 from edgechat.device.profile import DeviceProfile
-from edgechat.errors import DoesNotFit
+from edgechat.errors import DoesNotFit, EdgechatError
 from edgechat.models.header import ModelHeader
 from edgechat.models.reading import read_model
-from edgechat.planner.budget import Budget, Needs
+from edgechat.planner.budget import RAM, Budget, Needs
 from edgechat.planner.choose import completed
 from edgechat.planner.chooser import chooser
 from edgechat.planner.dryrun import DryRun
@@ -23,13 +25,52 @@ from edgechat.planner.learned import Learned
 from edgechat.planner.loads import Measure
 from edgechat.planner.machine import look
 from edgechat.planner.memory import CELLS
-from edgechat.planner.plan import LoadPlan
+from edgechat.planner.plan import LoadPlan, params_of
 from edgechat.planner.wishes import may_quantize
 from edgechat.text import mebibytes
 
 _SMALL_BATCH = 128
 _LEAST_CONTEXT = 2048
 _LEAST_TEXT = 512
+_MORE = 1.1
+"""Times the memory that a plan was made for, from which on another one may be better."""
+
+
+def again(wish: LoadPlan, last: LoadPlan, *, killed: bool = False) -> tuple[LoadPlan, tuple[str, ...]]:
+    """Return what was wished for as it fits now, and what is different from the last load.
+
+    killed: the last one was, for want of memory; where more than that fits all the same, less is taken.
+    Raises DoesNotFit.
+    """
+    plan, told = refit(wish)
+    if killed and plan.total_bytes >= last.total_bytes:
+        return refit(last, failed=True)
+    if (params_of(plan), plan.draft) == (params_of(last), last.draft):
+        return plan, ()
+    if plan.context > last.context:
+        return plan, (f"There is more memory again: the context has {plan.context} tokens.",)
+    return plan, told
+
+
+def grown(wish: LoadPlan, replan: Callable[[], LoadPlan]) -> LoadPlan:
+    """Return what `replan` makes where there is more memory than `wish` was made for, unless that is less.
+
+    It is of the same file: another one is nobody's wish in the middle of a conversation.
+    """
+    planned_for = next((one.budget_bytes for one in wish.memory if one.name == RAM), 0)
+    if not wish.memory or (not wish.devices and Budget.of(look()).ram <= _MORE * planned_for):
+        return wish
+    try:
+        plan = replan()
+    except EdgechatError:  # the way down from the wish is longer
+        return wish
+    no_less = plan.context >= wish.context and plan.gpu_layers >= wish.gpu_layers
+    return plan if no_less and plan.model_path == wish.model_path else wish
+
+
+def is_short(plan: LoadPlan) -> bool:
+    """Say whether a load that is gone would not fit again: others have its memory now."""
+    return not _fits(plan, Budget.of(look()))
 
 
 def refit(plan: LoadPlan, *, failed: bool = False) -> tuple[LoadPlan, tuple[str, ...]]:

@@ -63,8 +63,8 @@ class Services:
     store_path: Callable[[], Path]
     prepare: Callable[[str], LoadPlan]
     """From a model's name to its plan. May take a while; called in a thread."""
-    engine: Callable[[LoadPlan, Callable[[str], None]], AppEngine]
-    """From a plan to its engine, which tells what it has to change about the plan."""
+    engine: Callable[[LoadPlan, Callable[[], LoadPlan], Callable[[str], None]], AppEngine]
+    """From a plan, and what makes it anew, to its engine, which tells what it has to change about it."""
     settings: Callable[[], Settings] = Settings
     """What the user has decided. Raises SettingsError."""
     shelf: Shelf | None = None
@@ -199,7 +199,9 @@ class Session:
         await engine.close()
 
     def _new_engine(self, plan: LoadPlan) -> AppEngine:
-        return self._services.engine(plan, lambda note: self.on_note(note))
+        assert self.model is not None
+        replan = partial(self._services.prepare, self.model)
+        return self._services.engine(plan, replan, lambda note: self.on_note(note))
 
     async def _make_plan(self) -> LoadPlan:
         if self.model is not None:
@@ -226,9 +228,10 @@ def _prepare(model: str, *, anyway: bool, draft: str | None, backend: Backend | 
     return prepare(model, Wishes(anyway=anyway, draft=draft, backend=backend))
 
 
-def _engine(plan: LoadPlan, on_note: Callable[[str], None]) -> AppEngine:
+def _engine(plan: LoadPlan, replan: Callable[[], LoadPlan], on_note: Callable[[str], None]) -> AppEngine:
     from edgechat.chat.upkeep import upkeep
     from edgechat.engine.process import EngineProcess
 
     said = settings.load()
-    return EngineProcess(plan, idle_seconds=60 * said.idle_minutes, upkeep=upkeep(said), on_note=on_note)
+    seconds = 60 * said.idle_minutes
+    return EngineProcess(plan, idle_seconds=seconds, upkeep=upkeep(said), replan=replan, on_note=on_note)

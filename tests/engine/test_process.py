@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import json
 import os
 import shutil
@@ -12,12 +13,16 @@ import subprocess
 import sys
 import time
 from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import psutil
 import pytest
 
 from edgechat import paths
+from edgechat.device.memory import Memory
+from edgechat.device.profile import DeviceProfile
 from edgechat.engine import life
 from edgechat.engine.life import WorkerLife
 from edgechat.engine.process import EngineProcess, EngineState
@@ -31,13 +36,16 @@ from edgechat.errors import (
     RequestRefused,
     SchemaError,
 )
-from edgechat.planner.plan import LoadPlan
+from edgechat.planner import ladder
+from edgechat.planner.plan import DeviceMemory, LoadPlan
 from edgechat.planner.prepare import prepare
+from edgechat.planner.wishes import Wishes
 from tests.engine.backends import Runtime
 from tests.engine.backends import plan as plan_of
 from tests.engine.conftest import MakePlan
 from tests.kit import tiny
 from tests.kit.reference import Reference
+from tests.planner.headers import wide
 
 LONG = "a reply that takes its time " * 20
 RULES = [
@@ -184,6 +192,70 @@ async def test_a_request_that_kills_twice_is_not_tried_again(start: Callable[...
     with pytest.raises(RequestRefused, match="crashed the engine 2 times"):
         await said(engine, "die", "another id")
     assert await said(engine, "hi") == "Hello!"
+
+
+@pytest.fixture
+def killed_by_linux(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let every worker that is killed look as if it had been for its memory."""
+    kills = itertools.count()
+    monkeypatch.setattr(life, "oom_kills", lambda: next(kills))
+
+
+def planned_with(engine: EngineProcess, n_bytes: int) -> None:
+    ram = DeviceMemory(name="RAM", budget_bytes=n_bytes, weights_bytes=n_bytes)
+    engine.plan = msgspec.structs.replace(engine.plan, memory=(ram,))
+
+
+async def test_a_kill_for_memory_that_others_took_is_forgiven(
+    start: Callable[..., EngineProcess], killed_by_linux: None
+) -> None:
+    engine = start()
+    planned_with(engine, 1 << 60)
+    for _ in range(4):
+        with pytest.raises(EngineCrashed):
+            await said(engine, "die")
+    assert await said(engine, "hi") == "Hello!"
+
+
+async def test_a_kill_for_memory_that_is_there_counts(
+    start: Callable[..., EngineProcess], killed_by_linux: None
+) -> None:
+    engine = start()
+    planned_with(engine, 1)
+    for _ in range(2):
+        with pytest.raises(EngineCrashed):
+            await said(engine, "die")
+    with pytest.raises(RequestRefused):
+        await said(engine, "die")
+
+
+async def test_the_context_comes_back_with_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    free = [2**62]
+    real = ladder.look
+
+    def look(*args: object) -> DeviceProfile:
+        profile = real(*args)  # type: ignore[arg-type]
+        available = min(free[0], profile.memory.available)
+        return replace(profile, memory=Memory(profile.memory.total, available))
+
+    monkeypatch.setattr(ladder, "look", look)
+    wish = prepare(str(wide()), Wishes(context=32768))
+    told: list[str] = []
+    engine = EngineProcess(wish, on_note=told.append)
+    contexts = []
+    try:
+        for there in (2**62, wish.total_bytes - 200 * 2**20, wish.total_bytes - 200 * 2**20, 2**62):
+            free[0] = there
+            model = await engine.start()
+            contexts.append((model.context, engine.plan.context))
+            await engine.unload()
+    finally:
+        await engine.close()
+    assert len({given == planned for given, planned in contexts}) == 1
+    first, tight, still, last = (context for context, _ in contexts)
+    assert tight == still < first == last == 32768
+    assert told[-1] == "There is more memory again: the context has 32768 tokens."
+    assert len(told) == len(set(told))
 
 
 async def test_a_worker_killed_between_requests_is_replaced(start: Callable[..., EngineProcess]) -> None:
@@ -564,8 +636,6 @@ outgoing.write(b"went on")
 
 
 def test_a_plan_survives_the_pipe(scripted: MakePlan) -> None:
-    import msgspec
-
     plan = scripted()
     assert msgspec.msgpack.decode(msgspec.msgpack.encode(plan), type=LoadPlan) == plan
 

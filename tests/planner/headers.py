@@ -75,6 +75,12 @@ def little() -> Path:
     return build(Spec(shape=shape, name="little"))
 
 
+def wide() -> Path:
+    """Return a model whose cache takes 8 KiB a token, of up to 32,768."""
+    shape = DENSE.sized(n_layers=4, n_heads=8, n_kv_heads=8, head_dim=64, context_length=32768)
+    return build(Spec(shape=shape, name="wide"))
+
+
 def header(
     numbers: dict[str, int], weights: int = 4 * GIB, arch: str = "llama", **changes: int
 ) -> ModelHeader:

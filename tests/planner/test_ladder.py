@@ -18,13 +18,13 @@ from edgechat.native.buffers import Breakdown
 from edgechat.native.params import LoadParams
 from edgechat.planner import ladder
 from edgechat.planner.choose import plan
-from edgechat.planner.ladder import descend, refit, step_down
+from edgechat.planner.ladder import again, descend, grown, is_short, refit, step_down
 from edgechat.planner.plan import LoadPlan
 from edgechat.planner.prepare import prepare
 from edgechat.planner.wishes import Wishes
 from tests.kit import tiny
 from tests.kit.published import published
-from tests.planner.headers import GIB, LLAMA_8B, header, machine
+from tests.planner.headers import GIB, LLAMA_8B, header, machine, wide
 from tests.planner.test_layout import card, with_cards
 
 LLAMA = published("llama-3.1-8b")
@@ -175,6 +175,7 @@ def free(monkeypatch: pytest.MonkeyPatch) -> list[float]:
         return replace(profile, memory=Memory(profile.memory.total, available))
 
     monkeypatch.setattr(ladder, "look", look)
+    monkeypatch.setattr("edgechat.planner.prepare.look", look)
     return found
 
 
@@ -190,6 +191,66 @@ def test_a_plan_is_measured_anew_on_its_way_down(free: list[float]) -> None:
     free[0] = 2**20
     with pytest.raises(DoesNotFit):
         refit(made)
+
+
+def half(wish: LoadPlan) -> LoadPlan:
+    """Return the plan so far down the ladder that its context is cut."""
+    made = wish
+    while made.context == wish.context:
+        made, _ = refit(made, failed=True)
+    return made
+
+
+def test_a_wish_outlives_a_bad_moment(free: list[float]) -> None:
+    wish = prepare(str(tiny()), Wishes(context=4096))
+    assert again(wish, wish) == (wish, ())
+    free[0] = half(wish).total_bytes
+    less, told = again(wish, wish)
+    assert less.context < wish.context
+    assert told
+    assert again(wish, less) == (less, ()), "the same is not told twice"
+    free[0] = math.inf
+    assert again(wish, less) == (wish, ("There is more memory again: the context has 4096 tokens.",))
+
+
+def test_a_killed_load_comes_back_smaller_unless_others_have_its_memory(free: list[float]) -> None:
+    wish = prepare(str(tiny()), Wishes(context=4096))
+    assert not is_short(wish)
+    less, told = again(wish, wish, killed=True)
+    assert told[0].startswith("Prompts are read")
+    assert less.total_bytes < wish.total_bytes
+    least, _ = again(wish, less, killed=True)
+    assert least.total_bytes < less.total_bytes
+    free[0] = half(wish).total_bytes
+    assert is_short(wish)
+    fitting, _ = again(wish, wish)
+    assert again(wish, wish, killed=True)[0] == fitting
+
+
+def test_a_plan_of_a_bad_moment_grows_where_there_is_more_memory(free: list[float]) -> None:
+    free[0] = prepare(str(wide()), Wishes(context=8192, cache_type="f16")).total_bytes * 1.2
+    wish = prepare(str(wide()))
+    asked = 0
+
+    def replan() -> LoadPlan:
+        nonlocal asked
+        asked += 1
+        return prepare(str(wide()))
+
+    assert grown(wish, replan) == wish
+    assert not asked
+    free[0] = math.inf
+    more = grown(wish, replan)
+    assert asked
+    assert more.context > wish.context
+    other = msgspec.structs.replace(more, model_path="another.gguf")
+    shorter = msgspec.structs.replace(more, context=wish.context - 256)
+    assert grown(wish, lambda: other) == grown(wish, lambda: shorter) == wish
+
+    def refuse() -> LoadPlan:
+        raise DoesNotFit("not now")
+
+    assert grown(wish, refuse) == wish
 
 
 def test_anyway_is_taken_at_its_word(free: list[float]) -> None:

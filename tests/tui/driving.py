@@ -34,7 +34,7 @@ def app_with(
     settings: Settings = Settings(),  # noqa: B008  (it is frozen)
     shelf: Shelf | None = None,
 ) -> EdgechatApp:
-    def engine_for(plan: LoadPlan, _note: object) -> FakeEngine:
+    def engine_for(plan: LoadPlan, _replan: object, _note: object) -> FakeEngine:
         engine.plan = plan
         return engine
 
