@@ -5,18 +5,43 @@ from __future__ import annotations
 import re
 
 # C0 without tab and newline, DEL, and C1: whatever could begin an escape sequence or move the cursor.
-_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+_CONTROL = "\x00-\x08\x0b-\x1f\x7f-\x9f"
+# What turns the order of letters about: U+061C, U+200E, U+200F, the embeddings, overrides and isolates.
+_BIDI = "\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"
+# Ends of lines that are none of a terminal's, and halves of characters that no encoding takes.
+_SEPARATORS, _HALVES = "\u2028\u2029", "\ud800-\udfff"
+_UNSEEN = re.compile(f"[{_CONTROL}{_BIDI}{_SEPARATORS}{_HALVES}]")
+_TURNING = re.compile(f"[{_BIDI}]")
 _FELT = 1.05
 """Times as fast: less is not worth a word."""
 
 
+def visible(text: str) -> str:
+    r"""Return `text` with each character that a terminal obeys or hides replaced by one that is seen.
+
+    ESC becomes ␛, and what has no picture of its own, as U+202E, becomes �. The result is as long as `text`
+    and takes a cell for each of them; newline and tab are kept.
+    """
+    return _UNSEEN.sub(_picture, text)
+
+
+def _picture(found: re.Match[str]) -> str:
+    code = ord(found.group())
+    return chr(0x2400 + code) if code < 0x20 else "␡" if code == 0x7F else "�"
+
+
 def printable(text: str) -> str:
-    r"""Return `text` without control characters, newline and tab kept.
+    r"""Return `text` without control characters, those of direction too; newline and tab are kept.
 
     Without ESC, CSI (U+009B) and OSC (U+009D) what is left of a sequence is plain text. The function looks
     at single characters, so it may be applied to each piece of a stream.
     """
-    return _CONTROL.sub("", text)
+    return _UNSEEN.sub(_plain, text)
+
+
+def _plain(found: re.Match[str]) -> str:
+    char = found.group()
+    return "\n" if char in _SEPARATORS else "�" if "\ud800" <= char <= "\udfff" else ""
 
 
 def escaped_json(text: str) -> str:
@@ -25,8 +50,11 @@ def escaped_json(text: str) -> str:
 
 
 def one_line(text: str, limit: int = 200) -> str:
-    """Return `text` as one printable line of at most `limit` characters."""
-    line = " ".join(printable(text).split())
+    """Return `text` as one printable line of at most `limit` characters.
+
+    What would turn letters about becomes �: in a name it is more likely a disguise than a language's need.
+    """
+    line = " ".join(printable(_TURNING.sub("�", text)).split())
     return line if len(line) <= limit else line[: limit - 1] + "…"
 
 

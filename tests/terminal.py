@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import shutil
 import subprocess
@@ -16,7 +17,17 @@ from typing import Self
 import psutil
 import pytest
 
+# A copy to the clipboard, C1 in UTF-8, and what turns letters about: U+061C, U+200E and on.
+_HOSTILE = re.compile(
+    rb"\x1b\]52;[^\x07\x1b]*|\xc2[\x80-\x9f]|\xd8\x9c|\xe2\x80[\x8e\x8f\xa8-\xae]|\xe2\x81[\xa6-\xa9]"
+)
+
 needs_tmux = pytest.mark.skipif(shutil.which("tmux") is None, reason="tmux is not installed")
+
+
+def hostile(raw: bytes) -> list[bytes]:
+    """Return what is in a program's output that no text of a stranger may put there."""
+    return _HOSTILE.findall(raw)
 
 
 class Terminal:

@@ -8,17 +8,19 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from textual.app import App
 from textual.binding import Binding, BindingType
 from textual.command import Provider
+from textual.filter import LineFilter
 from textual.screen import Screen
 from textual.worker import WorkerFailed
 
 from edgechat.errors import EdgechatError, SettingsError
 from edgechat.tui.chat.screen import ChatScreen
+from edgechat.tui.guard import Guard
 from edgechat.tui.signals import EndSignals, heed_hang_up
 from edgechat.tui.theme import STYLES, THEMES, apply
 
@@ -77,6 +79,7 @@ class EdgechatApp(App[None]):
         """anyway: load the model although it does not seem to fit. draft, backend: see `planner.wishes`."""
         # Said here already: Textual picks its filters (NO_COLOR's too) before the theme is known.
         super().__init__(ansi_color=True)
+        self._guard = Guard()
         self.fault: Exception | None = None
         """What ended the app if not the user, or went wrong as it ended."""
         self._chat = ChatScreen(services, model, anyway=anyway, draft=draft, backend=backend)
@@ -87,6 +90,10 @@ class EdgechatApp(App[None]):
     def get_default_screen(self) -> Screen[None]:
         """Return the chat."""
         return self._chat
+
+    def get_line_filters(self) -> Sequence[LineFilter]:
+        """See Textual."""
+        return [self._guard, *super().get_line_filters()]
 
     @property
     def session(self) -> Session:

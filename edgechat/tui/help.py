@@ -13,10 +13,11 @@ from textual.binding import Binding, BindingType
 from textual.containers import VerticalScroll
 from textual.screen import Screen
 from textual.widget import Widget
-from textual.widgets import Input, Static
+from textual.widgets import Static
 
 from edgechat.text import one_line
 from edgechat.tui.chat.status import KeyBar
+from edgechat.tui.line import LineField
 
 Section = tuple[str, Sequence[Binding]]
 """What keys belong to, and the keys."""
@@ -146,7 +147,7 @@ class HelpScreen(Screen[None]):
     def compose(self) -> ComposeResult:
         """From top to bottom."""
         yield Static("Keys and commands", id="help-head")
-        yield Input(placeholder="Search: a key, a command, or what it does", id="help-search")
+        yield LineField(placeholder="Search: a key, a command, or what it does", id="help-search")
         with _Scroll(id="help-list"):
             yield Static("Nothing here has these words.", id="help-none")
             yield from self._lines()
@@ -168,8 +169,8 @@ class HelpScreen(Screen[None]):
         """Show all."""
         self._leave("")
 
-    @on(Input.Changed)
-    def _searched(self, event: Input.Changed) -> None:
+    @on(LineField.Changed)
+    def _searched(self, event: LineField.Changed) -> None:
         self._leave(event.value)
 
     def _leave(self, text: str) -> None:
@@ -178,17 +179,17 @@ class HelpScreen(Screen[None]):
         self.query_one("#help-none").display = not any(found)
         self.query_one(_Scroll).scroll_home(animate=False)
 
-    @on(Input.Submitted)
+    @on(LineField.Submitted)
     def _read(self) -> None:
         self.set_focus(None)
 
     def action_search(self) -> None:
         """Go to the search."""
-        self.query_one(Input).focus()
+        self.query_one(LineField).focus()
 
     def action_back(self) -> None:
         """Take the search away, else close."""
-        field = self.query_one(Input)
+        field = self.query_one(LineField)
         if field.value or field.has_focus:
             field.value = ""
             self.set_focus(None)

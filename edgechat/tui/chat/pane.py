@@ -10,10 +10,10 @@ from textual import on, work
 from textual.app import ComposeResult
 from textual.containers import Vertical
 from textual.message import Message
-from textual.widgets import TextArea
 
 from edgechat.chat.commands import parsed
 from edgechat.errors import AttachmentError, EdgechatError
+from edgechat.tui.area import Area
 from edgechat.tui.chat import attachments as files
 from edgechat.tui.chat.attachments import MOST, Chips
 from edgechat.tui.chat.completions import Completions, of_commands, of_files, path_in
@@ -133,8 +133,8 @@ class PromptPane(Vertical):
 
     # Completing.
 
-    @on(TextArea.Changed)
-    @on(TextArea.SelectionChanged)
+    @on(Area.Changed)
+    @on(Area.SelectionChanged)
     def _typed(self) -> None:
         box = self.box
         before = box.text_before
@@ -146,7 +146,7 @@ class PromptPane(Vertical):
         else:
             self._completions.show((), before)
 
-    @on(TextArea.Changed)
+    @on(Area.Changed)
     def _changed(self) -> None:
         self.post_message(self.Changed())
 

@@ -13,14 +13,16 @@ from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical, VerticalScroll
 from textual.content import Content
 from textual.screen import ModalScreen
-from textual.widgets import Input, Label, Select, Static, TextArea
+from textual.widgets import Label, Select, Static
 
 from edgechat.chat.records import ChatSettings
 from edgechat.engine.types import Sampling
 from edgechat.errors import EdgechatError, SettingsError
 from edgechat.settings import Preset, SamplingDefaults, checked
 from edgechat.text import one_line, printable
+from edgechat.tui.area import Area
 from edgechat.tui.chat.obey import THINK, number
+from edgechat.tui.line import LineField
 
 _THINK = [("as the model does", "auto"), ("always", "on"), ("never", "off")]
 
@@ -97,7 +99,7 @@ class ParametersScreen(ModalScreen[None]):
     def _fields(self) -> ComposeResult:
         with VerticalScroll(id="fields"):
             yield Label("System prompt of this conversation")
-            yield TextArea(self._system or "", id="system", tab_behavior="focus")
+            yield Area(self._system or "", id="system", tab_behavior="focus")
             if self._presets:
                 with Horizontal(classes="row"):
                     yield Label("Take a preset")
@@ -112,11 +114,11 @@ class ParametersScreen(ModalScreen[None]):
             for name in SamplingDefaults.__struct_fields__:
                 with Horizontal(classes="row"):
                     yield Label(name.replace("_", " "))
-                    yield Input(_text(given.get(name)), id=name)
+                    yield LineField(_text(given.get(name)), id=name)
                     yield Static(f"else {_text(defaults[name])}")
             with Horizontal(classes="row", id="save"):
                 yield Label("Save as preset")
-                yield Input(placeholder="a name, or nothing", id="save-as", max_length=40)
+                yield LineField(placeholder="a name, or nothing", id="save-as", max_length=40)
 
     def on_mount(self) -> None:
         """Begin with the system prompt."""
@@ -129,18 +131,18 @@ class ParametersScreen(ModalScreen[None]):
             return
         # What the preset says nothing of stays as it is.
         if preset.system is not None:
-            self.query_one("#system", TextArea).text = preset.system
+            self.query_one("#system", Area).text = preset.system
         if self._can_think and preset.think is not None:
             self.query_one("#think", Select).value = "on" if preset.think else "off"
         for name, value in preset.sampling.given().items():
-            self.query_one(f"#{name}", Input).value = _text(value)
+            self.query_one(f"#{name}", LineField).value = _text(value)
 
-    @on(Input.Submitted)
+    @on(LineField.Submitted)
     def _submitted(self) -> None:
         self.action_save()
 
-    @on(Input.Changed)
-    def _changed(self, event: Input.Changed) -> None:
+    @on(LineField.Changed)
+    def _changed(self, event: LineField.Changed) -> None:
         if event.input.id in SamplingDefaults.__struct_fields__:
             event.input.set_class(self._problem_with(event.input.id, event.value) is not None, "-invalid")
 
@@ -148,7 +150,7 @@ class ParametersScreen(ModalScreen[None]):
         """Take what is written, unless something is wrong with it."""
         values: dict[str, Any] = {}
         for name in SamplingDefaults.__struct_fields__:
-            field = self.query_one(f"#{name}", Input)
+            field = self.query_one(f"#{name}", LineField)
             problem = self._problem_with(name, field.value)
             if problem is not None:
                 self.query_one("#problem", Static).update(problem)
@@ -160,8 +162,8 @@ class ParametersScreen(ModalScreen[None]):
             THINK[str(self.query_one("#think", Select).value)] if self._can_think else self._settings.think
         )
         settings = ChatSettings(think=think, sampling=SamplingDefaults(**values))
-        system = printable(self.query_one("#system", TextArea).text).strip() or None
-        self._try_to_save(Parameters(system, settings, self.query_one("#save-as", Input).value.strip()))
+        system = printable(self.query_one("#system", Area).text).strip() or None
+        self._try_to_save(Parameters(system, settings, self.query_one("#save-as", LineField).value.strip()))
 
     @work(exclusive=True)
     async def _try_to_save(self, chosen: Parameters) -> None:

@@ -9,9 +9,9 @@ from typing import ClassVar
 from textual import events
 from textual.binding import Binding, BindingType
 from textual.message import Message
-from textual.widgets import TextArea
 
 from edgechat.text import printable
+from edgechat.tui.area import Area
 from edgechat.tui.chat.attachments import is_long, may_be_path
 from edgechat.tui.chat.completions import Completions
 
@@ -19,7 +19,7 @@ _NEWLINE = ("ctrl+j", "shift+enter", "alt+enter")
 _COMPLETING = ("up", "down", "tab", "enter", "escape")
 
 
-class PromptBox(TextArea):
+class PromptBox(Area):
     """Grows with its text up to eight lines. Enter sends; Shift+Enter and Ctrl+J begin a line.
 
     Up in its first line and Down in its last one go through what was asked before. While `completions` has

@@ -12,13 +12,13 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.message import Message
 from textual.widget import Widget
-from textual.widgets import Input
 
 from edgechat.chat.records import Headline, Hit
 from edgechat.errors import EdgechatError
 from edgechat.text import one_line
 from edgechat.tui.conversations.listing import ChatList
 from edgechat.tui.conversations.rows import Found, Note, Place, rows_of, rows_of_hits
+from edgechat.tui.line import LineField
 
 _FIRST, _MORE, _MOST = 100, 1000, 20_000
 """Conversations that are read at first, then at a time, and at all."""
@@ -45,7 +45,7 @@ class Source(Protocol):
         ...
 
 
-class SearchField(Input):
+class SearchField(LineField):
     """Where one types what to search for."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -63,7 +63,7 @@ class SearchField(Input):
         self.post_message(ChatList.Does("leave"))
 
 
-class TitleField(Input):
+class TitleField(LineField):
     """A title while it is changed, in the place of its row."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -249,12 +249,12 @@ class Sidebar(Widget):
 
     # What the user does.
 
-    @on(Input.Changed, "SearchField")
+    @on(LineField.Changed, "SearchField")
     def _typed(self) -> None:
         self._opens_first = False
         self.reload(_TYPING if self._field.value.strip() else 0.0)
 
-    @on(Input.Submitted, "SearchField")
+    @on(LineField.Submitted, "SearchField")
     def _submitted(self) -> None:
         # Enter may come before the hits of the last letters: it is not for the rows that they replace.
         self._opens_first = True
@@ -268,8 +268,8 @@ class Sidebar(Widget):
         if self._list.row is not None:
             self._list.action_choose()
 
-    @on(Input.Submitted, "TitleField")
-    def _rename(self, event: Input.Submitted) -> None:
+    @on(LineField.Submitted, "TitleField")
+    def _rename(self, event: LineField.Submitted) -> None:
         field, title = event.input, one_line(event.value)
         if isinstance(field, TitleField):
             self._list.focus()

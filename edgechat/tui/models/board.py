@@ -11,9 +11,10 @@ from textual.containers import Horizontal, Vertical
 from textual.content import Content
 from textual.message import Message
 from textual.timer import Timer
-from textual.widgets import Input, OptionList, Static
+from textual.widgets import OptionList, Static
 
 from edgechat.text import one_line
+from edgechat.tui.line import LineField
 from edgechat.tui.models.details import Details, key_of
 from edgechat.tui.models.items import Item, Section
 from edgechat.tui.models.rows import Line, Rows
@@ -58,7 +59,7 @@ class Board(Vertical):
 
     def compose(self) -> ComposeResult:
         """The filter, the list, the details."""
-        yield Input(id="filter", placeholder="a name, a word, or owner/repo on the hub")
+        yield LineField(id="filter", placeholder="a name, a word, or owner/repo on the hub")
         with Horizontal(id="panes"):
             with Vertical(id="left"):
                 yield Static(id="titles")
@@ -75,8 +76,8 @@ class Board(Vertical):
         return self.query_one("#ladder", Rows)
 
     @property
-    def _filter(self) -> Input:
-        return self.query_one("#filter", Input)
+    def _filter(self) -> LineField:
+        return self.query_one("#filter", LineField)
 
     @property
     def is_typing(self) -> bool:
@@ -147,11 +148,11 @@ class Board(Vertical):
             self._looking.stop()
         self._looking = self.set_timer(LOOK, lambda: self.post_message(self.Look()))
 
-    @on(Input.Changed, "#filter")
+    @on(LineField.Changed, "#filter")
     def _typed(self) -> None:
         self.fill()
 
-    @on(Input.Submitted, "#filter")
+    @on(LineField.Submitted, "#filter")
     def to_list(self) -> None:
         """Give the list the keys."""
         self.screen.set_focus(self._list)

@@ -15,15 +15,17 @@ from textual.css.query import NoMatches
 from textual.message import Message
 from textual.suggester import SuggestFromList
 from textual.widget import Widget
-from textual.widgets import Input, Static, TextArea
+from textual.widgets import Static
 
 from edgechat.errors import EdgechatError
 from edgechat.models.catalogue import catalogue
 from edgechat.text import printable
+from edgechat.tui.area import Area
+from edgechat.tui.line import LineField
 from edgechat.tui.settings.entries import Entry
 
 
-class LineEditor(Input):
+class LineEditor(LineField):
     """A value in a line. Enter saves, Escape gives up."""
 
     DEFAULT_CSS = """
@@ -45,7 +47,7 @@ class LineEditor(Input):
             self.post_message(Row.Left(self.value))
 
 
-class TextEditor(TextArea):
+class TextEditor(Area):
     """A value of several lines. Ctrl+S saves, Escape gives up."""
 
     DEFAULT_CSS = """
@@ -249,11 +251,11 @@ class Row(Vertical, can_focus=True):
         if self.editor is None and self.given is not None:
             self.post_message(self.Chosen(self, None))
 
-    @on(Input.Changed)
-    @on(TextArea.Changed)
-    def _check(self, event: Input.Changed | TextArea.Changed) -> None:
+    @on(LineField.Changed)
+    @on(Area.Changed)
+    def _check(self, event: LineField.Changed | Area.Changed) -> None:
         event.stop()
-        text = event.value if isinstance(event, Input.Changed) else event.text_area.text
+        text = event.value if isinstance(event, LineField.Changed) else event.text_area.text
         try:
             self.entry.parsed(text)
         except ValueError as error:
@@ -261,8 +263,8 @@ class Row(Vertical, can_focus=True):
         else:
             self.complain("")
 
-    @on(Input.Submitted)
-    def _submitted(self, event: Input.Submitted) -> None:
+    @on(LineField.Submitted)
+    def _submitted(self, event: LineField.Submitted) -> None:
         event.stop()
         self._take(event.value)
 

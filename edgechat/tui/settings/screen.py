@@ -13,7 +13,7 @@ from textual.containers import VerticalScroll
 from textual.content import Content
 from textual.message import Message
 from textual.screen import Screen
-from textual.widgets import Input, Static
+from textual.widgets import Static
 
 from edgechat import settings
 from edgechat.errors import EdgechatError
@@ -22,6 +22,7 @@ from edgechat.settings import Settings
 from edgechat.settings.reading import name_fault
 from edgechat.text import one_line, printable
 from edgechat.tui.chat.status import KeyBar
+from edgechat.tui.line import LineField
 from edgechat.tui.settings.entries import Entry, entries
 from edgechat.tui.settings.row import Row
 
@@ -55,7 +56,7 @@ class Heading(Static):
         self.update(Content(f"{self.named} — press Delete again to delete it"))
 
 
-class NewPreset(Input):
+class NewPreset(LineField):
     """Where the name of a new preset is typed."""
 
     DEFAULT_CSS = """
@@ -119,7 +120,7 @@ class SettingsScreen(Screen[None]):
     def compose(self) -> ComposeResult:
         """From top to bottom; the rows come with `on_mount`."""
         yield Static(id="settings-head")
-        yield Input(placeholder="Filter: a word of a setting", id="settings-filter")
+        yield LineField(placeholder="Filter: a word of a setting", id="settings-filter")
         yield Static(id="settings-fault")
         yield SettingsList(id="settings-list")
         yield KeyBar(id="keys")
@@ -169,7 +170,7 @@ class SettingsScreen(Screen[None]):
             NewPreset(placeholder="its name: a system prompt, thinking and sampling for some chats")
         )
         await listed.mount_all(widgets)
-        self._filter(self.query_one("#settings-filter", Input).value)
+        self._filter(self.query_one("#settings-filter", LineField).value)
 
     def _by(self, entry: Entry) -> str:
         """Return what an environment variable makes of a setting, in words; empty where none does."""
@@ -189,8 +190,8 @@ class SettingsScreen(Screen[None]):
     def _preset_removed(self, event: PresetRemoved) -> None:
         self._save(None, ("presets", event.name), None)
 
-    @on(Input.Submitted, "NewPreset")
-    def _new_preset(self, event: Input.Submitted) -> None:
+    @on(LineField.Submitted, "NewPreset")
+    def _new_preset(self, event: LineField.Submitted) -> None:
         name = event.value.strip()
         fault = name_fault(name) or ("There is one of that name." if name in self._said.presets else None)
         if fault:
@@ -287,18 +288,18 @@ class SettingsScreen(Screen[None]):
 
     def action_back(self) -> None:
         """Take the filter away, else leave."""
-        field = self.query_one("#settings-filter", Input)
+        field = self.query_one("#settings-filter", LineField)
         if field.value:
             field.value = ""
             self._focus(0)
         else:
             self.dismiss()
 
-    @on(Input.Changed, "#settings-filter")
-    def _filter_changed(self, event: Input.Changed) -> None:
+    @on(LineField.Changed, "#settings-filter")
+    def _filter_changed(self, event: LineField.Changed) -> None:
         self._filter(event.value)
 
-    @on(Input.Submitted, "#settings-filter")
+    @on(LineField.Submitted, "#settings-filter")
     def _filter_done(self) -> None:
         self._focus(0)
 

@@ -1,0 +1,49 @@
+"""A place to write several lines, which shows what a terminal would obey."""
+
+from __future__ import annotations
+
+from typing import overload
+
+from textual.document._document import Document
+from textual.document._document_navigator import DocumentNavigator
+from textual.document._wrapped_document import WrappedDocument
+from textual.widgets import TextArea
+
+from edgechat.text import visible
+
+
+class _Seen(Document):
+    """A text whose lines, by which it is drawn and measured, show their control characters.
+
+    `text` and `get_text_range` are true to what was put in; both are of the same length, so that a place in
+    the one is that place in the other.
+    """
+
+    @property
+    def lines(self) -> list[str]:
+        return [visible(line) for line in self._lines]
+
+    @overload
+    def __getitem__(self, line_index: int) -> str: ...
+
+    @overload
+    def __getitem__(self, line_index: slice) -> list[str]: ...
+
+    def __getitem__(self, line_index: int | slice) -> str | list[str]:
+        if isinstance(line_index, slice):
+            return [visible(line) for line in self._lines[line_index]]
+        return visible(self._lines[line_index])
+
+
+class Area(TextArea):
+    """Textual's, whose text may come from anywhere: a file's name, an old question, an imported chat."""
+
+    def _set_document(self, text: str, language: str | None) -> None:
+        # As Textual's, which knows no other class for a document without a language.
+        self._highlight_query = None
+        self.document = _Seen(text)
+        self.wrapped_document = WrappedDocument(self.document, tab_width=self.indent_width)
+        self.navigator = DocumentNavigator(self.wrapped_document)
+        self._build_highlight_map()
+        self.move_cursor((0, 0))
+        self._rewrap_and_refresh_virtual_size()

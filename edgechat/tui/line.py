@@ -1,0 +1,32 @@
+"""A place to write one line, which shows what a terminal would obey."""
+
+from __future__ import annotations
+
+from rich.cells import cell_len
+from rich.text import Text
+from textual.expand_tabs import expand_tabs_inline
+from textual.widgets import Input
+
+from edgechat.text import visible
+
+_TAB = 4
+
+
+def _seen(value: str) -> str:
+    return visible(value).replace("\n", "␊")
+
+
+class LineField(Input):
+    """Textual's, whose value may come from anywhere: a conversation's title, a setting, a paste."""
+
+    @property
+    def _value(self) -> Text:
+        return Text(_seen(self.value), no_wrap=True, overflow="ignore", end="")
+
+    def _position_to_cell(self, position: int) -> int:
+        return cell_len(expand_tabs_inline(_seen(self.value)[:position], _TAB))
+
+    def _cell_offset_to_index(self, offset: int) -> int:
+        offset += self.scroll_offset.x
+        ends = (self._position_to_cell(at) for at in range(1, len(self.value) + 1))
+        return next((at for at, end in enumerate(ends) if offset < end), len(self.value))

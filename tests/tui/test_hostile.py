@@ -1,0 +1,167 @@
+"""Text of strangers where it is edited, in the widgets and in a real terminal."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from textual.app import App, ComposeResult
+from textual.widgets import Input, OptionList, Static, TextArea
+
+import edgechat.tui
+from edgechat.chat.importing import imported
+from edgechat.chat.store import Store
+from edgechat.text import visible
+from edgechat.tui.app import EdgechatApp
+from edgechat.tui.area import Area
+from edgechat.tui.line import LineField
+from tests.terminal import Terminal, hostile, needs_tmux
+from tests.tui.driving import text_of
+
+BIDI = "\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"
+CONTROLS = "".join(map(chr, [*range(9), *range(0x0B, 0x20), *range(0x7F, 0xA0)])) + BIDI
+COPY = "\x1b]52;c;aGFja2Vk\x1b\\"
+EVIL = f"{COPY} \x9d52;c;aGFja2Vk\x9c \u202egpj\u2066 end"
+
+
+def test_no_widget_that_edits_is_textuals_own() -> None:
+    own = {"area.py": "TextArea", "line.py": "Input"}
+    for path in Path(edgechat.tui.__file__).parent.rglob("*.py"):
+        source = re.sub(r'"""[\s\S]*?"""', "", path.read_text())
+        used = {"TextArea", "Input", "MaskedInput"} & set(re.findall(r"\w+", source))
+        used -= {own.get(path.name)}  # type: ignore[arg-type]
+        assert not used, f"{path} is to use Area and LineField in place of {used}"
+
+
+@pytest.mark.parametrize("char", [*CONTROLS, "\u2028", "\u2029", "\udce9"])
+def test_what_is_not_seen_is_shown_in_a_cell(char: str) -> None:
+    shown = visible(f"a{char}b")
+    assert len(shown) == 3
+    assert shown[1].isprintable()
+
+
+class Fields(App[None]):
+    def __init__(self, kind: type[TextArea] | type[Input], text: str) -> None:
+        super().__init__()
+        self._make = lambda: kind(text)
+
+    def compose(self) -> ComposeResult:
+        self.field = self._make()
+        yield self.field
+
+
+def unseen(text: str) -> set[str]:
+    return {one for one in text if one != "\n" and not one.isprintable()}
+
+
+@pytest.mark.parametrize("kind", [Area, LineField])
+async def test_control_characters_are_shown_and_kept(kind: type[Area] | type[LineField]) -> None:
+    given = "ab\x1b]52;c\x07\x9b\u202ex"
+    app = Fields(kind, given)
+    async with app.run_test(size=(40, 6)) as pilot:
+        shown = text_of(pilot)  # type: ignore[arg-type]
+        assert "ab␛]52;c␇��x" in shown
+        assert not unseen(shown)
+        field = app.field
+        # The cursor goes over what is shown, a cell each, and takes away what it stands behind.
+        await pilot.press("home", *["right"] * 3, "backspace")
+        kept = field.text if isinstance(field, Area) else field.value
+        assert kept == given.replace("\x1b", "")
+        await pilot.click(field, offset=(field.gutter.left + 8, field.gutter.top))
+        await pilot.press("delete")
+        kept = field.text if isinstance(field, Area) else field.value
+        assert kept == given.replace("\x1b", "").replace("\x9b", "")
+        assert not unseen(text_of(pilot))  # type: ignore[arg-type]
+
+
+async def test_a_long_line_of_control_characters_is_broken_where_it_is_shown() -> None:
+    app = Fields(Area, "\x1b" * 100)
+    async with app.run_test(size=(40, 12)) as pilot:
+        shown = [line.count("␛") for line in text_of(pilot).split("\n")]  # type: ignore[arg-type]
+        assert sum(shown) == 100
+        assert max(shown) <= 40
+
+
+@pytest.mark.parametrize("widget", [Static, OptionList, Input, TextArea], ids=lambda one: one.__name__)
+async def test_no_widget_at_all_draws_what_a_terminal_would_obey(widget: type) -> None:
+    given = f"{EVIL}{CONTROLS}\u2028\u2029"
+
+    class Whole(EdgechatApp):
+        def get_default_screen(self):  # type: ignore[no-untyped-def]
+            from textual.screen import Screen
+
+            return Screen()
+
+        def compose(self) -> ComposeResult:
+            yield widget(given, markup=False) if widget is Static else widget(given)
+
+        async def wind_down(self) -> None: ...
+
+    async with Whole().run_test(size=(200, 6)) as pilot:
+        assert not unseen(text_of(pilot))
+        assert "end" in text_of(pilot)
+
+
+@pytest.fixture
+def terminal(tmp_path: Path) -> Iterator[Terminal]:
+    with Terminal(tmp_path) as opened:
+        yield opened
+
+
+@needs_tmux
+def test_nothing_gets_out_of_where_text_is_edited(tmp_path: Path, terminal: Terminal) -> None:
+    model = tmp_path / "model.scripted.json"
+    model.write_text(json.dumps({"token_ms": 2, "reply": "Understood."}))
+    folder = tmp_path / "files"
+    folder.mkdir()
+    (folder / f"notes {EVIL}.txt").write_text("milk")
+    asyncio.run(_hold(terminal.home, f"Asked before: {EVIL}"))
+    config = terminal.home / "config"
+    config.mkdir(parents=True)
+    (config / "settings.toml").write_text(f"system = {json.dumps('Be brief. ' + EVIL)}\n")
+
+    terminal.ask(f"cd '{folder}'")
+    terminal.run([sys.executable, "-m", "edgechat", "-m", str(model)])
+    terminal.until("stays on this machine")
+    terminal.type("@n")  # a file's name is completed
+    terminal.until("› notes")
+    terminal.press("Tab")
+    terminal.until("notes ␛]52;c;aGFja2Vk␛")
+    terminal.press("C-u")
+    terminal.until(lambda: "notes" not in terminal.screen)
+    terminal.press("Up")  # an old question is brought back
+    terminal.until("Asked before: ␛]52;c;aGFja2Vk␛")
+    terminal.press("End", "Enter")
+    terminal.until("Understood.")
+    terminal.until("tok/s")
+    terminal.press("Tab")  # a turn is edited
+    terminal.until("c Copy")
+    terminal.press("Up", "e")
+    terminal.until("editing")
+    terminal.until("Asked before: ␛]52;c;aGFja2Vk␛")
+    terminal.press("Escape", "F4")  # a system prompt is edited
+    terminal.until("Be brief. ␛]52;c;aGFja2Vk␛")
+    terminal.press("Escape")
+    terminal.until(lambda: "Be brief. ␛" not in terminal.screen)
+    terminal.press("C-p")  # a command is looked for
+    terminal.until("Search for commands")
+    terminal.paste(EVIL)
+    terminal.until("end")
+    terminal.press("Escape")
+    terminal.press("C-q")
+    terminal.until("left with 0")
+    assert hostile(terminal.raw) == []
+
+
+async def _hold(home: Path, question: str) -> None:
+    (home / "data").mkdir(parents=True)
+    store = await Store.open(home / "data" / "chats.db")
+    said = [{"role": "user", "content": question}, {"role": "assistant", "content": "So it was."}]
+    new = imported(json.dumps({"messages": said}))
+    await store.add(new.chat, new.turns)
+    await store.close()
