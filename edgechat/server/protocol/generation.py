@@ -151,9 +151,12 @@ class Generation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
     def sampling(self, defaults: SamplingDefaults, choice: int) -> Sampling:
         """Return how the tokens of one of the answers are chosen."""
-        sent = SamplingDefaults(**{name: getattr(self, name) for name in SamplingDefaults.__struct_fields__})
-        if sent.repetition_penalty is None:
-            sent = msgspec.structs.replace(sent, repetition_penalty=self.repeat_penalty)
+        given = {name: getattr(self, name) for name in SamplingDefaults.__struct_fields__}
+        if self.top_k is not None:
+            given["top_k"] = int(self.top_k)
+        if self.repetition_penalty is None:
+            given["repetition_penalty"] = self.repeat_penalty
+        sent = SamplingDefaults(**given)
         # numpy takes no negative seeds; the same number must stay the same.
         seed = None if self.seed is None else (int(self.seed) + choice) % (2 * _SEEDS)
         bias = tuple((int(token), amount) for token, amount in (self.logit_bias or {}).items())
