@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import os
 import re
 import stat
@@ -55,6 +56,18 @@ def test_who_drafts() -> None:
     write('draft = "ngram"\n')
     assert settings.load().draft == "ngram"
     assert "draft" in refusal('draft = ""\n').message
+
+
+@pytest.mark.parametrize(
+    "server",
+    ["evil:50052", "127.0.0.1", "127.0.0.1:0", "127.0.0.1:99999", "0.0.0.0:1", "[::1]:1", "", "a\x1b:1"],
+)
+def test_servers_elsewhere_are_refused_in_words(server: str) -> None:
+    error = refusal(f"rpc = ['127.0.0.1:1', {json.dumps(server)}]")
+    assert f"{server!r} is no llama.cpp server on this machine" in error.message
+    assert "ssh -L" in (error.hint or "")
+    with pytest.raises(SettingsError, match=r"no llama\.cpp server"):
+        change("rpc", (server,))
 
 
 def test_staying_off_the_network() -> None:

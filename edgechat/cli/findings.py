@@ -74,6 +74,9 @@ def _failure(failure: Failure, build: Build | None) -> Finding:
                 why = "It was built for another processor. " + why
             what = f"llama.cpp cannot be asked what it can do: its process {failure.why}."
             return Finding(Weight.BROKEN, what, why, install_llama())
+        case "rpc":
+            why = "Models are loaded without the servers that settings.toml names."
+            return Finding(Weight.SLOW, failure.why, why, "Start them, or take them out of rpc there.")
         case "nvml":
             why = "llama.cpp may not be able to use the card either. It happens after updates of the driver."
             fix = "Restart the machine; then this should list the card:\n  nvidia-smi"

@@ -26,6 +26,8 @@ class DeviceProfile:
     """Empty in a quick look: see `edgechat.device.survey`."""
     rpc: tuple[str, ...] = ()
     """Servers whose devices are among them."""
+    refused: str = ""
+    """Why those of settings.toml are not, in a sentence; empty where none are missing."""
     mlx: bool = False
     """Whether MLX is installed."""
 

@@ -20,11 +20,11 @@ from edgechat.device.isa import read_instruction_sets
 from edgechat.device.mac import mac_sightings
 from edgechat.device.profile import DeviceProfile, probe
 from edgechat.device.sources import read_source
-from edgechat.errors import FolderError, SettingsError
+from edgechat.errors import FolderError, ServerRefused, SettingsError
 from edgechat.native.devices import Build, Inventory, read_inventory
 
 _T = TypeVar("_T")
-Asked = Literal["llama.cpp", "nvml", "torch", "speed"]
+Asked = Literal["llama.cpp", "rpc", "nvml", "torch", "speed"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class Failure:
 
     source: Asked
     why: str
-    """The rest of a sentence: 'ended with SIGSEGV'."""
+    """The rest of a sentence: 'ended with SIGSEGV'; of rpc a sentence of its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ def survey(*, refresh: bool = False, measure: bool = True) -> Survey:
     failures: list[Failure] = []
     with ThreadPoolExecutor(2) as pool:
         driver = pool.submit(_asked, failures, "nvml", lambda: read_source("nvml"))
-        inventory: Inventory | None = _asked(failures, "llama.cpp", lambda: read_inventory(rpc=_servers()))
+        inventory = _asked(failures, "llama.cpp", lambda: _inventory(failures))
         from_driver: tuple[Sighting, ...] = driver.result() or ()
     # Looked at only now: the children have given back what they took.
     profile = probe()
@@ -69,6 +69,14 @@ def survey(*, refresh: bool = False, measure: bool = True) -> Survey:
         profile = replace(profile, speed=_measured(failures, profile, refresh) or profile.speed)
     instructions = read_instruction_sets() or (inventory.build.features if inventory else ())
     return Survey(profile, instructions, inventory.build if inventory else None, tuple(failures))
+
+
+def _inventory(failures: list[Failure]) -> Inventory:
+    try:
+        return read_inventory(rpc=_servers())
+    except ServerRefused as refused:  # the devices of this machine are here all the same
+        failures.append(Failure("rpc", refused.message))
+        return read_inventory()
 
 
 def _servers() -> tuple[str, ...]:

@@ -7,6 +7,7 @@ of any size, wait without end where a server drips, and even its headers ask the
 from __future__ import annotations
 
 import socket
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
@@ -32,6 +33,8 @@ IDLE = 8.0
 """Seconds in which something must come: an address for a name, a connection, a byte."""
 SPARE = 1.0
 """Seconds more for what has no limit of its own, so that one that has can say what was wrong."""
+PATIENCE, SLOWEST = 60.0, 1024
+"""Seconds in which so many bytes a second must come: a byte now and then is no download."""
 MAX_REDIRECTS = 5
 
 
@@ -121,10 +124,18 @@ class Client:
     def _pieces(self, url: str, response: httpx2.Response) -> Iterator[bytes]:
         import httpx2
 
+        came, waited, asked = 0, 0.0, time.monotonic()
         try:
             for piece in response.iter_raw():  # of no fixed size: a slow line would look silent
                 self._watch.beat()
+                # What is done with the pieces takes its own time.
+                came, waited = came + len(piece), waited + time.monotonic() - asked
+                if waited >= PATIENCE:
+                    if came < SLOWEST * PATIENCE:
+                        raise _crawls(url)
+                    came, waited = 0, 0.0
                 yield piece
+                asked = time.monotonic()
         except httpx2.TimeoutException as error:
             raise _stalled(url, IDLE) from error
         except httpx2.TransportError as error:
@@ -180,6 +191,13 @@ def _token() -> str | None:
     # A token that cannot be read or renewed is none: most repositories need no token, and the others say so.
     except Exception:
         return None
+
+
+def _crawls(url: str) -> HubError:
+    return HubUnreachable(
+        f"{host(url)} is too slow: less than {SLOWEST} bytes a second came for {PATIENCE:.0f} seconds.",
+        hint=CHECK,
+    )
 
 
 def _stalled(url: str, seconds: float) -> HubError:

@@ -12,9 +12,9 @@ import socket
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
+from edgechat import loopback
 from edgechat.errors import ServerRefused
 
-_HOSTS = ("127.0.0.1", "localhost")
 _PATIENCE = 3.0
 """Seconds. A server that is free answers at once, or as soon as it has freed what its last client took."""
 
@@ -28,14 +28,10 @@ def check(servers: Iterable[str]) -> tuple[str, ...]:
 
 
 def _checked(server: str) -> str:
-    host, _, port = server.rpartition(":")
-    if host in _HOSTS and port.isascii() and port.isdecimal() and 0 < int(port) < 2**16:
-        return f"{_HOSTS[0]}:{int(port)}"  # the number, whatever the name stands for here
-    raise ServerRefused(
-        f"{server!r} is no llama.cpp server on this machine: edgechat takes 127.0.0.1:PORT only, "
-        "since whoever reaches such a server can do with it what they like.",
-        hint="A server on another machine can be brought here through ssh -L 50052:127.0.0.1:50052 HOST.",
-    )
+    found = loopback.address(server)
+    if found is None:
+        raise ServerRefused(loopback.refusal(server), hint=loopback.HINT)
+    return found
 
 
 def register(servers: Sequence[str]) -> None:

@@ -98,7 +98,7 @@ def plan(
         quant=header.quant,
         file_bytes=header.file_size,
         n_layers=header.n_layers,
-        notes=notes,
+        notes=(*notes, *_without_servers(header, profile)),
         anyway=wishes.anyway,
         draft=_drafting(draft, load.draft, threads) if draft and load.draft else None,
         ngrams=how.drafted > 0,
@@ -109,6 +109,12 @@ def plan(
     about = (*where, why.memory(on, load), why.sequences(on), why.drafts(made), *why_threads)
     reasons = (why_context, *about, why.speed(made))
     return msgspec.structs.replace(made, reasons=tuple(filter(None, reasons)))
+
+
+def _without_servers(header: ModelHeader, profile: DeviceProfile) -> tuple[str, ...]:
+    if not profile.refused or header.format != "gguf":
+        return ()
+    return (f"{profile.refused} It is loaded without the servers that settings.toml names (rpc).",)
 
 
 def _threads(header: ModelHeader, profile: DeviceProfile, wishes: Wishes) -> tuple[int, tuple[str, ...]]:

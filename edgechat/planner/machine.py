@@ -35,13 +35,19 @@ def look(dry: DryRun | None = None) -> DeviceProfile:
     alone = replace(profile, accelerators=merge(mac_sightings(), profile.memory))
     if dry is None:
         return alone
-    servers = settings.load().rpc
+    servers, refused = settings.load().rpc, ""
     try:
-        devices = dry.inventory(servers).devices
+        try:
+            devices = dry.inventory(servers).devices
+        except DryRunFailed as error:
+            if not servers:
+                raise
+            # One that has gone takes nothing from what is in this machine.
+            devices, servers, refused = dry.inventory().devices, (), error.message
     except DryRunFailed:  # then it cannot load anything on them either
         return alone
     seen = [*sightings_of(devices), *amdgpu.sightings(), *mac_sightings()]
-    return replace(profile, accelerators=merge(seen, profile.memory), rpc=servers)
+    return replace(profile, accelerators=merge(seen, profile.memory), rpc=servers, refused=refused)
 
 
 @dataclass(frozen=True, slots=True)

@@ -167,8 +167,9 @@ def rated(files: Sequence[Variant], machine: Machine, wishes: Wishes) -> list[Op
 
     Raises HubError or ModelFileError where no header can be read.
     """
+    # By what they are and not by `in`: a repository may list ten thousand.
+    looked = [one for one in files if one.path is not None or one.entry is not None]
     remote = [one for one in files if one.path is None and one.entry is None]
-    looked = [one for one in files if one not in remote]
     if remote:
         looked += [one for one, _ in likeliest(remote, machine, wishes)[:_REMOTE_LOOKS]]
     options: list[Option] = []

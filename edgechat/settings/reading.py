@@ -12,7 +12,7 @@ from typing import Any, Literal, TypeVar
 
 import msgspec
 
-from edgechat import paths
+from edgechat import loopback, paths
 from edgechat.errors import SettingsError
 from edgechat.settings.fields import PRESET_NAME, Preset, Settings
 from edgechat.text import one_line
@@ -42,6 +42,9 @@ def settings_of(table: dict[str, Any], where: str) -> Settings:
             raise SettingsError(
                 f"{where}: {one_line(repr(name), 60)} names no preset. {wrong}", hint="Give it another name."
             )
+    for server in found.rpc:
+        if loopback.address(server) is None:
+            raise SettingsError(f"{where}: rpc: {loopback.refusal(server)}", hint=loopback.HINT)
     return found
 
 

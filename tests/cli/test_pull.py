@@ -156,6 +156,20 @@ def test_the_quant_that_is_asked_for(hub: Hub, pull: Pull) -> None:
     assert found(pull(address, "--json"))["quant"] == "Q4_0"
 
 
+def test_a_listing_of_ten_thousand_models_is_no_work(hub: Hub, pull: Pull) -> None:
+    names = [f"m{n}-{('Q4_K_M', 'Q8_0', 'F16')[n % 3]}.gguf" for n in range(9_999)]
+    repo = hub.add(REPO, {names[0]: tiny()})
+    (sibling,) = [{"size": tiny().stat().st_size, "lfs": {"sha256": repo.sha256(names[0]), "size": 0}}]
+    sibling["lfs"]["size"] = sibling["size"]
+    repo.info["siblings"] = [{"rfilename": name, **sibling} for name in names]
+    before = os.times()
+    run = pull(f"{REPO}", "--dry-run")
+    after = os.times()
+    assert run.returncode in (0, 1), "of the three that it looks at, it may find none"
+    used = after.children_user + after.children_system - before.children_user - before.children_system
+    assert used < 8, "the planner's own second, measuring among it; it took half a minute"
+
+
 def test_what_was_begun_is_gone_on_with(hub: Hub, pull: Pull, hf_cache: Path) -> None:
     repo = hub.add(REPO, {"a-F32.gguf": tiny(), "a-Q8_0.gguf": sized(500_000)})
     assert found(pull(REPO, "--dry-run", "--json"))["quant"] == "Q8_0"

@@ -1,13 +1,14 @@
 from __future__ import annotations
 
 import os
+import socket
 import sys
 import time
 from pathlib import Path
 
 import pytest
 
-from edgechat import spawn
+from edgechat import settings, spawn
 from edgechat.device import survey as module
 from edgechat.device.profile import disk_free, probe
 from edgechat.device.survey import survey
@@ -43,6 +44,20 @@ def test_a_child_that_hangs_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> Non
     assert [(one.source, one.why) for one in found.failures] == [
         ("llama.cpp", "gave no answer within 0.3 seconds")
     ]
+
+
+def test_a_server_that_does_not_answer_is_a_finding() -> None:
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        port = unused.getsockname()[1]
+    settings.change("rpc", (f"127.0.0.1:{port}",))
+    found = survey(measure=False)
+    assert found.build is not None
+    (failure,) = found.failures
+    assert (failure.source, f"No llama.cpp server answers at 127.0.0.1:{port}" in failure.why) == (
+        "rpc",
+        True,
+    )
 
 
 def test_the_free_space_of_a_folder_that_is_not_there_yet(tmp_path: Path) -> None:

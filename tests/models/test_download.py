@@ -19,6 +19,7 @@ from edgechat.errors import (
     RateLimited,
 )
 from edgechat.models import download as module
+from edgechat.models import transfer
 from edgechat.models.download import Fetched
 from edgechat.models.hubstore import HubStore
 from edgechat.models.partial import Partial
@@ -120,6 +121,35 @@ def test_slow_is_not_silent(hub: Hub) -> None:
     hub.fail("store", Fault(pause=0.1, piece=1000))
     fetch(listing)
     assert complete(listing, DATA[:40_000])
+
+
+def test_a_crawl_is_not_for_ever(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A byte now and then is never silence."""
+    listing = listed(hub)
+    monkeypatch.setattr(transfer, "PATIENCE", 0.3)
+    hub.fail("store", Fault(pause=0.05, piece=10))
+    error = refused(HubUnreachable, listing)
+    assert "too slow: less than 1024 bytes a second" in str(error)
+    assert "goes on from there" in (getattr(error, "hint", None) or "")
+    hub.mend()
+    hub.fail("store", Fault(pause=0.05, piece=10, times=1))
+    fetch(listing)  # the next connection is a better one
+    assert complete(listing)
+
+
+def test_a_slow_disk_is_no_crawl(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+    listing, real, seen = listed(hub, {FILE: DATA[:2000]}), Partial.write, Seen()
+
+    def write(self: Partial, piece: bytes) -> None:
+        time.sleep(0.5)
+        real(self, piece)
+
+    monkeypatch.setattr(Partial, "write", write)
+    monkeypatch.setattr(transfer, "PATIENCE", 0.3)
+    hub.fail("store", Fault(pause=0.01, piece=500))
+    fetch(listing, seen)
+    assert complete(listing, DATA[:2000])
+    assert seen.said == []
 
 
 def test_a_slow_disk_is_no_silence(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:

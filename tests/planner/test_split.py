@@ -175,3 +175,14 @@ async def test_a_device_that_was_filled_meanwhile(dense: Path) -> None:
     assert told
     assert engine.plan.gpu_layers < made.gpu_layers
     assert model.differences == ()
+
+
+def test_a_server_that_is_gone_is_told_and_done_without(dense: Path) -> None:
+    with RpcServer(24 * MIB) as server:
+        address = server.address
+        with_servers(server)
+    made = prepare(str(dense), WISHES)
+    assert (made.devices, made.rpc) == ((), ())
+    (note,) = made.notes
+    assert f"No llama.cpp server answers at {address}" in note
+    assert "without the servers that settings.toml names" in note
