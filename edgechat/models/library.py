@@ -194,9 +194,9 @@ def _unknown(name: str, here: Inventory | None = None) -> ModelNotFound:
     if near:
         likely = list(dict.fromkeys(near))[:3]
         return ModelNotFound(message, hint=f"Did you mean {' or '.join(map(_shown, likely))}?")
-    listed = ", ".join(entry.name for entry in catalogue())
     return ModelNotFound(
-        message, hint=f"Give the path of a model, a name of `edgechat list`, or one of: {listed}."
+        message,
+        hint="Give the path of a model, or a name that `edgechat list` or `edgechat plan` shows.",
     )
 
 

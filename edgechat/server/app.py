@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from typing import Any, TypeVar
 
@@ -21,7 +21,7 @@ from edgechat.server.exchange import Exchange, Gone
 from edgechat.server.faults import refusal_of
 from edgechat.server.guard import TRUSTED, Door, Guard
 from edgechat.server.metrics import CONTENT_TYPE
-from edgechat.server.models import Models
+from edgechat.server.models import Models, State
 from edgechat.server.openapi import description
 from edgechat.server.protocol.answers import Answers
 from edgechat.server.protocol.chat import ChatBody
@@ -41,14 +41,17 @@ POST /v1/chat/completions   an answer in a chat
 POST /v1/completions        text that goes on
 POST /v1/embeddings         embeddings, of models made for that
 GET  /v1/models             the models that may be asked for
-GET  /health                loading, ready or degraded
+GET  /health                loading, ready, degraded or draining
 GET  /metrics               figures, for Prometheus
 GET  /openapi.json          all of it, described
 
+Paths are the same without /v1, and with a slash at their end.
 Where it has a key, all but this page and /health want it: 'Authorization: Bearer KEY'.
 """
 
 T = TypeVar("T", bound=msgspec.Struct)
+_RETRY: dict[State, str] = {"loading": "1", "draining": "5"}
+"""Seconds after which a server that is not ready may be so."""
 Work = Callable[[Exchange], Awaitable[None]]
 
 
@@ -78,7 +81,8 @@ def make_app(
     ]
     app = Starlette(routes=routes, exception_handlers={HTTPException: _no_such})
     app.router.redirect_slashes = False
-    return Account(Guard(app, door), models, [route.path for route in routes], tell)
+    paths = [route.path for route in routes]
+    return _OnePath(Account(Guard(app, door), models, paths, tell), paths)
 
 
 class _Api:
@@ -133,8 +137,8 @@ class _Api:
     async def health(self, exchange: Exchange) -> None:
         state, sentence = self._models.state
         told = Health(state, sentence if exchange.scope[TRUSTED] else msgspec.UNSET)
-        if state == "loading":
-            await exchange.answer(503, msgspec.json.encode(told), ("retry-after", "1"))
+        if state in _RETRY:
+            await exchange.answer(503, msgspec.json.encode(told), ("retry-after", _RETRY[state]))
         else:
             await exchange.answer(200, msgspec.json.encode(told))
 
@@ -146,6 +150,28 @@ class _Api:
 
     async def about(self, exchange: Exchange) -> None:
         await exchange.answer(200, _ABOUT, kind=_PLAIN)
+
+
+class _OnePath:
+    """Gives a path one name, however clients write it: before all else, so that all go by the same one."""
+
+    def __init__(self, app: ASGIApp, paths: Sequence[str]) -> None:
+        self._app = app
+        self._paths = frozenset(path for path in paths if "{" not in path)
+        self._folders = tuple(path.partition("{")[0] for path in paths if "{" in path)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """See ASGI."""
+        scope["path"] = self._named(scope["path"])
+        await self._app(scope, receive, send)
+
+    def _named(self, path: str) -> str:
+        """Return the path that is meant; one that is none as it is."""
+        path = path.rstrip("/") or "/"
+        for one in (path, f"/v1{path}", path.removeprefix("/v1")):
+            if one in self._paths or one.startswith(self._folders):
+                return one
+        return path
 
 
 class _Endpoint:

@@ -10,7 +10,7 @@ from edgechat.engine.types import ChatRequest, Embedded, ModelInfo, Priority, Re
 from edgechat.planner.plan import LoadPlan
 from edgechat.server.shelf import ModelCard
 
-State = Literal["loading", "ready", "degraded"]
+State = Literal["loading", "ready", "degraded", "draining"]
 
 
 class Served(Protocol):

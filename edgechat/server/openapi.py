@@ -55,8 +55,10 @@ def _described() -> dict[str, Any]:
         ErrorBody,
     )
     _, schemas = msgspec.json.schema_components(structs, ref_template=_REF)
-    health = _operation("health", "Say whether the server is loading, ready or degraded.", Health, _GET)
-    health["responses"]["503"] = _answer("The model is being loaded.", Health)
+    health = _operation(
+        "health", "Say whether the server is loading, ready, degraded or draining.", Health, _GET
+    )
+    health["responses"]["503"] = _answer("The model is being loaded, or the server is stopping.", Health)
     health["security"] = []
     entry = _operation("model", "Tell of one model.", ModelEntry, _GET)
     entry["parameters"] = [{"name": "id", "in": "path", "required": True, "schema": {"type": "string"}}]

@@ -176,6 +176,9 @@ class Pool:
     def state(self) -> tuple[State, str]:
         """How it goes, and a sentence about it."""
         lanes = list(self._lanes.values())
+        if self._draining:
+            left = sum(lane.taken for lane in lanes)
+            return "draining", f"The server is ending; requests that it still answers: {left}."
         ready = [lane.id for lane in lanes if lane.is_ready]
         loading = next((lane for lane in lanes if lane.loading is not None), None)
         trouble = next((lane.trouble for lane in lanes if lane.trouble), "")

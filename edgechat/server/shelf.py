@@ -5,8 +5,10 @@ A client names no paths: it must not have the server open whatever file it likes
 
 from __future__ import annotations
 
+import difflib
 import os
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -26,6 +28,7 @@ from edgechat.text import one_line
 DEFAULT_NAMES = ("", "default")
 """Names of the model that the server was started with."""
 _LONGEST = 200
+_NEAREST = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,16 +74,18 @@ class Shelf:
         if wanted in DEFAULT_NAMES or wanted == self.default.id.casefold():
             return self.default
         if "\0" in name or len(name) > _LONGEST:
-            raise _unknown(name)
+            raise _unknown(name, [])
         entry = entry_of(name)
         if entry is not None:
             path = local_file(entry)
             if path is None:
                 raise _not_here(entry.name)
             return self._same(Known(entry.name, entry.name, path))
-        found = inventory().find(name)
+        known = inventory()
+        found = known.find(name)
         if not found:
-            raise _not_here(name) if parse_model_name(name) else _unknown(name)
+            names = [self.default.id, *(one.name for one in known.models)]
+            raise _not_here(name) if parse_model_name(name) else _unknown(name, names)
         return self._same(self._known(found[0]))
 
     def _same(self, known: Known) -> Known:
@@ -149,8 +154,12 @@ def _not_here(name: str) -> ModelNotFound:
     return ModelNotFound(f"{shown} is not on this machine.", hint=f"Download it: edgechat pull {shown}")
 
 
-def _unknown(name: str) -> ModelNotFound:
+def _unknown(name: str, names: Sequence[str]) -> ModelNotFound:
+    """Return the error for a model that is none of `names`, which it names the nearest of."""
+    by_name = {one.casefold(): one for one in names}
+    near = difflib.get_close_matches(name.strip().casefold(), by_name, n=_NEAREST)
+    likely = f"Did you mean {' or '.join(one_line(by_name[one]) for one in near)}? " if near else ""
     return ModelNotFound(
         f"There is no model {one_line(name[:_LONGEST])!r} on this machine.",
-        hint="`edgechat list` names those that are, and so does /v1/models.",
+        hint=f"{likely}`edgechat list` names those that are, and so does /v1/models.",
     )

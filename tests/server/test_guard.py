@@ -143,7 +143,7 @@ async def test_pages_of_other_origins_are_refused_and_never_named_in_the_answer(
 
 async def test_a_named_origin_may_and_only_that_one() -> None:
     async with serving(FakeModels(), Door(KEY, origins=frozenset({PAGE}))) as url:
-        asked = "authorization, content-type, x-stainless-os, x-evil"
+        asked = "authorization, content-type, x-stainless-os, X-Title, http-referer"
         status, headers, _ = await ask(
             url,
             "OPTIONS",
@@ -155,7 +155,7 @@ async def test_a_named_origin_may_and_only_that_one() -> None:
         )
         assert status == 204
         assert headers["access-control-allow-origin"] == PAGE
-        assert headers["access-control-allow-headers"] == "authorization, content-type, x-stainless-os"
+        assert headers["access-control-allow-headers"] == asked.lower()
         assert "access-control-allow-credentials" not in headers
         status, headers, _ = await ask(url, "POST", "/v1/chat/completions", body=CHAT, Origin=PAGE)
         assert (status, headers["access-control-allow-origin"], headers["vary"]) == (200, PAGE, "origin")
@@ -440,7 +440,7 @@ async def test_no_path_and_no_method_are_told_in_the_protocols_words() -> None:
     async with serving(FakeModels()) as url:
         for method, path, expected in (
             ("GET", "/v1/nothing", 404),
-            ("GET", "/v1/models/", 404),
+            ("GET", "/v1", 404),
             ("GET", "/v1/models/../../etc/passwd", 404),
             ("GET", "//evil.example/", 404),
             ("GET", "/v1/chat/completions", 405),
@@ -450,6 +450,27 @@ async def test_no_path_and_no_method_are_told_in_the_protocols_words() -> None:
             assert (status, headers["content-type"]) == (expected, "application/json"), path
             assert said["error"]["type"] == "invalid_request_error"
             assert "location" not in headers
+
+
+async def test_paths_are_the_same_without_the_version_and_with_a_slash() -> None:
+    models = FakeModels()
+    async with serving(models) as url:
+        for path in ("/v1/models", "/v1/models/", "/v1/models//", "/models", "/models/"):
+            assert (await ask(url, path=path))[2]["object"] == "list", path
+        for path in ("/v1/models/scripted", "/v1/models/scripted/", "/models/scripted"):
+            assert (await ask(url, path=path))[2]["id"] == "scripted", path
+        for path in ("/v1/chat/completions/", "/chat/completions"):
+            assert (await ask(url, "POST", path, body=CHAT))[0] == 200, path
+        for path in ("/health/", "/v1/health", "/v1/health/"):
+            assert (await ask(url, path=path, key=None))[0] == 200, path
+        for path in ("/models", "/v1/metrics", "/v1/models/scripted/"):
+            assert (await ask(url, path=path, key=None))[0] == 401, path
+    assert {endpoint for endpoint, _, _ in models.metrics} == {
+        "/v1/models",
+        "/v1/chat/completions",
+        "/health",
+        "/metrics",
+    }
 
 
 async def test_bytes_that_are_no_http_hurt_nobody() -> None:

@@ -401,6 +401,7 @@ def test_a_clean_stop_lets_what_runs_come_to_its_end(script: Path, tmp_path: Pat
             time.sleep(0.01)
         status, said = server.ask("/v1/chat/completions", chat("too late"))
         assert (status, said["error"]["code"]) == (503, "stopping")
+        assert server.ask("/health", Authorization="") == (503, {"status": "draining"})
         _, complaint = server.process.communicate(timeout=20)
         assert (server.process.returncode, complaint) == (0, server_says())
         status, said = running.result()

@@ -80,6 +80,9 @@ def test_what_could_be_pulled_is_named_with_the_command(mine: Path) -> None:
         with pytest.raises(ModelNotFound, match="not on this machine") as error:
             shelf.find(name)
         assert error.value.hint == f"Download it: edgechat pull {name}"
+    with pytest.raises(ModelNotFound, match="no model 'chatti'") as error:
+        shelf.find("chatti")
+    assert "Did you mean chatty? " in (error.value.hint or "")
     with pytest.raises(ModelNotFound, match="no model 'nonsense'"):
         shelf.find("nonsense")
 
