@@ -10,6 +10,7 @@ import numpy as np
 
 from edgechat.engine.backends.base import Backend, CacheFull, Interrupted, Logits, Part
 from edgechat.engine.calls import tools
+from edgechat.engine.calls.splitter import Argued
 from edgechat.engine.chances import Chances
 from edgechat.engine.constraints import Constraints
 from edgechat.engine.keeper import Keeper
@@ -28,6 +29,7 @@ from edgechat.engine.speculative.verify import verify
 from edgechat.engine.states import States
 from edgechat.engine.template import ChatTemplate
 from edgechat.engine.types import (
+    Arguments,
     Called,
     ChatRequest,
     Delta,
@@ -348,14 +350,19 @@ class Engine:
         return events
 
     def _show(self, sequence: Sequence, shown: list[Shown]) -> list[Event]:
-        pieces: list[Piece] = [one for one in shown if not isinstance(one, ToolCall)]
+        pieces: list[Piece] = [one for one in shown if not isinstance(one, ToolCall | Argued)]
         sequence.pieces += pieces
         chances = sequence.chances.shown_with(sequence.reply) if sequence.chances is not None else ()
         found: list[Event] = []
         for one in shown:
             if isinstance(one, ToolCall):
                 sequence.calls.append(one)
+                sequence.arguments.append([])
                 found.append(Called(sequence.id, one, sequence.n_generated))
+                continue
+            if isinstance(one, Argued):
+                sequence.arguments[-1].append(one.text)
+                found.append(Arguments(sequence.id, one.text, sequence.n_generated))
                 continue
             text, thinking = one
             told, chances = ((), chances) if thinking else (chances, ())

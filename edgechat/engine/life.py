@@ -20,6 +20,7 @@ from edgechat import frames, paths, spawn
 from edgechat.device.memory import oom_kills
 from edgechat.engine.snapshot import Snapshot
 from edgechat.engine.types import (
+    Arguments,
     Called,
     Cancel,
     ChatRequest,
@@ -127,7 +128,7 @@ class WorkerLife:
             self.send(Generate(request))
             while not finished:
                 match await events.get():
-                    case Dropped() | Prefill() | Delta() | Called() as event:
+                    case Dropped() | Prefill() | Delta() | Called() | Arguments() as event:
                         yield event
                     case Finished() as event:
                         finished = True

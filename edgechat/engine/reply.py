@@ -6,13 +6,13 @@ import codecs
 from enum import Enum
 
 from edgechat.engine.calls.scan import held_back
-from edgechat.engine.calls.splitter import Ending, Item, Splitter
+from edgechat.engine.calls.splitter import Argued, Ending, Item, Splitter
 from edgechat.engine.thinking import Marks
 from edgechat.engine.types import ToolCall
 
 Piece = tuple[str, bool]
 """Text, and whether it is thinking."""
-Shown = Piece | ToolCall
+Shown = Piece | ToolCall | Argued
 
 
 class Where(Enum):
@@ -145,7 +145,7 @@ class Reply:
                 shown += self._said(item)
                 continue
             shown += self._said("", final=True)
-            if isinstance(item, ToolCall):
+            if isinstance(item, ToolCall | Argued):
                 shown.append(item)
             elif item is Ending.MESSAGE and self._marks is not None:
                 self.where, self._held = Where.START, self._calls.rest()

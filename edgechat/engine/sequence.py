@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from msgspec.structs import replace
+
 from edgechat.engine.chances import Chances
 from edgechat.engine.prefix_cache import Slot
 from edgechat.engine.reply import Piece, Reply
@@ -49,7 +51,8 @@ class Sequence:
     pieces: list[Piece] = field(default_factory=list)
     """The reply's text so far ..."""
     calls: list[ToolCall] = field(default_factory=list)
-    """... and what it wants called."""
+    """... and what it wants called, with the arguments in pieces here:"""
+    arguments: list[list[str]] = field(default_factory=list)
     chances: Chances | None = None
     """How likely its tokens were, where the request wants to know."""
     draft: Draft | None = None
@@ -100,7 +103,11 @@ class Sequence:
         """Return the reply as the next turn's prompt will have it."""
         answer = "".join(text for text, thinking in self.pieces if not thinking)
         thought = "".join(text for text, thinking in self.pieces if thinking)
-        return Message("assistant", answer, thought, tuple(self.calls))
+        calls = (
+            replace(call, arguments="".join(pieces))
+            for call, pieces in zip(self.calls, self.arguments, strict=True)
+        )
+        return Message("assistant", answer, thought, tuple(calls))
 
     def usage(self) -> Usage:
         """Return the counts so far."""

@@ -4,7 +4,8 @@ front end                                worker
 Load(plan, upkeep)                ->
 <-     Loading(progress) ... Loaded(model) | Failed
 Generate(request)                 ->
-<-     Dropped(turns)? Prefill(done, total) ... Delta(text) | Called(call) ... Finished | Failed
+<-     Dropped(turns)? Prefill(done, total) ... Delta(text) | Called(call) | Arguments(text) ...
+<-     Finished | Failed
 Embed(request_id, texts)          ->
 <-     Embedded(vectors) | Failed
 Cancel(request_id)                ->
@@ -322,10 +323,18 @@ class Delta(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
 
 
 class Called(msgspec.Struct, frozen=True, tag=True):
-    """The model wants a tool called."""
+    """The model wants a tool called; `call` has as much of the arguments as is known by now."""
 
     request_id: str
     call: ToolCall
+    tokens: int
+
+
+class Arguments(msgspec.Struct, frozen=True, tag=True):
+    """More of the last call's arguments. Where the reply ends before they do, there is no more of them."""
+
+    request_id: str
+    text: str
     tokens: int
 
 
@@ -386,6 +395,7 @@ Event = (
     | Prefill
     | Delta
     | Called
+    | Arguments
     | Finished
     | Failed
     | Left
@@ -393,5 +403,5 @@ Event = (
     | Inspected
     | Embedded
 )
-RequestEvent = Dropped | Prefill | Delta | Called | Finished
+RequestEvent = Dropped | Prefill | Delta | Called | Arguments | Finished
 """What a front end sees of its request; a Failed arrives as an exception."""

@@ -23,7 +23,7 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from edgechat.engine.snapshot import Snapshot
-from edgechat.engine.types import Called, Delta, Embedded, Finished, RequestEvent
+from edgechat.engine.types import Arguments, Called, Delta, Embedded, Finished, RequestEvent
 from edgechat.planner.plan import LoadPlan
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -144,7 +144,7 @@ class Meter:
 
     def take(self, event: RequestEvent) -> None:
         """Look at an event as it is handed on."""
-        if isinstance(event, Delta | Called):
+        if isinstance(event, Delta | Called | Arguments):
             self._ticks(event.tokens)
         elif isinstance(event, Finished):
             self._has_ended = True

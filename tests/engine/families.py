@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 
+from msgspec.structs import replace
+
 from edgechat.engine.calls.formats import Format, format_of
-from edgechat.engine.calls.splitter import Splitter
+from edgechat.engine.calls.splitter import Argued, Splitter
 from edgechat.engine.calls.tools import kinds_of
 from edgechat.engine.reply import Reply
 from edgechat.engine.template import CHATML
 from edgechat.engine.thinking import marks_of
-from edgechat.engine.types import Tool, ToolCall
+from edgechat.engine.types import Arguments, Called, Tool, ToolCall
 
 _FOLDER = Path(__file__).parent / "templates" / "calls"
 SOURCES = {path.stem: path.read_text() for path in sorted(_FOLDER.glob("*.jinja"))} | {"generic": CHATML}
@@ -51,6 +54,19 @@ def reply_of(
     return Reply(stop, marks_of(SOURCES[name]), calls=Splitter(family(name), kinds_of(tools)), **options)
 
 
+def joined(shown: Sequence[object]) -> list[ToolCall]:
+    """Return the calls with their arguments, of what a reply shows or of an engine's events."""
+    calls: list[ToolCall] = []
+    for one in shown:
+        if isinstance(one, ToolCall | Called):
+            call = one.call if isinstance(one, Called) else one
+            assert call.arguments == ""
+            calls.append(call)
+        elif isinstance(one, Argued | Arguments):
+            calls[-1] = replace(calls[-1], arguments=calls[-1].arguments + one.text)
+    return calls
+
+
 def split(reply: Reply, text: str, cuts: list[int] | None = None) -> tuple[str, str, list[ToolCall]]:
     """Return the answer, the thinking and the calls of a text that comes in pieces."""
     raw = text.encode("utf-8", "surrogatepass")
@@ -60,7 +76,7 @@ def split(reply: Reply, text: str, cuts: list[int] | None = None) -> tuple[str, 
         if not reply.stopped:
             shown += reply.feed(raw[start:stop])
     shown += reply.finish()
-    calls = [one for one in shown if isinstance(one, ToolCall)]
-    said = [one for one in shown if not isinstance(one, ToolCall)]
+    calls = joined(shown)
+    said = [one for one in shown if not isinstance(one, ToolCall | Argued)]
     answer = "".join(part for part, thinking in said if not thinking)
     return answer, "".join(part for part, thinking in said if thinking), calls

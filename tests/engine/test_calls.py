@@ -215,11 +215,10 @@ def test_nothing_is_lost_of_what_is_no_call(name: str, parts: list[str], cuts: l
     [
         ("hermes", '<tool_call>\n{"name": "nobody", "arguments": {}}\n</tool_call>'),
         ("hermes", '<tool_call>\n{"name": "now", "arguments": [1]}\n</tool_call>'),
-        ("hermes", '<tool_call>\n{"name": "now", "arguments": {\n</tool_call>'),
+        ("hermes", '<tool_call>\n{"name": "now", "arguments": {{\n</tool_call>'),
         ("hermes", '<tool_call>\n{"name": "now", "argum'),
-        ("hermes", '<tool_call>{"name": "now", "arguments": {"a": NaN}}</tool_call>'),
         ("hermes", '<tool_call>{"arguments": {"a": 1}}</tool_call>'),
-        ("hermes", f'<tool_call>{{"name": "now", "arguments": {{"a": {"[" * 99}{"]" * 99}}}}}</tool_call>'),
+        ("mistral", '[TOOL_CALLS][{"name": "now", "arguments": {"a": NaN}}]'),
         ("llama", '{"answer": 42}'),
         ("llama", "<|python_tag|>import os"),
         ("mistral", "[TOOL_CALLS] []"),
@@ -236,6 +235,29 @@ def test_what_cannot_be_read_is_text(name: str, text: str) -> None:
     assert split(reply_of(name), text) == (text, "", [])
 
 
+@pytest.mark.parametrize(
+    ("text", "answer", "arguments"),
+    [
+        ('<tool_call>{"name": "now", "arguments": {"a": 1}</tool_call>', "", '{"a": 1}'),
+        ('<tool_call>{"name": "now", "arguments": {"a": NaN}}</tool_call>', "", '{"a": NaN}'),
+        ('<tool_call>{"name": "now", "arguments": {"a": <x>}}', "<x>}}", '{"a": '),
+    ],
+)
+def test_a_call_whose_arguments_have_begun_stands_whatever_becomes_of_it(
+    text: str, answer: str, arguments: str
+) -> None:
+    for cuts in ([], [*range(len(text))], [*range(0, len(text), 3)]):
+        said, _, (call,) = split(reply_of("hermes"), text, cuts)
+        assert (said, call.name, call.arguments) == (answer, "now", arguments)
+
+
+def test_arguments_that_are_too_deep_go_no_further() -> None:
+    text = '<tool_call>{"name": "now", "arguments": {"a": ' + "[" * 99
+    said, _, (call,) = split(reply_of("hermes"), text, [*range(len(text))])
+    assert call.arguments == '{"a": ' + "[" * (DEEPEST - 2)
+    assert '{"a": ' + said == call.arguments.replace("[", "") + "[" * (99 - DEEPEST + 2)
+
+
 @pytest.mark.parametrize("arguments", ["{}", "null", '""', '"{}"', '"{ }"'])
 def test_no_arguments_are_an_empty_object(arguments: str) -> None:
     text = f'<tool_call>{{"name": "now", "arguments": {arguments}}}</tool_call>'
@@ -250,7 +272,9 @@ def test_what_is_left_of_a_call_that_had_to_be_made_is_no_text(name: str) -> Non
     for end in range(len(text)):
         calls = Splitter(format_, kinds_of(TOOLS), forced=True)
         answer, _, made = split(Reply(calls=calls), text[:end], [*range(end)])
-        assert (answer, found(made)) == ("", expected[: len(made)])
+        assert answer == ""
+        assert [call.name for call in made] == [name for name, _ in expected[: len(made)]]
+        assert found(made[:-1]) == expected[: len(made) - 1] or not made
 
 
 def test_what_is_left_of_the_mark_behind_a_call_is_no_text() -> None:
@@ -286,10 +310,14 @@ def test_a_hostile_reply_costs_no_more_than_its_length(name: str, unit: str) -> 
     assert time.perf_counter() - began < 5
 
 
-def test_a_call_that_is_too_long_is_text() -> None:
+def test_a_call_that_is_too_long_goes_no_further() -> None:
     text = '<tool_call>{"name": "now", "arguments": {"a": "' + "x" * LONGEST_CALL + '"}}</tool_call>'
-    answer, _, calls = split(reply_of("hermes"), text, [*range(0, len(text), 1000)])
-    assert (answer == text, calls) == (True, [])
+    answer, _, (call,) = split(reply_of("hermes"), text, [*range(0, len(text), 1000)])
+    assert LONGEST_CALL - 100 < len(call.arguments) < LONGEST_CALL + 2000
+    assert len(answer) < 2000
+    longer = text.replace("<tool_call>", "[TOOL_CALLS]")
+    answer, _, calls = split(reply_of("mistral"), longer, [*range(0, len(longer), 1000)])
+    assert (answer == longer, calls) == (True, [])
 
 
 @given(

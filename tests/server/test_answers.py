@@ -9,7 +9,7 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edgechat.engine.types import Delta, RequestEvent, TokenChance
+from edgechat.engine.types import Arguments, Delta, RequestEvent, TokenChance
 from edgechat.server.protocol.answers import Answers
 from edgechat.server.protocol.chat import ChatBody
 from edgechat.server.protocol.chat_answer import ChatAnswers
@@ -23,8 +23,13 @@ CHANCE = st.builds(TokenChance, st.binary(max_size=4), st.floats(-9, 0))
 WORDS = st.builds(
     lambda text, chances: Delta("", text, False, 1, tuple(chances)), TEXT, st.lists(CHANCE, max_size=2)
 )
-CALL = TEXT.map(lambda arguments: called("f", arguments, id="call_x"))
-COURSES = st.lists(st.lists(st.one_of(WORDS, TEXT.map(thought), CALL), max_size=8), min_size=2, max_size=2)
+CALL = st.lists(TEXT, max_size=3).map(
+    lambda pieces: [called("f", "", id="call_x"), *(Arguments("", piece, 1) for piece in pieces)]
+)
+EVENTS = st.one_of(WORDS.map(lambda one: [one]), TEXT.map(lambda text: [thought(text)]), CALL)
+COURSES = st.lists(
+    st.lists(EVENTS, max_size=8).map(lambda events: list(itertools.chain(*events))), min_size=2, max_size=2
+)
 
 
 def told(answers: Answers[Any], courses: list[list[RequestEvent]]) -> list[Any]:
@@ -59,8 +64,16 @@ def test_of_a_chat(courses: list[list[RequestEvent]]) -> None:
             "reasoning_content", ""
         )
         calls = [call for one in deltas for call in one.get("tool_calls", ())]
-        assert [call.pop("index") for call in calls] == list(range(len(calls)))
-        assert calls == message.get("tool_calls", [])
+        made: list[Any] = []
+        for call in calls:
+            if "id" in call:
+                assert call.pop("index") == len(made)
+                made.append(call)
+            else:
+                assert call.keys() == {"index", "function"}
+                assert call["index"] == len(made) - 1
+                made[-1]["function"]["arguments"] += call["function"]["arguments"]
+        assert made == message.get("tool_calls", [])
         chances = [one for part in parts for one in part.get("logprobs", {}).get("content", ())]
         assert chances == expected["logprobs"]["content"]
         assert [part["finish_reason"] for part in parts if part["finish_reason"]] == [

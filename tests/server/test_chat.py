@@ -13,7 +13,17 @@ import pytest
 from openai import AsyncOpenAI
 from pydantic import BaseModel
 
-from edgechat.engine.types import ChatRequest, Delta, Dropped, Message, Sampling, TokenChance, Tool, ToolCall
+from edgechat.engine.types import (
+    Arguments,
+    ChatRequest,
+    Delta,
+    Dropped,
+    Message,
+    Sampling,
+    TokenChance,
+    Tool,
+    ToolCall,
+)
 from edgechat.errors import PromptTooLong
 from edgechat.planner.plan import LoadPlan
 from edgechat.settings import SamplingDefaults
@@ -141,7 +151,9 @@ async def test_several_answers_are_computed_at_once_with_seeds_of_their_own() ->
 async def test_calls_of_tools() -> None:
     script = [
         "I look.",
-        called("weather", '{"place": "Rome"}', id="call_a"),
+        called("weather", "", id="call_a"),
+        Arguments("", '{"place": ', 2),
+        Arguments("", '"Rome"}', 3),
         called("weather", '{"place": "Oslo"}', id="call_b"),
         finished("tools"),
     ]
@@ -164,10 +176,33 @@ async def test_calls_of_tools() -> None:
             final = await stream.get_final_completion()
         calls = final.choices[0].message.tool_calls
         assert [one.function.arguments for one in calls] == ['{"place": "Rome"}', '{"place": "Oslo"}']
+        raw = await client.chat.completions.create(
+            model="default", messages=HELLO, tools=[WEATHER], stream=True
+        )
+        parts = [
+            part for chunk in [one async for one in raw] for part in chunk.choices[0].delta.tool_calls or ()
+        ]
+        told = [(one.index, one.id, one.type, one.function and one.function.name) for one in parts]
+        assert told[:3] == [
+            (0, "call_a", "function", "weather"),
+            (0, None, None, None),
+            (0, None, None, None),
+        ]
+        assert [one.function and one.function.arguments for one in parts[:3]] == ["", '{"place": ', '"Rome"}']
     assert (await asked(models, tools=[WEATHER])).most_calls is None
     assert (await asked(models, tools=[WEATHER], parallel_tool_calls=False)).most_calls == 1
     strict = WEATHER | {"function": WEATHER["function"] | {"strict": True}}
     assert [tool.strict for tool in (await asked(models, tools=[strict])).tools] == [True]
+
+
+async def test_a_call_that_is_cut_short_is_not_lost() -> None:
+    script = [called("weather", "", id="call_a"), Arguments("", '{"pla', 2), finished("length")]
+    async with client_of(FakeModels(script)) as client:
+        done = await client.chat.completions.create(model="default", messages=HELLO, tools=[WEATHER])
+        assert done.choices[0].finish_reason == "length"
+        [call] = done.choices[0].message.tool_calls or ()
+        assert call.type == "function"
+        assert (call.id, call.function.arguments) == ("call_a", '{"pla')
 
 
 async def test_an_answer_can_be_sent_back_as_it_is() -> None:

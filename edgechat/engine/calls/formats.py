@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from edgechat.engine.calls import written
-from edgechat.engine.calls.written import Kinds, Written
+from edgechat.engine.calls.written import Head, Kinds, Written
 
 _SPACE = " \t\r\n"
 
@@ -20,6 +20,10 @@ class Format:
     """All of them are in the template of a family that writes calls this way ..."""
     read: Callable[[str, str, Kinds], Written | None]
     """Make a call of header and body; None where it is none."""
+    head: Callable[[str, str, Kinds], Head | None]
+    """Make what there is of a call whose body is not complete; None where it may be none."""
+    grows: bool = True
+    """A call is told piece by piece; else whole, unless it is cut short."""
     opens: tuple[str, ...] = ()
     """Marks that begin a call wherever they stand in an answer."""
     first: tuple[str, ...] = ()
@@ -60,13 +64,16 @@ class Format:
         return tuple(mark for mark in (*self.opens, *self.first, *self.ends, *named) if mark)
 
 
-GENERIC = Format("generic", (), written.named, opens=("<tool_call>",), close="</tool_call>", told=True)
+GENERIC = Format(
+    "generic", (), written.named, written.named_head, opens=("<tool_call>",), close="</tool_call>", told=True
+)
 
 FORMATS = (
     Format(
         "harmony",
         ("<|call|>", "<|channel|>commentary"),
         written.addressed,
+        written.addressed_head,
         first=("<|channel|>commentary to=", "<|channel|>analysis to=", "to=functions."),
         header_end="<|message|>",
         ends=("<|call|>", "<|return|>"),
@@ -80,6 +87,8 @@ FORMATS = (
         "gemma",
         ("<|tool_call>", "<tool_call|>"),
         written.gemma,
+        written.gemma_head,
+        grows=False,
         opens=("<|tool_call>",),
         body_end=r"<tool_call\|>",
         ends=("<|tool_response>",),
@@ -90,6 +99,8 @@ FORMATS = (
         "xml",
         ("<tool_call>", "<function=", "<parameter="),
         written.xml,
+        written.xml_head,
+        grows=False,
         opens=("<tool_call>",),
         body_end=r"</function>\s{0,16}</tool_call>",
     ),
@@ -97,6 +108,7 @@ FORMATS = (
         "hermes",
         ("<tool_call>",),
         written.named,
+        written.named_head,
         opens=("<tool_call>",),
         close="</tool_call>",
         unless="<arg_key>",
@@ -105,6 +117,7 @@ FORMATS = (
         "args",
         ("[TOOL_CALLS]", "[ARGS]"),
         written.before_args,
+        written.args_head,
         opens=("[TOOL_CALLS]",),
         header_end="[ARGS]",
         inside=("[CALL_ID]",),
@@ -114,6 +127,8 @@ FORMATS = (
         "mistral",
         ("[TOOL_CALLS]",),
         written.named,
+        written.named_head,
+        grows=False,  # its id comes last
         opens=("[TOOL_CALLS]",),
         between=_SPACE + "[],",
         several=True,
@@ -123,6 +138,7 @@ FORMATS = (
         "llama",
         ("ipython", '"parameters": '),
         written.named,
+        written.named_head,
         opens=("<|python_tag|>",),
         first=("{",),
         between=_SPACE + ";",

@@ -14,6 +14,9 @@ LONGEST_END = 64
 class Scan(Protocol):
     """Looks for the end of a body."""
 
+    n_sound: int
+    """Of a piece with which the body turns out to be none: characters before those to blame."""
+
     def feed(self, text: str) -> int | None:
         """Return where in this piece the body has ended; None if it goes on. ValueError: it is none."""
         ...
@@ -26,6 +29,7 @@ class JsonScan:
     _INSIDE = re.compile(r'[^"\\]*')
 
     def __init__(self) -> None:
+        self.n_sound = 0
         self._depth = 0
         self._in_text = False
         self._escaped = False
@@ -45,6 +49,7 @@ class JsonScan:
             else:
                 at = self._past(self._OUTSIDE, text, at)
                 if at < len(text):
+                    self.n_sound = at
                     self._bracket(text[at])
                     at += 1
                 if not self._depth:
@@ -73,6 +78,7 @@ class EndScan:
     """A body that ends with a pattern of at most `LONGEST_END` characters."""
 
     def __init__(self, end: str) -> None:
+        self.n_sound = 0
         self._end = re.compile(end)
         self._tail = ""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 import string
+from dataclasses import dataclass
 from enum import Enum
 from io import StringIO
 
@@ -15,6 +16,8 @@ from edgechat.engine.types import ToolCall
 LONGEST_CALL = 2**20
 """Characters of a call; what is longer is text."""
 _LONGEST_HEADER = 512
+_LONGEST_HEAD = 1024
+"""Characters of a body in which its arguments have begun, if that is to be told before its end."""
 _SPACE = " \t\r\n"
 _MOST_SPACE = 64
 """Characters of white space that are held back, as they may belong to the call that follows."""
@@ -27,8 +30,16 @@ class Ending(Enum):
     REPLY = "reply"
 
 
-Item = str | ToolCall | Ending
-"""Text; a call; or the end of a message or of the reply, after which nothing more is taken apart."""
+@dataclass(frozen=True, slots=True)
+class Argued:
+    """More of the last call's arguments."""
+
+    text: str
+
+
+Item = str | ToolCall | Argued | Ending
+"""Text; a call, without its arguments; more of these; or the end of a message or of the reply, after which
+nothing more is taken apart."""
 
 
 class _Part(Enum):
@@ -43,6 +54,7 @@ class Splitter:
 
     What could be the beginning of a mark is held back until it is decided. What turns out to be no call is
     text again, all of it. Text is looked at once: a call inside of what was no call is not looked for.
+    A call is told when its arguments begin, and stands from then on, whatever becomes of them.
     """
 
     def __init__(
@@ -67,6 +79,10 @@ class Splitter:
         self._header: list[str] = []
         self._body: list[str] = []
         self._scan: Scan = JsonScan()
+        self._told = False
+        """The call that is being written has been told."""
+        self._arguments: JsonScan | None = None
+        """Looks for the end of its arguments, until that has come."""
         self._ids: set[str] = set()
         """Of the calls so far."""
 
@@ -98,8 +114,10 @@ class Splitter:
     def finish(self) -> list[Item]:
         """No more text comes: return what was held back."""
         items = self._drain(final=True)
+        if self._raw is not None and self._part is _Part.BODY and not self._told:
+            items += self._tell()
         # Behind a call, what is held back has begun as the mark that closes it.
-        behind = self._raw is not None and self._part is _Part.AFTER
+        behind = self._raw is not None and (self._part is _Part.AFTER or self._told)
         rest = "" if behind else self._left() + self._held
         self._raw, self._held = None, ""
         items += [rest] if rest else []
@@ -178,6 +196,7 @@ class Splitter:
         self._header, self._body, self._length = [], [], 0
         self._part = _Part.HEADER if self._family.header_end else _Part.GAP
         self._scan = EndScan(self._family.body_end) if self._family.body_end else JsonScan()
+        self._told, self._arguments = False, None
 
     def _inside(self) -> list[Item]:
         steps = {
@@ -213,23 +232,57 @@ class Splitter:
         try:
             end = self._scan.feed(self._held)
         except ValueError:
-            return self._failed()
-        piece = self._take(len(self._held) if end is None else end)
+            return self._grown(self._take(self._scan.n_sound)) + self._failed()
+        items = self._grown(self._take(len(self._held) if end is None else end))
+        if self._length > LONGEST_CALL:
+            return items + self._failed()
+        return items if end is None else items + self._complete()
+
+    def _grown(self, piece: str) -> list[Item]:
+        """Add a piece to a body; return what is to be told of it."""
         self._body.append(piece)
         self._length += len(piece)
-        if self._length > LONGEST_CALL:
-            return self._failed()
-        return [] if end is None else self._complete()
+        if self._told:
+            return self._argued(piece)
+        is_head = self._family.grows and self._length - len(piece) <= _LONGEST_HEAD
+        return self._tell() if is_head else []
+
+    def _tell(self) -> list[Item]:
+        """Tell of the call that is being written, if its arguments have begun, and what there is of them."""
+        head = self._family.head("".join(self._header), "".join(self._body), self._kinds)
+        if head is None or head.name not in self._kinds:
+            return []
+        self._told, self._arguments = True, JsonScan()
+        self._raw = StringIO()  # nothing of it will be text
+        return [self._call(head.name, head.id), *self._argued(head.arguments)]
+
+    def _call(self, name: str, given_id: str) -> ToolCall:
+        call = ToolCall(
+            given_id if given_id and given_id not in self._ids else new_id(self._family), name, ""
+        )
+        self._ids.add(call.id)
+        return call
+
+    def _argued(self, text: str) -> list[Item]:
+        """Return what more of a body adds to the arguments in it."""
+        end = self._arguments.feed(text) if self._arguments is not None else 0
+        if end is not None:
+            self._arguments, text = None, text[:end]
+        return [Argued(text)] if text else []
 
     def _complete(self) -> list[Item]:
-        written = self._family.read("".join(self._header), "".join(self._body), self._kinds)
-        if written is None or written.name not in self._kinds:
-            return self._failed()
-        fresh = written.id and written.id not in self._ids
-        call = ToolCall(written.id if fresh else new_id(self._family), written.name, written.arguments)
-        self._ids.add(call.id)
+        items: list[Item] = []
+        if not self._told:
+            written = self._family.read("".join(self._header), "".join(self._body), self._kinds)
+            if written is None or written.name not in self._kinds:
+                return self._failed()
+            items = [self._call(written.name, written.id), Argued(written.arguments)]
+        return items + self._ended()
+
+    def _ended(self) -> list[Item]:
+        """A call is over."""
         self._raw, self._part = StringIO(), _Part.AFTER
-        return [call] if self._most is None or len(self._ids) < self._most else [call, Ending.REPLY]
+        return [] if self._most is None or len(self._ids) < self._most else [Ending.REPLY]
 
     def _after(self) -> list[Item]:
         """Behind a call: another one may follow before the mark that closes them, if there is one."""
@@ -250,7 +303,7 @@ class Splitter:
 
     def _take(self, count: int) -> str:
         text, self._held = self._held[:count], self._held[count:]
-        if self._raw is not None and self._part is not _Part.AFTER:
+        if self._raw is not None and self._part is not _Part.AFTER and not self._told:
             self._raw.write(text)
         return text
 
@@ -259,6 +312,9 @@ class Splitter:
         return "" if self._raw is None else self._raw.getvalue()
 
     def _failed(self) -> list[Item]:
+        """What was taken for a call is none, or has been told already and goes no further."""
+        if self._told:
+            return self._ended()
         text, self._raw = self._left(), None
         return [text] if text else []
 

@@ -28,6 +28,26 @@ class Written:
     id: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class Head:
+    """A call whose arguments have begun: the text of a JSON object, as far as it is written."""
+
+    name: str
+    arguments: str
+    id: str = ""
+
+
+_OBJECT = r'\s*(?=\{\s*["}])'
+"""Before a JSON object that is one so far."""
+_NAMED = re.compile(r'\s*\{\s*"name"\s*:\s*"([\w.-]{1,64})"\s*,\s*"(?:arguments|parameters)"\s*:' + _OBJECT)
+
+
+def named_head(_header: str, body: str, _kinds: Kinds) -> Head | None:
+    """Read the beginning of what `named` reads."""
+    found = _NAMED.match(body)
+    return Head(found[1], body[found.end() :]) if found else None
+
+
 class _Named(msgspec.Struct):
     name: str
     arguments: msgspec.Raw = msgspec.Raw(b"")
@@ -56,6 +76,12 @@ def before_args(header: str, body: str, _kinds: Kinds) -> Written | None:
     return Written(found[1], arguments, _id(found[2])) if found and arguments else None
 
 
+def args_head(header: str, body: str, _kinds: Kinds) -> Head | None:
+    """Read the beginning of what `before_args` reads."""
+    found = _HEADER.fullmatch(header)
+    return Head(found[1], body.lstrip(), _id(found[2])) if found and re.match(_OBJECT, body) else None
+
+
 _ADDRESS = re.compile(r"\bto=functions\.([\w.-]+)")
 
 
@@ -64,6 +90,12 @@ def addressed(header: str, body: str, _kinds: Kinds) -> Written | None:
     found = _ADDRESS.search(header)
     arguments = _object(body)
     return Written(found[1], arguments) if found and arguments else None
+
+
+def addressed_head(header: str, body: str, _kinds: Kinds) -> Head | None:
+    """Read the beginning of what `addressed` reads."""
+    found = _ADDRESS.search(header)
+    return Head(found[1], body.lstrip()) if found and re.match(_OBJECT, body) else None
 
 
 def _object(text: str) -> str:
@@ -100,22 +132,33 @@ _PARAMETER_END = re.compile(r"</parameter>(?=\s*(?:<parameter=|$))")
 
 def xml(_header: str, body: str, kinds: Kinds) -> Written | None:
     """Read `<function=NAME>` with a `<parameter=KEY>` for each argument."""
-    body = body[: body.rfind("</function>")]
+    name, arguments, rest = _tagged(body[: body.rfind("</function>")], kinds)
+    if not name or rest.strip():
+        return None
+    return Written(name, json.dumps(arguments, ensure_ascii=False))
+
+
+def xml_head(_header: str, body: str, kinds: Kinds) -> Head | None:
+    """Read what `xml` reads as far as it is written: of the arguments those that are complete."""
+    name, arguments, _ = _tagged(body, kinds)
+    return Head(name, json.dumps(arguments, ensure_ascii=False)[:-1]) if name else None
+
+
+def _tagged(body: str, kinds: Kinds) -> tuple[str, dict[str, Any], str]:
+    """Return the name and the arguments of a call, and what follows them; '' where there is no name."""
     opening = _FUNCTION.match(body)
     if opening is None:
-        return None
+        return "", {}, body
     name, at = opening[1].strip(), opening.end()
     arguments: dict[str, Any] = {}
     while parameter := _PARAMETER.match(body, at):
         end = _PARAMETER_END.search(body, parameter.end())
         if end is None:
-            return None
+            break
         key, value = parameter[1].strip(), body[parameter.end() : end.start()]
         arguments[key] = _value(value, kinds.get(name, {}).get(key, frozenset()))
         at = end.end()
-    if body[at:].strip():
-        return None
-    return Written(name, json.dumps(arguments, ensure_ascii=False))
+    return name, arguments, body[at:]
 
 
 def _value(text: str, kinds: frozenset[str]) -> Any:
@@ -150,6 +193,12 @@ def gemma(_header: str, body: str, _kinds: Kinds) -> Written | None:
     if not isinstance(value, dict) or body[at:].strip() != "<tool_call|>":
         return None
     return Written(opening[1], json.dumps(value, ensure_ascii=False))
+
+
+def gemma_head(_header: str, body: str, _kinds: Kinds) -> Head | None:
+    """Read what `gemma` reads as far as it is written: the name, and nothing of the arguments."""
+    opening = _CALL.match(body)
+    return Head(opening[1], "") if opening and body[opening.end() :].startswith("{") else None
 
 
 class _Gemma:

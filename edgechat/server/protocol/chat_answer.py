@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 from msgspec import UNSET, UnsetType
 
 from edgechat.engine.types import (
+    Arguments,
     Called,
     ChatRequest,
     Delta,
@@ -46,11 +47,26 @@ class CalledFunction(msgspec.Struct, frozen=True, kw_only=True):
 class AnswerCall(msgspec.Struct, frozen=True, kw_only=True):
     """A call that the model wants made."""
 
-    index: int | UnsetType = UNSET
-    """In a stream: which one it is."""
     id: str
     type: Literal["function"] = "function"
     function: CalledFunction
+
+
+class PartOfFunction(msgspec.Struct, frozen=True, kw_only=True):
+    """What is to be called, and more of what with."""
+
+    name: str | UnsetType = UNSET
+    arguments: str
+
+
+class PartOfCall(msgspec.Struct, frozen=True, kw_only=True):
+    """A call begins, which id, type and name tell; or more of its arguments."""
+
+    index: int
+    """Which one it is."""
+    id: str | UnsetType = UNSET
+    type: Literal["function"] | UnsetType = UNSET
+    function: PartOfFunction
 
 
 class Chance(msgspec.Struct, frozen=True, kw_only=True):
@@ -100,8 +116,8 @@ class PartOfAnswer(msgspec.Struct, frozen=True, kw_only=True):
     role: Literal["assistant"] | UnsetType = UNSET
     content: str | UnsetType = UNSET
     reasoning_content: str | UnsetType = UNSET
-    tool_calls: list[AnswerCall] | UnsetType = UNSET
-    function_call: CalledFunction | UnsetType = UNSET
+    tool_calls: list[PartOfCall] | UnsetType = UNSET
+    function_call: PartOfFunction | UnsetType = UNSET
 
 
 class ChoiceChunk(msgspec.Struct, frozen=True, kw_only=True):
@@ -204,6 +220,8 @@ class ChatAnswers(Answers[ChoiceChunk]):
     def _part(self, choice: int, event: RequestEvent) -> ChoiceChunk | None:
         if isinstance(event, Called):
             return self._called(choice, event.call)
+        if isinstance(event, Arguments):
+            return self._argued(choice, PartOfFunction(arguments=event.text))
         return super()._part(choice, event)
 
     def _said(self, choice: int, said: Delta) -> ChoiceChunk:
@@ -213,11 +231,14 @@ class ChatAnswers(Answers[ChoiceChunk]):
         return ChoiceChunk(index=choice, delta=PartOfAnswer(content=said.text), logprobs=told)
 
     def _called(self, choice: int, call: ToolCall) -> ChoiceChunk:
-        function = CalledFunction(name=call.name, arguments=call.arguments)
+        self._calls[choice] += 1
+        function = PartOfFunction(name=call.name, arguments=call.arguments)
+        return self._argued(choice, function, id=call.id, type="function")
+
+    def _argued(self, choice: int, function: PartOfFunction, **begins: Any) -> ChoiceChunk:
         if self._body.functions:
             return ChoiceChunk(index=choice, delta=PartOfAnswer(function_call=function))
-        told = AnswerCall(index=self._calls[choice], id=call.id, function=function)
-        self._calls[choice] += 1
+        told = PartOfCall(index=self._calls[choice] - 1, function=function, **begins)
         return ChoiceChunk(index=choice, delta=PartOfAnswer(tool_calls=[told]))
 
     def _ended(self, choice: int, reason: FinishReason) -> ChoiceChunk:
@@ -246,20 +267,40 @@ class ChatAnswers(Answers[ChoiceChunk]):
             return "".join(text for part in parts if (text := get(part.delta)) is not UNSET)
 
         content, thought = joined(lambda one: one.content), joined(lambda one: one.reasoning_content)
-        calls = [call for part in parts for call in part.delta.tool_calls or ()]
-        function = next((part.delta.function_call for part in parts if part.delta.function_call), UNSET)
+        calls = _calls([call for part in parts for call in part.delta.tool_calls or ()])
+        function = _function([part.delta.function_call for part in parts if part.delta.function_call])
         chances = [one for part in parts if part.logprobs for one in part.logprobs.content]
         return Choice(
             index=index,
             message=Answer(
                 content=content if content or not (calls or function) else None,
                 reasoning_content=thought or UNSET,
-                tool_calls=[msgspec.structs.replace(call, index=UNSET) for call in calls] or UNSET,
+                tool_calls=calls or UNSET,
                 function_call=function,
             ),
             logprobs=ChoiceLogprobs(chances) if self._body.logprobs else None,
             finish_reason=next(part.finish_reason for part in parts if part.finish_reason is not None),
         )
+
+
+def _calls(parts: Sequence[PartOfCall]) -> list[AnswerCall]:
+    """Put the parts of calls together."""
+    arguments: dict[int, list[str]] = {}
+    for part in parts:
+        arguments.setdefault(part.index, []).append(part.function.arguments)
+    return [
+        AnswerCall(id=part.id, function=CalledFunction(name=name, arguments="".join(arguments[part.index])))
+        for part in parts
+        if part.id is not UNSET and (name := part.function.name) is not UNSET
+    ]
+
+
+def _function(parts: Sequence[PartOfFunction]) -> CalledFunction | UnsetType:
+    """Put the parts of a call together that is told as the older `functions` want it."""
+    name = next((part.name for part in parts if part.name is not UNSET), None)
+    if name is None:
+        return UNSET
+    return CalledFunction(name=name, arguments="".join(part.arguments for part in parts))
 
 
 def _logprob(chance: TokenChance) -> TokenLogprob:
