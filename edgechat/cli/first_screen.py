@@ -16,10 +16,13 @@ _CHAT = '{"model": "default", "messages":\n      [{"role": "user", "content": "H
 _EMBED = '{"model": "default", "input": "Hello"}'
 
 
-def first_screen(name: str, listener: socket.socket, key: Key | None, *, embeds: bool) -> str:
-    """Return it. The key itself is in it when it was made now, and never again.
+def first_screen(
+    name: str, listener: socket.socket, key: Key | None, *, embeds: bool, logged: bool = False
+) -> str:
+    """Return it. The key itself is in it when it was made now, and never again, nor where it is logged.
 
-    embeds: the default model makes embeddings. Commands are of 60 columns, but for paths and keys.
+    embeds: the default model makes embeddings. logged: others keep what is printed, as a journal does.
+    Commands are of 60 columns, but for paths and keys.
     """
     from edgechat.server.serving import is_loopback, url_for_others, url_of
 
@@ -28,7 +31,9 @@ def first_screen(name: str, listener: socket.socket, key: Key | None, *, embeds:
     if not is_loopback(listener):
         lines.append(f"Other machines reach it at {url_for_others(listener)}/v1; nothing is encrypted:")
         lines.append("where others could listen, put a proxy with TLS before it.")
-    if key is not None and key.is_new:
+    if key is not None and key.is_new and logged:
+        lines += ["", "The key, made now, is kept in", f"{key.file}."]
+    elif key is not None and key.is_new:
         lines += ["", "The key, made now and shown this once; it is kept in", f"{key.file}:", f"  {key.text}"]
     lines += [
         "",

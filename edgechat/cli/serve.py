@@ -50,7 +50,8 @@ class Options:
     draft: str | None = None
     backend: Backend | None = None
     anyway: bool = False
-    grace: float = 30.0
+    grace: float = 6.0
+    """Seconds. Containers are killed ten after the signal, and the end itself takes some."""
     strict: bool = False
     verbose: bool = False
 
@@ -81,7 +82,8 @@ def run(options: Options) -> int:
         key = _key(options, listener)
         hosts = frozenset() if is_loopback(listener) else _own_names(options.host)
         door = Door(key.text if key else None, hosts, origins, aliases)
-        print(first_screen(name, listener, key, embeds=plan.embeddings), flush=True)
+        logged = not sys.stdout.isatty()
+        print(first_screen(name, listener, key, embeds=plan.embeddings, logged=logged), flush=True)
         asyncio.run(_serve(options, said, listener, door, pool))
     return 0
 

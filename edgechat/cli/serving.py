@@ -15,7 +15,7 @@ def add_to(app: typer.Typer) -> None:
     """Add the command."""
     held = (
         "Programs that speak OpenAI's protocol find it at http://127.0.0.1:8484/v1, with the key that the "
-        "first start prints. Ctrl+C lets what is being answered end; a second one ends at once."
+        "first start makes. Ctrl+C lets what is being answered end; a second one ends at once."
     )
     app.command("serve", epilog=held)(serve)
 
@@ -72,7 +72,7 @@ def serve(
     load_anyway: AnywayOption = False,
     grace: Annotated[
         float, typer.Option(min=0, max=3600, help="Seconds that answers may still take when it is stopped.")
-    ] = 30.0,
+    ] = 6.0,
     strict: Annotated[
         bool,
         typer.Option(

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from edgechat.server.exchange import MODEL
+from edgechat.server.exchange import MODEL, TOKENS
 from edgechat.server.models import Models
 from edgechat.server.refusal import CUT
 from edgechat.text import one_line
@@ -53,7 +53,8 @@ class Account:
                 seconds = time.monotonic() - began
                 cut = scope.get(CUT) if whole else "client_gone"
                 asked = f"{scope['method']} {one_line(scope['path'], 80)}"
-                words = (time.strftime("%H:%M:%S"), asked, str(status), f"{seconds:.2f} s", model, cut)
+                caller = scope["client"][0] if scope["client"] else ""
+                words = (_now(), caller, asked, str(status), f"{seconds:.2f} s", model, _tokens(scope), cut)
                 self._tell(" ".join(word for word in words if word))
 
     def _endpoint(self, path: str) -> str:
@@ -61,3 +62,12 @@ class Account:
         if path in self._paths:
             return path
         return next((one.removesuffix("/") for one in self._folders if path.startswith(one)), _OTHER)
+
+
+def _now() -> str:
+    return time.strftime("%Y-%m-%d %H:%M:%S")
+
+
+def _tokens(scope: Scope) -> str:
+    read, written = scope.get(TOKENS, (0, 0))
+    return f"{read}+{written} tokens" if read or written else ""

@@ -122,6 +122,7 @@ class _Api:
             made = await served.embed(f"embd-{secrets.token_hex(12)}", tuple(texts))
         if made is None:
             raise Refusal("The server was stopped meanwhile.", status=503, code="stopped")
+        exchange.counted(made.tokens, 0)
         told = await asyncio.to_thread(embedding_list, body, served.name, made)
         await exchange.answer(200, told)
 

@@ -15,6 +15,8 @@ _JSON = "application/json"
 _CLOSE = (("connection", "close"),)
 MODEL: Final = "edgechat.model"
 """In the scope: the model that answers, once it is loaded."""
+TOKENS: Final = "edgechat.tokens"
+"""In the scope: the tokens that were read for the answer, and those that were written."""
 BODY_BYTES: Final = 8 * 2**20
 """Of one body; of a context's text it is some two million tokens."""
 BODIES_BYTES: Final = 64 * 2**20
@@ -43,6 +45,10 @@ class Exchange:
     def answered_by(self, model: str) -> None:
         """Note the model that answers."""
         self.scope[MODEL] = model
+
+    def counted(self, read: int, written: int) -> None:
+        """Note the tokens of the answer."""
+        self.scope[TOKENS] = (read, written)
 
     async def body(self) -> bytes:
         """Return the whole body. Raises Refusal for one that is no JSON, too long or too slow; Gone."""

@@ -32,10 +32,18 @@ Hear = Callable[[int, RequestEvent], Awaitable[None]]
 async def generate(exchange: Exchange, models: Models, answers: Answers[Any]) -> None:
     """Compute the answers and send them. Raises EdgechatError and Refusal where nothing is sent yet."""
     compute = partial(_compute, exchange, models, answers)
-    if answers.streams:
-        await _Stream(exchange, answers).send(compute)
-        return
+    try:
+        if answers.streams:
+            await _Stream(exchange, answers).send(compute)
+        else:
+            await _send_whole(exchange, answers, compute)
+    finally:
+        exchange.counted(*answers.tokens)
 
+
+async def _send_whole(
+    exchange: Exchange, answers: Answers[Any], compute: Callable[[Hear], Awaitable[None]]
+) -> None:
     async def take(choice: int, event: RequestEvent) -> None:
         answers.take(choice, event)
 

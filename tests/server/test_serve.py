@@ -26,7 +26,8 @@ from edgechat.server.serving import listen
 from tests.cli.running import complaint, edgechat
 from tests.homes import place
 from tests.kit import tiny
-from tests.server.program import Served, served, start
+from tests.server.program import COMMAND, Served, served, start
+from tests.terminal import Terminal, needs_tmux
 
 LONG = "A long answer that takes its time to be written out. " * 12
 WEATHER: Any = {
@@ -80,10 +81,23 @@ def client(server: Served) -> Iterator[OpenAI]:
 # What there is to do first.
 
 
-def test_the_key_is_shown_once_and_the_screen_says_what_to_type(script: Path, tmp_path: Path) -> None:
+@needs_tmux
+def test_a_terminal_is_shown_the_key_once(script: Path, tmp_path: Path) -> None:
+    for first in (True, False):
+        with Terminal(tmp_path / f"terminal-{first}", home=tmp_path / "home") as terminal:
+            terminal.run([*COMMAND, str(script), "--port", "0"])
+            terminal.until("is loaded")
+            key = (tmp_path / "home" / "config" / "api-key").read_bytes().strip()
+            assert (key in terminal.raw) is first
+            terminal.press("C-c")
+            terminal.until("left with 0")
+
+
+def test_the_screen_says_what_to_type_and_where_the_key_is(script: Path, tmp_path: Path) -> None:
     for first in (True, False):
         with served(script, home=tmp_path) as server:
-            assert (server.key in server.screen) is first
+            assert server.key not in server.screen, "whoever reads the log would have it"
+            assert ("made now" in server.screen) is first
             assert str(tmp_path / "config" / "api-key") in server.screen
             assert f'OPENAI_BASE_URL="{server.url}/v1"' in server.screen
             assert pasted(server.screen)["choices"][0]["message"]["content"] == "Hello there."
@@ -477,10 +491,13 @@ def test_thinking_has_a_field_of_its_own(tmp_path: Path) -> None:
 def test_a_line_for_each_request_and_nothing_of_what_it_says(script: Path, tmp_path: Path) -> None:
     with served(script, "--verbose", home=tmp_path) as server:
         server.ask("/v1/chat/completions?secret", chat("hi secret"))
+        server.ask("/v1/chat/completions", chat("hi secret", stream=True))
         server.ask("/v1/models", Authorization="Bearer secret")
         _, told = server.stop()
-    assert "POST /v1/chat/completions 200" in told
-    assert "GET /v1/models 401" in told
+    day = r"^20\d\d-\d\d-\d\d \d\d:\d\d:\d\d 127\.0\.0\.1"
+    of = r"\d+\.\d\d s little\.scripted\.json \d+\+\d+ tokens$"
+    assert len(re.findall(rf"{day} POST /v1/chat/completions 200 {of}", told, re.MULTILINE)) == 2
+    assert re.search(rf"{day} GET /v1/models 401 \d+\.\d\d s$", told, re.MULTILINE)
     assert "secret" not in told
     log = "".join(path.read_text() for path in (tmp_path / "log").glob("*"))
     assert "secret" not in log

@@ -79,6 +79,12 @@ class Answers(ABC, Generic[Part]):
     def whole(self) -> bytes:
         """Return the answers that were taken."""
 
+    @property
+    def tokens(self) -> tuple[int, int]:
+        """The tokens that were read and written, of answers that have come to their end."""
+        usage = self._usage()
+        return usage.prompt_tokens, usage.completion_tokens
+
     def _part(self, choice: int, event: RequestEvent) -> Part | None:
         """Return what is new; None where nothing of it is told."""
         match event:
