@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 _ORIGIN = re.compile(r"(https?|[a-z][a-z0-9+-]*)://([a-z0-9.-]+|\[[0-9a-f:]+\])(:[0-9]{1,5})?")
 _NAME = re.compile(r"[a-z0-9_][a-z0-9_.-]{0,252}|\[[0-9a-f:.]+\]")
-_PACKAGES = ("starlette", "uvicorn", "prometheus_client")
+_PACKAGES = ("starlette", "uvicorn", "h11", "prometheus_client")
 _OPEN_KEY = 16
 """Characters that a key has at least where others can reach the server."""
 
