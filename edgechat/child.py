@@ -36,14 +36,24 @@ class Child:
     """A child process of the parent's side. Not for use by several threads at once."""
 
     def __init__(self, role: str, *, log: BinaryIO | int | None = None) -> None:
-        """Start it; `log` gets what it writes to stderr. It takes a moment to be ready."""
+        """Start it; `log` gets what it writes to stderr. It takes a moment to be ready.
+
+        Raises ChildNeverReady where the system has no process, no thread or no pipe to give.
+        """
         import subprocess  # 18 ms, which `edgechat --version` need not pay
 
         stderr = subprocess.DEVNULL if log is None else log
-        self._process: Any = subprocess.Popen(spawn.command(role), **spawn.options(stderr))
+        try:
+            self._process: Any = subprocess.Popen(spawn.command(role), **spawn.options(stderr))
+        except OSError as error:
+            raise ChildNeverReady(f"could not be started ({error.strerror})") from error
         self._answers: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         self._ready = False
-        threading.Thread(target=self._read, daemon=True, name=role).start()
+        try:
+            threading.Thread(target=self._read, daemon=True, name=role).start()
+        except RuntimeError as error:
+            self.close()
+            raise ChildNeverReady(f"could not be started ({error})") from error
 
     @property
     def pid(self) -> int:

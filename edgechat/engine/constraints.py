@@ -14,6 +14,7 @@ from edgechat.engine.backends.base import Vocabulary
 from edgechat.engine.constraint import Constraint
 from edgechat.engine.grammar import refused
 from edgechat.engine.grammar_child import MEMORY_LIMIT, TIME_LIMIT, Tokens, limits
+from edgechat.engine.preparation import fault
 from edgechat.engine.sequence import Sequence
 from edgechat.engine.types import ErrorInfo
 from edgechat.errors import EdgechatError, EngineError, SchemaError
@@ -146,7 +147,7 @@ class Constraints:
         except ChildNeverReady as lost:
             raise EngineError(
                 f"The process for grammars did not start: it {lost}.",
-                hint="Look into the engine's log, and report what it says.",
+                hint="Send it again; if it fails again, look into the engine's log, and report what it says.",
             ) from lost
         except ChildLost as lost:
             if self._closed:
@@ -215,4 +216,4 @@ def _outcome(future: Future[Constraint]) -> Constraint | EdgechatError:
     except EdgechatError as error:
         return error
     except Exception as error:  # others' streams go on
-        return EngineError(f"The grammar of the answer could not be made: {error!r}")
+        return fault(error)

@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 import psutil
 
+from edgechat.engine.preparation import fault
 from edgechat.engine.sizes import at_least
 from edgechat.engine.snapshot import CacheMap, CacheStats, Drafting, Snapshot, Work
 from edgechat.engine.types import Embed, Embedded, ErrorInfo, Event, Failed, Finished, Timings, Usage
@@ -119,9 +120,10 @@ class EmbeddingEngine:
         began = time.perf_counter()
         try:
             vectors = self._embedder.embed([tokens for _, tokens in batch])
-        except EdgechatError as error:
+        except Exception as error:
             struck = dict.fromkeys(job for job, _ in batch if job in self._jobs)
-            return events + [self._fail(job, error) for job in struck]
+            failed = fault(error)
+            return events + [self._fail(job, failed) for job in struck]
         self._seconds = (time.perf_counter() - began) / sum(len(tokens) for _, tokens in batch)
         self._batches[len(batch) - 1] += 1
         for (job, tokens), vector in zip(batch, vectors, strict=True):
@@ -142,8 +144,8 @@ class EmbeddingEngine:
             while n < self._embedder.n_seq_max and (job.texts or job.tokens):
                 try:
                     tokens = job.tokens = job.tokens or self._tokens(job.texts.popleft())
-                except EdgechatError as error:
-                    events.append(self._fail(job, error))
+                except Exception as error:
+                    events.append(self._fail(job, fault(error)))
                     break
                 if n and len(tokens) > left:
                     return

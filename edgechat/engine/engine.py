@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable
 from functools import partial
 
 import msgspec
@@ -14,7 +15,7 @@ from edgechat.engine.calls.splitter import Argued
 from edgechat.engine.chances import Chances
 from edgechat.engine.constraints import Constraints
 from edgechat.engine.keeper import Keeper
-from edgechat.engine.preparation import Preparation, explained
+from edgechat.engine.preparation import Preparation, fault
 from edgechat.engine.prompts import Prompt, Prompts
 from edgechat.engine.reply import Piece, Shown, Where
 from edgechat.engine.reply_form import grammar_of, reply_of
@@ -194,25 +195,51 @@ class Engine:
         self.speculation.warm_up(token, seconds, whole=whole)
 
     def step(self) -> list[Event]:
-        """Compute one batch and return what came of it; nothing if there is nothing to do."""
-        events = self._taken() + self._constrained() + self.keeper.look_around()
+        """Compute one batch and return what came of it; nothing if there is nothing to do.
+
+        A fault of ours ends one request, the log has its traceback, and the others go on. It is raised where
+        there is none to end.
+        """
+        events: list[Event] = []
+        try:
+            self._advance(events)
+        except Exception as error:
+            if self.scheduler.is_idle:
+                raise
+            events += self._fail(_youngest(self.scheduler.sequences), fault(error))
+        return events
+
+    def _advance(self, events: list[Event]) -> None:
+        """Do a step, adding what comes of it to `events`."""
+        events += self._taken()
+        events += self._constrained()
+        events += self.keeper.look_around()
         events += self._outgrown()
         planned = self.scheduler.plan()
         events += self._settled()
         if not planned:
-            return events
-        planned = self.speculation.draft(planned)
+            return
+        planned = self._drafted(planned)
         try:
             logits = self._decode(planned)
         except CacheFull:
             self._make_room(planned)  # and the next plan is another one
-            return events
+            return
         except Interrupted as early:
             self.scheduler.interrupted(planned, early.n_kept)
-            return events
+            return
         except DecodeFailed as error:
-            return events + [event for sequence, _ in planned for event in self._fail(sequence, error)]
-        return events + self._accept(planned, logits) + self._settled()
+            events += [event for sequence, _ in planned for event in self._fail(sequence, error)]
+            return
+        except Exception:  # what the backend holds of the batch may be anything
+            sequences = [sequence for sequence, _ in planned]
+            for sequence in sequences:
+                sequence.draft = None
+                if sequence is not _youngest(sequences):
+                    self.scheduler.preempt(sequence)
+            raise
+        self._accept(planned, logits, events)
+        events += self._settled()
 
     def _taken(self) -> list[Event]:
         """Go on with what has been prepared."""
@@ -221,7 +248,11 @@ class Engine:
             try:
                 events += job.then(job.request, job.outcome)
             except Exception as error:
-                events.append(Failed(job.request.id, ErrorInfo.of(explained(error))))
+                failed = fault(error)
+                if job.sequence is not None:
+                    events += self._fail(job.sequence, failed)
+                else:
+                    events.append(Failed(job.request.id, ErrorInfo.of(failed)))
         return events
 
     def _prepared(
@@ -242,8 +273,22 @@ class Engine:
                 events.append(Failed(sequence.id, ErrorInfo.of(constraint)))
                 continue
             sequence.sampler.constraint = constraint
-            self.keeper.begins(sequence)
+            try:
+                self.keeper.begins(sequence)
+            except Exception as error:
+                events += self._fail(sequence, fault(error))
         return events
+
+    def _drafted(self, planned: Planned) -> Planned:
+        """Return the batch with drafts, where somebody drafts."""
+        try:
+            return self.speculation.draft(planned)
+        except Exception as error:
+            fault(error)
+            self.speculation.stop()
+            for sequence, _ in planned:
+                sequence.draft = None
+            return planned
 
     def _make_room(self, planned: Planned) -> None:
         self.speculation.gave_up()
@@ -282,8 +327,7 @@ class Engine:
         stream.sampler.drawn()
         return _NO_LOGITS
 
-    def _accept(self, planned: Planned, logits: Logits) -> list[Event]:
-        events: list[Event] = []
+    def _accept(self, planned: Planned, logits: Logits, events: list[Event]) -> None:
         row = n_made = 0
         for sequence, part in planned:
             if not part.n_logits:
@@ -300,10 +344,13 @@ class Engine:
                 events += self._extend_by(sequence, chosen)
                 n_made += max(sequence.n_generated - before, 1)
             except Exception as error:  # others' streams go on
-                events += self._fail(sequence, explained(error))
+                events += self._fail(sequence, fault(error))
             row += part.n_logits
-        self.speculation.done([sequence for sequence, _ in planned], n_made)
-        return events
+        try:
+            self.speculation.done([sequence for sequence, _ in planned], n_made)
+        except Exception as error:
+            fault(error)
+            self.speculation.stop()
 
     def _chosen(self, sequence: Sequence, rows: Logits) -> list[int]:
         """Return the tokens that come next: one, and before it the drafted ones that stand."""
@@ -407,10 +454,13 @@ class Engine:
         for sequence in self.scheduler.sequences:
             if len(sequence.tokens) <= self.scheduler.cells:
                 continue
-            if sequence.generates:
-                events += self._overflow(sequence)
-            else:
-                self.scheduler.remove(sequence, keep_cache=True)
+            try:
+                if sequence.generates:
+                    events += self._overflow(sequence)
+                else:
+                    self.scheduler.remove(sequence, keep_cache=True)
+            except Exception as error:
+                events += self._fail(sequence, fault(error))
         return events
 
     def _finish(self, sequence: Sequence, reason: FinishReason) -> list[Event]:
@@ -433,8 +483,13 @@ class Engine:
         return [Failed(sequence.id, ErrorInfo.of(error))] if sequence.generates else []
 
     def _settled(self) -> list[Event]:
-        done = [one for one in self.scheduler.running if not one.generates and not one.n_pending]
-        return [event for one in done for event in self.keeper.settled(one)]
+        events: list[Event] = []
+        for one in [one for one in self.scheduler.running if not one.generates and not one.n_pending]:
+            try:
+                events += self.keeper.settled(one)
+            except Exception as error:  # a chat that is not settled is none the worse
+                events += self._fail(one, fault(error))
+        return events
 
     def _control_tokens(self, marks: tuple[str, ...]) -> frozenset[int]:
         """Return the control tokens that marks are made of; they print as nothing otherwise."""
@@ -450,3 +505,8 @@ class Engine:
         self.template.close()
         self.speculation.close()
         self.backend.close()
+
+
+def _youngest(sequences: Iterable[Sequence]) -> Sequence:
+    """Return who came last: where nobody knows whose fault something is, most often who brought it."""
+    return max(sequences, key=lambda one: (not one.generates, one.arrived))

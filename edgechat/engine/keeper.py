@@ -18,7 +18,7 @@ import psutil
 
 from edgechat.engine.backends.base import Backend
 from edgechat.engine.prefix_cache import Node, Slot, common_prefix
-from edgechat.engine.preparation import Preparation, explained
+from edgechat.engine.preparation import Preparation, explained, fault
 from edgechat.engine.prompts import Prompts
 from edgechat.engine.reply import Reply
 from edgechat.engine.sampling import Sampler
@@ -255,7 +255,11 @@ class Keeper:
         """Begin to write each state of which it is known what of it the next turn begins with."""
         for one in self._saving:
             if one.writing is None and (prepared := self._next_prompt(one.kept)).done():
-                one.writing = self._write(one, prepared.result()) or _nothing()
+                try:
+                    one.writing = self._write(one, prepared.result()) or _nothing()
+                except Exception as error:  # a chat that cannot be saved is none the worse
+                    fault(error)
+                    one.writing = _nothing()
         self._saving = [one for one in self._saving if one.writing is None or not one.writing.done()]
 
     def _write(self, saving: _Saving, tokens: list[int]) -> Future[bool] | None:
@@ -295,9 +299,12 @@ class Keeper:
 
     def _take(self, sequence: Sequence, reading: Future[Saved | None]) -> None:
         """Put what was read into the cache, and queue the turn that waited for it."""
-        saved = reading.result()
-        if saved is not None and sequence.request.chat is not None:
-            self._restore(sequence, saved)
+        try:
+            saved = reading.result()
+            if saved is not None and sequence.request.chat is not None:
+                self._restore(sequence, saved)
+        except Exception as error:  # without it everything is computed
+            fault(error)
         self._scheduler.add(sequence)
 
     def _restore(self, sequence: Sequence, saved: Saved) -> None:

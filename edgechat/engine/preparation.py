@@ -102,10 +102,15 @@ class Preparation:
 
 def explained(error: Exception) -> EdgechatError:
     """Return what ends the one request that met this error; where a fault of ours lies, the log tells."""
-    if isinstance(error, EdgechatError):
-        return error
     if isinstance(error, ValueError):
         return EngineError(f"The request makes no sense: {error}")
+    return fault(error)
+
+
+def fault(error: Exception) -> EdgechatError:
+    """Return the same where the request cannot be to blame."""
+    if isinstance(error, EdgechatError):
+        return error
     traceback.print_exception(error, file=sys.stderr)
     return EngineError(
         f"The engine failed over this request: {error!r}",

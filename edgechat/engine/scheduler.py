@@ -110,17 +110,18 @@ class Scheduler:
 
     def _admit(self) -> None:
         held_back: list[Sequence] = []
-        while self.waiting:
-            sequence = self.waiting[0]
-            if self._is_held_off(sequence) or not self._can_join(sequence):
-                break
-            self.waiting.popleft()
-            if self._comes_soon(sequence):
-                held_back.append(sequence)
-                continue
-            self._seat(sequence)
-            self.running.append(sequence)
-        self.waiting.extendleft(reversed(held_back))
+        try:
+            while self.waiting:
+                sequence = self.waiting[0]
+                if self._is_held_off(sequence) or not self._can_join(sequence):
+                    break
+                if self._comes_soon(sequence):
+                    held_back.append(self.waiting.popleft())
+                    continue
+                self._seat(sequence)
+                self.running.append(self.waiting.popleft())
+        finally:
+            self.waiting.extendleft(reversed(held_back))
 
     def _is_held_off(self, sequence: Sequence) -> bool:
         """Say whether who runs has to end first."""

@@ -46,10 +46,7 @@ class TemplateProcess:
         try:
             answer = self._child.ask(question, seconds=TIME_LIMIT, memory=MEMORY_LIMIT)
         except ChildNeverReady as lost:
-            raise EngineError(
-                f"The process for chat templates did not start: it {lost}.",
-                hint="Look into the engine's log, and report what it says.",
-            ) from lost
+            raise _never_ready(lost) from lost
         except ChildLost as lost:
             died = "took more memory than a template may, and was stopped"
             raise _overrun(died if str(lost) == "died" else str(lost)) from lost
@@ -61,7 +58,17 @@ class TemplateProcess:
 
 
 def _child() -> Child:
-    return Child("template", log=sys.stderr.fileno())
+    try:
+        return Child("template", log=sys.stderr.fileno())
+    except ChildNeverReady as lost:
+        raise _never_ready(lost) from lost
+
+
+def _never_ready(lost: ChildNeverReady) -> EngineError:
+    return EngineError(
+        f"The process for chat templates did not start: it {lost}.",
+        hint="Send it again; if it fails again, look into the engine's log, and report what it says.",
+    )
 
 
 class ChatTemplate:

@@ -383,9 +383,9 @@ class Settled(msgspec.Struct, frozen=True, tag=True):
 
 
 class Inspected(msgspec.Struct, frozen=True, tag=True):
-    """The answer to Inspect."""
+    """The answer to Inspect; None where a fault of ours lies in the way."""
 
-    snapshot: Snapshot
+    snapshot: Snapshot | None
 
 
 Event = (

@@ -31,6 +31,7 @@ from edgechat.engine.experience import Experience, anonymous_memory
 from edgechat.engine.fingerprint import fingerprint_of
 from edgechat.engine.inspection import Inspector
 from edgechat.engine.kinds import cannot_embed
+from edgechat.engine.preparation import fault
 from edgechat.engine.speculative.controller import Controller
 from edgechat.engine.speculative.draft_model import load_draft
 from edgechat.engine.speculative.learned import Lessons
@@ -39,6 +40,7 @@ from edgechat.engine.states import States
 from edgechat.engine.template import ChatTemplate, TemplateProcess
 from edgechat.engine.types import (
     Cancel,
+    ChatRequest,
     Command,
     Embed,
     ErrorInfo,
@@ -49,6 +51,7 @@ from edgechat.engine.types import (
     Inspect,
     Inspected,
     Leave,
+    Left,
     Load,
     Loaded,
     Loading,
@@ -121,9 +124,21 @@ class Pipe:
         if not events:
             return
         try:
-            frames.write(self._outgoing, self._encoder.encode(events))
+            payload = self._encoder.encode(events)
+        except Exception:  # one of them is no message; the others go their way
+            payload = self._encoder.encode([self._sound(one) for one in events])
+        try:
+            frames.write(self._outgoing, payload)
         except OSError:
             os._exit(0)
+
+    def _sound(self, event: Event) -> Event:
+        """Return the event, or that its request failed over it."""
+        try:
+            self._encoder.encode(event)
+        except Exception as error:
+            return Failed(getattr(event, "request_id", None), ErrorInfo.of(fault(error)))
+        return event
 
 
 def load(
@@ -214,7 +229,7 @@ def serve_embeddings(engine: EmbeddingEngine, pipe: Pipe) -> None:
     while True:
         pipe.wait(None if engine.is_idle else 0.0)
         for command in pipe.received():
-            pipe.send(embedding_worker.obey(engine, command))
+            pipe.send(_safely(partial(embedding_worker.obey, engine), command))
         pipe.send(engine.step())
 
 
@@ -226,10 +241,29 @@ def serve(engine: Engine, pipe: Pipe, experience: Experience) -> None:
         pause = None if engine.is_idle else _DISK_PAUSE if engine.is_waiting else 0.0
         pipe.wait(pause)
         for command in pipe.received():
-            pipe.send(_obey(engine, inspector, command))
+            pipe.send(_safely(partial(_obey, engine, inspector), command))
         events = engine.step()
-        experience.watch(events, engine.n_running)  # first: a front end may leave with its answer
+        try:
+            experience.watch(events, engine.n_running)  # first: a front end may leave with its answer
+        except Exception as error:  # nobody waits for what is learnt
+            fault(error)
         pipe.send(events)
+
+
+def _safely(obey: Callable[[Command], list[Event]], command: Command) -> list[Event]:
+    """Do what a command says; a fault of ours ends its request, and no other."""
+    try:
+        return obey(command)
+    except Exception as error:
+        failed = ErrorInfo.of(fault(error))
+        match command:
+            case Generate(ChatRequest(id=request_id)) | Cancel(request_id) | Embed(request_id):
+                return [Failed(request_id, failed)]
+            case Leave(chat):
+                return [Left(chat)]
+            case Inspect():
+                return [Inspected(None)]
+        return []
 
 
 def _obey(engine: Engine, inspector: Inspector, command: Command) -> list[Event]:

@@ -280,6 +280,10 @@ class Speculation:
             self._model.close()
         self._model = None
 
+    def stop(self) -> None:
+        """Let nobody draft any more: a fault of ours lies there, and nobody needs drafts."""
+        self.sources, self._step = frozenset(), None
+
     @property
     def why_off(self) -> str:
         """Why nobody drafts although somebody could; '' where that is not so."""

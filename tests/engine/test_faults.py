@@ -1,0 +1,204 @@
+"""Faults of our own, wherever they lie: one request ends and the log says why; the others go on."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import psutil
+import pytest
+
+from edgechat.engine.backends.scripted import ScriptedBackend
+from edgechat.engine.engine import Engine
+from edgechat.engine.process import EngineProcess
+from edgechat.engine.sequence import Sequence
+from edgechat.engine.template import ChatTemplate
+from edgechat.engine.types import (
+    Cancel,
+    ChatRequest,
+    Delta,
+    Event,
+    Failed,
+    Finished,
+    Generate,
+    Inspect,
+    Inspected,
+    Leave,
+    Left,
+    Message,
+    Upkeep,
+)
+from edgechat.engine.worker import _safely
+from edgechat.errors import EngineError
+from tests.engine.conftest import MakePlan
+
+GOOD, BAD = "a good reply " * 8, "a bad one " * 40
+RULES = [{"when": "good", "reply": GOOD}, {"when": "bad", "reply": BAD}]
+
+
+@pytest.fixture
+def engine(scripted: MakePlan) -> Iterator[Engine]:
+    template = ChatTemplate(None, bos="<s>", eos="<|im_end|>")
+    plan = scripted(rules=RULES, context=320)
+    engine = Engine(ScriptedBackend(plan), template, ngrams=True, upkeep=Upkeep(disk_bytes=0))
+    yield engine
+    engine.close()
+
+
+def asked(name: str, **options: Any) -> ChatRequest:
+    return ChatRequest(id=name, messages=(Message("user", name),), **options)
+
+
+def concerns_bad(value: object) -> bool:
+    if isinstance(value, Sequence | ChatRequest):
+        return value.id == "bad"
+    if isinstance(value, list | tuple):
+        return any(map(concerns_bad, value))
+    return False
+
+
+def break_it(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, *, always: bool = False) -> None:
+    """Let a method raise where it gets the bad request."""
+    sound: Callable[..., Any] = getattr(owner, name)
+
+    def broken(*args: Any, **options: Any) -> Any:
+        if always or concerns_bad(args):
+            raise RuntimeError(f"{name} is broken")
+        return sound(*args, **options)
+
+    monkeypatch.setattr(owner, name, broken)
+
+
+def run(engine: Engine, events: list[Event]) -> dict[str, str]:
+    """Step to the end; return what was said to each, or how its request failed."""
+    for _ in range(9000):
+        if engine.is_idle:
+            break
+        events += engine.step()
+        if engine.is_waiting:
+            time.sleep(0.001)
+    said = {"good": "", "bad": ""}
+    for event in events:
+        if isinstance(event, Delta):
+            said[event.request_id] += event.text
+    failed = {event.request_id: event.error.message for event in events if isinstance(event, Failed)}
+    ended = [event.request_id for event in events if isinstance(event, Failed | Finished)]
+    assert sorted(ended) == ["bad", "good"]
+    return said | failed
+
+
+@pytest.mark.parametrize(
+    ("owner", "name"),
+    [
+        ("engine", "_prepare"),
+        ("engine", "_queue"),
+        ("keeper", "begins"),
+        ("scheduler", "_seat"),
+        ("scheduler", "_part"),
+        ("scheduler", "computed"),
+        ("engine", "_computed"),
+        ("engine", "_extend"),
+        ("engine", "_show"),
+        ("engine", "_finish"),
+        ("engine", "_overflow"),
+        ("prompts", "shorter"),
+        ("engine", "_shortened"),
+        ("scheduler", "resume"),
+        ("keeper", "ended"),
+    ],
+)
+def test_a_fault_over_a_request_ends_that_one(
+    engine: Engine, owner: str, name: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    break_it(monkeypatch, engine if owner == "engine" else getattr(engine, owner), name)
+    engine.begin(asked("good"))
+    events: list[Event] = []
+    while not engine.scheduler.running:
+        events += engine.step()
+    turn = (Message("user", "y" * 9), Message("assistant", "x" * 9))
+    chat = (*turn * 3, Message("user", "bad"))
+    engine.begin(ChatRequest(id="bad", messages=chat, overflow="window", chat="bad"))
+    found = run(engine, events)
+    assert found["good"] == GOOD
+    assert found["bad"] == f"The engine failed over this request: RuntimeError('{name} is broken')"
+    assert "Traceback" in capfd.readouterr().err
+    monkeypatch.undo()
+    engine.begin(asked("bad"))
+    engine.begin(asked("good"))
+    found = run(engine, [])
+    assert found["good"] == GOOD
+    assert BAD.startswith(found["bad"])
+    assert len(found["bad"]) > 200
+
+
+@pytest.mark.parametrize("name", ["draft", "done"])
+def test_a_fault_over_drafts_ends_nobody(
+    engine: Engine, name: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    break_it(monkeypatch, engine.speculation, name, always=True)
+    engine.begin(asked("good"))
+    engine.begin(asked("bad"))
+    found = run(engine, [])
+    assert found["good"] == GOOD
+    assert BAD.startswith(found["bad"])
+    assert len(found["bad"]) > 200
+    assert "Traceback" in capfd.readouterr().err
+    assert not engine.speculation.drafts
+
+
+def test_a_fault_that_stays_is_raised_where_nobody_is_left(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    break_it(monkeypatch, engine.scheduler, "plan", always=True)
+    engine.submit(asked("good"))
+    engine.submit(asked("bad"))
+    events = engine.step() + engine.step()
+    assert [event.request_id for event in events if isinstance(event, Failed)] == ["bad", "good"]
+    with pytest.raises(RuntimeError):
+        engine.step()
+
+
+def test_a_fault_over_a_command_is_told_to_who_gave_it(capfd: pytest.CaptureFixture[str]) -> None:
+    def obey(_: object) -> list[Event]:
+        raise RuntimeError("broken")
+
+    for command in (Generate(asked("r")), Cancel("r")):
+        (failed,) = _safely(obey, command)
+        assert isinstance(failed, Failed)
+        assert failed.request_id == "r"
+    assert _safely(obey, Leave("chat")) == [Left("chat")]
+    assert _safely(obey, Inspect("chat")) == [Inspected(None)]
+    assert capfd.readouterr().err.count("Traceback") == 4
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="prlimit")
+async def test_a_template_process_that_cannot_start_again_ends_its_request_only(scripted: MakePlan) -> None:
+    engine = EngineProcess(scripted(rules=[{"when": "slow", "reply": GOOD * 4}], token_ms=20))
+
+    async def said(name: str) -> str:
+        events = [event async for event in engine.stream(asked(name))]
+        return "".join(event.text for event in events if isinstance(event, Delta))
+
+    try:
+        await engine.start()
+        (worker,) = [one for one in psutil.Process().children() if "engine" in one.cmdline()]
+        slow = asyncio.create_task(said("slow"))
+        await asyncio.sleep(0.3)
+        before = worker.rlimit(psutil.RLIMIT_NOFILE)
+        worker.rlimit(psutil.RLIMIT_NOFILE, (worker.num_fds(), before[1]))
+        for child in worker.children():
+            child.kill()
+            while child.is_running() and child.status() != psutil.STATUS_ZOMBIE:
+                await asyncio.sleep(0.01)
+        for name in ("bad", "worse"):
+            with pytest.raises(EngineError, match="Too many open files"):
+                await said(name)
+        worker.rlimit(psutil.RLIMIT_NOFILE, before)
+        assert await said("well")
+        assert await slow == GOOD * 4
+        assert worker.is_running()
+    finally:
+        await engine.close()
