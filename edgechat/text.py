@@ -45,16 +45,21 @@ def _plain(found: re.Match[str]) -> str:
 
 
 def escaped_json(text: str) -> str:
-    r"""Return JSON `text` with DEL and C1, which JSON lets stand raw, written as \uXXXX."""
-    return re.sub(r"[\x7f-\x9f]", lambda found: f"\\u{ord(found.group()):04x}", text)
+    r"""Return JSON `text` with what a terminal obeys or hides, and JSON lets stand raw, written as \uXXXX."""
+    return _UNSEEN.sub(lambda found: f"\\u{ord(found.group()):04x}", text)
 
 
-def one_line(text: str, limit: int = 200) -> str:
-    """Return `text` as one printable line of at most `limit` characters.
+def flat(text: str) -> str:
+    """Return `text` as it is but in one printable line, for a name or a message that is shown whole.
 
     What would turn letters about becomes �: in a name it is more likely a disguise than a language's need.
     """
-    line = " ".join(printable(_TURNING.sub("�", text)).split())
+    return printable(_TURNING.sub("�", text)).replace("\n", " ").replace("\t", " ")
+
+
+def one_line(text: str, limit: int = 200) -> str:
+    """Return `text` as `flat` does, its white space single, at most `limit` characters of it."""
+    line = " ".join(flat(text).split())
     return line if len(line) <= limit else line[: limit - 1] + "…"
 
 

@@ -12,7 +12,7 @@ from edgechat.chat.conversation import Conversation
 from edgechat.chat.messages import fenced
 from edgechat.chat.records import Attachment, Chat, ChatSettings, Figures, Role, Turn, TurnState
 from edgechat.engine.types import ErrorInfo
-from edgechat.text import escaped_json, printable
+from edgechat.text import escaped_json, flat, printable
 
 FORMAT: Literal["edgechat"] = "edgechat"
 VERSION = 1
@@ -97,10 +97,10 @@ def _filed(turn: Turn) -> FiledTurn:
 
 def _paragraphs(found: Conversation) -> Iterator[str]:
     chat = found.chat
-    yield f"# {chat.title}"
+    yield f"# {flat(chat.title)}"
     about = [chat.id, f"begun on {chat.date}", counted(found.n_messages)]
     # Models may take turns in a chat, and only the last one is known.
-    yield " · ".join([*about, f"last model: {model_name(chat)}"] if chat.model else about)
+    yield " · ".join([*about, f"last model: {flat(model_name(chat))}"] if chat.model else about)
     speakers = {"system": "System prompt", "user": "You", "assistant": "Answer"}
     for turn in found.turns:
         yield f"## {speakers[turn.role]}"

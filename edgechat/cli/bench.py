@@ -31,7 +31,7 @@ from edgechat.planner.ladder import refit
 from edgechat.planner.plan import LoadPlan
 from edgechat.planner.prepare import prepare
 from edgechat.planner.wishes import Wishes
-from edgechat.text import escaped_json, mebibytes
+from edgechat.text import escaped_json, flat, mebibytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,7 @@ def run(options: Options) -> int:
     else:
         print(sheet(_rows(report, plan, told), bold=styled(sys.stdout), width=13))
         if options.plot is not None:
-            print(f"\nDrawn to {options.plot}")
+            print(f"\nDrawn to {flat(str(options.plot))}")
     return 0
 
 

@@ -39,7 +39,7 @@ from edgechat.chat.store import Store, store_path
 from edgechat.cli.edge import as_text, refused
 from edgechat.cli.sheet import styled, table
 from edgechat.errors import ChatBusy, NotWritten
-from edgechat.text import ago, escaped_json, one_line, printable
+from edgechat.text import ago, escaped_json, flat, one_line
 
 T = TypeVar("T")
 
@@ -102,7 +102,7 @@ def export(prefix: str, file: str | None, *, json: bool, force: bool) -> int:
             if isinstance(error.__cause__, FileExistsError):
                 raise NotWritten(error.message, hint="--force writes over it.") from error
             raise
-        print(f"Written to {printable(as_text(str(path)))}.")
+        print(f"Written to {flat(as_text(str(path)))}.")
     return 0
 
 
@@ -145,7 +145,7 @@ def rm(prefixes: Sequence[str], *, yes: bool) -> int:
     """Run the command; return the exit code: 1 where nothing was deleted. Raises EdgechatError."""
     found = _with_store(lambda store: _removable(store, prefixes))
     for one in found:
-        print(printable(f"{one.chat.id[:8]}  {one.chat.title} ({counted(one.n_messages)})"))
+        print(f"{one.chat.id[:8]}  {one_line(one.chat.title)} ({counted(one.n_messages)})")
     if not yes:
         question = "Delete it?" if len(found) == 1 else f"Delete these {len(found)}?"
         try:

@@ -13,19 +13,23 @@ def as_text(word: str) -> str:
 
 
 def complain(message: str, hint: str | None) -> None:
-    """Print an error for people on stderr: what happened, and what to do next."""
-    from edgechat.text import printable
+    """Print an error for people on stderr: what happened, in a line, and what to do next.
 
-    print(f"error: {printable(message)}", file=sys.stderr)
+    Lines of the hint that begin with two spaces, commands to copy, stay lines; no name in it makes another.
+    """
+    from edgechat.text import flat
+
+    print(f"error: {flat(message)}", file=sys.stderr)
     if hint:
-        print(f"  {printable(hint)}", file=sys.stderr)
+        lines = [flat(line) for line in hint.split("\n  ")]
+        print("\n".join(f"  {line}" for line in lines), file=sys.stderr)
 
 
 def note(text: str) -> None:
     """Print on stderr what someone may want to know."""
-    from edgechat.text import printable
+    from edgechat.text import flat
 
-    print(f"note: {printable(text)}", file=sys.stderr)
+    print(f"note: {flat(text)}", file=sys.stderr)
 
 
 def refused(question: str, nothing: str, without: str) -> int | None:

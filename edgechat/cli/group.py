@@ -7,11 +7,29 @@ import shlex
 from pathlib import Path
 from typing import Any
 
+import typer
 from typer.core import TyperGroup
+
+_UsageError: Any = typer.BadParameter.__base__
+"""Click's, of which typer may have a copy of its own."""
 
 
 class Commands(TyperGroup):
     """Tells who types `edgechat guide` what to type instead."""
+
+    def make_context(self, *args: Any, **extra: Any) -> Any:
+        """See click."""
+        try:
+            return super().make_context(*args, **extra)
+        except _UsageError as error:
+            raise _shown(error) from None
+
+    def invoke(self, ctx: Any) -> Any:
+        """See click."""
+        try:
+            return super().invoke(ctx)
+        except _UsageError as error:
+            raise _shown(error) from None
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """See click."""
@@ -28,6 +46,14 @@ class Commands(TyperGroup):
             meant = one_line(shlex.join(["edgechat", *words]))
             ctx.fail(f"No such command {args[0]!r}. Did you mean: {meant}")
         return super().resolve_command(ctx, args)
+
+
+def _shown(error: Any) -> Any:
+    """Return the error with the words of the command line in it as a terminal may be given them."""
+    from edgechat.text import flat
+
+    error.message = flat(error.message)
+    return error
 
 
 _MEANT = {

@@ -7,7 +7,7 @@ import sys
 from edgechat.cli.status import StatusLine
 from edgechat.models.importing import take_in
 from edgechat.models.library import here
-from edgechat.text import mebibytes, printable
+from edgechat.text import flat, mebibytes
 
 _HOW = {
     "cloned": "It shares the bytes of your file until one of the two is changed.",
@@ -33,6 +33,7 @@ def run(file: str, *, name: str | None, move: bool) -> int:
         status.clear()
     known = here(str(found.path))
     called = known[0].name if known else str(found.path)
-    print(printable(f"{called} is in edgechat's folder now: {found.path}\n{_HOW[found.how]}"))
-    print(printable(f"Chat with it: edgechat run {called}"))
+    print(flat(f"{called} is in edgechat's folder now: {found.path}"))
+    print(_HOW[found.how])
+    print(flat(f"Chat with it: edgechat run {called}"))
     return 0

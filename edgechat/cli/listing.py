@@ -24,7 +24,7 @@ from typing import Any
 from edgechat.cli.sheet import table
 from edgechat.cli.status import StatusLine
 from edgechat.planner.rows import Row, rows
-from edgechat.text import ago, escaped_json, mebibytes, printable
+from edgechat.text import ago, escaped_json, flat, mebibytes
 
 _HEADINGS = ("NAME", "QUANT", "SIZE", "CONTEXT", "LAST USED", "FITS NOW", "WHERE")
 
@@ -35,7 +35,7 @@ def run(*, json: bool) -> int:
     if json:
         print(escaped_json(json_module.dumps([_object(row) for row in rows], ensure_ascii=False)))
     else:
-        print(table([_HEADINGS, *(tuple(map(printable, _cells(row))) for row in rows)]))
+        print(table([_HEADINGS, *(tuple(map(flat, _cells(row))) for row in rows)]))
     return 0
 
 

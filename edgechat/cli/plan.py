@@ -39,7 +39,7 @@ from edgechat.planner.plan import LABELS, LoadPlan, as_json
 from edgechat.planner.survey import Found, all_models, one_model
 from edgechat.planner.wishes import NO_WISHES, Wishes
 from edgechat.planner.worth import Verdict
-from edgechat.text import escaped_json, figure, mebibytes, printable, seconds
+from edgechat.text import escaped_json, figure, flat, mebibytes, seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +115,7 @@ def _table(rows: Sequence[Sequence[str]]) -> Iterator[str]:
     widths = [max(map(len, column)) for column in columns]
     for row in zip(*columns, strict=True):
         cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=True)]
-        yield printable(f"{cells[0]} {'  '.join(cells[1:])}".rstrip())
+        yield flat(f"{cells[0]} {'  '.join(cells[1:])}".rstrip())
 
 
 def _ladder(found: Found) -> Iterator[tuple[str, ...]]:

@@ -10,7 +10,7 @@ from typing import TextIO
 from edgechat.cli.status import StatusLine
 from edgechat.models.choices import RemoteFile
 from edgechat.models.pace import Pace
-from edgechat.text import mebibytes, one_line, printable
+from edgechat.text import flat, mebibytes, one_line
 
 EVERY = 10.0
 """Seconds between two lines where there is no terminal."""
@@ -39,7 +39,7 @@ class Progress:
     def says(self, text: str) -> None:
         """Print a sentence."""
         self._status.clear()
-        print(printable(text), file=self._stream, flush=True)
+        print(flat(text), file=self._stream, flush=True)
 
     def clear(self) -> None:
         """Take the line away."""

@@ -31,7 +31,7 @@ from edgechat.planner.backends import FORMATS
 from edgechat.planner.pick import Picked
 from edgechat.planner.pulling import Decided, Here, bring, decide
 from edgechat.settings import Backend
-from edgechat.text import escaped_json, one_line, printable
+from edgechat.text import escaped_json, flat, one_line
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +82,7 @@ def _without_hub(here: Here, options: Options) -> int:
     if options.json:
         _print_json(of_local_file(here, options.dry_run))
     else:
-        print(f"{one_line(here.path.name)} is here already: {printable(str(here.path))}")
+        print(f"{one_line(here.path.name)} is here already: {flat(str(here.path))}")
     return 0
 
 

@@ -15,7 +15,7 @@ from edgechat.models.stores import found_at
 from edgechat.planner.pick import Picked
 from edgechat.planner.plan import LABELS, as_json
 from edgechat.planner.pulling import Decided, Here, Part
-from edgechat.text import mebibytes, one_line, printable
+from edgechat.text import flat, mebibytes, one_line
 
 
 def shown(decided: Decided, picked: Picked) -> Iterator[tuple[str, str]]:
@@ -55,12 +55,12 @@ def result(decided: Decided, fetched: Sequence[Fetched], dry_run: bool, seconds:
         for file in part.choice.files:
             name, size = one_line(file.name), mebibytes(file.size)
             if file not in files:
-                yield f"{name} is here already: {printable(str(part.path(file)))}"
+                yield f"{name} is here already: {flat(str(part.path(file)))}"
             elif dry_run:
                 kept = part.store.kept(file)
                 yield f"would download {name}, {size}" + (f", {mebibytes(kept)} here" if kept else "")
             else:
-                yield f"{name} is here, {size}: {printable(str(part.path(file)))}"
+                yield f"{name} is here, {size}: {flat(str(part.path(file)))}"
     received = sum(one.received for one in fetched)
     if received:
         yield f"{mebibytes(received)} in {seconds:.0f} s; {_checked(decided)}."
@@ -70,7 +70,7 @@ def result(decided: Decided, fetched: Sequence[Fetched], dry_run: bool, seconds:
 
 def _folder(part: Part, missing: Sequence[RemoteFile], dry_run: bool) -> str:
     """Return what is here of a model that is a folder, whose many files nobody wants to read of."""
-    name, path = one_line(part.source.want.hub.repo), printable(str(part.model_path))
+    name, path = one_line(part.source.want.hub.repo), flat(str(part.model_path))
     if not missing:
         return f"{name} is here already: {path}"
     size = mebibytes(sum(file.size for file in missing))
@@ -88,7 +88,7 @@ def _checked(decided: Decided) -> str:
 
 def _typed(part: Part) -> str:
     name = part.name
-    return printable(shlex.quote(name)) if os.path.isabs(name) else name
+    return flat(shlex.quote(name)) if os.path.isabs(name) else name
 
 
 def as_object(decided: Decided, fetched: Sequence[Fetched], dry_run: bool, seconds: float) -> dict[str, Any]:

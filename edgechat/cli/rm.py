@@ -5,7 +5,7 @@ from __future__ import annotations
 from edgechat.cli.edge import refused
 from edgechat.models.inventory import LocalModel
 from edgechat.models.removal import Removal, only, removal
-from edgechat.text import mebibytes, printable
+from edgechat.text import flat, mebibytes
 
 
 def run(name: str, *, yes: bool) -> int:
@@ -23,9 +23,9 @@ def run(name: str, *, yes: bool) -> int:
 
 
 def _words(one: LocalModel, found: Removal) -> str:
-    lines = [f"{one.name}, in {one.place.value}:", *(f"  {path}" for path in found.files)]
+    lines = [f"{flat(one.name)}, in {one.place.value}:", *(f"  {flat(str(path))}" for path in found.files)]
     if found.frees:
         lines.append(f"Removing it frees {mebibytes(found.frees)}.")
     else:
         lines.append("Removing it frees nothing: the same bytes have another name elsewhere.")
-    return printable("\n".join(lines))
+    return "\n".join(lines)

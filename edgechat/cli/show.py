@@ -36,7 +36,7 @@ from edgechat.planner.prepare import settled
 from edgechat.planner.select import planned
 from edgechat.planner.variants import of_local
 from edgechat.planner.wishes import NO_WISHES
-from edgechat.text import ago, escaped_json, figure, mebibytes, one_line
+from edgechat.text import ago, escaped_json, figure, flat, mebibytes, one_line
 
 _THINKING = {
     "none": "answers at once",
@@ -92,9 +92,10 @@ def _rows(one: Shown) -> Iterator[tuple[str, str]]:
     yield "Model", _title(one)
     if model.entry is not None:
         yield "", model.entry.description
-    yield "Name", model.name if model.full_name == model.name else f"{model.name}, or {model.full_name}"
+    name, full = flat(model.name), flat(model.full_name)
+    yield "Name", name if full == name else f"{name}, or {full}"
     size = f"{_count(header.n_params)} parameters, {header.n_layers} layers"
-    yield "Architecture", f"{header.architecture}, {size}"
+    yield "Architecture", f"{flat(header.architecture)}, {size}"
     yield "Attention", _attention(header)
     experts = header.number("expert_count", 0)
     if experts:
@@ -109,7 +110,10 @@ def _rows(one: Shown) -> Iterator[tuple[str, str]]:
     if model.entry is not None:
         yield "Thinking", _THINKING[model.entry.thinking]
     yield "Where", _where(one)
-    yield "Files", "\n".join([mebibytes(model.size), *(f"  {file.path}" for file in model.found.files)])
+    yield (
+        "Files",
+        "\n".join([mebibytes(model.size), *(f"  {flat(str(file.path))}" for file in model.found.files)]),
+    )
     if one.use is not None:
         yield "Last used", "it is loaded now" if one.use.is_loaded else ago(time.time() - one.use.when)
     yield "Plan", _plan(one)
@@ -139,7 +143,7 @@ def _bits(header: ModelHeader) -> float:
 def _where(one: Shown) -> str:
     found = one.model.found
     source = f", {found.repo}" if found.repo else f", {', '.join(found.tags)}" if found.tags else ""
-    return f"{found.place.value}{source}"
+    return flat(f"{found.place.value}{source}")
 
 
 def _plan(one: Shown) -> str:

@@ -15,7 +15,7 @@ from edgechat.cli.answer import ENDS, Answer
 from edgechat.cli.status import StatusLine
 from edgechat.engine.types import Delta, Finished, RequestEvent
 from edgechat.errors import EdgechatError
-from edgechat.text import one_line, printable
+from edgechat.text import flat, one_line, printable
 
 EVERY = 5.0
 """Seconds without a word after which it is said how things stand."""
@@ -33,7 +33,7 @@ class SpokenStatus(StatusLine):
 
     def say(self, sentence: str) -> None:
         """See `StatusLine.say`."""
-        self._stream.write(f"{printable(sentence)}\n")
+        self._stream.write(f"{flat(sentence)}\n")
         self._stream.flush()
         self._said = time.monotonic()
 

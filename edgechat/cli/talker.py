@@ -27,7 +27,7 @@ from edgechat.errors import EdgechatError
 from edgechat.planner.drafting import asks_for_drafts
 from edgechat.planner.plan import LoadPlan
 from edgechat.settings import Backend, SamplingDefaults, Settings
-from edgechat.text import one_line, printable
+from edgechat.text import one_line
 
 _PROMPT = ">>> "
 _STOPPING = 5.0
@@ -116,7 +116,7 @@ class Talker:
             print(f"{name}: {hint}", file=sys.stderr)
         if self.talk.n_messages:
             print(
-                f"Going on with: {printable(self.talk.chat.title)} ({counted(self.talk.n_messages)})",
+                f"Going on with: {one_line(self.talk.chat.title)} ({counted(self.talk.n_messages)})",
                 file=sys.stderr,
             )
         inside = Inside(self)

@@ -10,7 +10,7 @@ from edgechat.models.inventory import LocalModel, inventory
 from edgechat.models.library import located
 from edgechat.models.places import Place
 from edgechat.models.verifying import Verified, verify
-from edgechat.text import mebibytes, one_line, printable
+from edgechat.text import flat, mebibytes, one_line
 
 
 def run(name: str | None) -> int:
@@ -20,7 +20,7 @@ def run(name: str | None) -> int:
     for one in models:
         found = _verified(one)
         n_damaged += bool(found.damage)
-        print(printable(_words(one, found)), flush=True)
+        print(_words(one, found), flush=True)
     if len(models) > 1:
         print(f"{len(models)} models, {n_damaged or 'none'} damaged.")
     return int(n_damaged > 0)
@@ -41,9 +41,9 @@ def _verified(one: LocalModel) -> Verified:
 
 def _words(one: LocalModel, found: Verified) -> str:
     if found.damage:
-        return f"DAMAGED  {one.name}: {found.damage}\n         {_remedy(one)}"
+        return f"DAMAGED  {flat(one.name)}: {flat(found.damage)}\n         {flat(_remedy(one))}"
     how = "the hashes are as known" if found.hashed else "header and size are sound; no hash is known"
-    return f"ok       {one.name}: {mebibytes(one.size)}, {how}"
+    return f"ok       {flat(one.name)}: {mebibytes(one.size)}, {how}"
 
 
 def _remedy(one: LocalModel) -> str:
