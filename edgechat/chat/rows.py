@@ -1,14 +1,21 @@
-"""From the rows of the file to records, and back."""
+"""From the rows of the file to records, and back.
+
+A column of JSON that is damaged, or that only a newer edgechat understands, costs what it says and no more:
+the conversation is listed, found and opened without.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
 from edgechat.chat.records import Attachment, Chat, ChatSettings, Figures, Turn
 from edgechat.engine.types import ErrorInfo
+from edgechat.owner import Owner
 from edgechat.settings import SamplingDefaults
+
+T = TypeVar("T")
 
 _CHAT_FIELDS = Chat.__struct_fields__
 CHAT = ", ".join(_CHAT_FIELDS)
@@ -67,31 +74,42 @@ def turn_of(row: tuple[Any, ...]) -> Turn:
         state=state,
         parent_id=parent_id,
         created_at=created_at,
-        figures=msgspec.json.decode(figures, type=Figures) if figures else None,
-        error=msgspec.json.decode(error, type=ErrorInfo) if error else None,
+        figures=_read(figures, Figures),
+        error=_read(error, ErrorInfo),
         attachments=attachments_of(attached),
     )
 
 
 def attachments_of(text: str | None) -> tuple[Attachment, ...]:
     """Return the attachments of a turn."""
-    return msgspec.json.decode(text, type=tuple[Attachment, ...]) if text else ()
+    return _read(text, tuple[Attachment, ...]) or ()
+
+
+def owner_of(text: str | None) -> Owner | None:
+    """Return who writes a turn."""
+    return _read(text, Owner)
 
 
 def settings_of(text: str) -> ChatSettings:
-    """Return the settings of a chat, without what only a newer edgechat understands."""
-    try:
-        return msgspec.json.decode(text, type=ChatSettings)
-    except msgspec.ValidationError:
-        found = msgspec.json.decode(text)
-    if not isinstance(found, dict):
-        return ChatSettings()
+    """Return the settings of a chat, as far as they are understood."""
+    known = _read(text, ChatSettings)
+    if known is not None:
+        return known
+    found = _read(text, dict[str, Any]) or {}
     think, sampling = found.get("think"), found.get("sampling")
-    known = {field.name: field.type for field in msgspec.structs.fields(SamplingDefaults)}
+    fields = {field.name: field.type for field in msgspec.structs.fields(SamplingDefaults)}
     values: dict[str, Any] = {}
     for name, value in sampling.items() if isinstance(sampling, dict) else ():
         try:
-            values[name] = msgspec.convert(value, known[name])
+            values[name] = msgspec.convert(value, fields[name])
         except (KeyError, msgspec.ValidationError):
             continue
     return ChatSettings(think=think if isinstance(think, bool) else None, sampling=SamplingDefaults(**values))
+
+
+def _read(text: str | None, kind: type[T]) -> T | None:
+    """Return what a column of JSON holds, or None where that is not of its kind."""
+    try:
+        return msgspec.json.decode(text, type=kind) if text else None
+    except (msgspec.DecodeError, RecursionError):  # ValidationError is one
+        return None

@@ -6,10 +6,8 @@ import sqlite3
 import time
 from collections.abc import Sequence
 
-import msgspec
-
 from edgechat.chat.records import Chat, Turn
-from edgechat.chat.rows import CHAT, CHAT_MARKS, TURN, as_json, chat_values, turn_of, turn_values
+from edgechat.chat.rows import CHAT, CHAT_MARKS, TURN, as_json, chat_values, owner_of, turn_of, turn_values
 from edgechat.errors import StoreError
 from edgechat.owner import Owner, alive
 from edgechat.text import one_line
@@ -167,4 +165,5 @@ def _in_trash(db: sqlite3.Connection, chat_id: str) -> bool:
 
 
 def _is_written(owner: str | None) -> bool:
-    return owner is not None and alive(msgspec.json.decode(owner, type=Owner))
+    writer = owner_of(owner)
+    return writer is not None and alive(writer)

@@ -5,9 +5,7 @@ from __future__ import annotations
 import sqlite3
 import time
 
-import msgspec
-
-from edgechat.chat.rows import as_json
+from edgechat.chat.rows import as_json, owner_of
 from edgechat.owner import Owner, alive
 
 _WHERE = "conversation_id IS ? AND owner IS ?"
@@ -45,7 +43,8 @@ def take_over(db: sqlite3.Connection, owner: Owner) -> str:
             "ORDER BY updated_at DESC, rowid DESC"
         )
         for number, had, value in rows.fetchall():
-            if not alive(msgspec.json.decode(had, type=Owner)):
+            before = owner_of(had)
+            if before is None or not alive(before):
                 db.execute("UPDATE unsent SET owner = ? WHERE rowid = ?", (as_json(owner), number))
                 return str(value)
     return ""

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from edgechat.chat.migrations import MIGRATIONS
-from edgechat.chat.records import Chat, Figures, Turn
+from edgechat.chat.records import Chat, ChatSettings, Figures, Turn
 from edgechat.chat.store import Store
 from edgechat.engine.types import ErrorInfo, Timings, Usage
 from edgechat.errors import ChatNotFound, StoreError
@@ -303,3 +303,58 @@ async def test_a_reply_that_another_program_is_writing_is_left_alone(path: Path)
     _, turns = await reader.load("c1c1c1c1")
     assert turns[-1].state == "streaming"
     await asyncio.gather(writer.close(), reader.close())
+
+
+BROKEN = [
+    "",
+    "no JSON",
+    "[1, 2",
+    "7",
+    '"text"',
+    "[]",
+    "null",
+    '{"sampling": 3, "context": "x"}',
+    "[" * 100_000,
+    b"\xff\x00",
+]
+
+
+@pytest.mark.parametrize("value", BROKEN, ids=lambda value: repr(value[:12]))
+async def test_a_damaged_row_costs_what_it_says_and_no_more(path: Path, value: str | bytes) -> None:
+    sound = chat("d2d2d2d2")
+    store = await Store.open(path)
+    await store.add(chat(), [turn("q", content="A pelican?"), turn("a", role="assistant", parent_id="q")])
+    await store.add(sound, [turn("r", chat_id=sound.id, content="Another pelican.")])
+    await store.close()
+    with sqlite3.connect(path) as db:
+        db.execute("UPDATE conversations SET settings = ? WHERE id = 'c1c1c1c1'", (value,))
+        db.execute("UPDATE turns SET figures = ?1, error = ?1, owner = ?1 WHERE id = 'a'", (value,))
+        db.execute("DROP TRIGGER turn_was_changed")  # it reads the attachments that were
+        db.execute("UPDATE turns SET attachments = ? WHERE id = 'q'", (value,))
+    store = await Store.open(path)
+    assert {one.chat.id for one in await store.listed(9)} == {"c1c1c1c1", sound.id}
+    assert {one.id for one in await store.chats()} == {"c1c1c1c1", sound.id}
+    assert len(await store.headlines()) == 2
+    assert len(await store.search("pelican")) == 2
+    assert len(await store.search("title")) == 2
+    found, turns = await store.load("c1c1c1c1")
+    assert found.settings == ChatSettings()
+    assert [(one.content, one.attachments, one.figures, one.error) for one in turns] == [
+        ("A pelican?", (), None, None),
+        ("a", (), None, None),
+    ]
+    await store.set_settings("c1c1c1c1", ChatSettings(think=True))
+    assert (await store.find("c1c1")).settings.think is True
+    await store.close()
+
+
+async def test_what_is_understood_of_settings_is_kept(path: Path) -> None:
+    store = await Store.open(path)
+    await store.add(chat(), [turn("q")])
+    said = '{"think": true, "sampling": {"temperature": 0.3, "top_k": "many", "new": 1}, "newer": {}}'
+    with sqlite3.connect(path) as db:
+        db.execute("UPDATE conversations SET settings = ?", (said,))
+    (found,) = await store.chats()
+    assert found.settings.think is True
+    assert found.settings.sampling.given() == {"temperature": 0.3}
+    await store.close()
