@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
 import sqlite3
 import time
 from collections.abc import Sequence
 
 from edgechat.chat.records import ChatSettings, Front, Turn
 from edgechat.chat.rows import TURN, as_json, turn_values
+
+_SAID = ("content", "thinking", "attachments")
 
 
 def note_use(db: sqlite3.Connection, chat_id: str, model: str, front: Front) -> None:
@@ -54,20 +57,43 @@ def set_system(db: sqlite3.Connection, chat_id: str, system: Turn | None) -> Non
             db.execute("DELETE FROM turns WHERE id = ?", row)
 
 
-def trash(db: sqlite3.Connection, chat_id: str) -> None:
-    """Hide a chat."""
-    db.execute("UPDATE conversations SET trashed_at = ? WHERE id = ?", (time.time(), chat_id))
+def trash(db: sqlite3.Connection, chat_ids: Sequence[str]) -> None:
+    """Put chats into the trash; the time counts from when they first came there."""
+    with db:
+        db.execute("BEGIN IMMEDIATE")
+        db.executemany(
+            "UPDATE conversations SET trashed_at = ? WHERE id = ? AND trashed_at IS NULL",
+            [(time.time(), chat_id) for chat_id in chat_ids],
+        )
 
 
 def restore(db: sqlite3.Connection, chat_id: str) -> bool:
-    """Show a chat again; False where it is gone for good."""
+    """Take a chat out of the trash; False where it is gone for good."""
     found = db.execute("UPDATE conversations SET trashed_at = NULL WHERE id = ?", (chat_id,))
     return found.rowcount > 0
 
 
 def trashed(db: sqlite3.Connection, before: float) -> list[str]:
-    """Return the chats that were hidden before a time (seconds since 1970)."""
+    """Return the chats that were put into the trash before a time (seconds since 1970)."""
     return [name for (name,) in db.execute("SELECT id FROM conversations WHERE trashed_at < ?", (before,))]
+
+
+def crowded_out(db: sqlite3.Connection, n_chats: int, n_bytes: int) -> list[str]:
+    """Return the chats for which the trash, which holds so much, has no room beside those put there later.
+
+    The one that came last has room, however large it is.
+    """
+    size = " + ".join(f"coalesce(length(CAST({name} AS BLOB)), 0)" for name in _SAID)
+    rows = db.execute(
+        f"SELECT id, (SELECT coalesce(sum({size}), 0) FROM turns WHERE conversation_id = c.id) "
+        "FROM conversations c WHERE trashed_at IS NOT NULL ORDER BY trashed_at DESC, updated_at DESC"
+    ).fetchall()
+    totals = itertools.accumulate(n for _, n in rows)
+    return [
+        name
+        for at, ((name, _), total) in enumerate(zip(rows, totals, strict=True))
+        if at and (at >= n_chats or total > n_bytes)
+    ]
 
 
 def delete_chats(db: sqlite3.Connection, ids: Sequence[str], *, only_trashed: bool = False) -> list[str]:

@@ -65,9 +65,14 @@ class Conversation:
         """What `regenerate` took out of `turns`, until a reply has begun in its place."""
 
     @classmethod
-    async def load(cls, store: Store, chat_id: str, *, front: Front = "app") -> Conversation:
-        """Return a stored conversation, to be held at `front` now. Raises ChatNotFound and StoreError."""
-        chat, turns = await store.load(chat_id)
+    async def load(
+        cls, store: Store, chat_id: str, *, front: Front = "app", trashed: bool = False
+    ) -> Conversation:
+        """Return a stored conversation, to be held at `front` now, or (trashed) one in the trash, to be read.
+
+        Raises ChatNotFound and StoreError.
+        """
+        chat, turns = await store.load(chat_id, trashed=trashed)
         conversation = cls(store, chat.model, front=front)
         conversation.chat, conversation._tree, conversation._stored = chat, Tree(turns), True
         conversation.turns = conversation._tree.line(chat.leaf)

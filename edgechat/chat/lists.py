@@ -1,4 +1,4 @@
-"""The SQL that finds and lists chats. None of it sees what is in the trash, unless it says so."""
+"""The SQL that finds and lists chats: those that are kept, or with `trashed` those in the trash."""
 
 from __future__ import annotations
 
@@ -12,26 +12,27 @@ _SHORTEST = 8
 """Letters of an id that a list shows at least."""
 
 
-def chats(db: sqlite3.Connection, limit: int) -> list[Chat]:
-    """Return the chats, the one that was used last first."""
+def chats(db: sqlite3.Connection, limit: int, *, trashed: bool = False) -> list[Chat]:
+    """Return the chats, the one that was used last, or put into the trash last, first."""
+    order = "trashed_at DESC, updated_at DESC" if trashed else "updated_at DESC"
     rows = db.execute(
-        f"SELECT {CHAT} FROM conversations WHERE trashed_at IS NULL ORDER BY updated_at DESC LIMIT ?",
-        (limit,),
+        f"SELECT {CHAT} FROM conversations WHERE {_within(trashed)} ORDER BY {order} LIMIT ?", (limit,)
     )
     return [chat_of(row) for row in rows]
 
 
-def chat(db: sqlite3.Connection, chat_id: str) -> Chat | None:
+def chat(db: sqlite3.Connection, chat_id: str, *, trashed: bool = False) -> Chat | None:
     """Return one chat, or None."""
     row = db.execute(
-        f"SELECT {CHAT} FROM conversations WHERE id = ? AND trashed_at IS NULL", (chat_id,)
+        f"SELECT {CHAT} FROM conversations WHERE id = ? AND {_within(trashed)}", (chat_id,)
     ).fetchone()
     return None if row is None else chat_of(row)
 
 
-def exists(db: sqlite3.Connection, chat_id: str) -> bool:
-    """Say whether there is such a chat, be it in the trash."""
-    return db.execute("SELECT 1 FROM conversations WHERE id = ?", (chat_id,)).fetchone() is not None
+def is_kept(db: sqlite3.Connection, chat_id: str) -> bool:
+    """Say whether there is such a chat outside the trash."""
+    query = f"SELECT 1 FROM conversations WHERE id = ? AND {_within(trashed=False)}"
+    return db.execute(query, (chat_id,)).fetchone() is not None
 
 
 def latest(db: sqlite3.Connection, front: Front) -> Chat | None:
@@ -44,24 +45,24 @@ def latest(db: sqlite3.Connection, front: Front) -> Chat | None:
     return None if row is None else chat_of(row)
 
 
-def beginning_with(db: sqlite3.Connection, prefix: str) -> list[Chat]:
-    """Return the chats whose ids begin so, the one that was used last first."""
+def beginning_with(db: sqlite3.Connection, prefix: str, *, trashed: bool | None = False) -> list[Chat]:
+    """Return the chats whose ids begin so (trashed None: in the trash or not), the one used last first."""
     rows = db.execute(
-        f"SELECT {CHAT} FROM conversations WHERE substr(id, 1, ?) = ? AND trashed_at IS NULL "
+        f"SELECT {CHAT} FROM conversations WHERE substr(id, 1, ?) = ? AND {_within(trashed)} "
         "ORDER BY updated_at DESC",
         (len(prefix), prefix),
     )
     return [chat_of(row) for row in rows]
 
 
-def listed(db: sqlite3.Connection, limit: int) -> list[Listed]:
-    """Return the chats as a list shows them, the one that was used last first."""
+def listed(db: sqlite3.Connection, limit: int, *, trashed: bool = False) -> list[Listed]:
+    """Return the chats as a list shows them, in the order of `chats`."""
     ids = sorted(name for (name,) in db.execute("SELECT id FROM conversations"))
     between = [0, *(_shared(one, other) for one, other in itertools.pairwise(ids)), 0]
     lengths = {name: max(_SHORTEST, 1 + max(between[at : at + 2])) for at, name in enumerate(ids)}
     return [
         Listed(chat=one, prefix=one.id[: lengths[one.id]], n_messages=_count(db, one.id))
-        for one in chats(db, limit)
+        for one in chats(db, limit, trashed=trashed)
         if one.id in lengths  # else another program has begun it just now
     ]
 
@@ -89,6 +90,10 @@ def recent_questions(db: sqlite3.Connection, limit: int) -> list[str]:
         found.setdefault(row[0])
     rows.close()
     return list(found)
+
+
+def _within(trashed: bool | None) -> str:
+    return "TRUE" if trashed is None else f"trashed_at IS {'NOT ' * trashed}NULL"
 
 
 def _count(db: sqlite3.Connection, chat_id: str) -> int:

@@ -18,6 +18,9 @@ engine or the program ended in mid-answer, and the text so far was kept; failed:
 """
 
 
+TRASH_DAYS = 30
+"""What has been in the trash for so long goes for good when the store is next opened."""
+
 Front = Literal["app", "run"]
 """Where a chat was held: in the app, or on the command line (`edgechat run`)."""
 
@@ -87,6 +90,8 @@ class Chat(msgspec.Struct, frozen=True, kw_only=True):
     leaf: str | None = None
     """A turn of the line that is shown, which goes on to what was written last behind it; None: the line
     that was written last of all."""
+    trashed_at: float | None = None
+    """When it was put into the trash; None: it is not there."""
 
 
 class Headline(msgspec.Struct, frozen=True, kw_only=True):

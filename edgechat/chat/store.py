@@ -22,7 +22,16 @@ from edgechat import paths
 from edgechat.chat import changes, lists, search, statements, unsent
 from edgechat.chat.file import connect, damaged, store_error
 from edgechat.chat.messages import title_of
-from edgechat.chat.records import Chat, ChatSettings, Front, Headline, Hit, Listed, Turn
+from edgechat.chat.records import (
+    TRASH_DAYS,
+    Chat,
+    ChatSettings,
+    Front,
+    Headline,
+    Hit,
+    Listed,
+    Turn,
+)
 from edgechat.errors import ChatNotFound, FolderError, StoreError
 from edgechat.owner import Owner, this_process
 from edgechat.text import one_line
@@ -33,8 +42,8 @@ _T = TypeVar("_T")
 TITLE_LENGTH = 200
 """Characters of a title that somebody gives."""
 _BUSY_MS = 5_000
-_TRASH_SECONDS = 24 * 3600.0
-"""What another program has put into the trash may be wanted back for so long."""
+_TRASH_CHATS, _TRASH_BYTES = 1000, 64 * 2**20
+"""So many chats, and so much of what was said in them, are in the trash at most."""
 
 
 def store_path() -> Path:
@@ -53,8 +62,6 @@ class Store:
         self._owner: Owner | None = None
         self._owed: dict[str, Turn] = {}
         """The last words of replies that could not be written yet, by the turn's id."""
-        self._trashed: dict[str, None] = {}
-        """The chats that are deleted when it is closed."""
 
     @classmethod
     async def open(cls, path: Path) -> Store:
@@ -79,14 +86,9 @@ class Store:
         return self.path is not None
 
     async def close(self) -> None:
-        """Finish what is being written, empty the trash, and let go of the file.
-
-        Raises StoreError if words are lost by it.
-        """
+        """Finish what is being written, and let go of the file. Raises StoreError if words are lost by it."""
         try:
             if self._db is not None:
-                with contextlib.suppress(StoreError, FolderError):  # another opening does it, in a day
-                    await self._delete(list(self._trashed), only_trashed=True)
                 await self._write_owed()
         except StoreError as exc:
             raise StoreError(f"The end of a reply is lost. {exc.message}", hint=exc.hint) from exc
@@ -144,28 +146,47 @@ class Store:
         """Return the chat that was used last of those held at `front`, or None."""
         return await self._call(lists.latest, front)
 
-    async def find(self, prefix: str) -> Chat:
-        """Return the chat whose id begins so. Raises ChatNotFound where there is none, or more than one."""
+    async def trashed(self, limit: int) -> list[Listed]:
+        """Return the chats in the trash, the one that was put there last first."""
+        return await self._call(lists.listed, limit, trashed=True)
+
+    async def find(self, prefix: str, *, trashed: bool | None = False) -> Chat:
+        """Return the chat whose id begins so. Raises ChatNotFound where there is none, or more than one.
+
+        trashed: one in the trash, or (None) in the trash or not.
+        """
         prefix = prefix.strip().lower()
-        found = await self._call(lists.beginning_with, prefix) if prefix else []
+        found = await self._call(lists.beginning_with, prefix, trashed=trashed) if prefix else []
         if len(found) == 1:
             return found[0]
         shown = one_line(prefix, 40)
+        which = "edgechat chats --trash" if trashed else "edgechat chats"
         if not found:
+            gone = await self._call(lists.beginning_with, prefix, trashed=True) if prefix else []
+            if gone and not trashed:
+                raise ChatNotFound(
+                    f"The conversation {shown!r} is in the trash.",
+                    hint=f"This brings it back: edgechat chats restore {shown}",
+                )
+            where = " in the trash" if trashed else ""
             raise ChatNotFound(
-                f"There is no conversation {shown!r}.", hint="This lists them with their ids: edgechat chats"
+                f"There is no conversation {shown!r}{where}.",
+                hint=f"This lists them with their ids: {which}",
             )
         names = [f"{one.id[:12]} ({one_line(one.title, 30)})" for one in found[:3]]
         names += ["…"] * (len(found) > 3)
         raise ChatNotFound(
             f"The ids of {len(found)} conversations begin with {shown!r}: {', '.join(names)}.",
-            hint="Give more of the id; this lists them: edgechat chats",
+            hint=f"Give more of the id; this lists them: {which}",
         )
 
-    async def load(self, chat_id: str) -> tuple[Chat, list[Turn]]:
-        """Return a chat and all its turns in the order of writing. Raises ChatNotFound."""
+    async def load(self, chat_id: str, *, trashed: bool = False) -> tuple[Chat, list[Turn]]:
+        """Return a chat, or (trashed) one in the trash, and all its turns in the order of writing.
+
+        Raises ChatNotFound.
+        """
         await self._call(statements.interrupt_orphans)
-        chat = await self._call(lists.chat, chat_id)
+        chat = await self._call(lists.chat, chat_id, trashed=trashed)
         if chat is None:
             raise ChatNotFound(f"There is no conversation {chat_id!r}.")
         return chat, await self._call(statements.turns, chat_id)
@@ -215,16 +236,21 @@ class Store:
         """Remember which line of turns is shown: the one through this turn."""
         await self._call(changes.choose, chat_id, turn_id)
 
-    async def trash(self, chat_id: str) -> None:
-        """Hide a chat everywhere. It is deleted when this store is closed, unless it is restored before."""
-        await self._call(changes.trash, chat_id)
-        self._trashed[chat_id] = None
+    async def trash(self, *chat_ids: str) -> None:
+        """Put chats into the trash: nothing else shows them, and what was computed of them goes.
+
+        The trash keeps them for TRASH_DAYS. Where it gets too full, what came there first goes for good.
+        """
+        await self._call(changes.trash, chat_ids)
+        with contextlib.suppress(FolderError):  # what stays is removed when the store is next opened
+            await self._forget_states(chat_ids)
+        crowded_out = await self._call(changes.crowded_out, _TRASH_CHATS, _TRASH_BYTES)
+        await self._delete(crowded_out, only_trashed=True)
 
     async def restore(self, chat_id: str) -> None:
         """Bring a chat back from the trash. Raises ChatNotFound where it is gone for good."""
         if not await self._call(changes.restore, chat_id):
             raise ChatNotFound("The conversation cannot be brought back: it was deleted for good.")
-        self._trashed.pop(chat_id, None)
 
     async def purge(self, older_than: float = 0.0) -> None:
         """Delete what has been in the trash for so many seconds, whoever put it there."""
@@ -279,7 +305,7 @@ class Store:
             self._db = await self._on_thread(lambda: connect(self.path, busy_ms=_BUSY_MS))
             self._owner = await self._on_thread(this_process)
             await self._call(statements.interrupt_orphans)
-            await self.purge(_TRASH_SECONDS)
+            await self.purge(TRASH_DAYS * 86400.0)
             if self.lasting:
                 await self._call(_prune_states)
         except BaseException:
@@ -289,8 +315,11 @@ class Store:
     async def _delete(self, chat_ids: Sequence[str], *, only_trashed: bool = False) -> None:
         if chat_ids:
             gone = await self._call(changes.delete_chats, chat_ids, only_trashed=only_trashed)
-            for chat_id in gone if self.lasting else ():
-                await self._on_thread(lambda name=chat_id: _forget_state(name))  # type: ignore[misc]
+            await self._forget_states(gone)
+
+    async def _forget_states(self, chat_ids: Sequence[str]) -> None:
+        for chat_id in chat_ids if self.lasting else ():
+            await self._on_thread(lambda name=chat_id: _forget_state(name))  # type: ignore[misc]
 
     async def _write_owed(self) -> None:
         for turn_id in list(self._owed):
@@ -331,8 +360,8 @@ def _forget_state(chat_id: str) -> None:
 
 
 def _prune_states(db: sqlite3.Connection) -> None:
-    """Remove what the engine keeps of chats that are gone: another program may have deleted them."""
+    """Remove what the engine keeps of chats that are not kept: another program may have deleted them."""
     from edgechat.engine.state_folder import prune
 
     with contextlib.suppress(FolderError):
-        prune(lambda chat: lists.exists(db, chat))
+        prune(lambda chat: lists.is_kept(db, chat))

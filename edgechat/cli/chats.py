@@ -10,6 +10,7 @@ With --json the list is one of objects, the conversation that was used last firs
     created_at, updated_at  seconds since 1970
 
     pinned                  whether it stays at the top of the app's list
+    trashed_at              when it was put into the trash; null outside it
 
 and `show` prints one such object, with `messages`: id, role, content, thinking, state, created_at, the
 attachments of a question, and the figures and the error of a reply. `search` prints a list of objects, the
@@ -34,7 +35,7 @@ from edgechat.chat.conversation import Conversation
 from edgechat.chat.export import counted as counted
 from edgechat.chat.export import model_name, to_json, to_markdown
 from edgechat.chat.importing import MOST_BYTES, imported
-from edgechat.chat.records import Chat, Hit, Listed, Turn
+from edgechat.chat.records import TRASH_DAYS, Chat, Hit, Listed, Turn
 from edgechat.chat.store import Store, store_path
 from edgechat.cli.edge import as_text, refused
 from edgechat.cli.sheet import styled, table
@@ -43,22 +44,25 @@ from edgechat.text import ago, escaped_json, flat, one_line
 
 T = TypeVar("T")
 
-_HEADINGS = ("ID", "TITLE", "MODEL", "MESSAGES", "LAST USED")
+_HEADINGS = ("ID", "TITLE", "MODEL", "MESSAGES")
 _TITLE, _MODEL = 40, 24
 _BOLD, _PLAIN = "\x1b[1m", "\x1b[0m"
 _STDIO = "-"
 
 
-def list_chats(*, limit: int, json: bool) -> int:
+def list_chats(*, limit: int, json: bool, trash: bool) -> int:
     """Run the command; return the exit code. Raises StoreError."""
-    found = _with_store(lambda store: store.listed(limit + 1))
+    found = _with_store(lambda store: (store.trashed if trash else store.listed)(limit + 1))
     shown, more = found[:limit], len(found) > limit
     if json:
         _print_json([_object(one.chat, one.n_messages) for one in shown])
     elif shown:
-        print(table([_HEADINGS, *map(_cells, shown)]))
+        print(table([(*_HEADINGS, "DELETED" if trash else "LAST USED"), *map(_cells, shown)]))
         if more:
-            print(f"There are more: edgechat chats --limit {5 * limit}", file=sys.stderr)
+            option = " --trash" * trash
+            print(f"There are more: edgechat chats{option} --limit {5 * limit}", file=sys.stderr)
+    elif trash:
+        print(f"The trash is empty. What is deleted stays there for {TRASH_DAYS} days.")
     else:
         print('There are no conversations yet. This begins one: edgechat run guide "What is edgechat?"')
     return 0
@@ -141,13 +145,15 @@ def pin(prefix: str, *, off: bool) -> int:
     return 0
 
 
-def rm(prefixes: Sequence[str], *, yes: bool) -> int:
+def rm(prefixes: Sequence[str], *, yes: bool, now: bool) -> int:
     """Run the command; return the exit code: 1 where nothing was deleted. Raises EdgechatError."""
-    found = _with_store(lambda store: _removable(store, prefixes))
+    found = _with_store(lambda store: _removable(store, prefixes, now=now))
     for one in found:
         print(f"{one.chat.id[:8]}  {one_line(one.chat.title)} ({counted(one.n_messages)})")
+    ids = [one.chat.id for one in found]
     if not yes:
-        question = "Delete it?" if len(found) == 1 else f"Delete these {len(found)}?"
+        what = "it" if len(ids) == 1 else f"these {len(ids)}"
+        question = f"Delete {what} for good?" if now else f"Delete {what}?"
         try:
             refusal = refused(question, "Nothing was deleted", "Add --yes to delete.")
         except KeyboardInterrupt:
@@ -155,8 +161,24 @@ def rm(prefixes: Sequence[str], *, yes: bool) -> int:
             raise
         if refusal is not None:
             return refusal
-    _with_store(lambda store: _delete(store, [one.chat for one in found]))
-    print("Deleted.")
+    _with_store(lambda store: store.delete(*ids) if now else store.trash(*ids))
+    short = ids[0][:8]
+    kept = f"In the trash for {TRASH_DAYS} days. Back again: edgechat chats restore {short}"
+    print("Deleted for good." if now else kept)
+    return 0
+
+
+def restore(prefixes: Sequence[str]) -> int:
+    """Run the command; return the exit code. Raises ChatNotFound and StoreError."""
+
+    async def done(store: Store) -> list[Chat]:
+        found = {chat.id: chat for chat in [await store.find(one, trashed=True) for one in prefixes]}
+        for chat_id in found:
+            await store.restore(chat_id)
+        return list(found.values())
+
+    for chat in _with_store(done):
+        print(f"Back again: {chat.id[:8]}  {one_line(chat.title)}")
     return 0
 
 
@@ -177,8 +199,11 @@ async def _loaded(store: Store, prefix: str) -> Conversation:
     return await Conversation.load(store, (await store.find(prefix)).id)
 
 
-async def _removable(store: Store, prefixes: Sequence[str]) -> list[Conversation]:
-    found = {one.chat.id: one for one in [await _loaded(store, prefix) for prefix in prefixes]}
+async def _removable(store: Store, prefixes: Sequence[str], *, now: bool) -> list[Conversation]:
+    """Return the conversations that are to go; `now` they may be in the trash already."""
+    chats = [await store.find(prefix, trashed=None if now else False) for prefix in prefixes]
+    loaded = [await Conversation.load(store, one.id, trashed=one.trashed_at is not None) for one in chats]
+    found = {one.chat.id: one for one in loaded}
     for one in found.values():
         if one.being_written:
             raise ChatBusy(
@@ -188,17 +213,13 @@ async def _removable(store: Store, prefixes: Sequence[str]) -> list[Conversation
     return list(found.values())
 
 
-async def _delete(store: Store, chats: Sequence[Chat]) -> None:
-    await store.delete(*(chat.id for chat in chats))
-
-
 def _cells(one: Listed) -> tuple[str, ...]:
     return (
         one.prefix,
         one_line(one.chat.title, _TITLE),
         one_line(model_name(one.chat), _MODEL),
         str(one.n_messages),
-        ago(time.time() - one.chat.updated_at),
+        ago(time.time() - (one.chat.trashed_at or one.chat.updated_at)),
     )
 
 
@@ -241,6 +262,7 @@ def _object(chat: Chat, n_messages: int) -> dict[str, Any]:
         "created_at": chat.created_at,
         "updated_at": chat.updated_at,
         "pinned": chat.pinned,
+        "trashed_at": chat.trashed_at,
     }
 
 

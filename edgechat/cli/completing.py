@@ -55,6 +55,11 @@ def chats(incomplete: str) -> list[tuple[str, str]]:
     return _offered(incomplete, _chats)
 
 
+def trashed_chats(incomplete: str) -> list[tuple[str, str]]:
+    """Offer the ids of the conversations in the trash, the one deleted last first, with their titles."""
+    return _offered(incomplete, lambda: _chats(trashed=True))
+
+
 def qualities(incomplete: str) -> list[tuple[str, str]]:
     """Offer the classes of quality."""
     return _offered(incomplete, _qualities)
@@ -104,14 +109,14 @@ def _ways_of_drafting() -> Iterator[tuple[str, str]]:
     yield "ngram", "what was said before"
 
 
-def _chats() -> Iterator[tuple[str, str]]:
+def _chats(*, trashed: bool = False) -> Iterator[tuple[str, str]]:
     import sqlite3
 
     from edgechat.chat import lists
     from edgechat.chat.store import store_path
 
     with contextlib.closing(sqlite3.connect(f"{store_path().as_uri()}?mode=ro", uri=True, timeout=0.1)) as db:
-        for one in lists.listed(db, _LISTED):
+        for one in lists.listed(db, _LISTED, trashed=trashed):
             yield one.prefix, one.chat.title
 
 

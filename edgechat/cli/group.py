@@ -58,6 +58,8 @@ def _shown(error: Any) -> Any:
 
 _MEANT = {
     "rm": ("remove", "delete", "del", "forget", "clear"),
+    "--trash": ("trash", "bin", "deleted"),
+    "restore": ("undelete", "recover", "back", "undo"),
     "show": ("cat", "print", "open", "view", "read", "get"),
     "search": ("find", "grep", "look"),
     "export": ("save", "write", "dump"),

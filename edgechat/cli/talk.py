@@ -24,6 +24,11 @@ _Id = typer.Argument(
     help="An id of `edgechat chats`, or the beginning of one.",
     autocompletion=completing.chats,
 )
+_TrashedId = typer.Argument(
+    metavar="ID",
+    help="An id of `edgechat chats --trash`, or the beginning of one.",
+    autocompletion=completing.trashed_chats,
+)
 
 
 def add_to(app: typer.Typer) -> None:
@@ -42,6 +47,7 @@ def add_to(app: typer.Typer) -> None:
     chats.command("export")(export)
     chats.command("import")(import_chat)
     chats.command("rm")(rm)
+    chats.command("restore")(restore)
     app.add_typer(chats, name="chats")
 
 
@@ -145,6 +151,9 @@ def run(
 def list_chats(
     context: typer.Context,
     limit: Annotated[int, typer.Option(min=1, help="Show so many at most.")] = 20,
+    trash: Annotated[
+        bool, typer.Option("--trash", help="List what was deleted in the last 30 days.")
+    ] = False,
     json: JsonOption = False,
     debug: DebugOption = False,
 ) -> None:
@@ -158,7 +167,7 @@ def list_chats(
         return
     from edgechat.cli import chats as command
 
-    raise typer.Exit(command.list_chats(limit=limit, json=json))
+    raise typer.Exit(command.list_chats(limit=limit, json=json, trash=trash))
 
 
 def show(chat: Annotated[str, _Id], json: JsonOption = False, debug: DebugOption = False) -> None:
@@ -235,10 +244,20 @@ def import_chat(
 
 def rm(
     chats: Annotated[list[str], _Id],
+    now: Annotated[
+        bool, typer.Option("--now", help="For good, also from the trash, which keeps them for 30 days else.")
+    ] = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
     debug: DebugOption = False,
 ) -> None:
     """Delete conversations, and what was computed of them."""
     from edgechat.cli import chats as command
 
-    raise typer.Exit(command.rm([as_text(chat) for chat in chats], yes=yes))
+    raise typer.Exit(command.rm([as_text(chat) for chat in chats], yes=yes, now=now))
+
+
+def restore(chats: Annotated[list[str], _TrashedId], debug: DebugOption = False) -> None:
+    """Bring conversations back from the trash."""
+    from edgechat.cli import chats as command
+
+    raise typer.Exit(command.restore([as_text(chat) for chat in chats]))

@@ -184,6 +184,11 @@ class Session:
         if self._engine is not None and left.kept_as is not None:
             await self._engine.leave(left.kept_as)
 
+    def forget(self, chat_id: str) -> None:
+        """Keep nothing that was computed of a conversation, which is deleted."""
+        if self._engine is not None:
+            self._engine.forget(chat_id)
+
     async def close(self) -> None:
         """Put what was computed on disk, end the worker, then close the store."""
         try:

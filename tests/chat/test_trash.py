@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from edgechat.chat import store as store_module
 from edgechat.chat.conversation import Conversation
 from edgechat.chat.records import Attachment, Chat, Turn
 from edgechat.chat.store import Store
@@ -65,45 +66,77 @@ async def test_what_is_in_the_trash_is_nowhere_to_be_seen_and_comes_back(path: P
     await other.close()
 
 
-async def test_closing_deletes_for_good_what_this_program_put_there(path: Path, home: Path) -> None:
-    store, other = await Store.open(path), await Store.open(path)
-    for name in ("aaaaaaaa", "bbbbbbbb", "cccccccc"):
-        await put(store, name, f"xyzzy{name}")
+async def test_the_trash_outlives_the_program_and_what_was_computed_does_not(path: Path, home: Path) -> None:
     states = home / "cache" / "states"
     states.mkdir(parents=True)
-    for name in ("aaaaaaaa", "bbbbbbbb"):
-        (states / f"{name}.state").write_bytes(b"computed")
-    await store.trash("aaaaaaaa")
-    await store.trash("cccccccc")
-    await store.restore("cccccccc")
-    await other.trash("bbbbbbbb")
-    await store.close()
-    assert sorted(file.name for file in states.iterdir()) == ["bbbbbbbb.state"]
-    with pytest.raises(ChatNotFound, match="for good"):
-        await other.restore("aaaaaaaa")
-    await other.restore("bbbbbbbb")
-    await other.close()
-    found = raw(path)
-    assert b"xyzzyaaaaaaaa" not in found
-    assert b"xyzzybbbbbbbb" in found
-    assert b"xyzzycccccccc" in found
-
-
-async def test_what_a_crashed_program_left_there_goes_after_a_day(path: Path) -> None:
     store = await Store.open(path)
     for name in ("aaaaaaaa", "bbbbbbbb"):
         await put(store, name, f"xyzzy{name}")
-        await store.trash(name)
-    store._trashed.clear()  # it crashes
-    assert store._db is not None
-    store._db.execute("UPDATE conversations SET trashed_at = trashed_at - 86500 WHERE id = 'aaaaaaaa'")
+        (states / f"{name}.state").write_bytes(b"computed")
+    await store.trash("aaaaaaaa")
+    assert [file.name for file in states.iterdir()] == ["bbbbbbbb.state"]
+    (states / "aaaaaaaa.state").write_bytes(b"computed by a program that had it open")
     await store.close()
     store = await Store.open(path)
-    await store.restore("bbbbbbbb")
-    with pytest.raises(ChatNotFound):
-        await store.restore("aaaaaaaa")
+    assert [file.name for file in states.iterdir()] == ["bbbbbbbb.state"]
+    assert [(one.chat.id, one.n_messages) for one in await store.trashed(9)] == [("aaaaaaaa", 1)]
+    await store.restore("aaaaaaaa")
+    assert await store.trashed(9) == []
+    (hit,) = await store.search("xyzzyaaaaaaaa")
+    assert hit.chat.trashed_at is None
     await store.close()
-    assert b"xyzzyaaaaaaaa" not in raw(path)
+
+
+async def test_after_thirty_days_it_is_gone_for_good(path: Path) -> None:
+    store = await Store.open(path)
+    for name, days in (("aaaaaaaa", 29.9), ("bbbbbbbb", 30.1)):
+        await put(store, name, f"xyzzy{name}")
+        await store.trash(name)
+        assert store._db is not None
+        store._db.execute(
+            "UPDATE conversations SET trashed_at = trashed_at - ? WHERE id = ?", (days * 86400, name)
+        )
+        await store.trash(name)  # which does not begin the time anew
+    await store.close()
+    store = await Store.open(path)
+    assert [one.chat.id for one in await store.trashed(9)] == ["aaaaaaaa"]
+    with pytest.raises(ChatNotFound, match="for good"):
+        await store.restore("bbbbbbbb")
+    await store.close()
+    assert b"xyzzyaaaaaaaa" in raw(path)
+    assert b"xyzzybbbbbbbb" not in raw(path)
+
+
+@pytest.mark.parametrize("bound", ["_TRASH_CHATS", "_TRASH_BYTES"])
+async def test_what_came_first_makes_room(path: Path, monkeypatch: pytest.MonkeyPatch, bound: str) -> None:
+    monkeypatch.setattr(store_module, bound, {"_TRASH_CHATS": 2, "_TRASH_BYTES": 3_000}[bound])
+    store = await Store.open(path)
+    for name in ("aaaaaaaa", "bbbbbbbb", "cccccccc"):
+        await put(store, name, name[0] * 500)  # twice, with the attachment
+        await store.trash(name)
+    assert [one.chat.id for one in await store.trashed(9)] == ["cccccccc", "bbbbbbbb"]
+    await put(store, "dddddddd", "d" * 5000)
+    await store.trash("dddddddd")
+    left = [one.chat.id for one in await store.trashed(9)]
+    assert left == (["dddddddd"] if bound == "_TRASH_BYTES" else ["dddddddd", "cccccccc"])
+    await store.close()
+
+
+async def test_an_id_is_looked_for_where_it_is_asked_for(path: Path) -> None:
+    store = await Store.open(path)
+    for name in ("abcd0001", "abcd0002"):
+        await put(store, name)
+    await store.trash("abcd0001")
+    assert (await store.find("abcd")).id == "abcd0002"
+    assert (await store.find("abcd", trashed=True)).id == "abcd0001"
+    with pytest.raises(ChatNotFound, match="2 conversations"):
+        await store.find("abcd", trashed=None)
+    with pytest.raises(ChatNotFound, match="in the trash") as told:
+        await store.find("abcd0001")
+    assert told.value.hint == "This brings it back: edgechat chats restore abcd0001"
+    with pytest.raises(ChatNotFound, match="no conversation 'abcd0002' in the trash"):
+        await store.find("abcd0002", trashed=True)
+    await store.close()
 
 
 async def test_words_leave_the_index_with_their_chat(path: Path) -> None:

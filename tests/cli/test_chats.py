@@ -175,19 +175,57 @@ def test_an_id_of_bytes_that_are_no_text(words: tuple[str, ...]) -> None:
     assert "There is no conversation" in done.stderr
 
 
-def test_removing_takes_the_words_and_the_state(home: Path) -> None:
+def test_removing_at_once_takes_the_words_and_the_state(home: Path) -> None:
     kept, gone, other = hold("Stays"), hold("xyzzy, a secret"), hold("Goes too")
     states = {name: state_of(name, home) for name in (kept, gone)}
-    run = edgechat("chats", "rm", gone, other[:9], gone[:10], "--yes")
+    assert edgechat("chats", "rm", other, "--yes").returncode == 0
+    run = edgechat("chats", "rm", "--now", gone, other[:9], gone[:10], "--yes")
     assert run.returncode == 0
     assert run.stdout.splitlines() == [
         f"{gone[:8]}  xyzzy, a secret (2 messages)",
         f"{other[:8]}  Goes too (2 messages)",
-        "Deleted.",
+        "Deleted for good.",
     ]
     assert [row[1] for row in rows()[1:]] == ["Stays"]
+    assert json.loads(edgechat("chats", "--trash", "--json").stdout) == []
     assert (states[kept].exists(), states[gone].exists()) == (True, False)
     assert not [file for file in (home / "data").glob("chats.db*") if b"xyzzy" in file.read_bytes()]
+
+
+def test_what_is_removed_is_in_the_trash_and_comes_back(home: Path) -> None:
+    first, second = hold("A pelican"), hold("A heron", "And?")
+    assert edgechat("chats", "--trash").stdout == (
+        "The trash is empty. What is deleted stays there for 30 days.\n"
+    )
+    state = state_of(second, home)
+    run = edgechat("chats", "rm", second[:8], "--yes")
+    assert run.stdout.splitlines() == [
+        f"{second[:8]}  A heron (4 messages)",
+        f"In the trash for 30 days. Back again: edgechat chats restore {second[:8]}",
+    ]
+    assert not state.exists()
+    assert edgechat("chats", "search", "heron").returncode == 1
+    for words in (("show",), ("pin",), ("export",), ("rm", "--yes")):
+        said = complaint(edgechat("chats", *words, second[:8]))
+        assert f"edgechat chats restore {second[:8]}" in said
+    edgechat("chats", "rm", first, "--yes")
+    assert edgechat("chats").stdout.startswith("There are no conversations yet.")
+    shown = edgechat("chats", "--trash", "--limit", "1")
+    assert [line.split("  ")[0].split()[0] for line in shown.stdout.splitlines()] == ["ID", first[:8]]
+    assert shown.stdout.splitlines()[0].endswith("DELETED")
+    assert "There are more: edgechat chats --trash --limit 5" in shown.stderr
+    found = json.loads(edgechat("chats", "--trash", "--json").stdout)
+    assert [(one["id"], one["n_messages"], time.time() - one["trashed_at"] < 60) for one in found] == [
+        (first, 2, True),
+        (second, 4, True),
+    ]
+    run = edgechat("chats", "restore", second[:8], first, second)
+    assert run.stdout.splitlines() == [
+        f"Back again: {second[:8]}  A heron",
+        f"Back again: {first[:8]}  A pelican",
+    ]
+    assert [row[1] for row in rows()[1:]] == ["A heron", "A pelican"]
+    assert "in the trash" in complaint(edgechat("chats", "restore", first))
 
 
 def test_what_cannot_be_removed_leaves_all_as_it_was() -> None:
@@ -319,6 +357,8 @@ def test_a_store_that_is_damaged(home: Path) -> None:
         (("chats", "rm"), "Missing argument"),
         (("chats", "--json", "show", "ab"), "edgechat chats show ID --json"),
         (("chats", "--limit", "0"), "--limit"),
+        (("chats", "undelete", "ab12"), "Did you mean: edgechat chats restore ab12"),
+        (("chats", "trash"), "Did you mean: edgechat chats --trash"),
     ],
 )
 def test_usage_errors(words: tuple[str, ...], said: str) -> None:
@@ -337,12 +377,14 @@ def test_removing_is_asked_first(tmp_path: Path) -> None:
         terminal.press("Enter")
         terminal.until("left with 1")
         assert "Nothing was deleted." in terminal.screen
-        terminal.run([*EDGECHAT, "chats", "rm", other, other, chat])
-        terminal.until("Delete these 2? [y/N]")
+        terminal.run([*EDGECHAT, "chats", "rm", "--now", other, other, chat])
+        terminal.until("Delete these 2 for good? [y/N]")
         terminal.press("C-c")
         terminal.until("left with 130")
         assert terminal.screen.count("\nNothing was deleted.") == 2
+        assert len(json.loads(edgechat("chats", "--json").stdout)) == 2
         terminal.run([*EDGECHAT, "chats", "rm", chat, other])
         terminal.ask("y")
         terminal.until("left with 0")
+    assert len(json.loads(edgechat("chats", "--trash", "--json").stdout)) == 2
     assert json.loads(edgechat("chats", "--json").stdout) == []

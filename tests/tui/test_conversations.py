@@ -50,6 +50,7 @@ class Stage(App[None]):
 
     on_sidebar_chosen = on_sidebar_renamed = on_sidebar_pinned = hear
     on_sidebar_deleted = on_sidebar_exported = on_sidebar_closed = hear
+    on_sidebar_restored = on_sidebar_purged = hear
 
 
 @pytest.fixture
@@ -114,6 +115,9 @@ async def test_there_are_no_conversations_yet(store: Store) -> None:
         assert listed(pilot) == ["  No conversations yet"]
         for key in ("enter", "p", "d", "x", "r", "down", "pagedown", "end"):
             await pilot.press(key)
+        await pilot.press("t")
+        await until(pilot, lambda: "The trash is empty." in text_of(pilot))
+        await pilot.press("enter", "delete")
         assert app.told == []
 
 
@@ -133,6 +137,37 @@ async def test_the_keys_tell_what_is_wanted(store: Store) -> None:
             app.told[-1],
         ]
         assert isinstance(app.told[-1], Sidebar.Closed)
+
+
+@pytest.mark.parametrize("width", [60, 100])
+async def test_the_trash_is_shown_in_place_of_the_list(store: Store, width: int) -> None:
+    await some(store)
+    for name, days in (("bbbbbbbb", 29.5), ("cccccccc", 10.5), ("dddddddd", 0.0)):
+        await store.trash(name)
+        assert store._db is not None
+        store._db.execute(
+            "UPDATE conversations SET trashed_at = trashed_at - ? WHERE id = ?", (days * DAY, name)
+        )
+    async with Stage(store, wide=width == 60).run_test(size=(width, 24)) as pilot:
+        app = await ready(pilot)
+        await pilot.press("t")
+        await until(pilot, lambda: "Trash" in text_of(pilot))
+        lines = [" ".join(line.split()) for line in listed(pilot)]
+        assert lines == ["Trash · gone for good in", "Kept 30 days", "Long ago 20 days", "Earlier 1 day"]
+        await pilot.press("down", "r", "p", "x", "t", "delete", "enter")
+        await until(pilot, lambda: len(app.told) == 2)
+        assert app.told == [Sidebar.Purged("cccccccc"), Sidebar.Restored("cccccccc")]
+        app.sidebar.focus_trash()
+        await until(pilot, lambda: "Trash" in text_of(pilot))
+        await pilot.click(offset=(4, 5))
+        await pilot.pause()
+        await pilot.press("escape")
+        await until(pilot, lambda: "Of today" in text_of(pilot))
+        assert len(app.told) == 2
+        app.sidebar.focus_trash()
+        await until(pilot, lambda: "Trash" in text_of(pilot))
+        await pilot.press("slash", *"brown")
+        await until(pilot, lambda: "1 found" in text_of(pilot))
 
 
 async def test_the_cursor_begins_at_the_open_conversation_and_stays_with_its_row(store: Store) -> None:

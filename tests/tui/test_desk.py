@@ -107,9 +107,10 @@ async def test_quitting_saves_replies_behind_as_well(path: Path) -> None:
     await store.close()
 
 
-async def test_a_deleted_conversation_is_brought_back_until_the_app_ends(path: Path) -> None:
+async def test_a_deleted_conversation_is_brought_back(path: Path) -> None:
     first, second = await held(path, "Who?", "What?")
-    async with app_with(FakeEngine(), path).run_test(notifications=True) as pilot:
+    engine = FakeEngine()
+    async with app_with(engine, path).run_test(notifications=True) as pilot:
         screen: ChatScreen = pilot.app.screen  # type: ignore[assignment]
         await until(pilot, lambda: "it is." in text_of(pilot))
         await screen.desk.open(first)
@@ -118,16 +119,44 @@ async def test_a_deleted_conversation_is_brought_back_until_the_app_ends(path: P
         assert "To Who?" not in text_of(pilot)
         store = await screen.session.store()
         assert [one.chat.id for one in await store.headlines()] == [second]
+        assert engine.forgotten == [first]
         await pilot.press("ctrl+z")
         await until(pilot, lambda: "To Who?" in text_of(pilot))
         assert {one.chat.id for one in await store.headlines()} == {first, second}
         await pilot.press(*"/delete", "enter")
         await until(pilot, lambda: "To Who?" not in text_of(pilot))
         await pilot.press("ctrl+q")
+    async with app_with(FakeEngine(), path).run_test(size=(100, 30), notifications=True) as pilot:
+        await until(pilot, lambda: "it is." in text_of(pilot))
+        await pilot.press(*"/trash", "enter")
+        await until(pilot, lambda: "Who?" in text_of(pilot) and "30 days" in text_of(pilot))
+        assert "What?" not in text_of(pilot)
+        await pilot.press("enter")
+        await until(pilot, lambda: "To Who?" in text_of(pilot) and "What?" in text_of(pilot))
+        assert pilot.app.focused is pilot.app.screen.prompt  # type: ignore[attr-defined]
     store = await Store.open(path)
-    assert [chat.id for chat in await store.chats()] == [second]
+    assert {chat.id for chat in await store.chats()} == {first, second}
     await store.close()
+
+
+async def test_what_is_in_the_trash_goes_for_good_after_a_question(path: Path) -> None:
+    first, _ = await held(path, "Who?", "What?")
+    store = await Store.open(path)
+    await store.trash(first)
+    await store.close()
+    async with app_with(FakeEngine(), path).run_test(size=(100, 30)) as pilot:
+        await until(pilot, lambda: "it is." in text_of(pilot))
+        await pilot.press(*"/trash", "enter")
+        await until(pilot, lambda: "Bring back" in text_of(pilot))
+        for answer, shown in (("n", "30 days"), ("y", "The trash is empty.")):
+            await pilot.press("delete")
+            await until(pilot, lambda: "Delete “Who?” for good?" in text_of(pilot))
+            await pilot.press(answer)
+            await until(pilot, lambda shown=shown: shown in text_of(pilot))
+        await pilot.press("escape")
+        await until(pilot, lambda: "What?" in text_of(pilot))
     assert b"To Who?" not in path.read_bytes()
+    assert b"To What?" in path.read_bytes()
 
 
 async def test_a_conversation_in_mid_answer_is_not_deleted(path: Path) -> None:

@@ -156,6 +156,14 @@ async def conversations(pilot: Pilot[None]) -> None:
     await until(pilot, lambda: "Today" in text_of(pilot))
 
 
+async def trash(pilot: Pilot[None]) -> None:
+    await conversations(pilot)
+    await pilot.press("down", "delete")
+    await until(pilot, lambda: "bake bread" not in text_of(pilot))
+    await pilot.press("t")
+    await until(pilot, lambda: "Trash" in text_of(pilot))
+
+
 async def search(pilot: Pilot[None]) -> None:
     await opened(pilot)
     await pilot.press("ctrl+f", *"sour")
@@ -187,7 +195,7 @@ async def models(pilot: Pilot[None]) -> None:
 Scene = Callable[[Pilot[None]], Awaitable[None]]
 SCENES: tuple[Scene, ...] = (
     *(empty, chat, turns, attached, commands, crash, window, parameters, palette, help_),
-    *(settings, conversations, search, engine_room, first_run, models),
+    *(settings, conversations, trash, search, engine_room, first_run, models),
 )
 
 
@@ -232,7 +240,7 @@ async def test_a_screen_looks_as_it_did(
     monkeypatch.setattr("edgechat.tui.conversations.rows.datetime", Now)
     monkeypatch.setattr("edgechat.settings.settings_file", lambda: Path("~/.config/edgechat/settings.toml"))
     path = tmp_path / "chats.db"
-    if scene in (conversations, search):
+    if scene in (conversations, trash, search):
         await write_conversations(path)
     shelf = shelf_of(tmp_path) if scene in (first_run, models) else None
     presets = {"poet": Preset(system="You write haiku.", sampling=SamplingDefaults(temperature=1.2))}

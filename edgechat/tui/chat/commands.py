@@ -31,6 +31,7 @@ COMMANDS = (
     Command("export", "Write this conversation to a Markdown or JSON file", "[FILE]"),
     Command("import", "Read conversations from a JSON file", "FILE"),
     Command("delete", "Delete this conversation; Ctrl+Z undoes it"),
+    Command("trash", "Show what was deleted, to bring it back", action="screen.trash"),
     Command("model", "Let another model answer", "NAME"),
     Command("models", "Show the models: what is here, what fits, what can be pulled", action="screen.models"),
     Command("pull", "Download a model in the background", "NAME"),

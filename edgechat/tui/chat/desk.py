@@ -10,15 +10,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
+from textual.content import Content
 
 from edgechat.chat.conversation import lasting_name
-from edgechat.errors import ChatBusy, StoreError
+from edgechat.chat.records import TRASH_DAYS
+from edgechat.errors import ChatBusy, ChatNotFound, StoreError
 from edgechat.text import one_line
 from edgechat.tui.chat.talk import Draft, Talk
 
 if TYPE_CHECKING:
     from edgechat.chat.conversation import Conversation
-    from edgechat.chat.records import Chat
     from edgechat.tui.chat.screen import ChatScreen
 
 _SAVE_AFTER = 0.8
@@ -39,7 +40,8 @@ class Desk:
     def __init__(self, screen: ChatScreen) -> None:
         self._screen = screen
         self._behind: list[Talk] = []
-        self._deleted: list[Chat] = []
+        self._deleted: list[str] = []
+        """The ids of what was deleted here, for Ctrl+Z; the trash has more."""
         self._titles: dict[str, str] = {}
         self._new = Draft()
         """What was written for a new conversation while an older one is shown."""
@@ -212,26 +214,51 @@ class Desk:
         return bool(self._deleted)
 
     async def delete(self, chat_id: str) -> None:
-        """Delete a conversation; until the app ends it can be brought back. Raises EdgechatError."""
+        """Move a conversation to the trash. Raises EdgechatError."""
         screen, store = self._screen, await self._screen.session.store()
         if chat_id in self.answering:
             raise ChatBusy("An answer is being written there.", hint="Stop it first: Escape.")
         chat = await store.find(chat_id)
         await store.trash(chat_id)
-        self._deleted.append(chat)
+        screen.session.forget(chat_id)
+        self._deleted.append(chat_id)
         if screen.talk.id == chat_id:
             screen.show_talk(self.new_talk())
-        screen.notify(f"Deleted “{one_line(chat.title, 50)}”. Ctrl+Z undoes it.", timeout=8, markup=False)
+        later = f" For {TRASH_DAYS} days it is in the trash: /trash." if store.lasting else ""
+        told = f"Deleted “{one_line(chat.title, 50)}”. Ctrl+Z undoes it.{later}"
+        screen.notify(told, timeout=8, markup=False)
         screen.refresh_bindings()
 
     async def undo_delete(self) -> None:
         """Bring back what was deleted last, and show it. Raises EdgechatError."""
         if self._deleted:
-            chat = self._deleted[-1]
-            await (await self._screen.session.store()).restore(chat.id)
-            self._deleted.remove(chat)
-            await self.open(chat.id, focus=self._screen.focused is self._screen.prompt)
-            self._screen.refresh_bindings()
+            await self.restore_deleted(self._deleted[-1], focus=self._screen.focused is self._screen.prompt)
+
+    async def restore_deleted(self, chat_id: str, *, focus: bool = True) -> None:
+        """Bring a conversation back from the trash, and show it. Raises EdgechatError."""
+        store = await self._screen.session.store()
+        try:
+            await store.restore(chat_id)
+        except ChatNotFound:
+            self._forget_deleted(chat_id)
+            raise
+        self._forget_deleted(chat_id)
+        await self.open(chat_id, focus=focus)
+
+    async def purge(self, chat_id: str) -> None:
+        """Ask, then delete what is in the trash for good. Raises EdgechatError."""
+        from edgechat.tui.models.dialogs import Sure
+
+        store = await self._screen.session.store()
+        title = one_line((await store.find(chat_id, trashed=True)).title, 50)
+        question = Content(f"Delete “{title}” for good? It cannot be brought back then.")
+        if await self._screen.app.push_screen_wait(Sure(question, yes="Delete it", no="Keep it")):
+            await store.delete(chat_id)
+            self._forget_deleted(chat_id)
+
+    def _forget_deleted(self, chat_id: str) -> None:
+        self._deleted = [one for one in self._deleted if one != chat_id]
+        self._screen.refresh_bindings()
 
     async def rename(self, chat_id: str, title: str) -> None:
         """Give a conversation another title. Raises EdgechatError."""

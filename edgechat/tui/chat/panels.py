@@ -71,6 +71,10 @@ class Panels:
         """Show the conversations, and search them for what is typed."""
         (await self.show_sidebar()).search(words)
 
+    async def show_trash(self) -> None:
+        """Show what was deleted in place of the conversations, and give it the keys."""
+        (await self.show_sidebar()).focus_trash()
+
     def refresh(self) -> None:
         """Show what is new in the list of conversations."""
         if self._sidebar is not None and self._screen.has_class("-listing"):

@@ -501,6 +501,10 @@ class ChatScreen(Screen[None]):
         """Show the conversations, or hide them."""
         self.tries(self.panels.toggle_sidebar())
 
+    def action_trash(self) -> None:
+        """Show the conversations that were deleted."""
+        self.tries(self.panels.show_trash())
+
     def action_search(self) -> None:
         """Search everything that was ever said; what is typed from now on is searched for."""
         if self._early is None:
@@ -571,8 +575,17 @@ class ChatScreen(Screen[None]):
         self.tries(self._and_refresh(self.desk.pin(event.chat_id, event.pinned)))
 
     def on_sidebar_deleted(self, event: Any) -> None:
-        """Delete a conversation, for now."""
+        """Move a conversation to the trash."""
         self.tries(self._and_refresh(self.desk.delete(event.chat_id)))
+
+    def on_sidebar_restored(self, event: Any) -> None:
+        """Bring a conversation back from the trash."""
+        self.panels.uncover()
+        self.tries(self._and_refresh(self.desk.restore_deleted(event.chat_id)))
+
+    def on_sidebar_purged(self, event: Any) -> None:
+        """Delete a conversation for good, once more asked."""
+        self.tries(self._and_refresh(self.desk.purge(event.chat_id)))
 
     def on_sidebar_exported(self, event: Any) -> None:
         """Write a conversation to a file."""

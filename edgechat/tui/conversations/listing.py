@@ -55,11 +55,14 @@ class ChatList(ScrollView, can_focus=True):
     }
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("enter", "choose", "Open"),
+        Binding("enter", "restore", "Bring back"),
         Binding("slash", "find", "Search", key_display="/"),
         Binding("r", "rename", "Rename"),
         Binding("p", "pin", "Pin"),
         Binding("d,delete", "delete", "Delete"),
+        Binding("d,delete", "purge", "Delete"),
         Binding("x", "export", "Export"),
+        Binding("t", "trash", "Trash"),
         Binding("escape", "leave", "Back"),
         Binding("up", "move(-1)", "Up", show=False),
         Binding("down", "move(1)", "Down", show=False),
@@ -70,7 +73,11 @@ class ChatList(ScrollView, can_focus=True):
     ]
 
     class Does(Message):
-        """Something is to be done: 'choose', 'rename', 'pin', 'delete', 'export' a row; 'search', 'leave'."""
+        """Something is to be done.
+
+        'choose', 'rename', 'pin', 'delete', 'export' a row; 'restore', 'purge' one in the trash; 'search',
+        'trash', 'leave'.
+        """
 
         def __init__(self, what: str, row: Place | None = None) -> None:
             super().__init__()
@@ -85,14 +92,16 @@ class ChatList(ScrollView, can_focus=True):
         self._current: str | None = None
         self._writing: frozenset[str] = frozenset()
         self._width = 0
+        self._in_trash = False
 
     # What is shown.
 
-    def show(self, rows: Sequence[Row], *, from_top: bool = False) -> None:
+    def show(self, rows: Sequence[Row], *, from_top: bool = False, in_trash: bool = False) -> None:
         """Show other rows; the cursor stays with its row, or where that was.
 
-        At first it is on the conversation that is open, if it is listed.
+        At first it is on the conversation that is open, if it is listed. in_trash: they are in the trash.
         """
+        self._in_trash = in_trash
         wanted = self.row.key if self.row is not None else (self._current, "")
         self._rows = rows
         found = next((at for at, row in enumerate(rows) if _key(row) == wanted), None)
@@ -219,8 +228,12 @@ class ChatList(ScrollView, can_focus=True):
     # What is done.
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Allow what needs a row only where there is one."""
-        return self.row is not None if action in ("choose", "rename", "pin", "delete", "export") else True
+        """Allow what needs a row only where there is one, in the trash or outside it."""
+        if action in ("choose", "rename", "pin", "delete", "export"):
+            return self.row is not None and not self._in_trash
+        if action in ("restore", "purge"):
+            return self.row is not None and self._in_trash
+        return action != "trash" or not self._in_trash
 
     def _do(self, what: str) -> None:
         self.post_message(self.Does(what, self.row))
@@ -238,8 +251,20 @@ class ChatList(ScrollView, can_focus=True):
         self._do("pin")
 
     def action_delete(self) -> None:
-        """Delete the conversation."""
+        """Move the conversation to the trash."""
         self._do("delete")
+
+    def action_trash(self) -> None:
+        """Show the trash."""
+        self._do("trash")
+
+    def action_restore(self) -> None:
+        """Bring the conversation back from the trash."""
+        self._do("restore")
+
+    def action_purge(self) -> None:
+        """Delete the conversation for good."""
+        self._do("purge")
 
     def action_export(self) -> None:
         """Write the conversation to a file."""
@@ -254,11 +279,12 @@ class ChatList(ScrollView, can_focus=True):
         self._do("leave")
 
     def on_click(self, event: events.Click) -> None:
-        """Open the row under the mouse."""
+        """Open the row under the mouse; in the trash, go to it."""
         at = bisect_right(self._tops, event.y + self.scroll_offset.y) - 1
         if 0 <= at < len(self._rows) and isinstance(self._rows[at], Place):
             self._go_to(at)
-            self._do("choose")
+            if not self._in_trash:
+                self._do("choose")
 
 
 def _key(row: Row) -> tuple[str, str] | None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import date, datetime
 
 from textual.content import Content
 
-from edgechat.chat.records import Chat, Headline, Hit
+from edgechat.chat.records import TRASH_DAYS, Chat, Headline, Hit, Listed
 from edgechat.text import one_line
 
 _GUTTER = 2
@@ -36,7 +37,9 @@ class Entry:
     """A conversation."""
 
     chat: Chat
-    writing: bool
+    writing: bool = False
+    aside: str = ""
+    """What is said at its end."""
 
     @property
     def key(self) -> tuple[str, str]:
@@ -88,6 +91,16 @@ def rows_of_hits(hits: Sequence[Hit], most: int) -> list[Row]:
     return [Heading(count), *map(Found, hits)]
 
 
+def rows_of_trash(found: Sequence[Listed], now: float) -> list[Row]:
+    """Return what is in the trash, each with the days after which it is gone for good."""
+    if not found:
+        return [Note(f"The trash is empty. What is deleted stays in it for {TRASH_DAYS} days.")]
+    return [
+        Heading("Trash · gone for good in"),
+        *(Entry(one.chat, aside=_left(one.chat, now)) for one in found),
+    ]
+
+
 def height_of(row: Row, width: int, *, is_first: bool) -> int:
     """Return how many lines `lines_of` gives."""
     if isinstance(row, Found):
@@ -105,7 +118,9 @@ def lines_of(row: Row, width: int, *, is_first: bool, is_current: bool, writing:
     if isinstance(row, Note):
         return _note(row, width)
     if isinstance(row, Entry):
-        return [_title(row.chat, width, Content(f"{_WRITING} " * writing).stylize(".writing"), is_current)]
+        end = Content(f"{row.aside} ").stylize(".faint") if row.aside else Content("")
+        end = Content(f"{_WRITING} ").stylize(".writing") if writing else end
+        return [_title(row.chat, width, end, is_current)]
     when = Content(f"{_when(datetime.fromtimestamp(row.hit.created_at), datetime.now())} ").stylize(".faint")
     return [_title(row.chat, width, when, is_current, strong=True), *_snippet(row.hit, width), Content("")]
 
@@ -144,6 +159,12 @@ def _from_first_mark(text: Content, hit: Hit) -> Content:
     """Leave out words before the first mark, but for a few letters."""
     begin = hit.snippet.find(" ", max(0, hit.marks[0][0] - _BEFORE), hit.marks[0][0])
     return Content.assemble("…", text[begin + 1 :]) if begin > 0 else text
+
+
+def _left(chat: Chat, now: float) -> str:
+    passed = (now - (chat.trashed_at or now)) / 86400
+    days = min(TRASH_DAYS, max(1, math.ceil(TRASH_DAYS - passed)))
+    return f"{days} day{'s' * (days > 1)}"
 
 
 def _day(day: date, today: date) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from dataclasses import dataclass
 from datetime import date
 from typing import ClassVar, Protocol
@@ -13,11 +14,11 @@ from textual.binding import Binding, BindingType
 from textual.message import Message
 from textual.widget import Widget
 
-from edgechat.chat.records import Headline, Hit
+from edgechat.chat.records import Headline, Hit, Listed
 from edgechat.errors import EdgechatError
 from edgechat.text import one_line
 from edgechat.tui.conversations.listing import ChatList
-from edgechat.tui.conversations.rows import Found, Note, Place, rows_of, rows_of_hits
+from edgechat.tui.conversations.rows import Found, Note, Place, rows_of, rows_of_hits, rows_of_trash
 from edgechat.tui.line import LineField
 
 _FIRST, _MORE, _MOST = 100, 1000, 20_000
@@ -38,6 +39,10 @@ class Source(Protocol):
 
     async def search(self, text: str, limit: int) -> list[Hit]:
         """Return where the words are."""
+        ...
+
+    async def trashed(self, limit: int) -> list[Listed]:
+        """Return what is in the trash."""
         ...
 
     async def version(self) -> int:
@@ -86,7 +91,7 @@ class TitleField(LineField):
 
 
 class Sidebar(Widget):
-    """Lists the conversations of a source, searches them, and tells what is wanted of them.
+    """Lists the conversations of a source or its trash, searches them, and tells what is wanted of them.
 
     It changes nothing itself: whoever does calls `show_current` afterwards. What other programs write it
     notices by itself, while it is visible.
@@ -149,6 +154,18 @@ class Sidebar(Widget):
 
         chat_id: str
 
+    @dataclass
+    class Restored(Message):
+        """A conversation is to be brought back from the trash."""
+
+        chat_id: str
+
+    @dataclass
+    class Purged(Message):
+        """A conversation in the trash is to be deleted for good."""
+
+        chat_id: str
+
     class Closed(Message):
         """The keys are to go back to the prompt."""
 
@@ -156,8 +173,10 @@ class Sidebar(Widget):
         super().__init__(id=id)
         self._source = source
         self._version: int | None = None
-        self._shown = ""
-        """The words whose hits are shown; '' where it is the list."""
+        self._in_trash = False
+        """Whether the trash is to be shown in place of the list."""
+        self._shown = ("", False)
+        """The words whose hits are shown ('': it is the list), and whether it is the trash."""
         self._opens_first = False
         """Whether the first hit is to be opened as soon as it is known."""
         self._list = ChatList()
@@ -193,37 +212,54 @@ class Sidebar(Widget):
 
     def focus_list(self) -> None:
         """Give the keys to the list, the cursor on the conversation that is open."""
-        if not self._shown:
+        if self._in_trash:
+            self._show_trash(False)
+        elif self._shown == ("", False):
             self._list.point_at_current()
         self._list.focus()
+
+    def focus_trash(self) -> None:
+        """Show the trash, and give it the keys."""
+        self._field.value = ""
+        self._show_trash(True)
+        self._list.focus()
+
+    def _show_trash(self, in_trash: bool) -> None:
+        self._in_trash = in_trash
+        self.reload()
 
     def search(self, words: str = "") -> None:
         """Give the keys to the search field, and search for words."""
         self._field.focus()
+        if self._in_trash:
+            self._show_trash(False)
         if words:
             self._field.value = one_line(words)
             self._field.cursor_position = len(self._field.value)
 
     def reload(self, wait: float = 0.0) -> None:
         """Read anew what is shown, after so many seconds without another call."""
-        self._read(self._field.value.strip(), wait)
+        self._read(self._field.value.strip(), self._in_trash, wait)
 
     # Reading.
 
     @work(group="read", exclusive=True)
-    async def _read(self, words: str, wait: float) -> None:
+    async def _read(self, words: str, in_trash: bool, wait: float) -> None:
         await asyncio.sleep(wait)
-        is_new = words != self._shown
+        is_new = (words, in_trash) != self._shown
         try:
             self._version = await self._source.version()
-            if words:
+            if in_trash:
+                rows = rows_of_trash(await self._source.trashed(_MOST), time.time())
+                self._list.show(rows, from_top=is_new, in_trash=True)
+            elif words:
                 rows = rows_of_hits(await self._source.search(words, _HITS), _HITS)
                 self._list.show(rows, from_top=is_new)
             else:
                 await self._read_list(from_top=is_new)
         except EdgechatError as error:
             self._list.show([Note(one_line(error.message))])
-        self._shown = words
+        self._shown = words, in_trash
         if self._opens_first:
             self._open_first()
 
@@ -258,7 +294,7 @@ class Sidebar(Widget):
     def _submitted(self) -> None:
         # Enter may come before the hits of the last letters: it is not for the rows that they replace.
         self._opens_first = True
-        if self._field.value.strip() == self._shown and self._version is not None:
+        if (self._field.value.strip(), self._in_trash) == self._shown and self._version is not None:
             self._open_first()
         else:
             self.reload()
@@ -285,6 +321,8 @@ class Sidebar(Widget):
                 self.search(self._field.value)
             case "list":
                 self._list.focus()
+            case "trash":
+                self.focus_trash()
             case "leave":
                 self._leave()
             case "rename" if row is not None:
@@ -298,9 +336,16 @@ class Sidebar(Widget):
                 self.post_message(self.Deleted(row.chat.id))
             case "export" if row is not None:
                 self.post_message(self.Exported(row.chat.id))
+            case "restore" if row is not None:
+                self._in_trash = False
+                self.post_message(self.Restored(row.chat.id))
+            case "purge" if row is not None:
+                self.post_message(self.Purged(row.chat.id))
 
     def _leave(self) -> None:
-        if self._field.value:
+        if self._in_trash:
+            self._show_trash(False)
+        elif self._field.value:
             self._field.value = ""
             self._list.focus()
         else:
