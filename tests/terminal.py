@@ -77,6 +77,17 @@ class Terminal:
         self._tmux("set-buffer", text)
         self._tmux("paste-buffer", "-p")
 
+    def send(self, data: bytes) -> None:
+        """Send bytes as they are."""
+        path = self._raw_path.with_name("sent")
+        path.write_bytes(data)
+        self._tmux("load-buffer", str(path))
+        self._tmux("paste-buffer", "-r")
+
+    def resize(self, width: int, height: int) -> None:
+        """Give the terminal another size."""
+        self._tmux("resize-window", "-x", str(width), "-y", str(height))
+
     def hang_up(self) -> None:
         """Close the terminal, as its window's cross does."""
         self._tmux("kill-session")

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from textual.app import App
 from textual.binding import Binding, BindingType
 from textual.command import Provider
+from textual.driver import Driver
 from textual.filter import LineFilter
 from textual.screen import Screen
 from textual.worker import WorkerFailed
@@ -90,6 +91,15 @@ class EdgechatApp(App[None]):
     def get_default_screen(self) -> Screen[None]:
         """Return the chat."""
         return self._chat
+
+    def get_driver_class(self) -> type[Driver]:
+        """See Textual."""
+        found = super().get_driver_class()
+        if found.__name__ != "LinuxDriver":  # Windows', or one of a test
+            return found
+        from edgechat.tui.driver import TerminalDriver
+
+        return TerminalDriver
 
     def get_line_filters(self) -> Sequence[LineFilter]:
         """See Textual."""

@@ -14,7 +14,7 @@ from textual.content import Content
 from textual.message import Message
 from textual.widget import Widget
 
-from edgechat.text import one_line
+from edgechat.text import is_text, one_line
 from edgechat.tui.chat.commands import COMMANDS
 
 _SHOWN = 8
@@ -142,6 +142,8 @@ def of_files(typed: str, start: int) -> list[Choice]:
     try:
         with os.scandir(Path(folder).expanduser() if folder else ".") as entries:
             for _, entry in zip(range(_MOST_FILES), entries, strict=False):
+                if not is_text(entry.name):
+                    continue
                 if entry.name.lower().startswith(name.lower()) and name[:1] in (".", entry.name[:1], ""):
                     found.append(_file(entry, folder, start))
     except (OSError, RuntimeError, ValueError):  # no such folder, no such user's home, a NUL

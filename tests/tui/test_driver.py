@@ -1,0 +1,122 @@
+"""What comes from the terminal, byte by byte, and the app that goes on."""
+
+from __future__ import annotations
+
+import json
+import random
+import sys
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import pytest
+from textual import events
+from textual.message import Message
+
+from tests.terminal import Terminal, hostile, needs_tmux
+
+if sys.platform == "win32":
+    pytest.skip("there is no such driver on Windows", allow_module_level=True)
+
+from edgechat.tui.driver import Typed
+
+START, END = b"\x1b[200~", b"\x1b[201~"
+
+
+def of(messages: Iterable[Message]) -> list[str]:
+    """Return what was typed and pasted."""
+    found = []
+    for one in messages:
+        if isinstance(one, events.Key):
+            found.append(one.character or one.key)
+        else:
+            found.append(f"<{one.text}>" if isinstance(one, events.Paste) else type(one).__name__)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("data", "meant"),
+    [
+        (b"ab\xe9cd", ["a", "b", "�", "c", "d"]),
+        (b"\xff\xfe\xc0\x80a", [*"����", "a"]),
+        ("dé€😀".encode(), ["d", "é", "€", "😀"]),
+        (b"a\x1b[99999999999;1ub", ["a", "b"]),
+        (b"a\x1b[55296ub", ["a", "b"]),
+        (b"a\x1b[;;1114112ub", ["a", "b"]),
+        (b"\x1b[48;999999999;999999999;1;1ta", ["a"]),
+        (b"\x1b[48;0;0;0;0ta", ["a"]),
+        (b"\x1b[48;30;100;0;0ta", ["Resize", "a"]),
+        (b"\x1b[Aa", ["up", "a"]),
+        (b"x" + START + b"one\rtwo\n" + END + b"y", ["x", "<one\rtwo\n>", "y"]),
+        (START + END, ["<>"]),
+        (START + b"rm -rf\x1b]52;c;aGk=\x07\r/quit\r" + END, ["<rm -rf\x1b]52;c;aGk=\x07\r/quit\r>"]),
+        (START + b"a" + START + b"\x1b[48;9;9;9;9tb" + END, ["<a\x1b[200~\x1b[48;9;9;9;9tb>"]),
+        (START + b"\xe9\x1b" + END + b"z", ["<�\x1b>", "z"]),
+    ],
+)
+@pytest.mark.parametrize("piece", [1, 3, 1000])
+def test_every_byte_means_something_or_nothing(data: bytes, meant: list[str], piece: int) -> None:
+    typed = Typed()
+    found: list[Message] = []
+    for at in range(0, len(data), piece):
+        found += typed.feed(data[at : at + piece])
+    assert of(found) == meant
+
+
+def test_random_bytes_are_outlived() -> None:
+    draw = random.Random(7)
+    parts = [
+        b"\x1b[",
+        b"\x1b",
+        b"\x1b[<",
+        b"\x1b[48;",
+        b";",
+        b"9" * 12,
+        b"u",
+        b"~",
+        b"M",
+        b"t",
+        b"\xe9",
+        b"a:",
+    ]
+    typed = Typed()
+    for _ in range(3000):
+        list(typed.feed(draw.choice(parts) if draw.random() < 0.8 else draw.randbytes(5)))
+        if draw.random() < 0.1:
+            list(typed.tick())
+    list(typed.feed(END + b"   "))
+    assert of(typed.feed(b"hi")) == ["h", "i"]
+
+
+def test_a_large_paste_takes_a_moment() -> None:
+    typed = Typed()
+    data = START + b"word " * 1_000_000 + END
+    found = [one for at in range(0, len(data), 4096) for one in typed.feed(data[at : at + 4096])]
+    (paste,) = found
+    assert isinstance(paste, events.Paste)
+    assert len(paste.text) == 5_000_000
+
+
+@pytest.fixture
+def terminal(tmp_path: Path) -> Iterator[Terminal]:
+    with Terminal(tmp_path) as opened:
+        yield opened
+
+
+@needs_tmux
+def test_bytes_that_are_no_text_do_not_end_the_app(tmp_path: Path, terminal: Terminal) -> None:
+    model = tmp_path / "model.scripted.json"
+    model.write_text(json.dumps({"token_ms": 2, "reply": "Understood."}))
+    terminal.run([sys.executable, "-m", "edgechat", "-m", str(model)])
+    terminal.until("stays on this machine")
+    terminal.send(b"caf\xe9 \xff\x1b[99999999999;1u\x1b[55296u\x1b[48;999999999;999999999;1;1tau lait")
+    terminal.until("caf� �au lait")
+    terminal.send(START + b"pasted\x1b]52;c;aGFja2Vk\x07\rand on" + END)
+    terminal.until("and on")
+    assert "Understood." not in terminal.screen  # no line's end in it was an Enter
+    terminal.press("Enter")
+    terminal.until("Understood.")
+    terminal.until("tok/s")
+    terminal.press("Escape")
+    terminal.press("C-q")
+    terminal.until("left with 0")
+    assert hostile(terminal.raw) == []
