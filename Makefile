@@ -3,6 +3,7 @@
 # make bench  the figures of benchmarks/RESULTS.md        make lock   pin the versions that were tested
 # make dist   the wheel and the source archive            make test-metal   what only a Mac can show
 # make package   the program that needs no Python         make smoke  try it in an empty environment
+# make docs   the documentation, in build/docs
 
 PYTHON ?= python3
 VENV := .venv
@@ -25,7 +26,7 @@ PACKAGE := build/package/$(FLAVOUR)
 # Made anew where another version is pinned, not with every change of the lock.
 LLAMA := $(PACKAGE)/wheels/$(shell sed -n 's/^llama_cpp_python==//p' $(LOCK))
 
-.PHONY: run check test test-metal soak bench lock dist package smoke clean
+.PHONY: run check test test-metal soak bench docs lock dist package smoke clean
 
 # The app where there is a terminal, one question to the guide where there is none.
 run: $(VENV)/.installed
@@ -63,6 +64,10 @@ bench: $(VENV)/.installed-dev
 	$(BIN)/python -m benchmarks.turns
 	$(BIN)/python -m benchmarks.store
 	$(BIN)/python -m benchmarks.app
+
+# Strict: a broken link or anchor fails.
+docs: $(VENV)/.installed-dev
+	$(BIN)/python -m mkdocs build --strict
 
 # Leaves dist/edgechat-VERSION-OS-ARCH and its archive. The first time llama.cpp is compiled for every processor.
 package: $(PACKAGE)/.installed

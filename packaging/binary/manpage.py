@@ -225,9 +225,9 @@ def _home(*parts: str) -> str:
 
 
 def _examples() -> list[str]:
-    """Return the commands of README.md's first block below "Use it", each with what it says of them."""
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    block = readme.split("## Use it", 1)[1].split("```", 2)[1]
+    """Return the commands of docs/command-line.md's first block, each with what it says of them."""
+    page = (ROOT / "docs" / "command-line.md").read_text(encoding="utf-8")
+    block = page.split("```", 2)[1]
     lines: list[str] = []
     for line in filter(None, block.splitlines()):
         command, _, text = (part.strip() for part in line.partition("  #"))

@@ -219,8 +219,9 @@ class Product:
 
     @cached_property
     def _texts(self) -> str:
-        """README.md and the source of the server: names of files, addresses and values stand there."""
-        files = [ROOT / "README.md", *sorted((ROOT / "edgechat" / "server").rglob("*.py"))]
+        """The documentation and the source of the server: names of files, addresses, values stand there."""
+        pages = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+        files = [*pages, *sorted((ROOT / "edgechat" / "server").rglob("*.py"))]
         return "\n".join(file.read_text(encoding="utf-8") for file in files)
 
     @cached_property

@@ -75,8 +75,8 @@ def test_the_variables_are_those_that_the_program_asks_for(manpage):
         asked |= set(re.findall(r"\b(EDGECHAT_[A-Z]+|HF_[A-Z_]+|[A-Z]+_OFFLINE)\b", text))
     told = " ".join([*manpage.ENVIRONMENT, *manpage.ENVIRONMENT.values()])
     assert asked - NOT_OURS <= set(re.findall(r"[A-Z_]+", told))
-    readme = (ROOT / "README.md").read_text()
-    assert [name for name in manpage.ENVIRONMENT if name not in asked and name not in readme] == []
+    settings = (ROOT / "docs" / "settings.md").read_text(encoding="utf-8")
+    assert [name for name in manpage.ENVIRONMENT if f"`{name}`" not in settings] == []
 
 
 def test_the_exit_codes_are_those_of_the_program(manpage):
@@ -99,7 +99,7 @@ def test_the_folders_are_those_of_the_program(manpage, tmp_path, monkeypatch):
     assert all(any(Path(file).is_relative_to(folder) for folder in folders) for file in told)
 
 
-def test_the_examples_are_those_of_the_readme(plain):
+def test_the_examples_are_those_of_the_documentation(plain):
     page = plain("edgechat.1")
     assert page.count(".TP\nedgechat") > 10
     assert "git diff | edgechat run model.gguf" in page

@@ -107,6 +107,14 @@ def test_windows_checks_what_make_checks() -> None:
     assert set(recipe("check")) <= set(ours)
 
 
+def test_the_documentation_is_built_as_make_does() -> None:
+    run = [step.get("run", "") for step in jobs("ci.yml")["docs"]["steps"]]
+    assert set(recipe("docs")) <= set(run)
+    needed = {re.split(r"[<>=]", need)[0] for need in PROJECT["optional-dependencies"]["docs"]}
+    installed = next(command for command in run if "pip install" in command)
+    assert needed <= set(installed.split())
+
+
 def test_the_oldest_python_is_tried() -> None:
     oldest = PROJECT["requires-python"].removeprefix(">=")
     assert oldest in jobs("ci.yml")["test"]["strategy"]["matrix"]["python"]
@@ -154,9 +162,9 @@ def released() -> list[dict[str, str]]:
     return jobs("release.yml")["package"]["strategy"]["matrix"]["include"]
 
 
-def test_archives_are_those_of_the_readme() -> None:
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    told = re.findall(r"`edgechat-VERSION-([\w-]+)\.(?:tar\.gz|zip)`", readme)
+def test_archives_are_those_of_the_documentation() -> None:
+    page = (ROOT / "docs" / "install.md").read_text(encoding="utf-8")
+    told = re.findall(r"`edgechat-VERSION-([\w-]+)\.(?:tar\.gz|zip)`", page)
     assert sorted(told) == sorted(row["archive"] for row in released())
 
 
