@@ -1,0 +1,195 @@
+"""The documentation: it builds, its links lead somewhere, and what it names is there and runs as it says."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PAGES = sorted((ROOT / "docs").glob("*.md"))
+READ = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *PAGES]
+ARCHITECTURE = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+REPOSITORY = "https://github.com/edgechat/edgechat/blob/main/"
+FROM_ELSEWHERE = re.compile(
+    r"<(?:script|img|iframe|source)[^>]*\ssrc=\"?(?:https?:)?//|@import|<link[^>]*https?://"
+)
+
+each_page = pytest.mark.parametrize("page", READ, ids=lambda page: page.name)
+
+
+def build(project: Path) -> subprocess.CompletedProcess[str]:
+    """Build the documentation of a project as `make docs` does."""
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict"]
+    return subprocess.run(command, cwd=project, capture_output=True, text=True, check=False)
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    """A copy of what the documentation is made from."""
+    folder = tmp_path / "project"
+    shutil.copytree(ROOT / "docs", folder / "docs")
+    (folder / "packaging").mkdir()
+    for name in ("mkdocs.yml", "packaging/docs.py", "packaging/app.svg"):
+        shutil.copy(ROOT / name, folder / name)
+    return folder
+
+
+def test_it_builds_and_fetches_nothing_from_elsewhere(project: Path) -> None:
+    done = build(project)
+    assert done.returncode == 0, done.stderr
+    built = project / "build" / "docs"
+    assert (built / "app.svg").read_bytes() == (ROOT / "packaging" / "app.svg").read_bytes()
+    assert {page.stem for page in PAGES} <= {page.stem for page in built.glob("*.html")}
+    for page in built.glob("*.html"):
+        assert FROM_ELSEWHERE.search(page.read_text(encoding="utf-8")) is None, page.name
+
+
+@pytest.mark.parametrize("link", ["[a](nowhere.md)", "[a](app.md#nowhere)", "![a](nowhere.png)"])
+def test_a_broken_link_fails(project: Path, link: str) -> None:
+    with (project / "docs" / "index.md").open("a", encoding="utf-8") as page:
+        page.write(f"\n{link}\n")
+    done = build(project)
+    assert done.returncode != 0
+    assert "nowhere" in done.stderr
+
+
+@each_page
+def test_linked_files_of_the_repository_exist(page: Path) -> None:
+    for link in re.findall(r"\]\(([^)\s]+)\)", page.read_text(encoding="utf-8")):
+        if link.startswith(REPOSITORY):
+            assert (ROOT / link.removeprefix(REPOSITORY)).is_file(), link
+        elif page.parent == ROOT and "://" not in link and not link.startswith("#"):
+            assert (ROOT / link).is_file(), link
+
+
+def test_the_readme_is_short_and_names_every_page() -> None:
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert len(readme.split()) < 900
+    assert [page.name for page in PAGES if f"/docs/{page.name})" not in readme] == ["index.md"]
+
+
+# Commands.
+
+
+@pytest.fixture(scope="module")
+def product() -> Iterator[Any]:
+    """What edgechat has that has a name, as the guide's corpus knows it."""
+    sys.path.insert(0, str(ROOT / "packaging" / "guide"))
+    yield importlib.import_module("product").product()
+    sys.path.pop(0)
+
+
+@each_page
+def test_commands_are_those_of_the_program(page: Path, product: Any) -> None:
+    text = page.read_text(encoding="utf-8")
+    blocks = re.findall(r"```\n(.*?)```", text, re.DOTALL)
+    lines = [line.partition("  #")[0] for block in blocks for line in block.splitlines()]
+    lines += re.findall(r"`(edgechat [^`]+)`", text)
+    for line in lines:
+        for part in line.split(" | "):
+            command = re.sub(r"\bCOMMAND\b.*", "", part.strip())
+            if re.match(r"edgechat(\s|$)", command) and "--child" not in command:
+                assert product._untrue_line(command) == [], line
+
+
+@pytest.mark.parametrize("name", ["app.md", "command-line.md"])
+def test_slash_commands_are_those_of_the_program(name: str, product: Any) -> None:
+    text = (ROOT / "docs" / name).read_text(encoding="utf-8")
+    known = set(product.slashes) if name == "app.md" else set(product.inside) - {"help"}
+    rows = "".join(re.findall(r"^\| `/.*$", text, re.MULTILINE))
+    assert set(re.findall(r"`/([a-z-]+)", rows)) - {""} == known
+
+
+# The source.
+
+
+def found(name: str) -> Any:
+    """Return the module, class, function or constant of a dotted name. Raises AttributeError."""
+    parts = name.split(".")
+    for at in range(len(parts), 0, -1):
+        try:
+            thing: Any = importlib.import_module(".".join(parts[:at]))
+        except ModuleNotFoundError:
+            continue
+        for part in parts[at:]:
+            thing = getattr(thing, part)
+        return thing
+    raise AttributeError(name)
+
+
+def test_functions_that_are_named_exist() -> None:
+    for name in re.findall(r"`(edgechat(?:\.\w+)+)`", ARCHITECTURE):
+        assert found(name) is not None, name
+
+
+@each_page
+def test_files_that_are_named_exist(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    for path in re.findall(r"`((?:tests|packaging|benchmarks|docs)/[\w./*-]+)`", text):
+        assert list(ROOT.glob(path)), path
+
+
+PROFILE = """
+import os, sys, threading
+
+names = frozenset(os.environ["PROFILED"].split())
+told = open(os.path.join(os.environ["PROFILE"], str(os.getpid())), "w", buffering=1)
+
+def profile(frame, event, argument):
+    if event == "call":
+        name = f"{frame.f_globals.get('__name__')}.{frame.f_code.co_qualname}"
+        name = name.replace("__main__", "edgechat.__main__", name.startswith("__main__."))
+        if name in names:
+            told.write(name + "\\n")
+
+threading.setprofile(profile)
+sys.setprofile(profile)
+"""
+
+
+def walk(*titles: str) -> list[str]:
+    """Return the functions in the tables below some headings of the architecture's walk, in their order."""
+    sections = [ARCHITECTURE.split(f"### {title}\n", 1)[1].split("\n#", 1)[0] for title in titles]
+    return [name for text in sections for name in re.findall(r"^\| `(edgechat[\w.]+)`", text, re.MULTILINE)]
+
+
+def test_the_walk_of_a_prompt_is_what_happens(tmp_path: Path) -> None:
+    """`edgechat run` under a profile, in the front end and in its worker."""
+    front = walk("Loading: front end process", "Down: front end process", "Up: front end process")
+    worker = walk("Down: worker process", "Up: worker process")
+    (tmp_path / "profile").mkdir()
+    (tmp_path / "sitecustomize.py").write_text(PROFILE, encoding="utf-8")
+    variables = {
+        "PYTHONPATH": os.pathsep.join([str(tmp_path), str(ROOT), os.environ.get("PYTHONPATH", "")]),
+        "PROFILED": " ".join([*front, *worker]),
+        "PROFILE": str(tmp_path / "profile"),
+    }
+    done = subprocess.run(
+        [sys.executable, "-m", "edgechat", "run", "guide", "Hi"],
+        env=os.environ | variables, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    traces = [file.read_text().splitlines() for file in (tmp_path / "profile").iterdir()]
+    for expected, starts in ((front, front[1]), (worker, worker[0])):
+        trace = next(one for one in traces if starts in one)
+        assert missing(expected, trace) == ""
+
+
+def missing(expected: list[str], trace: list[str]) -> str:
+    """Return the first name that is not called after those before it; '' where all come in this order."""
+    at = 0
+    for name in expected:
+        try:
+            at = trace.index(name, at) + 1
+        except ValueError:
+            return name
+    return ""
