@@ -77,6 +77,7 @@ def test_the_wheel_has_the_program_and_its_data_and_nothing_else(wheel: zipfile.
 def test_the_source_archive_has_what_git_has(source: list[PurePosixPath]) -> None:
     tops = {path.parts[0] for path in source}
     assert {"edgechat", "tests", "benchmarks", "packaging", "models.toml", "Makefile", "CHANGELOG.md"} <= tops
+    assert {"docs", "mkdocs.yml"} <= tops
     assert PurePosixPath(".github/workflows/ci.yml") in source  # a test reads it
     junk = {"__pycache__", "dist", "build", ".venv", ".models", ".mypy_cache", ".hypothesis"}
     assert [path for path in source if junk & set(path.parts) or path.suffix in {".pyc", ".log"}] == []
