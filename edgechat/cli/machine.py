@@ -8,7 +8,14 @@ from typing import Annotated
 import typer
 
 from edgechat.cli import completing
-from edgechat.cli.options import AnywayOption, BackendOption, DebugOption, DraftOption, ModelArgument
+from edgechat.cli.options import (
+    AnywayOption,
+    BackendOption,
+    DebugOption,
+    DraftOption,
+    ModelArgument,
+    OfflineOption,
+)
 
 
 def add_to(app: typer.Typer) -> None:
@@ -27,6 +34,7 @@ def device(
     refresh: Annotated[
         bool, typer.Option("--refresh", help="Measure the speed again, which is otherwise done once.")
     ] = False,
+    offline: OfflineOption = False,
     debug: DebugOption = False,
 ) -> None:
     """Show what this machine can carry: processor, memory, GPUs, speed, disk, and llama.cpp's build."""
@@ -58,7 +66,7 @@ def plan(
     bandwidth: Annotated[str | None, typer.Option(help="... whose memory gives so much: 50GB/s.")] = None,
     draft: DraftOption = None,
     backend: BackendOption = None,
-    offline: Annotated[bool, typer.Option("--offline", help="Do not ask the hub.")] = False,
+    offline: OfflineOption = False,
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     debug: DebugOption = False,
 ) -> None:
@@ -81,7 +89,6 @@ def plan(
             runs_mlx=backend == "mlx",
         ),
         wishes=Wishes(context=ctx, min_tps=min_tps, quality=steps(quality), draft=draft, backend=backend),
-        offline=offline,
         json=json,
     )
     raise typer.Exit(command.run(options))
@@ -112,7 +119,7 @@ def pull(
     revision: Annotated[str | None, typer.Option(help="A branch, tag or commit.")] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would be downloaded.")] = False,
     force: Annotated[bool, typer.Option("--force", help="Download it although it does not fit.")] = False,
-    offline: Annotated[bool, typer.Option("--offline", help="Only say what is here.")] = False,
+    offline: OfflineOption = False,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object at the end.")] = False,
     debug: DebugOption = False,
 ) -> None:
@@ -129,7 +136,6 @@ def pull(
         revision=revision,
         dry_run=dry_run,
         force=force,
-        offline=offline,
         json=json,
     )
     raise typer.Exit(command.run(options))
@@ -148,6 +154,7 @@ def bench(
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
     load_anyway: AnywayOption = False,
+    offline: OfflineOption = False,
     debug: DebugOption = False,
 ) -> None:
     """Measure a model here: speeds, memory, and what drafts do for it, against a bare loop of llama.cpp."""
@@ -161,6 +168,7 @@ def bench(
 
 def doctor(
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    offline: OfflineOption = False,
     debug: DebugOption = False,
 ) -> None:
     """Look for what keeps edgechat from working well here, and say what to do about it."""

@@ -25,6 +25,7 @@ from edgechat.cli.options import (
     Debug,
     DebugOption,
     DraftOption,
+    OfflineOption,
     ScreenReaderOption,
 )
 from edgechat.errors import EdgechatError
@@ -67,6 +68,7 @@ def chat(
     backend: BackendOption = None,
     load_anyway: AnywayOption = False,
     screen_reader: ScreenReaderOption = False,
+    offline: OfflineOption = False,
     debug: DebugOption = False,
     version: Annotated[
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from typing import Annotated, Literal
 
 import typer
 
 from edgechat.cli import completing
+from edgechat.offline import OFFLINE, OFFLINE_OPTION
 
 
 class Debug:
@@ -19,6 +21,30 @@ def _debug(wanted: bool) -> None:
     Debug.on = Debug.on or wanted
 
 
+def _offline(context: typer.Context, wanted: bool) -> None:
+    """Keep this command, and all that it starts, off the network until it has ended."""
+    if not wanted:
+        return
+    before = os.environ.get(OFFLINE)
+    os.environ[OFFLINE] = OFFLINE_OPTION
+
+    @context.call_on_close
+    def _restore() -> None:
+        if before is None:
+            os.environ.pop(OFFLINE, None)
+        else:
+            os.environ[OFFLINE] = before
+
+
+OfflineOption = Annotated[
+    bool,
+    typer.Option(
+        "--offline",
+        callback=_offline,
+        help="Keep off the network: only what is here, and what was learnt of the hub before.",
+        show_default=False,
+    ),
+]
 DebugOption = Annotated[
     bool, typer.Option("--debug", callback=_debug, help="Show the traceback of an error.", show_default=False)
 ]

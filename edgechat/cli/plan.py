@@ -49,7 +49,6 @@ class Options:
     models: tuple[str, ...] = ()
     described: Described = field(default_factory=Described)
     wishes: Wishes = NO_WISHES
-    offline: bool = False
     json: bool = False
 
 
@@ -58,14 +57,14 @@ def run(options: Options) -> int:
     status = StatusLine(sys.stderr)
     status.show("looking at this machine")
     said = settings.load()
-    offline, insists = options.offline or said.offline, options.wishes.draft is not None
+    insists = options.wishes.draft is not None
     wishes = msgspec.structs.replace(
         options.wishes, draft=options.wishes.draft or said.draft, prefers=said.backend
     )
     try:
         if options.models:
             found = [
-                one_model(name, wishes, options.described, offline=offline, insists=insists)
+                one_model(name, wishes, options.described, offline=said.offline, insists=insists)
                 for name in options.models
             ]
         else:

@@ -47,7 +47,6 @@ class Options:
     revision: str | None = None
     dry_run: bool = False
     force: bool = False
-    offline: bool = False
     json: bool = False
 
 
@@ -61,7 +60,6 @@ def run(options: Options) -> int:
             want,
             draft=options.draft,
             backend=options.backend,
-            offline=options.offline,
             tell=status.show,
         )
     finally:

@@ -8,7 +8,7 @@ import typer
 
 from edgechat.cli import completing
 from edgechat.cli.edge import as_text
-from edgechat.cli.options import AnywayOption, BackendOption, DebugOption, DraftOption
+from edgechat.cli.options import AnywayOption, BackendOption, DebugOption, DraftOption, OfflineOption
 
 
 def add_to(app: typer.Typer) -> None:
@@ -84,6 +84,7 @@ def serve(
     verbose: Annotated[
         bool, typer.Option("--verbose", "-v", help="Print a line for each request; nothing of what it says.")
     ] = False,
+    offline: OfflineOption = False,
     debug: DebugOption = False,
 ) -> None:
     """Serve models to editors, scripts and agents on this machine, by OpenAI's protocol."""

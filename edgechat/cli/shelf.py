@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from edgechat.cli import completing
-from edgechat.cli.options import DebugOption, JsonOption
+from edgechat.cli.options import DebugOption, JsonOption, OfflineOption
 
 _Model = Annotated[
     str,
@@ -28,14 +28,16 @@ def add_to(app: typer.Typer) -> None:
     app.command("verify", epilog="The exit code is 1 where something is damaged.")(verify)
 
 
-def list_models(json: JsonOption = False, debug: DebugOption = False) -> None:
+def list_models(json: JsonOption = False, offline: OfflineOption = False, debug: DebugOption = False) -> None:
     """List the models on this machine, whoever downloaded them, and whether they fit now."""
     from edgechat.cli import listing as command
 
     raise typer.Exit(command.run(json=json))
 
 
-def show(model: _Model, json: JsonOption = False, debug: DebugOption = False) -> None:
+def show(
+    model: _Model, json: JsonOption = False, offline: OfflineOption = False, debug: DebugOption = False
+) -> None:
     """Show what a model is, where it lies, and how it would be loaded."""
     from edgechat.cli import show as command
 
@@ -45,6 +47,7 @@ def show(model: _Model, json: JsonOption = False, debug: DebugOption = False) ->
 def rm(
     model: _Model,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    offline: OfflineOption = False,
     debug: DebugOption = False,
 ) -> None:
     """Remove a model from edgechat's folder or the hub's cache; other tools' models are theirs to remove."""
@@ -60,6 +63,7 @@ def import_file(
     ],
     name: Annotated[str | None, typer.Option(help="What to call it; else as its file or folder.")] = None,
     move: Annotated[bool, typer.Option("--move", help="Do not leave it where it is.")] = False,
+    offline: OfflineOption = False,
     debug: DebugOption = False,
 ) -> None:
     """Put a model of yours into edgechat's folder, without a second copy of its bytes where that can be."""
@@ -77,6 +81,7 @@ def verify(
             autocompletion=completing.local_models,
         ),
     ] = None,
+    offline: OfflineOption = False,
     debug: DebugOption = False,
 ) -> None:
     """Read models from the disk and see that they are undamaged, by their hashes where they are known."""

@@ -16,6 +16,7 @@ from edgechat.cli.options import (
     DraftOption,
     JsonOption,
     ModelArgument,
+    OfflineOption,
     ScreenReaderOption,
 )
 
@@ -104,6 +105,7 @@ def run(
     draft: DraftOption = None,
     backend: BackendOption = None,
     load_anyway: AnywayOption = False,
+    offline: OfflineOption = False,
     debug: DebugOption = False,
 ) -> None:
     """Ask a model, and print the answer as it comes."""

@@ -10,12 +10,11 @@ from dataclasses import dataclass
 from urllib.parse import SplitResult, quote, urljoin, urlsplit
 
 from edgechat.errors import HubAnswerError, OfflineMode, SettingsError
+from edgechat.offline import OFFLINE_OPTION, offline_by
 from edgechat.text import one_line
 
 DEFAULT = "https://huggingface.co"
 _NUMBERS = re.compile(r"[0-9a-fx.]+", re.ASCII | re.IGNORECASE)
-_TRUE = frozenset({"1", "ON", "YES", "TRUE"})
-_OFFLINE = ("EDGECHAT_OFFLINE", "HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,23 +57,13 @@ def endpoint() -> Endpoint:
     return Endpoint(text)
 
 
-def offline_by() -> str | None:
-    """Return the name of the environment variable that switches the network off, or None."""
-    return next((name for name in _OFFLINE if is_true(name)), None)
-
-
-def is_true(variable: str) -> bool:
-    """Say whether an environment variable says yes, as huggingface_hub reads it."""
-    return os.environ.get(variable, "").strip().upper() in _TRUE
-
-
 def require_network(offline: bool, what: str) -> None:
     """Raise OfflineMode where the network may not be used. what: begins the sentence: 'x/y was never …'."""
     by = offline_by()
     if by:
-        raise OfflineMode(
-            f"{what}, and {by} keeps edgechat offline.", hint=f"Allow it once: {by}=0 edgechat …"
-        )
+        option = by == OFFLINE_OPTION
+        hint = f"Give the same command without {by}." if option else f"Allow it once: {by}=0 edgechat …"
+        raise OfflineMode(f"{what}, and {by} keeps edgechat offline.", hint=hint)
     if offline:
         raise OfflineMode(f"{what}, and edgechat is offline.", hint="Allow the network, and try again.")
 

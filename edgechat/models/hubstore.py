@@ -25,9 +25,9 @@ from edgechat import paths
 from edgechat.errors import DiskError, HubAnswerError
 from edgechat.models.choices import RemoteFile, RepoListing
 from edgechat.models.digest import is_digest
-from edgechat.models.endpoint import is_true
 from edgechat.models.library import hub_cache
 from edgechat.models.partial import disk_error
+from edgechat.offline import is_true
 from edgechat.text import mebibytes, one_line
 
 _TAG = """Signature: 8a477f597d28d172789f06886806bc55

@@ -113,28 +113,26 @@ def decide(
     *,
     draft: str | None = None,
     backend: Backend | None = None,
-    offline: bool = False,
     tell: Callable[[str], None] = lambda _what: None,
 ) -> Decided | Here:
     """Return what a pull of this would bring; `tell` hears what goes on.
 
     draft: 'auto', 'none' or the name of a model; None: as settings.toml says, else auto. backend: what it is
-    for, as `want` must be; None: what suits this machine best. offline: open no socket; so do settings.toml
-    and EDGECHAT_OFFLINE. Raises HubError, ModelNotFound, ModelFileError, BackendMissing, SettingsError.
+    for, as `want` must be; None: what suits this machine best.
+    Raises HubError, ModelNotFound, ModelFileError, BackendMissing, SettingsError.
     """
     said = settings.load()
-    offline = offline or said.offline
     wish = draft or (said.draft if said.draft in (NONE, NGRAM) else AUTO)
     wishes = Wishes(draft=wish, backend=backend)
     wants = _wants(want, wishes)
     try:
-        sources = _sources(wants, offline, tell)
+        sources = _sources(wants, said.offline, tell)
     except (HubUnreachable, OfflineMode, RateLimited) as error:
         return _without_hub(wants, error)
     if sources[0].remote.unasked is not None:
         return _from_memory(sources, sources[0].remote.unasked)
     tell("looking at this machine, and at the model's header")
-    picked = pick(sources, _begun, lambda format: _draft(wish, want, format, offline), wishes)
+    picked = pick(sources, _begun, lambda format: _draft(wish, want, format, said.offline), wishes)
     parts = [Part(picked.source, picked.choice)]
     if picked.draft is not None:
         parts.append(Part(*picked.draft))

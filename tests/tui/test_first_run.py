@@ -14,7 +14,7 @@ from edgechat.planner.worth import Verdict
 from edgechat.tui.models.first_run import Chosen, FirstRun
 from edgechat.tui.models.pulls import State
 from edgechat.tui.models.screen import ModelsScreen
-from tests.cli.pulling import padded
+from tests.cli.pulling import sized
 from tests.hub import Fault, Hub
 from tests.tui.driving import text_of, until
 from tests.tui.shelves import GIB, Fake, Stage, entry, option, row
@@ -81,7 +81,7 @@ async def test_the_guide_is_there_before_anything_is_known(tmp_path: Path) -> No
 async def test_enter_pulls_what_is_recommended_and_begins_with_the_guide(
     hub: Hub, hf_cache: Path, home: Path, tmp_path: Path
 ) -> None:
-    hub.add("owner/mid-8b-GGUF", {"mid-8b-Q4_K_M.gguf": padded(2_000_000)})
+    hub.add("owner/mid-8b-GGUF", {"mid-8b-Q4_K_M.gguf": sized(2_000_000)})
     hub.fail("store", Fault(pause=0.04, piece=1 << 14))
     (home / "config").mkdir(parents=True)
     (home / "config/models.toml").write_text(

@@ -29,7 +29,7 @@ from edgechat.tui.models.pulls import Pulls, State
 from edgechat.tui.models.screen import ModelsScreen
 from edgechat.tui.models.shelf import Shelf
 from tests import homes
-from tests.cli.pulling import REPO, padded, partial
+from tests.cli.pulling import REPO, partial, sized
 from tests.hub import Fault, Hub
 from tests.kit import tiny
 from tests.tui.driving import text_of, until
@@ -272,7 +272,7 @@ async def test_names_of_strangers_are_inert(tmp_path: Path) -> None:
 
 def catalogue_of_the_hub(hub: Hub, size: int = 2_000_000) -> Fake:
     """Return a catalogue of one model, which the hub has."""
-    hub.add("owner/mid-8b-GGUF", {"mid-8b-Q4_K_M.gguf": padded(size), "mid-8b-Q3_K_M.gguf": tiny()})
+    hub.add("owner/mid-8b-GGUF", {"mid-8b-Q4_K_M.gguf": sized(size), "mid-8b-Q3_K_M.gguf": tiny()})
     folder = paths.config_dir()
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "models.toml").write_text(

@@ -20,7 +20,7 @@ from edgechat.models.library import resolve
 from edgechat.planner.pulling import Decided
 from edgechat.tui.models.pulls import Pull, Pulls, State
 from edgechat.tui.models.shelf import Shelf
-from tests.cli.pulling import REPO, padded, partial
+from tests.cli.pulling import REPO, partial, sized
 from tests.hub import Fault, Hub
 from tests.kit import tiny
 
@@ -46,7 +46,7 @@ async def over(pull: Pull) -> None:
 
 
 async def test_a_model_is_brought_and_can_be_named(hub: Hub, pulls: Pulls) -> None:
-    hub.add(REPO, {"tiny-F32.gguf": padded(2_000_000)})
+    hub.add(REPO, {"tiny-F32.gguf": sized(2_000_000)})
     hub.fail("store", SLOW)
     done: list[Pull] = []
     seen: list[State] = []
@@ -71,7 +71,7 @@ async def test_a_model_is_brought_and_can_be_named(hub: Hub, pulls: Pulls) -> No
 
 
 async def test_stopped_and_gone_on_with(hub: Hub, pulls: Pulls, hf_cache: Path) -> None:
-    hub.add(REPO, {"tiny-F32.gguf": padded(4_000_000)})
+    hub.add(REPO, {"tiny-F32.gguf": sized(4_000_000)})
     hub.fail("store", SLOW)
     pull = pulls.start(REPO)
     await until(lambda: partial(hf_cache) > 300_000)
@@ -90,7 +90,7 @@ async def test_stopped_and_gone_on_with(hub: Hub, pulls: Pulls, hf_cache: Path) 
 
 
 async def test_the_end_of_the_app_keeps_what_came(hub: Hub, pulls: Pulls, hf_cache: Path) -> None:
-    hub.add(REPO, {"tiny-F32.gguf": padded(4_000_000)})
+    hub.add(REPO, {"tiny-F32.gguf": sized(4_000_000)})
     hub.fail("store", SLOW)
     pull, waiting = pulls.start(REPO), pulls.start("owner/other")
     await until(lambda: partial(hf_cache) > 100_000)
@@ -104,7 +104,7 @@ async def test_the_end_of_the_app_keeps_what_came(hub: Hub, pulls: Pulls, hf_cac
 
 async def test_a_wait_for_the_next_try_is_no_reason_to_wait(hub: Hub, pulls: Pulls) -> None:
     """The hub asks for a minute; someone who stops the pull does not."""
-    hub.add(REPO, {"tiny-F32.gguf": padded(4_000_000)})
+    hub.add(REPO, {"tiny-F32.gguf": sized(4_000_000)})
     hub.fail("resolve", Fault(status=429, headers={"Retry-After": "60"}, after=1))
     pull = pulls.start(REPO)
     await until(lambda: "Trying again in 60 s" in pull.line)
@@ -130,7 +130,7 @@ async def test_another_program_that_downloads_it_is_no_reason_to_wait(hub: Hub, 
 
 
 async def test_one_at_a_time(hub: Hub, pulls: Pulls) -> None:
-    hub.add(REPO, {"tiny-F32.gguf": padded(2_000_000)})
+    hub.add(REPO, {"tiny-F32.gguf": sized(2_000_000)})
     hub.add("owner/other", {"other-F32.gguf": tiny()})
     hub.fail("store", SLOW)
     first, second, third = (pulls.start(name) for name in (REPO, "owner/other", "owner/third"))
@@ -175,7 +175,7 @@ async def test_offline(hub: Hub, pulls: Pulls, monkeypatch: pytest.MonkeyPatch) 
 
 
 async def test_a_full_disk(hub: Hub, pulls: Pulls, small_disk: Path) -> None:
-    hub.add(REPO, {"tiny-F32.gguf": padded(3_000_000)})
+    hub.add(REPO, {"tiny-F32.gguf": sized(3_000_000)})
     pull = pulls.start(REPO)
     await over(pull)
     assert isinstance(pull.error, DiskError)

@@ -17,7 +17,7 @@ from textual.widgets import Static
 
 from edgechat import settings
 from edgechat.errors import EdgechatError
-from edgechat.models.endpoint import offline_by
+from edgechat.offline import offline_by
 from edgechat.settings import Settings
 from edgechat.settings.reading import name_fault
 from edgechat.text import one_line, printable

@@ -1,0 +1,97 @@
+"""`--offline`: every command that could touch the network takes it, and says by its name what it keeps."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+import typer.main
+
+from edgechat.cli.main import app, translated
+from edgechat.offline import OFFLINE, OFFLINE_OPTION, offline_by
+from tests.cli.running import edgechat
+from tests.hub import Hub
+from tests.kit import tiny
+
+pytestmark = pytest.mark.usefixtures("hub", "hf_cache")
+REPO = "owner/tiny-GGUF"
+
+
+@pytest.mark.parametrize("command", ["", *sorted(set(typer.main.get_command(app).commands) - {"chats"})])  # type: ignore[attr-defined]
+def test_every_command_takes_it(command: str) -> None:
+    group = typer.main.get_command(app)
+    taken = group.commands[command] if command else group  # type: ignore[attr-defined]
+    assert OFFLINE_OPTION in [name for one in taken.params for name in one.opts]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("pull", f"{REPO}:Q8_0", "--offline"),
+        ("--offline", "pull", f"{REPO}:Q8_0"),
+        ("pull", "qwen3-8b", "--offline"),
+        ("plan", "owner/other", "--offline"),
+        ("--offline", "plan", "owner/other"),
+    ],
+)
+def test_the_error_names_the_option_and_not_a_variable(hub: Hub, words: tuple[str, ...]) -> None:
+    hub.add(REPO, {"tiny-F32.gguf": tiny(), "tiny-Q8_0.gguf": tiny()})
+    run = edgechat(*words)
+    assert (run.returncode, run.stdout) == (1, "")
+    assert "--offline keeps edgechat offline" in run.stderr
+    assert "Give the same command without --offline." in run.stderr
+    assert OFFLINE not in run.stderr
+    assert hub.seen == []
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        (("list", "--offline"), 0),
+        (("show", "guide", "--offline"), 0),
+        (("plan", "guide", "--offline"), 0),
+        (("run", "guide", "hi", "--offline"), 0),
+        (("--offline", "run", "guide", "hi"), 0),
+        (("--offline", "chats"), 0),
+        (("bench", "owner/none", "--offline"), 1),
+        (("serve", "owner/none", "--port", "0", "--offline"), 1),
+    ],
+)
+def test_what_is_here_works_and_the_rest_is_no_wrong_usage(
+    hub: Hub, words: tuple[str, ...], code: int
+) -> None:
+    run = edgechat(*words)
+    assert run.returncode == code, run
+    assert hub.seen == []
+
+
+def test_it_ends_with_the_command(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for before in (None, "0"):
+        monkeypatch.delenv(OFFLINE, raising=False)
+        if before is not None:
+            monkeypatch.setenv(OFFLINE, before)
+        monkeypatch.setattr(sys, "argv", ["edgechat", "plan", "owner/other", "--offline"])
+        assert translated(lambda: app(standalone_mode=True)) == 1
+        assert "--offline keeps" in capsys.readouterr().err
+        assert os.environ.get(OFFLINE) == before
+
+
+def test_who_switches_it_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert offline_by() is None
+    monkeypatch.setenv("HF_HUB_OFFLINE", "yes")
+    assert offline_by() == "HF_HUB_OFFLINE"
+    monkeypatch.setenv(OFFLINE, "On")
+    assert offline_by() == OFFLINE
+    monkeypatch.setenv(OFFLINE, OFFLINE_OPTION)
+    assert offline_by() == OFFLINE_OPTION
+
+
+def test_children_and_the_app_hear_of_it(monkeypatch: pytest.MonkeyPatch, home: Path) -> None:
+    from edgechat.tui.models.shelf import Shelf
+
+    monkeypatch.setenv(OFFLINE, OFFLINE_OPTION)
+    assert Shelf.real().offline() == OFFLINE_OPTION
