@@ -15,7 +15,7 @@ from edgechat.engine.calls.splitter import Argued
 from edgechat.engine.chances import Chances
 from edgechat.engine.constraints import Constraints
 from edgechat.engine.keeper import Keeper
-from edgechat.engine.preparation import Preparation, fault
+from edgechat.engine.preparation import Preparation, explained, fault
 from edgechat.engine.prompts import Prompt, Prompts
 from edgechat.engine.reply import Piece, Shown, Where
 from edgechat.engine.reply_form import grammar_of, reply_of
@@ -248,7 +248,7 @@ class Engine:
             try:
                 events += job.then(job.request, job.outcome)
             except Exception as error:
-                failed = fault(error)
+                failed = explained(error)
                 if job.sequence is not None:
                     events += self._fail(job.sequence, failed)
                 else:

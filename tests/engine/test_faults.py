@@ -178,15 +178,21 @@ def test_a_fault_over_a_command_is_told_to_who_gave_it(capfd: pytest.CaptureFixt
 async def test_a_template_process_that_cannot_start_again_ends_its_request_only(scripted: MakePlan) -> None:
     engine = EngineProcess(scripted(rules=[{"when": "slow", "reply": GOOD * 4}], token_ms=20))
 
+    begun = asyncio.Event()
+
     async def said(name: str) -> str:
-        events = [event async for event in engine.stream(asked(name))]
-        return "".join(event.text for event in events if isinstance(event, Delta))
+        text = ""
+        async for event in engine.stream(asked(name)):
+            if isinstance(event, Delta):
+                begun.set()
+                text += event.text
+        return text
 
     try:
         await engine.start()
         (worker,) = [one for one in psutil.Process().children() if "engine" in one.cmdline()]
         slow = asyncio.create_task(said("slow"))
-        await asyncio.sleep(0.3)
+        await begun.wait()
         before = worker.rlimit(psutil.RLIMIT_NOFILE)
         worker.rlimit(psutil.RLIMIT_NOFILE, (worker.num_fds(), before[1]))
         for child in worker.children():
