@@ -19,9 +19,20 @@ def reply_of(request: ChatRequest, prompt: Prompt, template: ChatTemplate) -> Re
         return Reply(request.stop)
     calls = None
     if request.tools:
-        forced = request.tool_choice == "required"
-        calls = Splitter(template.calls, kinds_of(request.tools), forced=forced, most=request.most_calls)
+        calls = Splitter(
+            template.calls,
+            kinds_of(request.tools),
+            forced=request.tool_choice == "required",
+            marked=_is_held(request),
+            most=request.most_calls,
+        )
     return Reply(request.stop + template.stop, template.marks, thinking=prompt.thinking, calls=calls)
+
+
+def _is_held(request: ChatRequest) -> bool:
+    """Say whether calls, if there are any, follow a grammar."""
+    is_strict = any(tool.strict for tool in request.tools)
+    return request.tool_choice == "required" or request.schema is not None or is_strict
 
 
 def grammar_of(
@@ -29,9 +40,8 @@ def grammar_of(
 ) -> str | None:
     """Return the grammar that the reply follows, if it follows any. Raises SchemaError."""
     must_call = request.tool_choice == "required"
-    is_strict = any(tool.strict for tool in request.tools)
     answer = json_rule(request.schema) if request.schema is not None else ""
-    if request.tools and (must_call or answer or is_strict):
+    if request.tools and _is_held(request):
         body = calls_answer(
             template.calls,
             request.tools,

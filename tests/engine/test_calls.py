@@ -126,6 +126,92 @@ def test_an_id_that_the_model_gives_is_kept_where_its_template_wants_such() -> N
     assert len(set(ids)) == 4
 
 
+# Models forget their marks.
+
+JSON_CALL = '{"name": "get_weather", "arguments": {"city": "Bonn", "days": 3}}'
+SPREAD = '{\n  "name": "get_weather",\n  "arguments": {\n    "city": "Bonn",\n    "days": 3\n  }\n}'
+JSON_NOW = '{"name": "now", "arguments": {}}'
+# What is written, what is said of it, and what is called.
+UNMARKED = {
+    "fenced": (f"```json\n{SPREAD}\n```", "", [BONN]),
+    "fenced without a word": (f"```\n{JSON_CALL}\n```\n", "", [BONN]),
+    "fenced behind words": (f"I look.\n\n```json\n{JSON_CALL}\n```\nDone.", "I look.\nDone.", [BONN]),
+    "fenced twice": (f"```json\n{JSON_CALL}\n```\n\n```json\n{JSON_NOW}\n```", "", [BONN, NOW]),
+    "two in a fence": (f"```json\n{JSON_CALL}\n{JSON_NOW}\n```", "", [BONN, NOW]),
+    "a list in a fence": (f"```json\n[\n{JSON_CALL},\n{JSON_NOW}\n]\n```", "", [BONN, NOW]),
+    "behind other code": (
+        f"```python\nprint()\n```\n```json\n{JSON_NOW}\n```",
+        "```python\nprint()\n```",
+        [NOW],
+    ),
+    "bare": (JSON_CALL, "", [BONN]),
+    "bare and spread": (f"\n{SPREAD}\n", "", [BONN]),
+    "a bare list": (f"[{JSON_CALL}, {JSON_NOW}]", "", [BONN, NOW]),
+    "doubled": ("{" + JSON_CALL + "}", "", [BONN]),
+    "doubled in a fence": ("```json\n{" + JSON_CALL + "}\n```", "", [BONN]),
+    "parameters": (JSON_CALL.replace("arguments", "parameters"), "", [BONN]),
+    "another mark": (f"I look. <tools>\n{JSON_CALL}\n</tools>", "I look.", [BONN]),
+}
+
+
+@pytest.mark.parametrize("family_name", ["generic", "hermes", "xml", "mistral", "args", "gemma"])
+@pytest.mark.parametrize("name", UNMARKED)
+def test_calls_without_marks_are_found(family_name: str, name: str) -> None:
+    text, *expected = UNMARKED[name]
+    for step in (1, 2, 5, 11, len(text)):
+        answer, _, calls = split(reply_of(family_name), text, [*range(0, len(text), step)])
+        assert [answer, found(calls)] == expected
+
+
+def test_nothing_is_shown_of_what_becomes_a_call() -> None:
+    text = UNMARKED["fenced behind words"][0].removesuffix("\nDone.")
+    reply = reply_of("hermes")
+    shown = [one for sign in text for one in reply.feed(sign.encode())] + reply.finish()
+    assert "".join(one[0] for one in shown if isinstance(one, tuple)) == "I look."
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"name": "Alice", "age": 30}',
+        '{"name": "now"}',
+        '{"name": "now", "version": "1.0"}',
+        '{"name": "now", "arguments": []}',
+        '{"name": "nobody", "arguments": {}}',
+        '[{"name": "Alice"}]',
+        "[1, 2]",
+        "{",
+        "[",
+        '```json\n{"name": "now", "version": "1.0"}\n```\nThat is it.',
+        "```json\n{}\n```",
+        "```python\nprint()\n```\n",
+        f"It is `{JSON_NOW}` that I would write.",
+        f"So: {JSON_NOW}",
+        f"````md\n{JSON_NOW}\n````",
+        f"```python\nprint()\n```\n{JSON_NOW}",
+        "``` not a fence",
+        "<tools>now</tools>",
+        "a\n```",
+        "a\n``",
+    ],
+)
+def test_other_json_and_other_code_is_text(text: str) -> None:
+    for step in (1, 2, 5, len(text)):
+        assert split(reply_of("hermes"), text, [*range(0, len(text), step)]) == (text, "", [])
+
+
+def test_other_json_is_shown_as_it_comes() -> None:
+    reply = reply_of("hermes")
+    shown = [one for sign in '{"name": "Al' for one in reply.feed(sign.encode())]
+    assert "".join(one[0] for one in shown if isinstance(one, tuple)) == '{"name": "Al'
+
+
+def test_where_a_grammar_makes_the_calls_other_json_is_never_one() -> None:
+    for text in (JSON_NOW, f"```json\n{JSON_NOW}\n```"):
+        calls = Splitter(family("hermes"), kinds_of(TOOLS), marked=True)
+        assert split(Reply(calls=calls), text, [*range(len(text))]) == (text, "", [])
+
+
 # What a template renders of a call is what a model has learnt to write.
 
 VALUES = {
@@ -194,6 +280,9 @@ GARBAGE = [
     "to=functions.nobody",
     "<|channel|>commentary to=functions.now",
     "<|constrain|>json",
+    "```",
+    "json",
+    "<tools>",
     " ",
     "\n",
     "x",
@@ -295,6 +384,10 @@ def test_after_what_is_no_call_calls_are_found_again() -> None:
         ("hermes", '<tool_call>{"'),
         ("hermes", "\n"),
         ("hermes", "<"),
+        ("hermes", "\n```\n{"),
+        ("hermes", "```json\n"),
+        ("hermes", "[ "),
+        ("hermes", '```\n{"name": "now", "arguments": {'),
         ("llama", "{"),
         ("mistral", "[TOOL_CALLS],"),
         ("args", "[TOOL_CALLS]x[ARGS]{["),

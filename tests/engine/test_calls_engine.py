@@ -227,6 +227,14 @@ def test_chances_are_told_of_what_is_said_and_not_of_calls(make: MakeEngine) -> 
     assert b"".join(chance.token for delta in deltas for chance in delta.chances) == b"Hi.\nBye."
 
 
+def test_a_call_in_a_fence_is_seen_and_its_tokens_have_no_chances(make: MakeEngine) -> None:
+    reply = 'Hi.\n```json\n{\n  "name": "now",\n  "arguments": {}\n}\n```\nBye.'
+    events = run(make("hermes", reply=reply), asking(logprobs=1))
+    assert told(events) == ("Hi.\nBye.", "", [("now", {})], "tools")
+    deltas = [event for event in events if isinstance(event, Delta)]
+    assert b"".join(chance.token for delta in deltas for chance in delta.chances) == b"Hi.\nBye."
+
+
 @pytest.mark.parametrize("strict", [True, False])
 def test_a_call_of_the_models_own_choice_follows_its_schema_where_that_is_strict(
     make: MakeEngine, strict: bool

@@ -11,5 +11,7 @@ r"""How models call tools: each family has its own way to write that down.
     harmony   gpt-oss                           <|channel|>commentary to=functions.NAME …<|message|>{…}
     generic   all others                        as hermes; a system message tells them the tools, and how
 
-Which one a model uses is read off its chat template.
+Which one a model uses is read off its chat template. Some forget the marks (Qwen2.5-Coder always does): what
+they write then, JSON in a fenced block of code, bare at the beginning of an answer or behind another family's
+mark, is a call where it names one of the request's tools and arguments follow.
 """

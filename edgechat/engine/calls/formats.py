@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from edgechat.engine.calls import written
 from edgechat.engine.calls.written import Head, Kinds, Written
@@ -54,6 +54,8 @@ class Format:
     """The template's key for what a message says before its calls, where `content` is not that."""
     short_ids: bool = False
     """The template wants ids of nine letters or digits."""
+    unmarked: bool = False
+    """Nothing but a body that names a tool and has arguments tells that it is a call."""
     told: bool = False
     """The template knows nothing of tools: they and the format are told in a message."""
 
@@ -67,6 +69,24 @@ class Format:
 GENERIC = Format(
     "generic", (), written.named, written.named_head, opens=("<tool_call>",), close="</tool_call>", told=True
 )
+
+BARE = Format(
+    "bare",
+    (),
+    written.named,
+    written.named_head,
+    between=_SPACE + "[],;",
+    several=True,
+    unmarked=True,
+)
+"""A call that models write where they forget the marks: JSON at the beginning of an answer ..."""
+FENCED = replace(BARE, name="fenced", close="```")
+"""... or of a fenced block of code ..."""
+TAGGED = {
+    f"<{tag}>": replace(BARE, name=tag, close=f"</{tag}>")
+    for tag in ("tools", "function_call", "tool", "response", "json")
+}
+"""... or behind a mark of another family."""
 
 FORMATS = (
     Format(

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import secrets
 import string
 from dataclasses import dataclass
 from enum import Enum
 from io import StringIO
 
-from edgechat.engine.calls.formats import Format
+from edgechat.engine.calls.formats import BARE, FENCED, TAGGED, Format
 from edgechat.engine.calls.scan import EndScan, JsonScan, Scan, held_back
 from edgechat.engine.calls.written import Kinds
 from edgechat.engine.types import ToolCall
@@ -18,7 +19,12 @@ LONGEST_CALL = 2**20
 _LONGEST_HEADER = 512
 _LONGEST_HEAD = 1024
 """Characters of a body in which its arguments have begun, if that is to be told before its end."""
+_LONGEST_PLAUSIBLE = 512
+"""Characters of what may be a call without marks, until it has named a tool and its arguments have begun."""
 _SPACE = " \t\r\n"
+_FENCE = re.compile(r"(?:\A|(?<=\n))[ \t]{0,3}```\w{0,16}[ \t]*\n")
+_BARE = re.compile(r"\s*(?:\[\s*)?(\{)?")
+_FENCE_BEGINS = re.compile(r"(?:\A|(?<=\n))[ \t]{0,3}(?:`{1,2}|```\w{0,16}[ \t]{0,16})\Z")
 _MOST_SPACE = 64
 """Characters of white space that are held back, as they may belong to the call that follows."""
 
@@ -58,20 +64,37 @@ class Splitter:
     """
 
     def __init__(
-        self, family: Format, kinds: Kinds, *, forced: bool = False, most: int | None = None
+        self,
+        family: Format,
+        kinds: Kinds,
+        *,
+        forced: bool = False,
+        marked: bool = False,
+        most: int | None = None,
     ) -> None:
         """kinds: the tools that there are, with the JSON types of their parameters.
 
-        forced: the answer is nothing but calls, so what is left of one that is cut short is no text. most:
-        calls after which the reply ends.
+        forced: the answer is nothing but calls, so what is left of one that is cut short is no text. marked:
+        calls have the family's marks, as a grammar sees to that. most: calls after which the reply ends.
         """
         self._family = family
+        self._format = family
+        """Of the call that is being written."""
+        self._marked = marked or forced
+        self._heads = [
+            f'{{"name":"{name}","{key}":{{' for name in kinds for key in ("arguments", "parameters")
+        ]
+        """What calls without marks begin with, but for white space."""
         self._kinds = kinds
         self._forced = forced
         self._most = most
         self._held = ""
         self._starts = True
         """Nothing has been said in this message."""
+        self._at_line = True
+        """What comes next begins a line."""
+        self._in_fence = False
+        """A fenced block of code has been begun that is no call."""
         self._raw: StringIO | None = None
         """Of a call, its text so far, the mark included; nothing behind it; None outside of calls."""
         self._part = _Part.GAP
@@ -149,21 +172,45 @@ class Splitter:
             begun = self._held.lstrip(_SPACE)
             mark = next((one for one in family.first if begun.startswith(one)), "")
             if mark:
-                self._open(self._held[: len(self._held) - len(begun)], begun)
+                self._open(self._held[: len(self._held) - len(begun)], begun, family)
                 return []
             if any(one.startswith(begun) for one in family.first) and not final and self._is_short():
                 return []
         endings = dict.fromkeys(family.ends, Ending.REPLY) | {family.message_end: Ending.MESSAGE}
-        marks = tuple(mark for mark in (*family.opens, *endings) if mark)
+        opens = dict.fromkeys(family.opens, family) | ({} if self._marked else TAGGED)
+        marks = tuple(mark for mark in (*opens, *endings) if mark)
         at, mark = min(((self._held.find(one), one) for one in marks if one in self._held), default=(-1, ""))
+        if (unmarked := self._unmarked(at, final=final)) is not None:
+            return unmarked
         if at < 0:
             return self._said(len(self._held) - (0 if final else self._undecided(marks)))
-        before, behind = self._held[:at], self._held[at + len(mark) :]
-        if mark in endings:
-            self._held = behind
-            return [before, endings[mark]] if before else [endings[mark]]
+        if mark not in endings:
+            return self._called(at, at + len(mark), opens[mark])
+        before, self._held = self._held[:at], self._held[at + len(mark) :]
+        return [before, endings[mark]] if before else [endings[mark]]
+
+    def _unmarked(self, before: int, *, final: bool) -> list[Item] | None:
+        """Take what may be a call without marks, if it begins before a character (-1: anywhere)."""
+        if self._marked:
+            return None
+        if self._starts and (bare := _BARE.match(self._held)) is not None:
+            if bare[1]:
+                return self._called(0, bare.start(1), BARE)
+            if bare.end() == len(self._held) and self._is_short() and not final:
+                return []
+        fence = _FENCE.search(self._held, 0 if self._at_line else 1)
+        if fence is None or 0 <= before < fence.start():
+            return None
+        if not self._in_fence:
+            return self._called(fence.start(), fence.end(), FENCED)
+        self._in_fence = False
+        return self._said(fence.end() - 1)
+
+    def _called(self, at: int, end: int, writes: Format) -> list[Item]:
+        """What is held goes on with a call whose mark is between two places."""
+        before, mark, behind = self._held[:at], self._held[at:end], self._held[end:]
         said = before.rstrip(_SPACE)
-        self._open(before[len(said) :] + mark, behind)
+        self._open(before[len(said) :] + mark, behind, writes)
         return [said] if said else []
 
     def _is_short(self) -> bool:
@@ -172,6 +219,8 @@ class Splitter:
     def _undecided(self, marks: tuple[str, ...]) -> int:
         """Return how much of the end of the text may belong to a mark, or be the white space before one."""
         held = held_back(self._held, marks)
+        fence = None if self._marked else _FENCE_BEGINS.search(self._held, 0 if self._at_line else 1)
+        held = max(held, len(self._held) - fence.start() if fence is not None else 0)
         before = self._held[: len(self._held) - held]
         space = len(before) - len(before.rstrip(_SPACE))
         return held + space if space <= _MOST_SPACE else held
@@ -180,10 +229,12 @@ class Splitter:
         said, self._held = self._held[:count], self._held[count:]
         if said.strip(_SPACE):
             self._starts = False
+        self._at_line = said.endswith("\n") if said else self._at_line
         return [said] if said else []
 
-    def _open(self, mark: str, text: str) -> None:
+    def _open(self, mark: str, text: str, writes: Format) -> None:
         """Begin with a call, of which `text` is what there is behind its mark."""
+        self._format = writes
         self._begin(mark)
         self._held = text
         self._starts = False
@@ -194,8 +245,8 @@ class Splitter:
         self._raw = StringIO()
         self._raw.write(mark)
         self._header, self._body, self._length = [], [], 0
-        self._part = _Part.HEADER if self._family.header_end else _Part.GAP
-        self._scan = EndScan(self._family.body_end) if self._family.body_end else JsonScan()
+        self._part = _Part.HEADER if self._format.header_end else _Part.GAP
+        self._scan = EndScan(self._format.body_end) if self._format.body_end else JsonScan()
         self._told, self._arguments = False, None
 
     def _inside(self) -> list[Item]:
@@ -208,7 +259,7 @@ class Splitter:
         return steps[self._part]()
 
     def _in_header(self) -> list[Item]:
-        end = self._family.header_end
+        end = self._format.header_end
         at = self._held.find(end)
         if at >= 0:
             self._header = [self._take(at)]
@@ -223,7 +274,7 @@ class Splitter:
         self._skip()
         if not self._held:
             return []
-        if not (self._family.body_end or self._held.startswith("{")):
+        if not (self._format.body_end or self._held.startswith("{")):
             return self._failed()
         self._part = _Part.BODY
         return []
@@ -234,6 +285,8 @@ class Splitter:
         except ValueError:
             return self._grown(self._take(self._scan.n_sound)) + self._failed()
         items = self._grown(self._take(len(self._held) if end is None else end))
+        if self._raw is None:
+            return items
         if self._length > LONGEST_CALL:
             return items + self._failed()
         return items if end is None else items + self._complete()
@@ -244,12 +297,22 @@ class Splitter:
         self._length += len(piece)
         if self._told:
             return self._argued(piece)
-        is_head = self._family.grows and self._length - len(piece) <= _LONGEST_HEAD
+        if self._format.unmarked:
+            return self._plausible()
+        is_head = self._format.grows and self._length - len(piece) <= _LONGEST_HEAD
         return self._tell() if is_head else []
+
+    def _plausible(self) -> list[Item]:
+        """Tell of a call without marks, or give it up as soon as it is none."""
+        begun = re.sub(r"\s", "", "".join(self._body))
+        begun = begun.removeprefix("{") if begun.startswith("{{") else begun
+        is_one = any(begun.startswith(head[: len(begun)]) for head in self._heads)
+        items = self._tell() if is_one else []
+        return items if items or (is_one and self._length <= _LONGEST_PLAUSIBLE) else self._failed()
 
     def _tell(self) -> list[Item]:
         """Tell of the call that is being written, if its arguments have begun, and what there is of them."""
-        head = self._family.head("".join(self._header), "".join(self._body), self._kinds)
+        head = self._format.head("".join(self._header), "".join(self._body), self._kinds)
         if head is None or head.name not in self._kinds:
             return []
         self._told, self._arguments = True, JsonScan()
@@ -273,7 +336,7 @@ class Splitter:
     def _complete(self) -> list[Item]:
         items: list[Item] = []
         if not self._told:
-            written = self._family.read("".join(self._header), "".join(self._body), self._kinds)
+            written = self._format.read("".join(self._header), "".join(self._body), self._kinds)
             if written is None or written.name not in self._kinds:
                 return self._failed()
             items = [self._call(written.name, written.id), Argued(written.arguments)]
@@ -287,19 +350,21 @@ class Splitter:
     def _after(self) -> list[Item]:
         """Behind a call: another one may follow before the mark that closes them, if there is one."""
         self._skip()
-        close = self._family.close
+        close = self._format.close
         if not self._held or (close != self._held and close.startswith(self._held)):
             return []
         if close and self._held.startswith(close):
             self._take(len(close))
-        elif self._family.several and self._held.startswith("{"):
+        elif self._format.several and self._held.startswith("{"):
             self._begin()
             return []
-        self._raw = None
+        else:
+            self._in_fence = self._format is FENCED
+        self._raw, self._at_line = None, True
         return []
 
     def _skip(self) -> None:
-        self._take(len(self._held) - len(self._held.lstrip(self._family.between)))
+        self._take(len(self._held) - len(self._held.lstrip(self._format.between)))
 
     def _take(self, count: int) -> str:
         text, self._held = self._held[:count], self._held[count:]
@@ -316,6 +381,7 @@ class Splitter:
         if self._told:
             return self._ended()
         text, self._raw = self._left(), None
+        self._in_fence, self._at_line = self._format is FENCED, text.endswith("\n")
         return [text] if text else []
 
 

@@ -39,7 +39,11 @@ class Head:
 
 _OBJECT = r'\s*(?=\{\s*["}])'
 """Before a JSON object that is one so far."""
-_NAMED = re.compile(r'\s*\{\s*"name"\s*:\s*"([\w.-]{1,64})"\s*,\s*"(?:arguments|parameters)"\s*:' + _OBJECT)
+_NAMED = re.compile(
+    r'\s*\{\s*(?:\{\s*)?"name"\s*:\s*"([\w.-]{1,64})"\s*,\s*"(?:arguments|parameters)"\s*:' + _OBJECT
+)
+_DOUBLED = re.compile(r"\{\s*\{")
+"""As some templates show a call, and models copy it."""
 
 
 def named_head(_header: str, body: str, _kinds: Kinds) -> Head | None:
@@ -56,7 +60,8 @@ class _Named(msgspec.Struct):
 
 
 def named(_header: str, body: str, _kinds: Kinds) -> Written | None:
-    """Read `{"name": …, "arguments" or "parameters": {…}}`."""
+    """Read `{"name": …, "arguments" or "parameters": {…}}`, also with the outer braces doubled."""
+    body = body[1:-1] if _DOUBLED.match(body) else body
     try:
         call = msgspec.json.decode(body, type=_Named)
     except (msgspec.MsgspecError, RecursionError):
