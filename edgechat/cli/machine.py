@@ -9,6 +9,7 @@ import typer
 
 from edgechat.cli import completing
 from edgechat.cli.options import (
+    MOST,
     AnywayOption,
     BackendOption,
     DebugOption,
@@ -52,7 +53,9 @@ def plan(
             autocompletion=completing.all_models,
         ),
     ] = None,
-    ctx: Annotated[int | None, typer.Option(min=1, help="Tokens that the context should hold.")] = None,
+    ctx: Annotated[
+        int | None, typer.Option(min=1, max=MOST, help="Tokens that the context should hold.")
+    ] = None,
     min_tps: Annotated[float | None, typer.Option(min=0, help="Tokens a second, at least.")] = None,
     quality: Annotated[
         str | None,
@@ -143,7 +146,7 @@ def pull(
 
 def bench(
     model: ModelArgument,
-    ctx: Annotated[int | None, typer.Option(min=512, help="Tokens that the context holds.")] = None,
+    ctx: Annotated[int | None, typer.Option(min=512, max=MOST, help="Tokens that the context holds.")] = None,
     draft: DraftOption = None,
     backend: BackendOption = None,
     rounds: Annotated[int, typer.Option(min=1, max=100, help="Rounds of each way of decoding.")] = 5,

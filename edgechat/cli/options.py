@@ -10,6 +10,9 @@ import typer
 from edgechat.cli import completing
 from edgechat.offline import OFFLINE, OFFLINE_OPTION
 
+MOST = 2**31 - 1
+"""Of what is counted: tokens, conversations. settings.toml has the same bound."""
+
 
 class Debug:
     """Whether --debug was given, anywhere on the line."""

@@ -8,7 +8,7 @@ import typer
 
 from edgechat.cli import completing
 from edgechat.cli.edge import as_text
-from edgechat.cli.options import AnywayOption, BackendOption, DebugOption, DraftOption, OfflineOption
+from edgechat.cli.options import MOST, AnywayOption, BackendOption, DebugOption, DraftOption, OfflineOption
 
 
 def add_to(app: typer.Typer) -> None:
@@ -65,7 +65,8 @@ def serve(
         ),
     ] = None,
     ctx: Annotated[
-        int | None, typer.Option(min=1, help="Tokens that the context holds, of all requests together.")
+        int | None,
+        typer.Option(min=1, max=MOST, help="Tokens that the context holds, of all requests together."),
     ] = None,
     draft: DraftOption = None,
     backend: BackendOption = None,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Annotated, Literal
 
 import typer
@@ -10,6 +11,7 @@ from edgechat.cli import completing
 from edgechat.cli.edge import as_text
 from edgechat.cli.group import ChatCommands
 from edgechat.cli.options import (
+    MOST,
     AnywayOption,
     BackendOption,
     DebugOption,
@@ -20,6 +22,8 @@ from edgechat.cli.options import (
     ScreenReaderOption,
 )
 
+_SEEDS = 2**64
+"""What the engine can be told."""
 _Id = typer.Argument(
     metavar="ID",
     help="An id of `edgechat chats`, or the beginning of one.",
@@ -83,7 +87,9 @@ def run(
     temperature: Annotated[
         float | None, typer.Option(min=0, max=5, help="0 takes the likeliest token; more is more varied.")
     ] = None,
-    top_k: Annotated[int | None, typer.Option(min=0, help="Choose among so many tokens; 0: all.")] = None,
+    top_k: Annotated[
+        int | None, typer.Option(min=0, max=MOST, help="Choose among so many tokens; 0: all.")
+    ] = None,
     top_p: Annotated[
         float | None, typer.Option(min=0, max=1, help="Choose among this probability mass.")
     ] = None,
@@ -93,9 +99,13 @@ def run(
     repetition_penalty: Annotated[float | None, typer.Option(min=0.01, max=5, help="1: none.")] = None,
     presence_penalty: Annotated[float | None, typer.Option(min=-2, max=2, help="0: none.")] = None,
     frequency_penalty: Annotated[float | None, typer.Option(min=-2, max=2, help="0: none.")] = None,
-    seed: Annotated[int | None, typer.Option(min=0, help="The same seed gives the same text again.")] = None,
-    max_tokens: Annotated[int | None, typer.Option(min=1, help="Stop after so many tokens.")] = None,
-    ctx: Annotated[int | None, typer.Option(min=1, help="Tokens that the context holds.")] = None,
+    seed: Annotated[
+        int | None, typer.Option(min=0, max=_SEEDS - 1, help="The same seed gives the same text again.")
+    ] = None,
+    max_tokens: Annotated[
+        int | None, typer.Option(min=1, max=MOST, help="Stop after so many tokens.")
+    ] = None,
+    ctx: Annotated[int | None, typer.Option(min=1, max=MOST, help="Tokens that the context holds.")] = None,
     stop: Annotated[list[str] | None, typer.Option(help="Stop before this text; may be given again.")] = None,
     think: Annotated[
         bool | None, typer.Option("--think/--no-think", help="Switch a reasoning model's thinking on or off.")
@@ -129,6 +139,9 @@ def run(
         presence_penalty=presence_penalty,
         frequency_penalty=frequency_penalty,
     )
+    for name, value in sampling.given().items():
+        if not math.isfinite(value):  # a range does not refuse nan
+            raise typer.BadParameter(f"{value} is no number", param_hint=f"--{name.replace('_', '-')}")
     options = command.Options(
         model=model,
         prompt=None if prompt is None else as_text(prompt),
@@ -152,7 +165,7 @@ def run(
 
 def list_chats(
     context: typer.Context,
-    limit: Annotated[int, typer.Option(min=1, help="Show so many at most.")] = 20,
+    limit: Annotated[int, typer.Option(min=1, max=MOST, help="Show so many at most.")] = 20,
     trash: Annotated[
         bool, typer.Option("--trash", help="List what was deleted in the last 30 days.")
     ] = False,

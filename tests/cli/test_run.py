@@ -376,3 +376,32 @@ def test_a_recurrent_model_is_drafted_for() -> None:
 def test_who_cannot_draft(model: Path) -> None:
     assert "the same model" in complaint(edgechat("run", model, "hi", "--draft", model))
     assert "no file" in complaint(edgechat("run", model, "hi", "--draft", "./nothing.gguf"))
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--seed", str(2**64)],
+        ["--seed", "-1"],
+        ["--seed", "1e3"],
+        ["--seed", "9" * 5000],
+        ["--top-k", str(2**31)],
+        ["--max-tokens", str(2**64)],
+        ["--ctx", str(2**64)],
+        *([f"--{name}", "nan"] for name in ("temperature", "top-p", "min-p", "presence-penalty")),
+    ],
+    ids=lambda words: f"{words[0]} {words[1][:22]}",
+)
+def test_a_number_that_makes_no_sense_is_refused_before_anything_is_kept(
+    script: Callable[..., Path], home: Path, words: list[str]
+) -> None:
+    run = edgechat("run", script(reply="No."), "hi", *words)
+    assert run.returncode == 2, run
+    assert words[0] in run.stderr
+    assert "fault of its own" not in run.stderr
+    assert not (home / "data" / "chats.db").exists()
+
+
+def test_the_last_seed_of_all_is_taken(script: Callable[..., Path]) -> None:
+    run = edgechat("run", script(reply="Yes."), "hi", "--seed", str(2**64 - 1))
+    assert (run.returncode, run.stdout) == (0, "Yes.\n")
