@@ -50,6 +50,8 @@ class Fault:
     """Seconds before each line of the headers."""
     cut_after: int | None = None
     """Bytes of the body after which the connection is closed."""
+    reset: bool = False
+    """Break the connection off there with a reset, as a router does."""
     ignore_range: bool = False
     chunked: bool = False
     """Say no length: the body ends where a chunk says so."""

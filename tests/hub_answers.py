@@ -5,7 +5,9 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+import socket
 import ssl
+import struct
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -195,7 +197,12 @@ class _Handler(BaseHTTPRequestHandler):
                 break
             piece = view[at : at + fault.piece]
             self.wfile.write(b"%x\r\n%s\r\n" % (len(piece), piece) if fault.chunked else piece)
-        if len(body) < len(whole) or fault.more:
+        if fault.reset:
+            self.wfile.flush()
+            self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            self.connection.close()
+            self.close_connection = True
+        elif len(body) < len(whole) or fault.more:
             self.close_connection = True
         elif fault.chunked:
             self.wfile.write(b"0\r\n\r\n")

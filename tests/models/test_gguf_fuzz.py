@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.models.fuzz import PIECES, hold, mutated, sound
+from tests.models.fuzz import PIECES, hold, lying, mutated, sound
 
 CAREFUL = settings(max_examples=300, deadline=None)
 
@@ -31,6 +33,19 @@ def test_one_number_overwritten(data: st.DataObject) -> None:
     piece = data.draw(st.sampled_from(PIECES))
     at = data.draw(st.integers(0, len(header) - len(piece)))
     hold(header[:at] + piece + header[at + len(piece) :], len(header))
+
+
+@CAREFUL
+@given(st.integers(0, 2**64))
+def test_headers_that_contradict_themselves(seed: int) -> None:
+    hold(*lying(seed))
+
+
+def test_the_lies_are_not_all_found_out() -> None:
+    """Those that remain are what plans and llama.cpp have to bear: see tests/soak."""
+    outcomes = Counter(hold(*lying(seed)) for seed in range(300))
+    assert outcomes.keys() == {"read", "refused"}
+    assert min(outcomes.values()) > 60
 
 
 def test_the_mutations_reach_every_outcome() -> None:
