@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 import psutil
 
+from edgechat.engine import translation
 from edgechat.engine.preparation import fault
 from edgechat.engine.sizes import at_least
 from edgechat.engine.snapshot import CacheMap, CacheStats, Drafting, Snapshot, Work
@@ -30,10 +31,8 @@ _LARGEST = 48 << 20
 _NO_DRAFTS = "It makes embeddings."
 
 
-class Words(Protocol):
+class Words(translation.Words, Protocol):
     """What an embedder tells of its tokens."""
-
-    size: int
 
     def whole(self, text: str) -> list[int]:
         """Return the ids of a text with those that the model wants around it."""
@@ -88,6 +87,11 @@ class EmbeddingEngine:
     def is_idle(self) -> bool:
         """Whether there is nothing to compute."""
         return not self._jobs
+
+    @property
+    def words(self) -> Words:
+        """The tokens of the model."""
+        return self._embedder.vocabulary
 
     def submit(self, request: Embed) -> list[Event]:
         """Queue a request."""

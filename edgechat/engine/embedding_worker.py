@@ -10,6 +10,7 @@ import psutil
 from edgechat.engine.embedding import EmbeddingEngine
 from edgechat.engine.experience import Experience, anonymous_memory
 from edgechat.engine.kinds import cannot_chat
+from edgechat.engine.translation import translate
 from edgechat.engine.types import (
     Cancel,
     Command,
@@ -23,6 +24,7 @@ from edgechat.engine.types import (
     Leave,
     Left,
     ModelInfo,
+    Translate,
 )
 from edgechat.models.used import note_use
 from edgechat.planner.plan import LoadPlan
@@ -69,6 +71,8 @@ def obey(engine: EmbeddingEngine, command: Command) -> list[Event]:
             return [Inspected(engine.look())]
         case Leave(chat):
             return [Left(chat)]  # nothing is kept of anybody
+        case Translate():
+            return [translate(engine.words, command)]
         case Generate(request):
             return [Failed(request.id, ErrorInfo.of(cannot_chat()))]
     return []

@@ -29,6 +29,7 @@ from edgechat.engine.speculative.step_cost import StepCost
 from edgechat.engine.speculative.verify import verify
 from edgechat.engine.states import States
 from edgechat.engine.template import ChatTemplate
+from edgechat.engine.translation import translate
 from edgechat.engine.types import (
     Arguments,
     Called,
@@ -43,6 +44,8 @@ from edgechat.engine.types import (
     Prefill,
     Timings,
     ToolCall,
+    Translate,
+    Translated,
     Upkeep,
     Usage,
 )
@@ -113,6 +116,16 @@ class Engine:
         """Prepare a request beside what runs; a step will queue it, or tell why not."""
         work = partial(self._prepare, request, time.perf_counter())
         self.preparation.begin(request, work, self._prepared)
+
+    def translate(self, command: Translate) -> None:
+        """Make tokens of a text, or a text of tokens, beside what runs; a step will tell them."""
+        work = partial(translate, self.backend.vocabulary, command)
+        self.preparation.begin(ChatRequest(id=command.request_id), work, self._translated)
+
+    def _translated(self, request: ChatRequest, outcome: Translated | EdgechatError) -> list[Event]:
+        if isinstance(outcome, EdgechatError):
+            return [Failed(request.id, ErrorInfo.of(outcome))]
+        return [outcome]
 
     def _prepare(self, request: ChatRequest, arrived: float) -> tuple[Sequence, str | None]:
         """Return a request with its tokens, and the grammar of the reply where it has one."""

@@ -44,6 +44,8 @@ from edgechat.engine.types import (
     Prefill,
     RequestEvent,
     Timings,
+    Translate,
+    Translated,
     Upkeep,
     Usage,
 )
@@ -150,20 +152,27 @@ class WorkerLife:
 
     async def embed(self, request: Embed) -> Embedded | None:
         """Send texts and return what became of them; None where that was cancelled, or the worker closed."""
+        event = await self._asked(request, "while it computed embeddings")
+        return event if isinstance(event, Embedded) else None
+
+    async def translate(self, request: Translate) -> Translated | None:
+        """The same for a text and its tokens."""
+        event = await self._asked(request, "while it tokenized a text")
+        return event if isinstance(event, Translated) else None
+
+    async def _asked(self, request: Embed | Translate, when: str) -> Event | None:
+        """Send what has one answer, and return it; None where the worker was closed."""
         events = self._open(request.request_id)
         finished = False
         try:
             self.send(request)
             event = await events.get()
             finished = True
-            match event:
-                case Embedded():
-                    return event
-                case Failed(_, error):
-                    raise error.error()
-                case None if not self._closing:
-                    raise await self._crashed("while it computed embeddings")
-            return None
+            if isinstance(event, Failed):
+                raise event.error.error()
+            if event is None and not self._closing:
+                raise await self._crashed(when)
+            return event
         finally:
             del self._streams[request.request_id]
             if not finished:
@@ -239,7 +248,7 @@ class WorkerLife:
         name = getattr(event, "request_id", None)
         if (stream := self._streams.get(name)) is not None:
             stream.put_nowait(event)
-        elif isinstance(event, Finished | Failed | Embedded) and name is not None:
+        elif isinstance(event, Finished | Failed | Embedded | Translated) and name is not None:
             self._abandoned.discard(name)
 
     async def _crashed(self, when: str) -> EngineCrashed:

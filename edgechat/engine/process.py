@@ -29,6 +29,8 @@ from edgechat.engine.types import (
     Forget,
     ModelInfo,
     RequestEvent,
+    Translate,
+    Translated,
     Upkeep,
 )
 from edgechat.errors import EngineCrashed, EngineError, EngineGone, OutOfMemory, RequestRefused
@@ -146,6 +148,24 @@ class EngineProcess:
         digest = _digest(Embed("", texts))
         async with self._answering(request_id, digest, on_progress, may_load) as worker:
             return None if worker is None else await worker.embed(Embed(request_id, texts))
+
+    async def translate(
+        self,
+        request_id: str,
+        what: str | tuple[int, ...],
+        *,
+        bos: bool = False,
+        special: bool = False,
+        may_load: bool = True,
+    ) -> Translated | None:
+        """Return the tokens of a text, or the text of tokens; None where it was cancelled.
+
+        Starts a worker and raises as `stream` does; and BadRequest.
+        """
+        digest = _digest(Translate("", what, bos, special))
+        async with self._answering(request_id, digest, None, may_load) as worker:
+            asked = Translate(request_id, what, bos, special)
+            return None if worker is None else await worker.translate(asked)
 
     async def cancel(self, request_id: str) -> None:
         """Ask for a request to stop: its stream ends with reason 'cancelled', also while the model loads."""
@@ -348,6 +368,6 @@ class EngineProcess:
                 self._on_state(state)
 
 
-def _digest(request: ChatRequest | Embed) -> bytes:
+def _digest(request: ChatRequest | Embed | Translate) -> bytes:
     """Return what makes two requests, which have no ids here, the same work."""
     return hashlib.blake2b(msgspec.msgpack.encode(request), digest_size=16).digest()

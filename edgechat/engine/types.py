@@ -8,6 +8,8 @@ Generate(request)                 ->
 <-     Finished | Failed
 Embed(request_id, texts)          ->
 <-     Embedded(vectors) | Failed
+Translate(request_id, what)       ->
+<-     Translated(tokens, text) | Failed
 Cancel(request_id)                ->
 <-     Finished(reason="cancelled")
 <-     Settled(tokens)                   some time later
@@ -246,6 +248,17 @@ class Embed(msgspec.Struct, frozen=True, tag=True):
     texts: tuple[str | tuple[int, ...], ...]
 
 
+class Translate(msgspec.Struct, frozen=True, tag=True):
+    """Make tokens of a text, or a text of tokens."""
+
+    request_id: str
+    what: str | tuple[int, ...]
+    bos: bool = False
+    """Put the beginning-of-sequence token in front, if the model wants one."""
+    special: bool = False
+    """Read control tokens written in the text as such."""
+
+
 class Cancel(msgspec.Struct, frozen=True, tag=True):
     """Stop a request within one decode call; what it has cached stays valid."""
 
@@ -270,7 +283,7 @@ class Inspect(msgspec.Struct, frozen=True, tag=True):
     chat: str | None = None
 
 
-Command = Load | Generate | Cancel | Leave | Forget | Inspect | Embed
+Command = Load | Generate | Cancel | Leave | Forget | Inspect | Embed | Translate
 
 # From the worker.
 
@@ -371,6 +384,14 @@ class Embedded(msgspec.Struct, frozen=True, tag=True):
     """Of all texts together."""
 
 
+class Translated(msgspec.Struct, frozen=True, tag=True):
+    """The answer to Translate; `text` is that of tokens."""
+
+    request_id: str
+    tokens: tuple[int, ...]
+    text: bytes
+
+
 class Settled(msgspec.Struct, frozen=True, tag=True):
     """Some time after Finished: the cache holds the `tokens` that the chat's next turn begins with.
 
@@ -402,6 +423,7 @@ Event = (
     | Settled
     | Inspected
     | Embedded
+    | Translated
 )
 RequestEvent = Dropped | Prefill | Delta | Called | Arguments | Finished
 """What a front end sees of its request; a Failed arrives as an exception."""

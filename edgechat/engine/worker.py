@@ -56,6 +56,7 @@ from edgechat.engine.types import (
     Loaded,
     Loading,
     ModelInfo,
+    Translate,
     Upkeep,
 )
 from edgechat.errors import EdgechatError, EngineError
@@ -257,7 +258,12 @@ def _safely(obey: Callable[[Command], list[Event]], command: Command) -> list[Ev
     except Exception as error:
         failed = ErrorInfo.of(fault(error))
         match command:
-            case Generate(ChatRequest(id=request_id)) | Cancel(request_id) | Embed(request_id):
+            case (
+                Generate(ChatRequest(id=request_id))
+                | Cancel(request_id)
+                | Embed(request_id)
+                | Translate(request_id)
+            ):
                 return [Failed(request_id, failed)]
             case Leave(chat):
                 return [Left(chat)]
@@ -280,6 +286,8 @@ def _obey(engine: Engine, inspector: Inspector, command: Command) -> list[Event]
             return [Inspected(inspector.look(chat))]
         case Embed(request_id):
             return [Failed(request_id, ErrorInfo.of(cannot_embed()))]
+        case Translate():
+            engine.translate(command)
         case Load():
             raise ValueError("a worker loads one model in its life")
     return []

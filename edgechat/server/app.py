@@ -31,6 +31,7 @@ from edgechat.server.protocol.decoding import decoded, made_of
 from edgechat.server.protocol.embeddings import EmbeddingBody, embedding_list
 from edgechat.server.protocol.listing import Health, ModelEntry, ModelList
 from edgechat.server.protocol.strictness import refuse_unheeded
+from edgechat.server.protocol.translating import DetokenizeBody, TokenizeBody
 from edgechat.server.refusal import Refusal
 from edgechat.server.streams import generate
 
@@ -40,6 +41,7 @@ _ABOUT = b"""edgechat serves models of this machine by OpenAI's protocol.
 POST /v1/chat/completions   an answer in a chat
 POST /v1/completions        text that goes on
 POST /v1/embeddings         embeddings, of models made for that
+POST /tokenize              the tokens of a text; POST /detokenize goes back
 GET  /v1/models             the models that may be asked for
 GET  /health                loading, ready, degraded or draining
 GET  /metrics               figures, for Prometheus
@@ -78,6 +80,8 @@ def make_app(
         Route("/v1/chat/completions", _Endpoint(api.chat), methods=["POST"]),
         Route("/v1/completions", _Endpoint(api.completions), methods=["POST"]),
         Route("/v1/embeddings", _Endpoint(api.embeddings), methods=["POST"]),
+        Route("/tokenize", _Endpoint(api.tokenize), methods=["POST"]),
+        Route("/detokenize", _Endpoint(api.detokenize), methods=["POST"]),
     ]
     app = Starlette(routes=routes, exception_handlers={HTTPException: _no_such})
     app.router.redirect_slashes = False
@@ -121,10 +125,26 @@ class _Api:
             body.check(served)
             made = await served.embed(f"embd-{secrets.token_hex(12)}", tuple(texts))
         if made is None:
-            raise Refusal("The server was stopped meanwhile.", status=503, code="stopped")
+            raise _stopped()
         exchange.counted(made.tokens, 0)
         told = await asyncio.to_thread(embedding_list, body, served.name, made)
         await exchange.answer(200, told)
+
+    async def tokenize(self, exchange: Exchange) -> None:
+        body = await made_of(await exchange.body(), lambda body: self._read(body, TokenizeBody))
+        await exchange.while_there(self._translate(exchange, body))
+
+    async def detokenize(self, exchange: Exchange) -> None:
+        body = await made_of(await exchange.body(), lambda body: self._read(body, DetokenizeBody))
+        await exchange.while_there(self._translate(exchange, body))
+
+    async def _translate(self, exchange: Exchange, body: TokenizeBody | DetokenizeBody) -> None:
+        async with self._models.serve(body.model or "") as served:
+            exchange.answered_by(served.name)
+            made = await served.translate(f"tokn-{secrets.token_hex(12)}", body.what, **body.how)
+        if made is None:
+            raise _stopped()
+        await exchange.answer(200, msgspec.json.encode(body.told(made)))
 
     async def models(self, exchange: Exchange) -> None:
         cards = await asyncio.to_thread(self._models.names)
@@ -191,6 +211,10 @@ class _Endpoint:
                 if isinstance(error, Gone) or exchange.status:
                     raise
                 await exchange.refuse(refusal_of(error))
+
+
+def _stopped() -> Refusal:
+    return Refusal("The server was stopped meanwhile.", status=503, code="stopped")
 
 
 async def _no_such(request: Request, error: Exception) -> Response:

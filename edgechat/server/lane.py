@@ -13,7 +13,7 @@ from typing import Protocol
 
 from edgechat.engine.process import EngineState
 from edgechat.engine.snapshot import Snapshot
-from edgechat.engine.types import ChatRequest, Embedded, ModelInfo, Priority, RequestEvent
+from edgechat.engine.types import ChatRequest, Embedded, ModelInfo, Priority, RequestEvent, Translated
 from edgechat.errors import QueueFull
 from edgechat.planner.plan import LoadPlan
 from edgechat.server.shelf import Known
@@ -56,6 +56,12 @@ class Engine(Protocol):
         self, request_id: str, texts: tuple[str | tuple[int, ...], ...], *, may_load: bool
     ) -> Embedded | None:
         """Make embeddings. Raises EngineGone as `stream` does."""
+        ...
+
+    async def translate(
+        self, request_id: str, what: str | tuple[int, ...], *, bos: bool, special: bool, may_load: bool
+    ) -> Translated | None:
+        """Make tokens of a text, or a text of tokens. Raises EngineGone as `stream` does."""
         ...
 
     async def inspect(self) -> Snapshot | None:

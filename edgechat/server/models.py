@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator
 from contextlib import AbstractAsyncContextManager
 from typing import Literal, Protocol
 
-from edgechat.engine.types import ChatRequest, Embedded, ModelInfo, Priority, RequestEvent
+from edgechat.engine.types import ChatRequest, Embedded, ModelInfo, Priority, RequestEvent, Translated
 from edgechat.planner.plan import LoadPlan
 from edgechat.server.shelf import ModelCard
 
@@ -41,6 +41,12 @@ class Served(Protocol):
 
         Raises EdgechatError.
         """
+        ...
+
+    async def translate(
+        self, request_id: str, what: str | tuple[int, ...], *, bos: bool = False, special: bool = False
+    ) -> Translated | None:
+        """Make tokens of a text, or a text of tokens; None where it was cancelled. Raises EdgechatError."""
         ...
 
 

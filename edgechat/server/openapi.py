@@ -13,6 +13,7 @@ from edgechat.server.protocol.chat_answer import ChatChunk, ChatCompletion
 from edgechat.server.protocol.completions import Completion, CompletionBody
 from edgechat.server.protocol.embeddings import EmbeddingBody, EmbeddingList
 from edgechat.server.protocol.listing import Health, ModelEntry, ModelList
+from edgechat.server.protocol.translating import DetokenizeBody, TokenizeBody, TokenList, TokensText
 from edgechat.server.refusal import ErrorBody
 
 _REF = "#/components/schemas/{name}"
@@ -49,6 +50,10 @@ def _described() -> dict[str, Any]:
         Completion,
         EmbeddingBody,
         EmbeddingList,
+        TokenizeBody,
+        TokenList,
+        DetokenizeBody,
+        TokensText,
         ModelList,
         ModelEntry,
         Health,
@@ -68,6 +73,8 @@ def _described() -> dict[str, Any]:
         "/v1/chat/completions": _post("chat", "Answer a chat.", ChatBody, ChatCompletion, ChatChunk),
         "/v1/completions": _post("complete", "Go on with text.", CompletionBody, Completion, Completion),
         "/v1/embeddings": _post("embed", "Make embeddings.", EmbeddingBody, EmbeddingList),
+        "/tokenize": _post("tokenize", "Tell the tokens of a text.", TokenizeBody, TokenList),
+        "/detokenize": _post("detokenize", "Tell the text of tokens.", DetokenizeBody, TokensText),
         "/v1/models": {"get": _operation("models", "List the models.", ModelList, _GET)},
         "/v1/models/{id}": {"get": entry},
         "/health": {"get": health},

@@ -14,7 +14,15 @@ from typing import Literal, Protocol
 
 import msgspec
 
-from edgechat.engine.types import ChatRequest, Embedded, Finished, ModelInfo, Priority, RequestEvent
+from edgechat.engine.types import (
+    ChatRequest,
+    Embedded,
+    Finished,
+    ModelInfo,
+    Priority,
+    RequestEvent,
+    Translated,
+)
 from edgechat.errors import Draining, EngineError, EngineGone
 from edgechat.planner.plan import LoadPlan
 from edgechat.server.lane import Engine, Lane
@@ -115,6 +123,20 @@ class Served:
             self._metrics.embedded(self._lane.id, found)
             self._lane.trouble = ""
         return found
+
+    async def translate(
+        self, request_id: str, what: str | tuple[int, ...], *, bos: bool = False, special: bool = False
+    ) -> Translated | None:
+        """Make tokens of a text, or a text of tokens; None where it was cancelled. Raises EdgechatError."""
+
+        def asked() -> Awaitable[Translated | None]:
+            return self._engine.translate(request_id, what, bos=bos, special=special, may_load=False)
+
+        try:
+            return await asked()
+        except EngineGone:
+            await self._load_again(self._lane)
+            return await asked()
 
 
 class Pool:

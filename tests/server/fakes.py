@@ -26,6 +26,7 @@ from edgechat.engine.types import (
     SpeculationStats,
     Timings,
     ToolCall,
+    Translated,
     Usage,
 )
 from edgechat.errors import ModelNotFound
@@ -133,6 +134,14 @@ class FakeModels:
         finally:
             if not done:
                 self.stopped.append(request.id)
+
+    async def translate(
+        self, request_id: str, what: str | tuple[int, ...], *, bos: bool = False, special: bool = False
+    ) -> Translated:
+        """Every character is a token of its own; the first of all is 1."""
+        if isinstance(what, str):
+            return Translated(request_id, (*([1] if bos else []), *map(ord, what)), b"")
+        return Translated(request_id, what, bytes(what))
 
     async def embed(self, request_id: str, texts: tuple[str | tuple[int, ...], ...]) -> Embedded | None:
         vectors = tuple(np.array([len(text), 1, 2, 3], "<f4").tobytes() for text in texts)

@@ -55,7 +55,7 @@ def test_the_server_keeps_to_its_description(server: Served, tmp_path: Path) -> 
         check=False,
     )
     assert done.returncode == 0, done.stdout[-5000:]
-    assert "Tested: 8" in done.stdout
+    assert "Tested: 10" in done.stdout
     assert server.figure("crashes_total") == 0
     assert server.figure("running") == 0
 

@@ -1,0 +1,50 @@
+"""Texts to tokens and back, for who counts or cuts them: nothing is computed for that."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from edgechat.engine.types import Translate, Translated
+from edgechat.errors import BadRequest
+
+MOST_CHARACTERS = 2**20
+"""Of a text: a good deal more than contexts hold, and tokenized within about a second."""
+MOST_WITH_MARKS = 2**15
+"""... where control tokens are looked for: many of them take quadratic time."""
+MOST_TOKENS = 2**17
+
+
+class Words(Protocol):
+    """The tokens of a model, as far as this needs them."""
+
+    @property
+    def size(self) -> int:
+        """Number of tokens."""
+        ...
+
+    def tokenize(self, text: str, *, bos: bool, special: bool) -> list[int]:
+        """Return the ids of a text."""
+        ...
+
+    def piece(self, token: int, *, special: bool = False) -> bytes:
+        """Return the bytes of a token."""
+        ...
+
+
+def translate(words: Words, command: Translate) -> Translated:
+    """Return the tokens of a text, or the text of tokens. Raises BadRequest."""
+    what = command.what
+    if isinstance(what, str):
+        most = MOST_WITH_MARKS if command.special else MOST_CHARACTERS
+        if len(what) > most:
+            raise BadRequest(
+                f"The text has {len(what)} characters; {most} are the most.", hint="Send it in several parts."
+            )
+        tokens = words.tokenize(what, bos=command.bos, special=command.special)
+        return Translated(command.request_id, tuple(tokens), b"")
+    if len(what) > MOST_TOKENS:
+        raise BadRequest(f"{MOST_TOKENS} tokens are the most.", hint="Send them in several parts.")
+    unknown = next((token for token in what if not 0 <= token < words.size), None)
+    if unknown is not None:
+        raise BadRequest(f"There is no token {unknown}: the model knows {words.size}, from 0 on.")
+    return Translated(command.request_id, what, b"".join(words.piece(one, special=True) for one in what))

@@ -1,0 +1,76 @@
+"""Texts to tokens and back, as llama.cpp's server does it: POST /tokenize and /detokenize."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+from edgechat.engine.translation import MOST_CHARACTERS, MOST_TOKENS
+from edgechat.engine.types import Translated
+from edgechat.server.protocol.generation import Model
+from edgechat.server.protocol.texts import TokenId
+
+
+class TokenizeBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A text, the tokens of which are wanted."""
+
+    model: Model = None
+    content: Annotated[str, Meta(max_length=MOST_CHARACTERS)]
+    add_special: Annotated[
+        bool | None, Meta(description="Put the token in front that the model wants before all texts.")
+    ] = None
+    parse_special: Annotated[
+        bool | None,
+        Meta(description="Read control tokens written in the text as such, up to 32,768 characters."),
+    ] = None
+
+    @property
+    def what(self) -> str:
+        """What the engine is given."""
+        return self.content
+
+    @property
+    def how(self) -> dict[str, bool]:
+        """How the engine is to take it."""
+        return {"bos": bool(self.add_special), "special": bool(self.parse_special)}
+
+    @staticmethod
+    def told(made: Translated) -> TokenList:
+        """Return the answer."""
+        return TokenList(made.tokens)
+
+
+class TokenList(msgspec.Struct, frozen=True):
+    """The numbers of tokens."""
+
+    tokens: tuple[int, ...]
+
+
+class DetokenizeBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Tokens, the text of which is wanted."""
+
+    model: Model = None
+    tokens: Annotated[list[TokenId], Meta(max_length=MOST_TOKENS)]
+
+    @property
+    def what(self) -> tuple[int, ...]:
+        """What the engine is given."""
+        return tuple(self.tokens)
+
+    @property
+    def how(self) -> dict[str, bool]:
+        """How the engine is to take it."""
+        return {}
+
+    @staticmethod
+    def told(made: Translated) -> TokensText:
+        """Return the answer."""
+        return TokensText(made.text.decode("utf-8", "replace"))
+
+
+class TokensText(msgspec.Struct, frozen=True):
+    """The text of tokens; bytes that are no text are told as �."""
+
+    content: str
