@@ -72,7 +72,7 @@ def plan(
     Raises DoesNotFit, and SettingsError for wishes without sense.
     """
     wishes, notes = wishing.checked(wishes, header)
-    threads, why_threads = _threads(header, profile, wishes)
+    threads, why_threads = threads_for(header, profile, wishes)
     if header.format == "mlx" and wishes.threads is not None:
         notes = (*notes, f"MLX has threads of its own: threads = {wishes.threads} says nothing to it.")
     how = drafting(header, wishes.draft or AUTO)
@@ -117,7 +117,7 @@ def _without_servers(header: ModelHeader, profile: DeviceProfile) -> tuple[str, 
     return (f"{profile.refused} It is loaded without the servers that settings.toml names (rpc).",)
 
 
-def _threads(header: ModelHeader, profile: DeviceProfile, wishes: Wishes) -> tuple[int, tuple[str, ...]]:
+def threads_for(header: ModelHeader, profile: DeviceProfile, wishes: Wishes) -> tuple[int, tuple[str, ...]]:
     """Return how many threads compute, and why; MLX has its own."""
     threads, why_threads = choose_threads(profile.cpu)
     if header.format == "mlx":

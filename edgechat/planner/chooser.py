@@ -102,7 +102,7 @@ def chooser(
 ) -> Chooser:
     """Return a model on a machine; without `measure` all sizes are estimated."""
     history = history or Learned()
-    processor = rate_of_processor(profile.speed)
+    processor = rate_of_processor(profile.speed, threads)
     budget = Budget.of(profile, header.format)
     rate = footprint_of(header.format).rate
     rates: dict[str | None, Rate] = {None: rate(None, processor)}

@@ -19,7 +19,7 @@ from edgechat.models.quality import kl_divergence
 from edgechat.models.quants import type_of
 from edgechat.native.params import CacheType
 from edgechat.planner.budget import SPARE
-from edgechat.planner.choose import ENOUGH, Draft, plan, types
+from edgechat.planner.choose import ENOUGH, Draft, plan, threads_for, types
 from edgechat.planner.chooser import Chooser, chooser
 from edgechat.planner.drafting import AUTO, drafting
 from edgechat.planner.loads import Load
@@ -163,7 +163,10 @@ def _likeliest(
     """Return the same for files of one format."""
     for sample, header in samples(variants):
         how = drafting(header, wishes.draft or AUTO)
-        on = chooser(sample.model, header, machine.profile, None, machine.history, threads=1, drafting=how)
+        threads, _ = threads_for(header, machine.profile, wishes)
+        on = chooser(
+            sample.model, header, machine.profile, None, machine.history, threads=threads, drafting=how
+        )
         guesses = {id(one): _guess(one, on, one.size / max(1, sample.size), wishes) for one in variants}
         ordered = sorted(variants, key=lambda one: guesses[id(one)], reverse=True)
         return [(one, guesses[id(one)]) for one in ordered]

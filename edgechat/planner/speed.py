@@ -1,13 +1,15 @@
 """How fast a load will be: seconds from bytes and operations, corrected by what this machine did before.
 
 Decoding a token reads every active weight and the cache before it once, so it is bound by the bandwidth of
-the memory they lie in; prefill is bound by arithmetic (Williams et al. 2009, "Roofline"). The rates of the
-processor are measured (`device/bandwidth.py`), those of a graphics card guessed, until loads that really
-happened correct both: see `learned.py`.
+the memory they lie in, and on a few cores as much by the arithmetic of unpacking them; prefill is bound by
+arithmetic (Williams et al. 2009, "Roofline"). The rates of the processor are measured by
+`device/bandwidth.py`, those of a graphics card guessed, until loads that really happened correct both: see
+`learned.py`.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -59,8 +61,30 @@ _KERNELS: dict[GgmlType, float] = {
     GgmlType.IQ4_XS: 1.2,
 }
 """Speed of llama.cpp's kernels on a processor against a product of float32 matrices; others 0.6."""
+_ONE_ROW: dict[GgmlType, float] = {
+    GgmlType.F32: 0.13,
+    GgmlType.F16: 0.25,
+    GgmlType.BF16: 0.25,
+    GgmlType.Q8_0: 0.45,
+    GgmlType.Q4_0: 0.55,
+    GgmlType.IQ4_NL: 0.5,
+    GgmlType.IQ4_XS: 0.4,
+    GgmlType.MXFP4: 0.35,
+    GgmlType.Q4_1: 0.35,
+    GgmlType.Q5_0: 0.35,
+    GgmlType.Q5_1: 0.3,
+    GgmlType.Q2_K: 0.6,
+    GgmlType.Q3_K: 0.55,
+    GgmlType.Q4_K: 0.55,
+    GgmlType.Q5_K: 0.5,
+    GgmlType.Q6_K: 0.5,
+}
+"""The same for a token alone, whose weights are unpacked for it only; others 0.2. Rounded down from what an
+AVX-512 core does out of its cache (0.41 to 0.73 for K-quants), and in each family no more bits are faster."""
 _ATTENTION = 0.35
 """The same for the attention to the cache."""
+_ALONE = 2
+"""Times its share of the bandwidth that a thread reads where the others rest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,9 +141,10 @@ class Correction:
 
 
 def predict(forecast: Forecast, correction: Correction) -> Prediction:
-    """Return what to expect of a load."""
+    """Return what to expect of a load. Nobody reads a prompt slower than by writing it."""
     decode = correction.decode * forecast.decoding(PROMPT)
-    prefill = correction.prefill * forecast.prefilling(PROMPT)
+    written = PROMPT * correction.decode * forecast.decoding(PROMPT / 2)
+    prefill = min(correction.prefill * forecast.prefilling(PROMPT), written)
     return Prediction(
         decode_tps=1 / decode,
         prompt_tps=PROMPT / prefill,
@@ -128,9 +153,15 @@ def predict(forecast: Forecast, correction: Correction) -> Prediction:
     )
 
 
-def rate_of_processor(speed: Speed | None) -> Rate:
-    """Return what was measured, or the rate of a slow laptop."""
-    return Rate(speed.bandwidth, speed.compute) if speed is not None else Rate(*_UNMEASURED)
+def rate_of_processor(speed: Speed | None, threads: int | None = None) -> Rate:
+    """Return what was measured, or the rate of a slow laptop; threads: fewer than it was measured with.
+
+    More gain nothing: it was measured with as many as compute best.
+    """
+    if speed is None:
+        return Rate(*_UNMEASURED)
+    share = 1.0 if threads is None else min(1.0, threads / max(1, speed.threads))
+    return Rate(min(1.0, _ALONE * share) * speed.bandwidth, share * speed.compute)
 
 
 def rate_of_card(card: Accelerator, processor: Rate) -> Rate:
@@ -165,24 +196,35 @@ def forecast(
     cache_bytes_per_token: of keys and values, in all layers that see everything.
     """
     decode = prefill = 0.0
-    kernel = _KERNELS.get(shape.main_type, 0.6)
+    kernel, one_row = _KERNELS.get(shape.main_type, 0.6), _ONE_ROW.get(shape.main_type, 0.2)
     fastest = max((rate.compute for device, rate in rates.items() if device is not None), default=0.0)
     for one in placed:
         part, rate = one.part, rates[one.device]
         in_ram = one.experts_in_ram or one.device is None
         own = rates[None] if in_ram else rate
-        decode += part.read / rate.bandwidth + part.experts_read / own.bandwidth
+        decode += _written(part.read, part.operations, one.device is None, rate, one_row)
+        decode += _written(part.experts_read, part.experts_operations, in_ram, own, one_row)
         prefill += _arithmetic(part.operations, part.weights, one.device is None, rate, kernel, fastest)
         prefill += _arithmetic(part.experts_operations, part.experts, in_ram, own, kernel, fastest)
     on = [one.device for one in placed[:-1]] or [None]
     bandwidth = len(on) / sum(1 / rates[device].bandwidth for device in on)
     compute = len(on) / sum(1 / rates[device].compute for device in on)
+    attending = shape.attention / (_ATTENTION * compute)
     return Forecast(
         decode=_CALL + decode,
-        decode_depth=cache_bytes_per_token / bandwidth,
-        prefill=_CALL / _MICRO_BATCH + prefill,
-        prefill_depth=shape.attention / (_ATTENTION * compute),
+        decode_depth=math.hypot(cache_bytes_per_token / bandwidth, attending),
+        prefill=min(_CALL / _MICRO_BATCH + prefill, _CALL + decode),
+        prefill_depth=attending,
     )
+
+
+def _written(n_bytes: int, n: int, in_ram: bool, rate: Rate, one_row: float) -> float:
+    """Return the seconds of one token alone in weights that lie in RAM, or on the card.
+
+    A processor reads and computes by turns: where both take long, it takes longer than the longer one.
+    """
+    reading = n_bytes / rate.bandwidth
+    return math.hypot(reading, n / (one_row * rate.compute)) if in_ram else reading
 
 
 def _arithmetic(n: int, n_bytes: int, in_ram: bool, rate: Rate, kernel: float, fastest: float) -> float:

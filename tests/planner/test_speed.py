@@ -14,6 +14,7 @@ from edgechat.models.quants import GgmlType, type_of
 from edgechat.planner.layout import Layout
 from edgechat.planner.shape import ModelShape, shape_of
 from edgechat.planner.speed import (
+    PROMPT,
     Correction,
     Forecast,
     Rate,
@@ -67,6 +68,78 @@ def test_deeper_is_never_faster(
     assert whole == pytest.approx(parts)
 
 
+_types = st.sampled_from(list(GgmlType))
+
+
+@given(_shapes, _types, st.integers(0, 60), _bandwidths, _computes, _more, _more, st.integers(0, 10**6))
+def test_no_prompt_is_read_slower_than_it_would_be_written(
+    shape: ModelShape,
+    kind: GgmlType,
+    n_on_card: int,
+    bandwidth: float,
+    compute: float,
+    wider: float,
+    faster: float,
+    depth: int,
+) -> None:
+    """On any processor and any card, a server's among them."""
+    n = min(n_on_card, len(shape.parts))
+    on = Layout(("A",), (n,)) if n else Layout()
+    rates: dict[str | None, Rate] = {
+        None: Rate(bandwidth, compute),
+        "A": Rate(wider * bandwidth, faster * compute),
+    }
+    found = forecast(replace(shape, main_type=kind), on.placed(shape), rates, PER_TOKEN)
+    assert found.prefilling(1, depth) <= found.decoding(depth + 0.5) * (1 + 1e-9)
+    told = predict(found, Correction())
+    assert told.ttft_ms <= 1001 * PROMPT / told.decode_tps
+
+
+FAMILIES = (
+    (GgmlType.Q4_0, GgmlType.Q8_0),
+    (GgmlType.Q4_1, GgmlType.Q5_1),
+    (GgmlType.Q2_K, GgmlType.Q3_K, GgmlType.Q4_K, GgmlType.Q5_K, GgmlType.Q6_K),
+    (GgmlType.IQ4_NL, GgmlType.Q8_0),
+    (GgmlType.F16, GgmlType.F32),
+    (GgmlType.BF16, GgmlType.F32),
+    (GgmlType.IQ1_S, GgmlType.IQ2_XS, GgmlType.IQ3_S),
+)
+"""Types that are unpacked alike, by their bits."""
+
+
+@given(_shapes, st.sampled_from(FAMILIES), _bandwidths, _computes, st.integers(0, 10**6))
+def test_more_bits_are_never_written_faster(
+    shape: ModelShape, family: tuple[GgmlType, ...], bandwidth: float, compute: float, depth: int
+) -> None:
+    bits = [size / n for n, size in (kind.block for kind in family)]
+    assert bits == sorted(bits)
+    found = [
+        on_processor(shape.scaled(one / bits[0], kind), bandwidth, compute).decoding(depth)
+        for one, kind in zip(bits, family, strict=True)
+    ]
+    assert found == sorted(found)
+
+
+@given(_shapes, _bandwidths, _computes, st.integers(1, 64), st.integers(1, 128))
+def test_more_threads_are_never_slower(
+    shape: ModelShape, bandwidth: float, compute: float, measured: int, threads: int
+) -> None:
+    speed = Speed(bandwidth=bandwidth, compute=compute, threads=measured)
+    rates = [rate_of_processor(speed, n) for n in (threads, threads + 1, measured)]
+    found = [forecast(shape, Layout().placed(shape), {None: one}, PER_TOKEN) for one in rates]
+    for few, many in ((found[0], found[1]), (found[0], found[2])):
+        assert many.decoding(1000) <= few.decoding(1000)
+        assert many.prefilling(1000) <= few.prefilling(1000)
+    assert rate_of_processor(speed, measured) == rate_of_processor(speed)
+
+
+def test_few_cores_are_bound_by_arithmetic() -> None:
+    """Where memory is as fast as can be, unpacking is what takes the time."""
+    fast_memory = on_processor(SHAPES["llama-3.1-8b"], 1e15, 200e9)
+    n = sum(part.operations for part in SHAPES["llama-3.1-8b"].parts)
+    assert fast_memory.decode > n / (0.7 * 200e9)
+
+
 @given(_shapes, st.integers(0, 60), _bandwidths, _more)
 def test_layers_on_a_faster_card_are_never_slower(
     shape: ModelShape, n: int, bandwidth: float, more: float
@@ -113,7 +186,8 @@ def test_predictions_are_finite_and_corrected(
     found = on_processor(SHAPES["llama-3.1-8b"], bandwidth, compute)
     plain, corrected = predict(found, Correction()), predict(found, Correction(decode, prefill, "x"))
     assert corrected.decode_tps == pytest.approx(plain.decode_tps / decode)
-    assert corrected.prompt_tps == pytest.approx(plain.prompt_tps / prefill)
+    written = PROMPT * decode * found.decoding(PROMPT / 2)
+    assert corrected.prompt_tps == pytest.approx(max(plain.prompt_tps / prefill, PROMPT / written))
     assert all(0 < one < math.inf for one in (corrected.decode_tps, corrected.prompt_tps, corrected.ttft_ms))
 
 
