@@ -137,7 +137,7 @@ class Constraints:
         words = self._tokenizer()
         matcher = llguidance.LLMatcher(words, grammar, log_level=0, limits=limits())
         if matcher.is_error():
-            raise refused(matcher.get_error())
+            raise refused(matcher.get_error(), grammar)
         return Constraint(matcher, self._vocabulary.size, words.eos_tokens)
 
     def _try_out(self, grammar: str) -> None:
@@ -157,7 +157,7 @@ class Constraints:
                 hint="Simplify it: fewer references, and no patterns that must match at once.",
             ) from lost
         if wrong:
-            raise refused(wrong.decode("utf-8", "replace"))
+            raise refused(wrong.decode("utf-8", "replace"), grammar)
 
     def _tester(self) -> Child:
         with self._lock:

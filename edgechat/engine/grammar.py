@@ -11,7 +11,7 @@ import re
 from typing import Any
 
 from edgechat.engine.backends.base import Vocabulary
-from edgechat.engine.schemas import schema_in
+from edgechat.engine.schemas import VALUES, schema_in
 from edgechat.engine.thinking import Marks
 from edgechat.errors import SchemaError
 
@@ -21,8 +21,9 @@ _FORMATS = frozenset(
     ("date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uuid", "uri")
 )
 """Of strings: those that an answer can be made to have."""
-_VALUES = frozenset(("const", "enum", "default", "examples"))
-"""Keys that hold values, not schemas."""
+OF_TOOL = "// of the tool "
+"""Before the rules of a tool's calls, in a line of its own: a comment, by which errors find its name."""
+_PLACE = re.compile(r"at (\d+)\(\d+\)")
 _MOST_SAID = 200
 """Characters of what llguidance says about a schema."""
 
@@ -41,7 +42,7 @@ def _known(part: Any) -> Any:
     if not isinstance(part, dict):
         return part
     return {
-        key: value if key in _VALUES else _known(value)
+        key: value if key in VALUES else _known(value)
         for key, value in part.items()
         if not (key == "format" and isinstance(value, str) and value not in _FORMATS)
     }
@@ -101,11 +102,33 @@ def _quoted(text: str) -> str:
     return json.dumps(text, ensure_ascii=False)
 
 
-def refused(why: str) -> SchemaError:
+def refused(why: str, grammar: str = "") -> SchemaError:
     """Return the error for a grammar that cannot be followed, by what llguidance says of it."""
-    line = why.partition("\n")[0]
-    told = line.partition("failed to compile JSON schema: ")[2] or line
+    place = _PLACE.match(why)
+    tool = _tool_at(grammar, int(place[1])) if place else ""
     return SchemaError(
-        f"No answer can be made to follow this schema: {told[:_MOST_SAID].rstrip('.')}.",
+        f"{f'No call of the tool {tool}' if tool else 'No answer'} can be made to follow "
+        f"{'its' if tool else 'this'} schema: {_in_words(why)}.",
         hint="Simplify the schema: fewer optional properties, no overlapping patterns, shorter limits.",
     )
+
+
+def _tool_at(grammar: str, line: int) -> str:
+    """Return the tool that a line of a grammar is of; '' for a line of none."""
+    before = grammar.splitlines()[:line]
+    marks = (one.removeprefix(OF_TOOL) for one in reversed(before) if one.startswith(OF_TOOL))
+    return next(marks, "")
+
+
+def _in_words(why: str) -> str:
+    """Return what llguidance says of a schema, as its author would say it."""
+    line = why.partition("\n")[0]
+    told = line.partition("failed to compile JSON schema: ")[2] or line
+    if keys := re.match(r"Unimplemented keys: \[(.*)\]", told):
+        told = f"nothing can be held to {keys[1].replace(chr(34), '')}"
+    elif told.startswith("regex parse error"):
+        found = re.search(r"^error: (.*)", why, re.MULTILINE)
+        told = f"a pattern cannot be followed: {found[1] if found else 'it is no regular expression'}"
+    elif told.startswith("oneOf constraints"):
+        told = "a value may match several of the schemas in oneOf; anyOf says that they may overlap"
+    return told[:_MOST_SAID].rstrip(".")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from edgechat.engine.backends.base import Vocabulary
 from edgechat.engine.calls.forced import calls_answer
 from edgechat.engine.calls.splitter import Splitter
-from edgechat.engine.calls.tools import kinds_of
+from edgechat.engine.calls.tools import held_tools, kinds_of
 from edgechat.engine.grammar import json_rule, reply_grammar
 from edgechat.engine.prompts import Prompt
 from edgechat.engine.reply import Reply
@@ -23,16 +23,10 @@ def reply_of(request: ChatRequest, prompt: Prompt, template: ChatTemplate) -> Re
             template.calls,
             kinds_of(request.tools),
             forced=request.tool_choice == "required",
-            marked=_is_held(request),
+            marked=bool(held_tools(request)),
             most=request.most_calls,
         )
     return Reply(request.stop + template.stop, template.marks, thinking=prompt.thinking, calls=calls)
-
-
-def _is_held(request: ChatRequest) -> bool:
-    """Say whether calls, if there are any, follow a grammar."""
-    is_strict = any(tool.strict for tool in request.tools)
-    return request.tool_choice == "required" or request.schema is not None or is_strict
 
 
 def grammar_of(
@@ -41,7 +35,7 @@ def grammar_of(
     """Return the grammar that the reply follows, if it follows any. Raises SchemaError."""
     must_call = request.tool_choice == "required"
     answer = json_rule(request.schema) if request.schema is not None else ""
-    if request.tools and _is_held(request):
+    if held_tools(request):
         body = calls_answer(
             template.calls,
             request.tools,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 from edgechat.engine.calls.scan import DEEPEST, nests
@@ -11,6 +12,64 @@ from edgechat.errors import SchemaError
 LONGEST_SCHEMA = 128 * 1024
 """Characters of a schema; those of large programs' interfaces have a tenth."""
 SHORTER = "Leave out descriptions, or ask for less at once."
+
+
+VALUES = frozenset(("const", "enum", "default", "examples"))
+"""Keywords that hold values, not schemas."""
+_NAMED = frozenset(("properties", "patternProperties", "$defs", "definitions"))
+"""Keywords that hold schemas by names."""
+_UNKEPT = (
+    frozenset(("uniqueItems", "propertyNames", "not", "contains", "minContains", "maxContains", "if", "then"))
+    | frozenset(("else", "dependencies", "dependentRequired", "dependentSchemas", "unevaluatedItems"))
+    | frozenset(("unevaluatedProperties", "$dynamicRef", "$dynamicAnchor", "$recursiveRef"))
+)
+"""Keywords that no grammar here can keep."""
+_LOOKS = re.compile(r"\(\?(?:[=!]|<[=!])|\\[1-9]")
+"""In a pattern: what looks around, or back at a group."""
+
+
+def relaxed(schema: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
+    """Return as much of a schema as a grammar can keep, and where the rest stood in it.
+
+    What is left allows more than the schema does, never less.
+    """
+    left_out: list[str] = []
+    kept = _relaxed(schema, "", left_out)
+    assert isinstance(kept, dict)
+    return kept, left_out
+
+
+def _relaxed(part: Any, where: str, left_out: list[str]) -> Any:
+    if isinstance(part, list):
+        return [_relaxed(one, f"{where}{at}.", left_out) for at, one in enumerate(part)]
+    if not isinstance(part, dict):
+        return part
+    kept: dict[str, Any] = {}
+    opened: dict[str, Any] = {}
+    for key, value in part.items():
+        if key in VALUES:
+            kept[key] = value
+        elif key in _UNKEPT or (key == "pattern" and _looks(value)):
+            left_out += [f"{where}{key}"] if value is not False or not key.startswith("unique") else []
+        elif key == "oneOf" and "anyOf" not in part:
+            kept["anyOf"] = _relaxed(value, f"{where}{key}.", left_out)
+        elif key in _NAMED and isinstance(value, dict):
+            names = {
+                name: one for name, one in value.items() if key != "patternProperties" or not _looks(name)
+            }
+            if names.keys() != value.keys():
+                left_out += [f"{where}{key}.{name}" for name in value if name not in names]
+                opened = {"additionalProperties": True}
+            kept[key] = {
+                name: _relaxed(one, f"{where}{key}.{name}.", left_out) for name, one in names.items()
+            }
+        else:
+            kept[key] = _relaxed(value, f"{where}{key}.", left_out)
+    return kept | opened
+
+
+def _looks(pattern: Any) -> bool:
+    return isinstance(pattern, str) and _LOOKS.search(pattern) is not None
 
 
 def schema_in(text: str) -> dict[str, Any]:

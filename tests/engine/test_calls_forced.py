@@ -165,6 +165,29 @@ def test_references_in_a_schema_are_followed(forced: Family) -> None:
     assert forced.follows(written(forced.name, ToolCall("abcDEF123", "f", '{"a": 1}')), tools=(tool, NOW))
 
 
+def test_a_keyword_that_cannot_be_kept_lets_all_else_be(forced: Family) -> None:
+    tags = {"type": "array", "items": {"enum": [1, 2]}, "uniqueItems": True, "not": {"const": []}}
+    tool = Tool("f", "", json.dumps({"type": "object", "properties": {"tags": tags}, "required": ["tags"]}))
+    for arguments, stands in (
+        ('{"tags": [1, 1]}', True),
+        ('{"tags": [1, 3]}', forced.name.startswith("gemma")),
+    ):
+        call = ToolCall("abcDEF123", "f", arguments)
+        assert forced.follows(written(forced.name, call), tools=(tool, WEATHER)) == stands
+    assert forced.follows(written(forced.name, CALL), tools=(tool, WEATHER))
+
+
+@pytest.mark.parametrize("name", ["hermes", "xml"])
+def test_a_schema_that_cannot_be_followed_names_its_tool(name: str) -> None:
+    wrong = Tool(
+        "odd_one", "", '{"type": "object", "properties": {"a": {"type": "integer", "minimum": "x"}}}'
+    )
+    made = Family(name, ())
+    with pytest.raises(SchemaError, match="No call of the tool odd_one can be made to follow its schema"):
+        made.follows("", tools=(WEATHER, wrong, NOW))
+    made.all.close()
+
+
 @pytest.mark.parametrize("name", ["xml", "gemma"])
 def test_schemas_made_of_others_are_refused_where_the_notation_is_not_json(name: str) -> None:
     tool = Tool("f", "", '{"type": "object", "anyOf": [{"required": ["a"]}]}')

@@ -195,6 +195,29 @@ async def test_calls_of_tools() -> None:
     assert [tool.strict for tool in (await asked(models, tools=[strict])).tools] == [True]
 
 
+async def test_what_no_grammar_can_keep_of_a_tools_schema_is_told() -> None:
+    tags = {"type": "array", "uniqueItems": True}
+    tool = {"name": "tag", "parameters": {"type": "object", "properties": {"tags": tags}}}
+    tools: Any = [WEATHER, {"type": "function", "function": tool}]
+    async with client_of(FakeModels(["Hm."])) as client:
+
+        async def told(**fields: Any) -> Any:
+            made = await client.chat.completions.create(
+                model="default", messages=HELLO, tools=tools, **fields
+            )
+            if not fields.get("stream"):
+                return made.to_dict().get("unenforced")
+            return [chunk.to_dict().get("unenforced") async for chunk in made][-1]
+
+        assert await told() is None
+        assert await told(tool_choice="required") == ["tag: properties.tags.uniqueItems"]
+        assert await told(tool_choice="required", stream=True) == ["tag: properties.tags.uniqueItems"]
+        one: Any = {"type": "function", "function": {"name": "weather"}}
+        assert await told(tool_choice=one) is None
+        tool["strict"] = True  # type: ignore[assignment]
+        assert await told() == ["tag: properties.tags.uniqueItems"]
+
+
 async def test_a_call_that_is_cut_short_is_not_lost() -> None:
     script = [called("weather", "", id="call_a"), Arguments("", '{"pla', 2), finished("length")]
     async with client_of(FakeModels(script)) as client:

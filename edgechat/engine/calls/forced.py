@@ -11,7 +11,8 @@ from edgechat.engine.backends.base import Vocabulary
 from edgechat.engine.calls import forced_gemma, forced_xml
 from edgechat.engine.calls.formats import Format
 from edgechat.engine.calls.tools import COMBINED, parameters_of
-from edgechat.engine.grammar import json_rule, literal
+from edgechat.engine.grammar import OF_TOOL, json_rule, literal
+from edgechat.engine.schemas import relaxed
 from edgechat.engine.thinking import HARMONY_FINAL
 from edgechat.engine.types import Tool
 
@@ -48,7 +49,7 @@ def calls_answer(
     for number, called in enumerate(tools):
         calls.append(f"call_{number}")
         body, more = _body(family, called, number, mark)
-        rules += [f"call_{number}: {body}", *more]
+        rules += [f"{OF_TOOL}{called.name}", f"call_{number}: {body}", *more]
     if family.name == "gemma":
         rules.append(forced_gemma.shared(mark))
     opening, between, closing = _around(family, mark)
@@ -109,7 +110,7 @@ def _text(*unlike: str, start: str = "") -> str:
 
 def _body(family: Format, tool: Tool, number: int, mark: Literal) -> tuple[str, list[str]]:
     """Return the rule of a call of a tool, but for the mark before it, and the rules that it needs."""
-    schema = closed(parameters_of(tool))
+    schema, _ = relaxed(closed(parameters_of(tool)))
     name = json.dumps(tool.name)
     if family.name == "xml":
         return forced_xml.call(tool, schema, f"call_{number}", mark)

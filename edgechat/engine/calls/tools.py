@@ -10,7 +10,7 @@ import msgspec
 
 from edgechat.engine.calls.scan import nests
 from edgechat.engine.calls.written import Kinds
-from edgechat.engine.schemas import LONGEST_SCHEMA, SHORTER
+from edgechat.engine.schemas import LONGEST_SCHEMA, SHORTER, relaxed
 from edgechat.engine.types import ChatRequest, Tool
 from edgechat.errors import BadRequest, SchemaError
 
@@ -74,6 +74,19 @@ def parameters_of(tool: Tool) -> dict[str, Any]:
             hint='Send one that begins with {"type": "object"; it may be 64 levels deep.',
         )
     return schema
+
+
+def held_tools(request: ChatRequest) -> tuple[Tool, ...]:
+    """Return the tools whose calls must follow their schemas."""
+    if request.tool is not None:
+        return tuple(tool for tool in request.tools if tool.name == request.tool)
+    has_grammar = request.tool_choice == "required" or request.schema is not None
+    return request.tools if has_grammar or any(tool.strict for tool in request.tools) else ()
+
+
+def unkept(tools: Sequence[Tool]) -> list[str]:
+    """Return what no grammar can keep of the tools' schemas: NAME: where it stands in the schema."""
+    return [f"{tool.name}: {where}" for tool in tools for where in relaxed(parameters_of(tool))[1]]
 
 
 def check_plain(tool: Tool, schema: dict[str, Any]) -> None:

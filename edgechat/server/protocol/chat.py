@@ -33,7 +33,8 @@ Strict = Annotated[
     bool | None,
     Meta(
         description="true: a call of the model's own choice, too, follows the schema; one that tool_choice "
-        "forces always does."
+        "forces always does. What no grammar can keep (uniqueItems, propertyNames, not, contains, patterns "
+        "that look around) is left out, and `unenforced` in the answer tells where."
     ),
 ]
 

@@ -8,6 +8,7 @@ from typing import Any, Literal
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from edgechat.engine.calls.tools import held_tools, unkept
 from edgechat.engine.types import (
     Arguments,
     Called,
@@ -141,6 +142,8 @@ class ChatCompletion(msgspec.Struct, frozen=True, kw_only=True):
     timings: AnswerTimings
     truncated: int | UnsetType = UNSET
     """Extension: turns of the chat that were left out, where that was allowed and necessary."""
+    unenforced: list[str] | UnsetType = UNSET
+    """Extension: what calls need not follow of their tools' schemas, though they had to follow these."""
 
 
 class ChatChunk(msgspec.Struct, frozen=True, kw_only=True):
@@ -154,6 +157,7 @@ class ChatChunk(msgspec.Struct, frozen=True, kw_only=True):
     usage: Usage | UnsetType = UNSET
     timings: AnswerTimings | UnsetType = UNSET
     truncated: int | UnsetType = UNSET
+    unenforced: list[str] | UnsetType = UNSET
 
 
 class ChatAnswers(Answers[ChoiceChunk]):
@@ -168,6 +172,7 @@ class ChatAnswers(Answers[ChoiceChunk]):
         self._request = body.asked()
         self._think = think
         self._calls = [0] * self.n_choices
+        self._unenforced = unkept(held_tools(self._request)) or UNSET
 
     @property
     def shorter(self) -> str:
@@ -210,6 +215,7 @@ class ChatAnswers(Answers[ChoiceChunk]):
             usage=self._usage(),
             timings=timings_of(ends),
             truncated=max(end.usage.dropped_turns for end in ends) or UNSET,
+            unenforced=self._unenforced,
         )
         return msgspec.json.encode(told)
 
@@ -257,6 +263,7 @@ class ChatAnswers(Answers[ChoiceChunk]):
             usage=usage,
             timings=UNSET if end is None else timings_of([end]),
             truncated=UNSET if end is None else end.usage.dropped_turns or UNSET,
+            unenforced=UNSET if end is None else self._unenforced,
         )
         return msgspec.json.encode(told)
 
