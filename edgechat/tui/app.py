@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from textual import events
 from textual.app import App
 from textual.binding import Binding, BindingType
 from textual.command import Provider
@@ -24,6 +25,7 @@ from edgechat.tui.chat.screen import ChatScreen
 from edgechat.tui.guard import Guard
 from edgechat.tui.signals import EndSignals, heed_hang_up
 from edgechat.tui.theme import STYLES, THEMES, apply
+from edgechat.tui.typing import Keys
 
 if TYPE_CHECKING:
     from edgechat.settings import Backend
@@ -83,6 +85,8 @@ class EdgechatApp(App[None]):
         self._guard = Guard()
         self.fault: Exception | None = None
         """What ended the app if not the user, or went wrong as it ended."""
+        self.keys = Keys(self, super().on_event)
+        """Through which all keys go."""
         self._chat = ChatScreen(services, model, anyway=anyway, draft=draft, backend=backend)
         apply(self, theme)
         # Scrolling that glides takes the processor from the model, and races with text that moves.
@@ -130,6 +134,17 @@ class EdgechatApp(App[None]):
     def _fatal_error(self) -> None:
         # Textual's own fills the terminal with a traceback; what is to be said is said by `run_app`'s caller.
         self._close_messages_no_wait()
+
+    async def on_event(self, event: events.Event) -> None:
+        """See Textual."""
+        if isinstance(event, events.Key | events.Paste) and not event.is_forwarded and not self._is_opening:
+            await self.keys.take(event)
+        else:
+            await super().on_event(event)
+
+    @property
+    def _is_opening(self) -> bool:
+        return self.screen is self._chat and self._chat.is_opening
 
     def notify(self, message: str, **how: Any) -> None:
         """See Textual; the same thing is told once, and at most two things at a time."""

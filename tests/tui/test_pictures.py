@@ -159,6 +159,8 @@ async def conversations(pilot: Pilot[None]) -> None:
 async def trash(pilot: Pilot[None]) -> None:
     await conversations(pilot)
     await pilot.press("down", "delete")
+    await until(pilot, lambda: "in the trash" in text_of(pilot))
+    await pilot.press("y")
     await until(pilot, lambda: "bake bread" not in text_of(pilot))
     await pilot.press("t")
     await until(pilot, lambda: "Trash" in text_of(pilot))

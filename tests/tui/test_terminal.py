@@ -39,6 +39,10 @@ class App(Terminal):
         with sqlite3.connect(self.home / "data" / "chats.db") as db:
             return db.execute("SELECT role, content, state FROM turns ORDER BY position").fetchall()
 
+    def chats(self) -> list[tuple[str, int, float | None]]:
+        with sqlite3.connect(self.home / "data" / "chats.db") as db:
+            return db.execute("SELECT title, pinned, trashed_at FROM conversations").fetchall()
+
 
 @pytest.fixture
 def terminal(tmp_path: Path) -> Iterator[App]:
@@ -244,6 +248,74 @@ def test_pasted_lines_are_one_message(terminal: App, script: Any) -> None:
     terminal.press("Enter")
     terminal.until("Ok.")
     assert terminal.turns()[0][1] == "def f():\n    return 1\n\nprint(f())\nand more"
+
+
+@pytest.mark.parametrize("keys", ["C-b", "Tab", "C-g", "C-b C-f Down"])
+def test_text_in_one_burst_is_for_the_prompt_whatever_has_the_keys(
+    terminal: App, script: Any, keys: str
+) -> None:
+    terminal.start(script(reply="Hello."))
+    terminal.ask("Who are you?")
+    terminal.until("Hello.")
+    for key in keys.split():
+        terminal.press(key)
+        time.sleep(0.3)
+    terminal.type("/model dxrpt dd")
+    terminal.until("│ /model dxrpt dd")
+    terminal.press("C-u")
+    terminal.type("one")
+    terminal.until("│ one ")
+    assert len(terminal.turns()) == 2
+    assert terminal.chats() == [("Who are you?", 0, None)]
+
+
+@pytest.mark.parametrize(
+    ("burst", "seen"),
+    [
+        ("\x02drop it", "│ unsent drop it"),  # Ctrl+B: the list
+        ("\tquote it", "│ unsent quote it"),  # Tab: the turns
+        ("\x06hello", "│ hello "),  # Ctrl+F: the search
+        ("\x02/hello", "│ unsent /hello"),
+        ("\x02\x1b[B\x1b[A\r", "Hello."),  # the list, Down, Up, Enter: opens a chat, and sends nothing
+        ("\x07\x1b[Bx", "│ unsent x"),  # Ctrl+G: the engine room, in which x is no key
+    ],
+)
+def test_keys_in_one_burst_go_where_each_of_them_leads(
+    terminal: App, script: Any, burst: str, seen: str
+) -> None:
+    terminal.start(script(reply="Hello."))
+    terminal.ask("Who are you?")
+    terminal.until("Hello.")
+    terminal.type("unsent ")
+    terminal.until("│ unsent ")
+    terminal.type(burst)
+    terminal.until(seen)
+    time.sleep(0.3)
+    assert "unsent" in terminal.screen
+    assert len(terminal.turns()) == 2
+    assert terminal.chats() == [("Who are you?", 0, None)]
+
+
+def test_text_in_one_burst_answers_no_question_and_deletes_nothing(terminal: App, script: Any) -> None:
+    terminal.start(script(reply="Hello."))
+    terminal.ask("Who are you?")
+    terminal.until("Hello.")
+    terminal.press("C-b")
+    terminal.until("d Delete")
+    terminal.type("d")
+    terminal.until("in the trash")
+    terminal.type("my")
+    time.sleep(0.3)
+    assert "in the trash" in terminal.screen
+    terminal.type("n")
+    terminal.until(lambda: "in the trash" not in terminal.screen)
+    assert terminal.chats() == [("Who are you?", 0, None)]
+    terminal.type("d")
+    terminal.until("in the trash")
+    terminal.type("y")
+    terminal.until("Ctrl+Z undoes it")
+    ((_, _, trashed_at),) = terminal.chats()
+    assert trashed_at is not None
 
 
 def test_without_colours_none_are_sent(terminal: App, script: Any) -> None:

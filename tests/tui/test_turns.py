@@ -33,16 +33,21 @@ async def test_a_turn_is_copied_and_its_code_piece_by_piece(path: Path) -> None:
         assert pilot.app.clipboard == "How?"
 
 
-async def test_escape_leads_back_to_the_prompt_and_no_letter_leaks_into_it(path: Path) -> None:
+async def test_escape_leads_back_to_the_prompt_and_so_does_text(path: Path) -> None:
     async with app_with(FakeEngine(), path).run_test() as pilot:
         await say(pilot, "Hi")
         prompt = pilot.app.screen.prompt  # type: ignore[attr-defined]
         await pilot.press("tab")
         await pilot.pause()
         assert pilot.app.focused is not prompt
-        await pilot.press("w", "h", "o", "escape")
+        await pilot.press("escape")
         assert pilot.app.focused is prompt
         assert prompt.text == ""
+        await pilot.press("tab")
+        await pilot.pause()
+        await pilot.press("w", "h", "o")
+        await until(pilot, lambda: prompt.text == "who")
+        assert pilot.app.focused is prompt
         await pilot.press("ctrl+up")
         await pilot.pause()
         assert pilot.app.focused is not prompt

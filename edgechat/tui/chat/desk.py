@@ -213,19 +213,21 @@ class Desk:
         """Whether there is a deletion to undo."""
         return bool(self._deleted)
 
-    async def delete(self, chat_id: str) -> None:
-        """Move a conversation to the trash. Raises EdgechatError."""
+    async def delete(self, chat_id: str, *, ask: bool = False) -> None:
+        """Move a conversation to the trash, after a question if that is wanted. Raises EdgechatError."""
         screen, store = self._screen, await self._screen.session.store()
         if chat_id in self.answering:
             raise ChatBusy("An answer is being written there.", hint="Stop it first: Escape.")
         chat = await store.find(chat_id)
+        lasts = f"For {TRASH_DAYS} days it is in the trash." if store.lasting else ""
+        if ask and not await self._is_sure(f"Delete “{one_line(chat.title, 50)}”?\n\n{lasts}"):
+            return
         await store.trash(chat_id)
         screen.session.forget(chat_id)
         self._deleted.append(chat_id)
         if screen.talk.id == chat_id:
             screen.show_talk(self.new_talk())
-        later = f" For {TRASH_DAYS} days it is in the trash: /trash." if store.lasting else ""
-        told = f"Deleted “{one_line(chat.title, 50)}”. Ctrl+Z undoes it.{later}"
+        told = f"Deleted “{one_line(chat.title, 50)}”. Ctrl+Z undoes it. {lasts}"
         screen.notify(told, timeout=8, markup=False)
         screen.refresh_bindings()
 
@@ -247,14 +249,18 @@ class Desk:
 
     async def purge(self, chat_id: str) -> None:
         """Ask, then delete what is in the trash for good. Raises EdgechatError."""
-        from edgechat.tui.models.dialogs import Sure
-
         store = await self._screen.session.store()
         title = one_line((await store.find(chat_id, trashed=True)).title, 50)
-        question = Content(f"Delete “{title}” for good? It cannot be brought back then.")
-        if await self._screen.app.push_screen_wait(Sure(question, yes="Delete it", no="Keep it")):
+        if await self._is_sure(f"Delete “{title}” for good? It cannot be brought back then."):
             await store.delete(chat_id)
             self._forget_deleted(chat_id)
+
+    async def _is_sure(self, question: str) -> bool:
+        from edgechat.tui.models.dialogs import Sure
+
+        return await self._screen.app.push_screen_wait(
+            Sure(Content(question.strip()), yes="Delete it", no="Keep it")
+        )
 
     def _forget_deleted(self, chat_id: str) -> None:
         self._deleted = [one for one in self._deleted if one != chat_id]

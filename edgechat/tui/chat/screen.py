@@ -109,7 +109,7 @@ class ChatScreen(Screen[None]):
         self._wanted_model = model
         self._session: Session | None = None
         self._talk: Talk | None = None
-        # What was typed before the prompt, or the search field, has the keys; None while one has them.
+        # What was typed before the prompt has the keys; None from then on.
         self._early: list[events.Key | events.Paste] | None = []
         self._welcome = WelcomePiece()
         self._told_plan: LoadPlan | None = None
@@ -146,6 +146,18 @@ class ChatScreen(Screen[None]):
     def transcript(self) -> Transcript:
         """The transcript."""
         return self.query_one(Transcript)
+
+    @property
+    def is_opening(self) -> bool:
+        """Whether the prompt has not had the keys yet; they are kept for it."""
+        return self._early is not None
+
+    def focus_text(self) -> None:
+        """Give the prompt the keys, for text that is typed or pasted where it means nothing."""
+        self.panels.uncover()
+        if not self.prompt.focusable:
+            self.app.stylesheet.update(self)  # which else waits until nothing is left to do
+        self.set_focus(self.prompt)
 
     @property
     def pane(self) -> PromptPane:
@@ -422,6 +434,18 @@ class ChatScreen(Screen[None]):
 
         self.run_worker(done(), group="doing")
 
+    def moves(self, doing: Coroutine[Any, Any, object]) -> None:
+        """Do what gives the focus to something else, which keys wait for, and say what goes wrong with it."""
+        end = self.app.keys.hold()  # type: ignore[attr-defined]
+
+        async def done() -> None:
+            try:
+                await doing
+            finally:
+                end()
+
+        self.tries(done())
+
     def tell_error(self, error: EdgechatError) -> None:
         """Say for a while what went wrong."""
         words = one_line(error.message, _TOLD)
@@ -499,33 +523,19 @@ class ChatScreen(Screen[None]):
 
     def action_conversations(self) -> None:
         """Show the conversations, or hide them."""
-        self.tries(self.panels.toggle_sidebar())
+        self.moves(self.panels.toggle_sidebar())
 
     def action_trash(self) -> None:
         """Show the conversations that were deleted."""
-        self.tries(self.panels.show_trash())
+        self.moves(self.panels.show_trash())
 
     def action_search(self) -> None:
         """Search everything that was ever said; what is typed from now on is searched for."""
-        if self._early is None:
-            self._early = []
-            self.set_focus(None)
-        self.tries(self._search())
-
-    async def _search(self) -> None:
-        try:
-            await self.panels.search("")
-        finally:
-            self.app.call_later(self._pass_early_on)  # behind the field's focus, which waits there too
-
-    def _pass_early_on(self) -> None:
-        early, self._early = self._early or [], None
-        for event in early:
-            (self.focused or self.prompt)._forward_event(event)
+        self.moves(self.panels.search(""))
 
     def action_engine_room(self) -> None:
         """Show what the engine does, or hide it."""
-        self.tries(self.panels.toggle_room())
+        self.moves(self.panels.toggle_room())
 
     def action_models(self) -> None:
         """Show the models."""
@@ -564,7 +574,7 @@ class ChatScreen(Screen[None]):
     def on_sidebar_chosen(self, event: Any) -> None:
         """Show a conversation."""
         self.panels.uncover()
-        self.tries(self.desk.open(event.chat_id, event.turn_id or ""))
+        self.moves(self.desk.open(event.chat_id, event.turn_id or ""))
 
     def on_sidebar_renamed(self, event: Any) -> None:
         """Give a conversation another title."""
@@ -575,13 +585,13 @@ class ChatScreen(Screen[None]):
         self.tries(self._and_refresh(self.desk.pin(event.chat_id, event.pinned)))
 
     def on_sidebar_deleted(self, event: Any) -> None:
-        """Move a conversation to the trash."""
-        self.tries(self._and_refresh(self.desk.delete(event.chat_id)))
+        """Ask, then move a conversation to the trash."""
+        self.tries(self._and_refresh(self.desk.delete(event.chat_id, ask=True)))
 
     def on_sidebar_restored(self, event: Any) -> None:
         """Bring a conversation back from the trash."""
         self.panels.uncover()
-        self.tries(self._and_refresh(self.desk.restore_deleted(event.chat_id)))
+        self.moves(self._and_refresh(self.desk.restore_deleted(event.chat_id)))
 
     def on_sidebar_purged(self, event: Any) -> None:
         """Delete a conversation for good, once more asked."""
@@ -636,7 +646,7 @@ class ChatScreen(Screen[None]):
                 typing = self.focused is self.prompt and bool(self.prompt.text)
                 return "desk" in self.__dict__ and self.desk.can_undo and not typing
             case "to_prompt":
-                return self._early is None and self.focused is not self.prompt
+                return self.focused is not self.prompt
             case "turns":
                 return self.focused is self.prompt
         return True

@@ -313,7 +313,7 @@ class Sidebar(Widget):
                 self.post_message(self.Renamed(field.chat_id, title))
 
     @on(ChatList.Does)
-    def _do(self, event: ChatList.Does) -> None:
+    async def _do(self, event: ChatList.Does) -> None:
         event.stop()
         row = event.row
         match event.what:
@@ -326,7 +326,7 @@ class Sidebar(Widget):
             case "leave":
                 self._leave()
             case "rename" if row is not None:
-                self.run_worker(self._edit_title(row), group="rename")
+                await self._edit_title(row)
             case "choose" if row is not None:
                 turn_id = row.hit.turn_id if isinstance(row, Found) else ""
                 self.post_message(self.Chosen(row.chat.id, turn_id or None))
