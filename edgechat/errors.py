@@ -45,6 +45,7 @@
         ├── DecodeFailed          a decode call failed, or gave numbers that are none
         ├── EngineCrashed         the worker process died
         │   └── EngineGone        before the request came, or it was ended just then
+        ├── EngineClosed          it was ended by whoever had it, who wants no model of it any more
         └── RequestRefused        this request has already killed the worker twice
 
 Foreign exceptions are turned into one of these where they arise; the command line and the app print
@@ -257,6 +258,10 @@ class EngineCrashed(EngineError):
 
 class EngineGone(EngineCrashed):
     """No worker runs, and a request came that may not start one: nothing of it was computed."""
+
+
+class EngineClosed(EngineError):
+    """The engine was closed while it loaded, or before: that is what somebody wanted, and no failure."""
 
 
 class RequestRefused(EngineError):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import AsyncGenerator, Callable, Sequence
 from typing import Any
 
@@ -18,7 +19,7 @@ from edgechat.engine.types import (
     Timings,
     Usage,
 )
-from edgechat.errors import EdgechatError
+from edgechat.errors import EdgechatError, EngineClosed
 from edgechat.planner.plan import LoadPlan
 
 Step = str | float | EdgechatError | Prefill | Delta | Dropped
@@ -50,6 +51,7 @@ class FakeEngine:
         self.requests: list[ChatRequest] = []
         self.load_error: EdgechatError | None = None
         self.closed = False
+        self.n_closed = 0
         self.left: list[str | None] = []
         self.forgotten: list[str] = []
         self.looks = 0
@@ -58,11 +60,22 @@ class FakeEngine:
         self._scripts = list(scripts) or [["Hello", " there."]]
         self._load_seconds = load_seconds
         self._cancelled: set[str] = set()
+        self._closing = asyncio.Event()
+
+    def reopen(self, plan: LoadPlan) -> None:
+        """Be the engine of a plan; of another one, after `close`, as if made anew."""
+        self.plan = plan
+        if self.closed:
+            self.model, self.closed, self._closing = None, False, asyncio.Event()
 
     async def start(self, on_progress: Callable[[float], None] | None = None) -> ModelInfo:
+        closing = self._closing
         if self.model is None:
             for step in range(1, 5):
-                await asyncio.sleep(self._load_seconds / 4)
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(closing.wait(), self._load_seconds / 4)
+                if closing.is_set():
+                    raise EngineClosed("The engine was closed before the model was loaded.")
                 if on_progress is not None:
                     on_progress(step / 4)
             if self.load_error is not None:
@@ -123,6 +136,8 @@ class FakeEngine:
 
     async def close(self) -> None:
         self.closed = True
+        self.n_closed += 1
+        self._closing.set()
 
 
 def words(text: str, seconds: float) -> list[Any]:

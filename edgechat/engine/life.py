@@ -49,7 +49,7 @@ from edgechat.engine.types import (
     Upkeep,
     Usage,
 )
-from edgechat.errors import EngineCrashed, FolderError
+from edgechat.errors import EngineClosed, EngineCrashed, FolderError
 from edgechat.planner.plan import LoadPlan
 from edgechat.text import printable
 
@@ -106,7 +106,7 @@ class WorkerLife:
     async def load(
         self, plan: LoadPlan, upkeep: Upkeep, on_progress: Callable[[float], None] | None
     ) -> ModelInfo:
-        """Load the model and wait for it."""
+        """Load the model and wait for it. Raises EngineClosed where `close` ends that."""
         self.send(Load(plan, upkeep))
         while True:
             match await self._loading.get():
@@ -115,6 +115,8 @@ class WorkerLife:
                         on_progress(progress)
                 case Loaded(model):
                     return model
+                case Failed() | None if self._closing:
+                    raise closed()
                 case Failed(_, error):
                     raise error.error()
                 case None:
@@ -280,6 +282,11 @@ class WorkerLife:
         transport = getattr(self._process, "_transport", None)
         if transport is not None:
             transport.close()
+
+
+def closed() -> EngineClosed:
+    """Return the error of a load that was ended on purpose."""
+    return EngineClosed("The engine was closed before the model was loaded.", hint="Start it again.")
 
 
 def cancelled(request_id: str) -> Finished:

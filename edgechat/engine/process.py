@@ -18,7 +18,7 @@ from pathlib import Path
 import msgspec
 
 from edgechat.engine.kinds import cannot_chat, cannot_embed
-from edgechat.engine.life import WorkerLife, cancelled, tail
+from edgechat.engine.life import WorkerLife, cancelled, closed, tail
 from edgechat.engine.snapshot import Snapshot
 from edgechat.engine.state_folder import check_id
 from edgechat.engine.types import (
@@ -100,7 +100,10 @@ class EngineProcess:
         self._wish = self._plan = plan
 
     async def start(self, on_progress: Callable[[float], None] | None = None) -> ModelInfo:
-        """Load the model if it is not loaded. Raises LoadFailed, DoesNotFit or EngineCrashed."""
+        """Load the model if it is not loaded.
+
+        Raises LoadFailed, DoesNotFit, EngineCrashed, and EngineClosed where `close` ends that.
+        """
         with self.holding():
             await self._ready(on_progress)
             assert self.model is not None
@@ -321,7 +324,7 @@ class EngineProcess:
         self._worker = await WorkerLife.spawn(self._worker_ended)
         self._log = self._worker.log
         if self._closed:
-            raise EngineError("The engine has been closed.", hint="Start it again.")
+            raise closed()
         try:
             self.model = await self._worker.load(self.plan, self._upkeep, on_progress)
         except (OutOfMemory, EngineCrashed) as error:

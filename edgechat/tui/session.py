@@ -36,7 +36,7 @@ class AppEngine(Engine, Protocol):
     """How it is loaded, as far as it is known now."""
 
     async def start(self, on_progress: Callable[[float], None] | None = None) -> ModelInfo:
-        """Load the model if it is not loaded."""
+        """Load the model if it is not loaded. Raises EngineClosed where `close` ends that."""
         ...
 
     async def leave(self, chat: str | None = None) -> None:

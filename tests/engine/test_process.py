@@ -28,6 +28,7 @@ from edgechat.engine.life import WorkerLife
 from edgechat.engine.process import EngineProcess, EngineState
 from edgechat.engine.types import ChatRequest, Delta, Finished, Message, Sampling
 from edgechat.errors import (
+    EngineClosed,
     EngineCrashed,
     EngineError,
     EngineGone,
@@ -421,8 +422,9 @@ async def test_close_ends_streams_and_loads(start: Callable[..., EngineProcess])
         started = asyncio.create_task(loading.start())
         await asyncio.sleep(wait)
         await loading.close()
-        with pytest.raises(EngineError):
+        with pytest.raises(EngineClosed):
             await started
+        assert not loading.has_crashed
     assert workers() == []
 
 

@@ -35,7 +35,7 @@ def app_with(
     shelf: Shelf | None = None,
 ) -> EdgechatApp:
     def engine_for(plan: LoadPlan, _replan: object, _note: object) -> FakeEngine:
-        engine.plan = plan
+        engine.reopen(plan)
         return engine
 
     services = Services(lambda: path, prepare, engine_for, lambda: settings, shelf)

@@ -212,11 +212,30 @@ async def test_another_model_answers_from_now_on(path: Path) -> None:
         screen.prompt.fill("/model mistral-7b")
         await pilot.press("escape", "enter")
         await until(pilot, lambda: "mistral-7b answers from now on" in text_of(pilot))
-        assert engine.closed
+        assert (engine.n_closed, engine.plan.model_name) == (1, "mistral-7b")
         await say(pilot, "2?")
         store = await screen.session.store()
         assert [chat.model for chat in await store.chats()] == ["mistral-7b"]
         assert await store.preference("model") == "mistral-7b"
+
+
+async def test_a_model_that_is_given_up_while_it_loads_is_no_crash(path: Path) -> None:
+    engine = FakeEngine(["Here."], load_seconds=1.0)
+    app = app_with(engine, path)
+    async with app.run_test(notifications=True) as pilot:
+        screen: ChatScreen = pilot.app.screen  # type: ignore[assignment]
+        for model in ("mistral-7b", "tiny"):  # the first model's load is given up, then the second's
+            await until(pilot, lambda: "Loading the model" in text_of(pilot))
+            screen.take_model(model)
+            await until(pilot, lambda model=model: engine.plan.model_name == model)
+        await until(pilot, lambda: "tiny answers from now on" in text_of(pilot))
+        told = [one.message for one in app._notifications]
+        assert not any("mistral" in words or "closed" in words for words in told), told
+        assert [type(piece).__name__ for piece in screen.talk.pieces] == ["WelcomePiece"]
+        await say(pilot, "Who?")
+        await until(pilot, lambda: "Here." in text_of(pilot))
+        store = await screen.session.store()
+        assert await store.preference("model") == "tiny"
 
 
 async def test_what_is_typed_is_kept_with_its_conversation(path: Path) -> None:

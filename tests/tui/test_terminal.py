@@ -183,6 +183,19 @@ def test_a_killed_worker_leaves_the_text_and_the_next_question_works(terminal: A
     assert terminal.turns()[-1][2] == "complete"
 
 
+def test_another_model_is_taken_while_one_loads(terminal: App, script: Any) -> None:
+    other = script(reply="The other.")
+    other = other.rename(other.with_name("other.scripted.json"))
+    terminal.start(script(reply="Hello.", load_ms=20_000))
+    terminal.until("Loading the model")
+    terminal.ask(f"/model {other}")
+    terminal.until("answers from now on")
+    for word in ("died", "closed", "Traceback"):
+        assert word not in terminal.screen
+    terminal.ask("Who are you?")
+    terminal.until("The other.")
+
+
 def test_escape_stops_and_the_next_question_works(terminal: App, script: Any) -> None:
     terminal.start(script(reply=LONG, rules=[{"when": "again", "reply": "Here again."}]))
     terminal.ask("Count.")

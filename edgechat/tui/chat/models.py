@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from edgechat.errors import ChatBusy
+from edgechat.errors import ChatBusy, EdgechatError, EngineClosed
 from edgechat.text import one_line
 from edgechat.tui.models.pulls import Pull, Pulls, State
 from edgechat.tui.models.shelf import Shelf
@@ -41,10 +41,17 @@ class Models:
             engine = await screen.session.engine()
             await engine.start(screen.tell_load)
             await screen.session.remember_model()
-        finally:
-            screen.talk.tell("")
-            screen.panels.shows_model()
+        except EngineClosed:  # yet another one was taken, which tells of itself
+            return
+        except EdgechatError:
+            self._taken()
+            raise
+        self._taken()
         screen.notify(f"{one_line(plan.model_name, 60)} answers from now on.", timeout=4, markup=False)
+
+    def _taken(self) -> None:
+        self._screen.talk.tell("")
+        self._screen.panels.shows_model()
 
     async def show(self) -> None:
         """Show the models, and chat with the one that is chosen there. Raises EdgechatError."""

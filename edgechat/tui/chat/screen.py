@@ -19,7 +19,7 @@ from textual.containers import Horizontal, Vertical
 from textual.screen import Screen
 from textual.worker import Worker
 
-from edgechat.errors import EdgechatError
+from edgechat.errors import EdgechatError, EngineClosed
 from edgechat.text import one_line
 from edgechat.tui.chat.activity import Activity
 from edgechat.tui.chat.pane import PromptPane
@@ -270,15 +270,21 @@ class ChatScreen(Screen[None]):
             if info.no_draft and asks_for_drafts(self._draft_wish):
                 self.tell_note(info.no_draft)
             await session.remember_model()
+            self._tell_opened()
+        except EngineClosed:
+            pass  # another model was taken meanwhile, which tells of itself
         except EdgechatError as exc:
-            # A question that waits for the same thing will tell of it.
-            if not self.answering:
-                self.talk.tell_problem(exc)
-        if not self.answering:
-            self.talk.tell("")
+            self._tell_opened(exc)
         # All that is loaded by now stays: looking through it for garbage would hold up a key for 40 ms.
         gc.collect()
         gc.freeze()
+
+    def _tell_opened(self, error: EdgechatError | None = None) -> None:
+        # A question that waits for the same thing will tell of it.
+        if not self.answering:
+            if error is not None:
+                self.talk.tell_problem(error)
+            self.talk.tell("")
 
     @property
     def _has_shelf(self) -> bool:
