@@ -52,6 +52,8 @@ class FakeEngine:
         self.load_error: EdgechatError | None = None
         self.closed = False
         self.n_closed = 0
+        self.lasting: bool | None = None
+        """Whether it keeps what it computed on disk; None before it is told."""
         self.left: list[str | None] = []
         self.forgotten: list[str] = []
         self.looks = 0
@@ -62,9 +64,9 @@ class FakeEngine:
         self._cancelled: set[str] = set()
         self._closing = asyncio.Event()
 
-    def reopen(self, plan: LoadPlan) -> None:
+    def reopen(self, plan: LoadPlan, *, lasting: bool) -> None:
         """Be the engine of a plan; of another one, after `close`, as if made anew."""
-        self.plan = plan
+        self.plan, self.lasting = plan, lasting
         if self.closed:
             self.model, self.closed, self._closing = None, False, asyncio.Event()
 

@@ -87,7 +87,8 @@ def test_staying_off_the_network() -> None:
 )
 def test_what_becomes_of_chats_between_their_turns(text: str, expected: Upkeep) -> None:
     write(text)
-    assert upkeep(settings.load()) == expected
+    assert upkeep(settings.load(), lasting=True) == expected
+    assert upkeep(settings.load(), lasting=False) == msgspec.structs.replace(expected, disk_bytes=0)
 
 
 def test_a_byte_order_mark_is_no_error() -> None:

@@ -8,10 +8,14 @@ from edgechat.settings import Settings
 _GIB = 2**30
 
 
-def upkeep(said: Settings) -> Upkeep:
-    """Return what the settings say of it."""
+def upkeep(said: Settings, *, lasting: bool) -> Upkeep:
+    """Return what the settings say of it.
+
+    lasting: whether the store of the chats outlives the program; else nothing computed of them does either.
+    """
+    disk_bytes = None if said.state_gib is None else int(said.state_gib * _GIB)
     return Upkeep(
         settle=said.settle,
         settle_on_battery=said.settle_on_battery,
-        disk_bytes=None if said.state_gib is None else int(said.state_gib * _GIB),
+        disk_bytes=disk_bytes if lasting else 0,
     )

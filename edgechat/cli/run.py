@@ -25,7 +25,6 @@ from edgechat.cli.edge import note
 from edgechat.cli.kept import conversation, offering_not_to_keep, open_store
 from edgechat.cli.talker import Means, Options, Talker
 from edgechat.engine.process import EngineProcess
-from edgechat.engine.types import Upkeep
 from edgechat.errors import EdgechatError, ModelNotFound, StoreError
 from edgechat.planner.drafting import asks_for_drafts
 from edgechat.planner.plan import LoadPlan
@@ -89,7 +88,7 @@ def _talk(options: Options, said: Settings, store: Store, background: Background
         store=store,
         background=background,
         plan_for=lambda name: _told(options, prepare(name, _wishes(options))),
-        engine_for=partial(_engine, options, said),
+        engine_for=partial(_engine, options, said, store),
         spoken=options.screen_reader or said.screen_reader,
     )
     talker = Talker(means, model, plan, talk)
@@ -112,12 +111,20 @@ def _chosen(options: Options, said: Settings, last: str | None) -> tuple[str, Lo
 
 
 def _engine(
-    options: Options, said: Settings, model: str, plan: LoadPlan, on_note: Callable[[str], None]
+    options: Options,
+    said: Settings,
+    store: Store,
+    model: str,
+    plan: LoadPlan,
+    on_note: Callable[[str], None],
 ) -> EngineProcess:
+    chosen = upkeep(said, lasting=store.lasting)
+    if options.prompt is not None:  # after one question nobody waits for the next
+        chosen = msgspec.structs.replace(chosen, settle=False)
     return EngineProcess(
         plan,
         idle_seconds=60 * said.idle_minutes,
-        upkeep=_upkeep(options, said),
+        upkeep=chosen,
         replan=partial(prepare, model, _wishes(options)),
         on_note=on_note,
     )
@@ -165,11 +172,3 @@ def _whole_prompt(prompt: str | None) -> str | None:
         )
     text = piped.decode("utf-8", "replace")
     return "\n\n".join(part for part in (prompt, text) if part) if prompt or text else prompt or ""
-
-
-def _upkeep(options: Options, said: Settings) -> Upkeep:
-    chosen = upkeep(said)
-    if not options.wanted.keep:
-        chosen = msgspec.structs.replace(chosen, disk_bytes=0)
-    # After one question nobody waits for the next.
-    return chosen if options.prompt is None else msgspec.structs.replace(chosen, settle=False)

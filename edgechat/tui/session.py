@@ -18,7 +18,7 @@ from edgechat.chat.records import ChatSettings
 from edgechat.chat.store import Store, store_path
 from edgechat.engine.snapshot import Snapshot
 from edgechat.engine.types import ModelInfo, Sampling
-from edgechat.errors import FolderError, ModelNotFound, StoreUnwritable
+from edgechat.errors import EdgechatError, FolderError, ModelNotFound, StoreUnwritable
 from edgechat.planner.plan import LoadPlan
 from edgechat.settings import Backend, Preset, Settings
 
@@ -63,8 +63,12 @@ class Services:
     store_path: Callable[[], Path]
     prepare: Callable[[str], LoadPlan]
     """From a model's name to its plan. May take a while; called in a thread."""
-    engine: Callable[[LoadPlan, Callable[[], LoadPlan], Callable[[str], None]], AppEngine]
-    """From a plan, and what makes it anew, to its engine, which tells what it has to change about it."""
+    engine: Callable[[LoadPlan, Callable[[], LoadPlan], Callable[[str], None], bool], AppEngine]
+    """From a plan, and what makes it anew, to its engine.
+
+    It tells what it has to change about the plan. Where the last argument is True, as it is where the store
+    lasts, it keeps what it computed of chats on disk.
+    """
     settings: Callable[[], Settings] = Settings
     """What the user has decided. Raises SettingsError."""
     shelf: Shelf | None = None
@@ -123,7 +127,7 @@ class Session:
             if self._engine is None:
                 await self.read_settings()
                 self.plan = await self._make_plan()
-                self._engine = self._new_engine(self.plan)
+                self._engine = await self._new_engine(self.plan)
             return self._engine
 
     @property
@@ -142,7 +146,7 @@ class Session:
             if old is not None:
                 await self._end(old)
             self.model, self.plan, self.missing = name, plan, None
-            self._engine = self._new_engine(plan)
+            self._engine = await self._new_engine(plan)
             return plan
 
     async def read_settings(self) -> Settings:
@@ -203,10 +207,13 @@ class Session:
             await asyncio.wait_for(engine.leave(), _LEAVING)
         await engine.close()
 
-    def _new_engine(self, plan: LoadPlan) -> AppEngine:
+    async def _new_engine(self, plan: LoadPlan) -> AppEngine:
         assert self.model is not None
         replan = partial(self._services.prepare, self.model)
-        return self._services.engine(plan, replan, lambda note: self.on_note(note))
+        lasting = False
+        with suppress(EdgechatError):  # who writes to the store is told of it
+            lasting = (await self.store()).lasting
+        return self._services.engine(plan, replan, lambda note: self.on_note(note), lasting)
 
     async def _make_plan(self) -> LoadPlan:
         if self.model is not None:
@@ -233,10 +240,17 @@ def _prepare(model: str, *, anyway: bool, draft: str | None, backend: Backend | 
     return prepare(model, Wishes(anyway=anyway, draft=draft, backend=backend))
 
 
-def _engine(plan: LoadPlan, replan: Callable[[], LoadPlan], on_note: Callable[[str], None]) -> AppEngine:
+def _engine(
+    plan: LoadPlan, replan: Callable[[], LoadPlan], on_note: Callable[[str], None], lasting: bool
+) -> AppEngine:
     from edgechat.chat.upkeep import upkeep
     from edgechat.engine.process import EngineProcess
 
     said = settings.load()
-    seconds = 60 * said.idle_minutes
-    return EngineProcess(plan, idle_seconds=seconds, upkeep=upkeep(said), replan=replan, on_note=on_note)
+    return EngineProcess(
+        plan,
+        idle_seconds=60 * said.idle_minutes,
+        upkeep=upkeep(said, lasting=lasting),
+        replan=replan,
+        on_note=on_note,
+    )

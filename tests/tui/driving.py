@@ -34,8 +34,8 @@ def app_with(
     settings: Settings = Settings(),  # noqa: B008  (it is frozen)
     shelf: Shelf | None = None,
 ) -> EdgechatApp:
-    def engine_for(plan: LoadPlan, _replan: object, _note: object) -> FakeEngine:
-        engine.reopen(plan)
+    def engine_for(plan: LoadPlan, _replan: object, _note: object, lasting: bool) -> FakeEngine:
+        engine.reopen(plan, lasting=lasting)
         return engine
 
     services = Services(lambda: path, prepare, engine_for, lambda: settings, shelf)

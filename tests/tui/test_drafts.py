@@ -268,11 +268,19 @@ async def test_pin_pins_and_unpins(path: Path) -> None:
 
 async def test_where_nothing_can_be_written_one_chats_without_a_store(path: Path, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("no folder")
-    app = app_with(FakeEngine(["Hello."]), tmp_path / "file" / "chats.db")
+    engine = FakeEngine(["Hello."])
+    app = app_with(engine, tmp_path / "file" / "chats.db")
     async with app.run_test(notifications=True) as pilot:
         await until(pilot, lambda: "gone when edgechat ends" in " ".join(text_of(pilot).split()))
         await say(pilot, "Hi")
         assert "Hello." in text_of(pilot)
+        assert engine.lasting is False
+        app.chat.take_model("mistral-7b")
+        await until(pilot, lambda: "mistral-7b answers from now on" in text_of(pilot))
+        assert engine.lasting is False
+    async with app_with(engine, path).run_test() as pilot:
+        await say(pilot, "Hi")
+        assert engine.lasting is True
 
 
 async def test_a_full_disk_is_told_while_the_reply_comes(path: Path) -> None:
