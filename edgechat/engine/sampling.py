@@ -150,10 +150,17 @@ def accepts(p: float, q: float, number: float) -> bool:
 
 
 def _pick(drawn: Distribution, number: float) -> int:
-    """Return the token that a number from 0 to 1 falls upon."""
+    """Return the token that a number from 0 to 1 falls upon, where they lie in the order of their ids.
+
+    By their chances the order of near-ties would depend on how many others were computed beside this one,
+    and which token a seed stands for with it.
+    """
     ids, probabilities = drawn
     if len(ids) == 1:
         return int(ids[0])
+    if (ids[1:] < ids[:-1]).any():
+        order = np.argsort(ids)
+        ids, probabilities = ids[order], probabilities[order]
     cumulative = np.cumsum(probabilities)
     at = int(np.searchsorted(cumulative, number * cumulative[-1], side="right"))
     return int(ids[min(at, len(ids) - 1)])

@@ -106,6 +106,17 @@ def test_the_seed_decides() -> None:
     assert draw(1) == draw(1) != draw(2)
 
 
+def test_a_seed_stands_for_the_same_tokens_where_near_ties_change_places() -> None:
+    """How many rows are computed at once changes the last bits of each: n = 3 is not n = 1, bit by bit."""
+    random = np.random.default_rng(0)
+    logits = np.full(1000, -50.0, np.float32)
+    logits[random.permutation(1000)[:40]] = np.repeat(np.linspace(0.0, 3.0, 20), 2)
+    here, there = (Sampler(Sampling(seed=5, top_p=1.0, min_p=0.0)) for _ in range(2))
+    for _ in range(200):
+        noise = random.normal(0, 1e-6, (2, 1000)).astype(np.float32)
+        assert here.choose(logits + noise[0], []) == there.choose(logits + noise[1], [])
+
+
 def test_tokens_come_as_often_as_their_probability_says() -> None:
     logits = np.log(np.array([0.5, 0.3, 0.15, 0.05], np.float32))
     sampler = Sampler(Sampling(**OFF, seed=0))

@@ -34,16 +34,21 @@ def _drawn(logits: mx.array, sampling: Sampling, number: float) -> tuple[mx.arra
     highest = logits.max()
     ids, values = _candidates(logits, sampling)
     weights = mx.exp(values - highest)
-    reached = mx.cumsum(weights ** (1 / sampling.temperature))
     kept: mx.array | None = None  # filters keep a head of the candidates, one at least
     if sampling.top_p < 1:
         kept = (mx.cumsum(weights) < sampling.top_p * weights.sum()).sum() + 1
     if sampling.min_p > 0:
         likely = (weights >= sampling.min_p).sum()
         kept = likely if kept is None else mx.minimum(kept, likely)
-    end = reached[-1] if kept is None else reached[mx.minimum(kept, len(weights)) - 1]
+    chances = weights ** (1 / sampling.temperature)
+    if kept is not None:
+        chances = mx.where(mx.arange(len(weights)) < kept, chances, 0.0)
+    if ids is not None:
+        order = mx.argsort(ids)
+        ids, chances = ids[order], chances[order]
+    reached = mx.cumsum(chances)
     # Not 1, to which 32 bits would round it: nothing lies behind the end.
-    at = mx.minimum((reached <= min(number, _MOST) * end).sum(), len(weights) - 1)
+    at = mx.minimum((reached <= min(number, _MOST) * reached[-1]).sum(), len(weights) - 1)
     return (at if ids is None else ids[at]), highest
 
 
