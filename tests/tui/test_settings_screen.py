@@ -362,3 +362,11 @@ async def test_nothing_of_the_file_reaches_the_terminal_raw() -> None:
         await pilot.press("enter")
         await pilot.pause()
         assert "\x1b" not in text_of(pilot)
+
+
+def test_a_key_that_comes_after_the_screen_was_left_changes_nothing() -> None:
+    for entry in entries(Settings()):
+        row = Row(entry, None)  # in no screen any more
+        if entry.editor != "choice":
+            row.action_edit()
+            assert row.editor is None

@@ -198,7 +198,7 @@ class Row(Vertical, can_focus=True):
 
     def action_edit(self) -> None:
         """Take the next value of a choice; else open an editor."""
-        if self.editor is not None:
+        if self.editor is not None or not self.is_attached:  # the screen may have been left meanwhile
             return
         if self.entry.editor == "choice":
             self.action_step(1)
