@@ -2,6 +2,7 @@
 
     python packaging/guide/train.py                        (the guide)
     python packaging/guide/train.py --start DIR --out DIR  (gentler, from where a run ended)
+    python packaging/guide/train.py --start GGUF           (the same from an exported guide)
     python packaging/guide/train.py --draft                (its draft, for the guide that is in edgechat/data)
 
 Everything is drawn from seeded generators and torch runs its deterministic kernels, so the same machine makes
@@ -23,6 +24,7 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
+import gguf
 import numpy
 import torch
 from corpus import Conversation, Corpus, conversations, questions
@@ -408,9 +410,9 @@ def fingerprint(config: Config, training: Training, corpus: Corpus) -> str:
 
 
 def tokenizer_for(corpus: Corpus, config: Config, training: Training, start: Path | None) -> Tokenizer:
-    """The tokenizer of the run it starts from; for a draft the shipped guide's; else one for the corpus."""
+    """The tokenizer of what it starts from; for a draft the shipped guide's; else one for the corpus."""
     if start:
-        return Tokenizer.load(start / "tokenizer.json")
+        return Tokenizer.of_gguf(start) if start.is_file() else Tokenizer.load(start / "tokenizer.json")
     if config == DRAFT:
         return Tokenizer.of_gguf(DATA / "guide.gguf")
     return train_tokenizer(corpus, config.vocab, training)
@@ -430,7 +432,9 @@ def begun(
     tokenizer = tokenizer_for(corpus, config, training, start)
     tokenizer.save(out / "tokenizer.json")
     run = Run(config, training, corpus, tokenizer)
-    if start:
+    if start and start.is_file():
+        run.model.load_state_dict(exported(start))
+    elif start:
         known = torch.load(start / CHECKPOINT, weights_only=True)["run"]
         run.model.load_state_dict(known["model"])
         run.head.load_state_dict(known["head"])
@@ -441,15 +445,27 @@ def begun(
     return run
 
 
+def exported(path: Path) -> dict[str, Tensor]:
+    """The weights of a GGUF file by name, as floats."""
+    tensors = gguf.GGUFReader(path).tensors
+    return {
+        one.name: torch.tensor(gguf.quants.dequantize(one.data, one.tensor_type), dtype=torch.float32)
+        for one in tensors
+    }
+
+
 def train(config: Config, training: Training, out: Path, start: Path | None = None) -> None:
     """Train, from where a run in `out` was stopped, and write weights, tokenizer and config there.
 
-    start: the folder of an ended run, whose tokenizer and weights are taken to begin with.
+    start: the folder of an ended run, or an exported GGUF, with whose tokenizer and weights it begins.
     """
     torch.set_num_threads(training.threads)
     torch.use_deterministic_algorithms(True)
     corpus = Corpus(GUIDE.size, training.plain)
-    if start:
+    if start and start.is_file():  # what half of the layers know was thrown away with the head that says it
+        known = hashlib.sha256(start.read_bytes()).hexdigest()
+        training = replace(training, more_of=known, understanding=0.0)
+    elif start:
         known = torch.load(start / CHECKPOINT, weights_only=True)["fingerprint"]
         training = replace(training, more_of=known)
     mark = fingerprint(config, training, corpus)
@@ -489,7 +505,10 @@ def main() -> None:
     kind = parser.add_mutually_exclusive_group()
     kind.add_argument("--draft", action="store_true", help="train the draft of the guide that ships")
     kind.add_argument(
-        "--start", type=Path, help="begin with the weights of an ended run, where the corpus has grown"
+        "--start",
+        type=Path,
+        metavar="DIR|GGUF",
+        help="begin with the weights of an ended run, or of an exported guide, where the corpus has grown",
     )
     options = parser.parse_args()
     config = DRAFT if options.draft else GUIDE
