@@ -15,6 +15,7 @@ from edgechat.engine.control import ControlTokens
 from edgechat.engine.prefix_cache import common_prefix
 from edgechat.engine.sizes import LONGEST_PIECE, Sizes, at_least, n_bytes, said
 from edgechat.engine.template import TEXT_LIMIT, ChatTemplate
+from edgechat.engine.thinking import HARMONY_FINAL
 from edgechat.engine.types import ChatRequest, Message
 from edgechat.engine.window import Window, whole, window_of
 from edgechat.errors import BadRequest, PromptTooLong, SwitchUnknown, TemplateError
@@ -203,16 +204,29 @@ class Prompts:
     def _tokens(self, text: str, most: int | None = None) -> list[int]:
         return self.control_tokens.tokens(text, bos=True, most=most)
 
-    def _render(self, request: ChatRequest, messages: Sequence[Message], **options: Any) -> str:
+    def _render(
+        self, request: ChatRequest, messages: Sequence[Message], *, generation_prompt: bool = True
+    ) -> str:
+        if generation_prompt and begins_answer(messages):
+            text = self._render(request, messages[:-1])
+            guarded: str = self.control_tokens.guard(messages[-1].content)
+            return text + self._answer_opening(text) + guarded
         return self._template.render(
             messages,
+            generation_prompt=generation_prompt,
             tools=request.tools,
             think=request.think,
             effort=request.effort,
             date=request.date,
             guard=self.control_tokens.guard,
-            **options,
         )
+
+    def _answer_opening(self, text: str) -> str:
+        """Return what stands between a rendered chat and the answer's own words: the end of a thought."""
+        marks = self._template.marks
+        if marks is not None and text.rstrip().endswith(marks.open):
+            return f"{'' if text.endswith(chr(10)) else chr(10)}{marks.close}\n\n"
+        return HARMONY_FINAL if marks is not None and HARMONY_FINAL in marks.skip else ""
 
     def _prompt(self, request: ChatRequest, draft: _Draft) -> Prompt:
         marks = self._template.marks
@@ -220,7 +234,9 @@ class Prompts:
             tokens=draft.tokens,
             boundary=self._boundary(request, draft),
             dropped=draft.window.dropped,
-            thinking=marks is not None and draft.text.rstrip().endswith(marks.open),
+            thinking=marks is not None
+            and not begins_answer(request.messages)
+            and draft.text.rstrip().endswith(marks.open),
         )
 
     def _boundary(self, request: ChatRequest, draft: _Draft) -> int:
@@ -294,6 +310,12 @@ class Prompts:
         if self._vocabulary.piece(token):
             return ""
         return self._vocabulary.piece(token, special=True).decode("utf-8", "replace")
+
+
+def begins_answer(messages: Sequence[Message]) -> bool:
+    """Say whether the last message is the beginning of the reply to those before it."""
+    last = messages[-1] if messages else None
+    return last is not None and last.role == "assistant" and bool(last.content) and not last.calls
 
 
 def _room(cells: int) -> int:

@@ -7,10 +7,11 @@ from edgechat.engine.calls.forced import calls_answer
 from edgechat.engine.calls.splitter import Splitter
 from edgechat.engine.calls.tools import held_tools, kinds_of
 from edgechat.engine.grammar import json_rule, reply_grammar
-from edgechat.engine.prompts import Prompt
+from edgechat.engine.prompts import Prompt, begins_answer
 from edgechat.engine.reply import Reply
 from edgechat.engine.template import ChatTemplate
 from edgechat.engine.types import ChatRequest
+from edgechat.errors import BadRequest
 
 
 def reply_of(request: ChatRequest, prompt: Prompt, template: ChatTemplate) -> Reply:
@@ -26,13 +27,20 @@ def reply_of(request: ChatRequest, prompt: Prompt, template: ChatTemplate) -> Re
             marked=bool(held_tools(request)),
             most=request.most_calls,
         )
-    return Reply(request.stop + template.stop, template.marks, thinking=prompt.thinking, calls=calls)
+    marks = None if begins_answer(request.messages) else template.marks
+    return Reply(request.stop + template.stop, marks, thinking=prompt.thinking, calls=calls)
 
 
 def grammar_of(
     request: ChatRequest, prompt: Prompt, template: ChatTemplate, vocabulary: Vocabulary
 ) -> str | None:
-    """Return the grammar that the reply follows, if it follows any. Raises SchemaError."""
+    """Return the grammar that the reply follows, if it follows any. Raises SchemaError or BadRequest."""
+    has_begun = begins_answer(request.messages)
+    if has_begun and (request.schema is not None or held_tools(request)):
+        raise BadRequest(
+            "An answer that has begun cannot be held to a schema any more.",
+            hint="Let the last message be the user's, or leave out response_format, tool_choice and strict.",
+        )
     must_call = request.tool_choice == "required"
     answer = json_rule(request.schema) if request.schema is not None else ""
     if held_tools(request):

@@ -409,3 +409,19 @@ async def test_a_worker_makes_a_call_that_is_required() -> None:
         assert ([name for name, _ in calls], reason) == (["count"], "tools")
     finally:
         await engine.close()
+
+
+# An answer that has begun.
+
+
+def test_an_answer_that_has_begun_goes_on(make: MakeEngine) -> None:
+    chat = (Message("user", "Count."), Message("assistant", "one,"))
+    engine = make("xml", reply=" two <think>", answer_after="</think>\n\none,")
+    assert told(run(engine, asking(*chat, tools=()))) == (" two <think>", "", [], "stop")
+
+
+@pytest.mark.parametrize("options", [{"schema": "{}"}, {"tools": (NOW,), "tool_choice": "required"}])
+def test_an_answer_that_has_begun_is_held_to_nothing(make: MakeEngine, options: dict[str, object]) -> None:
+    chat = (Message("user", "Count."), Message("assistant", "one,"))
+    with pytest.raises(BadRequest, match="has begun"):
+        make("hermes").submit(asking(*chat, **({"tools": ()} | options)))

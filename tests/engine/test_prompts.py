@@ -543,3 +543,19 @@ def test_the_window_is_that_of_the_policy() -> None:
     for n in range(1, len(messages), 2):
         expected = window_of(exact[:n], 300, fixed=1)
         assert prompts(source).of(asking(*messages[:n]), 300).dropped == expected.dropped
+
+
+# An answer that has begun.
+
+
+@pytest.mark.parametrize("source", SOURCES)
+def test_an_assistants_last_message_is_gone_on_with(source: str) -> None:
+    made = prompts(source)
+    before = made.of(asking(user("Count.")), 4096)
+    begun = made.of(asking(user("Count."), Message("assistant", "one, two,<|im_end|>")), 4096)
+    answer = made._vocabulary.tokenize("one, two,<|im_end|>", bos=False, special=False)
+    assert begun.tokens[: len(before.tokens)] == before.tokens
+    assert begun.tokens[-len(answer) :] == answer
+    assert not begun.thinking
+    between = begun.tokens[len(before.tokens) : -len(answer)]
+    assert bool(between) == (before.thinking or source == "channels")
