@@ -83,16 +83,18 @@ class Prompts:
         not fit.
         """
         if request.text is not None:
-            return self._plain(request.text, cells)
+            return self._plain(request.text, request.suffix, cells)
         window = self._window(request, request.messages, cells)
         draft = self._fit(request, request.messages, window, cells, cells - _room(cells))
         if len(draft.tokens) >= cells:
             raise _too_long(str(len(draft.tokens)), cells)
         return self._prompt(request, draft)
 
-    def _plain(self, text: str | tuple[int, ...], cells: int) -> Prompt:
+    def _plain(self, text: str | tuple[int, ...], suffix: str, cells: int) -> Prompt:
         """Return a prompt of a text as it is, its control tokens read as such, or of its tokens."""
-        if isinstance(text, str):
+        if suffix:
+            tokens = self._infill(text, suffix, cells)
+        elif isinstance(text, str):
             if more := at_least(text, cells, self._tokens):
                 raise _too_long(f"more than {more}", cells, "The text")
             tokens = self._tokens(text, cells)
@@ -109,6 +111,27 @@ class Prompts:
             raise _too_long(str(len(tokens)), cells, "The text")
         # Whoever asks the same again computes the last token only.
         return Prompt(tokens, boundary=len(tokens) - 1, dropped=0, thinking=False)
+
+    def _infill(self, text: str | tuple[int, ...], suffix: str, cells: int) -> list[int]:
+        """Return the tokens of a prompt to fill in what belongs between a text and a suffix."""
+        marks = self._vocabulary.infill()
+        if marks is None:
+            raise BadRequest(
+                "This model was not trained to fill in text before a suffix.",
+                hint="Leave suffix out, or take a model for code that fills in, as Qwen2.5-Coder does.",
+            )
+        if not isinstance(text, str):
+            raise BadRequest("With a suffix the prompt is a text, not tokens.")
+        for part in (text, suffix):
+            if more := at_least(part, cells, self._plain_tokens):
+                raise _too_long(f"more than {more}", cells, "The text")
+        prefix, behind, middle = marks
+        begins = self._vocabulary.tokenize("", bos=True, special=False)
+        found = [prefix, *self._plain_tokens(text), behind, *self._plain_tokens(suffix), middle]
+        return [*begins, *found]
+
+    def _plain_tokens(self, text: str, most: int | None = None) -> list[int]:
+        return self._vocabulary.tokenize(text, bos=False, special=False)
 
     @_one_at_a_time
     def next(self, request: ChatRequest, reply: Message, cells: int) -> Prompt | None:

@@ -106,6 +106,8 @@ class ChatRequest(msgspec.Struct, frozen=True, kw_only=True):
     messages: tuple[Message, ...] = ()
     text: str | tuple[int, ...] | None = None
     """What is gone on with instead of messages, as it is: no template, no thinking, no window."""
+    suffix: str = ""
+    """What comes behind the text: the reply is what belongs between them. Both are read as plain text."""
     tools: tuple[Tool, ...] = ()
     tool_choice: ToolChoice = "auto"
     tool: str | None = None

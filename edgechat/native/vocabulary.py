@@ -30,6 +30,14 @@ class NativeVocabulary:
         self._pieces: dict[int, bytes] = {}
         self._ends: dict[int, bool] = {}
 
+    def infill(self) -> tuple[int, int, int] | None:
+        """Return the tokens that a file names for filling in, or has by their usual names."""
+        prefix, suffix, middle = (
+            int(token_of(self._vocab))
+            for token_of in (lib.llama_vocab_fim_pre, lib.llama_vocab_fim_suf, lib.llama_vocab_fim_mid)
+        )
+        return (prefix, suffix, middle) if min(prefix, suffix, middle) >= 0 else None
+
     def misfit(self, other: NativeVocabulary) -> str:
         """Return why tokens of the other vocabulary are not tokens of this one; '' where they are.
 

@@ -58,6 +58,9 @@ class Words:
         """Return the texts of control tokens."""
         return list(self._control.values())
 
+    def infill(self) -> None:
+        """There are none."""
+
     def is_end(self, token: int) -> bool:
         """Say whether it is one of the last two."""
         return token in self.ends

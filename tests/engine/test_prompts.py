@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from edgechat.engine import sizes, template_child
 from edgechat.engine.backends.base import Vocabulary
@@ -21,7 +22,7 @@ from edgechat.engine.template import TEXT_LIMIT, ChatTemplate
 from edgechat.engine.template_child import Render, Rendered
 from edgechat.engine.types import ChatRequest, Message
 from edgechat.engine.window import window_of
-from edgechat.errors import PromptTooLong, SwitchUnknown, TemplateError
+from edgechat.errors import BadRequest, PromptTooLong, SwitchUnknown, TemplateError
 
 SOURCES = {path.stem: path.read_text() for path in (Path(__file__).parent / "templates").glob("*.jinja")}
 PLENTY = 2**20
@@ -83,6 +84,9 @@ class Words:
 
     def control_texts(self) -> list[str]:
         return list(CONTROL)
+
+    def infill(self) -> None:
+        return None
 
     def is_end(self, token: int) -> bool:
         return self.texts[token] == self.eos
@@ -559,3 +563,26 @@ def test_an_assistants_last_message_is_gone_on_with(source: str) -> None:
     assert not begun.thinking
     between = begun.tokens[len(before.tokens) : -len(answer)]
     assert bool(between) == (before.thinking or source == "channels")
+
+
+# Text that is filled in.
+
+FILLS = ("<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>")
+
+
+def test_what_belongs_between_two_texts_is_asked_by_the_models_own_tokens() -> None:
+    words = ScriptedVocabulary(FILLS)
+    made = prompts(vocabulary=words)
+    request = ChatRequest(id="x", text="a<|fim_middle|>", suffix="<|im_end|>")
+    prefix, suffix, middle = words.infill() or (0, 0, 0)
+    plain = [list(text.encode()) for text in ("a<|fim_middle|>", "<|im_end|>")]
+    bos = words.tokenize("", bos=True, special=False)
+    assert made.of(request, 4096).tokens == [*bos, prefix, *plain[0], suffix, *plain[1], middle]
+    assert made.of(replace(request, suffix=""), 4096).tokens != made.of(request, 4096).tokens
+    with pytest.raises(PromptTooLong):
+        made.of(replace(request, suffix="x" * 5000), 4096)
+
+
+def test_a_model_that_does_not_fill_in_says_so() -> None:
+    with pytest.raises(BadRequest, match="not trained to fill in"):
+        prompts().of(ChatRequest(id="x", text="a", suffix="b"), 4096)

@@ -49,6 +49,14 @@ async def test_a_text_is_not_held_against_repeating_itself() -> None:
     ]
 
 
+async def test_a_suffix_is_what_comes_behind() -> None:
+    models = FakeModels(["b"])
+    async with client_of(models) as client:
+        await client.completions.create(model="default", prompt="a", suffix="c")
+        await client.completions.create(model="default", prompt="a", suffix="")
+    assert [(one.text, one.suffix) for one in models.requests] == [("a", "c"), ("a", "")]
+
+
 async def test_several_prompts_and_tokens() -> None:
     models = FakeModels(["a"], ["b"], ["c"], ["d"])
     prompt: Any = ["x", [1, 2]]
@@ -86,7 +94,7 @@ async def test_logprobs_tell_where_in_the_text() -> None:
 @pytest.mark.parametrize(
     ("param", "fields"),
     [
-        ("suffix", {"suffix": "x"}),
+        ("suffix", {"suffix": "x", "prompt": [1]}),
         ("best_of", {"best_of": 3}),
         ("best_of", {"best_of": 1, "n": 2}),
         ("logprobs", {"logprobs": 0.5}),

@@ -97,6 +97,13 @@ class Vocabulary(Protocol):
         """Say whether this token ends a generation."""
         ...
 
+    def infill(self) -> tuple[int, int, int] | None:
+        """Return the tokens before a prefix, before a suffix, and before what belongs between them.
+
+        None for a model that was not trained to fill in.
+        """
+        ...
+
     def misfit(self, other: Self) -> str:
         """Return why a draft cannot come in tokens of another vocabulary, as what is wrong with it; or ''."""
         ...

@@ -129,6 +129,13 @@ class ScriptedVocabulary:
         """See `Vocabulary.is_end`."""
         return token == _END
 
+    def infill(self) -> tuple[int, int, int] | None:
+        """See `Vocabulary.infill`."""
+        named = {mark: token for token, mark in self._more.items()}
+        marks = [named.get(b"<|fim_%s|>" % part) for part in (b"prefix", b"suffix", b"middle")]
+        prefix, suffix, middle = marks
+        return None if prefix is None or suffix is None or middle is None else (prefix, suffix, middle)
+
     def misfit(self, other: ScriptedVocabulary) -> str:
         """See `Vocabulary.misfit`."""
         return ""

@@ -19,7 +19,10 @@ from edgechat.server.refusal import Refusal
 _MOST_TOKENS = 16
 """Where nothing is said: OpenAI's own."""
 
-NoSuffix = Annotated[None, Meta(description="Only null is taken: text is gone on with, not filled in.")]
+Suffix = Annotated[
+    str,
+    Meta(description="What comes behind the completion: models for code that know how fill it in."),
+]
 
 
 class CompletionBody(Generation, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -38,7 +41,7 @@ class CompletionBody(Generation, frozen=True, kw_only=True, forbid_unknown_field
     best_of: Annotated[
         Choices | None, Meta(description="Every completion is handed out: only what n says is taken.")
     ] = None
-    suffix: NoSuffix = None
+    suffix: Suffix | None = None
 
     def prompts(self) -> list[str | tuple[int, ...]]:
         """Return the prompts. Raises Refusal for fields that contradict each other."""
@@ -49,6 +52,8 @@ class CompletionBody(Generation, frozen=True, kw_only=True, forbid_unknown_field
             raise Refusal("best_of is what n says, or is left out.", param="best_of")
         if self.echo and self.logprobs is not None:
             raise Refusal("The prompt's own tokens have no logprobs here.", param="echo")
+        if self.suffix and not all(isinstance(one, str) for one in found):
+            raise Refusal("suffix needs prompts that are texts.", param="suffix")
         if self.echo and not all(isinstance(one, str) for one in found):
             raise Refusal("echo needs prompts that are texts.", param="echo")
         return found
@@ -111,6 +116,7 @@ class CompletionAnswers(Answers[CompletionChoice]):
         return ChatRequest(
             id=f"{self._id}-{choice}",
             text=self._text(choice),
+            suffix=body.suffix or "",
             logprobs=None if body.logprobs is None else int(body.logprobs),
             sampling=body.sampling(defaults, choice % body.n_choices),
             max_tokens=self._limit,

@@ -30,6 +30,9 @@ class Letters:
         """There are none."""
         return []
 
+    def infill(self) -> None:
+        """There are none."""
+
     def is_end(self, token: int) -> bool:
         """Say no."""
         return False

@@ -42,6 +42,14 @@ class _Told(msgspec.Struct):
     decoder: Any = None
 
 
+_INFILL = (
+    ("<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>"),
+    ("<fim_prefix>", "<fim_suffix>", "<fim_middle>"),
+    ("<｜fim▁begin｜>", "<｜fim▁hole｜>", "<｜fim▁end｜>"),
+)
+"""Before a prefix, a suffix and the middle: of Qwen and CodeGemma, of StarCoder and Granite, of DeepSeek."""
+
+
 class FolderVocabulary:
     """The vocabulary of a model's folder."""
 
@@ -123,6 +131,12 @@ class FolderVocabulary:
     def is_end(self, token: int) -> bool:
         """Say whether this token ends a generation."""
         return token in self._ends
+
+    def infill(self) -> tuple[int, int, int] | None:
+        """Return the tokens of one of the usual names; see `Vocabulary.infill`."""
+        added = {text: token for token, text in self._added.items()}
+        found = next((names for names in _INFILL if added.keys() >= set(names)), None)
+        return None if found is None else (added[found[0]], added[found[1]], added[found[2]])
 
     def misfit(self, other: FolderVocabulary) -> str:
         """Return why tokens of the other vocabulary are not tokens of this one; '' where they are."""
