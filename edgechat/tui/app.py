@@ -15,9 +15,11 @@ from textual import events
 from textual.app import App
 from textual.binding import Binding, BindingType
 from textual.command import Provider
+from textual.css.query import QueryError
 from textual.driver import Driver
 from textual.filter import LineFilter
 from textual.screen import Screen
+from textual.widget import MountError
 from textual.worker import WorkerFailed
 
 from edgechat.errors import EdgechatError, SettingsError
@@ -128,6 +130,8 @@ class EdgechatApp(App[None]):
     def _handle_exception(self, error: Exception) -> None:
         if isinstance(error, WorkerFailed) and isinstance(error.error, Exception):
             error = error.error
+        if self._exit and isinstance(error, (QueryError, MountError)):
+            return  # a key or a screen that came too late finds its widgets gone
         self.fault = self.fault or error
         super()._handle_exception(error)
 

@@ -9,6 +9,8 @@ from typing import ClassVar
 import msgspec
 import pytest
 from textual import events
+from textual.css.query import NoMatches
+from textual.widget import MountError
 
 from edgechat.chat.store import Store
 from edgechat.engine.types import ChatRequest, Finished, Prefill, RequestEvent, SpeculationStats
@@ -472,3 +474,15 @@ async def test_a_draft_that_was_asked_for_and_is_not_used_is_told_of(path: Path,
     async with app.run_test(notifications=True) as pilot:
         await say(pilot, "Hi")
         assert ("small cannot draft for it: it is odd." in text_of(pilot)) == (draft == "small")
+
+
+@pytest.mark.parametrize("error", [NoMatches("gone"), MountError("gone")])
+async def test_what_comes_too_late_for_a_screen_is_no_fault_while_leaving(
+    path: Path, error: Exception
+) -> None:
+    app = app_with(FakeEngine(), path)
+    async with app.run_test() as pilot:
+        await until(pilot, lambda: "it is." in text_of(pilot))
+        app.exit()
+        app._handle_exception(error)
+    assert app.fault is None
