@@ -236,7 +236,8 @@ class ChatList(ScrollView, can_focus=True):
         return action != "trash" or not self._in_trash
 
     def _do(self, what: str) -> None:
-        self.post_message(self.Does(what, self.row))
+        if self.check_action(what, ()):
+            self.post_message(self.Does(what, self.row))
 
     def action_choose(self) -> None:
         """Open the conversation, where the words are if they were searched for."""
@@ -283,8 +284,7 @@ class ChatList(ScrollView, can_focus=True):
         at = bisect_right(self._tops, event.y + self.scroll_offset.y) - 1
         if 0 <= at < len(self._rows) and isinstance(self._rows[at], Place):
             self._go_to(at)
-            if not self._in_trash:
-                self._do("choose")
+            self._do("choose")
 
 
 def _key(row: Row) -> tuple[str, str] | None:
