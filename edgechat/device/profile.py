@@ -10,6 +10,7 @@ from pathlib import Path
 from edgechat.device.bandwidth import Speed, cached_speed
 from edgechat.device.cpu import Cpu, read_cpu
 from edgechat.device.gpu import Accelerator
+from edgechat.device.load import Disturbance, slowed_now
 from edgechat.device.memory import Memory, read_memory
 from edgechat.device.mlx import missing
 
@@ -30,6 +31,8 @@ class DeviceProfile:
     """Why those of settings.toml are not, in a sentence; empty where none are missing."""
     mlx: bool = False
     """Whether MLX is installed."""
+    slowed: tuple[Disturbance, ...] = ()
+    """What slows it down now: a state, which no plan depends on."""
 
     @property
     def free(self) -> int:
@@ -48,7 +51,7 @@ def probe() -> DeviceProfile:
     Memory that others take or give back changes the answer.
     """
     cpu = read_cpu()
-    return DeviceProfile(cpu, read_memory(), cached_speed(cpu), mlx=not missing())
+    return DeviceProfile(cpu, read_memory(), cached_speed(cpu), mlx=not missing(), slowed=slowed_now())
 
 
 def disk_free(path: Path) -> int | None:

@@ -7,7 +7,8 @@ import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from edgechat.engine.types import Event, Finished
+from edgechat.device.load import Disturbance, Moment, disturbance, moment
+from edgechat.engine.types import Called, Delta, Event, Finished
 from edgechat.native.buffers import Buffer
 from edgechat.planner.compare import Difference, differences
 from edgechat.planner.learned import learn
@@ -19,6 +20,8 @@ _PROMPT, _REPLY = 128, 16
 """Tokens; shorter ones say little about speed."""
 _LEAST = 0.004
 """Seconds of a token below which a model tells what a call costs, not what memory does for others."""
+_HOT = 0.25
+"""What a run weighs for which the processor was too hot: a state of the machine, unless it is always so."""
 
 
 class Experience:
@@ -29,6 +32,16 @@ class Experience:
         self._plan = plan
         self._keep = keep
         self._shared = False
+        # Only where no accelerator computes it is known how many threads should be at work all the time.
+        on_processor = plan.backend == "llama.cpp" and not plan.devices
+        self._threads = plan.threads if on_processor else None
+        self._began: Moment | None = None
+        self._wrote: Moment | None = None
+
+    def begins(self, n_running: int) -> None:
+        """Before each step: look at what else the machine does, where a request is there that was not."""
+        if n_running and self._began is None:
+            self._began = moment()
 
     def loaded(
         self, buffers: tuple[Buffer, ...], touched: int, anonymous: int | None, n_vocab: int
@@ -50,14 +63,25 @@ class Experience:
         return found
 
     def watch(self, events: Iterable[Event], n_running: int) -> None:
-        """Learn the speed from requests that ran alone."""
+        """Learn the speed from requests that ran alone, on a machine that did little else."""
         self._shared = self._shared or n_running > 1
         for event in events:
-            if isinstance(event, Finished):
+            if isinstance(event, Delta | Called) and self._wrote is None:
+                self._wrote = moment()
+            elif isinstance(event, Finished):
                 if not self._shared:
                     self._ran(event)
                 self._shared = n_running > 0
                 self._keep()
+        if not n_running:
+            self._began = self._wrote = None
+
+    def _disturbances(self) -> tuple[Disturbance | None, Disturbance | None]:
+        """Return what slowed down the reading of the prompt that was answered, and the writing of that."""
+        if self._began is None or self._wrote is None:
+            return "busy", "busy"
+        reading = disturbance(self._began, self._wrote, self._threads)
+        return reading, disturbance(self._wrote, moment(), self._threads)
 
     def _ran(self, finished: Finished) -> None:
         forecast, where = self._plan.forecast, self._plan.where
@@ -77,8 +101,13 @@ class Experience:
             depth = usage.prompt_tokens + usage.completion_tokens / 2
             faster = finished.speculation.speedup if finished.speculation else 1.0  # than what was planned
             decode = max(faster, 1e-3) / timings.decode_tps / forecast.decoding(depth)
+        if prefill is None and decode is None:
+            return
+        reading, writing = self._disturbances()
+        prefill = prefill if reading in (None, "hot") else None
+        decode = decode if writing in (None, "hot") else None
         if prefill is not None or decode is not None:
-            learn(where, decode=decode, prefill=prefill)
+            learn(where, decode=decode, prefill=prefill, weight=_HOT if "hot" in (reading, writing) else 1.0)
 
 
 def anonymous_memory() -> int | None:

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from functools import partial
 
 import msgspec
-import psutil
 
+from edgechat.device.load import on_battery
 from edgechat.engine.backends.base import Backend
 from edgechat.engine.prefix_cache import Node, Slot, common_prefix
 from edgechat.engine.preparation import Preparation, explained, fault
@@ -188,7 +188,7 @@ class Keeper:
     def _settle(self, chat: str) -> None:
         """Have the next prompt of a chat prepared, and then computed."""
         kept = self._kept[chat]
-        if kept.next_prompt is None and not self._upkeep.settle_on_battery and _on_battery():
+        if kept.next_prompt is None and not self._upkeep.settle_on_battery and on_battery():
             kept.settles = False
             return
         prepared = self._next_prompt(kept)
@@ -345,8 +345,3 @@ def _nothing() -> Future[bool]:
     done: Future[bool] = Future()
     done.set_result(False)
     return done
-
-
-def _on_battery() -> bool:
-    battery = psutil.sensors_battery() if hasattr(psutil, "sensors_battery") else None
-    return battery is not None and battery.power_plugged is False

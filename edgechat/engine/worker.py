@@ -243,6 +243,7 @@ def serve(engine: Engine, pipe: Pipe, experience: Experience) -> None:
         pipe.wait(pause)
         for command in pipe.received():
             pipe.send(_safely(partial(_obey, engine, inspector), command))
+        experience.begins(engine.n_running)
         events = engine.step()
         try:
             experience.watch(events, engine.n_running)  # first: a front end may leave with its answer

@@ -115,6 +115,7 @@ def chooser(
         backend="CPU",
         architecture=header.architecture,
         quant=loader.shape.main_type.name,
+        model=name,
     )
     loader = replace(loader, beyond=history.beyond(where))
     return Chooser(name, loader, history, where)

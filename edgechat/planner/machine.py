@@ -65,6 +65,8 @@ class Described:
 
     def over(self, profile: DeviceProfile) -> DeviceProfile:
         """Return this machine changed so."""
+        if self != Described():  # what another one does now nobody knows
+            profile = replace(profile, slowed=())
         if self.ram is not None:
             taken = max(min(_SYSTEM, self.ram // 2), int(_SYSTEM_SHARE * self.ram))
             profile = replace(profile, memory=Memory(self.ram, self.ram - taken))

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from edgechat.ask import ChildFailed
 from edgechat.device.bandwidth import measure_speed
+from edgechat.device.load import Disturbance
 from edgechat.device.profile import DeviceProfile
 from edgechat.errors import BackendMissing, HubError, ModelFileError
 from edgechat.models.inventory import LocalModel
@@ -25,6 +26,10 @@ from edgechat.planner.wishes import Wishes
 from edgechat.planner.worth import Verdict
 from edgechat.text import mebibytes
 
+_SLOWED: dict[Disturbance, str] = {
+    "busy": "This machine is busy now: answers come slower than is said here while other programs compute.",
+    "battery": "It runs on battery now, on which many machines are slower than is said here.",
+}
 _SURE = 5
 """Models of the catalogue, the best ones, for which llama.cpp is asked; what others take is estimated."""
 _REMOTE_LOOKS = 3
@@ -213,4 +218,4 @@ def in_words(profile: DeviceProfile) -> str:
         if card.usable or card == profile.mlx_card:
             shared = " shared with the processor" if card.shares_ram else ""
             text += f"\n{card.name}: {mebibytes(card.total)}, {mebibytes(card.free)} free{shared}"
-    return text
+    return "\n".join((text, *(_SLOWED[one] for one in profile.slowed)))

@@ -160,7 +160,9 @@ def test_what_one_backend_did_says_nothing_of_the_other() -> None:
     assert other.where is not None
     assert made.where.backend == "MLX"
     assert made.where.build == learned.build("mlx") != other.where.build
-    history = learned.Learned().with_run(made.where, decode=3.0)
+    history = learned.Learned()
+    for _ in range(3):
+        history = history.with_run(made.where, decode=3.0)
     slower = plan("a", for_mlx(QWEN), mac(16), history=history)
     assert slower.predicted is not None
     assert made.predicted is not None

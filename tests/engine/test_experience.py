@@ -1,0 +1,148 @@
+"""What the worker learns of its speed: only what an undisturbed machine did, whatever slowed the others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import SimpleNamespace
+
+import msgspec
+import pytest
+
+from edgechat.device.load import Moment
+from edgechat.engine import experience
+from edgechat.engine.experience import Experience
+from edgechat.engine.types import Delta, ErrorInfo, Failed, Finished, Prefill, Timings, Usage
+from edgechat.planner.learned import Learned, Where
+from edgechat.planner.plan import LoadPlan
+from edgechat.planner.speed import Correction, Forecast
+
+WHERE = Where("a processor, 4 threads", "llama-cpp-python 1", "CPU", "llama", "Q4_K", "a model")
+FORECAST = Forecast(decode=0.05, decode_depth=0.0, prefill=0.005, prefill_depth=0.0)
+PLAN = LoadPlan(
+    model_path="a.gguf", model_name="a model", context=4096, threads=4, where=WHERE, forecast=FORECAST
+)
+
+
+class Machine:
+    """A machine of eight processors, and what happens on it while a request is answered."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = Moment(0.0, 0.0, 0.0, 0.0, 0)
+        self.battery = SimpleNamespace(power_plugged=True)
+        monkeypatch.setattr(experience, "moment", lambda: self.now)
+        monkeypatch.setattr("psutil.sensors_battery", lambda: self.battery, raising=False)
+        monkeypatch.setattr("os.cpu_count", lambda: 8)
+
+    def passes(self, seconds: float, own: float, others: float, waited: float, hot: bool) -> None:
+        was = self.now
+        self.now = Moment(
+            was.wall + seconds,
+            was.own + own * seconds,
+            was.busy + (own + others) * seconds,
+            (was.waited or 0) + waited * seconds,
+            (was.throttled or 0) + hot,
+        )
+
+    def answers(
+        self,
+        n: int,
+        slower: float,
+        *,
+        plan: LoadPlan = PLAN,
+        own: float = 3.9,
+        others: float = 0.2,
+        waited: float = 0.05,
+        hot: bool = False,
+        beside: int = 0,
+    ) -> None:
+        """Answer so many requests, so many times slower than the roofline."""
+        learning = Experience(plan)
+        for _ in range(n):
+            learning.begins(1 + beside)
+            learning.watch([Prefill("r", 0, 500)], 1 + beside)
+            self.passes(500 * FORECAST.prefill * slower, own, others, waited, hot)
+            learning.begins(1 + beside)
+            learning.watch([Delta("r", "a", False, 1)], 1 + beside)
+            self.passes(100 * FORECAST.decode * slower, own, others, waited, hot)
+            rates = Timings(1.0, 1 / FORECAST.prefill / slower, 1 / FORECAST.decode / slower)
+            learning.watch([Finished("r", "stop", Usage(500, 0, 100), rates)], beside)
+            self.passes(60.0, 0.0, 0.2, 0.0, hot=False)
+
+
+@pytest.fixture
+def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
+    return Machine(monkeypatch)
+
+
+def learnt() -> Correction:
+    return Learned.read().correction(WHERE)
+
+
+def test_what_a_quiet_machine_does_is_learnt(machine: Machine) -> None:
+    machine.answers(3, slower=1.3)
+    assert (learnt().decode, learnt().prefill) == (pytest.approx(1.3), pytest.approx(1.3))
+
+
+KINDS: dict[str, Callable[[Machine, int], None]] = {
+    "its threads are starved": lambda machine, n: machine.answers(n, 10, own=2.0, others=2.0),
+    "neighbours of a virtual machine": lambda machine, n: machine.answers(n, 10, own=1.2, others=0.0),
+    "others read the memory": lambda machine, n: machine.answers(n, 10, others=3.0),
+    "programs queue": lambda machine, n: machine.answers(n, 10, waited=0.9),
+    "beside another request": lambda machine, n: machine.answers(n, 10, beside=1),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("n", [1, 40])
+def test_what_a_busy_machine_does_is_not(machine: Machine, kind: str, n: int) -> None:
+    KINDS[kind](machine, n)
+    assert learnt() == Correction()
+    machine.answers(3, slower=1.1)
+    KINDS[kind](machine, n)
+    assert learnt().decode == pytest.approx(1.1)
+
+
+def test_battery_is_a_state(machine: Machine) -> None:
+    machine.battery.power_plugged = False
+    machine.answers(40, slower=3)
+    assert learnt() == Correction()
+
+
+def test_heat_is_a_state_unless_it_is_always_so(machine: Machine) -> None:
+    machine.answers(3, slower=1.1)
+    machine.answers(5, slower=3, hot=True)
+    assert learnt().decode == pytest.approx(1.1)
+    machine.answers(16, slower=3, hot=True)
+    assert learnt().decode == pytest.approx(3)
+
+
+def test_where_an_accelerator_computes_the_processor_may_rest(machine: Machine) -> None:
+    on_card = msgspec.structs.replace(PLAN, devices=("CUDA0",), split=(33,))
+    machine.answers(3, slower=1.2, plan=on_card, own=0.3)
+    assert learnt().decode == pytest.approx(1.2)
+
+
+def test_only_the_disturbed_half_of_a_request_is_left_out(machine: Machine) -> None:
+    for _ in range(3):
+        learning = Experience(PLAN)
+        learning.begins(1)
+        machine.passes(25.0, 1.0, 3.0, 0.9, hot=False)
+        learning.watch([Delta("r", "a", False, 1)], 1)
+        machine.passes(5.0, 3.9, 0.1, 0.0, hot=False)
+        learning.watch([Finished("r", "stop", Usage(500, 0, 100), Timings(1.0, 20.0, 20.0))], 0)
+    assert (learnt().decode, learnt().prefill) == (pytest.approx(1.0), 1.0)
+    assert Learned.read().knows(WHERE)
+
+
+def test_a_request_that_failed_leaves_nothing_to_the_next(machine: Machine) -> None:
+    learning = Experience(PLAN)
+    learning.begins(1)
+    machine.passes(25.0, 0.1, 8.0, 0.9, hot=False)
+    learning.watch([Failed("x", ErrorInfo("EngineError", "no"))], 0)
+    for _ in range(3):
+        learning.begins(1)
+        machine.passes(2.5, 3.9, 0.1, 0.0, hot=False)
+        learning.watch([Delta("r", "a", False, 1)], 1)
+        machine.passes(5.0, 3.9, 0.1, 0.0, hot=False)
+        learning.watch([Finished("r", "stop", Usage(500, 0, 100), Timings(1.0, 200.0, 20.0))], 0)
+    assert Learned.read().knows(WHERE)
