@@ -20,8 +20,8 @@ _LOOK = 0.1
 _PIECE = 1 << 14
 _MOST_PASTED = 1 << 25
 """Characters of one paste that are kept."""
-_LONGEST_SIDE = 5000
-"""Cells of a terminal that says how large it is; more is no answer of one."""
+_MOST_CELLS = 300_000
+"""Of a terminal that says how large it is: more than a wall of tiny letters has takes minutes to lay out."""
 
 
 class Typed:
@@ -97,7 +97,7 @@ class Typed:
 
 
 def _is_sound(message: events.Resize) -> bool:
-    return all(0 < side <= _LONGEST_SIDE for side in message.size)
+    return 0 < message.size.width * message.size.height <= _MOST_CELLS
 
 
 class TerminalDriver(LinuxDriver):

@@ -44,6 +44,7 @@ def of(messages: Iterable[Message]) -> list[str]:
         (b"a\x1b[;;1114112ub", ["a", "b"]),
         (b"\x1b[48;999999999;999999999;1;1ta", ["a"]),
         (b"\x1b[48;0;0;0;0ta", ["a"]),
+        (b"\x1b[48;2048;2048;0;0ta", ["a"]),
         (b"\x1b[48;30;100;0;0ta", ["Resize", "a"]),
         (b"\x1b[Aa", ["up", "a"]),
         (b"x" + START + b"one\rtwo\n" + END + b"y", ["x", "<one\rtwo\n>", "y"]),
