@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -48,11 +49,17 @@ STRIPPING = (
 )
 
 
-@pytest.fixture(scope="module")
-def template() -> Iterator[ChatTemplate]:
+@contextmanager
+def stripping() -> Iterator[ChatTemplate]:
     template = ChatTemplate(STRIPPING, bos="<s>", eos="<|im_end|>")
     yield template
     template.close()
+
+
+@pytest.fixture(scope="module")
+def template() -> Iterator[ChatTemplate]:
+    with stripping() as template:
+        yield template
 
 
 def scripted_question(rng: random.Random) -> str:
@@ -174,11 +181,12 @@ def real_world(
 
 
 @pytest.fixture(scope="module")
-def judge(template: ChatTemplate, runtime: Runtime, kind: str) -> Iterator[Judge]:
-    """Return who knows what the model says."""
-    judge = Judge(runtime.model(kind), template)
-    yield judge
-    judge.backend.close()
+def judge(runtime: Runtime, kind: str) -> Iterator[Judge]:
+    """Return who knows what the model says; its template is its own, as another thread asks an engine's."""
+    with stripping() as template:
+        judge = Judge(runtime.model(kind), template)
+        yield judge
+        judge.backend.close()
 
 
 @pytest.fixture(autouse=True)
