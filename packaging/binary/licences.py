@@ -30,7 +30,11 @@ _IS_CODE = (".py", ".pyc", ".pyi", ".so", ".json", ".yaml")
 _LINE = "=" * 100
 
 # Distributions that leave out the text of the licence they name.
-_TEXTS_ELSEWHERE = {"sentencepiece": "Apache-2.0.txt", "tokenizers": "Apache-2.0.txt"}
+_TEXTS_ELSEWHERE = {
+    "nvidia-ml-py": "nvidia-ml-py.txt",
+    "sentencepiece": "Apache-2.0.txt",
+    "tokenizers": "Apache-2.0.txt",
+}
 
 # What is to be said of a distribution besides what it says itself.
 _NOTES = {
@@ -39,7 +43,8 @@ _NOTES = {
     "ship them with programs under any licence.",
 }
 
-_EXPRESSIONS = {BOOTLOADER: "GPL-2.0-or-later WITH Bootloader-exception"}  # it says so in a sentence
+# It says so in a sentence; the other's terms stand only in the head of its file.
+_EXPRESSIONS = {BOOTLOADER: "GPL-2.0-or-later WITH Bootloader-exception", "nvidia-ml-py": "BSD-3-Clause"}
 
 _INTRODUCTION = """\
 edgechat is free software under the MIT licence. This archive contains software of others too, which makes it

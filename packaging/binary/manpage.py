@@ -55,13 +55,13 @@ EXIT_STATUS = {
 }
 # Where the form of what --json prints is written: the modules' docstrings.
 JSON_FORMS = {
-    "device": "edgechat.cli.device",
-    "plan": "edgechat.cli.plan",
-    "pull": "edgechat.cli.pull",
-    "bench": "edgechat.cli.bench",
-    "list": "edgechat.cli.listing",
-    "show": "edgechat.cli.show",
-    "chats": "edgechat.cli.chats",
+    "device": "edgechat.cli.commands.device",
+    "plan": "edgechat.cli.commands.plan",
+    "pull": "edgechat.cli.commands.pull",
+    "bench": "edgechat.cli.commands.bench",
+    "list": "edgechat.cli.commands.listing",
+    "show": "edgechat.cli.commands.show",
+    "chats": "edgechat.cli.commands.chats",
 }
 # What --help calls the kinds of values, and what people do.
 _KINDS = {
