@@ -19,8 +19,8 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.streaming import MUTE, THREADS
-from edgechat.engine.process import EngineProcess
 from edgechat.engine.types import ChatRequest, Delta, Message, Sampling
+from edgechat.engine.worker.supervisor import EngineProcess
 from edgechat.native import logs
 from edgechat.native.handles import Context, Model
 from edgechat.planner.plan import LoadPlan

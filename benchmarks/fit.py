@@ -18,13 +18,13 @@ import threading
 import time
 from pathlib import Path
 
-from edgechat.engine.process import EngineProcess
 from edgechat.engine.types import ChatRequest, Delta, Finished, Message, ModelInfo, Sampling
+from edgechat.engine.worker.supervisor import EngineProcess
 from edgechat.native.buffers import Buffer
-from edgechat.planner.compare import differences
+from edgechat.planner.estimate.actual_load import differences
 from edgechat.planner.plan import LoadPlan
 from edgechat.planner.prepare import prepare
-from edgechat.planner.wishes import Wishes
+from edgechat.planner.request import Wishes
 from tests.kit import TINYLLAMA, Spec, build, tiny
 
 MIB = 2**20

@@ -19,12 +19,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from edgechat.device.memory import oom_kills
-from edgechat.engine.process import EngineProcess
 from edgechat.engine.types import ChatRequest, Finished, Message
+from edgechat.engine.worker.supervisor import EngineProcess
 from edgechat.errors import DoesNotFit
 from edgechat.planner.plan import LoadPlan
 from edgechat.planner.prepare import prepare
-from edgechat.planner.wishes import NO_WISHES, Wishes
+from edgechat.planner.request import NO_WISHES, Wishes
 from edgechat.text import mebibytes
 from tests.kit import LLAMA_1B, TINYLLAMA, Spec, build
 

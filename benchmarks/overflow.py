@@ -20,7 +20,7 @@ import psutil
 from benchmarks.streaming import MUTE, THREADS
 from edgechat.engine.backends.llama_cpp import LlamaCppBackend
 from edgechat.engine.engine import Engine
-from edgechat.engine.template import ChatTemplate
+from edgechat.engine.prompt.template import ChatTemplate
 from edgechat.engine.types import ChatRequest, Delta, Finished, Message, Sampling, Settled, Upkeep
 from edgechat.planner.plan import LoadPlan
 from tests.kit import TINYLLAMA, Spec, build

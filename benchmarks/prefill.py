@@ -18,7 +18,7 @@ from pathlib import Path
 from edgechat.engine.backends.base import Logits, Part
 from edgechat.engine.backends.llama_cpp import LlamaCppBackend
 from edgechat.engine.engine import Engine
-from edgechat.engine.template import ChatTemplate
+from edgechat.engine.prompt.template import ChatTemplate
 from edgechat.engine.types import ChatRequest, Delta, Message, Sampling
 from edgechat.planner.plan import LoadPlan
 from tests.kit import TINYLLAMA, Spec, build

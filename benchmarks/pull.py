@@ -82,8 +82,8 @@ def serve(file: Path) -> None:
 
 def ours() -> float:
     from edgechat.models.choices import RemoteFile
-    from edgechat.models.download import download
-    from edgechat.models.hub import list_repo
+    from edgechat.models.hub.download import download
+    from edgechat.models.hub.listing import list_repo
 
     class Silent:
         def has(self, file: RemoteFile, n: int) -> None:

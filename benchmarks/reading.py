@@ -33,8 +33,8 @@ import msgspec
 
 from benchmarks.serving import KEY, Running
 from benchmarks.streaming import THREADS
-from edgechat.engine.process import EngineProcess
 from edgechat.engine.types import ChatRequest, Delta, Message, Prefill, Sampling
+from edgechat.engine.worker.supervisor import EngineProcess
 from edgechat.planner.plan import LoadPlan
 
 SIZES = (400, 2000, 6000)

@@ -16,8 +16,8 @@ import tempfile
 from pathlib import Path
 
 from benchmarks.streaming import MUTE, THREADS
-from edgechat.engine.process import EngineProcess
 from edgechat.engine.types import ChatRequest, Delta, Finished, Message, Sampling, Upkeep
+from edgechat.engine.worker.supervisor import EngineProcess
 from edgechat.planner.plan import LoadPlan
 from tests.kit import TINYLLAMA, Spec, build
 

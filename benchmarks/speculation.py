@@ -37,14 +37,14 @@ import numpy as np
 
 from edgechat.engine.backends.base import Backend, Part
 from edgechat.engine.engine import Engine
-from edgechat.engine.sampling import Sampler
-from edgechat.engine.sequence import Sequence as Stream
+from edgechat.engine.prompt.template import ChatTemplate
+from edgechat.engine.sampling.sampler import Sampler
+from edgechat.engine.scheduling.sequence import Sequence as Stream
 from edgechat.engine.speculative.controller import Bid, Choice, Controller
 from edgechat.engine.speculative.draft import MOST, Draft, Source
 from edgechat.engine.speculative.drafters import ModelDrafter, Wanted
 from edgechat.engine.speculative.step_cost import StepCost
 from edgechat.engine.speculative.verify import verify
-from edgechat.engine.template import ChatTemplate
 from edgechat.engine.types import ChatRequest, Finished, Message, Sampling
 from tests.engine.backends import GPU, plan
 from tests.engine.backends import load as opened
@@ -248,7 +248,7 @@ def record(weights: str, pair: str, temperature: float, positions: int) -> dict[
 
 
 def _stream(tokens: list[int], sampler: Sampler) -> Stream:
-    from edgechat.engine.reply import Reply
+    from edgechat.engine.reply.reply import Reply
 
     request = ChatRequest(id="0", messages=())
     return Stream(

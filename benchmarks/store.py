@@ -20,7 +20,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 from edgechat.chat.records import Chat, Turn
-from edgechat.chat.store import Store
+from edgechat.chat.storage.store import Store
 
 N_WORDS = 30_000
 RARE = "zyzzyva"

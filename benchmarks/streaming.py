@@ -25,8 +25,8 @@ import edgechat.native  # noqa: F401  (first: it sets how OpenMP's threads wait,
 # isort: split
 import llama_cpp.llama_cpp as lib
 
-from edgechat.engine.process import EngineProcess
 from edgechat.engine.types import ChatRequest, Delta, Finished, Message, Sampling
+from edgechat.engine.worker.supervisor import EngineProcess
 from edgechat.native import ggml
 from edgechat.planner.plan import BackendName, LoadPlan
 from tests.engine.backends import GPU

@@ -22,9 +22,9 @@ from pathlib import Path
 
 from edgechat.engine.backends.base import Vocabulary
 from edgechat.engine.backends.scripted import ScriptedVocabulary
-from edgechat.engine.prompts import Prompts
-from edgechat.engine.template import ChatTemplate, TemplateProcess
-from edgechat.engine.thinking import Marks
+from edgechat.engine.prompt.prompts import Prompts
+from edgechat.engine.prompt.template import ChatTemplate, TemplateProcess
+from edgechat.engine.prompt.thinking import Marks
 from edgechat.engine.types import ChatRequest, Message
 from edgechat.errors import EdgechatError
 

@@ -8,18 +8,18 @@ from __future__ import annotations
 import importlib
 import sys
 
-from edgechat.spawn import ROLE_FLAG
+from edgechat.process.spawn import ROLE_FLAG
 
 # Roles of child processes, and the module whose main() each runs.
 ROLES = {
-    "engine": "edgechat.engine.worker",
+    "engine": "edgechat.engine.worker.worker",
     "bench": "edgechat.bench.child",
-    "template": "edgechat.engine.template_child",
-    "grammar": "edgechat.engine.grammar_child",
+    "template": "edgechat.engine.prompt.template_child",
+    "grammar": "edgechat.engine.reply.grammar_child",
     "devices": "edgechat.native.devices",
-    "gpu": "edgechat.device.sources",
+    "gpu": "edgechat.device.gpu.sources",
     "speed": "edgechat.device.bandwidth_child",
-    "dryrun": "edgechat.planner.dryrun_child",
+    "dryrun": "edgechat.planner.estimate.dry_run_child",
 }
 
 

@@ -37,7 +37,7 @@ HUB_VARIABLES = (
 @pytest.fixture
 def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Hub]:
     """Start a hub, and let edgechat ask it, with limits of time that suit a machine's own loopback."""
-    from edgechat.models import transfer
+    from edgechat.models.hub import transfer
 
     for name in HUB_VARIABLES:
         monkeypatch.delenv(name, raising=False)
@@ -62,7 +62,7 @@ def hf_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture
 def no_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let a download try again at once."""
-    monkeypatch.setattr("edgechat.models.download.WAITS", (0.01,) * 7)
+    monkeypatch.setattr("edgechat.models.hub.download.WAITS", (0.01,) * 7)
 
 
 @pytest.fixture

@@ -7,7 +7,6 @@ import contextlib
 from collections.abc import AsyncGenerator, Callable, Sequence
 from typing import Any
 
-from edgechat.engine.snapshot import Snapshot
 from edgechat.engine.types import (
     ChatRequest,
     Delta,
@@ -19,6 +18,7 @@ from edgechat.engine.types import (
     Timings,
     Usage,
 )
+from edgechat.engine.worker.snapshot import Snapshot
 from edgechat.errors import EdgechatError, EngineClosed
 from edgechat.planner.plan import LoadPlan
 

@@ -5,9 +5,9 @@ import time
 
 import pytest
 
-from edgechat import ask, spawn
+from edgechat.process import ask, spawn
 
-ECHO = "from edgechat.ask import answer; answer(lambda request: request[::-1])"
+ECHO = "from edgechat.process.ask import answer; answer(lambda request: request[::-1])"
 
 
 def become(monkeypatch: pytest.MonkeyPatch, code: str) -> None:

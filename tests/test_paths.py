@@ -16,10 +16,12 @@ from edgechat.device import bandwidth
 from edgechat.device.cpu import read_cpu
 from edgechat.engine.speculative import learned as lessons
 from edgechat.errors import SettingsError
-from edgechat.models import hubcache, used
 from edgechat.models.catalogue import catalogue, own_catalogue
-from edgechat.planner import glance, learned
-from edgechat.server.key import find_key, key_file
+from edgechat.models.hub import metadata_cache
+from edgechat.models.local import usage
+from edgechat.planner import header_summary
+from edgechat.planner.estimate import calibration
+from edgechat.server.http.api_key import find_key, key_file
 from edgechat.settings import change, load, settings_file
 from edgechat.settings.reading import MAX_BYTES
 from tests.kit import NOT_PRINTABLE, tiny
@@ -105,15 +107,15 @@ def test_a_file_of_settings_may_have_a_mebibyte() -> None:
 def test_an_odd_cache_is_as_if_there_were_none(make: Make) -> None:
     for name in ("speed.json", "glances.bin", "learned.json", "speculation.json"):
         make(paths.cache_dir() / name)
-    for path in (hubcache._path("listings", ("hub", "owner/name", "")), used._folder() / ("0" * 40)):
+    for path in (metadata_cache._path("listings", ("hub", "owner/name", "")), usage._folder() / ("0" * 40)):
         path.parent.mkdir(parents=True)
         make(path)
     assert bandwidth.cached_speed(read_cpu()) is None
-    assert glance._read() == {}
-    assert not learned.Learned.read()._runs
+    assert header_summary._read() == {}
+    assert not calibration.Learned.read()._runs
     assert lessons._read() == []
-    assert hubcache.kept_listing("hub", "owner/name", None) is None
-    assert used.uses() == {}
+    assert metadata_cache.kept_listing("hub", "owner/name", None) is None
+    assert usage.uses() == {}
 
 
 def test_a_file_is_replaced_whole_or_not_at_all(tmp_path: Path) -> None:

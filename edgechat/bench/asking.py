@@ -9,9 +9,9 @@ from typing import Any, BinaryIO
 
 import msgspec
 
-from edgechat import frames, spawn
 from edgechat.bench.figures import Answer, Ask, Broken, Progress, Report
 from edgechat.errors import EngineCrashed
+from edgechat.process import frames, spawn
 from edgechat.text import printable
 
 _LOG_TAIL = 2048

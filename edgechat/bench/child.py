@@ -19,7 +19,6 @@ from typing import BinaryIO
 import msgspec
 import psutil
 
-from edgechat import frames, spawn
 from edgechat.bench.figures import CEILING, PLAIN, Answer, Ask, AtDepth, Broken, Progress, Report, Way
 from edgechat.bench.tasks import TASKS, Task
 from edgechat.engine.backends.base import CacheFull, Part
@@ -36,8 +35,9 @@ from edgechat.engine.types import (
     Sampling,
     Upkeep,
 )
-from edgechat.engine.worker import load
+from edgechat.engine.worker.worker import load
 from edgechat.errors import EdgechatError, EngineError
+from edgechat.process import frames, spawn
 
 _DEPTHS = (0, 1024, 4096, 16384)
 _CHUNK = 256

@@ -7,7 +7,7 @@ from typing import Any
 
 from edgechat.bench.figures import CEILING, PLAIN, Report
 from edgechat.errors import NotDrawn
-from edgechat.spawn import frozen
+from edgechat.process.spawn import frozen
 
 
 def draw(report: Report, title: str, path: Path) -> None:

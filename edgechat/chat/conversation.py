@@ -19,7 +19,7 @@ from edgechat.chat.draft import Draft
 from edgechat.chat.engine import Engine, Manner
 from edgechat.chat.messages import messages_of, title_of
 from edgechat.chat.records import Attachment, Chat, ChatSettings, Front, Role, Turn, TurnState
-from edgechat.chat.store import TITLE_LENGTH, Store
+from edgechat.chat.storage.store import TITLE_LENGTH, Store
 from edgechat.chat.tree import Tree, left_out
 from edgechat.engine.types import (
     ChatRequest,

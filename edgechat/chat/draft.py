@@ -8,7 +8,7 @@ import time
 import msgspec
 
 from edgechat.chat.records import Figures, Turn, TurnState
-from edgechat.chat.store import Store
+from edgechat.chat.storage.store import Store
 from edgechat.engine.types import Delta, ErrorInfo, Finished, ModelInfo
 from edgechat.errors import EdgechatError, StoreError
 

@@ -21,7 +21,7 @@ class Manner(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Engine(Protocol):
-    """What a conversation needs of an engine; `edgechat.engine.process.EngineProcess` is one."""
+    """What a conversation needs of an engine; `edgechat.engine.worker.supervisor.EngineProcess` is one."""
 
     model: ModelInfo | None
 

@@ -9,8 +9,8 @@ import sqlite3
 import time
 from pathlib import Path
 
-from edgechat.chat.migrations import migrate
-from edgechat.chat.statements import deleted_meanwhile
+from edgechat.chat.storage.migrations import migrate
+from edgechat.chat.storage.statements import deleted_meanwhile
 from edgechat.errors import StoreError, StoreUnwritable
 
 _LITTLE_ROOM = 64 * 2**10

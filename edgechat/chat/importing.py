@@ -18,8 +18,8 @@ import msgspec
 from edgechat.chat.export import FORMAT, VERSION, Filed, FiledTurn
 from edgechat.chat.messages import title_of
 from edgechat.chat.records import Attachment, Chat, Role, Turn
-from edgechat.chat.rows import settings_of
-from edgechat.chat.store import TITLE_LENGTH
+from edgechat.chat.storage.rows import settings_of
+from edgechat.chat.storage.store import TITLE_LENGTH
 from edgechat.errors import NotAChat
 from edgechat.text import one_line
 

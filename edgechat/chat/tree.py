@@ -9,8 +9,8 @@ import msgspec
 
 from edgechat.chat.messages import grouped
 from edgechat.chat.records import Role, Turn
+from edgechat.engine.kv.window import turns_of
 from edgechat.engine.types import Usage
-from edgechat.engine.window import turns_of
 
 
 class Tree:

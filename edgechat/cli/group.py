@@ -114,8 +114,8 @@ def _is_model(word: str) -> bool:
     if word.endswith(".gguf") or os.path.isfile(word):
         return True
     from edgechat.errors import EdgechatError
-    from edgechat.models.library import entry_of, here
-    from edgechat.models.stores import is_model_folder
+    from edgechat.models.local.resolve import entry_of, here
+    from edgechat.models.local.stores import is_model_folder
 
     try:
         return entry_of(word) is not None or is_model_folder(Path(word)) or bool(here(word))

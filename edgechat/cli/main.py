@@ -16,8 +16,7 @@ from typing import Annotated
 import typer
 
 from edgechat import __version__
-from edgechat.cli import completing, machine, serving, shelf, talk
-from edgechat.cli.edge import complain
+from edgechat.cli import chat_commands, completion, machine_commands, model_commands, server_commands
 from edgechat.cli.group import Commands
 from edgechat.cli.options import (
     AnywayOption,
@@ -28,6 +27,7 @@ from edgechat.cli.options import (
     OfflineOption,
     ScreenReaderOption,
 )
+from edgechat.cli.terminal_io import complain
 from edgechat.errors import EdgechatError
 
 USAGE_ERROR = 2
@@ -61,7 +61,7 @@ def chat(
             "--model",
             "-m",
             help="The model to chat with: a file, or a name of `edgechat list`.",
-            autocompletion=completing.local_models,
+            autocompletion=completion.local_models,
         ),
     ] = None,
     draft: DraftOption = None,
@@ -90,7 +90,7 @@ def chat(
             )
         return
     if screen_reader or _wants_lines():
-        from edgechat.cli import run as lines
+        from edgechat.cli.commands import run as lines
 
         options = lines.Options(
             model=model,
@@ -127,10 +127,10 @@ def _wants_lines() -> bool:
     return False
 
 
-talk.add_to(app)
-serving.add_to(app)
-machine.add_to(app)
-shelf.add_to(app)
+chat_commands.add_to(app)
+server_commands.add_to(app)
+machine_commands.add_to(app)
+model_commands.add_to(app)
 
 
 def run_cli() -> int:
@@ -142,7 +142,7 @@ def run_cli() -> int:
         # A terminal that cannot show a letter shows a question mark; the answer goes on.
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")
-    completing.hurry()
+    completion.hurry()
     # Named here: a frozen edgechat.exe would be called so, and what completes `edgechat` not find it.
     return translated(lambda: app(prog_name="edgechat", standalone_mode=True))
 

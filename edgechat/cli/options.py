@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from edgechat.cli import completing
+from edgechat.cli import completion
 from edgechat.offline import OFFLINE, OFFLINE_OPTION
 
 MOST = 2**31 - 1
@@ -57,14 +57,14 @@ ModelArgument = Annotated[
     typer.Argument(
         metavar="MODEL",
         help="A GGUF file, an MLX folder, or a name of `edgechat list`.",
-        autocompletion=completing.local_models,
+        autocompletion=completion.local_models,
     ),
 ]
 DraftOption = Annotated[
     str | None,
     typer.Option(
         metavar="auto|none|ngram|MODEL",
-        autocompletion=completing.drafters,
+        autocompletion=completion.drafters,
         help="Who guesses the next words, so that the model has only to check them. auto: the catalogue's "
         "draft model where it is here, and what was said before (ngram).",
         show_default=False,

@@ -14,11 +14,11 @@ from pathlib import Path
 import msgspec
 
 from edgechat import __version__, paths
-from edgechat.ask import ChildFailed, ask
 from edgechat.device.cgroup import read_text
 from edgechat.device.cpu import Cpu, choose_threads
 from edgechat.device.memory import Memory
 from edgechat.errors import FolderError
+from edgechat.process.ask import ChildFailed, ask
 
 TIME_LIMIT = 20.0
 """Seconds for the child, which takes 1 to 1.5 on a machine that has nothing else to do."""

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from edgechat.device.bandwidth import Speed, cached_speed
 from edgechat.device.cpu import Cpu, read_cpu
-from edgechat.device.gpu import Accelerator
+from edgechat.device.gpu.accelerators import Accelerator
 from edgechat.device.load import Disturbance, slowed_now
 from edgechat.device.memory import Memory, read_memory
 from edgechat.device.mlx import missing

@@ -12,16 +12,16 @@ from dataclasses import dataclass, replace
 from typing import Literal, TypeVar
 
 from edgechat import settings
-from edgechat.ask import ChildFailed
-from edgechat.device import amdgpu
 from edgechat.device.bandwidth import Speed, measure_speed
-from edgechat.device.gpu import Sighting, merge, sightings_of
+from edgechat.device.gpu import amdgpu
+from edgechat.device.gpu.accelerators import Sighting, merge, sightings_of
+from edgechat.device.gpu.mac import mac_sightings
+from edgechat.device.gpu.sources import read_source
 from edgechat.device.isa import read_instruction_sets
-from edgechat.device.mac import mac_sightings
 from edgechat.device.profile import DeviceProfile, probe
-from edgechat.device.sources import read_source
 from edgechat.errors import FolderError, ServerRefused, SettingsError
 from edgechat.native.devices import Build, Inventory, read_inventory
+from edgechat.process.ask import ChildFailed
 
 _T = TypeVar("_T")
 Asked = Literal["llama.cpp", "rpc", "nvml", "torch", "speed"]

@@ -10,26 +10,26 @@ import msgspec
 import numpy as np
 
 from edgechat.engine.backends.base import Backend, CacheFull, Interrupted, Logits, Part
-from edgechat.engine.calls import tools
-from edgechat.engine.calls.splitter import Argued
-from edgechat.engine.chances import Chances
-from edgechat.engine.constraints import Constraints
-from edgechat.engine.keeper import Keeper
-from edgechat.engine.preparation import Preparation, explained, fault
-from edgechat.engine.prompts import Prompt, Prompts
-from edgechat.engine.reply import Piece, Shown, Where
-from edgechat.engine.reply_form import grammar_of, reply_of
-from edgechat.engine.sampling import Sampler, check_bias
-from edgechat.engine.scheduler import Planned, Scheduler
-from edgechat.engine.sequence import Sequence
+from edgechat.engine.kv.chat_cache import Keeper
+from edgechat.engine.kv.state_store import States
+from edgechat.engine.prompt.preparation import Preparation, explained, fault
+from edgechat.engine.prompt.prompts import Prompt, Prompts
+from edgechat.engine.prompt.template import ChatTemplate
+from edgechat.engine.prompt.translation import translate
+from edgechat.engine.reply.constraints import Constraints
+from edgechat.engine.reply.reply import Piece, Shown, Where
+from edgechat.engine.reply.reply_form import grammar_of, reply_of
+from edgechat.engine.reply.tool_calls import tools
+from edgechat.engine.reply.tool_calls.splitter import Argued
+from edgechat.engine.sampling.logprobs import Chances
+from edgechat.engine.sampling.sampler import Sampler, check_bias
+from edgechat.engine.scheduling.scheduler import Planned, Scheduler
+from edgechat.engine.scheduling.sequence import Sequence
 from edgechat.engine.speculative.controller import Controller
 from edgechat.engine.speculative.drafters import ModelDrafter, NgramDrafter
 from edgechat.engine.speculative.speculation import Speculation
 from edgechat.engine.speculative.step_cost import StepCost
 from edgechat.engine.speculative.verify import verify
-from edgechat.engine.states import States
-from edgechat.engine.template import ChatTemplate
-from edgechat.engine.translation import translate
 from edgechat.engine.types import (
     Arguments,
     Called,

@@ -29,10 +29,10 @@ from typing import Literal
 
 import msgspec
 
-from edgechat.engine.snapshot import Snapshot
+from edgechat.engine.worker.snapshot import Snapshot
 from edgechat.errors import EdgechatError, by_name
 from edgechat.native.buffers import Buffer
-from edgechat.planner.compare import Difference
+from edgechat.planner.estimate.actual_load import Difference
 from edgechat.planner.plan import LoadPlan
 
 Role = Literal["system", "user", "assistant", "tool"]

@@ -13,8 +13,8 @@ from msgspec import Meta
 
 from edgechat import paths
 from edgechat.errors import SettingsError
-from edgechat.models.hubname import valid_repo
-from edgechat.models.quants import canonical
+from edgechat.models.formats.quants import canonical
+from edgechat.models.hub.names import valid_repo
 from edgechat.settings import SamplingDefaults, checked, read_toml
 
 _QUANT = "{quant}"

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
-from edgechat.models.gguf import MAX_PARTS
-from edgechat.models.header import Format
+from edgechat.models.formats.gguf import MAX_PARTS
+from edgechat.models.formats.header import Format
 
 MAX_PATH = 1024
 """Bytes of a file's name with its folders."""

@@ -11,8 +11,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import IntEnum
 
-from edgechat.models.header import ModelHeader
-from edgechat.models.quants import canonical, is_mlx_bits
+from edgechat.models.formats.header import ModelHeader
+from edgechat.models.formats.quants import canonical, is_mlx_bits
 
 LARGE = 30_000_000_000
 """Weights from which a model bears a poor quantization: Q2_K costs 70B what Q3_K_M costs 8B."""

@@ -20,10 +20,10 @@ import msgspec
 from edgechat import paths
 from edgechat.errors import ModelFileError
 from edgechat.models.catalogue import CatalogueEntry
-from edgechat.models.gguf import parse_header
-from edgechat.models.header import ModelHeader, ModelTensor
-from edgechat.models.quants import FILE_TYPES, GgmlType, canonical
-from edgechat.models.skeleton import skeleton
+from edgechat.models.formats.gguf import parse_header
+from edgechat.models.formats.header import ModelHeader, ModelTensor
+from edgechat.models.formats.quants import FILE_TYPES, GgmlType, canonical
+from edgechat.models.formats.skeleton import skeleton
 
 FILE = "skeletons.bin"
 

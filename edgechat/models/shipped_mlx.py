@@ -10,8 +10,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from edgechat.models.catalogue import CatalogueEntry
-from edgechat.models.header import ModelHeader, ModelTensor
-from edgechat.models.quants import MLX_TYPES, GgmlType, canonical, is_mlx_bits
+from edgechat.models.formats.header import ModelHeader, ModelTensor
+from edgechat.models.formats.quants import MLX_TYPES, GgmlType, canonical, is_mlx_bits
 from edgechat.models.shipped import shipped_header, shipped_quants
 
 GROUP = 64

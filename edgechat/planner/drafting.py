@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from edgechat.models.header import Format, GgufArray, ModelHeader
+from edgechat.models.formats.header import Format, GgufArray, ModelHeader
 from edgechat.native.params import CacheType
-from edgechat.planner.memory import recurrent_bytes
-from edgechat.planner.wishes import may_quantize
+from edgechat.planner.estimate.memory import recurrent_bytes
+from edgechat.planner.request import may_quantize
 from edgechat.text import mebibytes
 
 AUTO, NONE, NGRAM = "auto", "none", "ngram"

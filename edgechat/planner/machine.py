@@ -7,19 +7,19 @@ from dataclasses import dataclass, replace
 from types import TracebackType
 
 from edgechat import settings
-from edgechat.device import amdgpu
 from edgechat.device.bandwidth import Speed
-from edgechat.device.gpu import Accelerator, merge, sightings_of
-from edgechat.device.mac import mac_sightings, metal
+from edgechat.device.gpu import amdgpu
+from edgechat.device.gpu.accelerators import Accelerator, merge, sightings_of
+from edgechat.device.gpu.mac import mac_sightings, metal
 from edgechat.device.memory import Memory
 from edgechat.device.profile import DeviceProfile, probe
 from edgechat.errors import DryRunFailed
-from edgechat.models.header import ModelHeader
+from edgechat.models.formats.header import ModelHeader
 from edgechat.native.buffers import Breakdown
 from edgechat.native.params import LoadParams
-from edgechat.planner.dryrun import DryRun
-from edgechat.planner.learned import Learned
-from edgechat.planner.speed import rate_of_processor
+from edgechat.planner.estimate.calibration import Learned
+from edgechat.planner.estimate.dry_run import DryRun
+from edgechat.planner.estimate.speed import rate_of_processor
 
 SIMULATED = "GPU0"
 """The name of a card that is not here."""

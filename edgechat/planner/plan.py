@@ -6,11 +6,11 @@ from typing import Any, Literal
 
 import msgspec
 
-from edgechat.models.header import Format
+from edgechat.models.formats.header import Format
 from edgechat.native.buffers import Buffer
 from edgechat.native.params import LoadParams
-from edgechat.planner.learned import Where
-from edgechat.planner.speed import Forecast, Prediction
+from edgechat.planner.estimate.calibration import Where
+from edgechat.planner.estimate.speed import Forecast, Prediction
 from edgechat.settings import Backend, SamplingDefaults
 
 BackendName = Literal["llama.cpp", "mlx", "scripted"]

@@ -9,21 +9,21 @@ import msgspec
 
 from edgechat import settings
 from edgechat.errors import ModelFileError, ModelNotFound, NotADraft
-from edgechat.models.header import ModelHeader
-from edgechat.models.library import ResolvedModel, resolve
+from edgechat.models.formats.header import ModelHeader
+from edgechat.models.local.resolve import ResolvedModel, resolve
 from edgechat.native.params import LoadParams
-from edgechat.planner.backends import runnable
-from edgechat.planner.beside import refused, with_draft
+from edgechat.planner.draft_plan import refused, with_draft
 from edgechat.planner.drafting import AUTO, DRAFTED, NGRAM, NONE
-from edgechat.planner.dryrun import DryRun
-from edgechat.planner.embedding import check
-from edgechat.planner.learned import Learned
+from edgechat.planner.estimate.calibration import Learned
+from edgechat.planner.estimate.dry_run import DryRun
 from edgechat.planner.machine import Machine, look
-from edgechat.planner.others import beside, without
+from edgechat.planner.placement.backends import runnable
+from edgechat.planner.placement.embedding import check
+from edgechat.planner.placement.residents import beside, without
 from edgechat.planner.plan import DraftPlan, LoadPlan, params_of
-from edgechat.planner.select import choose, planned, rate
-from edgechat.planner.variants import Variant, variants
-from edgechat.planner.wishes import NO_WISHES, Wishes
+from edgechat.planner.ranking.candidates import Variant, variants
+from edgechat.planner.ranking.ranking import choose, planned, rate
+from edgechat.planner.request import NO_WISHES, Wishes
 from edgechat.settings import SamplingDefaults
 
 _SCRIPTED = ".scripted.json"

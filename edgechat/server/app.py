@@ -16,13 +16,15 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from edgechat.server.account import Account
-from edgechat.server.exchange import Exchange, Gone
-from edgechat.server.faults import refusal_of
-from edgechat.server.guard import TRUSTED, Door, Guard
+from edgechat.server.http.access_log import Account
+from edgechat.server.http.access_policy import TRUSTED, Door, Guard
+from edgechat.server.http.exchange import Exchange, Gone
+from edgechat.server.http.http_errors import refusal_of
+from edgechat.server.http.refusal import Refusal
+from edgechat.server.http.streams import generate
 from edgechat.server.metrics import CONTENT_TYPE
-from edgechat.server.models import Models, State
 from edgechat.server.openapi import description
+from edgechat.server.pool.models import Models, State
 from edgechat.server.protocol.answers import Answers
 from edgechat.server.protocol.chat import ChatBody
 from edgechat.server.protocol.chat_answer import ChatAnswers
@@ -32,8 +34,6 @@ from edgechat.server.protocol.embeddings import EmbeddingBody, embedding_list
 from edgechat.server.protocol.listing import Health, ModelEntry, ModelList
 from edgechat.server.protocol.strictness import refuse_unheeded
 from edgechat.server.protocol.translating import DetokenizeBody, TokenizeBody
-from edgechat.server.refusal import Refusal
-from edgechat.server.streams import generate
 
 _PLAIN = "text/plain; charset=utf-8"
 _ABOUT = b"""edgechat serves models of this machine by OpenAI's protocol.

@@ -8,13 +8,13 @@ from typing import Any
 import msgspec
 
 from edgechat import __version__
+from edgechat.server.http.refusal import ErrorBody
 from edgechat.server.protocol.chat import ChatBody
 from edgechat.server.protocol.chat_answer import ChatChunk, ChatCompletion
 from edgechat.server.protocol.completions import Completion, CompletionBody
 from edgechat.server.protocol.embeddings import EmbeddingBody, EmbeddingList
 from edgechat.server.protocol.listing import Health, ModelEntry, ModelList
 from edgechat.server.protocol.translating import DetokenizeBody, TokenizeBody, TokenList, TokensText
-from edgechat.server.refusal import ErrorBody
 
 _REF = "#/components/schemas/{name}"
 _STATUSES = {

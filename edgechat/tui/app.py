@@ -24,10 +24,10 @@ from textual.worker import WorkerFailed
 
 from edgechat.errors import EdgechatError, SettingsError
 from edgechat.tui.chat.screen import ChatScreen
-from edgechat.tui.guard import Guard
-from edgechat.tui.signals import EndSignals, heed_hang_up
+from edgechat.tui.terminal.key_order import Keys
+from edgechat.tui.terminal.output_filter import Guard
+from edgechat.tui.terminal.signals import EndSignals, heed_hang_up
 from edgechat.tui.theme import STYLES, THEMES, apply
-from edgechat.tui.typing import Keys
 
 if TYPE_CHECKING:
     from edgechat.settings import Backend
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 
 def _commands() -> type[Provider]:
-    from edgechat.tui.palette import Commands
+    from edgechat.tui.overlays.palette import Commands
 
     return Commands
 
@@ -192,8 +192,8 @@ class EdgechatApp(App[None]):
 
     def action_help(self) -> None:
         """Show the keys and the commands."""
-        from edgechat.tui.help import HelpScreen
-        from edgechat.tui.keys import commands, sections
+        from edgechat.tui.overlays.help import HelpScreen
+        from edgechat.tui.terminal.keys import commands, sections
 
         if isinstance(self.screen, HelpScreen):
             self.screen.dismiss()

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Protocol
 from edgechat import settings
 from edgechat.chat.conversation import Conversation
 from edgechat.chat.engine import Engine, Manner
-from edgechat.chat.last_model import DEFAULT_MODEL, remember, remembered
 from edgechat.chat.records import ChatSettings
-from edgechat.chat.store import Store, store_path
-from edgechat.engine.snapshot import Snapshot
+from edgechat.chat.storage.last_model import DEFAULT_MODEL, remember, remembered
+from edgechat.chat.storage.store import Store, store_path
 from edgechat.engine.types import ModelInfo, Sampling
+from edgechat.engine.worker.snapshot import Snapshot
 from edgechat.errors import EdgechatError, FolderError, ModelNotFound, StoreUnwritable
 from edgechat.planner.plan import LoadPlan
 from edgechat.settings import Backend, Preset, Settings
@@ -235,7 +235,7 @@ class Session:
 
 def _prepare(model: str, *, anyway: bool, draft: str | None, backend: Backend | None) -> LoadPlan:
     from edgechat.planner.prepare import prepare
-    from edgechat.planner.wishes import Wishes
+    from edgechat.planner.request import Wishes
 
     return prepare(model, Wishes(anyway=anyway, draft=draft, backend=backend))
 
@@ -244,7 +244,7 @@ def _engine(
     plan: LoadPlan, replan: Callable[[], LoadPlan], on_note: Callable[[str], None], lasting: bool
 ) -> AppEngine:
     from edgechat.chat.upkeep import upkeep
-    from edgechat.engine.process import EngineProcess
+    from edgechat.engine.worker.supervisor import EngineProcess
 
     said = settings.load()
     return EngineProcess(

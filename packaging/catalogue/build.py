@@ -20,8 +20,8 @@ from mixtures import LADDER, f16, placed, quantized, tensor
 from shapes import PARAMETERS, SHAPES
 
 from edgechat.models.catalogue import CatalogueEntry, read_catalogue
-from edgechat.models.header import ModelHeader
-from edgechat.models.quants import GgmlType
+from edgechat.models.formats.header import ModelHeader
+from edgechat.models.formats.quants import GgmlType
 from edgechat.models.shipped import pack_all
 
 ROOT = Path(__file__).parents[2]

@@ -14,9 +14,9 @@ from pathlib import Path
 import llama_cpp.llama_cpp as lib
 from tensors import NOT_METADATA, Numbers, plain, table
 
-from edgechat.models.header import GgufArray, ModelHeader, ModelTensor, Value
-from edgechat.models.quants import FILE_TYPES, GgmlType
-from edgechat.models.skeleton import write_skeleton
+from edgechat.models.formats.header import GgufArray, ModelHeader, ModelTensor, Value
+from edgechat.models.formats.quants import FILE_TYPES, GgmlType
+from edgechat.models.formats.skeleton import write_skeleton
 from edgechat.native import logs
 
 LADDER = (

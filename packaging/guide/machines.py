@@ -12,8 +12,8 @@ from __future__ import annotations
 from named import CORPUS
 
 from edgechat.planner.machine import Described
-from edgechat.planner.survey import all_models
-from edgechat.planner.wishes import NO_WISHES
+from edgechat.planner.ranking.survey import all_models
+from edgechat.planner.request import NO_WISHES
 
 GIB = 2**30
 MEMORY = (4, 8, 16, 32, 64)

@@ -18,15 +18,15 @@ from typing import Any
 import typer.main
 from places import ROOT
 
-from edgechat.cli import inside
+from edgechat.cli.chat import slash_commands
 from edgechat.cli.main import app
 from edgechat.errors import EdgechatError
 from edgechat.models.catalogue import CatalogueEntry, catalogue
 from edgechat.settings import documented
 from edgechat.settings.reading import settings_of
 from edgechat.tui.chat.commands import COMMANDS
-from edgechat.tui.help import bindings_of
-from edgechat.tui.keys import parts
+from edgechat.tui.overlays.help import bindings_of
+from edgechat.tui.terminal.keys import parts
 
 NAME = "edgechat"
 GUIDES = ("guide", "guide-draft")
@@ -176,7 +176,7 @@ class Product:
         self.commands = read_commands()
         self.keys = read_keys()
         self.slashes = {one.name: one for one in COMMANDS}
-        self.inside = frozenset(name for name, _, _ in inside.COMMANDS)
+        self.inside = frozenset(name for name, _, _ in slash_commands.COMMANDS)
         """The commands of a conversation on the command line."""
         self.settings = {one.name: one for one in documented()}
         self.models: dict[str, CatalogueEntry] = {

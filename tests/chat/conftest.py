@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from edgechat.chat.store import Store
+from edgechat.chat.storage.store import Store
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from edgechat.chat.conversation import Conversation
 from edgechat.chat.importing import imported
 from edgechat.chat.messages import messages_of, title_of
 from edgechat.chat.records import Attachment, ChatSettings, Figures, Turn
-from edgechat.chat.store import Store
+from edgechat.chat.storage.store import Store
 from edgechat.chat.tree import Tree, left_out
 from edgechat.engine.types import Dropped, Message, Usage
 from edgechat.errors import ChatBusy, ChatNotFound, EngineCrashed, PromptTooLong, StoreError

@@ -11,10 +11,10 @@ from edgechat.chat.conversation import Conversation
 from edgechat.chat.engine import Manner
 from edgechat.chat.messages import messages_of
 from edgechat.chat.records import Turn
-from edgechat.chat.store import Store
+from edgechat.chat.storage.store import Store
 from edgechat.engine.types import Delta, Dropped, Finished, Message, Prefill, Sampling
 from edgechat.errors import ChatBusy, DecodeFailed, EngineCrashed, PromptTooLong, StoreError
-from edgechat.owner import Owner
+from edgechat.process.owner import Owner
 from tests.fakes import FakeEngine, thought
 
 

@@ -13,7 +13,7 @@ from edgechat.chat.conversation import Conversation
 from edgechat.chat.export import to_json, to_markdown
 from edgechat.chat.importing import imported
 from edgechat.chat.records import Attachment, ChatSettings
-from edgechat.chat.store import Store
+from edgechat.chat.storage.store import Store
 from edgechat.errors import NotAChat
 from edgechat.settings import SamplingDefaults
 from tests.fakes import FakeEngine, thought

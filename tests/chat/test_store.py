@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from edgechat.chat.migrations import MIGRATIONS
 from edgechat.chat.records import Chat, ChatSettings, Figures, Turn
-from edgechat.chat.store import Store
+from edgechat.chat.storage.migrations import MIGRATIONS
+from edgechat.chat.storage.store import Store
 from edgechat.engine.types import ErrorInfo, Timings, Usage
 from edgechat.errors import ChatNotFound, StoreError
 
@@ -215,7 +215,7 @@ _WRITER = """
 import asyncio, sys, time
 from pathlib import Path
 from edgechat.chat.records import Chat, Turn
-from edgechat.chat.store import Store
+from edgechat.chat.storage.store import Store
 
 async def main(path, name, n):
     store = await Store.open(Path(path))
@@ -247,7 +247,7 @@ _STREAMER = """
 import asyncio, sys, time
 from pathlib import Path
 from edgechat.chat.conversation import Conversation
-from edgechat.chat.store import Store
+from edgechat.chat.storage.store import Store
 from tests.fakes import FakeEngine, words
 
 async def main(path):

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from edgechat.chat import store as store_module
 from edgechat.chat.conversation import Conversation
 from edgechat.chat.records import Attachment, Chat, Turn
-from edgechat.chat.store import Store
+from edgechat.chat.storage import store as store_module
+from edgechat.chat.storage.store import Store
 from edgechat.errors import ChatNotFound
 from tests.fakes import FakeEngine
 

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from edgechat.chat.conversation import Conversation
-from edgechat.chat.migrations import MIGRATIONS
-from edgechat.chat.store import Store
+from edgechat.chat.storage.migrations import MIGRATIONS
+from edgechat.chat.storage.store import Store
 from edgechat.errors import StoreError
-from edgechat.owner import Owner, this_process
+from edgechat.process.owner import Owner, this_process
 
 DEAD = Owner(this_process().pid, 1.0)
 """An earlier process with this one's number."""

@@ -9,8 +9,8 @@ import msgspec
 import pytest
 
 from edgechat.chat.conversation import Conversation
-from edgechat.chat.store import Store
-from edgechat.engine.prompts import Prompts
+from edgechat.chat.storage.store import Store
+from edgechat.engine.prompt.prompts import Prompts
 from edgechat.engine.types import ChatRequest, Delta, Finished, RequestEvent, Timings, Usage
 from tests.engine.test_prompts import Words, template
 from tests.fakes import MODEL, FakeEngine

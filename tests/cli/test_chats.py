@@ -15,7 +15,7 @@ import pytest
 
 from edgechat.chat.conversation import Conversation
 from edgechat.chat.records import Chat, Turn
-from edgechat.chat.store import Store, store_path
+from edgechat.chat.storage.store import Store, store_path
 from edgechat.errors import EngineCrashed
 from tests.cli.running import EDGECHAT, complaint, edgechat
 from tests.fakes import FakeEngine, thought

@@ -5,8 +5,8 @@ import sys
 import pytest
 
 from edgechat.chat.conversation import Conversation
-from edgechat.chat.store import Store, store_path
-from edgechat.cli import completing
+from edgechat.chat.storage.store import Store, store_path
+from edgechat.cli import completion
 from edgechat.cli.main import run_cli
 from tests import homes
 from tests.fakes import FakeEngine
@@ -69,22 +69,22 @@ def test_only_names_that_need_no_quoting(user):
     model = tiny()
     for name in ("plain.gguf", "two words.gguf", "$(touch x).gguf", "a`b.gguf", 'a"b.gguf', "a;b.gguf"):
         homes.place(model, user.parent / "here" / name)
-    assert [value for value, _ in completing.local_models("") if value != "guide"] == ["plain.gguf"]
+    assert [value for value, _ in completion.local_models("") if value != "guide"] == ["plain.gguf"]
 
 
 def test_no_name_that_would_land_as_an_option(user):
     for name in ("-q.gguf", "--anyway.gguf", "a-b.gguf"):
         homes.place(tiny(), user.parent / "here" / name)
-    assert [value for value, _ in completing.local_models("") if value != "guide"] == ["a-b.gguf"]
-    assert completing.local_models("-") == []
+    assert [value for value, _ in completion.local_models("") if value != "guide"] == ["a-b.gguf"]
+    assert completion.local_models("-") == []
 
 
 async def test_conversations_are_told_by_harmless_titles(offered):
     chat = await kept('Say `this` "and" $(that): [bold]\x1b[31m')
-    found = completing.chats("")
+    found = completion.chats("")
     assert found == [(chat[:8], "Say this and that bold 31m")]
-    assert completing.chats(chat[:3]) == found
-    assert completing.chats("zz") == []
+    assert completion.chats(chat[:3]) == found
+    assert completion.chats("zz") == []
     assert offered(f"edgechat chats show {chat[:3]}") == offered("edgechat run guide --chat ") == [chat[:8]]
 
 
@@ -99,7 +99,7 @@ def test_what_is_broken_offers_nothing_and_says_nothing(home, offered):
 
 
 def test_asking_makes_no_file_of_conversations(home):
-    assert completing.chats("") == []
+    assert completion.chats("") == []
     assert not (home / "data" / "chats.db").exists()
 
 

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from edgechat.cli import device
-from edgechat.cli.sheet import sheet
+from edgechat.cli.commands import device
+from edgechat.cli.output.layout import sheet
 from edgechat.device.bandwidth import Speed
 from edgechat.device.cpu import Core, Cpu
-from edgechat.device.gpu import Accelerator
+from edgechat.device.gpu.accelerators import Accelerator
 from edgechat.device.memory import Memory
 from edgechat.device.profile import DeviceProfile
 from edgechat.device.survey import Failure, Survey

@@ -15,11 +15,12 @@ import msgspec
 import pytest
 
 from edgechat import paths
-from edgechat.chat.store import store_path
-from edgechat.cli import doctor, findings, remedies
-from edgechat.cli.findings import Finding, Weight, machine_findings
+from edgechat.chat.storage.store import store_path
+from edgechat.cli.commands import doctor
+from edgechat.cli.output import findings, remedies
+from edgechat.cli.output.findings import Finding, Weight, machine_findings
 from edgechat.device.cpu import Core, Cpu
-from edgechat.device.gpu import Accelerator, Vendor
+from edgechat.device.gpu.accelerators import Accelerator, Vendor
 from edgechat.device.memory import Memory
 from edgechat.device.profile import DeviceProfile
 from edgechat.device.survey import Failure, Survey

@@ -11,7 +11,7 @@ import pytest
 
 from edgechat import paths
 from edgechat.chat.records import Chat, Turn
-from edgechat.chat.store import Store, store_path
+from edgechat.chat.storage.store import Store, store_path
 from edgechat.cli.main import app, translated
 from edgechat.text import escaped_json, flat, one_line, printable
 from tests import homes

@@ -16,9 +16,9 @@ from typing import Any
 import pytest
 import typer
 
-from edgechat.cli import plan as command
+from edgechat.cli.commands import plan as command
 from edgechat.cli.main import app, translated
-from edgechat.cli.quantities import amount, rate, steps
+from edgechat.cli.output.quantities import amount, rate, steps
 from edgechat.models.quality import QualityClass
 from edgechat.text import figure, seconds
 from tests.hub import Fault, Hub

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from edgechat.cli import progress
-from edgechat.cli.progress import Progress
+from edgechat.cli.output import progress
+from edgechat.cli.output.progress import Progress
 from edgechat.models.catalogue import catalogue
 from edgechat.models.choices import RemoteFile
 from tests.cli.pulling import (

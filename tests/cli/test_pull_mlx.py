@@ -11,10 +11,11 @@ import pytest
 
 from edgechat.device.profile import DeviceProfile
 from edgechat.errors import BackendMissing, ModelNotFound
-from edgechat.models.wanted import wanted
-from edgechat.planner import pick, prepare, pulling
-from edgechat.planner.pulling import Decided, bring, decide
-from edgechat.planner.wishes import Wishes
+from edgechat.models.request import wanted
+from edgechat.planner import prepare
+from edgechat.planner.ranking import download_choice, pulling
+from edgechat.planner.ranking.pulling import Decided, bring, decide
+from edgechat.planner.request import Wishes
 from tests.cli.pulling import EDGECHAT, REPO, Pull, complaint, found
 from tests.hub import Hub
 from tests.kit import PAIR, pair, tiny
@@ -147,7 +148,7 @@ def test_on_a_mac_both_are_weighed(monkeypatch: pytest.MonkeyPatch, hub: Hub) ->
         return mac(16)
 
     monkeypatch.setattr(pulling, "look", look)
-    monkeypatch.setattr(pick, "look", look)
+    monkeypatch.setattr(download_choice, "look", look)
     answer = decided("tiny-one")
     assert {seen.path.split("?")[0] for seen in hub.seen if "/api/models/" in seen.path} >= {
         f"/api/models/{repo}" for repo in (REPO, FOUR, EIGHT)
@@ -186,6 +187,6 @@ def test_what_is_not_there_is_said(hub: Hub, hf_cache: Path, monkeypatch: pytest
     def look(*_: object) -> DeviceProfile:
         return replace(mac(16), mlx=False)
 
-    monkeypatch.setattr(pick, "look", look)
+    monkeypatch.setattr(download_choice, "look", look)
     with pytest.raises(BackendMissing, match="MLX cannot be used here"):
         decided(FOUR)

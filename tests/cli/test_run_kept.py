@@ -20,9 +20,9 @@ import pytest
 
 from edgechat.chat.conversation import Conversation
 from edgechat.chat.records import Chat, Turn
-from edgechat.chat.store import Store, store_path
-from edgechat.cli import run as command
-from edgechat.cli.kept import Wanted
+from edgechat.chat.storage.store import Store, store_path
+from edgechat.cli.chat.conversation import Wanted
+from edgechat.cli.commands import run as command
 from edgechat.engine.types import Dropped, Upkeep
 from edgechat.planner.plan import LoadPlan
 from tests.cli.running import EDGECHAT, complaint, edgechat

@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 
 from edgechat import settings
-from edgechat.chat.last_model import remember, remembered
-from edgechat.chat.store import Store, store_path
-from edgechat.cli import spoken
-from edgechat.cli.inside import COMMANDS
-from edgechat.cli.spoken import SpokenAnswer, SpokenStatus
+from edgechat.chat.storage.last_model import remember, remembered
+from edgechat.chat.storage.store import Store, store_path
+from edgechat.cli.chat import screen_reader
+from edgechat.cli.chat.screen_reader import SpokenAnswer, SpokenStatus
+from edgechat.cli.chat.slash_commands import COMMANDS
 from edgechat.engine.types import Delta, Finished, Timings, Usage
 from tests.cli.running import EDGECHAT, Run, edgechat
 from tests.terminal import Terminal, needs_tmux
@@ -221,7 +221,7 @@ def test_an_answer_is_written_in_sentences(monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_long_waits_are_told_of_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [100.0]
-    monkeypatch.setattr(spoken.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(screen_reader.time, "monotonic", lambda: now[0])
     err = io.StringIO()
     status = SpokenStatus(err)
     status.say("Loading big.")
@@ -244,7 +244,7 @@ def test_how_an_answer_ends(
     monkeypatch: pytest.MonkeyPatch, took: float, n: int, reason: str, said: str
 ) -> None:
     now = [0.0]
-    monkeypatch.setattr(spoken.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(screen_reader.time, "monotonic", lambda: now[0])
     answer, _, err = spoken_answer(monkeypatch)
     now[0] = took
     finished = Finished("", reason, Usage(5, 0, n, 0), Timings(1.0, 1.0, 1.0))  # type: ignore[arg-type]

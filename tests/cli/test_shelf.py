@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 
 from edgechat import paths
-from edgechat.cli import listing, show
-from edgechat.models import used
-from edgechat.models.inventory import inventory
-from edgechat.planner import glance
+from edgechat.cli.commands import listing, show
+from edgechat.models.local import usage
+from edgechat.models.local.inventory import inventory
+from edgechat.planner import header_summary
 from tests import homes
 from tests.kit import NOT_PRINTABLE, Spec, tiny
 from tests.kit.build import write
@@ -115,27 +115,27 @@ def test_a_header_is_read_once(user: Path, model: Path, monkeypatch: pytest.Monk
     path = homes.place(model, own("mine.gguf"))
     (mine,) = [one for one in inventory().models if one.name == "mine"]
     read: list[str] = []
-    first = glance.glances([mine], read.append)
+    first = header_summary.glances([mine], read.append)
     assert first[0].architecture == "llama"
-    assert glance.glances([mine], read.append) == first
+    assert header_summary.glances([mine], read.append) == first
     assert read == ["mine"]
     os.utime(path, (1, 1))
     (mine,) = [one for one in inventory().models if one.name == "mine"]
-    assert glance.glances([mine], read.append) == first
+    assert header_summary.glances([mine], read.append) == first
     assert read == ["mine", "mine"]
     for damage in (b"", b"\x93\x01", b"\xff" * 99, os.urandom(4096)):
         (paths.cache_dir() / "glances.bin").write_bytes(damage)
-        assert glance.glances([mine], read.append) == first
-    monkeypatch.setattr(glance, "_MOST", 1)
+        assert header_summary.glances([mine], read.append) == first
+    monkeypatch.setattr(header_summary, "_MOST", 1)
     paths.cache_dir().joinpath("glances.bin").unlink()
-    glance.glances(inventory().models)
-    assert len(glance._read()) == 1
+    header_summary.glances(inventory().models)
+    assert len(header_summary._read()) == 1
 
 
 def test_what_fits_is_what_the_planner_says(user: Path, other: Path) -> None:
     homes.place(other, own("mine.gguf"))
     (mine,) = [one for one in inventory().models if one.name == "mine"]
-    (seen,) = glance.glances([mine])
+    (seen,) = header_summary.glances([mine])
     longest, needed = seen.needs[0]
     assert seen.fits(2 * needed) == longest
     shortest, least = seen.needs[-1]
@@ -154,7 +154,7 @@ def test_two_hundred_models(user: Path, model: Path, capsys: pytest.CaptureFixtu
         homes.in_lm_studio(user, model, f"them/S{number}-GGUF/S{number}-Q4_0.gguf")
         homes.in_ollama(user, model, f"o{number}:1b", host="registry.ollama.ai/them")
         homes.place(model, own(f"own{number}.gguf"))
-        used.note_use(str(own(f"own{number}.gguf")))
+        usage.note_use(str(own(f"own{number}.gguf")))
     seconds: list[float] = []
     for _ in range(3):
         began = time.perf_counter()
@@ -190,21 +190,21 @@ def test_a_run_is_remembered(user: Path, model: Path) -> None:
 
 def test_records_of_use_that_are_damaged(user: Path, model: Path) -> None:
     path = homes.place(model, own("mine.gguf"))
-    used.note_use(str(path))
+    usage.note_use(str(path))
     (record,) = (paths.data_dir() / "used").iterdir()
-    assert used.uses()[str(path)].is_loaded  # by this process
+    assert usage.uses()[str(path)].is_loaded  # by this process
     for damage in ("", "[" * 5000, "{}", '{"path": 1, "when": "x"}'):
         record.write_text(damage)
-        assert used.uses() == {}
-    used.note_use(str(path))
-    assert used.use_of(path) is not None
+        assert usage.uses() == {}
+    usage.note_use(str(path))
+    assert usage.use_of(path) is not None
 
 
 def test_records_of_use_do_not_pile_up(user: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(used, "_MOST", 3)
+    monkeypatch.setattr(usage, "_MOST", 3)
     for number in range(6):
-        used.note_use(f"/models/{number}.gguf")
-    assert len(used.uses()) == 3
+        usage.note_use(f"/models/{number}.gguf")
+    assert len(usage.uses()) == 3
 
 
 # Names, everywhere
@@ -484,7 +484,7 @@ def test_where_links_cannot_be_made_it_is_copied(
     user: Path, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from edgechat.errors import NotImported
-    from edgechat.models import importing
+    from edgechat.models.local import importing
 
     path = homes.place(model, tmp_path / "loose.gguf")
     monkeypatch.setattr(importing, "_linked", lambda source, target: False)
@@ -550,8 +550,8 @@ def _cut(model: Path, folder: Path) -> Path:
 
 
 def test_doctor_notes_a_folder_that_may_not_be_read(user: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from edgechat.cli import doctor
-    from edgechat.models.inventory import Inventory
+    from edgechat.cli.commands import doctor
+    from edgechat.models.local.inventory import Inventory
 
     monkeypatch.setattr(doctor, "inventory", lambda: Inventory((), {Path("/x"): "Permission denied"}))
     (finding,) = [one for one in doctor._own_findings() if "cannot be seen" in one.what]

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from edgechat.models import places
+from edgechat.models.local import locations
 from tests import homes
 from tests.models.mlx_folders import mlx_files, written
 
@@ -30,7 +30,7 @@ def said(*words: str | Path, code: int = 0) -> str:
 
 
 def test_listing_and_showing() -> None:
-    folder = written(places.own_folder() / "mine", mlx_files(n_files=2))
+    folder = written(locations.own_folder() / "mine", mlx_files(n_files=2))
     (line,) = [line for line in said("list").splitlines() if line.startswith("mine")]
     assert line.split()[1:3] == ["4bit", "MLX"]
     assert "4096" in line
@@ -49,7 +49,7 @@ def test_what_becomes_of_one(user: Path) -> None:
     source = written(user / "Tiny-8bit", mlx_files(bits=8))
     assert "Chat with it: edgechat run Tiny-8bit" in said("import", source)
     assert "ok       Tiny-8bit: 0 MiB, header and size are sound" in said("verify", "Tiny-8bit")
-    damaged = places.own_folder() / "Tiny-8bit" / "tokenizer.json"
+    damaged = locations.own_folder() / "Tiny-8bit" / "tokenizer.json"
     damaged.unlink()
     assert "Tiny-8bit" not in said("list")
     damaged.write_bytes(b"{}")
@@ -59,7 +59,7 @@ def test_what_becomes_of_one(user: Path) -> None:
 
 
 def test_damage_is_told() -> None:
-    folder = written(places.own_folder() / "mine", mlx_files())
+    folder = written(locations.own_folder() / "mine", mlx_files())
     weights = folder / "model.safetensors"
     data = weights.read_bytes()
     weights.unlink()

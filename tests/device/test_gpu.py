@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgechat.device import amdgpu
 from edgechat.device.cpu import read_cpu
-from edgechat.device.gpu import Sighting, merge, sightings_of
-from edgechat.device.mac import mac_gpu
+from edgechat.device.gpu import amdgpu
+from edgechat.device.gpu.accelerators import Sighting, merge, sightings_of
+from edgechat.device.gpu.mac import mac_gpu
 from edgechat.device.memory import Memory
 from edgechat.device.profile import DeviceProfile
 from edgechat.native.devices import NativeDevice

@@ -13,7 +13,7 @@ from edgechat.device import load
 from edgechat.device.load import Moment, disturbance, moment, slowed_now
 from edgechat.device.profile import DeviceProfile
 from edgechat.planner.machine import Described
-from edgechat.planner.survey import in_words
+from edgechat.planner.ranking.survey import in_words
 from tests.planner import golden
 
 BEFORE = Moment(wall=100.0, own=50.0, busy=1000.0, waited=7.0, throttled=3)

@@ -14,10 +14,10 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from edgechat.engine import worker
 from edgechat.engine.backends.base import Backend, Part
-from edgechat.engine.template import ChatTemplate
-from edgechat.planner.budget import MLX
+from edgechat.engine.prompt.template import ChatTemplate
+from edgechat.engine.worker import worker
+from edgechat.planner.placement.budget import MLX
 from edgechat.planner.plan import BackendName, LoadPlan
 from tests.kit import KINDS as KIT_KINDS
 from tests.kit import NOT_PRINTABLE, WINDOWED, Spec, build, pair

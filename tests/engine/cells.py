@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from edgechat.engine.engine import Engine
-from edgechat.engine.prefix_cache import PrefixCache
+from edgechat.engine.kv.prefix_cache import PrefixCache
 
 
 def check_cache(cache: PrefixCache) -> None:

@@ -9,12 +9,12 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from edgechat.engine.calls.formats import Format, format_of
-from edgechat.engine.calls.splitter import Argued, Splitter
-from edgechat.engine.calls.tools import kinds_of
-from edgechat.engine.reply import Reply
-from edgechat.engine.template import CHATML
-from edgechat.engine.thinking import marks_of
+from edgechat.engine.prompt.template import CHATML
+from edgechat.engine.prompt.thinking import marks_of
+from edgechat.engine.reply.reply import Reply
+from edgechat.engine.reply.tool_calls.formats import Format, format_of
+from edgechat.engine.reply.tool_calls.splitter import Argued, Splitter
+from edgechat.engine.reply.tool_calls.tools import kinds_of
 from edgechat.engine.types import Arguments, Called, Tool, ToolCall
 
 _FOLDER = Path(__file__).parent / "templates" / "calls"

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from edgechat.engine.engine import Engine
-from edgechat.engine.template import ChatTemplate
+from edgechat.engine.prompt.template import ChatTemplate
 from edgechat.engine.types import ChatRequest, Delta, Finished, Message, Sampling
 from tests.engine.backends import Runtime, SharedTemplate, load, plan
 from tests.kit import CHATML

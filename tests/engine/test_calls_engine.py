@@ -12,8 +12,7 @@ import pytest
 
 from edgechat.engine.backends.scripted import ScriptedBackend
 from edgechat.engine.engine import Engine
-from edgechat.engine.process import EngineProcess
-from edgechat.engine.template import ChatTemplate, TemplateProcess
+from edgechat.engine.prompt.template import ChatTemplate, TemplateProcess
 from edgechat.engine.types import (
     Arguments,
     Called,
@@ -29,6 +28,7 @@ from edgechat.engine.types import (
     ToolCall,
     Upkeep,
 )
+from edgechat.engine.worker.supervisor import EngineProcess
 from edgechat.errors import BadRequest, EdgechatError, PromptTooLong, SchemaError
 from tests.engine.backends import SharedTemplate, load, plan
 from tests.engine.conftest import MakePlan

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 from edgechat.engine.backends.scripted import ScriptedVocabulary
-from edgechat.engine.calls.forced import MOST_CALLS, calls_answer
-from edgechat.engine.constraint import Constraint
-from edgechat.engine.constraints import Constraints
-from edgechat.engine.grammar import reply_grammar
+from edgechat.engine.reply.constraint import Constraint
+from edgechat.engine.reply.constraints import Constraints
+from edgechat.engine.reply.grammar import reply_grammar
+from edgechat.engine.reply.tool_calls.forced import MOST_CALLS, calls_answer
 from edgechat.engine.types import Message, Tool, ToolCall
 from edgechat.errors import SchemaError
 from tests.engine.families import NOW, SOURCES, TOOLS, WEATHER, family

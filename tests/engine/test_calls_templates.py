@@ -6,9 +6,9 @@ import contextlib
 
 import pytest
 
-from edgechat.engine.template import CHATML, ChatTemplate
+from edgechat.engine.kv.window import turns_of
+from edgechat.engine.prompt.template import CHATML, ChatTemplate
 from edgechat.engine.types import Message, Tool, ToolCall
-from edgechat.engine.window import turns_of
 from edgechat.errors import SchemaError, TemplateError
 from tests.engine.families import SOURCES, TOOLS
 from tests.engine.test_prompts import SOURCES as PLAIN

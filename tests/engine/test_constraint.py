@@ -17,12 +17,12 @@ from hypothesis import strategies as st
 
 from edgechat.engine.backends.base import Part
 from edgechat.engine.backends.scripted import ScriptedBackend
-from edgechat.engine.chances import Chances
-from edgechat.engine.constraints import Constraints
 from edgechat.engine.engine import Engine
-from edgechat.engine.reply import Reply
+from edgechat.engine.prompt.template import ChatTemplate
+from edgechat.engine.reply.constraints import Constraints
+from edgechat.engine.reply.reply import Reply
+from edgechat.engine.sampling.logprobs import Chances
 from edgechat.engine.speculative.drafters import ModelDrafter
-from edgechat.engine.template import ChatTemplate
 from edgechat.engine.types import (
     ChatRequest,
     Delta,
@@ -135,7 +135,7 @@ def test_what_cannot_be_followed_fails_alone(make) -> None:
 
 
 def test_without_llguidance_it_says_what_to_install(make, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("edgechat.engine.constraints._missing", lambda: True)
+    monkeypatch.setattr("edgechat.engine.reply.constraints._missing", lambda: True)
     with pytest.raises(EngineError, match="not installed") as caught:
         make().submit(request(schema="{}"))
     assert caught.value.hint == 'pip install "edgechat[server]"'

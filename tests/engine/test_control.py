@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from edgechat.engine.backends.base import Vocabulary
-from edgechat.engine.control import ControlTokens
-from edgechat.engine.prompts import Prompts
-from edgechat.engine.template import ChatTemplate
+from edgechat.engine.prompt.control_tokens import ControlTokens
+from edgechat.engine.prompt.prompts import Prompts
+from edgechat.engine.prompt.template import ChatTemplate
 from edgechat.engine.types import ChatRequest, Message, Tool, ToolCall
 from edgechat.errors import TemplateError
 from edgechat.native.vocabulary import NativeVocabulary

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgechat.engine.cost import CALL_LIMIT, LONE_LIMIT, STEPS, CallCost, even_share
+from edgechat.engine.scheduling.call_cost import CALL_LIMIT, LONE_LIMIT, STEPS, CallCost, even_share
 
 
 def settle(seconds: Callable[[int], float], calls: int = 30, warm: bool = True) -> tuple[CallCost, list[int]]:

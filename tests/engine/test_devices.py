@@ -16,13 +16,13 @@ import pytest
 from edgechat.engine.backends.base import Logits, Part
 from edgechat.engine.backends.llama_cpp import LlamaCppBackend
 from edgechat.engine.engine import Engine
-from edgechat.engine.process import EngineProcess
-from edgechat.engine.template import ChatTemplate
+from edgechat.engine.prompt.template import ChatTemplate
 from edgechat.engine.types import ChatRequest, Delta, Message, Sampling
+from edgechat.engine.worker.supervisor import EngineProcess
 from edgechat.errors import EngineCrashed, ServerRefused
-from edgechat.models.gguf import read_model
+from edgechat.models.formats.gguf import read_model
 from edgechat.native.params import LoadParams
-from edgechat.planner.dryrun import dry_run
+from edgechat.planner.estimate.dry_run import dry_run
 from edgechat.planner.plan import LoadPlan
 from tests.kit import KINDS, NOT_PRINTABLE, tiny
 from tests.rpc_server import RpcServer

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from llama_cpp import Llama
 
 from edgechat.engine.backends.llama_cpp_embedding import LlamaCppEmbedder
-from edgechat.engine.embedding import EmbeddingEngine
-from edgechat.engine.process import EngineProcess
+from edgechat.engine.embedding.engine import EmbeddingEngine
 from edgechat.engine.types import ChatRequest, Embed, Embedded, Event, Failed, Finished, Message
+from edgechat.engine.worker.supervisor import EngineProcess
 from edgechat.errors import (
     EngineCrashed,
     ModelFileError,
@@ -26,9 +26,9 @@ from edgechat.errors import (
     RequestRefused,
     WrongKind,
 )
-from edgechat.models.gguf import read_model
-from edgechat.planner.dryrun import dry_run
-from edgechat.planner.ladder import step_down
+from edgechat.models.formats.gguf import read_model
+from edgechat.planner.estimate.dry_run import dry_run
+from edgechat.planner.placement.fallback import step_down
 from edgechat.planner.plan import LoadPlan
 from edgechat.planner.prepare import prepare
 from tests.engine.test_process import workers

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from edgechat.engine.backends.base import CacheFull, Logits, Part
 from edgechat.engine.backends.scripted import ScriptedBackend
 from edgechat.engine.engine import Engine
-from edgechat.engine.template import ChatTemplate
+from edgechat.engine.prompt.template import ChatTemplate
 from edgechat.engine.types import (
     ChatRequest,
     Delta,

@@ -9,12 +9,12 @@ import msgspec
 import pytest
 
 from edgechat.device.load import Moment
-from edgechat.engine import experience
-from edgechat.engine.experience import Experience
 from edgechat.engine.types import Delta, ErrorInfo, Failed, Finished, Prefill, Timings, Usage
-from edgechat.planner.learned import Learned, Where
+from edgechat.engine.worker import load_report
+from edgechat.engine.worker.load_report import Experience
+from edgechat.planner.estimate.calibration import Learned, Where
+from edgechat.planner.estimate.speed import Correction, Forecast
 from edgechat.planner.plan import LoadPlan
-from edgechat.planner.speed import Correction, Forecast
 
 WHERE = Where("a processor, 4 threads", "llama-cpp-python 1", "CPU", "llama", "Q4_K", "a model")
 FORECAST = Forecast(decode=0.05, decode_depth=0.0, prefill=0.005, prefill_depth=0.0)
@@ -29,7 +29,7 @@ class Machine:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = Moment(0.0, 0.0, 0.0, 0.0, 0)
         self.battery = SimpleNamespace(power_plugged=True)
-        monkeypatch.setattr(experience, "moment", lambda: self.now)
+        monkeypatch.setattr(load_report, "moment", lambda: self.now)
         monkeypatch.setattr("psutil.sensors_battery", lambda: self.battery, raising=False)
         monkeypatch.setattr("os.cpu_count", lambda: 8)
 

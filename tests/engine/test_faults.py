@@ -13,9 +13,8 @@ import pytest
 
 from edgechat.engine.backends.scripted import ScriptedBackend
 from edgechat.engine.engine import Engine
-from edgechat.engine.process import EngineProcess
-from edgechat.engine.sequence import Sequence
-from edgechat.engine.template import ChatTemplate
+from edgechat.engine.prompt.template import ChatTemplate
+from edgechat.engine.scheduling.sequence import Sequence
 from edgechat.engine.types import (
     Cancel,
     ChatRequest,
@@ -31,7 +30,8 @@ from edgechat.engine.types import (
     Message,
     Upkeep,
 )
-from edgechat.engine.worker import _safely
+from edgechat.engine.worker.supervisor import EngineProcess
+from edgechat.engine.worker.worker import _safely
 from edgechat.errors import EngineError
 from tests.engine.conftest import MakePlan
 

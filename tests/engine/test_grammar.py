@@ -15,11 +15,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edgechat.engine.constraint import Constraint
-from edgechat.engine.constraints import Constraints
-from edgechat.engine.grammar import json_rule, literal, reply_grammar
-from edgechat.engine.schemas import LONGEST_SCHEMA, relaxed
-from edgechat.engine.thinking import FAMILIES, Marks
+from edgechat.engine.prompt.thinking import FAMILIES, Marks
+from edgechat.engine.reply.constraint import Constraint
+from edgechat.engine.reply.constraints import Constraints
+from edgechat.engine.reply.grammar import json_rule, literal, reply_grammar
+from edgechat.engine.reply.schemas import LONGEST_SCHEMA, relaxed
 from edgechat.errors import SchemaError
 
 AGE = {"type": "object", "properties": {"age": {"type": "integer"}}, "required": ["age"]}
@@ -270,7 +270,7 @@ def test_schemas_that_cannot_be_followed_are_refused_in_words(follow, name: str)
 
 
 def test_a_schema_that_is_never_compiled_is_given_up(follow, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("edgechat.engine.constraints.TIME_LIMIT", 0.3)
+    monkeypatch.setattr("edgechat.engine.reply.constraints.TIME_LIMIT", 0.3)
     patterns = [{"type": "string", "pattern": f".*a.{{{at}}}b"} for at in range(100, 200)]
     with pytest.raises(SchemaError, match="too complex"):  # else it would take hours
         follow({"allOf": patterns})
@@ -278,7 +278,7 @@ def test_a_schema_that_is_never_compiled_is_given_up(follow, monkeypatch: pytest
 
 def test_what_a_grammar_has_used_up_is_not_the_next_ones(monkeypatch: pytest.MonkeyPatch) -> None:
     """Also that a grammar which compiled once is not tried out again."""
-    monkeypatch.setattr("edgechat.engine.constraints.limits", _few_states)
+    monkeypatch.setattr("edgechat.engine.reply.constraints.limits", _few_states)
     made, tried = Constraints(PLAIN), []
     try_out = made._try_out
     monkeypatch.setattr(made, "_try_out", lambda grammar: (tried.append(grammar), try_out(grammar)))

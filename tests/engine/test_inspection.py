@@ -12,13 +12,13 @@ import pytest
 from edgechat.engine.backends.base import Part
 from edgechat.engine.backends.scripted import ScriptedBackend
 from edgechat.engine.engine import Engine
-from edgechat.engine.inspection import Inspector, pinned_end, summed_up
-from edgechat.engine.prefix_cache import PrefixCache
-from edgechat.engine.snapshot import KINDS, MOST_RUNS, CacheMap, Run, Snapshot
+from edgechat.engine.kv.prefix_cache import PrefixCache
+from edgechat.engine.kv.state_store import States
+from edgechat.engine.prompt.template import ChatTemplate
 from edgechat.engine.speculative.drafters import ModelDrafter
-from edgechat.engine.states import States
-from edgechat.engine.template import ChatTemplate
 from edgechat.engine.types import ChatRequest, Delta, Event, Message, Upkeep
+from edgechat.engine.worker.inspection import Inspector, pinned_end, summed_up
+from edgechat.engine.worker.snapshot import KINDS, MOST_RUNS, CacheMap, Run, Snapshot
 from tests.engine.backends import SharedTemplate
 from tests.engine.cells import check
 from tests.engine.conftest import MakePlan
@@ -248,8 +248,8 @@ def test_drafts(make: MakeEngine, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_states_on_disk_are_counted(make: MakeEngine, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("edgechat.engine.keeper._LEAVE_SECONDS", 0.0)
-    monkeypatch.setattr("edgechat.engine.states._COUNT_EVERY", 0.0)
+    monkeypatch.setattr("edgechat.engine.kv.chat_cache._LEAVE_SECONDS", 0.0)
+    monkeypatch.setattr("edgechat.engine.kv.state_store._COUNT_EVERY", 0.0)
     engine = make(states=True)
     inspector = Inspector(engine)
     for chat in (ONE, OTHER):

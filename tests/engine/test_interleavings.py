@@ -20,10 +20,10 @@ import pytest
 from edgechat.engine.backends.base import Part
 from edgechat.engine.backends.scripted import ScriptedBackend
 from edgechat.engine.engine import Engine
-from edgechat.engine.prompts import Prompts
+from edgechat.engine.kv.state_store import States
+from edgechat.engine.prompt.prompts import Prompts
+from edgechat.engine.prompt.template import ChatTemplate
 from edgechat.engine.speculative.drafters import ModelDrafter
-from edgechat.engine.states import States
-from edgechat.engine.template import ChatTemplate
 from edgechat.engine.types import ChatRequest, FinishReason, Upkeep
 from tests.engine.backends import BOUND, Runtime, SharedTemplate, load, plan
 from tests.engine.cells import check, check_drafters
@@ -192,10 +192,10 @@ def judge(runtime: Runtime, kind: str) -> Iterator[Judge]:
 @pytest.fixture(autouse=True)
 def all_is_worth_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """Save, read, shift and draft whatever can be: tiny models compute as fast as a disk reads."""
-    monkeypatch.setattr("edgechat.engine.scheduler._SHIFT_SECONDS", 0.0)
-    monkeypatch.setattr("edgechat.engine.keeper._LEAVE_SECONDS", 0.0)
-    monkeypatch.setattr("edgechat.engine.keeper._SETTLE_SECONDS", 0.0)
-    monkeypatch.setattr("edgechat.engine.keeper._WORTH_READING", 1)
+    monkeypatch.setattr("edgechat.engine.scheduling.scheduler._SHIFT_SECONDS", 0.0)
+    monkeypatch.setattr("edgechat.engine.kv.chat_cache._LEAVE_SECONDS", 0.0)
+    monkeypatch.setattr("edgechat.engine.kv.chat_cache._SETTLE_SECONDS", 0.0)
+    monkeypatch.setattr("edgechat.engine.kv.chat_cache._WORTH_READING", 1)
     monkeypatch.setattr("edgechat.engine.speculative.speculation._OVERHEAD", 1e9)
     monkeypatch.setattr("edgechat.engine.speculative.controller._SURE_OF_GAIN", -1e9)
 

@@ -10,9 +10,8 @@ from collections.abc import Iterator
 import msgspec
 import pytest
 
-from edgechat import frames
 from edgechat.engine.engine import Engine
-from edgechat.engine.template import ChatTemplate
+from edgechat.engine.prompt.template import ChatTemplate
 from edgechat.engine.types import (
     Cancel,
     ChatRequest,
@@ -24,7 +23,8 @@ from edgechat.engine.types import (
     Message,
     Sampling,
 )
-from edgechat.engine.worker import Pipe
+from edgechat.engine.worker.worker import Pipe
+from edgechat.process import frames
 from tests.engine.backends import Runtime, SharedTemplate, load, plan
 from tests.kit import CHATML
 

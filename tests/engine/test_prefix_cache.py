@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from edgechat.engine.backends.base import CacheFull, Part
 from edgechat.engine.backends.scripted import ScriptedBackend
-from edgechat.engine.prefix_cache import PrefixCache, Slot, common_prefix
+from edgechat.engine.kv.prefix_cache import PrefixCache, Slot, common_prefix
 from tests.engine.cells import check_cache
 from tests.engine.conftest import MakePlan
 

@@ -9,8 +9,8 @@ import pytest
 
 from edgechat.engine.backends.scripted import ScriptedBackend
 from edgechat.engine.engine import Engine
-from edgechat.engine.states import States
-from edgechat.engine.template import ChatTemplate
+from edgechat.engine.kv.state_store import States
+from edgechat.engine.prompt.template import ChatTemplate
 from edgechat.engine.types import ChatRequest, Delta, Event, Failed, Finished, Left, Message
 from edgechat.errors import EngineError, PromptTooLong
 from tests.engine.conftest import MakePlan
@@ -137,7 +137,7 @@ def test_a_template_that_hangs_over_the_next_turn_stops_no_stream(
     scripted: MakePlan, gate: Gate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What a chat's next turn begins with is worked out when it is left: its state is cut to that."""
-    monkeypatch.setattr("edgechat.engine.keeper._LEAVE_SECONDS", 0.0)
+    monkeypatch.setattr("edgechat.engine.kv.chat_cache._LEAVE_SECONDS", 0.0)
     plan = scripted(reply="word " * 200, context=1024)
     states = States(2**30, b"a model")
     engine = Engine(ScriptedBackend(plan, None), ChatTemplate(SOURCES["chatml"], process=gate), states=states)

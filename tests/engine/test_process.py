@@ -23,10 +23,10 @@ import pytest
 from edgechat import paths
 from edgechat.device.memory import Memory
 from edgechat.device.profile import DeviceProfile
-from edgechat.engine import life
-from edgechat.engine.life import WorkerLife
-from edgechat.engine.process import EngineProcess, EngineState
 from edgechat.engine.types import ChatRequest, Delta, Finished, Message, Sampling
+from edgechat.engine.worker import connection
+from edgechat.engine.worker.connection import WorkerLife
+from edgechat.engine.worker.supervisor import EngineProcess, EngineState
 from edgechat.errors import (
     EngineClosed,
     EngineCrashed,
@@ -37,10 +37,10 @@ from edgechat.errors import (
     RequestRefused,
     SchemaError,
 )
-from edgechat.planner import ladder
+from edgechat.planner.placement import fallback
 from edgechat.planner.plan import DeviceMemory, LoadPlan
 from edgechat.planner.prepare import prepare
-from edgechat.planner.wishes import Wishes
+from edgechat.planner.request import Wishes
 from tests.engine.backends import Runtime
 from tests.engine.backends import plan as plan_of
 from tests.engine.conftest import MakePlan
@@ -199,7 +199,7 @@ async def test_a_request_that_kills_twice_is_not_tried_again(start: Callable[...
 def killed_by_linux(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let every worker that is killed look as if it had been for its memory."""
     kills = itertools.count()
-    monkeypatch.setattr(life, "oom_kills", lambda: next(kills))
+    monkeypatch.setattr(connection, "oom_kills", lambda: next(kills))
 
 
 def planned_with(engine: EngineProcess, n_bytes: int) -> None:
@@ -232,14 +232,14 @@ async def test_a_kill_for_memory_that_is_there_counts(
 
 async def test_the_context_comes_back_with_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     free = [2**62]
-    real = ladder.look
+    real = fallback.look
 
     def look(*args: object) -> DeviceProfile:
         profile = real(*args)  # type: ignore[arg-type]
         available = min(free[0], profile.memory.available)
         return replace(profile, memory=Memory(profile.memory.total, available))
 
-    monkeypatch.setattr(ladder, "look", look)
+    monkeypatch.setattr(fallback, "look", look)
     wish = prepare(str(wide()), Wishes(context=32768))
     told: list[str] = []
     engine = EngineProcess(wish, on_note=told.append)
@@ -325,7 +325,7 @@ async def test_a_look_into_a_worker_that_dies(start: Callable[..., EngineProcess
 async def test_a_worker_that_hangs_is_looked_into_once(
     start: Callable[..., EngineProcess], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("edgechat.engine.process._LOOKING", 0.1)
+    monkeypatch.setattr("edgechat.engine.worker.supervisor._LOOKING", 0.1)
     engine = start()
     await engine.start()
     (worker,) = workers()
@@ -453,10 +453,10 @@ async def test_an_unload_that_is_cancelled_goes_on_by_itself(
     (worker,) = workers()
     closing, close = asyncio.Event(), WorkerLife.close
 
-    async def slowly(life: WorkerLife) -> None:
+    async def slowly(connection: WorkerLife) -> None:
         closing.set()
         await asyncio.sleep(0.2)
-        await close(life)
+        await close(connection)
 
     monkeypatch.setattr(WorkerLife, "close", slowly)
     unloading = asyncio.create_task(engine.unload())
@@ -498,7 +498,7 @@ async def test_close_ends_the_worker(start: Callable[..., EngineProcess]) -> Non
 
 PARENT = """
 import asyncio, sys
-from edgechat.engine.process import EngineProcess
+from edgechat.engine.worker.supervisor import EngineProcess
 from edgechat.engine.types import ChatRequest, Message
 from edgechat.planner.plan import LoadPlan
 
@@ -537,7 +537,8 @@ async def test_ctrl_c_in_the_terminal_does_not_reach_the_worker(start: Callable[
 
 
 def test_the_front_end_loads_nothing_native() -> None:
-    code = "import edgechat.engine.process, sys; print(*{'llama_cpp', 'numpy', 'jinja2'} & set(sys.modules))"
+    wanted = "{'llama_cpp', 'numpy', 'jinja2'}"
+    code = f"import edgechat.engine.worker.supervisor, sys; print(*{wanted} & set(sys.modules))"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, check=True).stdout == b"\n"
 
 
@@ -547,7 +548,7 @@ def test_logs_do_not_pile_up(home: object) -> None:
         (folder / f"engine-20200101-000000-{number:06d}-{2**30 + number}.log").touch()
     in_use = folder / f"engine-20200101-000000-000000-{os.getpid()}.log"
     in_use.touch()
-    log, handle = life._opened_log()
+    log, handle = connection._opened_log()
     os.close(handle)
     assert len(list(folder.iterdir())) == 11
     assert in_use.exists()
@@ -586,7 +587,7 @@ async def test_where_no_disk_takes_a_log_there_is_none(
     start: Callable[..., EngineProcess], home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     home.write_text("no folder")
-    life._temporary_folder.cache_clear()
+    connection._temporary_folder.cache_clear()
     monkeypatch.setattr("tempfile.tempdir", str(home / "nor here"))
     engine = start()
     assert await said(engine, "hi") == "Hello!"
@@ -601,7 +602,7 @@ def test_a_makeshift_log_goes_with_its_process(home: Path, tmp_path: Path) -> No
     home.write_text("no folder")
     makeshift = tmp_path / "makeshift"
     makeshift.mkdir()
-    code = "from edgechat.engine.life import _opened_log as log; print(log()[0], log()[0])"
+    code = "from edgechat.engine.worker.connection import _opened_log as log; print(log()[0], log()[0])"
     found = subprocess.run(
         [sys.executable, "-c", code],
         env={**os.environ, "TMPDIR": str(makeshift), "TEMP": str(makeshift), "TMP": str(makeshift)},
@@ -617,7 +618,7 @@ def test_a_makeshift_log_goes_with_its_process(home: Path, tmp_path: Path) -> No
 def test_a_child_goes_on_where_its_log_is_full() -> None:
     code = """
 import sys, traceback
-from edgechat import spawn
+from edgechat.process import spawn
 incoming, outgoing = spawn.adopt_pipe()
 print("something", file=sys.stderr, flush=True)
 try:

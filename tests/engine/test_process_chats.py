@@ -11,10 +11,10 @@ from pathlib import Path
 import psutil
 import pytest
 
-from edgechat.engine.process import EngineProcess
-from edgechat.engine.state_folder import folder, prune
-from edgechat.engine.states import States
+from edgechat.engine.kv.state_folder import folder, prune
+from edgechat.engine.kv.state_store import States
 from edgechat.engine.types import ChatRequest, Delta, Dropped, Finished, Message, Sampling, Upkeep
+from edgechat.engine.worker.supervisor import EngineProcess
 from edgechat.errors import EngineCrashed, EngineError
 from edgechat.planner.plan import LoadPlan
 from tests.engine.conftest import MakePlan

@@ -14,14 +14,14 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from edgechat.engine import sizes, template_child
 from edgechat.engine.backends.base import Vocabulary
 from edgechat.engine.backends.scripted import ScriptedVocabulary
-from edgechat.engine.prompts import Prompt, Prompts
-from edgechat.engine.template import TEXT_LIMIT, ChatTemplate
-from edgechat.engine.template_child import Render, Rendered
+from edgechat.engine.kv.window import window_of
+from edgechat.engine.prompt import template_child, token_estimate
+from edgechat.engine.prompt.prompts import Prompt, Prompts
+from edgechat.engine.prompt.template import TEXT_LIMIT, ChatTemplate
+from edgechat.engine.prompt.template_child import Render, Rendered
 from edgechat.engine.types import ChatRequest, Message
-from edgechat.engine.window import window_of
 from edgechat.errors import BadRequest, PromptTooLong, SwitchUnknown, TemplateError
 
 SOURCES = {path.stem: path.read_text() for path in (Path(__file__).parent / "templates").glob("*.jinja")}
@@ -374,7 +374,7 @@ def test_texts_are_tokenized_once() -> None:
 
 
 def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sizes, "_REMEMBERED", 10)
+    monkeypatch.setattr(token_estimate, "_REMEMBERED", 10)
     made = prompts()
     assert made.of(asking(*chat(50)), 300).tokens == prompts().of(asking(*chat(50)), 300).tokens
     assert len(made._sizes._counts) == 10

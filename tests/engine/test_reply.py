@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgechat.engine.calls.scan import held_back
-from edgechat.engine.reply import Reply
-from edgechat.engine.thinking import FAMILIES, marks_of
+from edgechat.engine.prompt.thinking import FAMILIES, marks_of
+from edgechat.engine.reply.reply import Reply
+from edgechat.engine.reply.tool_calls.scan import held_back
 
 HARMONY, GEMMA, THINK = FAMILIES
 

@@ -22,9 +22,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgechat.engine import state_file, states
-from edgechat.engine.state_file import Head
-from edgechat.engine.states import States, folder, forget, prune, worth_saving
+from edgechat.engine.kv import state_file, state_store
+from edgechat.engine.kv.state_file import Head
+from edgechat.engine.kv.state_store import States, folder, forget, prune, worth_saving
 
 A, B, C, D = "a" * 32, "b" * 32, "c" * 8, "d" * 64
 TOKENS = [1, 0, 2**32 - 1, 42]
@@ -154,8 +154,8 @@ def spoil(raw: bytes) -> None:
     file_of(A).write_bytes(raw)
 
 
-def saved_bytes(states: States) -> bytes:
-    assert states.save(A, TOKENS, STATE).result()
+def saved_bytes(state_store: States) -> bytes:
+    assert state_store.save(A, TOKENS, STATE).result()
     return file_of(A).read_bytes()
 
 
@@ -338,7 +338,7 @@ def test_what_is_larger_than_the_limit_is_not_written() -> None:
 def test_no_limit_is_a_tenth_of_what_is_free(monkeypatch: pytest.MonkeyPatch) -> None:
     kept = States(None, b"a model")
     free = 10 * ONE + 9
-    monkeypatch.setattr(states.shutil, "disk_usage", lambda path: type("Usage", (), {"free": free}))
+    monkeypatch.setattr(state_store.shutil, "disk_usage", lambda path: type("Usage", (), {"free": free}))
     assert kept.save(A, [], made(1000)).result()
     assert not kept.save(B, [], made(1001)).result()
     free -= 10
@@ -376,7 +376,7 @@ def test_the_bandwidth_is_learned(kept: States, monkeypatch: pytest.MonkeyPatch)
     assert kept.bandwidth == pytest.approx(400e6)
     saved_bytes(kept)
     clock = iter([0.0, 1.0])
-    monkeypatch.setattr(states.time, "perf_counter", lambda: next(clock))
+    monkeypatch.setattr(state_store.time, "perf_counter", lambda: next(clock))
     assert kept.load(A).result() is not None
     assert kept.bandwidth == pytest.approx((64e6 + 40) / 1.16)
 
@@ -602,7 +602,7 @@ def test_forget_and_prune_take_only_what_is_theirs(kept: States) -> None:
     dead, alive = os.getpid(), os.getpid()
     for chat in (A, B, C):
         assert kept.save(chat, TOKENS, STATE).result()
-    started = round(states.state_folder.this_process().started * 1000)
+    started = round(state_store.state_folder.this_process().started * 1000)
     names = {
         "left": f"{A}.{dead}-{started - 60_000}-0.part",
         "left by a number too large": f"{B}.9999999999-1-0.part",
@@ -630,7 +630,7 @@ def test_a_save_clears_what_dead_processes_left(kept: States) -> None:
 
 def test_front_ends_need_no_numpy(home: Path) -> None:
     program = (
-        "import sys; from edgechat.engine.states import forget, prune, folder;"
+        "import sys; from edgechat.engine.kv.state_store import forget, prune, folder;"
         "forget('a' * 32); prune(lambda chat: False); folder();"
         "sys.exit('numpy' in sys.modules or 'llama_cpp' in sys.modules)"
     )

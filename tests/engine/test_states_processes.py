@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from edgechat.engine.states import States, folder, prune
+from edgechat.engine.kv.state_store import States, folder, prune
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="it forks")
 
@@ -23,7 +23,7 @@ CHATS = [f"{i:08}" for i in range(4)]
 _KILLER = """
 import os, signal, sys, time
 import numpy as np
-from edgechat.engine.states import States
+from edgechat.engine.kv.state_store import States
 from tests.engine.test_states_processes import CHATS, state_of
 for line in sys.stdin:
     pid = os.fork()
@@ -40,7 +40,7 @@ for line in sys.stdin:
 
 _WRITER = """
 import sys, time
-from edgechat.engine.states import States
+from edgechat.engine.kv.state_store import States
 from tests.engine.test_states_processes import CHATS, state_of
 states, n, end = States(int(sys.argv[1]), b"m"), int(sys.argv[2]), time.monotonic() + 2
 while time.monotonic() < end:

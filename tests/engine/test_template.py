@@ -9,11 +9,11 @@ import msgspec
 import psutil
 import pytest
 
-from edgechat import frames
-from edgechat.engine.template import CHATML, TIME_LIMIT, ChatTemplate, TemplateProcess
-from edgechat.engine.template_child import Render
+from edgechat.engine.prompt.template import CHATML, TIME_LIMIT, ChatTemplate, TemplateProcess
+from edgechat.engine.prompt.template_child import Render
 from edgechat.engine.types import Message
 from edgechat.errors import SwitchUnknown, TemplateError
+from edgechat.process import frames
 
 HELLO = (Message("system", "Be brief."), Message("user", "Hello <b>&"))
 

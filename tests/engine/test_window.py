@@ -6,8 +6,8 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from edgechat.engine.kv.window import MOST_TOKENS, Window, turns_of, whole, window_of
 from edgechat.engine.types import Role
-from edgechat.engine.window import MOST_TOKENS, Window, turns_of, whole, window_of
 
 Sized = tuple[Role, int]
 

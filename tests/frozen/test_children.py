@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from edgechat.__main__ import ROLES
-from edgechat.spawn import ROLE_FLAG
+from edgechat.process.spawn import ROLE_FLAG
 from tests.frozen.program import LONG, Program, Script
 from tests.kit import tiny
 

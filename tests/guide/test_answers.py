@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from edgechat.engine.process import EngineProcess
 from edgechat.engine.types import ChatRequest, Delta, Finished, Message, Sampling
+from edgechat.engine.worker.supervisor import EngineProcess
 from edgechat.planner.prepare import prepare
 
 QUESTIONS = {

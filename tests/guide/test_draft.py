@@ -5,8 +5,8 @@ from __future__ import annotations
 import gguf
 import pytest
 
-from edgechat.models.gguf import read_model
-from edgechat.models.library import resolve
+from edgechat.models.formats.gguf import read_model
+from edgechat.models.local.resolve import resolve
 
 
 def test_it_has_the_guides_tokens() -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from edgechat.models.gguf import read_model
-from edgechat.models.library import resolve
+from edgechat.models.formats.gguf import read_model
+from edgechat.models.local.resolve import resolve
 
 
 @pytest.fixture(scope="module")

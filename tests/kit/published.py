@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from edgechat.models.header import ModelHeader, ModelTensor, Value
-from edgechat.models.quants import GgmlType
+from edgechat.models.formats.header import ModelHeader, ModelTensor, Value
+from edgechat.models.formats.quants import GgmlType
 
 F32, Q4_K, Q6_K = GgmlType.F32, GgmlType.Q4_K, GgmlType.Q6_K
 Row = tuple[str, tuple[int, ...], GgmlType]

@@ -8,9 +8,9 @@ import random
 import pytest
 
 from edgechat.models.choices import RemoteFile, RepoListing
-from edgechat.models.download import Fetched, download
-from edgechat.models.hub import list_repo
-from edgechat.models.hubstore import HubStore
+from edgechat.models.hub.cache_layout import HubStore
+from edgechat.models.hub.download import Fetched, download
+from edgechat.models.hub.listing import list_repo
 from tests.hub import Hub
 
 REPO, FILE = "owner/a-GGUF", "a-Q4_0.gguf"

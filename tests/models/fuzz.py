@@ -12,12 +12,12 @@ from functools import cache, partial
 from typing import Any
 
 from edgechat.errors import ModelFileError
-from edgechat.models.gguf import NeedMoreBytes, parse_header
-from edgechat.models.header import ModelHeader
-from edgechat.models.quants import GgmlType
-from edgechat.models.skeleton import skeleton
-from edgechat.planner.memory import cache_bytes, cache_bytes_per_token, recurrent_bytes
-from edgechat.planner.shape import shape_of
+from edgechat.models.formats.gguf import NeedMoreBytes, parse_header
+from edgechat.models.formats.header import ModelHeader
+from edgechat.models.formats.quants import GgmlType
+from edgechat.models.formats.skeleton import skeleton
+from edgechat.planner.estimate.memory import cache_bytes, cache_bytes_per_token, recurrent_bytes
+from edgechat.planner.estimate.shape import shape_of
 from tests.kit import KINDS, tiny
 from tests.kit.shapes import metadata, tensors
 from tests.models.raw import ARCHITECTURE, entry, gguf, strings, tensor, u32, u64

@@ -18,11 +18,11 @@ from edgechat.errors import (
     HubUnreachable,
     RateLimited,
 )
-from edgechat.models import download as module
-from edgechat.models import transfer
-from edgechat.models.download import Fetched
-from edgechat.models.hubstore import HubStore
-from edgechat.models.partial import Partial
+from edgechat.models.hub import download as module
+from edgechat.models.hub import transfer
+from edgechat.models.hub.cache_layout import HubStore
+from edgechat.models.hub.download import Fetched
+from edgechat.models.hub.partial import Partial
 from tests.hub import Fault, Hub, took
 from tests.models.downloads import (
     DATA,

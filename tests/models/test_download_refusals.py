@@ -14,7 +14,7 @@ from edgechat.errors import (
     RepoNotFound,
     WrongBytes,
 )
-from edgechat.models.hub import list_repo
+from edgechat.models.hub.listing import list_repo
 from tests.hub import TOKEN, Fault, Hub
 from tests.models.downloads import (
     DATA,

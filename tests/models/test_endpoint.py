@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from edgechat.errors import HubAnswerError, SettingsError
-from edgechat.models.endpoint import Endpoint, endpoint, next_address
+from edgechat.models.hub.endpoint import Endpoint, endpoint, next_address
 
 
 def test_what_an_endpoint_is(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,9 +11,9 @@ import gguf as reference
 import pytest
 
 from edgechat.errors import ModelFileError
-from edgechat.models.gguf import NeedMoreBytes, parse_header, read_growing, read_header, read_model
-from edgechat.models.header import GgufArray, ModelHeader
-from edgechat.models.quants import FILE_TYPES, REFUSED, GgmlType
+from edgechat.models.formats.gguf import NeedMoreBytes, parse_header, read_growing, read_header, read_model
+from edgechat.models.formats.header import GgufArray, ModelHeader
+from edgechat.models.formats.quants import FILE_TYPES, REFUSED, GgmlType
 from tests.kit import CHATML, KINDS, Q4_K_M, Shape, Spec, build, corrupt, tiny
 from tests.kit.build import write
 from tests.models.raw import ARCHITECTURE, entry, gguf, strings, tensor, text, u32, u64

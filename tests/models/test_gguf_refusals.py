@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from edgechat.errors import ModelFileError
-from edgechat.models import cursor
-from edgechat.models.gguf import MAX_TAIL, one_model, parse_header, read_header, read_model
-from edgechat.models.header import ModelHeader
-from edgechat.models.quants import REFUSED
+from edgechat.models.formats import gguf_cursor
+from edgechat.models.formats.gguf import MAX_TAIL, one_model, parse_header, read_header, read_model
+from edgechat.models.formats.header import ModelHeader
+from edgechat.models.formats.quants import REFUSED
 from tests.kit import Spec, corrupt, tiny
 from tests.kit.build import write
 from tests.models.raw import ARCHITECTURE, entry, gguf, strings, tensor, text, u32, u64
@@ -203,7 +203,7 @@ def test_many_strings_in_many_arrays_are_counted_together() -> None:
 
 
 def test_text_is_kept_within_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cursor, "MAX_KEPT", 100)
+    monkeypatch.setattr(gguf_cursor, "MAX_KEPT", 100)
     assert "a text of 60 bytes stands where 40 are the most" in refusal(
         gguf([entry("a", "x" * 60), entry("b", "x" * 60)])
     )

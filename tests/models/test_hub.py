@@ -17,9 +17,9 @@ from edgechat.errors import (
     RateLimited,
     RepoNotFound,
 )
-from edgechat.models import hub as hub_module
-from edgechat.models.hub import list_repo, resolve_remote
-from edgechat.models.hubname import HubName
+from edgechat.models.hub import listing as hub_module
+from edgechat.models.hub.listing import list_repo, resolve_remote
+from edgechat.models.hub.names import HubName
 from tests.hub import TOKEN, Fault, Hub, took
 from tests.kit import tiny
 

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from edgechat.errors import HubUnreachable, OfflineMode, RepoNotFound
-from edgechat.models import hubcache
-from edgechat.models.hub import list_repo, resolve_remote
-from edgechat.models.hubname import HubName
+from edgechat.models.hub import metadata_cache
+from edgechat.models.hub.listing import list_repo, resolve_remote
+from edgechat.models.hub.names import HubName
 from tests.hub import Hub
 from tests.kit import tiny
 
@@ -57,7 +57,7 @@ def test_a_damaged_cache_is_none(hub: Hub, home: Path) -> None:
         b"\xff",
         b"[" * 100_000,
         json.dumps(good).encode(),
-        bytes(hubcache.MAX_BYTES + 1),
+        bytes(metadata_cache.MAX_BYTES + 1),
     ):
         entry.write_bytes(damage)
         with pytest.raises(OfflineMode):
@@ -65,12 +65,12 @@ def test_a_damaged_cache_is_none(hub: Hub, home: Path) -> None:
 
 
 def test_the_cache_is_bounded(home: Path) -> None:
-    for n in range(hubcache.MAX_LISTINGS + 10):
-        hubcache.keep_listing("http://a", f"o/{n}", None, b"x")
-        hubcache.kept_listing("http://a", "o/0", None)
+    for n in range(metadata_cache.MAX_LISTINGS + 10):
+        metadata_cache.keep_listing("http://a", f"o/{n}", None, b"x")
+        metadata_cache.kept_listing("http://a", "o/0", None)
     entries = list((home / "cache/hub/listings").iterdir())
-    assert len(entries) == hubcache.MAX_LISTINGS
-    assert hubcache.kept_listing("http://a", "o/0", None) == b"x"
+    assert len(entries) == metadata_cache.MAX_LISTINGS
+    assert metadata_cache.kept_listing("http://a", "o/0", None) == b"x"
 
 
 OFFLINE = """
@@ -82,8 +82,8 @@ def watch(event, args):
         print("opened", event, args, flush=True)
 
 sys.addaudithook(watch)
-from edgechat.models.hub import list_repo, resolve_remote
-from edgechat.models.hubname import HubName
+from edgechat.models.hub.listing import list_repo, resolve_remote
+from edgechat.models.hub.names import HubName
 offline = sys.argv[1] == "told"
 asks = [lambda: resolve_remote(HubName("a/b"), offline=offline), lambda: list_repo("a/b", None)]
 for ask in asks[: 1 if offline else 2]:

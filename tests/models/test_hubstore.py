@@ -9,9 +9,9 @@ import pytest
 from huggingface_hub import hf_hub_download, scan_cache_dir, try_to_load_from_cache
 
 from edgechat.errors import DiskError, HubAnswerError, HubError
-from edgechat.models.download import download
-from edgechat.models.hub import list_repo
-from edgechat.models.hubstore import HubStore, check_space
+from edgechat.models.hub.cache_layout import HubStore, check_space
+from edgechat.models.hub.download import download
+from edgechat.models.hub.listing import list_repo
 from tests.hub import Fault, Hub
 from tests.models.downloads import DATA, FILE, REPO, Seen, fetch, listed
 

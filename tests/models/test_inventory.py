@@ -12,10 +12,10 @@ import pytest
 from edgechat import paths
 from edgechat.errors import ModelNotFound
 from edgechat.models.catalogue import catalogue
-from edgechat.models.gguf import read_model
-from edgechat.models.inventory import inventory
-from edgechat.models.library import here, local_files, resolve
-from edgechat.models.places import Place, llama_cpp_folder, lm_studio_folders, ollama_folders
+from edgechat.models.formats.gguf import read_model
+from edgechat.models.local.inventory import inventory
+from edgechat.models.local.locations import Place, llama_cpp_folder, lm_studio_folders, ollama_folders
+from edgechat.models.local.resolve import here, local_files, resolve
 from tests import homes
 from tests.kit import Spec, tiny
 from tests.kit.build import write

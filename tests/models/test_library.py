@@ -9,10 +9,10 @@ import pytest
 
 from edgechat.errors import ModelFileError, ModelNotFound, NotRemovable
 from edgechat.models.catalogue import catalogue
-from edgechat.models.inventory import inventory
-from edgechat.models.library import hub_cache, local_file, local_files, located, resolve
-from edgechat.models.places import Place
-from edgechat.models.removal import removal
+from edgechat.models.local.inventory import inventory
+from edgechat.models.local.locations import Place
+from edgechat.models.local.removal import removal
+from edgechat.models.local.resolve import hub_cache, local_file, local_files, located, resolve
 
 REPO = "models--unsloth--Qwen3-4B-Instruct-2507-GGUF"
 FILE = "Qwen3-4B-Instruct-2507-Q4_K_M.gguf"
@@ -226,7 +226,7 @@ def test_the_cache_is_where_the_library_keeps_it(
 
 def test_looking_takes_no_network_library() -> None:
     code = (
-        "import sys; import edgechat.models.library;"
+        "import sys; import edgechat.models.local.resolve;"
         "print([m for m in ('huggingface_hub', 'numpy', 'socket', 'llama_cpp') if m in sys.modules])"
     )
     top = Path(__file__).parents[2]

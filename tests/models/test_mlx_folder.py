@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 
 from edgechat.errors import ModelFileError
-from edgechat.models.header import GgufArray, ModelHeader
-from edgechat.models.mlx import contents, safetensors
-from edgechat.models.reading import read_model
+from edgechat.models.formats.header import GgufArray, ModelHeader
+from edgechat.models.formats.header_reading import read_model
+from edgechat.models.formats.mlx import contents, safetensors
 from edgechat.planner.drafting import misfit
-from edgechat.planner.memory import cache_bytes, recurrent_bytes
-from edgechat.planner.shape import shape_of
+from edgechat.planner.estimate.memory import cache_bytes, recurrent_bytes
+from edgechat.planner.estimate.shape import shape_of
 from tests.models.mlx_folders import CONFIG, mlx_files, raw, shapes, written
 from tests.models.mlx_folders import safetensors as made
 

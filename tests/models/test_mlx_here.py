@@ -9,19 +9,19 @@ from pathlib import Path
 
 import pytest
 
-from edgechat.engine.fingerprint import fingerprint_of
+from edgechat.engine.kv.fingerprint import fingerprint_of
 from edgechat.errors import ModelFileError, ModelNotFound, NotImported, NotRemovable
-from edgechat.models import places
 from edgechat.models.catalogue import catalogue
-from edgechat.models.digest import hash_for
-from edgechat.models.importing import take_in
-from edgechat.models.inventory import LocalModel, inventory
-from edgechat.models.library import entry_of, here, local_file, local_files, located, resolve
-from edgechat.models.places import Place
-from edgechat.models.reading import read_model
-from edgechat.models.removal import only, removal
-from edgechat.models.stores import found_at, is_model_folder
-from edgechat.models.verifying import verify
+from edgechat.models.formats.header_reading import read_model
+from edgechat.models.local import locations
+from edgechat.models.local.hashes import hash_for
+from edgechat.models.local.importing import take_in
+from edgechat.models.local.inventory import LocalModel, inventory
+from edgechat.models.local.locations import Place
+from edgechat.models.local.removal import only, removal
+from edgechat.models.local.resolve import entry_of, here, local_file, local_files, located, resolve
+from edgechat.models.local.stores import found_at, is_model_folder
+from edgechat.models.local.verifying import verify
 from tests import homes
 from tests.kit import tiny
 from tests.models.mlx_folders import mlx_files, written
@@ -57,7 +57,7 @@ def mlx_models() -> dict[str, LocalModel]:
 
 
 def test_everywhere_they_are_kept(user: Path) -> None:
-    written(places.own_folder() / "mine", mlx_files(seed=1))
+    written(locations.own_folder() / "mine", mlx_files(seed=1))
     in_hub(user, TINY, mlx_files(bits=8, seed=2) | {"README.md": b"#"})
     written(user / ".lmstudio/models/maker/Theirs-MLX-6bit", mlx_files(bits=6, seed=3))
     found = mlx_models()
@@ -85,7 +85,7 @@ def test_what_is_no_language_model_is_not_listed(user: Path) -> None:
     def left(name: str, **config: object) -> None:
         files = mlx_files(bits=None)
         said = json.loads(files["config.json"]) | config
-        written(places.own_folder() / name, files | {"config.json": json.dumps(said).encode()})
+        written(locations.own_folder() / name, files | {"config.json": json.dumps(said).encode()})
 
     left("plain")
     left("bert", architectures=["BertModel"])
@@ -93,14 +93,14 @@ def test_what_is_no_language_model_is_not_listed(user: Path) -> None:
     left("t5", architectures=["T5ForConditionalGeneration"])
     left("gptq", quantization_config={"quant_method": "gptq", "bits": 4})
     left("program", model_file="a.py")
-    written(places.own_folder() / "damaged", mlx_files() | {"config.json": b"{"})
-    written(places.own_folder() / "half", {"config.json": mlx_files()["config.json"]})
+    written(locations.own_folder() / "damaged", mlx_files() | {"config.json": b"{"})
+    written(locations.own_folder() / "half", {"config.json": mlx_files()["config.json"]})
     assert list(mlx_models()) == ["plain"]
     assert mlx_models()["plain"].quant == "bf16"
     # Who names one is told why not.
     for name, why in (("gptq", "'gptq'"), ("bert", "no language model: 'BertModel'"), ("t5", "'T5For")):
         with pytest.raises(ModelFileError, match=why):
-            read_model(resolve(str(places.own_folder() / name)).path)
+            read_model(resolve(str(locations.own_folder() / name)).path)
 
 
 def test_a_link_out_of_the_cache_is_not_followed(user: Path) -> None:
@@ -181,7 +181,7 @@ def test_verifying(user: Path) -> None:
         path.write_bytes(whole[:-1] + b"?")
         assert f"The bytes of {name} are not those" in verify(one).damage
         path.write_bytes(whole)
-    written(places.own_folder() / "mine", mlx_files())
+    written(locations.own_folder() / "mine", mlx_files())
     mine = mlx_models()["mine"]
     assert (verify(mine).hashed, verify(mine).damage) == (False, "")
     path = mine.path / "model.safetensors"
@@ -213,7 +213,7 @@ def test_removing_an_old_revision_leaves_the_new_one_whole(user: Path) -> None:
 
 
 def test_removing_what_is_ours(user: Path) -> None:
-    folder = written(places.own_folder() / "mine", mlx_files())
+    folder = written(locations.own_folder() / "mine", mlx_files())
     removal(only("mine")).run()
     assert not folder.exists()
     written(folder, mlx_files() | {"notes.txt": b"mine"})
@@ -232,7 +232,7 @@ def imported(source: Path, name: str | None = None, move: bool = False) -> Path:
 def test_importing(user: Path) -> None:
     source = written(user / "Mine-4bit", mlx_files(n_files=2) | {"README.md": b"#", "evil.py": b""})
     ours = imported(source)
-    assert ours == places.own_folder() / "Mine-4bit"
+    assert ours == locations.own_folder() / "Mine-4bit"
     assert set(os.listdir(ours)) == set(mlx_files(n_files=2))
     assert read_model(ours).tensors == read_model(source).tensors
     assert imported(source, name="other").name == "other"
@@ -257,7 +257,7 @@ def test_an_import_that_fails_leaves_nothing(user: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr(shutil, "copystat", full)
     with pytest.raises(NotImported):
         imported(source)
-    assert list(places.own_folder().iterdir()) == []
+    assert list(locations.own_folder().iterdir()) == []
 
 
 def test_fingerprints(user: Path) -> None:

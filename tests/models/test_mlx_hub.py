@@ -11,14 +11,14 @@ from typing import Any
 import pytest
 
 from edgechat.errors import HubAnswerError, ModelFileError, ModelNotFound, RemoteFileChanged, WrongBytes
-from edgechat.models import remote
 from edgechat.models.choices import ModelChoice, RemoteFile, mlx_label, model_choices
-from edgechat.models.download import download
-from edgechat.models.hub import RemoteModel, list_repo, resolve_remote
-from edgechat.models.hubname import HubName, parse_model_name
-from edgechat.models.hubstore import HubStore
-from edgechat.models.reading import read_model
-from edgechat.models.wanted import matching, wanted
+from edgechat.models.formats.header_reading import read_model
+from edgechat.models.hub import remote_headers
+from edgechat.models.hub.cache_layout import HubStore
+from edgechat.models.hub.download import download
+from edgechat.models.hub.listing import RemoteModel, list_repo, resolve_remote
+from edgechat.models.hub.names import HubName, parse_model_name
+from edgechat.models.request import matching, wanted
 from tests.hub import Fault, Hub
 from tests.kit import tiny
 from tests.models.downloads import Seen
@@ -108,7 +108,7 @@ def test_the_header_on_the_hub_is_that_of_the_folder(hub: Hub, tmp_path: Path) -
 
 
 def test_only_tables_are_read_and_once(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(remote, "FIRST_TABLE", 1000)
+    monkeypatch.setattr(remote_headers, "FIRST_TABLE", 1000)
     found = on_hub(hub)
     first = found.header(only(found))
     assert [one.range for one in hub.requests("store")] == [(0, 999), (1000, 8 + first_table(found) - 1)]

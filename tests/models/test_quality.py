@@ -4,7 +4,7 @@ import pytest
 
 from edgechat import paths
 from edgechat.models.catalogue import read_catalogue
-from edgechat.models.header import ModelHeader
+from edgechat.models.formats.header import ModelHeader
 from edgechat.models.quality import QualityClass, kl_divergence, quality_class, worth_offering
 from edgechat.models.shipped import shipped_header, shipped_quants
 

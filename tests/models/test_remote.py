@@ -20,13 +20,13 @@ from edgechat.errors import (
     RemoteFileChanged,
     RepoNotFound,
 )
-from edgechat.models import remote
-from edgechat.models.gguf import FIRST_READ, read_model
-from edgechat.models.header import ModelHeader
-from edgechat.models.hub import RemoteModel, resolve_remote
-from edgechat.models.hubname import HubName
-from edgechat.models.remote import read_remote_header
-from edgechat.models.skeleton import pack
+from edgechat.models.formats.gguf import FIRST_READ, read_model
+from edgechat.models.formats.header import ModelHeader
+from edgechat.models.formats.skeleton import pack
+from edgechat.models.hub import remote_headers
+from edgechat.models.hub.listing import RemoteModel, resolve_remote
+from edgechat.models.hub.names import HubName
+from edgechat.models.hub.remote_headers import read_remote_header
 from tests.hub import TOKEN, Fault, Hub, took
 from tests.kit import KINDS, Spec, tiny
 from tests.kit.build import write
@@ -38,8 +38,8 @@ REPO, FILE = "owner/tiny-GGUF", "tiny-F32.gguf"
 @pytest.fixture
 def small_reads(monkeypatch: pytest.MonkeyPatch) -> None:
     """Read in many steps what would be one: 1 KiB, 2 KiB, ..."""
-    monkeypatch.setattr("edgechat.models.remote.FIRST_READ", 1024)
-    monkeypatch.setattr(remote, "LATER_READ", 256)
+    monkeypatch.setattr("edgechat.models.hub.remote_headers.FIRST_READ", 1024)
+    monkeypatch.setattr(remote_headers, "LATER_READ", 256)
 
 
 def model(hub: Hub, file: bytes | Path | None = None) -> RemoteModel:
@@ -79,7 +79,7 @@ def test_it_is_read_in_growing_steps_and_no_byte_twice(hub: Hub) -> None:
 
 
 def test_only_the_header_is_read_of_a_large_file(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("edgechat.models.remote.FIRST_READ", 65536)
+    monkeypatch.setattr("edgechat.models.hub.remote_headers.FIRST_READ", 65536)
     fresh(model(hub, tiny().read_bytes()))
     assert [one.range for one in hub.requests("store")] == [(0, 65535)]
 
@@ -176,7 +176,7 @@ def test_an_answer_that_makes_no_sense(hub: Hub, fault: Fault) -> None:
 
 def test_more_than_was_asked_for(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
     """An endless body of a server that says no length ends with the first byte too many."""
-    monkeypatch.setattr("edgechat.models.remote.FIRST_READ", 1024)
+    monkeypatch.setattr("edgechat.models.hub.remote_headers.FIRST_READ", 1024)
     found = model(hub)
     hub.fail("store", Fault(more=bytes(10 << 20), chunked=True))
     assert "more" in refused(HubAnswerError, found).message
@@ -248,12 +248,12 @@ def test_a_store_that_only_fails(hub: Hub, fault: Fault) -> None:
     start = time.monotonic()
     refused(HubUnreachable, found)
     assert took(start) < 5
-    assert len(hub.requests("store")) <= remote.MAX_CUTS + 1
+    assert len(hub.requests("store")) <= remote_headers.MAX_CUTS + 1
 
 
 @pytest.mark.parametrize("fault", [Fault(wait=20), Fault(pause=20), Fault(pause=0.05, piece=1)])
 def test_a_store_that_stalls_or_drips(hub: Hub, fault: Fault, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(remote, "TIME_LIMIT", 1.5)
+    monkeypatch.setattr(remote_headers, "TIME_LIMIT", 1.5)
     found = model(hub)
     hub.fail("store", fault)
     start = time.monotonic()
@@ -264,7 +264,7 @@ def test_a_store_that_stalls_or_drips(hub: Hub, fault: Fault, monkeypatch: pytes
 @pytest.mark.usefixtures("small_reads")
 def test_a_drip_of_many_answers_is_bounded(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each answer is quick, and gives a hundred bytes of what was asked for."""
-    monkeypatch.setattr(remote, "TIME_LIMIT", 1.5)
+    monkeypatch.setattr(remote_headers, "TIME_LIMIT", 1.5)
     found = model(hub)
     hub.fail("store", Fault(cut_after=0, wait=0.3))
     start = time.monotonic()
@@ -301,8 +301,8 @@ def test_whatever_servers_do_together(hub: Hub) -> None:
 
 
 def test_a_header_without_an_end_is_given_up(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("edgechat.models.remote.FIRST_READ", 1024)
-    monkeypatch.setattr("edgechat.models.gguf.MAX_HEADER", 4096)
+    monkeypatch.setattr("edgechat.models.hub.remote_headers.FIRST_READ", 1024)
+    monkeypatch.setattr("edgechat.models.formats.gguf.MAX_HEADER", 4096)
     with pytest.raises(ModelFileError, match="no end"):
         fresh(model(hub))
     last = hub.requests("store")[-1].range

@@ -16,10 +16,10 @@ from edgechat import paths
 from edgechat.errors import ModelFileError
 from edgechat.models import shipped
 from edgechat.models.catalogue import read_catalogue
-from edgechat.models.header import ModelHeader
-from edgechat.models.quants import GgmlType
+from edgechat.models.formats.header import ModelHeader
+from edgechat.models.formats.quants import GgmlType
+from edgechat.models.formats.skeleton import pack, unpack
 from edgechat.models.shipped import shipped_header, shipped_quants, shipped_size
-from edgechat.models.skeleton import pack, unpack
 
 MAKER = Path(__file__).parents[2] / "packaging" / "catalogue"
 CATALOGUE = read_catalogue(paths.shipped("models.toml"))

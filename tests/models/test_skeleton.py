@@ -14,9 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edgechat.errors import ModelFileError
-from edgechat.models.gguf import parse_header, read_header, read_model
-from edgechat.models.header import GgufArray, ModelHeader, Value
-from edgechat.models.skeleton import MAX_ENTRIES, MAX_TEXT, pack, skeleton, unpack, write_skeleton
+from edgechat.models.formats.gguf import parse_header, read_header, read_model
+from edgechat.models.formats.header import GgufArray, ModelHeader, Value
+from edgechat.models.formats.skeleton import MAX_ENTRIES, MAX_TEXT, pack, skeleton, unpack, write_skeleton
 from tests.kit import KINDS, Spec, tiny
 from tests.kit.build import write
 from tests.kit.published import published

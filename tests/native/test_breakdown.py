@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from edgechat.models.gguf import read_model
-from edgechat.models.skeleton import write_skeleton
+from edgechat.models.formats.gguf import read_model
+from edgechat.models.formats.skeleton import write_skeleton
 from edgechat.native import breakdown, logs
 from edgechat.native.buffers import Breakdown, Buffer, counted_once
 from edgechat.native.handles import Context, Model
 from edgechat.native.params import LoadParams
-from edgechat.planner.dryrun import Question, dry_run
-from edgechat.planner.dryrun_child import Loader
+from edgechat.planner.estimate.dry_run import Question, dry_run
+from edgechat.planner.estimate.dry_run_child import Loader
 from tests.kit import KINDS, Spec, build, tiny
 from tests.kit.published import published
 

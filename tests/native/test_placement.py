@@ -13,16 +13,16 @@ from typing import NamedTuple
 import pytest
 
 from edgechat.errors import LoadFailed, OutOfMemory
-from edgechat.models.gguf import read_model
-from edgechat.models.skeleton import write_skeleton
+from edgechat.models.formats.gguf import read_model
+from edgechat.models.formats.skeleton import write_skeleton
 from edgechat.native import breakdown, logs
 from edgechat.native.buffers import Breakdown, Buffer, counted_once
 from edgechat.native.devices import inventory
 from edgechat.native.handles import Context, Model
 from edgechat.native.params import LoadParams
 from edgechat.native.placement import experts_of_first
-from edgechat.planner.dryrun import Question
-from edgechat.planner.dryrun_child import Loader
+from edgechat.planner.estimate.dry_run import Question
+from edgechat.planner.estimate.dry_run_child import Loader
 from tests.kit import KINDS, Spec, build, tiny
 from tests.kit.build import write
 from tests.kit.published import published

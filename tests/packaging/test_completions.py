@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from edgechat.models.library import entry_of
+from edgechat.models.local.resolve import entry_of
 from tests import homes
 from tests.kit.build import tiny
 from tests.terminal import Terminal, needs_tmux

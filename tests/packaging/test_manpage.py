@@ -10,7 +10,8 @@ import pytest
 import typer.main
 
 from edgechat import errors, paths
-from edgechat.cli import main, run
+from edgechat.cli import main
+from edgechat.cli.commands import run
 
 ROOT = Path(__file__).parents[2]
 # Variables that are asked for, and are no matter of edgechat's page.

@@ -12,14 +12,14 @@ from pathlib import Path
 
 from edgechat.device.bandwidth import Speed
 from edgechat.device.cpu import Core, Cpu
-from edgechat.device.gpu import Accelerator, Vendor
+from edgechat.device.gpu.accelerators import Accelerator, Vendor
 from edgechat.device.memory import Memory
 from edgechat.device.profile import DeviceProfile
 from edgechat.planner.machine import Described, Machine
-from edgechat.planner.option import Option
-from edgechat.planner.select import best_of, choose
-from edgechat.planner.variants import Variant, everything
-from edgechat.planner.wishes import NO_WISHES, Wishes
+from edgechat.planner.ranking.candidates import Variant, everything
+from edgechat.planner.ranking.option import Option
+from edgechat.planner.ranking.ranking import best_of, choose
+from edgechat.planner.request import NO_WISHES, Wishes
 from edgechat.text import figure, seconds
 
 FILE = Path(__file__).with_name("golden.txt")

@@ -7,9 +7,9 @@ from pathlib import Path
 from edgechat.device.cpu import Core, Cpu
 from edgechat.device.memory import Memory
 from edgechat.device.profile import DeviceProfile
-from edgechat.models.header import ModelHeader, ModelTensor, Value
-from edgechat.models.library import ResolvedModel
-from edgechat.models.quants import GgmlType
+from edgechat.models.formats.header import ModelHeader, ModelTensor, Value
+from edgechat.models.formats.quants import GgmlType
+from edgechat.models.local.resolve import ResolvedModel
 from tests.kit import DENSE, Spec, build
 
 GIB = 2**30

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from edgechat.device.gpu import Sighting, merge
-from edgechat.device.mac import metal
+from edgechat.device.gpu.accelerators import Sighting, merge
+from edgechat.device.gpu.mac import metal
 from edgechat.device.profile import DeviceProfile
-from edgechat.models.header import ModelHeader
-from edgechat.models.library import entry_of
+from edgechat.models.formats.header import ModelHeader
+from edgechat.models.local.resolve import entry_of
 from edgechat.models.shipped_mlx import mlx_header_of
-from edgechat.planner.variants import Variant, of_entry
+from edgechat.planner.ranking.candidates import Variant, of_entry
 from tests.planner import golden
 
 MACS = ((8, 100), (16, 120), (64, 400))

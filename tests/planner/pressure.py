@@ -15,12 +15,12 @@ import sys
 
 import msgspec
 
-from edgechat.engine.process import EngineProcess
 from edgechat.engine.types import ChatRequest, Delta, Finished, Message, Sampling
+from edgechat.engine.worker.supervisor import EngineProcess
 from edgechat.errors import EdgechatError
 from edgechat.planner.plan import LoadPlan
 from edgechat.planner.prepare import prepare
-from edgechat.planner.wishes import Wishes
+from edgechat.planner.request import Wishes
 
 _HOG = "import sys; held = b'x' * (340 << 20); print('held', flush=True); sys.stdin.read()"
 

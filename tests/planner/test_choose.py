@@ -12,13 +12,13 @@ from edgechat.device.profile import DeviceProfile
 from edgechat.errors import DoesNotFit, DryRunFailed, SettingsError
 from edgechat.native.buffers import Breakdown, Buffer
 from edgechat.native.params import CacheType, LoadParams
-from edgechat.planner.budget import SPARE
-from edgechat.planner.choose import CONTEXTS, plan
 from edgechat.planner.drafting import DRAFTED
-from edgechat.planner.loads import Measure
-from edgechat.planner.memory import cache_bytes, recurrent_bytes
+from edgechat.planner.estimate.memory import cache_bytes, recurrent_bytes
+from edgechat.planner.placement.budget import SPARE
+from edgechat.planner.placement.load_configs import Measure
 from edgechat.planner.plan import LoadPlan
-from edgechat.planner.wishes import NO_WISHES, Wishes
+from edgechat.planner.plan_model import CONTEXTS, plan
+from edgechat.planner.request import NO_WISHES, Wishes
 from tests.planner.headers import GIB, LLAMA_8B, QWEN35_4B, header, machine
 
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from edgechat.planner.compute import compute_bytes, output_bytes
+from edgechat.planner.estimate.compute import compute_bytes, output_bytes
 from tests.planner.headers import GEMMA_12B, LLAMA_8B, QWEN3_30B, header
 
 MIB = 2**20

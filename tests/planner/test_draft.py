@@ -7,17 +7,17 @@ from dataclasses import replace
 import pytest
 
 from edgechat.errors import DoesNotFit
-from edgechat.models.gguf import read_model
-from edgechat.models.header import ModelHeader, Value
+from edgechat.models.formats.gguf import read_model
+from edgechat.models.formats.header import ModelHeader, Value
 from edgechat.native.params import LoadParams
-from edgechat.planner.choose import Draft, plan
 from edgechat.planner.drafting import DRAFTED, Drafting, drafting, is_much_smaller, misfit
-from edgechat.planner.dryrun import DryRun, dry_run
-from edgechat.planner.ladder import descend, step_down
+from edgechat.planner.estimate.dry_run import DryRun, dry_run
+from edgechat.planner.estimate.memory import recurrent_bytes
 from edgechat.planner.machine import Machine
-from edgechat.planner.memory import recurrent_bytes
+from edgechat.planner.placement.fallback import descend, step_down
 from edgechat.planner.plan import as_json
-from edgechat.planner.wishes import Wishes
+from edgechat.planner.plan_model import Draft, plan
+from edgechat.planner.request import Wishes
 from tests.kit import DENSE, Spec, build, tiny
 from tests.kit.published import published
 from tests.planner.headers import GIB, LLAMA_8B, QWEN35_4B, header, machine

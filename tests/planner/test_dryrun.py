@@ -15,12 +15,12 @@ import psutil
 import pytest
 
 from edgechat.errors import DryRunFailed
-from edgechat.models.gguf import read_model
-from edgechat.models.header import GgufArray
+from edgechat.models.formats.gguf import read_model
+from edgechat.models.formats.header import GgufArray
 from edgechat.native.devices import read_inventory
 from edgechat.native.params import LoadParams
-from edgechat.planner import dryrun
-from edgechat.planner.dryrun import DryRun, dry_run
+from edgechat.planner.estimate import dry_run as dry_runs
+from edgechat.planner.estimate.dry_run import DryRun, dry_run
 from edgechat.planner.plan import LoadPlan
 from tests.kit import tiny
 from tests.kit.published import published
@@ -159,13 +159,13 @@ def test_hung(run: DryRun, monkeypatch: pytest.MonkeyPatch) -> None:
     run.ask(LoadParams(context=512))
     pid = pid_of(run)
     os.kill(pid, signal.SIGSTOP)
-    monkeypatch.setattr(dryrun, "TIME_LIMIT", 0.5)
+    monkeypatch.setattr(dry_runs, "TIME_LIMIT", 0.5)
     assert "still running" in failure(run, LoadParams(context=1024), 3)
     assert not psutil.pid_exists(pid)
 
 
 def test_grown(run: DryRun, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dryrun, "MEMORY_LIMIT", 2**20)
+    monkeypatch.setattr(dry_runs, "MEMORY_LIMIT", 2**20)
     assert "MiB of memory" in failure(run, LoadParams(context=1024), 10)
 
 
@@ -173,7 +173,7 @@ def test_that_cannot_be_started(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object, **__: object) -> None:
         raise OSError("no more processes")
 
-    monkeypatch.setattr(dryrun, "Child", refuse)
+    monkeypatch.setattr(dry_runs, "Child", refuse)
     with DryRun() as run:
         run.show(read_model(tiny()))
         assert "no more processes" in failure(run, LoadParams(context=512))

@@ -9,11 +9,11 @@ import pytest
 from edgechat.models.catalogue import catalogue
 from edgechat.models.shipped import shipped_header
 from edgechat.native.params import CacheType
-from edgechat.planner.choose import plan
-from edgechat.planner.dryrun import DryRun
-from edgechat.planner.memory import cache_bytes
+from edgechat.planner.estimate.dry_run import DryRun
+from edgechat.planner.estimate.memory import cache_bytes
 from edgechat.planner.plan import LoadPlan
-from edgechat.planner.wishes import Wishes
+from edgechat.planner.plan_model import plan
+from edgechat.planner.request import Wishes
 from tests.kit.published import published
 from tests.planner.headers import GIB, machine
 

@@ -16,12 +16,12 @@ from edgechat.device.profile import DeviceProfile
 from edgechat.errors import DoesNotFit, DryRunFailed
 from edgechat.native.buffers import Breakdown
 from edgechat.native.params import LoadParams
-from edgechat.planner import ladder
-from edgechat.planner.choose import plan
-from edgechat.planner.ladder import again, descend, grown, is_short, refit, step_down
+from edgechat.planner.placement import fallback
+from edgechat.planner.placement.fallback import again, descend, grown, is_short, refit, step_down
 from edgechat.planner.plan import LoadPlan
+from edgechat.planner.plan_model import plan
 from edgechat.planner.prepare import prepare
-from edgechat.planner.wishes import Wishes
+from edgechat.planner.request import Wishes
 from tests.kit import tiny
 from tests.kit.published import published
 from tests.planner.headers import GIB, LLAMA_8B, header, machine, wide
@@ -167,14 +167,14 @@ def test_a_card_that_filled_up_gets_fewer_layers() -> None:
 def free(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """Return the free memory in bytes, to be changed."""
     found = [math.inf]
-    real = ladder.look
+    real = fallback.look
 
     def look(*args: object) -> DeviceProfile:
         profile = real(*args)  # type: ignore[arg-type]
         available = int(min(found[0], profile.memory.available))
         return replace(profile, memory=Memory(profile.memory.total, available))
 
-    monkeypatch.setattr(ladder, "look", look)
+    monkeypatch.setattr(fallback, "look", look)
     monkeypatch.setattr("edgechat.planner.prepare.look", look)
     return found
 

@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgechat.device.gpu import Accelerator
+from edgechat.device.gpu.accelerators import Accelerator
 from edgechat.device.profile import DeviceProfile
-from edgechat.planner.budget import RAM, Budget, Needs
-from edgechat.planner.layout import Extras, Layout, estimated, layouts
-from edgechat.planner.shape import Layer, ModelShape, shape_of
+from edgechat.planner.estimate.shape import Layer, ModelShape, shape_of
+from edgechat.planner.placement.budget import RAM, Budget, Needs
+from edgechat.planner.placement.layout import Extras, Layout, estimated, layouts
 from tests.planner.headers import GIB, LLAMA_8B, header, machine
 
 MIB = 2**20

@@ -15,12 +15,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edgechat import paths
-from edgechat.planner import learned
-from edgechat.planner.learned import Learned, Seen, Where, learn
+from edgechat.planner.estimate import calibration
+from edgechat.planner.estimate.calibration import Learned, Seen, Where, learn
+from edgechat.planner.estimate.speed import Correction
 from edgechat.planner.machine import Machine
-from edgechat.planner.select import best_of, choose
-from edgechat.planner.speed import Correction
-from edgechat.planner.wishes import NO_WISHES
+from edgechat.planner.ranking.ranking import best_of, choose
+from edgechat.planner.request import NO_WISHES
 from tests.planner import golden
 
 HERE = Where("a processor, 4 threads", "llama-cpp-python 1", "CPU", "llama", "Q4_K", "a model")
@@ -246,13 +246,13 @@ def test_a_folder_that_cannot_be_written_is_no_trouble(home: Path, monkeypatch: 
 
 
 def test_its_size_is_bounded() -> None:
-    for number in range(learned._PLACES + 20):
+    for number in range(calibration._PLACES + 20):
         learn(elsewhere(architecture=f"model-{number}"), decode=1.0, prefill=1.0, beyond=1)
     for _ in range(30):
         learn(HERE, decode=1.0, prefill=1.0, beyond=1)
     table: list[dict[str, Any]] = json.loads(kept().read_bytes())["runs"]
-    assert len(table) == learned._PLACES
-    assert kept().stat().st_size < learned._MOST_READ / 5
+    assert len(table) == calibration._PLACES
+    assert kept().stat().st_size < calibration._MOST_READ / 5
     assert max(len(one["decode"]) for one in table) == 16
     assert table[-1]["where"]["architecture"] == "llama"
     assert [path.name for path in kept().parent.iterdir()] == ["learned.json"]
@@ -283,7 +283,7 @@ def test_two_writers_at_once_never_break_the_file() -> None:
 def test_nothing_but_numbers_reaches_a_plan() -> None:
     odd = tuple(Seen(factor, 0.0) for factor in (math.nan, math.inf, -1.0, 0.0))
     sound = (Seen(2.0, 0.0, math.nan), Seen(2.0, 0.0, -5.0), *[Seen(2.0, 0.0, 1e9)] * 3)
-    runs = learned.Runs(where=HERE, decode=odd + sound, prefill=odd)
+    runs = calibration.Runs(where=HERE, decode=odd + sound, prefill=odd)
     found = Learned([runs], now=0.0).correction(HERE)
     assert found.decode == pytest.approx(2.0)
     assert found.prefill == 1.0

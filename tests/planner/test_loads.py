@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 
 from edgechat.native.buffers import Breakdown, Buffer
 from edgechat.native.params import LoadParams
-from edgechat.planner.budget import RAM
-from edgechat.planner.chooser import chooser
-from edgechat.planner.layout import Layout, estimated
-from edgechat.planner.loads import EXACT, Load, Loader
-from edgechat.planner.speed import Rate
+from edgechat.planner.estimate.speed import Rate
+from edgechat.planner.model_on_machine import chooser
+from edgechat.planner.placement.budget import RAM
+from edgechat.planner.placement.layout import Layout, estimated
+from edgechat.planner.placement.load_configs import EXACT, Load, Loader
 from tests.kit.published import published
 from tests.planner.headers import GIB
 from tests.planner.test_layout import card, with_cards

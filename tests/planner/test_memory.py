@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from edgechat.errors import ModelFileError
-from edgechat.models.gguf import read_header
-from edgechat.models.header import GgufArray, ModelHeader
+from edgechat.models.formats.gguf import read_header
+from edgechat.models.formats.header import GgufArray, ModelHeader
 from edgechat.native.params import CacheType
-from edgechat.planner.memory import cache_bytes, cache_bytes_per_token, recurrent_bytes
+from edgechat.planner.estimate.memory import cache_bytes, cache_bytes_per_token, recurrent_bytes
 from tests.kit import KINDS, Spec, build, reference, tiny
 from tests.kit.reference import Reference
 

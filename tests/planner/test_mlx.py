@@ -12,22 +12,22 @@ from hypothesis import strategies as st
 
 from edgechat.device.profile import DeviceProfile
 from edgechat.errors import BackendMissing, DoesNotFit, NotADraft
-from edgechat.models.header import GgufArray, ModelHeader
+from edgechat.models.formats.header import GgufArray, ModelHeader
 from edgechat.models.quality import QualityClass, quality_class
 from edgechat.native.params import CacheType, LoadParams
-from edgechat.planner import learned
-from edgechat.planner.backends import runnable, weighs_mlx
-from edgechat.planner.beside import with_draft
-from edgechat.planner.budget import MLX, RAM, Budget
-from edgechat.planner.choose import Draft, plan
+from edgechat.planner.draft_plan import with_draft
 from edgechat.planner.drafting import DRAFTED, drafting, is_recurrent, misfit
-from edgechat.planner.ladder import descend, step_down
+from edgechat.planner.estimate import calibration
+from edgechat.planner.estimate.mlx import extras, whole_cache
 from edgechat.planner.machine import Described, Machine
-from edgechat.planner.mlx import extras, whole_cache
+from edgechat.planner.placement.backends import runnable, weighs_mlx
+from edgechat.planner.placement.budget import MLX, RAM, Budget
+from edgechat.planner.placement.fallback import descend, step_down
 from edgechat.planner.plan import as_json
-from edgechat.planner.select import best_of, choose, planned, rate
-from edgechat.planner.wishes import NO_WISHES, Wishes, may_quantize
-from edgechat.planner.worth import Verdict
+from edgechat.planner.plan_model import Draft, plan
+from edgechat.planner.ranking.ranking import best_of, choose, planned, rate
+from edgechat.planner.ranking.scoring import Verdict
+from edgechat.planner.request import NO_WISHES, Wishes, may_quantize
 from tests.planner import golden
 from tests.planner.headers import GIB
 from tests.planner.macs import MACS, files_of, for_mlx, mac
@@ -159,8 +159,8 @@ def test_what_one_backend_did_says_nothing_of_the_other() -> None:
     assert made.where is not None
     assert other.where is not None
     assert made.where.backend == "MLX"
-    assert made.where.build == learned.build("mlx") != other.where.build
-    history = learned.Learned()
+    assert made.where.build == calibration.build("mlx") != other.where.build
+    history = calibration.Learned()
     for _ in range(3):
         history = history.with_run(made.where, decode=3.0)
     slower = plan("a", for_mlx(QWEN), mac(16), history=history)

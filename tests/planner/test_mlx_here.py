@@ -11,15 +11,16 @@ import pytest
 from edgechat.device.memory import Memory
 from edgechat.device.profile import DeviceProfile
 from edgechat.errors import BackendMissing, DoesNotFit, NotADraft
-from edgechat.models.reading import read_model
+from edgechat.models.formats.header_reading import read_model
 from edgechat.native.params import CacheType
-from edgechat.planner import ladder, prepare
-from edgechat.planner.budget import RAM
-from edgechat.planner.glance import glances
-from edgechat.planner.ladder import refit
+from edgechat.planner import prepare
+from edgechat.planner.header_summary import glances
+from edgechat.planner.listing import rows
+from edgechat.planner.placement import fallback
+from edgechat.planner.placement.budget import RAM
+from edgechat.planner.placement.fallback import refit
 from edgechat.planner.plan import LoadPlan
-from edgechat.planner.rows import rows
-from edgechat.planner.wishes import Wishes
+from edgechat.planner.request import Wishes
 from tests.kit import tiny
 from tests.kit.shapes import KINDS
 from tests.planner.headers import little
@@ -90,7 +91,7 @@ def test_what_was_planned_loads_again_where_it_fits(monkeypatch: pytest.MonkeyPa
         profile = mac(16)
         return replace(profile, accelerators=(), memory=Memory(2**30, plan.total_bytes - 1))
 
-    monkeypatch.setattr(ladder, "look", little_free)
+    monkeypatch.setattr(fallback, "look", little_free)
     less, told = refit(plan)
     assert told[0].startswith("Prompts are read 128 tokens at a time")
     assert less.total_bytes < plan.total_bytes

@@ -9,10 +9,10 @@ import pytest
 
 from edgechat.device.memory import Memory
 from edgechat.native.buffers import Buffer
-from edgechat.planner.choose import plan
-from edgechat.planner.others import beside, is_lesser, mapped_bytes, without
+from edgechat.planner.placement.residents import beside, is_lesser, mapped_bytes, without
 from edgechat.planner.plan import LoadPlan
-from edgechat.planner.wishes import Wishes
+from edgechat.planner.plan_model import plan
+from edgechat.planner.request import Wishes
 from tests.planner.headers import GIB, LLAMA_8B, header, machine
 from tests.planner.test_layout import card, with_cards
 

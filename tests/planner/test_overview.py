@@ -11,11 +11,11 @@ import pytest
 from edgechat import paths
 from edgechat.errors import ModelFileError
 from edgechat.models.choices import RemoteFile
-from edgechat.models.pace import Pace, Standing, duration, speed
-from edgechat.planner.learned import Learned, learn
-from edgechat.planner.rows import rows
-from edgechat.planner.survey import overview
-from edgechat.planner.wishes import Wishes
+from edgechat.models.hub.progress import Pace, Standing, duration, speed
+from edgechat.planner.estimate.calibration import Learned, learn
+from edgechat.planner.listing import rows
+from edgechat.planner.ranking.survey import overview
+from edgechat.planner.request import Wishes
 from tests import homes
 from tests.kit import tiny
 
@@ -68,7 +68,7 @@ def test_a_damaged_file_is_left_out(user: Path, monkeypatch: pytest.MonkeyPatch)
     def damaged(path: Path) -> None:
         raise ModelFileError(f"{path} is odd.")
 
-    monkeypatch.setattr("edgechat.planner.variants.read_model", damaged)
+    monkeypatch.setattr("edgechat.planner.ranking.candidates.read_model", damaged)
     assert mine not in overview(models, Wishes()).local
 
 

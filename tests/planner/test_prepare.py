@@ -14,16 +14,16 @@ from edgechat import settings
 from edgechat.device.memory import Memory
 from edgechat.device.profile import DeviceProfile
 from edgechat.errors import DoesNotFit, ModelFileError, ModelNotFound, NotADraft
-from edgechat.models.gguf import read_model
-from edgechat.models.header import ModelHeader
-from edgechat.models.skeleton import write_skeleton
+from edgechat.models.formats.gguf import read_model
+from edgechat.models.formats.header import ModelHeader
+from edgechat.models.formats.skeleton import write_skeleton
 from edgechat.native.params import LoadParams
-from edgechat.planner import dryrun
 from edgechat.planner import prepare as planning
 from edgechat.planner.drafting import DRAFTED
-from edgechat.planner.dryrun import DryRun, dry_run
+from edgechat.planner.estimate import dry_run as dry_runs
+from edgechat.planner.estimate.dry_run import DryRun, dry_run
 from edgechat.planner.prepare import prepare
-from edgechat.planner.wishes import Wishes
+from edgechat.planner.request import Wishes
 from tests.kit import HYBRID, Spec, build, corrupt, pair, tiny
 from tests.planner.headers import little
 
@@ -78,7 +78,7 @@ def test_native_code_sees_our_own_writing_only(home: Path, monkeypatch: pytest.M
         write_skeleton(header, path)
         written.append(path.read_bytes())
 
-    monkeypatch.setattr(dryrun, "write_skeleton", write)
+    monkeypatch.setattr(dry_runs, "write_skeleton", write)
     made = prepare(
         str(tiny(overrides={"general.description": "SECRET", "tokenizer.chat_template": "SECRET"}))
     )
@@ -89,7 +89,7 @@ def test_native_code_sees_our_own_writing_only(home: Path, monkeypatch: pytest.M
 
 
 def test_without_a_dry_run_the_plan_is_estimated(model: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dryrun, "MEMORY_LIMIT", 2**20)
+    monkeypatch.setattr(dry_runs, "MEMORY_LIMIT", 2**20)
     made = prepare(model)
     assert "estimated: llama.cpp's dry run gave no answer: its process took" in made.reasons[1]
     assert made.buffers == ()

@@ -15,15 +15,15 @@ from hypothesis import strategies as st
 
 from edgechat.device.profile import DeviceProfile
 from edgechat.errors import DoesNotFit, ModelFileError
-from edgechat.models.header import ModelHeader
+from edgechat.models.formats.header import ModelHeader
 from edgechat.models.quality import QualityClass, kl_divergence, quality_class
+from edgechat.planner.estimate.speed import Prediction
 from edgechat.planner.machine import Machine
-from edgechat.planner.option import Option, why_not
 from edgechat.planner.plan import as_json
-from edgechat.planner.select import best_of, choose, likeliest, planned, rate
-from edgechat.planner.speed import Prediction
-from edgechat.planner.wishes import NO_WISHES, READABLE, Wishes
-from edgechat.planner.worth import Verdict, base_of, loss_of, score, thinks, verdict_of, worth_of
+from edgechat.planner.ranking.option import Option, why_not
+from edgechat.planner.ranking.ranking import best_of, choose, likeliest, planned, rate
+from edgechat.planner.ranking.scoring import Verdict, base_of, loss_of, score, thinks, verdict_of, worth_of
+from edgechat.planner.request import NO_WISHES, READABLE, Wishes
 from tests.planner import golden
 from tests.planner.golden import profile
 

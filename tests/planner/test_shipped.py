@@ -10,7 +10,7 @@ from edgechat import paths
 from edgechat.models.catalogue import CatalogueEntry, read_catalogue
 from edgechat.models.shipped import shipped_header, shipped_quants
 from edgechat.native.params import LoadParams
-from edgechat.planner.dryrun import DryRun
+from edgechat.planner.estimate.dry_run import DryRun
 
 MIB = 2**20
 ENTRIES = {entry.name: entry for entry in read_catalogue(paths.shipped("models.toml"))}

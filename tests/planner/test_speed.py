@@ -10,10 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edgechat.device.bandwidth import Speed
-from edgechat.models.quants import GgmlType, type_of
-from edgechat.planner.layout import Layout
-from edgechat.planner.shape import ModelShape, shape_of
-from edgechat.planner.speed import (
+from edgechat.models.formats.quants import GgmlType, type_of
+from edgechat.planner.estimate.shape import ModelShape, shape_of
+from edgechat.planner.estimate.speed import (
     PROMPT,
     Correction,
     Forecast,
@@ -23,6 +22,7 @@ from edgechat.planner.speed import (
     rate_of_card,
     rate_of_processor,
 )
+from edgechat.planner.placement.layout import Layout
 from tests.kit.published import published
 from tests.planner.golden import card
 

@@ -11,15 +11,15 @@ import msgspec
 import pytest
 
 from edgechat import settings
-from edgechat.engine.process import EngineProcess
 from edgechat.engine.types import ChatRequest, Delta, Message, ModelInfo, Sampling
+from edgechat.engine.worker.supervisor import EngineProcess
 from edgechat.native.params import LoadParams
-from edgechat.planner import footprint
-from edgechat.planner.budget import RAM
+from edgechat.planner.estimate import footprint
+from edgechat.planner.estimate.speed import Rate
+from edgechat.planner.placement.budget import RAM
 from edgechat.planner.plan import LoadPlan
 from edgechat.planner.prepare import prepare
-from edgechat.planner.speed import Rate
-from edgechat.planner.wishes import Wishes
+from edgechat.planner.request import Wishes
 from tests.kit import DENSE, KINDS, NOT_PRINTABLE, Spec, build
 from tests.rpc_server import RpcServer
 

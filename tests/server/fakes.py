@@ -32,10 +32,10 @@ from edgechat.engine.types import (
 from edgechat.errors import ModelNotFound
 from edgechat.planner.plan import LoadPlan
 from edgechat.server.app import make_app
-from edgechat.server.guard import Door
-from edgechat.server.models import State
+from edgechat.server.http.access_policy import Door
+from edgechat.server.pool.available_models import ModelCard
+from edgechat.server.pool.models import State
 from edgechat.server.serving import Server, listen, url_of
-from edgechat.server.shelf import ModelCard
 from tests.fakes import MODEL
 
 KEY = "ek-the-key-of-the-tests"

@@ -10,12 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edgechat.engine.types import Arguments, Delta, RequestEvent, TokenChance
+from edgechat.server.http.refusal import Refusal
 from edgechat.server.protocol.answers import Answers
 from edgechat.server.protocol.chat import ChatBody
 from edgechat.server.protocol.chat_answer import ChatAnswers
 from edgechat.server.protocol.completions import CompletionAnswers, CompletionBody
 from edgechat.server.protocol.decoding import decoded
-from edgechat.server.refusal import Refusal
 from tests.server.fakes import called, finished, thought
 
 TEXT = st.text(max_size=8)

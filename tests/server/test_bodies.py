@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from edgechat.server import exchange
+from edgechat.server.http import exchange
 from edgechat.server.protocol import decoding
 from edgechat.server.protocol.decoding import made_of
 from tests.server.fakes import FakeModels, serving

@@ -7,8 +7,8 @@ import random
 
 import pytest
 
-from edgechat.server import connection, exchange
-from edgechat.server.guard import Door
+from edgechat.server.http import connection, exchange
+from edgechat.server.http.access_policy import Door
 from tests.server.fakes import KEY, FakeModels, serving
 from tests.server.raw import Raw, ask
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from edgechat.errors import SettingsError
-from edgechat.server.key import Key, find_key, key_file
+from edgechat.server.http.api_key import Key, find_key, key_file
 from edgechat.server.serving import is_loopback, listen, url_for_others, url_of
 
 

@@ -16,9 +16,9 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from edgechat import paths
-from edgechat.engine.life import WorkerLife
-from edgechat.engine.process import EngineProcess, EngineState
 from edgechat.engine.types import ChatRequest, Delta, Finished, Message
+from edgechat.engine.worker.connection import WorkerLife
+from edgechat.engine.worker.supervisor import EngineProcess, EngineState
 from edgechat.errors import (
     DoesNotFit,
     Draining,
@@ -30,10 +30,10 @@ from edgechat.errors import (
     WrongKind,
 )
 from edgechat.planner.plan import LoadPlan
-from edgechat.server.lane import Lane
-from edgechat.server.pool import Pool, Served
-from edgechat.server.real import UPKEEP
-from edgechat.server.shelf import Known, ModelCard
+from edgechat.server.factory import UPKEEP
+from edgechat.server.pool.available_models import Known, ModelCard
+from edgechat.server.pool.model_slot import Lane
+from edgechat.server.pool.pool import Pool, Served
 from tests.engine.test_process import workers
 
 LONG = "a reply that takes its time " * 8
@@ -320,7 +320,7 @@ async def test_who_waits_for_room_holds_up_nobody(make: Made, machine: Machine) 
 async def test_at_the_end_of_the_patience_busy_models_take_no_new_requests(
     make: Made, machine: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("edgechat.server.placing.CLAIMING", 1.0)
+    monkeypatch.setattr("edgechat.server.pool.residency.CLAIMING", 1.0)
     assert await ends_of(make(), machine, claimed=True) == ["first", "large", "late"]
 
 
@@ -407,7 +407,7 @@ async def test_choices_take_a_place_each(make: Made, machine: Machine) -> None:
 
 def test_when_to_try_again_follows_from_how_fast_requests_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 1000.0
-    monkeypatch.setattr("edgechat.server.lane.time.monotonic", lambda: now)
+    monkeypatch.setattr("edgechat.server.pool.model_slot.time.monotonic", lambda: now)
     lane = Lane(Known("one", "one", Path("one")))
     unknown = lane.seconds_until_free()
     assert unknown > 0
@@ -623,8 +623,8 @@ async def test_the_size_of_batches_is_counted(make: Made, machine: Machine) -> N
 async def test_a_worker_that_hangs_does_not_hang_the_metrics(
     make: Made, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("edgechat.server.pool._LOOKING", 0.2)
-    monkeypatch.setattr("edgechat.engine.process._LOOKING", 600)
+    monkeypatch.setattr("edgechat.server.pool.pool._LOOKING", 0.2)
+    monkeypatch.setattr("edgechat.engine.worker.supervisor._LOOKING", 600)
     pool = make()
     await said(pool)
     workers()[0].suspend()

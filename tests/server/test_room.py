@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from edgechat.engine.process import EngineState
 from edgechat.engine.types import (
     ChatRequest,
     Delta,
@@ -21,6 +20,7 @@ from edgechat.engine.types import (
     Timings,
     Usage,
 )
+from edgechat.engine.worker.supervisor import EngineState
 from edgechat.errors import (
     DoesNotFit,
     Draining,
@@ -31,8 +31,8 @@ from edgechat.errors import (
     QueueFull,
 )
 from edgechat.planner.plan import LoadPlan
-from edgechat.server.pool import Pool
-from edgechat.server.shelf import Known, ModelCard
+from edgechat.server.pool.available_models import Known, ModelCard
+from edgechat.server.pool.pool import Pool
 from tests.fakes import MODEL
 
 CAPACITY = 10

@@ -18,10 +18,10 @@ import pytest
 from openai import AsyncOpenAI, OpenAI
 from pydantic import BaseModel
 
-from edgechat.cli import serve
-from edgechat.cli.first_screen import first_screen
+from edgechat.cli.commands import serve
+from edgechat.cli.output.server_banner import first_screen
 from edgechat.errors import BackendMissing
-from edgechat.server.key import Key
+from edgechat.server.http.api_key import Key
 from edgechat.server.serving import listen
 from tests.cli.running import complaint, edgechat
 from tests.homes import place
@@ -169,7 +169,7 @@ def test_what_would_let_strangers_in_is_refused(script: Path, words: tuple[str, 
 
 
 def test_without_the_packages_it_says_how_to_get_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("edgechat.cli.serve._PACKAGES", ("starlette", "uvicorn", "no_such_package"))
+    monkeypatch.setattr("edgechat.cli.commands.serve._PACKAGES", ("starlette", "uvicorn", "no_such_package"))
     with pytest.raises(BackendMissing, match="no_such_package") as caught:
         serve.run(serve.Options())
     assert "edgechat[server]" in (caught.value.hint or "")

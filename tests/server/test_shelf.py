@@ -11,19 +11,19 @@ import numpy as np
 import pytest
 
 from edgechat import settings
-from edgechat.chat.last_model import remember
-from edgechat.chat.store import Store, store_path
+from edgechat.chat.storage.last_model import remember
+from edgechat.chat.storage.store import Store, store_path
 from edgechat.device.memory import Memory
 from edgechat.device.profile import DeviceProfile
 from edgechat.engine.types import ChatRequest, Delta, Message
 from edgechat.errors import DoesNotFit, ModelFileError, ModelNotFound
-from edgechat.models.places import own_folder
+from edgechat.models.local.locations import own_folder
 from edgechat.planner import machine
-from edgechat.planner.learned import Learned
-from edgechat.planner.wishes import Wishes
-from edgechat.server.pool import Pool
-from edgechat.server.real import real_pool
-from edgechat.server.shelf import Shelf, first_model
+from edgechat.planner.estimate.calibration import Learned
+from edgechat.planner.request import Wishes
+from edgechat.server.factory import real_pool
+from edgechat.server.pool.available_models import Shelf, first_model
+from edgechat.server.pool.pool import Pool
 from tests import homes
 from tests.engine.test_process import workers
 from tests.kit import Spec, build, tiny

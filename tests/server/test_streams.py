@@ -10,7 +10,7 @@ import pytest
 
 from edgechat.engine.types import Delta
 from edgechat.errors import DoesNotFit, EngineCrashed, LoadFailed, ModelNotFound, RequestRefused
-from edgechat.server import connection, streams
+from edgechat.server.http import connection, streams
 from tests.server.fakes import FakeModels, finished, serving
 from tests.server.raw import Raw, ask
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from edgechat.engine.process import EngineProcess
 from edgechat.engine.types import ChatRequest, Finished, Message
+from edgechat.engine.worker.supervisor import EngineProcess
 from edgechat.errors import BadRequest
 from edgechat.planner.prepare import prepare
 from tests.kit import tiny

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from edgechat.server import connection, exchange
+from edgechat.server.http import connection, exchange
 from tests.server.fakes import KEY, FakeModels, serving
 from tests.server.raw import Raw, ask
 

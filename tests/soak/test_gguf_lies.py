@@ -15,11 +15,11 @@ import pytest
 
 from edgechat.device.profile import probe
 from edgechat.errors import DoesNotFit, DryRunFailed, EdgechatError, ModelFileError, SettingsError
-from edgechat.models.gguf import NeedMoreBytes, parse_header
-from edgechat.models.header import ModelHeader
+from edgechat.models.formats.gguf import NeedMoreBytes, parse_header
+from edgechat.models.formats.header import ModelHeader
 from edgechat.native.params import LoadParams
-from edgechat.planner.choose import plan
-from edgechat.planner.dryrun import TIME_LIMIT, DryRun
+from edgechat.planner.estimate.dry_run import TIME_LIMIT, DryRun
+from edgechat.planner.plan_model import plan
 from tests.models.fuzz import hold, lying
 
 pytestmark = [pytest.mark.slow, pytest.mark.soak]

@@ -19,10 +19,10 @@ from typing import Any
 import pytest
 
 from edgechat.errors import EdgechatError
-from edgechat.models.download import download
-from edgechat.models.hub import resolve_remote
-from edgechat.models.hubname import HubName
-from edgechat.models.hubstore import HubStore
+from edgechat.models.hub.cache_layout import HubStore
+from edgechat.models.hub.download import download
+from edgechat.models.hub.listing import resolve_remote
+from edgechat.models.hub.names import HubName
 from tests.hub import Fault, Hub, Place
 from tests.kit import tiny
 from tests.models.downloads import Seen

@@ -11,8 +11,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from edgechat.engine.process import EngineProcess
 from edgechat.engine.types import ChatRequest, Delta, Message
+from edgechat.engine.worker.supervisor import EngineProcess
 from edgechat.errors import EngineCrashed
 from edgechat.planner.plan import LoadPlan
 

@@ -9,7 +9,7 @@ import os
 
 import pytest
 
-from edgechat.engine.template import ChatTemplate
+from edgechat.engine.prompt.template import ChatTemplate
 from tests.engine.backends import KINDS, Runtime
 from tests.engine.conftest import MakePlan, kind, runtime, scripted  # noqa: F401  (fixtures)
 from tests.engine.test_interleavings import (  # noqa: F401  (fixtures)

@@ -13,8 +13,8 @@ from collections.abc import Iterator
 import pytest
 
 from edgechat.engine.backends.base import Vocabulary
-from edgechat.engine.prompts import Prompts
-from edgechat.engine.template import CHATML, TIME_LIMIT, ChatTemplate, TemplateProcess
+from edgechat.engine.prompt.prompts import Prompts
+from edgechat.engine.prompt.template import CHATML, TIME_LIMIT, ChatTemplate, TemplateProcess
 from edgechat.engine.types import ChatRequest, Message, Tool
 from edgechat.errors import EdgechatError
 from tests.engine.backends import Runtime, load, plan

@@ -9,7 +9,7 @@ from pathlib import Path
 from textual.pilot import Pilot
 
 from edgechat.chat.records import Turn
-from edgechat.chat.store import Store
+from edgechat.chat.storage.store import Store
 from edgechat.planner.plan import LoadPlan
 from edgechat.settings import Settings
 from edgechat.tui.app import EdgechatApp

@@ -6,7 +6,8 @@ from collections.abc import Callable
 
 from textual.app import App, ComposeResult
 
-from edgechat.engine.snapshot import (
+from edgechat.engine.types import Finished, ModelInfo, SpeculationStats, Timings, Usage
+from edgechat.engine.worker.snapshot import (
     CacheMap,
     CacheStats,
     DraftCache,
@@ -19,9 +20,8 @@ from edgechat.engine.snapshot import (
     SourceState,
     Work,
 )
-from edgechat.engine.types import Finished, ModelInfo, SpeculationStats, Timings, Usage
 from edgechat.native.buffers import Buffer
-from edgechat.planner.compare import Difference
+from edgechat.planner.estimate.actual_load import Difference
 from edgechat.planner.plan import DeviceMemory, DraftPlan, LoadPlan
 from edgechat.tui.engine_room.room import EngineRoom
 from edgechat.tui.theme import TERMINAL

@@ -16,21 +16,21 @@ from edgechat.device.memory import Memory
 from edgechat.device.profile import DeviceProfile
 from edgechat.errors import EdgechatError
 from edgechat.models.catalogue import CatalogueEntry
-from edgechat.models.header import ModelHeader
-from edgechat.models.inventory import LocalModel
-from edgechat.models.places import Place
-from edgechat.models.stores import FoundModel
-from edgechat.models.used import Use
-from edgechat.models.walk import File
-from edgechat.planner.glance import Glance
-from edgechat.planner.learned import Learned, Where
-from edgechat.planner.option import Option
+from edgechat.models.formats.header import ModelHeader
+from edgechat.models.local.inventory import LocalModel
+from edgechat.models.local.locations import Place
+from edgechat.models.local.scan import File
+from edgechat.models.local.stores import FoundModel
+from edgechat.models.local.usage import Use
+from edgechat.planner.estimate.calibration import Learned, Where
+from edgechat.planner.estimate.speed import Prediction
+from edgechat.planner.header_summary import Glance
+from edgechat.planner.listing import Row
 from edgechat.planner.plan import Alternative, DeviceMemory, Divergence, LoadPlan
-from edgechat.planner.rows import Row
-from edgechat.planner.speed import Prediction
-from edgechat.planner.survey import Found, Overview
-from edgechat.planner.variants import Variant
-from edgechat.planner.worth import Verdict
+from edgechat.planner.ranking.candidates import Variant
+from edgechat.planner.ranking.option import Option
+from edgechat.planner.ranking.scoring import Verdict
+from edgechat.planner.ranking.survey import Found, Overview
 from edgechat.tui.models.pulls import Pulls
 from edgechat.tui.models.shelf import Shelf
 from edgechat.tui.theme import TERMINAL

@@ -12,7 +12,7 @@ from textual import events
 from textual.css.query import NoMatches
 from textual.widget import MountError
 
-from edgechat.chat.store import Store
+from edgechat.chat.storage.store import Store
 from edgechat.engine.types import ChatRequest, Finished, Prefill, RequestEvent, SpeculationStats
 from edgechat.errors import EngineCrashed, LoadFailed, ModelNotFound, PromptTooLong, StoreError
 from edgechat.planner.plan import LoadPlan
@@ -216,7 +216,7 @@ async def test_a_question_that_is_too_long_comes_back_to_be_shortened(path: Path
 async def test_escape_while_the_store_is_locked_gives_the_question_back(
     path: Path, passes: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("edgechat.chat.store._BUSY_MS", 1500)
+    monkeypatch.setattr("edgechat.chat.storage.store._BUSY_MS", 1500)
     app = app_with(FakeEngine(), path)
     async with app.run_test() as pilot:
         await until(pilot, lambda: "it is." in text_of(pilot))

@@ -15,7 +15,7 @@ from textual.pilot import Pilot
 from textual.widgets import Static
 
 from edgechat.chat.records import Chat, Turn
-from edgechat.chat.store import Store
+from edgechat.chat.storage.store import Store
 from edgechat.tui.conversations import sidebar as sidebar_module
 from edgechat.tui.conversations.sidebar import SearchField, Sidebar, TitleField
 from edgechat.tui.theme import TERMINAL

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from edgechat.chat.conversation import Conversation
-from edgechat.chat.store import Store
+from edgechat.chat.storage.store import Store
 from edgechat.errors import DoesNotFit, ModelNotFound
 from edgechat.planner.plan import LoadPlan
 from edgechat.tui.chat.screen import ChatScreen

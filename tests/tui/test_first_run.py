@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from edgechat.errors import SettingsError
-from edgechat.models.places import Place
-from edgechat.planner.worth import Verdict
+from edgechat.models.local.locations import Place
+from edgechat.planner.ranking.scoring import Verdict
 from edgechat.tui.models.first_run import Chosen, FirstRun
 from edgechat.tui.models.pulls import State
 from edgechat.tui.models.screen import ModelsScreen

@@ -16,7 +16,7 @@ from textual.widgets import Input, Static
 
 import edgechat.tui
 from edgechat.tui import theme
-from edgechat.tui.help import HelpScreen, bindings_of, keys_in_words
+from edgechat.tui.overlays.help import HelpScreen, bindings_of, keys_in_words
 from tests.tui.driving import text_of, until
 
 

@@ -15,11 +15,11 @@ from textual.widgets import Input, OptionList, Static, TextArea
 
 import edgechat.tui
 from edgechat.chat.importing import imported
-from edgechat.chat.store import Store
+from edgechat.chat.storage.store import Store
 from edgechat.text import visible
 from edgechat.tui.app import EdgechatApp
-from edgechat.tui.area import Area
-from edgechat.tui.line import LineField
+from edgechat.tui.widgets.line_field import LineField
+from edgechat.tui.widgets.text_area import Area
 from tests.terminal import Terminal, hostile, needs_tmux
 from tests.tui.driving import text_of
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from edgechat.chat.conversation import Conversation
-from edgechat.chat.store import Store
+from edgechat.chat.storage.store import Store
 from edgechat.engine.types import Dropped, Prefill
 from edgechat.errors import PromptTooLong
 from edgechat.settings import Settings

@@ -16,14 +16,14 @@ from textual.pilot import Pilot
 from edgechat import paths
 from edgechat.errors import HubUnreachable, SettingsError
 from edgechat.models.choices import ModelChoice
-from edgechat.models.inventory import inventory
-from edgechat.models.places import Place
-from edgechat.models.wanted import wanted
-from edgechat.owner import this_process
-from edgechat.planner.pick import Picked, Source
-from edgechat.planner.pulling import Decided, Part
-from edgechat.planner.rows import rows
-from edgechat.planner.worth import Verdict
+from edgechat.models.local.inventory import inventory
+from edgechat.models.local.locations import Place
+from edgechat.models.request import wanted
+from edgechat.planner.listing import rows
+from edgechat.planner.ranking.download_choice import Picked, Source
+from edgechat.planner.ranking.pulling import Decided, Part
+from edgechat.planner.ranking.scoring import Verdict
+from edgechat.process.owner import this_process
 from edgechat.tui.models.items import Section
 from edgechat.tui.models.pulls import Pulls, State
 from edgechat.tui.models.screen import ModelsScreen

@@ -18,7 +18,7 @@ from textual.pilot import Pilot
 
 from edgechat.chat.conversation import Conversation
 from edgechat.chat.records import Attachment
-from edgechat.chat.store import Store
+from edgechat.chat.storage.store import Store
 from edgechat.engine.types import Dropped
 from edgechat.errors import EngineCrashed
 from edgechat.settings import Preset, SamplingDefaults, Settings

@@ -13,11 +13,11 @@ from filelock import FileLock
 
 from edgechat.errors import DiskError, DoesNotFit, EngineError, HubUnreachable, OfflineMode, WrongBytes
 from edgechat.models.choices import RemoteFile
-from edgechat.models.hub import resolve_remote
-from edgechat.models.hubname import HubName
-from edgechat.models.hubstore import HubStore
-from edgechat.models.library import resolve
-from edgechat.planner.pulling import Decided
+from edgechat.models.hub.cache_layout import HubStore
+from edgechat.models.hub.listing import resolve_remote
+from edgechat.models.hub.names import HubName
+from edgechat.models.local.resolve import resolve
+from edgechat.planner.ranking.pulling import Decided
 from edgechat.tui.models.pulls import Pull, Pulls, State
 from edgechat.tui.models.shelf import Shelf
 from tests.cli.pulling import REPO, partial, sized

@@ -10,7 +10,7 @@ import pytest
 from edgechat import settings as settings_module
 from edgechat.settings import Preset, SamplingDefaults, Settings
 from edgechat.tui.app import EdgechatApp
-from edgechat.tui.help import HelpScreen
+from edgechat.tui.overlays.help import HelpScreen
 from tests.fakes import MODEL, FakeEngine
 from tests.tui.driving import app_with, ask, say, text_of, until
 from tests.tui.shelves import Fake

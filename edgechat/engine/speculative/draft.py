@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-from edgechat.engine.sampling import Distribution
+from edgechat.engine.sampling.sampler import Distribution
 
 Source = Literal["model", "ngram"]
 

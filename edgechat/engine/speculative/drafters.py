@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from edgechat.engine.backends.base import Backend, CacheFull, Logits, Part
-from edgechat.engine.prefix_cache import PrefixCache, Slot, common_prefix
-from edgechat.engine.sampling import top_ids
-from edgechat.engine.sequence import Sequence as Stream
+from edgechat.engine.kv.prefix_cache import PrefixCache, Slot, common_prefix
+from edgechat.engine.sampling.sampler import top_ids
+from edgechat.engine.scheduling.sequence import Sequence as Stream
 from edgechat.engine.speculative.acceptance import class_of_match, class_of_probability
 from edgechat.engine.speculative.draft import MOST, Draft
 from edgechat.errors import SchemaError

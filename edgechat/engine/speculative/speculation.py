@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from functools import partial
 
 from edgechat.engine.backends.base import Backend, CacheFull, Part
-from edgechat.engine.prefix_cache import PrefixCache
-from edgechat.engine.scheduler import Planned, Scheduler
-from edgechat.engine.sequence import Sequence as Stream
+from edgechat.engine.kv.prefix_cache import PrefixCache
+from edgechat.engine.scheduling.scheduler import Planned, Scheduler
+from edgechat.engine.scheduling.sequence import Sequence as Stream
 from edgechat.engine.speculative.controller import Bid, Controller
 from edgechat.engine.speculative.draft import MOST, Draft, Source
 from edgechat.engine.speculative.drafters import ModelDrafter, NgramDrafter, Wanted

@@ -15,7 +15,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from edgechat.planner.speed import Forecast
+from edgechat.planner.estimate.speed import Forecast
 
 LARGEST = 32
 """Rows; larger calls are read off the curve's end."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from edgechat.engine.backends.base import Logits
-from edgechat.engine.sampling import Sampler
+from edgechat.engine.sampling.sampler import Sampler
 from edgechat.engine.speculative.draft import Draft
 
 

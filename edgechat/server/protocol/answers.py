@@ -10,11 +10,11 @@ from typing import ClassVar, Generic, TypeVar
 from msgspec import UNSET, UnsetType
 
 from edgechat.engine.types import ChatRequest, Delta, Finished, Priority, RequestEvent
-from edgechat.server.models import Served
+from edgechat.server.http.refusal import Refusal
+from edgechat.server.pool.models import Served
 from edgechat.server.protocol.ending import FinishReason, reason_of
 from edgechat.server.protocol.generation import Generation
 from edgechat.server.protocol.usage import Usage, usage_of
-from edgechat.server.refusal import Refusal
 
 Part = TypeVar("Part")
 """What is new of an answer."""

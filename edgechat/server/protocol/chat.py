@@ -9,15 +9,15 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import UNSET, Meta, Raw, UnsetType
 
-from edgechat.engine.calls.tools import check_choice, check_tools
-from edgechat.engine.schemas import schema_in
+from edgechat.engine.reply.schemas import schema_in
+from edgechat.engine.reply.tool_calls.tools import check_choice, check_tools
 from edgechat.engine.types import ChatRequest, Overflow, Tool
 from edgechat.errors import BadRequest
-from edgechat.server.faults import refusal_of
+from edgechat.server.http.http_errors import refusal_of
+from edgechat.server.http.refusal import Refusal
 from edgechat.server.protocol.generation import Generation, Labels, Tokens
 from edgechat.server.protocol.messages import ChatMessage, FunctionName, as_messages
 from edgechat.server.protocol.strictness import Echoed, taken
-from edgechat.server.refusal import Refusal
 
 NoSound = Annotated[None, Meta(description="Only null is taken: this server reads and writes text alone.")]
 NoSearch = Annotated[None, Meta(description="Only null is taken: this server never uses the network.")]

@@ -8,7 +8,7 @@ from typing import Any, Literal
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from edgechat.engine.calls.tools import held_tools, unkept
+from edgechat.engine.reply.tool_calls.tools import held_tools, unkept
 from edgechat.engine.types import (
     Arguments,
     Called,
@@ -21,7 +21,7 @@ from edgechat.engine.types import (
     TokenChance,
     ToolCall,
 )
-from edgechat.server.models import Served
+from edgechat.server.pool.models import Served
 from edgechat.server.protocol.answers import LONGER, Answers
 from edgechat.server.protocol.chat import ChatBody
 from edgechat.server.protocol.ending import FinishReason

@@ -8,13 +8,13 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from edgechat.engine.types import ChatRequest, Delta, Finished, TokenChance
-from edgechat.server.models import Served
+from edgechat.server.http.refusal import Refusal
+from edgechat.server.pool.models import Served
 from edgechat.server.protocol.answers import LONGER, Answers
 from edgechat.server.protocol.ending import FinishReason
 from edgechat.server.protocol.generation import MOST_CHOICES, Choices, Generation
 from edgechat.server.protocol.texts import Texts, texts_of
 from edgechat.server.protocol.usage import AnswerTimings, Usage, timings_of
-from edgechat.server.refusal import Refusal
 
 _MOST_TOKENS = 16
 """Where nothing is said: OpenAI's own."""

@@ -9,7 +9,7 @@ from typing import Any, TypeVar, get_args, get_type_hints
 
 import msgspec
 
-from edgechat.server.refusal import Refusal
+from edgechat.server.http.refusal import Refusal
 
 T = TypeVar("T")
 _AT = re.compile(r" - at (?:`key` in |`value` in )?`\$\.?([^`]*)`$")

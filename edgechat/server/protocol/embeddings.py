@@ -10,10 +10,10 @@ import msgspec
 from msgspec import Meta, Raw
 
 from edgechat.engine.types import Embedded
-from edgechat.server.models import Served
+from edgechat.server.http.refusal import Refusal
+from edgechat.server.pool.models import Served
 from edgechat.server.protocol.generation import Model
 from edgechat.server.protocol.texts import Texts, texts_of
-from edgechat.server.refusal import Refusal
 
 _MOST_TEXTS = 2048
 _VECTOR = {"anyOf": [{"type": "array", "items": {"type": "number"}}, {"type": "string"}]}

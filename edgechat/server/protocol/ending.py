@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from edgechat.engine.types import Finished
-from edgechat.server.refusal import Refusal
+from edgechat.server.http.refusal import Refusal
 
 FinishReason = Literal["stop", "length", "tool_calls", "function_call"]
 

@@ -8,8 +8,8 @@ import msgspec
 from msgspec import Meta
 
 from edgechat.engine.types import Priority, Sampling
+from edgechat.server.http.refusal import Refusal
 from edgechat.server.protocol.strictness import taken
-from edgechat.server.refusal import Refusal
 from edgechat.settings import SamplingDefaults
 
 _INT = 2**31 - 1

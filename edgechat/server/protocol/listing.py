@@ -7,8 +7,8 @@ from typing import Literal
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from edgechat.server.models import State
-from edgechat.server.shelf import ModelCard
+from edgechat.server.pool.available_models import ModelCard
+from edgechat.server.pool.models import State
 
 
 class ModelEntry(msgspec.Struct, frozen=True, kw_only=True):

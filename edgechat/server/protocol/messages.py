@@ -8,8 +8,8 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from edgechat.engine.types import Message, ToolCall
+from edgechat.server.http.refusal import Refusal
 from edgechat.server.protocol.strictness import Echoed, taken
-from edgechat.server.refusal import Refusal
 
 NoContent = Annotated[
     Annotated[list[Any], Meta(max_length=0)] | None,

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from edgechat.server.refusal import Refusal
+from edgechat.server.http.refusal import Refusal
 
 TokenId = Annotated[int, Meta(ge=0, le=2**31 - 1)]
 TokenIds = Annotated[list[TokenId], Meta(min_length=1, max_length=2**20)]

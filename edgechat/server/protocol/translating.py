@@ -7,7 +7,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from edgechat.engine.translation import MOST_CHARACTERS, MOST_TOKENS
+from edgechat.engine.prompt.translation import MOST_CHARACTERS, MOST_TOKENS
 from edgechat.engine.types import Translated
 from edgechat.server.protocol.generation import Model
 from edgechat.server.protocol.texts import TokenId

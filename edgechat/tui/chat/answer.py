@@ -17,7 +17,7 @@ from edgechat.tui.session import AppEngine
 from edgechat.tui.transcript.live import LiveReply
 
 if TYPE_CHECKING:
-    from edgechat.tui.chat.talk import Talk
+    from edgechat.tui.chat.conversation_view import Talk
 
 _FRAME = 1 / 15
 _SLOWEST_FRAME = 0.5

@@ -87,7 +87,7 @@ class Models:
 
     async def _find_names(self, remote: bool) -> None:
         from edgechat.models.catalogue import catalogue
-        from edgechat.models.inventory import inventory
+        from edgechat.models.local.inventory import inventory
         from edgechat.text import mebibytes
 
         if remote:

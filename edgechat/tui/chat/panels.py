@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from edgechat.engine.types import Finished
 
 if TYPE_CHECKING:
+    from edgechat.tui.chat.conversation_view import Talk
     from edgechat.tui.chat.screen import ChatScreen
-    from edgechat.tui.chat.talk import Talk
     from edgechat.tui.conversations.sidebar import Sidebar
     from edgechat.tui.engine_room.room import EngineRoom
 

@@ -20,9 +20,9 @@ from edgechat.engine.types import Sampling
 from edgechat.errors import EdgechatError, SettingsError
 from edgechat.settings import Preset, SamplingDefaults, checked
 from edgechat.text import one_line, printable
-from edgechat.tui.area import Area
-from edgechat.tui.chat.obey import THINK, number
-from edgechat.tui.line import LineField
+from edgechat.tui.chat.command_handlers import THINK, number
+from edgechat.tui.widgets.line_field import LineField
+from edgechat.tui.widgets.text_area import Area
 
 _THINK = [("as the model does", "auto"), ("always", "on"), ("never", "off")]
 

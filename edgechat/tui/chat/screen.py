@@ -22,8 +22,8 @@ from textual.worker import Worker
 from edgechat.errors import EdgechatError, EngineClosed
 from edgechat.text import one_line
 from edgechat.tui.chat.activity import Activity
-from edgechat.tui.chat.pane import PromptPane
-from edgechat.tui.chat.prompt import PromptBox
+from edgechat.tui.chat.prompt.box import PromptBox
+from edgechat.tui.chat.prompt.pane import PromptPane
 from edgechat.tui.chat.status import KeyBar, StatusBar
 from edgechat.tui.transcript.pieces import ThoughtPiece, WelcomePiece
 from edgechat.tui.transcript.transcript import Transcript
@@ -32,10 +32,10 @@ if TYPE_CHECKING:
     from edgechat.chat.records import Turn
     from edgechat.planner.plan import LoadPlan
     from edgechat.settings import Backend
-    from edgechat.tui.chat.desk import Desk
+    from edgechat.tui.chat.conversation_manager import Desk
+    from edgechat.tui.chat.conversation_view import Draft, Talk
     from edgechat.tui.chat.models import Models
     from edgechat.tui.chat.panels import Panels
-    from edgechat.tui.chat.talk import Draft, Talk
     from edgechat.tui.session import Services, Session
 
 
@@ -197,7 +197,7 @@ class ChatScreen(Screen[None]):
     def talk(self) -> Talk:
         """The conversation that is shown."""
         if self._talk is None:
-            from edgechat.tui.chat.talk import Talk
+            from edgechat.tui.chat.conversation_view import Talk
 
             self._talk = Talk(self.session, welcome=self._welcome)
             self._take_up(self._talk)
@@ -213,7 +213,7 @@ class ChatScreen(Screen[None]):
     @cached_property
     def desk(self) -> Desk:
         """The conversations, shown and behind."""
-        from edgechat.tui.chat.desk import Desk
+        from edgechat.tui.chat.conversation_manager import Desk
 
         return Desk(self)
 
@@ -246,7 +246,7 @@ class ChatScreen(Screen[None]):
     @work(group="open")
     async def _open(self) -> None:
         from edgechat.planner.drafting import asks_for_drafts
-        from edgechat.tui.chat.obey import arguments
+        from edgechat.tui.chat.command_handlers import arguments
 
         session = self.session
         self.pane.arguments = partial(arguments, self)
@@ -357,7 +357,7 @@ class ChatScreen(Screen[None]):
 
     def unsent(self) -> Draft:
         """Return what is in the prompt and not sent."""
-        from edgechat.tui.chat.talk import Draft
+        from edgechat.tui.chat.conversation_view import Draft
 
         shown = self.talk.draft
         return Draft(self.prompt.unsent, list(self.pane.attachments), shown.edits, shown.aside)
@@ -372,7 +372,7 @@ class ChatScreen(Screen[None]):
 
     def borrow_prompt(self, text: str, turn: Turn | None = None) -> None:
         """Put other words for a turn, or a command, into the prompt; Escape brings back what was there."""
-        from edgechat.tui.chat.talk import Draft
+        from edgechat.tui.chat.conversation_view import Draft
 
         now = self.unsent()
         aside = None if now.is_empty and turn is None else now
@@ -382,7 +382,7 @@ class ChatScreen(Screen[None]):
 
     def action_give_prompt_back(self) -> None:
         """Bring back what was set aside in the prompt."""
-        from edgechat.tui.chat.talk import Draft
+        from edgechat.tui.chat.conversation_view import Draft
 
         self.show_draft(self.talk.draft.aside or Draft())
 
@@ -397,7 +397,7 @@ class ChatScreen(Screen[None]):
 
     @on(PromptPane.Asked)
     def _ask(self, event: PromptPane.Asked) -> None:
-        from edgechat.tui.chat.talk import Draft
+        from edgechat.tui.chat.conversation_view import Draft
 
         asked = Draft(event.text, list(event.attachments), self.talk.draft.edits)
         self.prompt.forget_history()
@@ -409,7 +409,7 @@ class ChatScreen(Screen[None]):
 
     def _give_prompt_back_unless_typed(self) -> None:
         """Show what was set aside for what has just been sent, before what was typed since."""
-        from edgechat.tui.chat.talk import Draft
+        from edgechat.tui.chat.conversation_view import Draft
 
         since = Draft(self.prompt.text, list(self.pane.attachments))
         self.show_draft((self.talk.draft.aside or Draft()).before(since))
@@ -424,7 +424,7 @@ class ChatScreen(Screen[None]):
 
     @on(PromptPane.Commanded)
     def _obey(self, event: PromptPane.Commanded) -> None:
-        from edgechat.tui.chat.obey import obey
+        from edgechat.tui.chat.command_handlers import obey
 
         self._give_prompt_back_unless_typed()
         self.tries(obey(self, event.name, event.argument))
@@ -553,13 +553,13 @@ class ChatScreen(Screen[None]):
 
     def action_parameters(self) -> None:
         """Change the system prompt and the parameters of this conversation."""
-        from edgechat.tui.chat.obey import edit_parameters
+        from edgechat.tui.chat.command_handlers import edit_parameters
 
         self.tries(edit_parameters(self))
 
     def action_switch_thinking(self) -> None:
         """Switch the model's thinking: on, off, and as the model does."""
-        from edgechat.tui.chat.obey import next_thinking
+        from edgechat.tui.chat.command_handlers import next_thinking
 
         self.tries(next_thinking(self))
 

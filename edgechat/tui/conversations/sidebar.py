@@ -19,7 +19,7 @@ from edgechat.errors import EdgechatError
 from edgechat.text import one_line
 from edgechat.tui.conversations.listing import ChatList
 from edgechat.tui.conversations.rows import Found, Note, Place, rows_of, rows_of_hits, rows_of_trash
-from edgechat.tui.line import LineField
+from edgechat.tui.widgets.line_field import LineField
 
 _FIRST, _MORE, _MOST = 100, 1000, 20_000
 """Conversations that are read at first, then at a time, and at all."""
@@ -31,7 +31,7 @@ _LOOK = 2.0
 
 
 class Source(Protocol):
-    """Where the conversations come from; `edgechat.chat.store.Store` is one."""
+    """Where the conversations come from; `edgechat.chat.storage.store.Store` is one."""
 
     async def headlines(self, limit: int, offset: int) -> list[Headline]:
         """Return the conversations in their order."""

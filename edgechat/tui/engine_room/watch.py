@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
-from edgechat.engine.snapshot import Snapshot
+from edgechat.engine.worker.snapshot import Snapshot
 
 if TYPE_CHECKING:
     from edgechat.tui.engine_room.room import EngineRoom
@@ -16,7 +16,7 @@ _LOG_BYTES = 8192
 
 
 class Inspectable(Protocol):
-    """An engine that can be looked into; `edgechat.engine.process.EngineProcess` is one."""
+    """An engine that can be looked into; `edgechat.engine.worker.supervisor.EngineProcess` is one."""
 
     async def inspect(self, chat: str | None = None) -> Snapshot | None:
         """Return what it does and knows now; None where there is nobody to ask."""

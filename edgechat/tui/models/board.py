@@ -14,15 +14,15 @@ from textual.timer import Timer
 from textual.widgets import OptionList, Static
 
 from edgechat.text import one_line
-from edgechat.tui.line import LineField
 from edgechat.tui.models.details import Details, key_of
 from edgechat.tui.models.items import Item, Section
 from edgechat.tui.models.rows import Line, Rows
 from edgechat.tui.models.table import Table
+from edgechat.tui.widgets.line_field import LineField
 
 if TYPE_CHECKING:
-    from edgechat.planner.option import Option
-    from edgechat.planner.rows import Row
+    from edgechat.planner.listing import Row
+    from edgechat.planner.ranking.option import Option
     from edgechat.tui.models.holdings import Holdings
 
 LOOK = 0.15

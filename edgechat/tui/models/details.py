@@ -14,8 +14,8 @@ from edgechat.tui.models import table, words
 from edgechat.tui.models.rows import Line, Rows
 
 if TYPE_CHECKING:
-    from edgechat.planner.option import Option
-    from edgechat.planner.survey import Found
+    from edgechat.planner.ranking.option import Option
+    from edgechat.planner.ranking.survey import Found
     from edgechat.tui.models.items import Item
 
 

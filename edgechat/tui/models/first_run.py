@@ -15,7 +15,7 @@ from textual.content import Content
 from textual.screen import Screen
 from textual.widgets import OptionList
 
-from edgechat.planner.worth import Verdict
+from edgechat.planner.ranking.scoring import Verdict
 from edgechat.text import mebibytes, one_line, printable
 from edgechat.tui.chat.status import KeyBar
 from edgechat.tui.models.holdings import Holdings
@@ -26,7 +26,7 @@ from edgechat.tui.models.table import BEST, speed
 
 if TYPE_CHECKING:
     from edgechat.device.profile import DeviceProfile
-    from edgechat.planner.option import Option
+    from edgechat.planner.ranking.option import Option
     from edgechat.tui.models.pulls import Pulls
     from edgechat.tui.models.shelf import Shelf
 

@@ -12,7 +12,7 @@ from edgechat.tui.models.items import Item, Known, Section, items, with_plan
 from edgechat.tui.models.pulls import Pull, State
 
 if TYPE_CHECKING:
-    from edgechat.planner.survey import Found
+    from edgechat.planner.ranking.survey import Found
     from edgechat.tui.models.pulls import Pulls
     from edgechat.tui.models.shelf import Shelf
 

@@ -9,16 +9,16 @@ from enum import Enum
 from typing import TYPE_CHECKING
 
 from edgechat.errors import ModelFileError
-from edgechat.models.hubname import parse_model_name
+from edgechat.models.hub.names import parse_model_name
 from edgechat.models.shipped import shipped_size
-from edgechat.planner.worth import Verdict
+from edgechat.planner.ranking.scoring import Verdict
 
 if TYPE_CHECKING:
     from edgechat.models.catalogue import CatalogueEntry
-    from edgechat.planner.option import Option
+    from edgechat.planner.listing import Row
     from edgechat.planner.plan import LoadPlan
-    from edgechat.planner.rows import Row
-    from edgechat.planner.survey import Found, Overview
+    from edgechat.planner.ranking.option import Option
+    from edgechat.planner.ranking.survey import Found, Overview
     from edgechat.tui.models.pulls import Pull
 
 

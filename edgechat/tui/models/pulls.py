@@ -15,13 +15,13 @@ from enum import Enum
 from typing import TYPE_CHECKING
 
 from edgechat.errors import DoesNotFit, EdgechatError, EngineError
-from edgechat.models.download import Stopped
-from edgechat.models.pace import Pace, Standing, duration
+from edgechat.models.hub.download import Stopped
+from edgechat.models.hub.progress import Pace, Standing, duration
 from edgechat.text import mebibytes, one_line
 
 if TYPE_CHECKING:
     from edgechat.models.choices import RemoteFile
-    from edgechat.planner.pulling import Here
+    from edgechat.planner.ranking.pulling import Here
     from edgechat.tui.models.shelf import Shelf
 
 OFTEN = 0.2
@@ -193,7 +193,7 @@ class Pulls:
         self._later(lambda: self._ended(pull, model, error))
 
     def _brought(self, pull: Pull) -> str:
-        from edgechat.planner.pulling import Here
+        from edgechat.planner.ranking.pulling import Here
 
         told = lambda doing: self._later(lambda: self._doing(pull, doing))  # noqa: E731
         decided = self._shelf.decide(pull.name, pull.quant, told)

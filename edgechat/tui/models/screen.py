@@ -23,9 +23,9 @@ from edgechat.tui.models.holdings import Holdings
 from edgechat.tui.models.pulls import Pull, State
 
 if TYPE_CHECKING:
-    from edgechat.models.inventory import LocalModel
-    from edgechat.models.removal import Removal
-    from edgechat.planner.option import Option
+    from edgechat.models.local.inventory import LocalModel
+    from edgechat.models.local.removal import Removal
+    from edgechat.planner.ranking.option import Option
     from edgechat.tui.models.pulls import Pulls
     from edgechat.tui.models.shelf import Shelf
 

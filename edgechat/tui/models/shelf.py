@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from edgechat.models.catalogue import CatalogueEntry
-    from edgechat.models.download import Fetched, Observer
-    from edgechat.models.inventory import LocalModel
-    from edgechat.models.removal import Removal
-    from edgechat.planner.pulling import Decided, Here
-    from edgechat.planner.rows import Row
-    from edgechat.planner.survey import Found, Overview
+    from edgechat.models.hub.download import Fetched, Observer
+    from edgechat.models.local.inventory import LocalModel
+    from edgechat.models.local.removal import Removal
+    from edgechat.planner.listing import Row
+    from edgechat.planner.ranking.pulling import Decided, Here
+    from edgechat.planner.ranking.survey import Found, Overview
     from edgechat.settings import Backend
 
 Tell = Callable[[str], None]
@@ -60,7 +60,7 @@ def _catalogue() -> Sequence[CatalogueEntry]:
 
 
 def _inventory() -> Sequence[Row]:
-    from edgechat.planner.rows import rows
+    from edgechat.planner.listing import rows
 
     return rows()
 
@@ -68,8 +68,8 @@ def _inventory() -> Sequence[Row]:
 def _overview(backend: Backend | None, rows: Sequence[Row]) -> Overview:
     from edgechat import settings
     from edgechat.planner.prepare import settled
-    from edgechat.planner.survey import overview
-    from edgechat.planner.wishes import Wishes
+    from edgechat.planner.ranking.survey import overview
+    from edgechat.planner.request import Wishes
 
     sound = [row.model for row in rows if not row.glance.damage]
     return overview(sound, settled(Wishes(backend=backend), settings.load()))
@@ -79,8 +79,8 @@ def _ladder(backend: Backend | None, name: str) -> Found:
     from edgechat import settings
     from edgechat.planner.machine import Described
     from edgechat.planner.prepare import settled
-    from edgechat.planner.survey import one_model
-    from edgechat.planner.wishes import Wishes
+    from edgechat.planner.ranking.survey import one_model
+    from edgechat.planner.request import Wishes
 
     # What was never asked of the hub is not asked for by looking at a list.
     wishes = settled(Wishes(backend=backend), settings.load())
@@ -88,22 +88,22 @@ def _ladder(backend: Backend | None, name: str) -> Found:
 
 
 def _decide(backend: Backend | None, name: str, quant: str | None, tell: Tell) -> Decided | Here:
-    from edgechat.models.wanted import wanted
-    from edgechat.planner.backends import FORMATS
-    from edgechat.planner.pulling import decide
+    from edgechat.models.request import wanted
+    from edgechat.planner.placement.backends import FORMATS
+    from edgechat.planner.ranking.pulling import decide
 
     reads = FORMATS[backend] if backend is not None else None
     return decide(wanted(name, quant, format=reads), backend=backend, tell=tell)
 
 
 def _bring(decided: Decided, seen: Observer, stop: threading.Event) -> Sequence[Sequence[Fetched]]:
-    from edgechat.planner.pulling import bring
+    from edgechat.planner.ranking.pulling import bring
 
     return bring(decided, seen, stop)
 
 
 def _removal(model: LocalModel) -> Removal:
-    from edgechat.models.removal import removal
+    from edgechat.models.local.removal import removal
 
     return removal(model)
 

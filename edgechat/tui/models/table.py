@@ -10,7 +10,7 @@ from functools import cached_property
 from rich.cells import cell_len, set_cell_size
 from textual.content import Content
 
-from edgechat.planner.option import Option
+from edgechat.planner.ranking.option import Option
 from edgechat.text import ago, figure, mebibytes, one_line
 from edgechat.tui.models.items import Item, Section
 from edgechat.tui.models.pulls import State

@@ -8,7 +8,7 @@ from textual.content import Content
 
 from edgechat.models.quality import quality_class
 from edgechat.planner.plan import DeviceMemory, LoadPlan
-from edgechat.planner.worth import base_of
+from edgechat.planner.ranking.scoring import base_of
 from edgechat.text import figure, mebibytes, one_line, printable, seconds
 from edgechat.tui.models.items import Item, Section
 from edgechat.tui.models.table import BEST, speed

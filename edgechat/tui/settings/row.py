@@ -20,9 +20,9 @@ from textual.widgets import Static
 from edgechat.errors import EdgechatError
 from edgechat.models.catalogue import catalogue
 from edgechat.text import printable
-from edgechat.tui.area import Area
-from edgechat.tui.line import LineField
 from edgechat.tui.settings.entries import Entry
+from edgechat.tui.widgets.line_field import LineField
+from edgechat.tui.widgets.text_area import Area
 
 
 class LineEditor(LineField):

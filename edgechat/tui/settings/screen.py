@@ -22,9 +22,9 @@ from edgechat.settings import Settings
 from edgechat.settings.reading import name_fault
 from edgechat.text import one_line, printable
 from edgechat.tui.chat.status import KeyBar
-from edgechat.tui.line import LineField
 from edgechat.tui.settings.entries import Entry, entries
 from edgechat.tui.settings.row import Row
+from edgechat.tui.widgets.line_field import LineField
 
 
 class Heading(Static):

@@ -13,8 +13,8 @@ from edgechat.engine.backends.base import Part
 from edgechat.engine.backends.mlx.backend import MlxBackend
 from edgechat.engine.backends.mlx.drawing import BROKEN, draw
 from edgechat.engine.engine import Engine
-from edgechat.engine.sampling import Sampler
-from edgechat.engine.template import ChatTemplate
+from edgechat.engine.prompt.template import ChatTemplate
+from edgechat.engine.sampling.sampler import Sampler
 from edgechat.engine.types import ChatRequest, Delta, Failed, Finished, Message, Sampling
 from edgechat.errors import DecodeFailed
 from tests.engine.backends import plan

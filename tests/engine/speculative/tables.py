@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from edgechat.engine.backends.base import CacheFull, Capabilities, Part
-from edgechat.engine.calls.formats import GENERIC
+from edgechat.engine.reply.tool_calls.formats import GENERIC
 
 
 class Letters:

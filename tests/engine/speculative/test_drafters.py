@@ -9,9 +9,9 @@ import pytest
 
 from edgechat.engine.backends.base import CacheFull, Part
 from edgechat.engine.engine import Engine
-from edgechat.engine.reply import Reply
-from edgechat.engine.sampling import Sampler
-from edgechat.engine.sequence import Sequence as Stream
+from edgechat.engine.reply.reply import Reply
+from edgechat.engine.sampling.sampler import Sampler
+from edgechat.engine.scheduling.sequence import Sequence as Stream
 from edgechat.engine.speculative.acceptance import class_of_match
 from edgechat.engine.speculative.draft import Draft
 from edgechat.engine.speculative.drafters import ModelDrafter, NgramDrafter, Wanted

@@ -14,8 +14,8 @@ import llama_cpp
 import pytest
 
 from edgechat.engine.engine import Engine
+from edgechat.engine.prompt.template import ChatTemplate
 from edgechat.engine.speculative.drafters import ModelDrafter
-from edgechat.engine.template import ChatTemplate
 from edgechat.engine.types import ChatRequest, Delta, Finished, Message, Sampling
 from edgechat.native import handles
 from tests.engine.backends import Runtime, load, plan

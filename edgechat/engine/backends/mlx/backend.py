@@ -35,12 +35,12 @@ from edgechat.engine.backends.mlx import state as states
 from edgechat.engine.backends.mlx.caches import MORE, Caches, Layers
 from edgechat.engine.backends.mlx.drawing import BROKEN, draw
 from edgechat.engine.backends.mlx.vocabulary import FolderVocabulary
-from edgechat.engine.sampling import broken_logits
+from edgechat.engine.sampling.sampler import broken_logits
 from edgechat.engine.types import Sampling
 from edgechat.errors import DecodeFailed, EdgechatError
 from edgechat.models.choices import CONFIG
-from edgechat.models.mlx.contents import read_config
-from edgechat.models.reading import read_model
+from edgechat.models.formats.header_reading import read_model
+from edgechat.models.formats.mlx.contents import read_config
 from edgechat.native.buffers import Buffer
 from edgechat.planner.plan import LoadPlan
 

@@ -18,7 +18,7 @@ import mlx.core as mx
 from mlx_lm.models.cache import ArraysCache, KVCache, QuantizedKVCache, RotatingKVCache
 
 from edgechat.errors import LoadFailed
-from edgechat.planner.mlx import GROUP
+from edgechat.planner.estimate.mlx import GROUP
 
 _BITS = {"q8_0": 8, "q4_0": 4}
 MORE = 32

@@ -1,0 +1,178 @@
+"""The SQL of turns and of whole chats: plain functions of a connection, each one transaction."""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from collections.abc import Sequence
+
+from edgechat.chat.records import Chat, Turn
+from edgechat.chat.storage.rows import (
+    CHAT,
+    CHAT_MARKS,
+    TURN,
+    as_json,
+    chat_values,
+    owner_of,
+    turn_of,
+    turn_values,
+)
+from edgechat.errors import StoreError
+from edgechat.process.owner import Owner, alive
+from edgechat.text import one_line
+
+
+def insert_turn(
+    db: sqlite3.Connection,
+    turn: Turn,
+    owner: Owner | None,
+    chat: Chat | None,
+    system: Turn | None,
+    branch: bool,
+) -> bool:
+    """Append a turn, and before it the chat it begins and that chat's system prompt, where there are any.
+
+    False, and nothing is written, for a question where another one follows the same turn already, or where a
+    living program is writing that turn or the reply to it; unless it is to be a branch. Raises StoreError
+    where the chat was deleted.
+    """
+    with db:
+        db.execute("BEGIN IMMEDIATE")
+        if turn.role == "user" and not branch and _is_taken(db, turn.parent_id):
+            return False
+        if chat is not None:
+            insert_chat(db, chat)
+        elif _in_trash(db, turn.chat_id):
+            raise deleted_meanwhile()
+        if system is not None:
+            _append(db, system, None)
+        _append(db, turn, owner)
+        # What was written last is the line that is shown.
+        db.execute(
+            "UPDATE conversations SET updated_at = ?, leaf = NULL WHERE id = ?", (time.time(), turn.chat_id)
+        )
+    return True
+
+
+def insert_chat(db: sqlite3.Connection, chat: Chat) -> None:
+    """Add a row; part of a transaction."""
+    db.execute(f"INSERT INTO conversations ({CHAT}) VALUES ({CHAT_MARKS})", chat_values(chat))
+
+
+def insert_all(db: sqlite3.Connection, chat: Chat, turns: Sequence[Turn]) -> None:
+    """Add a chat with all its turns."""
+    with db:
+        db.execute("BEGIN IMMEDIATE")
+        insert_chat(db, chat)
+        for turn in turns:
+            _append(db, turn, None)
+
+
+def update_turn(db: sqlite3.Connection, turn: Turn) -> None:
+    """Write what may have changed of a reply; one that does not stream any more has no owner."""
+    with db:
+        db.execute("BEGIN IMMEDIATE")
+        db.execute(
+            "UPDATE turns SET content = ?, thinking = ?, state = ?, figures = ?, error = ?, updated_at = ?, "
+            "owner = CASE WHEN ? = 'streaming' THEN owner END WHERE id = ?",
+            (
+                turn.content,
+                turn.thinking,
+                turn.state,
+                as_json(turn.figures),
+                as_json(turn.error),
+                time.time(),
+                turn.state,
+                turn.id,
+            ),
+        )
+        if turn.state != "streaming":
+            db.execute("UPDATE conversations SET updated_at = ? WHERE id = ?", (time.time(), turn.chat_id))
+
+
+def turns(db: sqlite3.Connection, chat_id: str) -> list[Turn]:
+    """Return every turn of a chat in the order of writing, tries that were given up included."""
+    rows = db.execute(f"SELECT {TURN} FROM turns WHERE conversation_id = ? ORDER BY position", (chat_id,))
+    return [turn_of(row) for row in rows]
+
+
+def delete_turn(db: sqlite3.Connection, turn_id: str) -> None:
+    """Delete a turn and, by its foreign keys, all that follows from it; what it followed is shown then."""
+    with db:
+        db.execute("BEGIN IMMEDIATE")
+        db.execute(
+            "UPDATE conversations SET leaf = (SELECT parent_id FROM turns WHERE id = ?1) "
+            "WHERE id = (SELECT conversation_id FROM turns WHERE id = ?1)",
+            (turn_id,),
+        )
+        db.execute("DELETE FROM turns WHERE id = ?", (turn_id,))
+
+
+def interrupt_orphans(db: sqlite3.Connection) -> int:
+    """Mark the replies whose writer has died as interrupted; return how many there were."""
+    streaming = db.execute("SELECT id, owner FROM turns WHERE state = 'streaming'").fetchall()
+    orphans = [(turn_id,) for turn_id, owner in streaming if not _is_written(owner)]
+    if orphans:
+        with db:
+            db.execute("BEGIN IMMEDIATE")
+            db.executemany(
+                "UPDATE turns SET state = 'interrupted', owner = NULL WHERE id = ? AND state = 'streaming'",
+                orphans,
+            )
+    return len(orphans)
+
+
+def flaw(db: sqlite3.Connection) -> str | None:
+    """Return the first thing in the file that does not hold together, or None; reads all of it."""
+    (said,) = db.execute("PRAGMA quick_check(1)").fetchone()
+    return None if said == "ok" else one_line(said)
+
+
+def version(db: sqlite3.Connection) -> int:
+    """Return a number that changes when another connection has written."""
+    (number,) = db.execute("PRAGMA data_version").fetchone()
+    return int(number)
+
+
+def preference(db: sqlite3.Connection, name: str) -> str | None:
+    """Return what was remembered under a name, or None."""
+    row = db.execute("SELECT value FROM preferences WHERE name = ?", (name,)).fetchone()
+    return None if row is None else str(row[0])
+
+
+def set_preference(db: sqlite3.Connection, name: str, value: str) -> None:
+    """Remember a value under a name."""
+    db.execute("INSERT OR REPLACE INTO preferences (name, value) VALUES (?, ?)", (name, value))
+
+
+def deleted_meanwhile() -> StoreError:
+    """Return the error of whoever writes in a chat that is gone."""
+    return StoreError("This conversation was deleted meanwhile.", hint="Begin a new one.")
+
+
+def _append(db: sqlite3.Connection, turn: Turn, owner: Owner | None) -> None:
+    marks = ", ".join("?" * len(turn_values(turn)))
+    db.execute(
+        f"INSERT INTO turns ({TURN}, owner, updated_at, position) "
+        f"SELECT {marks}, ?, ?, coalesce(max(position) + 1, 0) FROM turns WHERE conversation_id = ?",
+        (*turn_values(turn), as_json(owner), turn.created_at, turn.chat_id),
+    )
+
+
+def _is_taken(db: sqlite3.Connection, parent_id: str | None) -> bool:
+    """Say whether a question follows a turn already, or the reply that this one is to follow is not whole."""
+    asked = "SELECT 1 FROM turns WHERE parent_id = ? AND role = 'user' LIMIT 1"
+    if db.execute(asked, (parent_id,)).fetchone() is not None:
+        return True
+    streaming = "SELECT owner FROM turns WHERE state = 'streaming' AND (id = ?1 OR parent_id = ?1)"
+    return any(_is_written(owner) for (owner,) in db.execute(streaming, (parent_id,)).fetchall())
+
+
+def _in_trash(db: sqlite3.Connection, chat_id: str) -> bool:
+    trashed = "SELECT 1 FROM conversations WHERE id = ? AND trashed_at IS NOT NULL"
+    return db.execute(trashed, (chat_id,)).fetchone() is not None
+
+
+def _is_written(owner: str | None) -> bool:
+    writer = owner_of(owner)
+    return writer is not None and alive(writer)

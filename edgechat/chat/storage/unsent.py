@@ -1,0 +1,54 @@
+"""The SQL of what was typed and not sent: a row for each chat, and one for a program's new conversation."""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+
+from edgechat.chat.storage.rows import as_json, owner_of
+from edgechat.process.owner import Owner, alive
+
+_WHERE = "conversation_id IS ? AND owner IS ?"
+
+
+def keep(db: sqlite3.Connection, chat_id: str | None, owner: Owner, value: str) -> None:
+    """Keep a value for a chat, or for the owner's new conversation; an empty one deletes the row."""
+    with db:
+        db.execute("BEGIN IMMEDIATE")
+        db.execute(f"DELETE FROM unsent WHERE {_WHERE}", _key(chat_id, owner))
+        if value:
+            db.execute(
+                "INSERT INTO unsent (conversation_id, owner, value, updated_at) VALUES (?, ?, ?, ?)",
+                (*_key(chat_id, owner), value, time.time()),
+            )
+
+
+def of(db: sqlite3.Connection, chat_id: str | None, owner: Owner) -> str:
+    """Return what is kept for a chat, or for the owner's new conversation; '' where there is nothing."""
+    row = db.execute(f"SELECT value FROM unsent WHERE {_WHERE}", _key(chat_id, owner)).fetchone()
+    return "" if row is None else str(row[0])
+
+
+def take_over(db: sqlite3.Connection, owner: Owner) -> str:
+    """Give the owner the newest row of a program that has ended, and return its value.
+
+    '' where there is none, and where the owner has one already.
+    """
+    with db:
+        db.execute("BEGIN IMMEDIATE")
+        if of(db, None, owner):
+            return ""
+        rows = db.execute(
+            "SELECT rowid, owner, value FROM unsent WHERE owner IS NOT NULL "
+            "ORDER BY updated_at DESC, rowid DESC"
+        )
+        for number, had, value in rows.fetchall():
+            before = owner_of(had)
+            if before is None or not alive(before):
+                db.execute("UPDATE unsent SET owner = ? WHERE rowid = ?", (as_json(owner), number))
+                return str(value)
+    return ""
+
+
+def _key(chat_id: str | None, owner: Owner) -> tuple[str | None, str | None]:
+    return chat_id, as_json(owner) if chat_id is None else None

@@ -1,0 +1,118 @@
+"""An answer of `edgechat run` as it grows: its text to stdout, all else to stderr, or one JSON object."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Any
+
+import msgspec
+
+from edgechat.chat.messages import not_sent
+from edgechat.cli.output.status import StatusLine
+from edgechat.cli.terminal_io import note
+from edgechat.engine.types import Delta, Dropped, ErrorInfo, Finished, ModelInfo, Prefill, RequestEvent
+from edgechat.errors import EdgechatError
+from edgechat.planner.plan import LoadPlan, as_json
+from edgechat.text import by_drafts, escaped_json, printable
+
+ENDS = {"length": "stopped at --max-tokens", "context": "the context is full", "cancelled": "stopped"}
+
+
+class Answer:
+    """Takes the events of one answer and prints them."""
+
+    def __init__(self, status: StatusLine, *, as_json: bool, dropped: int, has_system: bool) -> None:
+        """`dropped`: how many turns, questions with answers, the last reply was written without."""
+        self._status = status
+        self._as_json = as_json
+        self._dropped = dropped
+        self._has_system = has_system
+        self._text = ""
+        self._thinking = ""
+        self._finished: Finished | None = None
+
+    def take(self, event: RequestEvent) -> None:
+        """Print what an event brings."""
+        match event:
+            case Dropped(_, turns):
+                self._tell_dropped(turns)
+            case Prefill(_, done, total):
+                self._status.show(f"reading the prompt {done}/{total} tokens")
+            case Delta(_, text, thinking, tokens):
+                if thinking:
+                    self._thinking += text
+                    self._status.show(f"thinking, {tokens} tokens")
+                else:
+                    self._text += text
+                    self._print(text)
+            case Finished():
+                self._finished = event
+
+    def end(
+        self, plan: LoadPlan, model: ModelInfo, chat: str | None, error: EdgechatError | None = None
+    ) -> None:
+        """Print what follows an answer, or what there is of one. `chat` is the conversation's id."""
+        self._status.clear()
+        if self._as_json:
+            print(self._object(plan, model, chat, error))
+            return
+        self._finish_text(error)
+        if self._finished is not None:
+            self._print_timings(self._finished, plan.context)
+
+    def _finish_text(self, error: EdgechatError | None) -> None:
+        if self._text and not self._text.endswith("\n"):
+            print(flush=True)
+
+    def _print(self, text: str) -> None:
+        if not self._as_json:
+            self._status.clear()
+            sys.stdout.write(printable(text))
+            sys.stdout.flush()
+
+    def _tell_dropped(self, turns: int) -> None:
+        if turns == self._dropped:
+            return
+        self._status.clear()
+        # Whether the first one is among them depends on its length, which only the engine knows.
+        stay = "; the system prompt stays" if self._has_system else ""
+        note(f"the context is full: {not_sent(turns)}{stay}.")
+
+    def _print_timings(self, finished: Finished, context: int) -> None:
+        usage, timings = finished.usage, finished.timings
+        parts = [
+            f"{usage.completion_tokens} tokens",
+            f"{timings.decode_tps:.1f} tokens/s",
+            f"first token {timings.ttft_ms:.0f} ms",
+            f"context {min(usage.prompt_tokens + usage.completion_tokens, context)}/{context}",
+        ]
+        if finished.speculation is not None and (gain := by_drafts(finished.speculation.speedup, 2)):
+            parts.insert(2, gain)
+        if finished.reason in ENDS:
+            parts.append(ENDS[finished.reason])
+        print(" · ".join(parts), file=sys.stderr)
+
+    def _object(self, plan: LoadPlan, model: ModelInfo, chat: str | None, error: EdgechatError | None) -> str:
+        finished = self._finished
+        timings = {"load_ms": model.load_ms} | (msgspec.to_builtins(finished.timings) if finished else {})
+        found: dict[str, Any] = {
+            "text": self._text,
+            "thinking": self._thinking or None,
+            "finish_reason": finished.reason if finished else None,
+            "error": msgspec.to_builtins(ErrorInfo.of(error)) if error else None,
+            "usage": msgspec.to_builtins(finished.usage) if finished else None,
+            "timings": {name: round(value, 3) for name, value in timings.items()},
+            "chat": chat,
+            "plan": as_json(plan),
+            "speculation": _speculation(finished, model),
+        }
+        return escaped_json(json.dumps(found, ensure_ascii=False))
+
+
+def _speculation(finished: Finished | None, model: ModelInfo) -> dict[str, Any] | None:
+    """Return what drafts did for an answer; None where nothing was drafted."""
+    found = finished.speculation if finished else None
+    if found is None:
+        return None
+    return {**msgspec.structs.asdict(found), "drafters": list(model.drafters)}

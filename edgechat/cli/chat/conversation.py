@@ -1,0 +1,77 @@
+"""The conversation that a run begins or goes on with, and the store that keeps it or does not."""
+
+from __future__ import annotations
+
+import contextlib
+import shlex
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from edgechat.chat.conversation import Conversation
+from edgechat.chat.storage.store import Store, store_path
+from edgechat.errors import ChatBusy, ChatNotFound, FolderError, StoreError
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Which conversation: a new one, unless `last` (of the command line's) or `chat` (an id) is given."""
+
+    last: bool = False
+    chat: str | None = None
+    keep: bool = True
+    """False: it leaves no trace."""
+
+    @property
+    def is_new(self) -> bool:
+        """Whether it begins now."""
+        return not self.last and self.chat is None
+
+    @property
+    def as_option(self) -> str:
+        """What the command line says of it, with a space before it; empty for a new one."""
+        if self.chat is not None:
+            return f" --chat {shlex.quote(self.chat)}"
+        return " --continue" if self.last else ""
+
+
+async def open_store(*, keep: bool) -> Store:
+    """Return an open store, in memory where nothing is to be kept. Raises StoreError and FolderError."""
+    return await Store.open(store_path()) if keep else await Store.in_memory()
+
+
+async def conversation(store: Store, wanted: Wanted, model: str, system: str | None) -> Conversation:
+    """Return the conversation that is wanted. Raises ChatNotFound, ChatBusy and StoreError."""
+    if wanted.is_new:
+        return Conversation(store, model, front="run", system=system)
+    chat = await store.latest("run") if wanted.chat is None else await store.find(wanted.chat)
+    if chat is None:
+        raise ChatNotFound(
+            "No conversation has been held on the command line yet that could go on.",
+            hint='This begins one: edgechat run guide "PROMPT". Any other goes on with --chat ID.',
+        )
+    found = await Conversation.load(store, chat.id, front="run")
+    if found.being_written:
+        raise ChatBusy(
+            f"Another edgechat is writing an answer in the conversation {chat.title!r}.",
+            hint="Wait for its end, or name another conversation: edgechat chats",
+        )
+    if system is not None:
+        how = "has a system prompt already" if found.system else "began without a system prompt"
+        raise ChatNotFound(
+            f"The conversation {chat.title!r} {how}.",
+            hint="Leave out --system to go on with it; without --continue and --chat a new one begins.",
+        )
+    return found
+
+
+@contextlib.contextmanager
+def offering_not_to_keep(wanted: Wanted) -> Iterator[None]:
+    """Tell, where a conversation cannot be kept, how to ask all the same."""
+    try:
+        yield
+    except (StoreError, FolderError) as error:
+        if not wanted.is_new or not wanted.keep:
+            raise
+        # First, for other hints may end with a command, of which it would seem to be an option.
+        way_out = "--no-store asks without keeping anything."
+        raise type(error)(error.message, hint=" ".join(filter(None, (way_out, error.hint)))) from error

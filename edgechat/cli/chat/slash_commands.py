@@ -1,0 +1,146 @@
+"""The commands that can be typed in a conversation on the command line: /help and the others."""
+
+from __future__ import annotations
+
+import difflib
+import sys
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from edgechat.chat.commands import parsed
+from edgechat.chat.conversation import Conversation
+from edgechat.chat.records import Chat, Hit
+from edgechat.cli.commands.chats import counted
+from edgechat.cli.terminal_io import complain
+from edgechat.errors import ChatBusy
+from edgechat.text import ago, one_line, printable
+
+if TYPE_CHECKING:
+    from edgechat.cli.chat.chat_loop import Talker
+
+COMMANDS = (
+    ("help", "", "List these commands"),
+    ("new", "", "Begin a new conversation"),
+    ("model", "NAME", "Let another model answer; without NAME, say which one does"),
+    ("chats", "", "List the conversations that are kept, the latest first"),
+    ("open", "ID", "Go on with one of them"),
+    ("search", "WORDS", "Search everything that was said"),
+    ("quit", "", "End"),
+)
+_SOME = 20
+
+
+class Inside:
+    """Does what the commands say. They write to stderr, as all does that is no answer."""
+
+    def __init__(self, talker: Talker) -> None:
+        self.ended = False
+        self._talker = talker
+
+    def obeys(self, line: str) -> bool:
+        """Do what a line says if it is a command; say whether it is one. Raises EdgechatError."""
+        found = parsed(line)
+        if found is None:
+            return False
+        name, argument = found
+        wants = {one: needed for one, needed, _ in COMMANDS}
+        if name not in wants:
+            _unknown(name)
+        elif argument and not wants[name]:
+            complain(
+                f"/{name} takes nothing after it.",
+                f"To send it as a question: //{name} {one_line(argument, 60)}",
+            )
+        elif wants[name] and not argument and name != "model":
+            complain(f"/{name} wants {wants[name]} after it.", f"Type it so: /{name} {wants[name]}")
+        else:
+            doing: Callable[[str], None] = getattr(self, f"_{name}")
+            doing(argument)
+        return True
+
+    def _help(self, _: str) -> None:
+        for name, argument, does in COMMANDS:
+            _say(f"{f'/{name} {argument}'.strip()}: {does}.")
+        _say("Anything else is a question; //word sends one that begins with /word.")
+
+    def _new(self, _: str) -> None:
+        self._talker.begin()
+        _say("A new conversation.")
+
+    def _model(self, name: str) -> None:
+        if name:
+            self._talker.use_model(name)
+            _say(f"{one_line(self._talker.engine.plan.model_name)} answers from now on.")
+        else:
+            _say(f"{one_line(self._talker.engine.plan.model_name)} answers.")
+
+    def _chats(self, _: str) -> None:
+        talker = self._talker
+        found = talker.background.run(talker.means.store.listed(_SOME + 1))
+        if not found:
+            _say("There are no conversations yet.")
+        for one in found[:_SOME]:
+            when = ago(time.time() - one.chat.updated_at)
+            _say(f"{one.prefix}: {_title(one.chat)}, {counted(one.n_messages)}, {when}.")
+        if len(found) > _SOME:
+            _say("There are more; this lists them all: edgechat chats")
+
+    def _open(self, prefix: str) -> None:
+        talker = self._talker
+        talk = talker.background.run(self._loaded(prefix))
+        talker.go_on_with(talk)
+        _say(f"Going on with: {_title(talk.chat)} ({counted(talk.n_messages)}).")
+        last = [turn for turn in talk.turns if turn.role != "system"][-2:]
+        for turn in last:
+            who = "You said" if turn.role == "user" else "The answer was"
+            _say(f"{who}: {printable(turn.content).strip() or 'nothing'}")
+
+    async def _loaded(self, prefix: str) -> Conversation:
+        store = self._talker.means.store
+        talk = await Conversation.load(store, (await store.find(prefix)).id, front="run")
+        if talk.being_written:
+            raise ChatBusy(
+                f"Another edgechat is writing an answer in the conversation {talk.chat.title!r}.",
+                hint="Wait for its end, or open another one.",
+            )
+        return talk
+
+    def _search(self, text: str) -> None:
+        talker = self._talker
+        found = talker.background.run(talker.means.store.search(text, _SOME))
+        if not found:
+            _say(f"Nothing was said with {one_line(text, 60)!r} in it.")
+        for hit in found:
+            _say(f"{hit.chat.id[:8]}: {_title(hit.chat)}, {_speaker(hit)}: {one_line(hit.snippet)}")
+        if found:
+            _say("/open ID goes on with one of these.")
+
+    def _quit(self, _: str) -> None:
+        self.ended = True
+
+
+def _unknown(name: str) -> None:
+    names = [one for one, _, _ in COMMANDS]
+    near = difflib.get_close_matches(name, names, n=1)
+    there_are = (
+        f"There are: {', '.join(f'/{one}' for one in names)}. //{one_line(name, 40)} sends it as it is."
+    )
+    complain(
+        f"There is no command /{one_line(name, 40)}.",
+        f"Did you mean /{near[0]}? {there_are}" if near else there_are,
+    )
+
+
+def _title(chat: Chat) -> str:
+    return one_line(chat.title, 60)
+
+
+def _speaker(hit: Hit) -> str:
+    if not hit.turn_id:
+        return "in its title"
+    return {"user": "you", "assistant": "the answer"}.get(hit.role, "the system prompt")
+
+
+def _say(sentence: str) -> None:
+    print(sentence, file=sys.stderr, flush=True)

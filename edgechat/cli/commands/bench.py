@@ -1,0 +1,163 @@
+"""`edgechat bench`: how fast a model really is here, and what drafts do for it.
+
+With --json one object is printed:
+
+    model, backend, quant, architecture, context, threads, gpu_layers
+    load_ms, first_token_ms, prompt_tokens
+    memory            planned_bytes, resident_bytes, buffers
+    depths            a list: depth, prompt_tps, decode_tps (of a bare loop)
+    cost              depth, ms (of calls of n rows, by n), draft_ms (of a token of the draft)
+    drafters, no_draft
+    ways              a list: task, name, tps, of_plain, rounds (tokens per second), drafted, accepted
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from edgechat.bench import plot
+from edgechat.bench.asking import measure
+from edgechat.bench.figures import PLAIN, Ask, Report, Way
+from edgechat.cli.output.layout import sheet, styled, table
+from edgechat.cli.output.status import StatusLine
+from edgechat.planner.placement.fallback import refit
+from edgechat.planner.plan import LoadPlan
+from edgechat.planner.prepare import prepare
+from edgechat.planner.request import Wishes
+from edgechat.text import escaped_json, flat, mebibytes
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What the command line said."""
+
+    model: str
+    wishes: Wishes
+    rounds: int = 5
+    tokens: int = 48
+    plot: Path | None = None
+    """Where to draw it, as PNG."""
+    json: bool = False
+
+
+def run(options: Options) -> int:
+    """Run the command; return the exit code. Raises EdgechatError."""
+    if options.plot is not None:
+        plot.check(options.plot)
+    status = StatusLine(sys.stderr)
+    try:
+        status.show("looking at this machine, and at the model's header")
+        plan, told = refit(prepare(options.model, options.wishes))
+        report = measure(Ask(plan, options.rounds, options.tokens), status.show)
+    finally:
+        status.clear()
+    if options.plot is not None:
+        plot.draw(report, plan.model_name, options.plot)
+    if options.json:
+        print(escaped_json(json.dumps(_object(report, plan), ensure_ascii=False)))
+    else:
+        print(sheet(_rows(report, plan, told), bold=styled(sys.stdout), width=13))
+        if options.plot is not None:
+            print(f"\nDrawn to {flat(str(options.plot))}")
+    return 0
+
+
+def _rows(report: Report, plan: LoadPlan, told: tuple[str, ...]) -> Iterator[tuple[str, str]]:
+    layers = f"{plan.gpu_layers} layers on {', '.join(plan.devices)}, " if plan.devices else ""
+    yield "Model", f"{plan.model_name} {plan.quant or ''} ({report.architecture})".replace("  ", " ")
+    by = "MLX" if plan.backend == "mlx" else f"{plan.threads} threads"
+    yield "Load", f"context {plan.context}, {layers}{by}, in {report.load_ms / 1000:.1f} s"
+    for one in told:
+        yield "", one
+    real = f"the process takes {mebibytes(report.resident_bytes)}"
+    yield "Memory", f"{mebibytes(plan.total_bytes)} planned; {real}" if plan.total_bytes else real
+    yield "First token", f"{report.ttft_ms:.0f} ms after a prompt of {report.prompt_tokens} tokens"
+    yield "", ""
+    yield "Speed", _whole(table(_speeds(report)))
+    yield "", ""
+    yield "Calls", _whole(table(_calls(report)))
+    yield "", ""
+    yield "Drafts", ", ".join(report.drafters) or report.no_draft or "nobody drafts for it"
+    if report.drafters and report.no_draft:
+        yield "", report.no_draft
+    yield "Decoding", _whole(table(_ways(report)))
+
+
+def _speeds(report: Report) -> list[tuple[str, ...]]:
+    rates = [(one.depth, one.prompt_tps, one.decode_tps) for one in report.depths]
+    rows = [
+        (f"{depth} tokens", f"{read:.0f} tokens/s", f"{write:.1f} tokens/s") for depth, read, write in rates
+    ]
+    return [("behind", "reads", "writes"), *rows]
+
+
+def _calls(report: Report) -> list[tuple[str, ...]]:
+    """Return C(n) as a table: what a call of n tokens takes, and how much more than one of a single token."""
+    first = report.curve_ms.get(1, 0.0)
+    rows = [("rows", *(str(n) for n in report.curve_ms))]
+    rows.append(("ms", *(f"{ms:.1f}" for ms in report.curve_ms.values())))
+    if first > 0:
+        rows.append(("of one", *(f"{ms / first:.2f}" for ms in report.curve_ms.values())))
+    return rows
+
+
+def _ways(report: Report) -> list[tuple[str, ...]]:
+    rows: list[tuple[str, ...]] = [("task", "way", "tokens/s", "of plain", "drafts that stood")]
+    for way in report.ways:
+        stood = f"{way.accepted} of {way.drafted}" if way.drafted else ""
+        ratio = _of_plain(report, way)
+        rows.append((way.task, way.name, f"{way.rate:.1f}", f"{ratio:.2f}" if ratio else "", stood))
+    return rows
+
+
+def _of_plain(report: Report, way: Way) -> float | None:
+    plain = next((one.rate for one in report.ways if (one.task, one.name) == (way.task, PLAIN)), 0.0)
+    return way.rate / plain if plain > 0 and way.name != PLAIN and way.rate > 0 else None
+
+
+def _whole(text: str) -> str:
+    """Return a table whose lines are not wrapped."""
+    return "\n".join(f"  {line}" for line in text.splitlines())
+
+
+def _object(report: Report, plan: LoadPlan) -> dict[str, Any]:
+    return {
+        "model": plan.model_name,
+        "backend": plan.backend,
+        "quant": plan.quant,
+        "architecture": report.architecture,
+        "context": plan.context,
+        "threads": plan.threads,
+        "gpu_layers": plan.gpu_layers,
+        "load_ms": report.load_ms,
+        "first_token_ms": report.ttft_ms,
+        "prompt_tokens": report.prompt_tokens,
+        "memory": {
+            "planned_bytes": plan.total_bytes,
+            "resident_bytes": report.resident_bytes,
+            "buffers": msgspec.to_builtins(report.buffers),
+        },
+        "depths": msgspec.to_builtins(report.depths),
+        "cost": {"depth": report.curve_depth, "ms": report.curve_ms, "draft_ms": report.draft_ms},
+        "drafters": list(report.drafters),
+        "no_draft": report.no_draft or None,
+        "ways": [
+            {
+                "task": way.task,
+                "name": way.name,
+                "tps": way.rate,
+                "of_plain": _of_plain(report, way),
+                "rounds": list(way.rates),
+                "drafted": way.drafted,
+                "accepted": way.accepted,
+            }
+            for way in report.ways
+        ],
+    }

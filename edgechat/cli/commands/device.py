@@ -1,0 +1,179 @@
+"""`edgechat device`: what this machine is, for people and for programs.
+
+With --json one object is printed; sizes are bytes, speeds are per second, and what nobody knows is null:
+
+    cpu           name, physical, performance, efficiency, logical, usable (cores), smt, quota (processors),
+                  threads and threads_why (what a model would run with), instruction_sets
+    memory        total, available, bound and limit (what allows less than the machine has)
+    accelerators  a list: name, vendor, devices (llama.cpp's names; empty if this build cannot use it), total,
+                  free, shares_ram, own (bytes of free that are not RAM), pci, sources
+    free          bytes that may be taken on everything together, shared memory counted once
+    speed         bandwidth, compute, threads, disturbed, measured (seconds since 1970)
+    disk          path (where models are kept), free
+    llama_cpp     version, ggml, backends, features, gpu_offload, rpc, mmap, mlock, system_info,
+                  unloaded (backends that lie beside it and did not load)
+    mlx           version (null: it is not installed), missing (why it cannot be used, or null), device (what
+                  it computes on: the name of an accelerator, "CPU", or null)
+    backend       what computes models here: "llama.cpp", or "either" where each model has the better one
+    failures      a list of sources that gave no answer: source, why
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from edgechat import paths
+from edgechat.cli.output.layout import sheet, styled
+from edgechat.cli.output.status import StatusLine
+from edgechat.device.bandwidth import Speed
+from edgechat.device.cpu import Cpu, choose_threads
+from edgechat.device.gpu.accelerators import Accelerator
+from edgechat.device.memory import Memory
+from edgechat.device.mlx import missing, version
+from edgechat.device.profile import DeviceProfile, disk_free
+from edgechat.device.survey import Survey, survey
+from edgechat.errors import FolderError
+from edgechat.native.devices import Build
+from edgechat.text import ago, escaped_json, mebibytes
+
+
+def run(*, json: bool, refresh: bool) -> int:
+    """Run the command; return the exit code."""
+    status = StatusLine(sys.stderr)
+    status.show("looking at this machine")
+    try:
+        found = survey(refresh=refresh)
+    finally:
+        status.clear()
+    folder = models_folder()
+    if json:
+        print(escaped_json(_as_json(found, folder)))
+    else:
+        print(sheet(_rows(found, folder), bold=styled(sys.stdout)))
+    return 0
+
+
+def models_folder() -> Path | None:
+    """Return where downloaded models would go; None where there is no such folder and none can be made."""
+    try:
+        return paths.data_dir() / "models"
+    except FolderError:
+        return None
+
+
+def _as_json(found: Survey, folder: Path | None) -> str:
+    profile = found.profile
+    threads, why = choose_threads(profile.cpu)
+    object_: dict[str, Any] = {
+        "cpu": {
+            "name": profile.cpu.name,
+            "physical": profile.cpu.physical,
+            "performance": profile.cpu.physical - profile.cpu.efficiency,
+            "efficiency": profile.cpu.efficiency,
+            "logical": profile.cpu.logical,
+            "usable": len(profile.cpu.usable),
+            "smt": profile.cpu.smt,
+            "quota": profile.cpu.quota,
+            "threads": threads,
+            "threads_why": why,
+            "instruction_sets": found.instruction_sets,
+        },
+        "memory": profile.memory,
+        "accelerators": profile.accelerators,
+        "free": profile.free,
+        "speed": profile.speed,
+        "disk": folder and {"path": str(folder), "free": disk_free(folder)},
+        "llama_cpp": found.build,
+        "mlx": {
+            "version": version() if profile.mlx else None,
+            "missing": None if profile.mlx else missing(),
+            "device": _mlx_device(profile) if profile.mlx else None,
+        },
+        "backend": "either" if profile.mlx_card is not None else "llama.cpp",
+        "failures": found.failures,
+    }
+    return json.dumps(msgspec.to_builtins(object_), ensure_ascii=False)
+
+
+def _rows(found: Survey, folder: Path | None) -> Iterator[tuple[str, str]]:
+    profile = found.profile
+    yield "Processor", _cpu(profile.cpu, found.instruction_sets)
+    yield "Memory", _memory(profile.memory)
+    cards = [_card(card, has_mlx=card == profile.mlx_card) for card in profile.accelerators]
+    yield "Graphics", "\n".join(cards) or "no GPU that a model could use"
+    yield "Speed", _speed(profile.speed)
+    yield "Threads", choose_threads(profile.cpu)[1]
+    free = disk_free(folder) if folder is not None else None
+    if free is not None:
+        yield "Disk", f"{mebibytes(free)} free where models are kept\n  {folder}"
+    yield "llama.cpp", _build(found.build)
+    yield "MLX", _mlx(profile)
+    for failure in found.failures:
+        yield "Failed", f"{failure.source} {failure.why}"
+    if found.failures:
+        yield "", "`edgechat doctor` says what to do."
+
+
+def _cpu(cpu: Cpu, instruction_sets: tuple[str, ...]) -> str:
+    cores = f"{cpu.physical} core{'s' * (cpu.physical > 1)}"
+    if cpu.efficiency:
+        cores += f" ({cpu.physical - cpu.efficiency} fast, {cpu.efficiency} efficient)"
+    cores += f", {cpu.logical} threads" if cpu.smt else ", one thread each"
+    if len(cpu.usable) < cpu.physical:
+        cores += f"; {len(cpu.usable)} may be used"
+    if cpu.quota is not None:
+        cores += f"; a control group grants {cpu.quota:g} processors' worth of time"
+    return "\n".join([cpu.name, cores, " ".join(instruction_sets)]).rstrip("\n")
+
+
+def _memory(memory: Memory) -> str:
+    text = f"{mebibytes(memory.total)}, of which {mebibytes(memory.available)} are free now"
+    if memory.bound is None or memory.limit is None:
+        return text
+    return f"{text}\nlimited to {mebibytes(memory.limit)} by {memory.bound}"
+
+
+def _card(card: Accelerator, *, has_mlx: bool) -> str:
+    memory = f"{mebibytes(card.total)}, {mebibytes(card.free)} free" if card.total else "memory unknown"
+    if card.shares_ram:
+        memory += ", shared with the processor" if card.total else ", shares the processor's"
+    use = ", ".join(card.devices) if card.usable else "this build of llama.cpp cannot use it"
+    return f"{card.name}: {memory} ({use}{', MLX' if has_mlx else ''})"
+
+
+def _speed(speed: Speed | None) -> str:
+    if speed is None:
+        return "not measured"
+    figures = f"{speed.bandwidth / 1e9:.0f} GB/s from memory, {speed.compute / 1e9:.0f} GFLOP/s"
+    when = f"measured {ago(time.time() - speed.measured)} with {speed.threads} threads"
+    busy = "; other programs were busy meanwhile" if speed.disturbed else ""
+    return f"{figures}\n{when}{busy}"
+
+
+def _mlx_device(profile: DeviceProfile) -> str:
+    return profile.mlx_card.name if profile.mlx_card is not None else "CPU"
+
+
+def _mlx(profile: DeviceProfile) -> str:
+    if not profile.mlx:
+        return f"{missing()} Without it llama.cpp computes everything."
+    if profile.mlx_card is None:
+        return f"{version()}, on the processor\nfor MLX models that are named: llama.cpp is far faster here"
+    return f"{version()}, on the GPU\nor llama.cpp, as suits a model better: `edgechat plan MODEL` says why"
+
+
+def _build(build: Build | None) -> str:
+    if build is None:
+        return "could not be asked"
+    offload = "" if build.gpu_offload else "; no GPU"
+    return (
+        f"llama-cpp-python {build.version}, ggml {build.ggml}\n"
+        f"backends {', '.join(build.backends)}{offload}\n{' '.join(build.features)}"
+    )

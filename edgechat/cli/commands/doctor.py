@@ -1,0 +1,171 @@
+"""`edgechat doctor`: everything that is wrong here, the gravest first, each with its remedy.
+
+With --json one object is printed: `wrong` (a number: the exit code is 1 if there are any) and `findings`, a
+list of weight ("broken", "slow", "tight" or "note"), what, why and fix. Each layer judges its own files: this
+only asks them, and hands on what they say.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json as json_module
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from edgechat import paths, settings
+from edgechat.chat.storage.store import Store, store_path
+from edgechat.cli.commands.device import models_folder
+from edgechat.cli.output.findings import Finding, Weight, machine_findings
+from edgechat.cli.output.layout import sheet, styled
+from edgechat.cli.output.status import StatusLine
+from edgechat.device.profile import disk_free
+from edgechat.device.survey import survey
+from edgechat.errors import EdgechatError, FolderError
+from edgechat.models.catalogue import catalogue
+from edgechat.models.formats.gguf import read_model
+from edgechat.models.local.inventory import inventory
+from edgechat.models.local.resolve import hub_cache, resolve
+from edgechat.text import escaped_json, one_line
+
+_GUIDE = "guide"
+_MOST_NOTES = 8
+
+
+def run(*, json: bool) -> int:
+    """Run the command; return the exit code."""
+    status = StatusLine(sys.stderr)
+    status.show("looking at this machine")
+    try:
+        findings = sorted(_findings(), key=lambda finding: -finding.weight)
+    finally:
+        status.clear()
+    wrong = sum(finding.weight > Weight.NOTE for finding in findings)
+    print(escaped_json(_as_json(findings, wrong)) if json else _as_text(findings, wrong))
+    return int(wrong > 0)
+
+
+def _findings() -> Iterator[Finding]:
+    yield from _own_findings()
+    yield from machine_findings(survey(measure=False), _disks())
+
+
+def _own_findings() -> Iterator[Finding]:
+    """Yield what is wrong with edgechat's own folders and files."""
+    yield from _folders()
+    yield from _unread()
+    said: set[str] = set()
+    for check, why in (
+        (settings.load, "Commands do not start with it, and the app opens without a model."),
+        (catalogue, "Models cannot be found by name."),
+        (_guide, "The guide is the model that works without a download."),
+        (_model, "It is what edgechat opens with."),
+        (_chats, "Conversations cannot be read or kept."),
+    ):
+        try:
+            check()
+        except FolderError:
+            continue  # said of the folder itself already
+        except EdgechatError as error:
+            if error.message not in said:
+                yield Finding(Weight.BROKEN, error.message, why, error.hint or "")
+            said.add(error.message)
+
+
+def _folders() -> Iterator[Finding]:
+    """Yield a finding for each folder that cannot be made or written to; one is enough of a kind."""
+    kinds: tuple[tuple[Callable[[], Path], str], ...] = (
+        (paths.config_dir, "Settings are read from it."),
+        (paths.data_dir, "Conversations and models are kept in it."),
+        (paths.log_dir, "The engine's process writes its log there, and does not start without."),
+        (paths.cache_dir, "What was measured is kept in it."),
+    )
+    for folder, why in kinds:
+        try:
+            path = folder()
+        except FolderError as error:
+            yield Finding(Weight.BROKEN, error.message, why, error.hint or "")
+            return  # the others would say the same
+        try:
+            with tempfile.TemporaryFile(dir=path):
+                pass
+        except OSError as error:
+            grave = folder in (paths.data_dir, paths.log_dir)
+            what = f"{path} cannot be written to: {error.strerror}."
+            fix = f"Make it yours, or set EDGECHAT_HOME to another folder:\n  chmod u+rwx '{path}'"
+            yield Finding(Weight.BROKEN if grave else Weight.NOTE, what, why, fix)
+
+
+def _unread() -> Iterator[Finding]:
+    """Yield a note for each folder of models that may not be read."""
+    try:
+        skipped = inventory().skipped
+    except EdgechatError:
+        return  # said of the catalogue already
+    for path, reason in list(skipped.items())[:_MOST_NOTES]:
+        what = f"Models in {one_line(str(path), 300)} cannot be seen: {reason}."
+        fix = "Let your user read it, if you want them."
+        yield Finding(Weight.NOTE, what, "They are missing from `edgechat list`.", fix)
+
+
+def _guide() -> None:
+    read_model(resolve(_GUIDE).path)
+
+
+def _model() -> None:
+    """See that the model that settings.toml names is here, as far as the settings can be read at all."""
+    try:
+        model = settings.load().model
+    except EdgechatError:
+        return
+    if model is not None and model != _GUIDE:
+        read_model(resolve(model).path)
+
+
+def _chats() -> None:
+    path = store_path()
+    if path.exists():
+        asyncio.run(_read_chats(path))
+
+
+async def _read_chats(path: Path) -> None:
+    store = await Store.open(path)
+    try:
+        await store.check()
+    finally:
+        await store.close()
+
+
+def _disks() -> dict[Path, int]:
+    """Return the free bytes of the folders that models are kept in, each disk once."""
+    free: dict[Path, int] = {}
+    for folder in (models_folder(), hub_cache()):
+        found = disk_free(folder) if folder is not None else None
+        if folder is not None and found is not None and found not in free.values():
+            free[folder] = found
+    return free
+
+
+def _as_json(findings: list[Finding], wrong: int) -> str:
+    listed = [
+        {"weight": one.weight.name.lower(), "what": one.what, "why": one.why, "fix": one.fix}
+        for one in findings
+    ]
+    return json_module.dumps({"wrong": wrong, "findings": listed}, ensure_ascii=False)
+
+
+def _as_text(findings: list[Finding], wrong: int) -> str:
+    bold = styled(sys.stdout)
+    blocks = [_summary(wrong)]
+    for one in findings:
+        label = "note" if one.weight == Weight.NOTE else "wrong"
+        rows = [(label, one.what), ("why", one.why), ("do", one.fix)]
+        blocks.append(sheet([row for row in rows if row[1]], bold=bold, width=7))
+    return "\n\n".join(blocks)
+
+
+def _summary(wrong: int) -> str:
+    if not wrong:
+        return "Nothing is wrong."
+    return "1 thing is wrong." if wrong == 1 else f"{wrong} things are wrong."

@@ -1,0 +1,39 @@
+"""`edgechat import`: put a model of the user's into edgechat's folder."""
+
+from __future__ import annotations
+
+import sys
+
+from edgechat.cli.output.status import StatusLine
+from edgechat.models.local.importing import take_in
+from edgechat.models.local.resolve import here
+from edgechat.text import flat, mebibytes
+
+_HOW = {
+    "cloned": "It shares the bytes of your file until one of the two is changed.",
+    "linked": "It is a second name for your file, and takes no space of its own.",
+    "copied": "It is a copy; yours is no longer needed for it.",
+    "moved": "It was moved.",
+}
+
+
+def run(file: str, *, name: str | None, move: bool) -> int:
+    """Run the command; return the exit code. Raises EdgechatError."""
+    status = StatusLine(sys.stderr)
+    try:
+        found = take_in(
+            file,
+            name=name,
+            move=move,
+            tell=lambda n, total: status.show(
+                f"copying {100 * n // max(1, total)}% of {mebibytes(total)}, Ctrl+C stops it"
+            ),
+        )
+    finally:
+        status.clear()
+    known = here(str(found.path))
+    called = known[0].name if known else str(found.path)
+    print(flat(f"{called} is in edgechat's folder now: {found.path}"))
+    print(_HOW[found.how])
+    print(flat(f"Chat with it: edgechat run {called}"))
+    return 0

@@ -1,0 +1,121 @@
+"""`edgechat pull`: from a name to verified files that fit this machine; and what programs get of it.
+
+With --json one object is printed at the end:
+
+    model, repo, commit, quant
+    files             a list: name, bytes, sha256, path, here (it was before)
+    draft             the same four and files of the model that drafts for it, or null
+    dry_run           whether nothing was downloaded
+    seconds           of the download
+    received_bytes    that came now
+    resumed_bytes     that an earlier download had left
+    plan              as `edgechat plan --json` has it; null without a network, and where it does not fit
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from dataclasses import dataclass
+from typing import Any
+
+from edgechat.cli.output.layout import sheet, styled
+from edgechat.cli.output.progress import Progress
+from edgechat.cli.output.pull_report import as_object, of_local_file, result, shown
+from edgechat.cli.output.status import StatusLine
+from edgechat.errors import DoesNotFit
+from edgechat.models.hub.download import Fetched
+from edgechat.models.request import wanted
+from edgechat.planner.placement.backends import FORMATS
+from edgechat.planner.ranking.download_choice import Picked
+from edgechat.planner.ranking.pulling import Decided, Here, bring, decide
+from edgechat.settings import Backend
+from edgechat.text import escaped_json, flat, one_line
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What the command line said."""
+
+    model: str
+    quant: str | None = None
+    draft: str | None = None
+    """None: as settings.toml says, else auto."""
+    backend: Backend | None = None
+    """None: what suits this machine best."""
+    revision: str | None = None
+    dry_run: bool = False
+    force: bool = False
+    json: bool = False
+
+
+def run(options: Options) -> int:
+    """Run the command; return the exit code. Raises EdgechatError."""
+    reads = FORMATS[options.backend] if options.backend else None
+    want = wanted(options.model, options.quant, options.revision, reads)
+    status = StatusLine(sys.stderr)
+    try:
+        decided = decide(
+            want,
+            draft=options.draft,
+            backend=options.backend,
+            tell=status.show,
+        )
+    finally:
+        status.clear()
+    if isinstance(decided, Here):
+        return _without_hub(decided, options)
+    picked = decided.picked
+    if picked is not None:
+        if not options.json:
+            print(sheet(shown(decided, picked), bold=styled(sys.stdout)), flush=True)
+        if not decided.fits and not options.dry_run:
+            _insist(picked, options)
+    return _bring(decided, options)
+
+
+def _without_hub(here: Here, options: Options) -> int:
+    """Say what is here of a model of the catalogue, of whose repository nothing is known."""
+    if options.json:
+        _print_json(of_local_file(here, options.dry_run))
+    else:
+        print(f"{one_line(here.path.name)} is here already: {flat(str(here.path))}")
+    return 0
+
+
+def _insist(picked: Picked, options: Options) -> None:
+    """Go on with a model that does not fit only where someone wants it all the same. Raises DoesNotFit."""
+    if options.force:
+        return
+    if sys.stdin.isatty() and sys.stdout.isatty() and not options.json:
+        if input("It does not fit. Download it all the same? [y/N] ").strip().lower() in ("y", "yes"):
+            return
+        raise DoesNotFit("Nothing was downloaded.")
+    instead = f"edgechat pull {picked.instead} would fit. " if picked.instead else ""
+    raise DoesNotFit(picked.why_not, hint=f"{instead}To download it all the same: --force")
+
+
+def _bring(decided: Decided, options: Options) -> int:
+    started = time.monotonic()
+    fetched: tuple[tuple[Fetched, ...], ...] = ()
+    if not options.dry_run:
+        progress = Progress(decided.total)
+        try:
+            fetched = bring(decided, progress)
+        except KeyboardInterrupt:
+            progress.says("Stopped. What has come is kept: the same command goes on from there.")
+            raise
+        finally:
+            progress.clear()
+    seconds = time.monotonic() - started
+    files = [one for part in fetched for one in part]
+    if options.json:
+        _print_json(as_object(decided, files, options.dry_run, seconds))
+    else:
+        print("\n".join(result(decided, files, options.dry_run, seconds)))
+    return 0
+
+
+def _print_json(found: dict[str, Any]) -> None:
+    print(escaped_json(json.dumps(found, ensure_ascii=False)))

@@ -1,0 +1,31 @@
+"""`edgechat rm`: remove a model that is edgechat's or in the hub's cache, after asking."""
+
+from __future__ import annotations
+
+from edgechat.cli.terminal_io import refused
+from edgechat.models.local.inventory import LocalModel
+from edgechat.models.local.removal import Removal, only, removal
+from edgechat.text import flat, mebibytes
+
+
+def run(name: str, *, yes: bool) -> int:
+    """Run the command; return the exit code: 1 where nothing was removed. Raises EdgechatError."""
+    one = only(name)
+    found = removal(one)
+    print(_words(one, found))
+    if not yes:
+        refusal = refused("Remove it?", "Nothing was removed", "Add --yes to remove it.")
+        if refusal is not None:
+            return refusal
+    found.run()
+    print(f"Removed. {mebibytes(found.frees)} are free again." if found.frees else "Removed.")
+    return 0
+
+
+def _words(one: LocalModel, found: Removal) -> str:
+    lines = [f"{flat(one.name)}, in {one.place.value}:", *(f"  {flat(str(path))}" for path in found.files)]
+    if found.frees:
+        lines.append(f"Removing it frees {mebibytes(found.frees)}.")
+    else:
+        lines.append("Removing it frees nothing: the same bytes have another name elsewhere.")
+    return "\n".join(lines)

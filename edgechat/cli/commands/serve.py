@@ -1,0 +1,192 @@
+"""`edgechat serve`: the server's start, and its end."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import importlib.util
+import logging
+import re
+import socket
+import sys
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from edgechat import settings
+from edgechat.cli.options import Debug
+from edgechat.cli.output.remedies import install_extra
+from edgechat.cli.output.server_banner import first_screen
+from edgechat.cli.terminal_io import complain, note
+from edgechat.errors import BackendMissing, EdgechatError, SettingsError
+from edgechat.planner.plan import LoadPlan
+from edgechat.planner.request import Wishes
+from edgechat.settings import Backend, Settings
+from edgechat.text import one_line
+
+if TYPE_CHECKING:
+    from edgechat.server.http.access_policy import Door
+    from edgechat.server.http.api_key import Key
+    from edgechat.server.pool.pool import Pool
+
+_ORIGIN = re.compile(r"(https?|[a-z][a-z0-9+-]*)://([a-z0-9.-]+|\[[0-9a-f:]+\])(:[0-9]{1,5})?")
+_NAME = re.compile(r"[a-z0-9_][a-z0-9_.-]{0,252}|\[[0-9a-f:.]+\]")
+_PACKAGES = ("starlette", "uvicorn", "h11", "prometheus_client")
+_OPEN_KEY = 16
+"""Characters that a key has at least where others can reach the server."""
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What the command line said; None and empty mean that it said nothing."""
+
+    model: str | None = None
+    host: str = "127.0.0.1"
+    port: int = 8484
+    api_key: str | None = None
+    no_api_key: bool = False
+    cors: tuple[str, ...] = ()
+    names: tuple[str, ...] = ()
+    context: int | None = None
+    draft: str | None = None
+    backend: Backend | None = None
+    anyway: bool = False
+    grace: float = 6.0
+    """Seconds. Containers are killed ten after the signal, and the end itself takes some."""
+    strict: bool = False
+    verbose: bool = False
+
+    @property
+    def wishes(self) -> Wishes:
+        """How models are to be loaded."""
+        return Wishes(context=self.context, draft=self.draft, backend=self.backend, anyway=self.anyway)
+
+
+def run(options: Options) -> int:
+    """Run the command until it is stopped; return the exit code. Raises EdgechatError."""
+    _need_packages()
+    if Debug.on:
+        logging.getLogger("edgechat.server").setLevel(logging.DEBUG)
+    from edgechat.planner.prepare import prepare
+    from edgechat.server.factory import real_pool
+    from edgechat.server.http.access_policy import Door
+    from edgechat.server.pool.available_models import first_model
+    from edgechat.server.serving import is_loopback, listen
+
+    said = settings.load()
+    origins, aliases = frozenset(map(_origin, options.cors)), frozenset(map(_alias, options.names))
+    with contextlib.closing(listen(options.host, options.port)) as listener:
+        name = options.model or asyncio.run(first_model())
+        pool = real_pool(name, options.wishes, on_note=note)
+        # Before anything is promised, and a key is made and shown: what cannot be loaded ends the command.
+        plan = prepare(name, options.wishes, may_embed=True)
+        key = _key(options, listener)
+        hosts = frozenset() if is_loopback(listener) else _own_names(options.host)
+        door = Door(key.text if key else None, hosts, origins, aliases)
+        logged = not sys.stdout.isatty()
+        print(first_screen(name, listener, key, embeds=plan.embeddings, logged=logged), flush=True)
+        asyncio.run(_serve(options, said, listener, door, pool))
+    return 0
+
+
+async def _serve(options: Options, said: Settings, listener: socket.socket, door: Door, pool: Pool) -> None:
+    from edgechat.server.app import make_app
+    from edgechat.server.serving import Server
+
+    async def drain() -> None:
+        _tell("Stopping when what is being answered has ended; Ctrl+C again stops at once.")
+        await pool.drain(options.grace)
+        await pool.close()  # what takes longer is told that it was stopped
+
+    async with pool:
+        tell = _tell if options.verbose else None
+        app = make_app(pool, door, think=said.think, strict=options.strict, tell=tell)
+        loading = asyncio.ensure_future(_load(pool))
+        await Server(app, drain=drain).serve(sockets=[listener])
+        loading.cancel()
+        await asyncio.wait([loading])
+
+
+async def _load(pool: Pool) -> None:
+    """Load the default model ahead of the first request; what is wrong with it /health says too."""
+    try:
+        async with pool.serve() as served:
+            _print_plan(served.plan)
+    except EdgechatError as error:
+        complain(error.message, error.hint)
+
+
+def _need_packages() -> None:
+    missing = [name for name in _PACKAGES if importlib.util.find_spec(name) is None]
+    if missing:
+        are = "are" if len(missing) > 1 else "is"
+        raise BackendMissing(
+            f"edgechat serve needs {' and '.join(missing)}, which {are} not installed here.",
+            hint=f"Install what it needs:\n{install_extra('server')}",
+        )
+
+
+def _key(options: Options, listener: socket.socket) -> Key | None:
+    """Return the key to ask for; None for none. Raises SettingsError where that would let strangers in."""
+    from edgechat.server.http.api_key import find_key
+    from edgechat.server.serving import is_loopback
+
+    if options.no_api_key and options.api_key is not None:
+        raise SettingsError("--api-key and --no-api-key cannot both be.", hint="Leave one of them out.")
+    local = is_loopback(listener)
+    if options.no_api_key and not local:
+        raise SettingsError(
+            f"Other machines can reach {options.host}, so the server asks for a key there.",
+            hint="Leave out --no-api-key, or listen on this machine alone: --host 127.0.0.1",
+        )
+    if options.no_api_key:
+        return None
+    key = find_key(options.api_key)
+    if not local and len(key.text) < _OPEN_KEY:
+        raise SettingsError(
+            f"Other machines can reach {options.host}, and this key is soon guessed.",
+            hint=f"Give one of {_OPEN_KEY} characters at least, or none: edgechat has one of its own.",
+        )
+    return key
+
+
+def _origin(text: str) -> str:
+    """Return an origin as browsers send it. Raises SettingsError for what is none."""
+    origin = text.strip().lower().removesuffix("/")
+    if _ORIGIN.fullmatch(origin) is None:
+        raise SettingsError(
+            f"--cors {one_line(text, 80)} is no origin of web pages.",
+            hint="Name each by itself, as browsers do: --cors https://example.org",
+        )
+    return origin
+
+
+def _alias(text: str) -> str:
+    """Return a name as it stands in Host. Raises SettingsError for what is none."""
+    name = text.strip().lower()
+    if _NAME.fullmatch(name) is None:
+        raise SettingsError(
+            f"--allow-host {one_line(text, 80)} is no name of a server.",
+            hint="Give the name alone, without http:// and port: --allow-host nas.lan",
+        )
+    return name
+
+
+def _own_names(host: str) -> frozenset[str]:
+    """Return how other machines may call this one."""
+    own = socket.gethostname().lower()
+    return frozenset({own, f"{own.partition('.')[0]}.local", host.lower()})
+
+
+def _print_plan(plan: LoadPlan) -> None:
+    for told in plan.notes:
+        note(told)
+    name, quant = plan.model_name, plan.quant or ""
+    if quant.casefold() not in name.casefold():
+        name = f"{name} {quant}"
+    each = f"{plan.context} tokens of context, up to {plan.n_seq_max} requests at once"
+    print(one_line(f"{name} is loaded by {plan.backend}: {each}."), flush=True)
+
+
+def _tell(line: str) -> None:
+    with contextlib.suppress(OSError):  # whoever read it has gone; the server has not
+        print(line, file=sys.stderr, flush=True)

@@ -1,0 +1,203 @@
+"""`edgechat show`: what a model's header says, where it lies, and how it would be loaded here.
+
+With --json one object is printed, or a list where the name means several files:
+
+    name, full_name, model, title, description
+    architecture, parameters, layers, heads, kv_heads, head_length, experts, experts_used, vocabulary
+    context, window (tokens; 0: none), format ("gguf" or "mlx"), quant, bits_per_weight
+    licence, template, thinking, size, files, place, repository, last_used
+    plan    as `edgechat plan --json` has it; null where it does not fit, and why_not says why
+"""
+
+from __future__ import annotations
+
+import json as json_module
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from edgechat import settings
+from edgechat.cli.output.layout import sheet, styled
+from edgechat.cli.output.status import StatusLine
+from edgechat.errors import DoesNotFit
+from edgechat.models.formats.header import ModelHeader
+from edgechat.models.formats.header_reading import read_model
+from edgechat.models.local.inventory import LocalModel
+from edgechat.models.local.resolve import located
+from edgechat.models.local.usage import Use, use_of
+from edgechat.planner.draft_plan import with_draft
+from edgechat.planner.estimate.calibration import Learned
+from edgechat.planner.estimate.dry_run import DryRun
+from edgechat.planner.machine import Machine, look
+from edgechat.planner.plan import LoadPlan, as_json
+from edgechat.planner.prepare import settled
+from edgechat.planner.ranking.candidates import of_local
+from edgechat.planner.ranking.ranking import planned
+from edgechat.planner.request import NO_WISHES
+from edgechat.text import ago, escaped_json, figure, flat, mebibytes, one_line
+
+_THINKING = {
+    "none": "answers at once",
+    "always": "always thinks first",
+    "default-on": "thinks first; --no-think switches it off",
+    "default-off": "answers at once; --think lets it think first",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """Everything that is said of a model."""
+
+    model: LocalModel
+    header: ModelHeader
+    use: Use | None
+    plan: LoadPlan | None
+    why_not: str = ""
+
+
+def run(name: str, *, json: bool) -> int:
+    """Run the command; return the exit code. Raises EdgechatError."""
+    status = StatusLine(sys.stderr)
+    status.show("reading the header")
+    try:
+        with DryRun() as dry:
+            machine = Machine(look(dry), history=Learned.read(), dry=dry)
+            found = [_shown(one, machine) for one in located(name)]
+    finally:
+        status.clear()
+    if json:
+        objects = [_object(one) for one in found]
+        said = objects[0] if len(objects) == 1 else objects
+        print(escaped_json(json_module.dumps(said, ensure_ascii=False)))
+    else:
+        print("\n\n".join(sheet(_rows(one), bold=styled(sys.stdout), width=14) for one in found))
+    return 0
+
+
+def _shown(one: LocalModel, machine: Machine) -> Shown:
+    header, use = read_model(one.path), use_of(one.path)
+    variant, wishes = of_local(one), settled(NO_WISHES, settings.load())
+    try:
+        made = planned(variant, header, machine, wishes)
+        made = with_draft(made, variant, header, machine, wishes, insists=False)
+    except DoesNotFit as error:
+        return Shown(one, header, use, None, error.message)
+    return Shown(one, header, use, made)
+
+
+def _rows(one: Shown) -> Iterator[tuple[str, str]]:
+    model, header = one.model, one.header
+    yield "Model", _title(one)
+    if model.entry is not None:
+        yield "", model.entry.description
+    name, full = flat(model.name), flat(model.full_name)
+    yield "Name", name if full == name else f"{name}, or {full}"
+    size = f"{_count(header.n_params)} parameters, {header.n_layers} layers"
+    yield "Architecture", f"{flat(header.architecture)}, {size}"
+    yield "Attention", _attention(header)
+    experts = header.number("expert_count", 0)
+    if experts:
+        yield "Experts", f"{header.number('expert_used_count', 0)} of {experts} for each token"
+    window = f", a window of {header.sliding_window} in some layers" if header.sliding_window else ""
+    yield "Context", f"{header.context_length} tokens{window}"
+    quant = model.quant or header.quant or "unknown"
+    tool = " for MLX" if header.format == "mlx" else ""
+    yield "Quantization", f"{quant}{tool}, {_bits(header):.1f} bits for each weight"
+    yield "Licence", _licence(one) or "not stated"
+    yield "Template", "its own" if header.chat_template else "none; ChatML is used"
+    if model.entry is not None:
+        yield "Thinking", _THINKING[model.entry.thinking]
+    yield "Where", _where(one)
+    yield (
+        "Files",
+        "\n".join([mebibytes(model.size), *(f"  {flat(str(file.path))}" for file in model.found.files)]),
+    )
+    if one.use is not None:
+        yield "Last used", "it is loaded now" if one.use.is_loaded else ago(time.time() - one.use.when)
+    yield "Plan", _plan(one)
+
+
+def _title(one: Shown) -> str:
+    return one_line(one.header.name or one.model.path.name)
+
+
+def _licence(one: Shown) -> str | None:
+    if one.header.licence:
+        return one_line(one.header.licence)
+    return one.model.entry.licence if one.model.entry is not None else None
+
+
+def _attention(header: ModelHeader) -> str:
+    heads, kv = max(header.heads, default=0), max(header.kv_heads, default=0)
+    without = sum(1 for n in header.kv_heads if not n)
+    text = f"{heads} heads of {header.key_length} channels, {kv} for keys and values"
+    return f"{text}; {without} layers have none" if without else text
+
+
+def _bits(header: ModelHeader) -> float:
+    return 8 * header.weights_bytes / max(1, header.n_params)
+
+
+def _where(one: Shown) -> str:
+    found = one.model.found
+    source = f", {found.repo}" if found.repo else f", {', '.join(found.tags)}" if found.tags else ""
+    return flat(f"{found.place.value}{source}")
+
+
+def _plan(one: Shown) -> str:
+    """Return the plan in two lines."""
+    made = one.plan
+    if made is None or made.predicted is None:
+        return one.why_not
+    where = f"{made.gpu_layers} of {made.n_layers + 1} layers on GPUs" if made.gpu_layers else "no GPU"
+    budget = sum(memory.budget_bytes for memory in made.memory)
+    return (
+        f"context {made.context} ({made.cache_type}), {where}, {made.threads} threads\n"
+        f"about {figure(made.predicted.decode_tps)} tokens/s; "
+        f"takes {mebibytes(made.total_bytes)} of {mebibytes(budget)} that are free"
+    )
+
+
+def _count(n: int) -> str:
+    """Return a number of weights as people say it: '1.2 B'."""
+    for unit, size in (("B", 10**9), ("M", 10**6), ("k", 10**3)):
+        if n >= size:
+            return f"{n / size:.3g} {unit}"
+    return str(n)
+
+
+def _object(one: Shown) -> dict[str, Any]:
+    model, header = one.model, one.header
+    return {
+        "name": model.name,
+        "full_name": model.full_name,
+        "model": model.entry.name if model.entry else None,
+        "title": header.name,
+        "description": model.entry.description if model.entry else None,
+        "architecture": header.architecture,
+        "parameters": header.n_params,
+        "layers": header.n_layers,
+        "heads": max(header.heads, default=0),
+        "kv_heads": max(header.kv_heads, default=0),
+        "head_length": header.key_length,
+        "experts": header.number("expert_count", 0),
+        "experts_used": header.number("expert_used_count", 0),
+        "vocabulary": header.vocab_size,
+        "context": header.context_length,
+        "window": header.sliding_window,
+        "format": header.format,
+        "quant": model.quant or header.quant,
+        "bits_per_weight": round(_bits(header), 2),
+        "licence": _licence(one),
+        "template": header.chat_template is not None,
+        "thinking": model.entry.thinking if model.entry else None,
+        "size": model.size,
+        "files": [str(file.path) for file in model.found.files],
+        "place": model.place.value,
+        "repository": model.found.repo,
+        "last_used": one.use.when if one.use else None,
+        "plan": as_json(one.plan) if one.plan else None,
+        "why_not": one.why_not or None,
+    }

@@ -1,0 +1,1 @@
+"""What commands print: layouts, progress, amounts, findings with their remedies."""

@@ -1,0 +1,201 @@
+"""What keeps a model from running well on this machine, each with its remedy: a Survey in, findings out."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import IntEnum
+from pathlib import Path
+
+from edgechat.cli.output.remedies import DRIVERS, install_llama, install_mlx, rebuild
+from edgechat.device.cpu import Cpu, choose_threads
+from edgechat.device.gpu.accelerators import Accelerator, Vendor
+from edgechat.device.isa import ESSENTIAL
+from edgechat.device.memory import Memory
+from edgechat.device.mlx import missing
+from edgechat.device.profile import DeviceProfile
+from edgechat.device.survey import Failure, Survey
+from edgechat.native.devices import Build
+from edgechat.process.spawn import frozen
+from edgechat.text import mebibytes
+
+GIB = 2**30
+_LITTLE_MEMORY = 3 * GIB // 2
+_LITTLE_DISK, _SOME_DISK = 2 * GIB, 10 * GIB
+_NAMES: dict[Vendor, str] = {"nvidia": "NVIDIA", "amd": "AMD", "intel": "Intel", "apple": "Apple"}
+_HIDING = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "GGML_VK_VISIBLE_DEVICES")
+
+
+class Weight(IntEnum):
+    """How much a finding matters. Only a note is nothing wrong."""
+
+    NOTE = 0
+    TIGHT = 1
+    SLOW = 2
+    BROKEN = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Something to know: what it is, why it matters, and what to do next."""
+
+    weight: Weight
+    what: str
+    why: str
+    fix: str
+    """In words, or commands on lines that begin with two spaces."""
+
+
+def machine_findings(found: Survey, disks: dict[Path, int]) -> Iterator[Finding]:
+    """Yield what there is to say of this machine and its llama.cpp.
+
+    disks: free bytes by folder, for the folders that models are kept in.
+    """
+    for failure in found.failures:
+        yield _failure(failure, found.build)
+    if found.build is not None:
+        yield from _unused(found.profile.accelerators, found.build)
+        yield from _mlx(found.profile)
+        yield from _kernels(found.instruction_sets, found.build)
+        yield from _rpc(found.build)
+    yield from _memory(found.profile.memory)
+    yield from _quota(found.profile.cpu)
+    for folder, free in disks.items():
+        yield from _disk(folder, free)
+
+
+def _failure(failure: Failure, build: Build | None) -> Finding:
+    match failure.source:
+        case "llama.cpp":
+            why = "Without it no model can be loaded."
+            if "SIGILL" in failure.why:
+                why = "It was built for another processor. " + why
+            what = f"llama.cpp cannot be asked what it can do: its process {failure.why}."
+            return Finding(Weight.BROKEN, what, why, install_llama())
+        case "rpc":
+            why = "Models are loaded without the servers that settings.toml names."
+            return Finding(Weight.SLOW, failure.why, why, "Start them, or take them out of rpc there.")
+        case "nvml":
+            why = "llama.cpp may not be able to use the card either. It happens after updates of the driver."
+            fix = "Restart the machine; then this should list the card:\n  nvidia-smi"
+            return Finding(Weight.SLOW, f"The NVIDIA driver does not answer: it {failure.why}.", why, fix)
+        case "torch":
+            why = "Only what it knows of the GPU's memory is missing; edgechat does not need it otherwise."
+            what = f"torch is installed, but does not work: it {failure.why}."
+            return Finding(Weight.NOTE, what, why, f"  {sys.executable} -c 'import torch'")
+        case "speed":
+            why = "Predictions of speed are rougher without it."
+            what = f"The processor's speed could not be measured: the measuring {failure.why}."
+            return Finding(Weight.NOTE, what, why, "  edgechat device --refresh")
+
+
+def _unused(cards: tuple[Accelerator, ...], build: Build) -> Iterator[Finding]:
+    """Yield a finding for each maker's cards that llama.cpp does not use."""
+    for vendor, maker in _NAMES.items():
+        unused = [card for card in cards if card.vendor == vendor and not card.usable]
+        if not unused:
+            continue
+        names = ", ".join(dict.fromkeys(_described(card) for card in unused))
+        built = [name for name in DRIVERS[vendor] if name in (*build.backends, *build.unloaded)]
+        # Graphics inside an Intel or AMD processor share its memory and seldom compute faster than it does.
+        small = vendor != "apple" and vendor != "nvidia" and all(card.shares_ram for card in unused)
+        weight = Weight.NOTE if small else Weight.SLOW
+        if built:
+            yield _unseen(vendor, names, built, weight)
+        else:
+            yield _not_built(vendor, maker, names, build, weight)
+
+
+def _described(card: Accelerator) -> str:
+    return f"{card.name} ({mebibytes(card.total)})" if card.total else card.name
+
+
+def _not_built(vendor: Vendor, maker: str, names: str, build: Build, weight: Weight) -> Finding:
+    backend, fix = rebuild(vendor, build)
+    article = "an" if maker[0] in "AIN" else "a"
+    if weight is Weight.NOTE:
+        why = "It shares the processor's memory, so answers come hardly faster; long prompts are read faster."
+    else:
+        why = "Models run on the processor alone, which is several times slower."
+    what = f"This build of llama.cpp has no {backend}, although {article} {maker} GPU is here: {names}."
+    return Finding(weight, what, why, fix)
+
+
+def _unseen(vendor: Vendor, names: str, built: list[str], weight: Weight) -> Finding:
+    hiding = [name for name in _HIDING if name in os.environ]
+    what = f"llama.cpp was built with {' and '.join(built)}, but does not see a GPU that is here: {names}."
+    if hiding:
+        why = f"{hiding[0]} is set to {os.environ[hiding[0]]!r}, which hides cards from programs."
+        return Finding(Weight.NOTE, what, why, f"  unset {hiding[0]}")
+    why = "Its driver is missing or too old for this build, or this container was not given the card."
+    checks = {"nvidia": "nvidia-smi", "amd": "rocminfo", "intel": "vulkaninfo --summary"}
+    command = checks.get(vendor, "system_profiler SPDisplaysDataType")
+    return Finding(weight, what, why, f"See whether the driver lists it:\n  {command}")
+
+
+def _mlx(profile: DeviceProfile) -> Iterator[Finding]:
+    """Yield a note where MLX could compute on the GPU, but is not installed."""
+    if profile.mlx or not any(card.is_apples for card in profile.accelerators):
+        return
+    why = "Models for Apple Silicon need it; edgechat would take the better of it and llama.cpp for each."
+    yield Finding(Weight.NOTE, f"MLX is not used on this Mac. {missing()}", why, install_mlx())
+
+
+def _kernels(instruction_sets: tuple[str, ...], build: Build) -> Iterator[Finding]:
+    missing = [name for name in instruction_sets if name not in build.features]
+    if not missing or not build.features:
+        return
+    grave = [name for name in missing if name in ESSENTIAL]
+    if frozen() and not grave:
+        return  # it has taken the best of those that there are
+    listed = ", ".join(grave or missing)
+    what = f"This build of llama.cpp does not use what the processor has: {listed}."
+    why = "It computes at half its speed or less." if grave else "Prompts would be read somewhat faster."
+    yield Finding(Weight.SLOW if grave else Weight.NOTE, what, why, rebuild(None, build)[1])
+
+
+def _rpc(build: Build) -> Iterator[Finding]:
+    if not build.rpc:
+        why = "Only edgechat's own tests and computing on another machine need it."
+        fix = "Nothing has to be done. To have it:\n" + rebuild(None, build, also="RPC")[1]
+        yield Finding(Weight.NOTE, "This build of llama.cpp has no RPC.", why, fix)
+
+
+def _memory(memory: Memory) -> Iterator[Finding]:
+    if memory.bound is not None and memory.limit is not None and memory.limit < memory.total // 2:
+        limit, total = mebibytes(memory.limit), mebibytes(memory.total)
+        fix = "Raise it where it was set: `docker run --memory`, MemoryMax= of the systemd unit."
+        if "ulimit" in memory.bound:
+            fix = f"  {memory.bound.removeprefix('the limit set by ')} unlimited"
+        what = f"{memory.bound[0].upper()}{memory.bound[1:]} allows {limit} of the machine's {total}."
+        yield Finding(Weight.TIGHT, what, "A model has to fit under it.", fix)
+    most = memory.total if memory.limit is None else min(memory.limit, memory.total)
+    if memory.available < min(_LITTLE_MEMORY, most // 3):
+        what = f"Memory is nearly full: {mebibytes(memory.available)} of {mebibytes(most)} are free."
+        fix = "Close what takes most of it; this lists it:\n  ps aux --sort=-rss | head"
+        if sys.platform != "linux":
+            fix = "Close the programs that take most of it."
+        yield Finding(Weight.TIGHT, what, "Only the smallest models fit.", fix)
+
+
+def _quota(cpu: Cpu) -> Iterator[Finding]:
+    cores = sum(core.fast for core in cpu.usable) or len(cpu.usable)
+    threads = choose_threads(cpu)[0]
+    if cpu.quota is None or threads >= cores:
+        return
+    what = f"A control group grants {cpu.quota:g} processors' worth of time; {cores} cores are here."
+    why = f"A model computes with {threads} thread{'s' * (threads > 1)} instead of {cores}."
+    fix = "Raise it where it was set: `docker run --cpus`, CPUQuota= of the systemd unit."
+    yield Finding(Weight.TIGHT if 2 * threads <= cores else Weight.NOTE, what, why, fix)
+
+
+def _disk(folder: Path, free: int) -> Iterator[Finding]:
+    if free >= _SOME_DISK:
+        return
+    little = free < _LITTLE_DISK
+    what = f"{'Little' if little else 'Some'} space is left for models: {mebibytes(free)} in {folder}."
+    why = "A small model takes 0.5 to 2.5 GiB, one of 8 billion weights 5 GiB."
+    fix = f"Free some, or see what is there:\n  du -sh {folder}"
+    yield Finding(Weight.TIGHT if little else Weight.NOTE, what, why, fix)

@@ -1,0 +1,61 @@
+"""How a download goes: one line that is overwritten on a terminal, a plain line now and then without one."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from typing import TextIO
+
+from edgechat.cli.output.status import StatusLine
+from edgechat.models.choices import RemoteFile
+from edgechat.models.hub.progress import Pace
+from edgechat.text import flat, mebibytes, one_line
+
+EVERY = 10.0
+"""Seconds between two lines where there is no terminal."""
+_OFTEN = 0.2
+
+
+class Progress:
+    """Of several files together; what models/download.py tells is an Observer's."""
+
+    def __init__(self, total: int, stream: TextIO | None = None) -> None:
+        self._stream = stream or sys.stderr
+        self._on = self._stream.isatty()
+        self._status = StatusLine(self._stream)
+        self._pace = Pace(total)
+        self._shown = time.monotonic()
+
+    def has(self, file: RemoteFile, n: int) -> None:
+        """Note that the first n bytes of the file are here."""
+        if self._pace.has(file, n):
+            self._show(lambda: f"{self._pace.standing().line}, {_base(file.name)}")
+
+    def checked(self, file: RemoteFile, n: int) -> None:
+        """Note that the first n of the bytes that were kept have been hashed again."""
+        self._show(lambda: f"checking what is here of {_base(file.name)}: {mebibytes(n)}")
+
+    def says(self, text: str) -> None:
+        """Print a sentence."""
+        self._status.clear()
+        print(flat(text), file=self._stream, flush=True)
+
+    def clear(self) -> None:
+        """Take the line away."""
+        self._status.clear()
+
+    def _show(self, text: Callable[[], str]) -> None:
+        """Show a line, unless one was shown just now."""
+        now = time.monotonic()
+        if now - self._shown < (_OFTEN if self._on else EVERY):
+            return
+        self._shown = now
+        if self._on:
+            self._status.show(text())
+        else:
+            print(text(), file=self._stream, flush=True)
+
+
+def _base(name: str) -> str:
+    return one_line(name.rpartition("/")[2], 40)

@@ -1,0 +1,103 @@
+"""The commands that put a better llama.cpp in place, written out for this installation and this shell."""
+
+from __future__ import annotations
+
+import importlib.util
+import platform
+import shutil
+import sys
+
+from edgechat.device.gpu.accelerators import Vendor
+from edgechat.native.devices import Build
+from edgechat.process.spawn import frozen
+
+DRIVERS: dict[Vendor, tuple[str, ...]] = {
+    "nvidia": ("CUDA", "Vulkan"),
+    "amd": ("ROCm", "Vulkan"),
+    "intel": ("SYCL", "Vulkan"),
+    "apple": ("MTL",),
+}
+"""ggml's backends that can drive a maker's cards."""
+_OPTIONS = {
+    "CUDA": "GGML_CUDA",
+    "ROCm": "GGML_HIP",
+    "Vulkan": "GGML_VULKAN",
+    "SYCL": "GGML_SYCL",
+    "MTL": "GGML_METAL",
+    "RPC": "GGML_RPC",
+}
+_TOOLKITS = {
+    "CUDA": ("nvcc", "the CUDA toolkit"),
+    "ROCm": ("hipcc", "ROCm"),
+    "Vulkan": ("glslc", "the Vulkan SDK"),
+    "MTL": ("xcrun", "Xcode's command line tools (xcode-select --install)"),
+}
+_ARCHIVES = {"CUDA": "cuda", "Vulkan": "vulkan"}
+"""The backends that are packaged apart, for x86-64 only; Metal is in every archive for Macs."""
+_PACKAGE = "llama-cpp-python"
+
+
+def rebuild(vendor: Vendor | None, build: Build, *, also: str | None = None) -> tuple[str, str]:
+    """Return the backend to build in for a maker's cards ('' for none), in its own name, and how to do it."""
+    backend = _backend_for(vendor) if vendor else ""
+    shown = {"MTL": "Metal"}.get(backend, backend)
+    if frozen():
+        return shown, _other_download(backend)
+    wanted = [name for name in _OPTIONS if name in build.backends or name in (backend, also)]
+    options = " ".join(f"-D{_OPTIONS[name]}=ON" for name in wanted)
+    fix = install_llama(build.version, options)
+    tool, toolkit = _TOOLKITS.get(backend, ("", ""))
+    if tool and shutil.which(tool) is None:
+        fix = f"Install {toolkit} first ({tool} is not here); then:\n{fix}"
+    return shown, fix
+
+
+def install_llama(version: str | None = None, options: str = "") -> str:
+    """Return the command that builds llama-cpp-python anew, on lines that begin with two spaces."""
+    if frozen():
+        return _other_download("")
+    package = f"{_PACKAGE}=={version}" if version else _PACKAGE
+    if importlib.util.find_spec("pip") is not None:
+        command = [f"{sys.executable} -m pip install", "--force-reinstall --no-cache-dir --no-deps"]
+        command.append(f"--no-binary {_PACKAGE} {package}")
+    else:  # an environment made by uv has no pip
+        command = [f"uv pip install --python {sys.executable}", f"--no-cache --reinstall-package {_PACKAGE}"]
+        command.append(f"--no-binary-package {_PACKAGE} {package}")
+    if sys.platform == "win32":
+        setting = f'  $env:CMAKE_ARGS="{options}"\n' if options else ""
+        return f"{setting}  {' '.join(command)}"
+    return "  " + " \\\n    ".join([f'CMAKE_ARGS="{options}"', *command] if options else command)
+
+
+def install_mlx() -> str:
+    """Return the command that installs MLX, on a line that begins with two spaces."""
+    if frozen():
+        return "Download edgechat again, for Macs with Apple Silicon."
+    if importlib.util.find_spec("pip") is not None:
+        return f"  {sys.executable} -m pip install mlx-lm"
+    return f"  uv pip install --python {sys.executable} mlx-lm"
+
+
+def install_extra(extra: str) -> str:
+    """Return the command that installs what an extra of ours needs, on a line that begins with two spaces."""
+    if frozen():
+        return "Download edgechat again: the archive for this system and processor."
+    if importlib.util.find_spec("pip") is not None:
+        return f'  {sys.executable} -m pip install "edgechat[{extra}]"'
+    return f'  uv pip install --python {sys.executable} "edgechat[{extra}]"'
+
+
+def _other_download(backend: str) -> str:
+    """Return what to do where edgechat came as an archive, whose name says what is built in."""
+    if backend not in _ARCHIVES:
+        return "Download edgechat again: the archive for this system and processor."
+    if sys.platform == "darwin" or platform.machine().lower() not in ("x86_64", "amd64"):
+        return f"No archive for this system has {backend}; edgechat installed by pip can be built with it."
+    return f"Download edgechat again: the archive whose name ends in -{_ARCHIVES[backend]}."
+
+
+def _backend_for(vendor: Vendor) -> str:
+    """Return the backend that suits a maker's cards best with what is installed here."""
+    if vendor == "amd" and (frozen() or shutil.which("hipcc") is None):
+        return "Vulkan"  # needs no ROCm, which supports few cards
+    return {"nvidia": "CUDA", "amd": "ROCm", "apple": "MTL"}.get(vendor, "Vulkan")

@@ -1,0 +1,86 @@
+"""What `edgechat serve` prints first: where it is, and commands to paste, for this shell."""
+
+from __future__ import annotations
+
+import shlex
+import socket
+import sys
+from typing import TYPE_CHECKING
+
+from edgechat.text import one_line
+
+if TYPE_CHECKING:
+    from edgechat.server.http.api_key import Key
+
+_CHAT = '{"model": "default", "messages":\n      [{"role": "user", "content": "Hello"}]}'
+_EMBED = '{"model": "default", "input": "Hello"}'
+
+
+def first_screen(
+    name: str, listener: socket.socket, key: Key | None, *, embeds: bool, logged: bool = False
+) -> str:
+    """Return it. The key itself is in it when it was made now, and never again, nor where it is logged.
+
+    embeds: the default model makes embeddings. logged: others keep what is printed, as a journal does.
+    Commands are of 60 columns, but for paths and keys.
+    """
+    from edgechat.server.serving import is_loopback, url_for_others, url_of
+
+    url = url_of(listener)
+    lines = [f"Serving {one_line(name)} at {url}/v1 until Ctrl+C."]
+    if not is_loopback(listener):
+        lines.append(f"Other machines reach it at {url_for_others(listener)}/v1; nothing is encrypted:")
+        lines.append("where others could listen, put a proxy with TLS before it.")
+    if key is not None and key.is_new and logged:
+        lines += ["", "The key, made now, is kept in", f"{key.file}."]
+    elif key is not None and key.is_new:
+        lines += ["", "The key, made now and shown this once; it is kept in", f"{key.file}:", f"  {key.text}"]
+    lines += [
+        "",
+        "Programs that use OpenAI's client:",
+        _setting("OPENAI_BASE_URL", f'"{url}/v1"'),
+        _setting("OPENAI_API_KEY", _word(key)),
+        "",
+        "Ask it:",
+        *_question(has_key=key is not None, embeds=embeds),
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def _question(*, has_key: bool, embeds: bool) -> list[str]:
+    path, body = ("embeddings", _EMBED) if embeds else ("chat/completions", _CHAT)
+    if sys.platform == "win32":  # PowerShell, which has another curl and takes quotes apart
+        lines = [f'Invoke-RestMethod "$env:OPENAI_BASE_URL/{path}" -Method Post']
+        lines += ['-Headers @{Authorization = "Bearer $env:OPENAI_API_KEY"}'] if has_key else []
+        lines += ["-ContentType application/json", f"-Body '{body}'"]
+        end = " `"
+    else:
+        lines = [f'curl "$OPENAI_BASE_URL/{path}"']
+        lines += ['-H "Authorization: Bearer $OPENAI_API_KEY"'] if has_key else []
+        lines += ['-H "Content-Type: application/json"', f"-d '{body}'"]
+        end = " \\"
+    return [f"  {lines[0]}{end}", *(f"    {line}{end}" for line in lines[1:-1]), f"    {lines[-1]}"]
+
+
+def _setting(name: str, word: str) -> str:
+    return f"  $env:{name} = {word}" if sys.platform == "win32" else f"  export {name}={word}"
+
+
+def _word(key: Key | None) -> str:
+    """Return the key as a word of the shell: where it is, so that it is not in the shell's history."""
+    if key is None:
+        return '"none"'
+    if sys.platform == "win32":
+        if key.file is not None:
+            return f"(Get-Content {_quoted(str(key.file))})"
+        return f"$env:{key.variable}" if key.variable else _quoted(key.text)
+    if key.file is not None:
+        return f'"$(cat {shlex.quote(str(key.file))})"'
+    return f'"${key.variable}"' if key.variable else shlex.quote(key.text)
+
+
+def _quoted(text: str) -> str:
+    """Return a word of PowerShell's."""
+    doubled = text.replace("'", "''")
+    return f"'{doubled}'"

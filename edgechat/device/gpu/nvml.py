@@ -1,0 +1,66 @@
+"""NVIDIA's cards by NVML, the driver's own library: no CUDA context, so asking costs no memory on the card.
+
+Called inside a child (`edgechat.device.gpu.sources`): the library is the driver's, and may hang with it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import pynvml
+
+from edgechat.device.gpu.accelerators import Sighting
+
+_WSL = "/usr/lib/wsl/lib/libnvidia-ml.so.1"
+"""Where Windows lends its driver to Linux, which its loader does not search by itself."""
+_MOST_CARDS = 64
+
+
+def sightings() -> list[Sighting]:
+    """Return the cards that the driver knows, none where there is no NVIDIA driver.
+
+    Raises pynvml.NVMLError, with the driver's own words, where it knows itself to be broken.
+    """
+    if sys.platform == "linux":
+        with contextlib.suppress(OSError):
+            ctypes.CDLL(_WSL)  # the loader finds by its name what is loaded already
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError_LibraryNotFound:
+        return []
+    try:
+        found = (_card(index) for index in range(min(pynvml.nvmlDeviceGetCount(), _MOST_CARDS)))
+        return [card for card in found if card is not None]
+    finally:
+        pynvml.nvmlShutdown()
+
+
+def _card(index: int) -> Sighting | None:
+    """Return a card; None where we may not look at it. What it does not tell stays unknown."""
+    handle = _told(pynvml.nvmlDeviceGetHandleByIndex, index)
+    if handle is None:
+        return None
+    pci = _told(pynvml.nvmlDeviceGetPciInfo, handle)
+    # A chip that shares the RAM (Jetson, GB10) has no memory of its own to tell of.
+    memory = _told(pynvml.nvmlDeviceGetMemoryInfo, handle)
+    return Sighting(
+        source="nvml",
+        vendor="nvidia",
+        name=_told(pynvml.nvmlDeviceGetName, handle) or "",
+        pci=f"{pci.domain:04x}:{pci.bus:02x}:{pci.device:02x}.0" if pci is not None else None,
+        total=memory.total if memory is not None else 0,
+        free=memory.free if memory is not None else 0,
+        shares_ram=None if memory is not None else True,
+    )
+
+
+def _told(ask: Callable[..., Any], argument: Any) -> Any:
+    """Return what the driver tells, None where it does not."""
+    try:
+        return ask(argument)
+    except (pynvml.NVMLError, UnicodeDecodeError):
+        return None

@@ -1,0 +1,90 @@
+"""The sources of sightings that run in a child: NVML, which is the driver's, and torch, which is large."""
+
+from __future__ import annotations
+
+import importlib.util
+from typing import Any, Literal
+
+import msgspec
+
+from edgechat.device.gpu.accelerators import Sighting, Vendor
+from edgechat.process.ask import ChildFailed, answer, ask
+from edgechat.process.spawn import frozen
+
+TIME_LIMITS = {"nvml": 10.0, "torch": 30.0}
+"""Seconds. Importing torch alone takes two to ten."""
+
+
+class Seen(msgspec.Struct, frozen=True):
+    """The child's answer: the cards, or what went wrong."""
+
+    sightings: tuple[Sighting, ...] = ()
+    error: str | None = None
+
+
+def read_source(source: Literal["nvml", "torch"]) -> tuple[Sighting, ...]:
+    """Ask a child for what a source sees; nothing where it is not installed. Raises ChildFailed."""
+    if source == "torch" and not has_torch():
+        return ()
+    try:
+        seen = msgspec.msgpack.decode(ask("gpu", source.encode(), limit=TIME_LIMITS[source]), type=Seen)
+    except msgspec.DecodeError as error:
+        raise ChildFailed(f"gave an answer that makes no sense: {error}") from error
+    if seen.error is not None:
+        raise ChildFailed(f"says: {seen.error}")
+    return seen.sightings
+
+
+def has_torch() -> bool:
+    """Say whether torch is installed, without importing it."""
+    return not frozen() and importlib.util.find_spec("torch") is not None
+
+
+def main() -> None:
+    """Answer with what the source named in the request sees."""
+    answer(lambda request: msgspec.msgpack.encode(_look(request.decode())))
+
+
+def _look(source: str) -> Seen:
+    try:
+        if source == "torch":
+            return Seen(tuple(_torch()))
+        from edgechat.device.gpu import nvml
+
+        return Seen(tuple(nvml.sightings()))
+    except Exception as error:
+        return Seen(error=str(error)[:500] or type(error).__name__)
+
+
+def _torch() -> list[Sighting]:
+    import torch  # type: ignore[import-not-found,unused-ignore]
+
+    module: Any = torch
+    found: list[Sighting] = []
+    if module.cuda.is_available():
+        vendor: Vendor = "amd" if module.version.hip else "nvidia"
+        found += [_torch_card(module.cuda, index, vendor) for index in range(module.cuda.device_count())]
+    if hasattr(module, "xpu") and module.xpu.is_available():
+        found += [_torch_card(module.xpu, index, "intel") for index in range(module.xpu.device_count())]
+    if module.backends.mps.is_available():
+        total = int(module.mps.recommended_max_memory())
+        free = total - int(module.mps.driver_allocated_memory())
+        found.append(Sighting(source="torch", vendor="apple", total=total, free=free, shares_ram=True))
+    return found
+
+
+def _torch_card(module: Any, index: int, vendor: Vendor) -> Sighting:
+    """Return a card of torch.cuda or torch.xpu, which speak alike."""
+    about = module.get_device_properties(index)
+    try:
+        free, total = module.mem_get_info(index)
+    except (AttributeError, RuntimeError):  # some Intel drivers do not tell what is free
+        free = total = about.total_memory
+    bus = getattr(about, "pci_bus_id", None)
+    pci = None
+    if bus is not None:
+        pci = f"{getattr(about, 'pci_domain_id', 0):04x}:{bus:02x}:{getattr(about, 'pci_device_id', 0):02x}.0"
+    shares = bool(getattr(about, "is_integrated", False)) or None
+    return Sighting(
+        source="torch", vendor=vendor, name=about.name, pci=pci, total=total, free=free, shares_ram=shares
+    )

@@ -1,0 +1,1 @@
+"""Embeddings: texts in, vectors out, by models that are made for that."""

@@ -1,0 +1,217 @@
+"""The engine of a model that makes embeddings: submit texts, then step(): a batch of them, from all who ask.
+
+Who asks for many texts does not keep others waiting: each call takes texts of one request first, of the next
+one at the next call.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+import psutil
+
+from edgechat.engine.prompt import translation
+from edgechat.engine.prompt.preparation import fault
+from edgechat.engine.prompt.token_estimate import at_least
+from edgechat.engine.types import Embed, Embedded, ErrorInfo, Event, Failed, Finished, Timings, Usage
+from edgechat.engine.worker.snapshot import CacheMap, CacheStats, Drafting, Snapshot, Work
+from edgechat.errors import EdgechatError, NotEmbeddable, PromptTooLong
+
+_BATCH = 512
+"""Tokens of a call that are gathered from short texts; it cannot be stopped in its middle."""
+_LARGEST = 48 << 20
+"""Bytes of an answer, which one message must hold."""
+_NO_DRAFTS = "It makes embeddings."
+
+
+class Words(translation.Words, Protocol):
+    """What an embedder tells of its tokens."""
+
+    def whole(self, text: str) -> list[int]:
+        """Return the ids of a text with those that the model wants around it."""
+        ...
+
+
+class Embedder(Protocol):
+    """What computes embeddings; `backends.llama_cpp_embedding.LlamaCppEmbedder` is one."""
+
+    @property
+    def vocabulary(self) -> Words:
+        """Its tokens."""
+        ...
+
+    longest: int
+    n_batch: int
+    n_seq_max: int
+    dimensions: int
+
+    def embed(self, texts: Sequence[Sequence[int]]) -> npt.NDArray[np.float32]:
+        """Return a vector of the length 1 for each text [n, dimensions]."""
+        ...
+
+    def close(self) -> None:
+        """Free everything."""
+        ...
+
+
+@dataclass(slots=True, eq=False)
+class _Job:
+    """A request."""
+
+    id: str
+    texts: deque[str | tuple[int, ...]]
+    tokens: list[int] = field(default_factory=list)
+    """Of the text that comes next, once it was looked at; empty before."""
+    vectors: list[bytes] = field(default_factory=list)
+    n_tokens: int = 0
+
+
+class EmbeddingEngine:
+    """One embedder, many requests. Not thread-safe: one thread submits, cancels and steps."""
+
+    def __init__(self, embedder: Embedder) -> None:
+        self._embedder = embedder
+        self._jobs: deque[_Job] = deque()
+        self._batches = [0] * embedder.n_seq_max
+        self._seconds = 0.0
+        """Of a token, lately."""
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether there is nothing to compute."""
+        return not self._jobs
+
+    @property
+    def words(self) -> Words:
+        """The tokens of the model."""
+        return self._embedder.vocabulary
+
+    def submit(self, request: Embed) -> list[Event]:
+        """Queue a request."""
+        if not request.texts:
+            return [Embedded(request.request_id, (), 0)]
+        if len(request.texts) * 4 * self._embedder.dimensions > _LARGEST:
+            most = _LARGEST // (4 * self._embedder.dimensions)
+            error = NotEmbeddable(
+                f"{len(request.texts)} texts are too many for one request.",
+                hint=f"Send up to {most} at once.",
+            )
+            return [Failed(request.request_id, ErrorInfo.of(error))]
+        self._jobs.append(_Job(request.request_id, deque(request.texts)))
+        return []
+
+    def cancel(self, request_id: str) -> list[Event]:
+        """Forget a request. An unknown one is none of our business."""
+        job = next((one for one in self._jobs if one.id == request_id), None)
+        if job is None:
+            return []
+        self._jobs.remove(job)
+        return [Finished(job.id, "cancelled", Usage(job.n_tokens, 0, 0), Timings(0.0, 0.0, 0.0))]
+
+    def step(self) -> list[Event]:
+        """Compute one call and return what came of it; nothing if there is nothing to do."""
+        events: list[Event] = []
+        batch = list(self._gathered(events))
+        if not batch:
+            return events
+        began = time.perf_counter()
+        try:
+            vectors = self._embedder.embed([tokens for _, tokens in batch])
+        except Exception as error:
+            struck = dict.fromkeys(job for job, _ in batch if job in self._jobs)
+            failed = fault(error)
+            return events + [self._fail(job, failed) for job in struck]
+        self._seconds = (time.perf_counter() - began) / sum(len(tokens) for _, tokens in batch)
+        self._batches[len(batch) - 1] += 1
+        for (job, tokens), vector in zip(batch, vectors, strict=True):
+            job.vectors.append(vector.astype("<f4").tobytes())
+            job.n_tokens += len(tokens)
+        done = [job for job in self._jobs if not job.texts and not job.tokens]
+        for job in done:
+            self._jobs.remove(job)
+            events.append(Embedded(job.id, tuple(job.vectors), job.n_tokens))
+        self._jobs.rotate(-1)
+        return events
+
+    def _gathered(self, events: list[Event]) -> Iterator[tuple[_Job, list[int]]]:
+        """Yield the texts of the next call; who has a text that cannot be computed fails."""
+        left = min(self._embedder.n_batch, _BATCH)
+        n = 0
+        for job in list(self._jobs):
+            while n < self._embedder.n_seq_max and (job.texts or job.tokens):
+                try:
+                    tokens = job.tokens = job.tokens or self._tokens(job.texts.popleft())
+                except Exception as error:
+                    events.append(self._fail(job, fault(error)))
+                    break
+                if n and len(tokens) > left:
+                    return
+                job.tokens = []
+                left -= len(tokens)
+                n += 1
+                yield job, tokens
+
+    def _tokens(self, text: str | tuple[int, ...]) -> list[int]:
+        words, longest = self._embedder.vocabulary, self._embedder.longest
+        if isinstance(text, str) and (more := at_least(text, longest, words.whole)):
+            raise _too_long(f"more than {more}", longest)
+        tokens = words.whole(text) if isinstance(text, str) else list(text)
+        if not tokens:
+            raise NotEmbeddable("An empty text has no embedding.", hint="Leave it out.")
+        if any(not 0 <= token < words.size for token in tokens):
+            raise NotEmbeddable(
+                f"The model's tokens go from 0 to {words.size - 1}, and others were given.",
+                hint="Send texts instead of tokens.",
+            )
+        if len(tokens) > longest:
+            raise _too_long(str(len(tokens)), longest)
+        return tokens
+
+    def _fail(self, job: _Job, error: EdgechatError) -> Event:
+        self._jobs.remove(job)
+        return Failed(job.id, ErrorInfo.of(error))
+
+    def look(self) -> Snapshot:
+        """Return what there is now. Nothing is cached, and nobody drafts."""
+        work = Work(
+            running=min(len(self._jobs), self._embedder.n_seq_max),
+            waiting=max(0, len(self._jobs) - self._embedder.n_seq_max),
+            settling=False,
+            chunk_tokens=min(self._embedder.n_batch, _BATCH),
+            step_seconds=0.0,
+            prompt_token_seconds=self._seconds,
+            batches=tuple(self._batches),
+        )
+        drafting = Drafting(
+            sources=(), lengths=(), step_seconds=0.0, costs=(), speedup=1.0, purse=0.0, why_off=_NO_DRAFTS
+        )
+        return Snapshot(
+            cache=CacheMap(cells=0, used=0, runs=(), slots=(), n_slots=0, stats=CacheStats()),
+            draft_cache=None,
+            prompt=None,
+            drafting=drafting,
+            work=work,
+            on_disk=None,
+            memory_bytes=psutil.Process(os.getpid()).memory_info().rss,
+        )
+
+    def warm_up(self) -> None:
+        """Compute one token, so that the first request meets no cold pages."""
+        self._embedder.embed([[0]])
+
+    def close(self) -> None:
+        """Free the embedder."""
+        self._embedder.close()
+
+
+def _too_long(tokens: str, longest: int) -> PromptTooLong:
+    return PromptTooLong(
+        f"A text has {tokens} tokens, and the model reads {longest}.", hint="Split it into shorter ones."
+    )

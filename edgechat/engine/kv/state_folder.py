@@ -1,0 +1,150 @@
+"""The folder of the chats' states, for front ends too: it needs neither an engine nor numpy.
+
+A state is `<chat>.state`. What is being written has the writer's process in its name, so that what a dead one
+left can be told from what a living one still writes; it gets its last name when it is whole.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+from edgechat import paths
+from edgechat.errors import FolderError
+from edgechat.process.owner import Owner, alive, this_process
+
+_CHAT = re.compile(r"[0-9a-f]{8,64}", re.ASCII)
+_STATE = re.compile(r"([0-9a-f]{8,64})\.state", re.ASCII)
+_DRAFT = re.compile(r"([0-9a-f]{8,64})\.(\d{1,10})-(\d{1,15})-\d{1,15}\.part", re.ASCII)
+"""Chat, number and start (in milliseconds since 1970) of the process that writes it, and its how manyeth."""
+_drafts = itertools.count()
+
+
+def folder() -> Path:
+    """Return the folder, which need not exist. Raises FolderError."""
+    return paths.cache_dir() / "states"
+
+
+def made_folder() -> Path:
+    """Return the folder, which exists and is nobody else's to look into. Raises FolderError, OSError."""
+    place = folder()
+    place.mkdir(mode=0o700, exist_ok=True)
+    if os.name == "posix" and place.stat().st_mode & 0o077:
+        place.chmod(0o700)
+    return place
+
+
+def path_of(chat: str) -> Path:
+    """Return where the state of a chat is kept. Raises FolderError; ValueError for what is no id of ours."""
+    check_id(chat)
+    return folder() / f"{chat}.state"
+
+
+def check_id(chat: str) -> None:
+    """Raise ValueError unless it is 8 to 64 hexadecimal digits: no path comes from outside."""
+    if _CHAT.fullmatch(chat) is None:
+        raise ValueError(f"not the id of a chat: {chat!r}")
+
+
+def draft_of(chat: str) -> Path:
+    """Return a path that no other process and no other call writes to. Raises as `path_of` does."""
+    owner = this_process()
+    name = f"{chat}.{owner.pid}-{round(owner.started * 1000)}-{next(_drafts)}.part"
+    return path_of(chat).with_name(name)
+
+
+def forget(chat: str) -> None:
+    """Remove what is kept of a chat, if anything. Raises ValueError, and FolderError where something stays.
+
+    An engine that has the chat must be told as well, or may write it again.
+    """
+    path = path_of(chat)
+    left = [e.path for e in _entries() if e.name.startswith(f"{chat}.") and _is_left_over(e.name)]
+    for one in (path, *map(Path, left)):
+        try:
+            one.unlink(missing_ok=True)
+        except OSError as error:
+            raise FolderError(
+                f"What was kept of a chat cannot be removed: {one} ({error.strerror}).",
+                hint="Remove it yourself.",
+            ) from error
+
+
+def prune(keep: Callable[[str], bool]) -> int:
+    """Remove the states of chats that `keep` says no to, and what dead processes left; return how many.
+
+    Raises FolderError. What cannot be removed stays.
+    """
+    removed = 0
+    for entry in _entries():
+        state = _STATE.fullmatch(entry.name)
+        if (state is not None and not keep(state[1])) or _is_left_over(entry.name):
+            removed += _unlink(entry.path)
+    return removed
+
+
+def evict(limit: int, *, keep: str | None = None) -> None:
+    """Remove states until all take no more than `limit` bytes, those that were not used for longest first.
+
+    keep: the chat whose state is never removed. What dead processes left goes as well. Raises FolderError.
+    """
+    found: list[tuple[int, int, str]] = []
+    total = 0
+    for entry in _entries():
+        state = _STATE.fullmatch(entry.name)
+        if state is not None:
+            with contextlib.suppress(OSError):  # it may vanish at any time
+                stat = entry.stat(follow_symlinks=False)
+                total += stat.st_size
+                if state[1] != keep:
+                    found.append((stat.st_mtime_ns, stat.st_size, entry.path))
+        elif _is_left_over(entry.name):
+            _unlink(entry.path)
+    for _, size, path in sorted(found):
+        if total <= limit:
+            break
+        if _unlink(path):
+            total -= size
+
+
+def usage() -> tuple[int, int]:
+    """Return how many states there are, and the bytes they take. Raises FolderError."""
+    sizes: list[int] = []
+    for entry in _entries():
+        if _STATE.fullmatch(entry.name) is not None:
+            with contextlib.suppress(OSError):  # it may vanish at any time
+                sizes.append(entry.stat(follow_symlinks=False).st_size)
+    return len(sizes), sum(sizes)
+
+
+def _entries() -> list[os.DirEntry[str]]:
+    try:
+        with os.scandir(folder()) as entries:
+            return list(entries)
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise FolderError(
+            f"edgechat cannot look into its folder {folder()}: {error.strerror}.",
+            hint="Make it yours, or remove it: what it holds can be computed again.",
+        ) from error
+
+
+def _is_left_over(name: str) -> bool:
+    match = _DRAFT.fullmatch(name)
+    return match is not None and not alive(Owner(int(match[2]), int(match[3]) / 1000))
+
+
+def _unlink(path: str) -> bool:
+    """Remove a file; False if it is still there."""
+    try:
+        os.unlink(path)
+    except FileNotFoundError:
+        return True
+    except OSError:
+        return False
+    return True

@@ -1,0 +1,358 @@
+"""From the messages of a request to the tokens of its prompt, and of what the next one will begin with."""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar, cast
+
+from msgspec.structs import replace
+
+from edgechat.engine.backends.base import Vocabulary
+from edgechat.engine.kv.prefix_cache import common_prefix
+from edgechat.engine.kv.window import Window, whole, window_of
+from edgechat.engine.prompt.control_tokens import ControlTokens
+from edgechat.engine.prompt.template import TEXT_LIMIT, ChatTemplate
+from edgechat.engine.prompt.thinking import HARMONY_FINAL
+from edgechat.engine.prompt.token_estimate import LONGEST_PIECE, Sizes, at_least, n_bytes, said
+from edgechat.engine.types import ChatRequest, Message
+from edgechat.errors import BadRequest, PromptTooLong, SwitchUnknown, TemplateError
+
+Method = TypeVar("Method", bound=Callable[..., Any])
+
+_MOST = 4
+"""Times the context: a text of so many tokens is tokenized to its end, to know how many must leave."""
+_NEAR = 4096
+"""Characters that can be tokenized a dozen times without anybody noticing."""
+
+# How a question may begin, as far as tokenizers care: what could merge with the end of the text before it.
+_FIRSTS = ("a", "1", "\n", " ", "A", ",", "\n\n", "  ", "\t", ".", ":", "(", "]", "'", "_", "中", "é", "😀")
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """What a reply, or the idle time before the next turn, begins with."""
+
+    tokens: list[int]
+    boundary: int
+    """Tokens before the generation prompt: where the state of a model that cannot be cut is kept."""
+    dropped: int
+    """Turns that were left out."""
+    thinking: bool
+    """The prompt has opened the thought already."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Draft:
+    """A window of some messages, rendered."""
+
+    window: Window
+    messages: list[Message]
+    text: str
+    tokens: list[int]
+
+
+def _one_at_a_time(method: Method) -> Method:
+    @functools.wraps(method)
+    def locked(self: Prompts, *args: Any, **options: Any) -> Any:
+        with self._lock:
+            return method(self, *args, **options)
+
+    return cast(Method, locked)
+
+
+class Prompts:
+    """Makes the prompts of one model."""
+
+    def __init__(self, template: ChatTemplate, vocabulary: Vocabulary) -> None:
+        self._template = template
+        self._vocabulary = vocabulary
+        self.control_tokens = ControlTokens(vocabulary)
+        self._sizes = Sizes(template, vocabulary, self.control_tokens)
+        self._endings: dict[bool | None, tuple[str | None, str]] = {}
+        self._lock = threading.RLock()
+        """Requests are prepared in one thread, and windows moved in another."""
+
+    @_one_at_a_time
+    def of(self, request: ChatRequest, cells: int) -> Prompt:
+        """Return the prompt of a request, where the context holds `cells` tokens.
+
+        Raises TemplateError, SwitchUnknown, BadRequest, or PromptTooLong where what may not be left out does
+        not fit.
+        """
+        if request.text is not None:
+            return self._plain(request.text, request.suffix, cells)
+        window = self._window(request, request.messages, cells)
+        draft = self._fit(request, request.messages, window, cells, cells - _room(cells))
+        if len(draft.tokens) >= cells:
+            raise _too_long(str(len(draft.tokens)), cells)
+        return self._prompt(request, draft)
+
+    def _plain(self, text: str | tuple[int, ...], suffix: str, cells: int) -> Prompt:
+        """Return a prompt of a text as it is, its control tokens read as such, or of its tokens."""
+        if suffix:
+            tokens = self._infill(text, suffix, cells)
+        elif isinstance(text, str):
+            if more := at_least(text, cells, self._tokens):
+                raise _too_long(f"more than {more}", cells, "The text")
+            tokens = self._tokens(text, cells)
+        else:
+            tokens = list(text)
+        unknown = next((one for one in tokens if not 0 <= one < self._vocabulary.size), None)
+        if unknown is not None:
+            raise BadRequest(
+                f"The prompt has a token {unknown}; the model knows {self._vocabulary.size}, from 0 on."
+            )
+        if not tokens:
+            raise BadRequest("The prompt is empty.", hint="Give a text, or a token, to go on with.")
+        if len(tokens) >= cells:
+            raise _too_long(str(len(tokens)), cells, "The text")
+        # Whoever asks the same again computes the last token only.
+        return Prompt(tokens, boundary=len(tokens) - 1, dropped=0, thinking=False)
+
+    def _infill(self, text: str | tuple[int, ...], suffix: str, cells: int) -> list[int]:
+        """Return the tokens of a prompt to fill in what belongs between a text and a suffix."""
+        marks = self._vocabulary.infill()
+        if marks is None:
+            raise BadRequest(
+                "This model was not trained to fill in text before a suffix.",
+                hint="Leave suffix out, or take a model for code that fills in, as Qwen2.5-Coder does.",
+            )
+        if not isinstance(text, str):
+            raise BadRequest("With a suffix the prompt is a text, not tokens.")
+        for part in (text, suffix):
+            if more := at_least(part, cells, self._plain_tokens):
+                raise _too_long(f"more than {more}", cells, "The text")
+        prefix, behind, middle = marks
+        begins = self._vocabulary.tokenize("", bos=True, special=False)
+        found = [prefix, *self._plain_tokens(text), behind, *self._plain_tokens(suffix), middle]
+        return [*begins, *found]
+
+    def _plain_tokens(self, text: str, most: int | None = None) -> list[int]:
+        return self._vocabulary.tokenize(text, bos=False, special=False)
+
+    @_one_at_a_time
+    def next(self, request: ChatRequest, reply: Message, cells: int) -> Prompt | None:
+        """Return what the chat's next prompt begins with after `reply`, whatever the user will say then.
+
+        So it is unless that is long enough for turns to leave. All of it lies before the generation prompt.
+        None where the template refuses the chat, or it does not fit.
+        """
+        chat = (*request.messages, reply)
+        # What is called answers first.
+        question = Message("tool", "a", call_id=reply.calls[0].id) if reply.calls else Message("user", "a")
+        try:
+            messages = (*chat, question)
+            window = self._window(request, messages, cells)
+            draft = self._fit(request, messages, window, cells, cells - _room(cells))
+            other = self._render(request, [*draft.messages[:-1], replace(question, content="1")])
+        except (TemplateError, SwitchUnknown, PromptTooLong):
+            return None
+        if len(draft.tokens) >= cells:
+            return None
+        n_tokens = self._before_question(draft, common_prefix(draft.text, other))
+        return Prompt(draft.tokens[:n_tokens], n_tokens, draft.window.dropped, thinking=False)
+
+    @_one_at_a_time
+    def shorter(self, request: ChatRequest, cells: int, dropped: int, generated: int) -> Prompt | None:
+        """Return a prompt with more turns left out than `dropped`, for a reply that has filled the context.
+
+        Prompt and the `generated` tokens then take 3/4 of the cells, or 7/8 at most. None where nothing more
+        can leave, or may, or it would not help.
+        """
+        if request.overflow == "error":
+            return None
+        window: Window | None = self._window(request, request.messages, cells, exact=True)
+        while window is not None and window.dropped <= dropped:
+            window = window.narrower()
+        if window is None:
+            return None
+        most = cells * 3 // 4 - generated
+        if window.tokens > most:
+            window = window.narrower(window.tokens - most) or window
+        try:
+            draft = self._fit(request, request.messages, window, cells, most)
+        except (TemplateError, PromptTooLong):
+            return None
+        if len(draft.tokens) + generated > cells * 7 // 8:
+            return None
+        return self._prompt(request, draft)
+
+    def _window(
+        self, request: ChatRequest, messages: Sequence[Message], cells: int, *, exact: bool = False
+    ) -> Window:
+        """Return what is sent of `messages`; exact: not only which, but of what size."""
+        if request.overflow == "error":
+            return whole(len(messages))
+        if sum(len(text) for message in messages for text in said(message)) > TEXT_LIMIT:
+            raise _too_long(f"more than {TEXT_LIMIT // LONGEST_PIECE}", cells)
+        added = self._sizes.overhead(request.think)
+        fixed = added.prompt(messages) + self._sizes.tools(request.tools)
+        if not exact:
+            # No token is empty: a text of few bytes need not be tokenized to know that it fits.
+            most = [(one.role, _most(one) + added.message * (1 + len(one.calls))) for one in messages]
+            if fixed + sum(size for _, size in most) <= cells * 3 // 4:
+                return window_of(most, cells, fixed=fixed)
+        return window_of(self._sizes.of(messages, added, cells), cells, fixed=fixed)
+
+    def _fit(
+        self, request: ChatRequest, messages: Sequence[Message], window: Window, cells: int, most: int
+    ) -> _Draft:
+        """Render what `window` keeps; while that is more than `most` tokens, leave further turns out."""
+        while True:
+            kept = [messages[at] for at in window.kept]
+            size = sum(n_bytes(text) for message in kept for text in said(message))
+            around = len(kept) * self._sizes.overhead(request.think).message // 2
+            if size > min(LONGEST_PIECE * cells, TEXT_LIMIT) or around > cells:
+                # Refused before it is rendered: others' streams wait while this thread works on it.
+                raise _too_long(f"more than {max(around, size // LONGEST_PIECE)}", cells)
+            text = self._render(request, kept)
+            if n_bytes(text) > LONGEST_PIECE * cells:
+                raise _too_long(f"more than {n_bytes(text) // LONGEST_PIECE}", cells)
+            if window.narrower() is None and (more := at_least(text, cells, self._tokens)):
+                raise _too_long(f"more than {more}", cells)
+            tokens = self._tokens(text, _MOST * cells)
+            if not tokens:
+                raise TemplateError(
+                    "The model's chat template renders these messages as nothing at all.",
+                    hint="The file may be damaged: use a copy of the model from another source.",
+                )
+            narrower = window.narrower(len(tokens) - most) if len(tokens) > most else None
+            if narrower is None:
+                return _Draft(window, kept, text, tokens)
+            window = narrower
+
+    def _tokens(self, text: str, most: int | None = None) -> list[int]:
+        return self.control_tokens.tokens(text, bos=True, most=most)
+
+    def _render(
+        self, request: ChatRequest, messages: Sequence[Message], *, generation_prompt: bool = True
+    ) -> str:
+        if generation_prompt and begins_answer(messages):
+            text = self._render(request, messages[:-1])
+            guarded: str = self.control_tokens.guard(messages[-1].content)
+            return text + self._answer_opening(text) + guarded
+        return self._template.render(
+            messages,
+            generation_prompt=generation_prompt,
+            tools=request.tools,
+            think=request.think,
+            effort=request.effort,
+            date=request.date,
+            guard=self.control_tokens.guard,
+        )
+
+    def _answer_opening(self, text: str) -> str:
+        """Return what stands between a rendered chat and the answer's own words: the end of a thought."""
+        marks = self._template.marks
+        if marks is not None and text.rstrip().endswith(marks.open):
+            return f"{'' if text.endswith(chr(10)) else chr(10)}{marks.close}\n\n"
+        return HARMONY_FINAL if marks is not None and HARMONY_FINAL in marks.skip else ""
+
+    def _prompt(self, request: ChatRequest, draft: _Draft) -> Prompt:
+        marks = self._template.marks
+        return Prompt(
+            tokens=draft.tokens,
+            boundary=self._boundary(request, draft),
+            dropped=draft.window.dropped,
+            thinking=marks is not None
+            and not begins_answer(request.messages)
+            and draft.text.rstrip().endswith(marks.open),
+        )
+
+    def _boundary(self, request: ChatRequest, draft: _Draft) -> int:
+        """Return the tokens that the rendering without a generation prompt begins with, too."""
+        asks, answers = self._ending(request)
+        asked = bool(draft.messages) and draft.messages[-1].role == "user"
+        if asked and asks is not None and draft.text.endswith(asks):
+            text = draft.text.removesuffix(asks) + answers
+        else:
+            try:
+                text = self._render(request, draft.messages, generation_prompt=False)
+            except TemplateError:
+                return len(draft.tokens)
+        index, at = self._anchor(draft, common_prefix(draft.text, text))
+        rest = self.control_tokens.tokens(text[at:], bos=index == 0)
+        return index + common_prefix(draft.tokens[index:], rest)
+
+    def _ending(self, request: ChatRequest) -> tuple[str | None, str]:
+        """Return how a rendered chat ends with a generation prompt and without, None where that varies.
+
+        Found with short chats, once: a long one takes as long to be rendered as to be tokenized, or longer.
+        """
+        found = self._endings.get(request.think)
+        if found is None:
+            ask, reply = Message("user", "a"), Message("assistant", "b", "c")
+            try:
+                endings = {self._ending_of(request, chat) for chat in ([ask], [ask, reply, ask])}
+            except TemplateError:
+                endings = set()
+            found = endings.pop() if len(endings) == 1 else (None, "")
+            self._endings[request.think] = found
+        return found
+
+    def _ending_of(self, request: ChatRequest, messages: Sequence[Message]) -> tuple[str, str]:
+        asks = self._render(request, messages)
+        answers = self._render(request, messages, generation_prompt=False)
+        begins = common_prefix(asks, answers)
+        return asks[begins:], answers[begins:]
+
+    def _before_question(self, draft: _Draft, begins: int) -> int:
+        """Return the tokens that stay the same, whatever the question is that begins at a character."""
+        index, at = self._anchor(draft, begins)
+        before, behind = draft.text[at:begins], draft.text[begins + 1 :]
+        firsts = _FIRSTS if len(before) <= _NEAR else _FIRSTS[:4]
+        known = draft.tokens[index:]
+        for text in (before + behind, *(before + first for first in firsts)):
+            tokens = self.control_tokens.tokens(text, bos=index == 0)
+            known = known[: common_prefix(known, tokens)]
+        return index + len(known)
+
+    def _anchor(self, draft: _Draft, limit: int) -> tuple[int, int]:
+        """Return the last control token that ends at or before a character, and where its text begins.
+
+        Tokenizers cut a text at control tokens first, so what follows one can be tokenized without what
+        precedes it. The start of everything where there is no such token.
+        """
+        at = len(draft.text)
+        for index in range(len(draft.tokens) - 1, 0, -1):
+            mark = self._control(draft.tokens[index])
+            if not mark:
+                continue
+            at = draft.text.rfind(mark, 0, at)
+            if at < 0:
+                break
+            if at + len(mark) <= limit:
+                return index, at
+        return 0, 0
+
+    def _control(self, token: int) -> str:
+        """Return the text of a control token, '' for others."""
+        if self._vocabulary.piece(token):
+            return ""
+        return self._vocabulary.piece(token, special=True).decode("utf-8", "replace")
+
+
+def begins_answer(messages: Sequence[Message]) -> bool:
+    """Say whether the last message is the beginning of the reply to those before it."""
+    last = messages[-1] if messages else None
+    return last is not None and last.role == "assistant" and bool(last.content) and not last.calls
+
+
+def _room(cells: int) -> int:
+    """Return the tokens that a prompt leaves to its reply, where turns can leave for that."""
+    return max(1, min(64, cells // 16))
+
+
+def _most(message: Message) -> int:
+    """Return more tokens than a message's texts have."""
+    return n_bytes(message.thinking) + sum(n_bytes(text) for text in said(message))
+
+
+def _too_long(tokens: str, cells: int, what: str = "The conversation") -> PromptTooLong:
+    return PromptTooLong(
+        f"{what} has {tokens} tokens, and the context holds {cells}.",
+        hint="Shorten it or start a new chat; --ctx, or context in settings.toml, asks for a longer context.",
+    )

@@ -1,0 +1,163 @@
+"""The chat template of a model: messages in, prompt text out, with the work bounded in time and size."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import msgspec
+
+from edgechat.engine.prompt import thinking
+from edgechat.engine.prompt.template_child import Render, Rendered
+from edgechat.engine.reply.tool_calls import history
+from edgechat.engine.reply.tool_calls.formats import format_of
+from edgechat.engine.reply.tool_calls.tools import told
+from edgechat.engine.types import Effort, Message, Tool
+from edgechat.errors import EngineError, SwitchUnknown, TemplateError
+from edgechat.process.child import Child, ChildLost, ChildNeverReady
+
+MEMORY_LIMIT = 512 * 2**20
+"""Bytes that a template's process may take; an honest one takes 30 MB."""
+TIME_LIMIT = 3.0
+"""Seconds for one rendering; an honest one takes milliseconds."""
+TEXT_LIMIT = 16 * 2**20
+"""Characters of a prompt."""
+
+# For files that bring no template: the format that most models have seen.
+CHATML = (
+    "{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>\n"
+    "{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+
+
+class TemplateProcess:
+    """The rendering process. It takes a moment to start: make it before the model is loaded."""
+
+    def __init__(self) -> None:
+        self._child = _child()
+
+    def ask(self, request: Render) -> Rendered:
+        """Return the answer; TemplateError if the process grew, hung or died over it."""
+        question = msgspec.msgpack.encode(request)
+        if not self._child.alive:  # which no template is to blame for
+            self._child.close()
+            self._child = _child()
+        try:
+            answer = self._child.ask(question, seconds=TIME_LIMIT, memory=MEMORY_LIMIT)
+        except ChildNeverReady as lost:
+            raise _never_ready(lost) from lost
+        except ChildLost as lost:
+            died = "took more memory than a template may, and was stopped"
+            raise _overrun(died if str(lost) == "died" else str(lost)) from lost
+        return msgspec.msgpack.decode(answer, type=Rendered)
+
+    def close(self) -> None:
+        """Kill the process."""
+        self._child.close()
+
+
+def _child() -> Child:
+    try:
+        return Child("template", log=sys.stderr.fileno())
+    except ChildNeverReady as lost:
+        raise _never_ready(lost) from lost
+
+
+def _never_ready(lost: ChildNeverReady) -> EngineError:
+    return EngineError(
+        f"The process for chat templates did not start: it {lost}.",
+        hint="Send it again; if it fails again, look into the engine's log, and report what it says.",
+    )
+
+
+class ChatTemplate:
+    """A template and the process that renders it, which is started again after an overrun."""
+
+    def __init__(
+        self, source: str | None, *, bos: str = "", eos: str = "", process: TemplateProcess | None = None
+    ) -> None:
+        """`source` None means that the model brings none: ChatML is used."""
+        self.source = source or CHATML
+        self.is_own = bool(source)
+        # A model that does not know ChatML's end token may write it out.
+        self.stop = () if source else ("<|im_end|>",)
+        self.marks = thinking.marks_of(self.source)
+        self.calls = format_of(self.source)
+        self.can_switch_thinking = thinking.can_switch(self.source)
+        self.has_effort = thinking.has_effort(self.source)
+        self._special = {"bos_token": bos, "eos_token": eos}
+        self._process = process
+        self._takes_rules: bool | None = None
+
+    def render(
+        self,
+        messages: Sequence[Message],
+        *,
+        tools: Sequence[Tool] = (),
+        think: bool | None = None,
+        effort: Effort | None = None,
+        date: str | None = None,
+        generation_prompt: bool = True,
+        guard: Callable[[Any], Any] = lambda value: value,
+    ) -> str:
+        """Return the prompt for `messages`; `guard` changes what the template gets of them and of tools.
+
+        `think` False holds for a model that does not think at all. Raises TemplateError, SwitchUnknown for
+        what `think` cannot have, or SchemaError for tools that cannot be told.
+        """
+        if think is not None and not self.can_switch_thinking and (think or self.marks):
+            raise SwitchUnknown(
+                "This model's chat template has no switch for thinking.",
+                hint="Leave --think and --no-think away.",
+            )
+        if self.calls.told:
+            messages = history.in_words(messages, tools, ruled=not tools or self._is_ruled())
+        variables: dict[str, Any] = {
+            "messages": guard(history.as_dicts(messages, self.calls)),
+            "add_generation_prompt": generation_prompt,
+            "tools": None if self.calls.told or not tools else guard([told(tool) for tool in tools]),
+            **self._special,
+            **thinking.switch(think, effort),
+        }
+        answer = self._ask(Render(self.source, variables, date))
+        if answer.error is not None:
+            raise TemplateError(
+                f"The model's chat template refused these messages: {answer.error}",
+                hint="Some models want no system prompt, or strictly alternating turns.",
+            )
+        if len(answer.text) > TEXT_LIMIT:
+            raise _overrun(f"wrote {len(answer.text)} characters")
+        return answer.text
+
+    def _is_ruled(self) -> bool:
+        """Say whether the template takes a system message."""
+        if self._takes_rules is None:
+            try:
+                self.render((Message("system", "a"), Message("user", "a")))
+                self._takes_rules = True
+            except TemplateError:
+                self._takes_rules = False
+        return self._takes_rules
+
+    def _ask(self, request: Render) -> Rendered:
+        if self._process is None:
+            self._process = TemplateProcess()
+        try:
+            return self._process.ask(request)
+        except (EngineError, TemplateError):
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """End the process."""
+        if self._process is not None:
+            self._process.close()
+            self._process = None
+
+
+def _overrun(what: str) -> TemplateError:
+    return TemplateError(
+        f"The model's chat template {what}.",
+        hint="The file may be hostile or damaged: use a copy of the model from another source.",
+    )

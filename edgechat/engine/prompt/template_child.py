@@ -1,0 +1,115 @@
+"""The child process that renders chat templates.
+
+A template is a program of a stranger. The sandbox keeps it from our objects, but nothing inside a process
+can bound the memory of `'a' * 300000000` or the time of a nested loop: so it runs in a process of its own,
+which `template.py` watches and kills.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import json
+from datetime import datetime
+from typing import Any
+
+import msgspec
+
+from edgechat.process import child, spawn
+
+
+class Render(msgspec.Struct, frozen=True):
+    """A template and what it is rendered with; `date` is what `strftime_now` prints."""
+
+    template: str
+    variables: dict[str, Any]
+    date: str | None = None
+
+
+class Rendered(msgspec.Struct, frozen=True):
+    """The text, or what the template complained of."""
+
+    text: str = ""
+    error: str | None = None
+
+
+def render(request: Render) -> Rendered:
+    """Render in the immutable sandbox; every failure of the template comes back as text."""
+    try:
+        return Rendered(_compiled(request.template, request.date).render(**request.variables))
+    except Exception as error:
+        return Rendered(error=str(error)[:500] or type(error).__name__)
+
+
+@functools.lru_cache(maxsize=4)
+def _compiled(template: str, date: str | None) -> Any:
+    """Return a template ready to render: to compile it takes longer than to render 500 messages."""
+    return _environment(date).from_string(template)
+
+
+@functools.lru_cache(maxsize=4)
+def _environment(date: str | None) -> Any:
+    """Return the environment that chat templates expect: transformers' settings and helper functions."""
+    from jinja2.ext import Extension, loopcontrols
+    from jinja2.nodes import Scope
+    from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+    class Generation(Extension):
+        """`{% generation %}`, which marks replies for training: what is in it is rendered as it is."""
+
+        tags = {"generation"}  # noqa: RUF012
+
+        def parse(self, parser: Any) -> Any:
+            line = next(parser.stream).lineno
+            return Scope(parser.parse_statements(("name:endgeneration",), drop_needle=True), lineno=line)
+
+    day = datetime.fromisoformat(date) if date else datetime.now()
+    environment = ImmutableSandboxedEnvironment(
+        trim_blocks=True,
+        lstrip_blocks=True,
+        extensions=[loopcontrols, Generation],
+        keep_trailing_newline=False,
+    )
+    environment.filters["tojson"] = _to_json
+    environment.globals["raise_exception"] = _raise
+    environment.globals["strftime_now"] = day.strftime
+    return environment
+
+
+def _to_json(
+    value: Any,
+    ensure_ascii: bool = False,
+    indent: int | None = None,
+    separators: tuple[str, str] | None = None,
+    sort_keys: bool = False,
+) -> str:
+    # Jinja's own filter escapes <, > and & for HTML, which would change what the model reads.
+    return json.dumps(
+        value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
+    )
+
+
+def _raise(message: str) -> None:
+    raise ValueError(message)
+
+
+def _limit_memory(n_bytes: int) -> None:
+    # Windows has no such limit and macOS refuses it; there the parent's watch is the only one.
+    with contextlib.suppress(ImportError, ValueError, OSError):
+        import resource
+
+        resource.setrlimit(resource.RLIMIT_AS, (n_bytes, n_bytes))
+
+
+def main() -> None:
+    """Answer Render with Rendered until the parent goes away."""
+    pipes = spawn.adopt_pipe()
+    from edgechat.engine.prompt.template import MEMORY_LIMIT, TIME_LIMIT
+
+    _limit_memory(MEMORY_LIMIT)
+    _environment(None)
+    child.serve(pipes, _answer, seconds=int(TIME_LIMIT) + 2)
+
+
+def _answer(question: bytes) -> bytes:
+    return msgspec.msgpack.encode(render(msgspec.msgpack.decode(question, type=Render)))

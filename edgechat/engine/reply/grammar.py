@@ -1,0 +1,134 @@
+"""The grammar of a reply: a thought first, where the model thinks, then what the request wants.
+
+Grammars are texts in llguidance's dialect of Lark. Thoughts and the strings of a JSON value stay free; what a
+schema says of an answer holds for every token of it.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+from edgechat.engine.backends.base import Vocabulary
+from edgechat.engine.prompt.thinking import Marks
+from edgechat.engine.reply.schemas import VALUES, schema_in
+from edgechat.errors import SchemaError
+
+_WHITE_SPACE = r"\x20|\x0A(\x20{0,16}|\x09{0,8})"
+"""Between two parts of a JSON value: a space or a line's indentation. Small models write all they may."""
+_FORMATS = frozenset(
+    ("date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uuid", "uri")
+)
+"""Of strings: those that an answer can be made to have."""
+OF_TOOL = "// of the tool "
+"""Before the rules of a tool's calls, in a line of its own: a comment, by which errors find its name."""
+_PLACE = re.compile(r"at (\d+)\(\d+\)")
+_MOST_SAID = 200
+"""Characters of what llguidance says about a schema."""
+
+
+def json_rule(schema: str) -> str:
+    """Return what stands for a JSON value of this schema in a rule. Raises SchemaError."""
+    # The key has options for llguidance, which are ours to set.
+    options = {"x-guidance": {"whitespace_pattern": _WHITE_SPACE}}
+    return "%json " + json.dumps(_known(schema_in(schema)) | options)
+
+
+def _known(part: Any) -> Any:
+    """Return a part of a schema without formats that nobody checks: they say what a string is for."""
+    if isinstance(part, list):
+        return [_known(one) for one in part]
+    if not isinstance(part, dict):
+        return part
+    return {
+        key: value if key in VALUES else _known(value)
+        for key, value in part.items()
+        if not (key == "format" and isinstance(value, str) and value not in _FORMATS)
+    }
+
+
+def reply_grammar(body: str, vocabulary: Vocabulary, marks: Marks | None, *, thinking: bool) -> str:
+    """Return the grammar of a whole reply.
+
+    body: Lark rules, whose top one is `answer`; names of other rules that begin with `reply_` are taken.
+    marks: of the template's thoughts, if it has such; thinking: the prompt has opened the thought already.
+    """
+    if marks is None:
+        return f"start: answer\n{body}\n"
+    skipped = " ".join(f"({literal(mark, vocabulary)} REPLY_SPACE?)?" for mark in marks.skip)
+    start = (
+        "reply_thought" if thinking else f"(REPLY_SPACE? {literal(marks.open, vocabulary)} reply_thought)?"
+    )
+    return (
+        f"start: {start} REPLY_SPACE? {skipped} answer\n"
+        f"{_thought(marks.close, vocabulary)}\n"
+        "REPLY_SPACE: /[ \\t\\r\\n]{1,8}/\n"
+        f"{body}\n"
+    )
+
+
+def _thought(close: str, vocabulary: Vocabulary) -> str:
+    """Return the rule of a thought that has been opened: any text, and then the mark that closes it."""
+    first, *rest = _items(close, vocabulary)
+    if first.startswith('"'):
+        return f"reply_thought: reply_open {' '.join(rest)}\nreply_open[suffix={first}]: /(?s:.*)/"
+    # Spelled out in letters the mark would close the thought too, but only for who reads the text.
+    text = re.escape(close).replace("/", r"\/")
+    return (
+        f"reply_thought: REPLY_TEXT? {' '.join((first, *rest))}\n"
+        f"REPLY_TEXT: /(?s:.+)/ & ~/(?s:.*){text}(?s:.*)/"
+    )
+
+
+def literal(text: str, vocabulary: Vocabulary) -> str:
+    """Return what stands for a text in a rule; control tokens among it are named by their number."""
+    return " ".join(_items(text, vocabulary))
+
+
+def _items(text: str, vocabulary: Vocabulary) -> list[str]:
+    found: list[str] = []
+    for token in vocabulary.tokenize(text, bos=False, special=True):
+        if vocabulary.piece(token):
+            continue
+        before, mark, after = text.partition(vocabulary.piece(token, special=True).decode("utf-8", "replace"))
+        if mark:
+            found += [_quoted(before), f"<[{token}]>"]
+            text = after
+    return [one for one in (*found, _quoted(text)) if one != '""'] or ['""']
+
+
+def _quoted(text: str) -> str:
+    return json.dumps(text, ensure_ascii=False)
+
+
+def refused(why: str, grammar: str = "") -> SchemaError:
+    """Return the error for a grammar that cannot be followed, by what llguidance says of it."""
+    place = _PLACE.match(why)
+    tool = _tool_at(grammar, int(place[1])) if place else ""
+    return SchemaError(
+        f"{f'No call of the tool {tool}' if tool else 'No answer'} can be made to follow "
+        f"{'its' if tool else 'this'} schema: {_in_words(why)}.",
+        hint="Simplify the schema: fewer optional properties, no overlapping patterns, shorter limits.",
+    )
+
+
+def _tool_at(grammar: str, line: int) -> str:
+    """Return the tool that a line of a grammar is of; '' for a line of none."""
+    before = grammar.splitlines()[:line]
+    marks = (one.removeprefix(OF_TOOL) for one in reversed(before) if one.startswith(OF_TOOL))
+    return next(marks, "")
+
+
+def _in_words(why: str) -> str:
+    """Return what llguidance says of a schema, as its author would say it."""
+    line = why.partition("\n")[0]
+    told = line.partition("failed to compile JSON schema: ")[2] or line
+    if keys := re.match(r"Unimplemented keys: \[(.*)\]", told):
+        told = f"nothing can be held to {keys[1].replace(chr(34), '')}"
+    elif told.startswith("regex parse error"):
+        found = re.search(r"^error: (.*)", why, re.MULTILINE)
+        told = f"a pattern cannot be followed: {found[1] if found else 'it is no regular expression'}"
+    elif told.startswith("oneOf constraints"):
+        told = "a value may match several of the schemas in oneOf; anyOf says that they may overlap"
+    return told[:_MOST_SAID].rstrip(".")

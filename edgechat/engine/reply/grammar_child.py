@@ -1,0 +1,96 @@
+"""The process that compiles a grammar first: a hostile schema takes hours, all memory, or the stack.
+
+llguidance bounds most of its work, not all of it: patterns that must all match at once are computed without
+end, and a long chain of references overflows the stack. What comes out of here in time is compiled once more
+by the worker.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+from edgechat.process import child, spawn
+
+if TYPE_CHECKING:
+    from llguidance import LLTokenizer
+
+TIME_LIMIT = 3.0
+"""Seconds for one grammar; most take milliseconds."""
+MEMORY_LIMIT = 768 * 2**20
+"""Bytes that the process may take; an honest grammar takes 30 to 80 MB."""
+_CONTROL_TOKEN = re.compile(r"<\[\d+\]>")
+_END, _CONTROL = 256, 257
+"""Of a vocabulary of bytes; one control token stands for all."""
+
+
+def limits() -> Any:
+    """Return what one grammar may take of llguidance: 70 ms to be compiled, 15 ms a token, 50 MB.
+
+    The memory goes to limited strings: it is used up by 11,000 characters of one with a longer maxLength.
+    """
+    import llguidance
+
+    return llguidance.LLParserLimits(
+        initial_lexer_fuel=1_000_000,
+        step_lexer_fuel=200_000,
+        step_max_items=50_000,
+        max_lexer_states=100_000,
+        max_grammar_size=500_000,
+        precompute_large_lexemes=False,
+        verbose_errors=False,
+    )
+
+
+class Tokens:
+    """A vocabulary as llguidance wants it."""
+
+    bos_token_id = None
+    is_tokenizer_wrapper = True
+
+    def __init__(self, tokens: list[bytes], end: int) -> None:
+        """tokens: their bytes; a control token's begin with 0xff, which no text has."""
+        self.tokens = tokens
+        self.eos_token_id = end
+        self.special_token_ids: list[int] = []
+
+    def __call__(self, text: bytes | str) -> list[int]:
+        """Never called: no grammar of ours has llguidance choose how a text is cut into tokens."""
+        raise NotImplementedError
+
+
+def main() -> None:
+    """Answer each grammar with what is wrong with it, or nothing, until the parent goes away."""
+    pipes = spawn.adopt_pipe()
+    _limit_memory()
+    child.serve(pipes, _answer, seconds=int(TIME_LIMIT) + 2)
+
+
+def _answer(question: bytes) -> bytes:
+    import llguidance
+
+    grammar = _CONTROL_TOKEN.sub(f"<[{_CONTROL}]>", question.decode())
+    matcher = llguidance.LLMatcher(_tokenizer(), grammar, log_level=0, limits=limits())
+    if not matcher.is_error():
+        matcher.try_consume_tokens([ord("{")])
+        matcher.compute_bitmask()  # some turn out too complex only here
+    return matcher.get_error().encode()
+
+
+@cache
+def _tokenizer() -> LLTokenizer:
+    import llguidance
+
+    tokens = [*(bytes([byte]) for byte in range(256)), b"\xff<end>", b"\xff<control>"]
+    wrapped: Any = Tokens(tokens, _END)
+    return llguidance.LLTokenizer(wrapped, eos_token=_END, slices=[])
+
+
+def _limit_memory() -> None:
+    # Windows has no such limit and macOS refuses it; there the parent's watch is the only one.
+    with contextlib.suppress(ImportError, ValueError, OSError):
+        import resource
+
+        resource.setrlimit(resource.RLIMIT_AS, (MEMORY_LIMIT, MEMORY_LIMIT))

@@ -1,0 +1,173 @@
+"""From the bytes of tokens to what is shown: whole characters, no stop strings, thinking and calls apart."""
+
+from __future__ import annotations
+
+import codecs
+from enum import Enum
+
+from edgechat.engine.prompt.thinking import Marks
+from edgechat.engine.reply.tool_calls.scan import held_back
+from edgechat.engine.reply.tool_calls.splitter import Argued, Ending, Item, Splitter
+from edgechat.engine.types import ToolCall
+
+Piece = tuple[str, bool]
+"""Text, and whether it is thinking."""
+Shown = Piece | ToolCall | Argued
+
+
+class Where(Enum):
+    """The part of the reply that the next character belongs to."""
+
+    START = "start"
+    THINKING = "thinking"
+    BEFORE_ANSWER = "before answer"
+    ANSWER = "answer"
+
+
+class Reply:
+    """The text of one reply as it grows.
+
+    What could be the beginning of a mark or of a stop string is held back until it is decided, so nothing
+    that was shown is ever taken back. Stop strings end the answer, not the thinking, and not a call.
+    """
+
+    def __init__(
+        self,
+        stop: tuple[str, ...] = (),
+        marks: Marks | None = None,
+        *,
+        thinking: bool = False,
+        calls: Splitter | None = None,
+    ) -> None:
+        """`thinking`: the prompt has opened the thought already. calls: takes them out of the answer."""
+        self.stopped = False
+        self.n_shown = 0
+        """Characters of the answer that were handed out."""
+        self._stop = tuple(text for text in stop if text)
+        self._marks = marks
+        self._calls = calls
+        self._held = ""
+        self._answer = ""
+        """Of the answer, what a stop string may begin with."""
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        if marks is None:
+            self.where = Where.ANSWER
+        else:
+            self.where = Where.THINKING if thinking else Where.START
+
+    @property
+    def n_answer(self) -> int:
+        """Characters of the answer so far, with those that are held back."""
+        outside = 0 if self.where is Where.THINKING else len(self._held)
+        in_calls = self._calls.n_held if self._calls is not None else 0
+        return self.n_shown + len(self._answer) + in_calls + outside
+
+    @property
+    def holds(self) -> bool:
+        """Whether some text is held back."""
+        return bool(self._held)
+
+    @property
+    def in_call(self) -> bool:
+        """Whether what comes next belongs to a call, unless that turns out to be none."""
+        return self._calls is not None and self._calls.inside
+
+    @property
+    def n_calls(self) -> int:
+        """Calls so far."""
+        return self._calls.n_calls if self._calls is not None else 0
+
+    def feed(self, piece: bytes) -> list[Shown]:
+        """Take the bytes of one more token; return what can be shown now."""
+        self._held += self._decoder.decode(piece)
+        return self._drain(final=False)
+
+    def finish(self) -> list[Shown]:
+        """The generation is over: return what was held back."""
+        self._held += self._decoder.decode(b"", final=True)
+        shown = self._drain(final=True)
+        if self._calls is not None and not self.stopped:
+            shown += self._taken(self._calls.finish())
+        return shown + self._said("", final=True)
+
+    def _drain(self, *, final: bool) -> list[Shown]:
+        shown: list[Shown] = []
+        while self._held and not self.stopped:
+            before = (self.where, len(self._held))
+            if self.where is Where.ANSWER:
+                shown += self._answered()
+            elif self.where is Where.THINKING:
+                text = self._thought(final=final)
+                shown += [(text, True)] if text else []
+            else:
+                self._opening(final=final)
+            if before == (self.where, len(self._held)):
+                break
+        return shown
+
+    def _opening(self, *, final: bool) -> None:
+        """Before a thought or an answer: pass over white space and marks."""
+        assert self._marks is not None
+        self._held = self._held.lstrip()
+        opening = self._marks.skip + ((self._marks.open,) if self.where is Where.START else ())
+        opening += self._calls.skip if self._calls is not None else ()
+        for mark in opening:
+            if self._held.startswith(mark):
+                self._held = self._held[len(mark) :]
+                if mark == self._marks.open:
+                    self.where = Where.THINKING
+                return
+        undecided = any(mark.startswith(self._held) for mark in opening)
+        if self._held and (final or not undecided):
+            self.where = Where.ANSWER
+
+    def _thought(self, *, final: bool) -> str:
+        assert self._marks is not None
+        close = self._marks.close
+        at = self._held.find(close)
+        if at >= 0:
+            self.where = Where.BEFORE_ANSWER
+            return self._take(at, drop=len(close))
+        return self._take(len(self._held) - (0 if final else held_back(self._held, (close,))))
+
+    def _answered(self) -> list[Shown]:
+        text, self._held = self._held, ""
+        return self._said(text) if self._calls is None else self._taken(self._calls.feed(text))
+
+    def _taken(self, items: list[Item]) -> list[Shown]:
+        """Return what is to be shown of what was found in an answer, up to what ends it."""
+        assert self._calls is not None
+        shown: list[Shown] = []
+        for item in items:
+            if self.stopped:
+                break
+            if isinstance(item, str):
+                shown += self._said(item)
+                continue
+            shown += self._said("", final=True)
+            if isinstance(item, ToolCall | Argued):
+                shown.append(item)
+            elif item is Ending.MESSAGE and self._marks is not None:
+                self.where, self._held = Where.START, self._calls.rest()
+            else:
+                self.stopped = True
+        return shown
+
+    def _said(self, text: str, *, final: bool = False) -> list[Shown]:
+        """Return what can be shown of an answer that goes on with `text`."""
+        if self.stopped:
+            return []
+        text = self._answer + text
+        found = [at for at in (text.find(stop) for stop in self._stop) if at >= 0]
+        if found:
+            self.stopped = True
+            shown, self._answer = text[: min(found)], ""
+        else:
+            decided = len(text) - (0 if final else held_back(text, self._stop))
+            shown, self._answer = text[:decided], text[decided:]
+        self.n_shown += len(shown)
+        return [(shown, False)] if shown else []
+
+    def _take(self, count: int, *, drop: int = 0) -> str:
+        text, self._held = self._held[:count], self._held[count + drop :]
+        return text

@@ -1,0 +1,61 @@
+"""What form the reply to a request has: where it stops, what is told apart in it, the grammar it follows."""
+
+from __future__ import annotations
+
+from edgechat.engine.backends.base import Vocabulary
+from edgechat.engine.prompt.prompts import Prompt, begins_answer
+from edgechat.engine.prompt.template import ChatTemplate
+from edgechat.engine.reply.grammar import json_rule, reply_grammar
+from edgechat.engine.reply.reply import Reply
+from edgechat.engine.reply.tool_calls.forced import calls_answer
+from edgechat.engine.reply.tool_calls.splitter import Splitter
+from edgechat.engine.reply.tool_calls.tools import held_tools, kinds_of
+from edgechat.engine.types import ChatRequest
+from edgechat.errors import BadRequest
+
+
+def reply_of(request: ChatRequest, prompt: Prompt, template: ChatTemplate) -> Reply:
+    """Return the reply to a request, of which nothing has been said yet."""
+    if request.text is not None:
+        return Reply(request.stop)
+    calls = None
+    if request.tools:
+        calls = Splitter(
+            template.calls,
+            kinds_of(request.tools),
+            forced=request.tool_choice == "required",
+            marked=bool(held_tools(request)),
+            most=request.most_calls,
+        )
+    marks = None if begins_answer(request.messages) else template.marks
+    return Reply(request.stop + template.stop, marks, thinking=prompt.thinking, calls=calls)
+
+
+def grammar_of(
+    request: ChatRequest, prompt: Prompt, template: ChatTemplate, vocabulary: Vocabulary
+) -> str | None:
+    """Return the grammar that the reply follows, if it follows any. Raises SchemaError or BadRequest."""
+    has_begun = begins_answer(request.messages)
+    if has_begun and (request.schema is not None or held_tools(request)):
+        raise BadRequest(
+            "An answer that has begun cannot be held to a schema any more.",
+            hint="Let the last message be the user's, or leave out response_format, tool_choice and strict.",
+        )
+    must_call = request.tool_choice == "required"
+    answer = json_rule(request.schema) if request.schema is not None else ""
+    if held_tools(request):
+        body = calls_answer(
+            template.calls,
+            request.tools,
+            vocabulary,
+            tool=request.tool,
+            most_calls=request.most_calls,
+            other="" if must_call else answer,
+            free=not (must_call or answer),
+        )
+    elif answer:
+        body = f"answer: {answer}"
+    else:
+        return None
+    marks = template.marks if request.text is None else None
+    return reply_grammar(body, vocabulary, marks, thinking=prompt.thinking)

@@ -1,0 +1,96 @@
+"""JSON schemas of requests: a stranger's text, looked over before anything is made of it."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+from edgechat.engine.reply.tool_calls.scan import DEEPEST, nests
+from edgechat.errors import SchemaError
+
+LONGEST_SCHEMA = 128 * 1024
+"""Characters of a schema; those of large programs' interfaces have a tenth."""
+SHORTER = "Leave out descriptions, or ask for less at once."
+
+
+VALUES = frozenset(("const", "enum", "default", "examples"))
+"""Keywords that hold values, not schemas."""
+_NAMED = frozenset(("properties", "patternProperties", "$defs", "definitions"))
+"""Keywords that hold schemas by names."""
+_UNKEPT = (
+    frozenset(("uniqueItems", "propertyNames", "not", "contains", "minContains", "maxContains", "if", "then"))
+    | frozenset(("else", "dependencies", "dependentRequired", "dependentSchemas", "unevaluatedItems"))
+    | frozenset(("unevaluatedProperties", "$dynamicRef", "$dynamicAnchor", "$recursiveRef"))
+)
+"""Keywords that no grammar here can keep."""
+_LOOKS = re.compile(r"\(\?(?:[=!]|<[=!])|\\[1-9]")
+"""In a pattern: what looks around, or back at a group."""
+
+
+def relaxed(schema: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
+    """Return as much of a schema as a grammar can keep, and where the rest stood in it.
+
+    What is left allows more than the schema does, never less.
+    """
+    left_out: list[str] = []
+    kept = _relaxed(schema, "", left_out)
+    assert isinstance(kept, dict)
+    return kept, left_out
+
+
+def _relaxed(part: Any, where: str, left_out: list[str]) -> Any:
+    if isinstance(part, list):
+        return [_relaxed(one, f"{where}{at}.", left_out) for at, one in enumerate(part)]
+    if not isinstance(part, dict):
+        return part
+    kept: dict[str, Any] = {}
+    opened: dict[str, Any] = {}
+    for key, value in part.items():
+        if key in VALUES:
+            kept[key] = value
+        elif key in _UNKEPT or (key == "pattern" and _looks(value)):
+            left_out += [f"{where}{key}"] if value is not False or not key.startswith("unique") else []
+        elif key == "oneOf" and "anyOf" not in part:
+            kept["anyOf"] = _relaxed(value, f"{where}{key}.", left_out)
+        elif key in _NAMED and isinstance(value, dict):
+            names = {
+                name: one for name, one in value.items() if key != "patternProperties" or not _looks(name)
+            }
+            if names.keys() != value.keys():
+                left_out += [f"{where}{key}.{name}" for name in value if name not in names]
+                opened = {"additionalProperties": True}
+            kept[key] = {
+                name: _relaxed(one, f"{where}{key}.{name}.", left_out) for name, one in names.items()
+            }
+        else:
+            kept[key] = _relaxed(value, f"{where}{key}.", left_out)
+    return kept | opened
+
+
+def _looks(pattern: Any) -> bool:
+    return isinstance(pattern, str) and _LOOKS.search(pattern) is not None
+
+
+def schema_in(text: str) -> dict[str, Any]:
+    """Return the schema that a text is. Raises SchemaError for one that is none, too long or too deep."""
+    if len(text) > LONGEST_SCHEMA:
+        raise SchemaError(
+            f"The JSON schema has {len(text)} characters; {LONGEST_SCHEMA} are the most.", hint=SHORTER
+        )
+    try:
+        found: Any = json.loads(text, parse_constant=_refuse)
+        is_deep = not nests(text)
+    except RecursionError:
+        is_deep = True
+    except ValueError as error:
+        raise SchemaError(f"The schema is no JSON: {error}.") from error
+    if is_deep:
+        raise SchemaError(f"The schema is nested too deeply: {DEEPEST} levels are the most.")
+    if not isinstance(found, dict):
+        raise SchemaError("A JSON schema must be an object.", hint='{"type": "object"} is any JSON object.')
+    return found
+
+
+def _refuse(name: str) -> None:
+    raise ValueError(f"{name} is no JSON value")

@@ -1,0 +1,136 @@
+"""The grammar of calls, for a reply that has to be one: rules for that of the whole reply."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from edgechat.engine.backends.base import Vocabulary
+from edgechat.engine.prompt.thinking import HARMONY_FINAL
+from edgechat.engine.reply.grammar import OF_TOOL, json_rule, literal
+from edgechat.engine.reply.schemas import relaxed
+from edgechat.engine.reply.tool_calls import forced_gemma, forced_xml
+from edgechat.engine.reply.tool_calls.formats import Format
+from edgechat.engine.reply.tool_calls.tools import COMBINED, parameters_of
+from edgechat.engine.types import Tool
+
+MOST_CALLS = 16
+"""In one reply, where a family may make several."""
+
+Literal = Callable[[str], str]
+"""Writes a text, with the control tokens in it, as it stands in a rule."""
+
+
+def calls_answer(
+    family: Format,
+    tools: Sequence[Tool],
+    vocabulary: Vocabulary,
+    *,
+    tool: str | None = None,
+    most_calls: int | None = None,
+    other: str = "",
+    free: bool = False,
+) -> str:
+    """Return the Lark rules, of which `answer` is the top one, of a reply that calls some of these tools.
+
+    tool: the one that is called, once; else there may be several calls, where the family has a way to write
+    that. other: what the answer may be instead, as it stands in a rule; free: any text may come before the
+    calls, or instead of them. Raises SchemaError.
+    """
+    if tool is not None:
+        tools, most_calls = [one for one in tools if one.name == tool], 1
+
+    def mark(text: str) -> str:
+        return literal(text, vocabulary)
+
+    calls, rules = [], []
+    for number, called in enumerate(tools):
+        calls.append(f"call_{number}")
+        body, more = _body(family, called, number, mark)
+        rules += [f"{OF_TOOL}{called.name}", f"call_{number}: {body}", *more]
+    if family.name == "gemma":
+        rules.append(forced_gemma.shared(mark))
+    opening, between, closing = _around(family, mark)
+    most = MOST_CALLS if between else 1
+    if most_calls is not None:
+        most = min(most, most_calls)
+    made = "call" + (f" ({between} call){{0,{most - 1}}}" if most > 1 else "") + f" {closing}"
+    if free:
+        answer, more = _free(family, opening, made, mark)
+        rules += more
+    else:
+        answer = f"{opening} {made}{f' | {other}' if other else ''}"
+    return "\n".join([f"answer: {answer}", f"call: {' | '.join(calls)}", *rules])
+
+
+def _around(family: Format, mark: Literal) -> tuple[str, str, str]:
+    """Return what stands before the first call, between two, and after the last; no between: just one."""
+    if family.name in ("llama", "harmony"):
+        return "", "", ""
+    opening = mark(family.opens[0])
+    if family.name == "mistral":
+        return f'{opening} " "? "["', '", "', '"]"'
+    return opening, opening if family.name in ("args", "gemma") else f'"\\n" {opening}', ""
+
+
+def _free(family: Format, opening: str, made: str, mark: Literal) -> tuple[str, list[str]]:
+    """Return what an answer is that may be any text and then calls, and the rules that this needs.
+
+    No text spells out what begins a call: whoever reads it would take that for one.
+    """
+    spelled = "|".join(re.escape(one) for one in family.opens)
+    unlike = [f"(?s:.*)({spelled})(?s:.*)"] if spelled else []
+    if family.name == "llama":
+        text = _text(*unlike, r'\{\s*"name"(?s:.*)', start="[^ \\t\\r\\n]")
+        return f"CALL_SPACE? ({mark(family.opens[0])}? {made} | CALL_TEXT?)", [_SPACE, text]
+    if family.name == "harmony":
+        text = _text(" ?to=(?s:.*)", r"(?s:.*)<\|(channel|start|end)\|>(?s:.*)")
+        final = mark(f"<|start|>assistant{HARMONY_FINAL}")
+        before = f"{mark('<|channel|>commentary<|message|>')} CALL_TEXT {mark('<|end|>')}"
+        again = f"{before} ({mark('<|start|>assistant')} {made} | {final} CALL_TEXT)"
+        return f"CALL_TEXT? | {made} | {again}", [text]
+    first, *rest = opening.split(" ", 1)
+    if not first.startswith('"'):
+        return f"CALL_TEXT? ({opening} {made})?", [_text(*unlike)]
+    begun = f"call_begun[suffix={first}]: /(?s:.*)/"
+    return f"CALL_TEXT? | call_begun {' '.join(rest)} {made}", [_text(*unlike), begun]
+
+
+_SPACE = "CALL_SPACE: /[ \\t\\r\\n]{1,8}/"
+
+
+def _text(*unlike: str, start: str = "") -> str:
+    """Return the terminal of a text that matches none of these patterns."""
+    anything = f"/{start}(?s:.*)/" if start else "/(?s:.+)/"
+    escaped = [one.replace("/", r"\/") for one in unlike]
+    return " & ".join([f"CALL_TEXT: {anything}", *(f"~/{one}/" for one in escaped)])
+
+
+def _body(family: Format, tool: Tool, number: int, mark: Literal) -> tuple[str, list[str]]:
+    """Return the rule of a call of a tool, but for the mark before it, and the rules that it needs."""
+    schema, _ = relaxed(closed(parameters_of(tool)))
+    name = json.dumps(tool.name)
+    if family.name == "xml":
+        return forced_xml.call(tool, schema, f"call_{number}", mark)
+    if family.name == "gemma":
+        return forced_gemma.call(tool, schema, f"call_{number}", mark)
+    arguments = json_rule(json.dumps(schema))
+    if family.name == "args":
+        return f"{name} {mark('[ARGS]')} {arguments}", []
+    if family.name == "harmony":
+        header = f"<|channel|>commentary to=functions.{tool.name} <|constrain|>json<|message|>"
+        return f"{mark(header)} {arguments}", []
+    key = "parameters" if family.name == "llama" else "arguments"
+    start = json.dumps(f'{{"name": {name}, "{key}": ')
+    if family.close:
+        return f'"\\n" {start} {arguments} "}}" "\\n" {mark(family.close)}', []
+    return f'{start} {arguments} "}}"', []
+
+
+def closed(schema: dict[str, Any]) -> dict[str, Any]:
+    """Return a schema that has no other properties than it names, unless it says that there may be some."""
+    named = {"type": "object", "properties": {}} | schema
+    is_open = {"additionalProperties", *COMBINED} & named.keys()
+    return named if is_open else named | {"additionalProperties": False}

@@ -1,0 +1,127 @@
+"""Calls and results of a conversation, as its chat template wants them."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from msgspec.structs import replace
+
+from edgechat.engine.reply.tool_calls.formats import Format
+from edgechat.engine.reply.tool_calls.tools import object_in, told
+from edgechat.engine.types import Message, Role, Tool, ToolCall
+
+_TOLD = """# Tools
+
+You may call functions to help with a question. These are the functions that there are:
+<tools>
+{tools}
+</tools>
+
+To call one, write its name and its arguments as a JSON object between <tool_call> tags:
+<tool_call>
+{{"name": <function-name>, "arguments": <args-json-object>}}
+</tool_call>
+
+Its result comes back between <tool_response> tags. Call functions where they help, else answer as usual."""
+
+
+def as_dicts(messages: Sequence[Message], family: Format) -> list[dict[str, Any]]:
+    """Return messages as templates get them, of a family that has its own way to write calls."""
+    called: dict[str, str] = {}
+    found = []
+    for message in _one_by_one(messages) if family.single else messages:
+        called |= {call.id: call.name for call in message.calls}
+        found.append(_as_dict(message, family, called))
+    return found
+
+
+def _as_dict(message: Message, family: Format, called: dict[str, str]) -> dict[str, Any]:
+    fields: dict[str, Any] = {"role": message.role, "content": message.content}
+    # Templates that keep thoughts read them from here; the others never look.
+    if message.thinking:
+        fields["reasoning_content"] = message.thinking
+    if message.calls:
+        fields["tool_calls"] = [_call(call, family) for call in message.calls]
+        if family.before:
+            before = "\n\n".join(text for text in (message.thinking, message.content) if text)
+            fields |= {"content": "", family.before: before}
+    if message.role == "tool":
+        fields["tool_call_id"] = _id(message.call_id, family)
+        if name := called.get(message.call_id):
+            fields["name"] = name
+    return fields
+
+
+def _call(call: ToolCall, family: Format) -> dict[str, Any]:
+    arguments = object_in(call.arguments)
+    function = {"name": call.name, "arguments": call.arguments if arguments is None else arguments}
+    return {"id": _id(call.id, family), "type": "function", "function": function}
+
+
+def _id(given: str, family: Format) -> str:
+    if not family.short_ids or (len(given) == 9 and given.isascii() and given.isalnum()):
+        return given
+    return hashlib.blake2b(given.encode("utf-8", "replace"), digest_size=8).hexdigest()[:9]
+
+
+def _one_by_one(messages: Sequence[Message]) -> Iterable[Message]:
+    """Let every message have one call, with its result behind it."""
+    at = 0
+    while at < len(messages):
+        message = messages[at]
+        at += 1
+        if len(message.calls) < 2:
+            yield message
+            continue
+        results: list[Message] = []
+        while at < len(messages) and messages[at].role == "tool":
+            results.append(messages[at])
+            at += 1
+        for number, call in enumerate(message.calls):
+            first = {} if not number else {"content": "", "thinking": ""}
+            yield replace(message, calls=(call,), **first)
+            yield from (result for result in results if result.call_id == call.id)
+        known = {call.id for call in message.calls}
+        yield from (result for result in results if result.call_id not in known)
+
+
+def in_words(messages: Sequence[Message], tools: Sequence[Tool], *, ruled: bool) -> list[Message]:
+    """Return messages for a template that knows no tools: these, calls and results are told as text.
+
+    ruled: the template takes a system message; else the tools are told in the first question.
+    """
+    found: list[Message] = []
+    answered = False
+    for message in messages:
+        role, content = message.role, message.content
+        if role == "tool":
+            role, content = "user", f"<tool_response>\n{content}\n</tool_response>"
+        if message.calls:
+            content = "\n".join(
+                [*([content] if content else []), *(_written(call) for call in message.calls)]
+            )
+        if answered and role == "user":  # one message, since turns may have to alternate
+            found[-1] = replace(found[-1], content=f"{found[-1].content}\n{content}")
+        else:
+            found.append(Message(role, content, message.thinking))
+        answered = message.role == "tool"
+    return _with_tools(found, tools, ruled) if tools else found
+
+
+def _written(call: ToolCall) -> str:
+    arguments = call.arguments if object_in(call.arguments) is not None else json.dumps(call.arguments)
+    return f'<tool_call>\n{{"name": {json.dumps(call.name)}, "arguments": {arguments}}}\n</tool_call>'
+
+
+def _with_tools(messages: list[Message], tools: Sequence[Tool], ruled: bool) -> list[Message]:
+    lines = "\n".join(json.dumps(told(tool), ensure_ascii=False) for tool in tools)
+    text = _TOLD.format(tools=lines)
+    role: Role = "system" if ruled else "user"
+    at = next((at for at, one in enumerate(messages) if one.role == role), None)
+    if at is None or (ruled and at > 0):
+        return [Message(role, text), *messages]
+    both = (messages[at].content, text) if ruled else (text, messages[at].content)
+    return [*messages[:at], replace(messages[at], content="\n\n".join(both)), *messages[at + 1 :]]

@@ -1,0 +1,135 @@
+"""The tools of a request: looked over, and as templates and parsers want them. They are a stranger's text."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from edgechat.engine.reply.schemas import LONGEST_SCHEMA, SHORTER, relaxed
+from edgechat.engine.reply.tool_calls.scan import nests
+from edgechat.engine.reply.tool_calls.written import Kinds
+from edgechat.engine.types import ChatRequest, Tool
+from edgechat.errors import BadRequest, SchemaError
+
+MOST_TOOLS = 128
+"""Tools of one request; OpenAI takes as many."""
+MOST_CHARACTERS = 2**18
+"""Of all of them together: some 60,000 tokens."""
+COMBINED = ("$ref", "anyOf", "oneOf", "allOf")
+"""What makes a schema of others."""
+_NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+
+
+def check(request: ChatRequest) -> None:
+    """Raise SchemaError or BadRequest unless a request's tools can be told to a model, and calls be read."""
+    if request.tools and request.text is not None:
+        raise BadRequest("A text that is gone on with calls no tools.", hint="Send messages instead.")
+    check_tools(request.tools)
+    check_choice(request)
+
+
+def check_tools(tools: Sequence[Tool]) -> None:
+    """Raise SchemaError unless these tools can be told to a model."""
+    size = sum(len(tool.description) + len(tool.parameters) for tool in tools)
+    if len(tools) > MOST_TOOLS or size > MOST_CHARACTERS:
+        raise SchemaError(
+            f"{len(tools)} tools with {size} characters are more than a request may have.",
+            hint=f"Send {MOST_TOOLS} tools with {MOST_CHARACTERS} characters at most.",
+        )
+    for tool in tools:
+        if not _NAME.fullmatch(tool.name):
+            raise SchemaError(
+                f"{tool.name[:80]!r} cannot be the name of a tool.",
+                hint="Letters, digits, _, - and . make one, 64 at most.",
+            )
+        parameters_of(tool)
+    if len({tool.name for tool in tools}) < len(tools):
+        raise SchemaError("Two tools have the same name.", hint="Give each a name of its own.")
+
+
+def check_choice(request: ChatRequest) -> None:
+    """Raise SchemaError where a call is required that cannot be made."""
+    if request.tool_choice == "required" and not request.tools:
+        raise SchemaError("A tool must be called, and there is none.", hint="Send the tools along.")
+    if request.tool is not None and all(tool.name != request.tool for tool in request.tools):
+        raise SchemaError(f"{request.tool[:80]!r} must be called, and is none of the tools.")
+
+
+def parameters_of(tool: Tool) -> dict[str, Any]:
+    """Return the schema of a tool's arguments. SchemaError where it is none, too long or too deep."""
+    if len(tool.parameters) > LONGEST_SCHEMA:
+        raise SchemaError(
+            f"The parameters of the tool {tool.name} have {len(tool.parameters)} characters; "
+            f"{LONGEST_SCHEMA} are the most.",
+            hint=SHORTER,
+        )
+    schema = object_in(tool.parameters)
+    properties = schema.get("properties", {}) if schema is not None else None
+    if schema is None or schema.get("type", "object") != "object" or not isinstance(properties, dict):
+        raise SchemaError(
+            f"The parameters of the tool {tool.name} are not the JSON schema of an object.",
+            hint='Send one that begins with {"type": "object"; it may be 64 levels deep.',
+        )
+    return schema
+
+
+def held_tools(request: ChatRequest) -> tuple[Tool, ...]:
+    """Return the tools whose calls must follow their schemas."""
+    if request.tool is not None:
+        return tuple(tool for tool in request.tools if tool.name == request.tool)
+    has_grammar = request.tool_choice == "required" or request.schema is not None
+    return request.tools if has_grammar or any(tool.strict for tool in request.tools) else ()
+
+
+def unkept(tools: Sequence[Tool]) -> list[str]:
+    """Return what no grammar can keep of the tools' schemas: NAME: where it stands in the schema."""
+    return [f"{tool.name}: {where}" for tool in tools for where in relaxed(parameters_of(tool))[1]]
+
+
+def check_plain(tool: Tool, schema: dict[str, Any]) -> None:
+    """Raise SchemaError where a schema does not itself name all the arguments of a tool."""
+    if found := next((key for key in COMBINED if key in schema), None):
+        raise SchemaError(
+            f"The parameters of {tool.name} have {found} at their top, which this model cannot be held to.",
+            hint="Name all properties at the top of the schema, or leave tool_choice at auto, strict out.",
+        )
+
+
+def object_in(text: str) -> dict[str, Any] | None:
+    """Return the JSON object in a text; None where it is none that can be passed on."""
+    try:
+        value = msgspec.json.decode(text) if nests(text) else None
+        msgspec.msgpack.encode(value)  # refuses numbers that no other process could be sent
+    except (msgspec.MsgspecError, OverflowError):
+        return None
+    return value if isinstance(value, dict) else None
+
+
+def told(tool: Tool) -> dict[str, Any]:
+    """Return a tool as chat templates want it."""
+    function = {"name": tool.name, "description": tool.description, "parameters": parameters_of(tool)}
+    return {"type": "function", "function": function}
+
+
+def kinds_of(tools: Sequence[Tool]) -> Kinds:
+    """Return the JSON types that each parameter of each tool may have, none where that is not said."""
+    found = {}
+    for tool in tools:
+        properties = parameters_of(tool).get("properties", {})
+        found[tool.name] = {key: types_of(value) for key, value in properties.items()}
+    return found
+
+
+def types_of(schema: Any) -> frozenset[str]:
+    """Return the JSON types that a schema names."""
+    if not isinstance(schema, dict):
+        return frozenset()
+    given = schema.get("type")
+    types = {one for one in (given if isinstance(given, list) else [given]) if isinstance(one, str)}
+    for options in (schema.get("anyOf"), schema.get("oneOf")):
+        for option in options if isinstance(options, list) else ():
+            types |= types_of(option)
+    return frozenset(types)

@@ -1,0 +1,1 @@
+"""From a row of logits to a token, and how likely it was. Read `sampler.py` first."""

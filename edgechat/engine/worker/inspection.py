@@ -1,0 +1,282 @@
+"""Looking into an engine between two of its steps; nothing is noted or computed while nobody looks."""
+
+from __future__ import annotations
+
+import itertools
+from bisect import bisect_left
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import msgspec
+import psutil
+
+from edgechat.engine.backends.base import Vocabulary
+from edgechat.engine.engine import Engine
+from edgechat.engine.kv.prefix_cache import PrefixCache, Slot
+from edgechat.engine.kv.window import turns_of
+from edgechat.engine.speculative.acceptance import Acceptance
+from edgechat.engine.types import ChatRequest, Message
+from edgechat.engine.worker.snapshot import (
+    KINDS,
+    MOST_RUNS,
+    CacheMap,
+    DraftCache,
+    Drafting,
+    Kind,
+    PromptUse,
+    Run,
+    SlotState,
+    Snapshot,
+    SourceState,
+    Work,
+)
+
+_ROWS = (1, 2, 4, 8, 16)
+"""The n of C(n) that are told."""
+_AROUND = 512
+"""Bytes that a template may put before and around a message."""
+_CLOSING = 3
+"""Tokens after a message among which the one that closes it is."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Pinned:
+    """What is pinned of a chat."""
+
+    first: tuple[Message, ...]
+    """The messages that may be."""
+    length: int
+    """Of the slot that they were looked for in."""
+    tokens: list[int]
+
+
+class Inspector:
+    """Takes snapshots of an engine."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._process = psutil.Process()
+        self._pinned: dict[str, _Pinned] = {}
+
+    def look(self, chat: str | None = None) -> Snapshot:
+        """Return what there is now. chat: the one that is looked at; None is the one answered last."""
+        engine = self._engine
+        draft = engine.speculation.draft_cache
+        return Snapshot(
+            cache=self._map(chat or next(reversed(engine.keeper.chats), None)),
+            draft_cache=DraftCache(draft.cells, draft.cells_used) if draft is not None else None,
+            prompt=self._prompt(),
+            drafting=self._drafting(),
+            work=self._work(),
+            on_disk=engine.keeper.on_disk(),
+            memory_bytes=self._process.memory_info().rss,
+        )
+
+    # The cache.
+
+    def _map(self, chat: str | None) -> CacheMap:
+        scheduler = self._engine.scheduler
+        cache = scheduler.cache
+        runs = list(_runs(cache, self._pinned_nodes(cache), chat))
+        return CacheMap(
+            cells=max(scheduler.cells, cache.cells_used),
+            used=cache.cells_used,
+            runs=tuple(summed_up(runs)),
+            slots=tuple(
+                SlotState(one.id, one.chat, one.length, one.busy, one.approximate)
+                for one in cache.slots
+                if one.length
+            ),
+            n_slots=len(cache.slots),
+            stats=msgspec.structs.replace(cache.stats),
+        )
+
+    def _pinned_nodes(self, cache: PrefixCache) -> dict[int, int]:
+        """Return, by the id of each node that holds pinned tokens, the position where these end."""
+        found: dict[int, int] = {}
+        requests = dict(self._engine.keeper.chats)
+        for sequence in self._engine.scheduler.running:
+            if sequence.generates and sequence.request.chat is not None:
+                requests[sequence.request.chat] = sequence.request
+        for slot in cache.slots:
+            request = requests.get(slot.chat) if slot.chat is not None else None
+            if request is None or not slot.length or request.overflow == "error":
+                continue
+            end = self._pinned_end(slot, request)
+            for node in slot.path:
+                if node.start >= end:
+                    break
+                found[id(node)] = max(found.get(id(node), 0), min(node.end, end))
+        self._pinned = {name: known for name, known in self._pinned.items() if name in requests}
+        return found
+
+    def _pinned_end(self, slot: Slot, request: ChatRequest) -> int:
+        """Return how many tokens of a chat's slot are pinned; looked for once, until the chat has more."""
+        assert slot.chat is not None
+        known = self._pinned.get(slot.chat)
+        first = first_turn(request.messages)
+        if known is None or known.first != first or (not known.tokens and slot.length > known.length):
+            vocabulary, cells = self._engine.backend.vocabulary, self._engine.scheduler.cells
+            end = pinned_end(slot, request.messages, vocabulary, cells)
+            known = self._pinned[slot.chat] = _Pinned(first, slot.length, list(_tokens(slot, end)))
+        return len(known.tokens) if _begins(slot, known.tokens) else 0
+
+    # The rest.
+
+    def _prompt(self) -> PromptUse | None:
+        for one in reversed(self._engine.scheduler.running):
+            if one.generates and one.slot is not None:
+                cached = one.n_cached or 0
+                done = min(one.slot.length, one.n_prompt)
+                return PromptUse(one.n_prompt, cached, max(done - cached, 0))
+        last = self._engine.last_usage
+        if last is None:
+            return None
+        return PromptUse(last.prompt_tokens, last.cached_tokens, last.prompt_tokens - last.cached_tokens)
+
+    def _drafting(self) -> Drafting:
+        speculation = self._engine.speculation
+        control = speculation.controller
+        sources = tuple(
+            SourceState(one, _share(control.acceptance[one]), 1 + control.pays(one))
+            for one in speculation.present
+        )
+        return Drafting(
+            sources=sources,
+            lengths=speculation.lengths,
+            step_seconds=control.cost.level,
+            costs=tuple((n, control.cost.ratio(n)) for n in _ROWS),
+            speedup=control.speedup,
+            purse=control.purse,
+            why_off=self._why_off(sources),
+        )
+
+    def _why_off(self, sources: tuple[SourceState, ...]) -> str:
+        speculation = self._engine.speculation
+        if not sources:
+            return speculation.why_off
+        if speculation.controller.purse <= 0:
+            return "Drafts have lost time of late, so they pause until some of it is made up for."
+        if all(one.speedup <= 1 for one in sources):
+            return "No draft is likely to pay for itself now; one is tried now and then."
+        return ""
+
+    def _work(self) -> Work:
+        scheduler = self._engine.scheduler
+        cost = scheduler.cost
+        return Work(
+            running=sum(one.generates for one in scheduler.running),
+            waiting=sum(one.generates for one in scheduler.waiting) + self._engine.n_waiting,
+            settling=any(not one.generates for one in scheduler.sequences),
+            chunk_tokens=min(self._engine.backend.n_batch, cost.prompt_tokens()),
+            step_seconds=cost.stream_seconds(),
+            prompt_token_seconds=cost.token_seconds,
+            batches=tuple(scheduler.batches),
+        )
+
+
+def first_turn(messages: tuple[Message, ...]) -> tuple[Message, ...]:
+    """Return the messages that may be pinned: the first turn only once there is another one."""
+    turns = turns_of([message.role for message in messages])
+    if not turns:
+        return messages
+    return messages[: turns[0].stop] if len(turns) > 1 else messages[: turns[0].start]
+
+
+def pinned_end(slot: Slot, messages: tuple[Message, ...], vocabulary: Vocabulary, cells: int) -> int:
+    """Return how many tokens of a slot are of messages that stay when the window moves; see `window_of`.
+
+    They are found by their text, which may be nowhere: a template may put the system prompt elsewhere.
+    """
+    first = first_turn(messages)
+    end = _end_of(slot, first, vocabulary)
+    if end <= cells // 4:
+        return end
+    return _end_of(slot, tuple(itertools.takewhile(lambda one: one.role == "system", first)), vocabulary)
+
+
+def _end_of(slot: Slot, messages: tuple[Message, ...], vocabulary: Vocabulary) -> int:
+    """Return the tokens of a slot up to the end of the last of these messages; 0 where it is not found."""
+    if not messages:
+        return 0
+    sizes = [len(one.content.strip().encode()) for one in messages]
+    thoughts = sum(len(one.thinking.encode()) for one in messages)
+    most = sum(sizes) + thoughts + _AROUND * (1 + len(messages))
+    text, ends, controls = bytearray(), [], []
+    for token in _tokens(slot, slot.length):
+        piece = vocabulary.piece(token)
+        text += piece
+        ends.append(len(text))
+        if not piece:
+            controls.append(len(ends))
+        if len(text) > most:
+            break
+    at = text.find(messages[-1].content.strip().encode(), sum(sizes[:-1]))
+    if at < 0:
+        return 0
+    end = bisect_left(ends, at + sizes[-1]) + 1
+    # The control token that closes the message belongs to it.
+    return next((closing for closing in controls if end < closing <= end + _CLOSING), end)
+
+
+def _tokens(slot: Slot, stop: int) -> Iterator[int]:
+    """Yield the first tokens of a slot."""
+    every = (token for node in slot.path for token in node.tokens)
+    return itertools.islice(every, stop)
+
+
+def _begins(slot: Slot, tokens: list[int]) -> bool:
+    """Say whether a slot begins with these tokens."""
+    if slot.length < len(tokens):
+        return False
+    return all(
+        node.tokens[: max(len(tokens) - node.start, 0)] == tokens[node.start : node.end] for node in slot.path
+    )
+
+
+def _runs(cache: PrefixCache, pinned: dict[int, int], chat: str | None) -> Iterator[Run]:
+    """Yield the runs of all nodes, those of a slot behind each other."""
+    paths = [(slot, slot.path) for slot in cache.slots]
+    owners: dict[int, set[str | int]] = {}
+    own: set[int] = set()
+    for slot, path in paths:
+        is_own = slot.busy or (slot.chat is not None and slot.chat == chat)
+        for node in path:
+            # The checkpoints of one chat are slots as well, and share nothing with anybody.
+            owners.setdefault(id(node), set()).add(slot.id if slot.chat is None else slot.chat)
+            if is_own:
+                own.add(id(node))
+    seen: set[int] = set()
+    for _, path in paths:
+        for node in path:
+            if id(node) in seen:
+                continue
+            seen.add(id(node))
+            stop = pinned.get(id(node), node.start)
+            if stop > node.start:
+                yield Run(node.start, stop - node.start, node.n_slots, "pinned")
+            if stop < node.end:
+                shared = len(owners[id(node)]) > 1
+                kind: Kind = "shared" if shared else "own" if id(node) in own else "kept"
+                yield Run(stop, node.end - stop, node.n_slots, kind)
+
+
+def summed_up(runs: list[Run], most: int = MOST_RUNS) -> list[Run]:
+    """Return `most` runs at the most: the smallest ones of each kind become one, behind the others."""
+    if len(runs) <= most:
+        return runs
+    by_size = sorted(range(len(runs)), key=lambda at: runs[at].length, reverse=True)
+    large = set(by_size[: most - len(KINDS)])
+    kept = [run for at, run in enumerate(runs) if at in large]
+    for kind in KINDS:
+        small = [run for at, run in enumerate(runs) if at not in large and run.kind == kind]
+        if small:
+            length, slots = sum(run.length for run in small), max(run.slots for run in small)
+            kept.append(Run(min(run.start for run in small), length, slots, kind, len(small)))
+    return kept
+
+
+def _share(acceptance: Acceptance) -> float | None:
+    counts = acceptance.by_position
+    tried = sum(counts.tried)
+    return sum(counts.stood) / tried if tried > 0 else None

@@ -1,0 +1,120 @@
+"""What the worker learns of its load for the next plan: real memory and speed held against the plan."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+from edgechat.device.load import Disturbance, Moment, disturbance, moment
+from edgechat.engine.types import Called, Delta, Event, Finished
+from edgechat.native.buffers import Buffer
+from edgechat.planner.estimate.actual_load import Difference, differences
+from edgechat.planner.estimate.calibration import learn
+from edgechat.planner.estimate.memory import program_bytes
+from edgechat.planner.plan import LoadPlan
+from edgechat.text import mebibytes
+
+_PROMPT, _REPLY = 128, 16
+"""Tokens; shorter ones say little about speed."""
+_LEAST = 0.004
+"""Seconds of a token below which a model tells what a call costs, not what memory does for others."""
+_HOT = 0.25
+"""What a run weighs for which the processor was too hot: a state of the machine, unless it is always so."""
+
+
+class Experience:
+    """The experience with one load."""
+
+    def __init__(self, plan: LoadPlan, keep: Callable[[], None] = lambda: None) -> None:
+        """keep: writes down what else was learnt by the end of a request."""
+        self._plan = plan
+        self._keep = keep
+        self._shared = False
+        # Only where no accelerator computes it is known how many threads should be at work all the time.
+        on_processor = plan.backend == "llama.cpp" and not plan.devices
+        self._threads = plan.threads if on_processor else None
+        self._began: Moment | None = None
+        self._wrote: Moment | None = None
+
+    def begins(self, n_running: int) -> None:
+        """Before each step: look at what else the machine does, where a request is there that was not."""
+        if n_running and self._began is None:
+            self._began = moment()
+
+    def loaded(
+        self, buffers: tuple[Buffer, ...], touched: int, anonymous: int | None, n_vocab: int
+    ) -> tuple[Difference, ...]:
+        """Compare what was allocated with the plan, and learn what the process takes besides.
+
+        touched: bytes of buffers of its own that the process has written to; 0 where nobody knows. anonymous:
+        of its memory, all that is not mapped from files; None where nobody knows.
+        """
+        if self._plan.where is not None and anonymous is not None and touched:
+            program = program_bytes(n_vocab, "mlx" if self._plan.backend == "mlx" else "gguf")
+            learn(self._plan.where, beyond=anonymous - touched - program)
+        found = differences(self._plan.buffers, buffers) if buffers else ()
+        for one in found:
+            print(
+                f"{one.name} takes {mebibytes(one.real)} for {one.what}, not {mebibytes(one.planned)}",
+                file=sys.stderr,
+            )
+        return found
+
+    def watch(self, events: Iterable[Event], n_running: int) -> None:
+        """Learn the speed from requests that ran alone, on a machine that did little else."""
+        self._shared = self._shared or n_running > 1
+        for event in events:
+            if isinstance(event, Delta | Called) and self._wrote is None:
+                self._wrote = moment()
+            elif isinstance(event, Finished):
+                if not self._shared:
+                    self._ran(event)
+                self._shared = n_running > 0
+                self._keep()
+        if not n_running:
+            self._began = self._wrote = None
+
+    def _disturbances(self) -> tuple[Disturbance | None, Disturbance | None]:
+        """Return what slowed down the reading of the prompt that was answered, and the writing of that."""
+        if self._began is None or self._wrote is None:
+            return "busy", "busy"
+        reading = disturbance(self._began, self._wrote, self._threads)
+        return reading, disturbance(self._wrote, moment(), self._threads)
+
+    def _ran(self, finished: Finished) -> None:
+        forecast, where = self._plan.forecast, self._plan.where
+        if forecast is None or where is None:
+            return
+        usage, timings = finished.usage, finished.timings
+        if usage.dropped_turns:  # the window may have moved in mid-reply, and the reply waited for it
+            return
+        if forecast.decoding(usage.prompt_tokens) < _LEAST:
+            return
+        computed = usage.prompt_tokens - usage.cached_tokens
+        decode = prefill = None
+        if computed >= _PROMPT and timings.prompt_tps > 0:
+            expected = forecast.prefilling(computed, usage.cached_tokens)
+            prefill = computed / timings.prompt_tps / expected
+        if usage.completion_tokens >= _REPLY and timings.decode_tps > 0:
+            depth = usage.prompt_tokens + usage.completion_tokens / 2
+            faster = finished.speculation.speedup if finished.speculation else 1.0  # than what was planned
+            decode = max(faster, 1e-3) / timings.decode_tps / forecast.decoding(depth)
+        if prefill is None and decode is None:
+            return
+        reading, writing = self._disturbances()
+        prefill = prefill if reading in (None, "hot") else None
+        decode = decode if writing in (None, "hot") else None
+        if prefill is not None or decode is not None:
+            learn(where, decode=decode, prefill=prefill, weight=_HOT if "hot" in (reading, writing) else 1.0)
+
+
+def anonymous_memory() -> int | None:
+    """Return the bytes of this process's memory that are not mapped from files; None but on Linux."""
+    try:
+        status = Path("/proc/self/status").read_text(encoding="ascii", errors="replace")
+    except OSError:
+        return None
+    found = re.search(r"^RssAnon:\s+(\d+) kB$", status, re.MULTILINE)
+    return int(found[1]) * 1024 if found else None

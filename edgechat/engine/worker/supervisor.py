@@ -1,0 +1,376 @@
+"""The front end's side of the worker process: start it, stream from it, survive its death.
+
+One EngineProcess stands for one model. Its worker comes with the first request and goes when it has been
+idle for a while, which gives all its memory back; the next request brings a new one. A crash is the same
+thing without the idle time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+from collections import Counter
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
+from enum import Enum
+from pathlib import Path
+
+import msgspec
+
+from edgechat.engine.kv.state_folder import check_id
+from edgechat.engine.types import (
+    Cancel,
+    ChatRequest,
+    Embed,
+    Embedded,
+    Forget,
+    ModelInfo,
+    RequestEvent,
+    Translate,
+    Translated,
+    Upkeep,
+)
+from edgechat.engine.worker.connection import WorkerLife, cancelled, closed, tail
+from edgechat.engine.worker.kinds import cannot_chat, cannot_embed
+from edgechat.engine.worker.snapshot import Snapshot
+from edgechat.errors import EngineCrashed, EngineError, EngineGone, OutOfMemory, RequestRefused
+from edgechat.planner.placement.fallback import again, grown, is_short, refit
+from edgechat.planner.plan import LoadPlan
+
+_CRASHES_ALLOWED = 2
+_LEAVING = 10.0
+"""Seconds that the state of chats may take on its way to disk."""
+_LOOKING = 5.0
+"""Seconds that a look into the engine may take: a step, which may be a long one on a slow machine."""
+
+
+class EngineState(Enum):
+    """What the worker does, for a front end to show."""
+
+    STOPPED = "stopped"
+    LOADING = "loading"
+    READY = "ready"
+
+
+class EngineProcess:
+    """A model in a worker process. Belongs to one event loop."""
+
+    def __init__(
+        self,
+        plan: LoadPlan,
+        *,
+        idle_seconds: float = 600.0,
+        upkeep: Upkeep = Upkeep(),  # noqa: B008  (it is frozen)
+        replan: Callable[[], LoadPlan] | None = None,
+        on_state: Callable[[EngineState], None] | None = None,
+        on_note: Callable[[str], None] = lambda _note: None,
+    ) -> None:
+        """`idle_seconds` 0 keeps an idle worker. `on_note` hears what had to be changed about the plan.
+
+        replan: makes the plan anew, for a load at which there is more memory; called in a thread.
+        """
+        self._wish = self._plan = self._last = plan
+        self._replan = replan
+        self.model: ModelInfo | None = None
+        self.state = EngineState.STOPPED
+        self._idle_seconds = idle_seconds
+        self._upkeep = upkeep
+        self._on_state = on_state
+        self._on_note = on_note
+        self._worker: WorkerLife | None = None
+        self._ending: asyncio.Task[None] | None = None
+        """The end of the worker before, which goes on where nobody waits for it any more."""
+        self._log: Path | None = None
+        self._changing = asyncio.Lock()
+        self._closed = False
+        self._users = 0
+        self._idle_timer: asyncio.TimerHandle | None = None
+        self._idle_stop: asyncio.Task[None] | None = None
+        self._loading: set[str] = set()
+        self._cancelled: set[str] = set()
+        self._crashes: Counter[bytes] = Counter()
+
+    @property
+    def plan(self) -> LoadPlan:
+        """How the model is loaded, or will be if as much memory is free; to set it is another wish."""
+        return self._plan
+
+    @plan.setter
+    def plan(self, plan: LoadPlan) -> None:
+        self._wish = self._plan = plan
+
+    async def start(self, on_progress: Callable[[float], None] | None = None) -> ModelInfo:
+        """Load the model if it is not loaded.
+
+        Raises LoadFailed, DoesNotFit, EngineCrashed, and EngineClosed where `close` ends that.
+        """
+        with self.holding():
+            await self._ready(on_progress)
+            assert self.model is not None
+            return self.model
+
+    async def stream(
+        self,
+        request: ChatRequest,
+        on_progress: Callable[[float], None] | None = None,
+        *,
+        may_load: bool = True,
+    ) -> AsyncGenerator[RequestEvent, None]:
+        """Yield Prefill and Delta events, and at last Finished.
+
+        Starts a worker if there is none (`on_progress` hears of the load), or raises EngineGone if it may
+        not. Raises EngineCrashed when the worker dies, RequestRefused if this same request has killed it
+        twice, or what the engine says. Leaving the iteration early cancels the request.
+        """
+        if self.plan.embeddings:
+            raise cannot_chat(self.plan.model_name)
+        digest = _digest(msgspec.structs.replace(request, id=""))
+        async with self._answering(request.id, digest, on_progress, may_load) as worker:
+            if worker is None:
+                yield cancelled(request.id)
+                return
+            # aclosing: an abandoned generator would be closed, and cancelled, by the garbage collector.
+            async with contextlib.aclosing(worker.stream(request)) as events:
+                async for event in events:
+                    yield event
+
+    async def embed(
+        self,
+        request_id: str,
+        texts: tuple[str | tuple[int, ...], ...],
+        on_progress: Callable[[float], None] | None = None,
+        *,
+        may_load: bool = True,
+    ) -> Embedded | None:
+        """Return embeddings of texts, or of texts that are tokens already; None where it was cancelled.
+
+        Starts a worker and raises as `stream` does; and WrongKind, PromptTooLong or NotEmbeddable.
+        """
+        if not self.plan.embeddings:
+            raise cannot_embed(self.plan.model_name)
+        digest = _digest(Embed("", texts))
+        async with self._answering(request_id, digest, on_progress, may_load) as worker:
+            return None if worker is None else await worker.embed(Embed(request_id, texts))
+
+    async def translate(
+        self,
+        request_id: str,
+        what: str | tuple[int, ...],
+        *,
+        bos: bool = False,
+        special: bool = False,
+        may_load: bool = True,
+    ) -> Translated | None:
+        """Return the tokens of a text, or the text of tokens; None where it was cancelled.
+
+        Starts a worker and raises as `stream` does; and BadRequest.
+        """
+        digest = _digest(Translate("", what, bos, special))
+        async with self._answering(request_id, digest, None, may_load) as worker:
+            asked = Translate(request_id, what, bos, special)
+            return None if worker is None else await worker.translate(asked)
+
+    async def cancel(self, request_id: str) -> None:
+        """Ask for a request to stop: its stream ends with reason 'cancelled', also while the model loads."""
+        if request_id in self._loading:
+            self._cancelled.add(request_id)
+        elif self._worker is not None:
+            self._worker.send(Cancel(request_id))
+
+    async def leave(self, chat: str | None = None) -> None:
+        """Nobody looks at this chat (None: at any) any more: its state goes to disk, if that is worth it.
+
+        Returns when that is done, or has taken too long.
+        """
+        if self._worker is not None and self._worker.alive and self.state is EngineState.READY:
+            await self._worker.leave(chat, _LEAVING)
+
+    def forget(self, chat: str) -> None:
+        """Keep nothing of a chat, which is deleted. Raises ValueError for what is no id of ours."""
+        check_id(chat)
+        if self._worker is not None:
+            self._worker.send(Forget(chat))
+
+    async def inspect(self, chat: str | None = None) -> Snapshot | None:
+        """Return what the engine does and knows now, and look at this chat (None: the one answered last).
+
+        None where no model is loaded, or the worker dies or does not answer. It answers between two steps.
+        """
+        if self._worker is None or self.state is not EngineState.READY:
+            return None
+        return await self._worker.inspect(chat, _LOOKING)
+
+    @contextlib.contextmanager
+    def holding(self) -> Iterator[None]:
+        """Keep the worker, which is somebody's, from going idle."""
+        self._users += 1
+        self._forget_timer()
+        try:
+            yield
+        finally:
+            self._users -= 1
+            if not self._users and self._idle_seconds > 0 and not self._closed:
+                loop = asyncio.get_running_loop()
+                self._idle_timer = loop.call_later(self._idle_seconds, self._went_idle)
+
+    async def unload(self) -> None:
+        """Give the memory back unless somebody uses the model; the next request loads it again."""
+        await self._stop_unless_used()
+
+    @property
+    def has_crashed(self) -> bool:
+        """Whether the last worker died by itself; a new one has not been started yet."""
+        return self._worker is not None and self.state is EngineState.STOPPED and not self._closed
+
+    @property
+    def log_path(self) -> Path | None:
+        """The log of the present worker, or of the last one where there is none."""
+        return self._log
+
+    def log_tail(self, n_bytes: int = 4096) -> str:
+        """Return the end of that log, printable, perhaps from a line's middle; '' where there is none."""
+        return tail(self._log, n_bytes) if self._log is not None else ""
+
+    async def close(self) -> None:
+        """End the worker, and with it every stream (reason 'cancelled'); the engine is of no more use."""
+        self._closed = True
+        self._forget_timer()
+        if self._worker is not None:
+            await self._worker.close()  # a load that is under way ends with it
+        async with self._changing:
+            await self._end_worker()
+
+    @contextlib.asynccontextmanager
+    async def _answering(
+        self, request_id: str, digest: bytes, on_progress: Callable[[float], None] | None, may_load: bool
+    ) -> AsyncIterator[WorkerLife | None]:
+        """Yield the worker for a request, and remember if that kills it; None: it was cancelled meanwhile."""
+        if self._crashes[digest] >= _CRASHES_ALLOWED:
+            raise RequestRefused(
+                f"This message has crashed the engine {self._crashes[digest]} times and is not tried again.",
+                hint="Change the message, or choose another model.",
+            )
+        with self.holding():
+            worker = await self._ready_for(request_id, on_progress, may_load)
+            try:
+                yield worker
+            except EngineCrashed:
+                if worker is not None and await self._is_to_blame(request_id, worker):
+                    self._crashes[digest] += 1
+                raise
+
+    async def _is_to_blame(self, request_id: str, worker: WorkerLife) -> bool:
+        """Say whether a request has killed its worker, as far as anybody can know."""
+        if worker.victims != {request_id}:  # with others beside it nobody knows
+            return False
+        return not (worker.lost_its_memory and await asyncio.to_thread(is_short, self._last))
+
+    async def _ready_for(
+        self, request_id: str, on_progress: Callable[[float], None] | None, may_load: bool
+    ) -> WorkerLife | None:
+        """Return the worker; None if the request was cancelled while the model was loading."""
+        self._loading.add(request_id)
+        try:
+            worker = await self._ready(on_progress, may_load=may_load)
+            return None if request_id in self._cancelled else worker
+        except EngineError:
+            if self._closed:  # the load was cut short, and with it the request
+                return None
+            raise
+        finally:
+            self._loading.discard(request_id)
+            self._cancelled.discard(request_id)
+
+    async def _ready(
+        self, on_progress: Callable[[float], None] | None, *, may_load: bool = True
+    ) -> WorkerLife:
+        async with self._changing:
+            if self._worker is not None and self._worker.alive and self.state is EngineState.READY:
+                return self._worker
+            if not may_load:
+                raise EngineGone(
+                    f"The engine of {self.plan.model_name} was gone before the request came to it.",
+                    hint="Send it again.",
+                )
+            killed = self._worker is not None and self._worker.lost_its_memory
+            await self._end_worker()
+            self._become(EngineState.LOADING)
+            try:
+                fitted = await asyncio.to_thread(self._planned, killed=killed)
+                while not await self._load(*fitted, on_progress):
+                    await self._end_worker()
+                    self._become(EngineState.LOADING)
+                    fitted = await asyncio.to_thread(refit, self._last, failed=True)
+            except BaseException:
+                await self._end_worker()
+                raise
+            self._become(EngineState.READY)
+            assert self._worker is not None
+            return self._worker
+
+    def _planned(self, *, killed: bool) -> tuple[LoadPlan, tuple[str, ...]]:
+        """Return what is wished for as it fits into what is free now, and what that changes."""
+        if self._replan is not None:
+            self._wish = grown(self._wish, self._replan)
+        return again(self._wish, self._last, killed=killed)
+
+    async def _load(
+        self, plan: LoadPlan, told: tuple[str, ...], on_progress: Callable[[float], None] | None
+    ) -> bool:
+        """Load by a plan; False if memory was not enough for it after all."""
+        self._plan = self._last = plan
+        for note in told:
+            self._on_note(note)
+        self._worker = await WorkerLife.spawn(self._worker_ended)
+        self._log = self._worker.log
+        if self._closed:
+            raise closed()
+        try:
+            self.model = await self._worker.load(self.plan, self._upkeep, on_progress)
+        except (OutOfMemory, EngineCrashed) as error:
+            if self.plan.anyway or not (isinstance(error, OutOfMemory) or self._worker.lost_its_memory):
+                raise
+            return False
+        return True
+
+    def _went_idle(self) -> None:
+        self._idle_stop = asyncio.ensure_future(self._stop_unless_used())
+
+    async def _stop_unless_used(self) -> None:
+        async with self._changing:
+            if not self._users:
+                await self.leave()
+            if not self._users:  # nobody has come meanwhile
+                await self._end_worker()
+
+    def _forget_timer(self) -> None:
+        if self._idle_timer is not None:
+            self._idle_timer.cancel()
+            self._idle_timer = None
+
+    async def _end_worker(self) -> None:
+        """End the worker if there is one; where that is cancelled, its end goes on by itself."""
+        worker, self._worker = self._worker, None
+        if worker is not None:
+            self._ending = asyncio.ensure_future(worker.close())
+        try:
+            if self._ending is not None:
+                await asyncio.shield(self._ending)
+                self._ending = None
+        finally:
+            self._become(EngineState.STOPPED)
+
+    def _worker_ended(self, worker: WorkerLife) -> None:
+        if worker is self._worker and self.state is EngineState.READY:
+            self._become(EngineState.STOPPED)
+
+    def _become(self, state: EngineState) -> None:
+        if state is not self.state:
+            self.state = state
+            if self._on_state is not None:
+                self._on_state(state)
+
+
+def _digest(request: ChatRequest | Embed | Translate) -> bytes:
+    """Return what makes two requests, which have no ids here, the same work."""
+    return hashlib.blake2b(msgspec.msgpack.encode(request), digest_size=16).digest()

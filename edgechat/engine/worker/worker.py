@@ -1,0 +1,325 @@
+"""The worker process: the engine's loop between a pipe of commands and a pipe of events.
+
+It ends when its parent does: the thread that reads commands sees the end of the file, however the parent
+died, and ends the process at once, whatever native code is doing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import os
+import queue
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import BinaryIO
+
+import msgspec
+import psutil
+
+from edgechat.device import mlx
+from edgechat.engine.backends.base import Backend, Interruption
+from edgechat.engine.embedding import worker
+from edgechat.engine.embedding.engine import EmbeddingEngine
+from edgechat.engine.engine import Engine
+from edgechat.engine.kv.fingerprint import fingerprint_of
+from edgechat.engine.kv.state_store import States
+from edgechat.engine.prompt.preparation import fault
+from edgechat.engine.prompt.template import ChatTemplate, TemplateProcess
+from edgechat.engine.speculative.controller import Controller
+from edgechat.engine.speculative.draft_model import load_draft
+from edgechat.engine.speculative.learned import Lessons
+from edgechat.engine.speculative.step_cost import StepCost, slope_of
+from edgechat.engine.types import (
+    Cancel,
+    ChatRequest,
+    Command,
+    Embed,
+    ErrorInfo,
+    Event,
+    Failed,
+    Forget,
+    Generate,
+    Inspect,
+    Inspected,
+    Leave,
+    Left,
+    Load,
+    Loaded,
+    Loading,
+    ModelInfo,
+    Translate,
+    Upkeep,
+)
+from edgechat.engine.worker.inspection import Inspector
+from edgechat.engine.worker.kinds import cannot_embed
+from edgechat.engine.worker.load_report import Experience, anonymous_memory
+from edgechat.errors import EdgechatError, EngineError
+from edgechat.models.local.usage import note_use
+from edgechat.planner.plan import LoadPlan
+from edgechat.process import frames, spawn
+
+_PROGRESS_EVERY = 0.05
+_DISK_PAUSE = 0.002
+"""Seconds between two looks whether the disk has answered, where nothing else is to be done."""
+
+
+class Pipe:
+    """Commands in, events out."""
+
+    def __init__(self, incoming: BinaryIO, outgoing: BinaryIO) -> None:
+        self.interruption: Interruption | None = None
+        """What ends a call early for a command that cannot wait."""
+        self._commands: queue.SimpleQueue[Command] = queue.SimpleQueue()
+        self._first: Command | None = None
+        self._incoming = incoming
+        self._outgoing = outgoing
+        self._encoder = msgspec.msgpack.Encoder()
+        threading.Thread(target=self._read, daemon=True, name="commands").start()
+
+    def _read(self) -> None:
+        decoder = msgspec.msgpack.Decoder(Command)
+        try:
+            while (payload := frames.read(self._incoming)) is not None:
+                self._put(decoder.decode(payload))
+        except (frames.BrokenFrame, msgspec.DecodeError, OSError) as error:
+            print(f"the pipe to the front end broke: {error}", file=sys.stderr)
+        # Not sys.exit: a native call may run for long, and nobody is there to read its result.
+        os._exit(0)
+
+    def _put(self, command: Command) -> None:
+        self._commands.put(command)
+        if self.interruption is not None and isinstance(command, Generate | Cancel):
+            self.interruption.interrupt()
+
+    def first(self) -> Command:
+        """Wait for a command."""
+        return self._commands.get()
+
+    def wait(self, pause: float | None) -> None:
+        """Wait so many seconds for a command, or (None) until one comes; then let calls run to their end.
+
+        In this order an interrupt for what comes later is not lost, and none is left of what is taken.
+        """
+        if pause != 0:
+            with contextlib.suppress(queue.Empty):
+                self._first = self._commands.get(timeout=pause)
+        if self.interruption is not None:
+            self.interruption.clear_interrupt()
+
+    def received(self) -> Iterable[Command]:
+        """Yield what has come."""
+        if self._first is not None:
+            yield self._first
+            self._first = None
+        with contextlib.suppress(queue.Empty):
+            while True:
+                yield self._commands.get_nowait()
+
+    def send(self, events: list[Event]) -> None:
+        """Write the events as one message; a parent that is gone ends the process."""
+        if not events:
+            return
+        try:
+            payload = self._encoder.encode(events)
+        except Exception:  # one of them is no message; the others go their way
+            payload = self._encoder.encode([self._sound(one) for one in events])
+        try:
+            frames.write(self._outgoing, payload)
+        except OSError:
+            os._exit(0)
+
+    def _sound(self, event: Event) -> Event:
+        """Return the event, or that its request failed over it."""
+        try:
+            self._encoder.encode(event)
+        except Exception as error:
+            return Failed(getattr(event, "request_id", None), ErrorInfo.of(fault(error)))
+        return event
+
+
+def load(
+    plan: LoadPlan, upkeep: Upkeep, tell: Callable[[list[Event]], None]
+) -> tuple[Engine, ModelInfo, Experience]:
+    """Load by the plan, telling the progress, and compute one token before calling it ready."""
+    began = time.perf_counter()
+    renderer = TemplateProcess()
+    backend = _backend(plan, _telling(tell))
+    words = backend.vocabulary
+    template = ChatTemplate(backend.chat_template, bos=words.bos, eos=words.eos, process=renderer)
+    identity = partial(fingerprint_of, plan.model_path, backend.state_format)
+    states = None if upkeep.disk_bytes == 0 else States(upkeep.disk_bytes, identity)
+    controller, lessons = Controller(StepCost(slope_of(plan.forecast))), Lessons(plan)
+    experience = Experience(plan, lambda: lessons.keep(controller))
+    found = experience.loaded(backend.buffers, backend.touched_bytes, anonymous_memory(), words.size)
+    drafter, no_draft = load_draft(plan.for_draft(), backend, partial(_backend, progress=None))
+    engine = Engine(
+        backend,
+        template,
+        upkeep=upkeep,
+        states=states,
+        model_drafter=drafter,
+        ngrams=plan.ngrams,
+        controller=controller,
+    )
+    engine.warm_up(whole=bool(plan.devices))
+    lessons.teach(controller)
+    if upkeep.grammars:
+        engine.constraints.prepare()
+    for path in (plan.model_path, plan.draft.model_path if plan.draft else ""):
+        if path:
+            note_use(path)
+    model = ModelInfo(
+        name=plan.model_name,
+        architecture=backend.architecture,
+        backend=plan.backend,
+        n_params=backend.n_params,
+        context=backend.context,
+        train_context=backend.train_context,
+        can_switch_thinking=template.can_switch_thinking,
+        has_effort=template.has_effort,
+        template="own" if template.is_own else "chatml",
+        load_ms=1000 * (time.perf_counter() - began),
+        buffers=backend.buffers,
+        differences=found,
+        drafters=engine.speculation.names(plan),
+        no_draft=no_draft or plan.no_draft or engine.speculation.why_off,
+        memory_bytes=psutil.Process().memory_info().rss,
+    )
+    return engine, model, experience
+
+
+def _backend(plan: LoadPlan, progress: Callable[[float], None] | None) -> Backend:
+    # Imported here: each brings its own native library, and only one is needed.
+    if plan.backend == "scripted":
+        from edgechat.engine.backends.scripted import ScriptedBackend
+
+        return ScriptedBackend(plan, progress)
+    if plan.backend == "mlx":
+        if mlx.missing():
+            from edgechat.planner.placement.backends import without_mlx
+
+            raise without_mlx(f"{plan.model_name} is an MLX model, and MLX cannot be used here.")
+        from edgechat.engine.backends.mlx.backend import MlxBackend
+
+        return MlxBackend(plan, progress)
+    from edgechat.engine.backends.llama_cpp import LlamaCppBackend
+
+    return LlamaCppBackend(plan, progress)
+
+
+def _telling(tell: Callable[[list[Event]], None]) -> Callable[[float], None]:
+    """Return what tells the progress of a load, not too often."""
+    told = 0.0
+
+    def progress(value: float) -> None:
+        nonlocal told
+        if time.perf_counter() - told > _PROGRESS_EVERY:
+            told = time.perf_counter()
+            tell([Loading(value)])
+
+    return progress
+
+
+def serve_embeddings(engine: EmbeddingEngine, pipe: Pipe) -> None:
+    """The same as `serve` for embeddings, of which nothing is kept."""
+    while True:
+        pipe.wait(None if engine.is_idle else 0.0)
+        for command in pipe.received():
+            pipe.send(_safely(partial(worker.obey, engine), command))
+        pipe.send(engine.step())
+
+
+def serve(engine: Engine, pipe: Pipe, experience: Experience) -> None:
+    """Step while there is work, wait for commands while there is none."""
+    inspector = Inspector(engine)
+    pipe.interruption = engine.backend.interruption
+    while True:
+        pause = None if engine.is_idle else _DISK_PAUSE if engine.is_waiting else 0.0
+        pipe.wait(pause)
+        for command in pipe.received():
+            pipe.send(_safely(partial(_obey, engine, inspector), command))
+        experience.begins(engine.n_running)
+        events = engine.step()
+        try:
+            experience.watch(events, engine.n_running)  # first: a front end may leave with its answer
+        except Exception as error:  # nobody waits for what is learnt
+            fault(error)
+        pipe.send(events)
+
+
+def _safely(obey: Callable[[Command], list[Event]], command: Command) -> list[Event]:
+    """Do what a command says; a fault of ours ends its request, and no other."""
+    try:
+        return obey(command)
+    except Exception as error:
+        failed = ErrorInfo.of(fault(error))
+        match command:
+            case (
+                Generate(ChatRequest(id=request_id))
+                | Cancel(request_id)
+                | Embed(request_id)
+                | Translate(request_id)
+            ):
+                return [Failed(request_id, failed)]
+            case Leave(chat):
+                return [Left(chat)]
+            case Inspect():
+                return [Inspected(None)]
+        return []
+
+
+def _obey(engine: Engine, inspector: Inspector, command: Command) -> list[Event]:
+    match command:
+        case Generate(request):
+            engine.begin(request)
+        case Cancel(request_id):
+            return engine.cancel(request_id)
+        case Leave(chat):
+            engine.leave(chat)
+        case Forget(chat):
+            engine.forget(chat)
+        case Inspect(chat):
+            return [Inspected(inspector.look(chat))]
+        case Embed(request_id):
+            return [Failed(request_id, ErrorInfo.of(cannot_embed()))]
+        case Translate():
+            engine.translate(command)
+        case Load():
+            raise ValueError("a worker loads one model in its life")
+    return []
+
+
+def main() -> None:
+    """Run until the parent goes away."""
+    incoming, outgoing = spawn.adopt_pipe()
+    faulthandler.enable()
+    pipe = Pipe(incoming, outgoing)
+    first = pipe.first()
+    if not isinstance(first, Load):
+        raise ValueError("the first command must be Load")
+    try:
+        serving = _loaded(first, pipe)
+    except EdgechatError as error:
+        pipe.send([Failed(None, ErrorInfo.of(error))])
+        return
+    except Exception as error:
+        traceback.print_exc()
+        pipe.send([Failed(None, ErrorInfo.of(EngineError(f"The engine failed while loading: {error!r}")))])
+        return
+    serving()
+
+
+def _loaded(first: Load, pipe: Pipe) -> Callable[[], None]:
+    """Load the model and say so; return what serves it. Raises EdgechatError."""
+    if first.plan.embeddings:
+        embedding, model = worker.load(first.plan, _telling(pipe.send))
+        pipe.send([Loaded(model)])
+        return partial(serve_embeddings, embedding, pipe)
+    engine, model, experience = load(first.plan, first.upkeep, pipe.send)
+    pipe.send([Loaded(model)])
+    return partial(serve, engine, pipe, experience)

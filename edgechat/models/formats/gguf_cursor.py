@@ -1,0 +1,188 @@
+"""Steps through the bytes of a GGUF header, each checked before it is taken."""
+
+from __future__ import annotations
+
+import struct
+
+from edgechat.errors import ModelFileError
+from edgechat.models.formats.header import GgufArray, Scalar, Value
+
+MAX_HEADER = 128 << 20
+"""The largest known, with a vocabulary of 262,144, takes 16 MB."""
+MAX_KEPT = 32 << 20
+"""Bytes of text kept of one file."""
+MAX_KEPT_VALUES = 1024
+"""Longer arrays are walked over."""
+MAX_STRINGS = 2_000_000
+"""Strings in the arrays of one file: more than twice the largest vocabulary with its merges."""
+
+AGAIN = "Download it again: this copy is damaged or incomplete."
+
+Buffer = bytes | bytearray | memoryview
+
+_U32 = struct.Struct("<I")
+_U64 = struct.Struct("<Q")
+_STRING, _ARRAY = 8, 9
+_SCALARS: dict[int, tuple[str, struct.Struct]] = {
+    number: (name, struct.Struct("<" + code))
+    for number, name, code in (
+        (0, "uint8", "B"),
+        (1, "int8", "b"),
+        (2, "uint16", "H"),
+        (3, "int16", "h"),
+        (4, "uint32", "I"),
+        (5, "int32", "i"),
+        (6, "float32", "f"),
+        (7, "bool", "?"),
+        (10, "uint64", "Q"),
+        (11, "int64", "q"),
+        (12, "float64", "d"),
+    )
+}
+
+
+class NeedMoreBytes(Exception):
+    """The header goes on beyond the bytes at hand, and the file does too."""
+
+    def __init__(self, at_least: int) -> None:
+        super().__init__(f"the header needs at least {at_least} bytes")
+        self.at_least = at_least
+
+
+class Cursor:
+    """A place in the bytes at hand; every step forward is checked before it is taken."""
+
+    __slots__ = ("at", "data", "file_size", "kept", "name", "strings")
+
+    def __init__(self, data: Buffer, file_size: int, name: str) -> None:
+        self.data = data
+        self.file_size = max(file_size, len(data))
+        self.name = name
+        self.at = 0
+        self.kept = 0
+        self.strings = 0
+
+    def need(self, n: int) -> int:
+        """Return the present place and step n bytes on."""
+        end = self.at + n
+        if end > self.file_size:
+            raise cut_header(self.name, end - self.file_size)
+        if end > MAX_HEADER:
+            raise damaged(self.name, f"its header would be larger than {MAX_HEADER >> 20} MiB")
+        if end > len(self.data):
+            raise NeedMoreBytes(end)
+        start, self.at = self.at, end
+        return start
+
+    def u32(self) -> int:
+        """Return an unsigned number of four bytes."""
+        found: int = _U32.unpack_from(self.data, self.need(4))[0]
+        return found
+
+    def u64(self) -> int:
+        """Return an unsigned number of eight bytes."""
+        found: int = _U64.unpack_from(self.data, self.need(8))[0]
+        return found
+
+    def check_count(self, what: str, n: int, limit: int, least: int) -> None:
+        """Refuse a count beyond reason, or beyond what the rest of the file holds at `least` bytes each."""
+        if n > limit:
+            raise damaged(self.name, f"it claims {n} {what}, more than {limit}")
+        if n * least > self.file_size - self.at:
+            raise cut_header(self.name, n * least - (self.file_size - self.at))
+
+    def text(self, limit: int) -> bytes:
+        """Return a string's bytes, `limit` at most."""
+        n = self.u64()
+        if n > limit:
+            raise damaged(self.name, f"a text of {n} bytes stands where {limit} are the most")
+        start = self.need(n)
+        return bytes(self.data[start : start + n])
+
+    def key(self, limit: int) -> str:
+        """Return a name: of a metadata entry or of a tensor."""
+        raw = self.text(limit)
+        try:
+            found = raw.decode()
+        except UnicodeDecodeError:
+            raise damaged(self.name, f"the name {raw[:40]!r} is not UTF-8") from None
+        if not found:
+            raise damaged(self.name, "an entry has no name")
+        return found
+
+    def string(self) -> str:
+        """Return a text to be kept; broken UTF-8 is replaced, since only people and templates read it."""
+        raw = self.text(MAX_KEPT - self.kept)
+        self.kept += len(raw)
+        return raw.decode(errors="replace")
+
+    def value(self, key: str) -> Value:
+        """Return the value of a metadata entry, whatever its type."""
+        kind = self.u32()
+        if kind == _STRING:
+            return self.string()
+        if kind == _ARRAY:
+            return self.array(key)
+        form = self.form(key, kind)[1]
+        found: Scalar = form.unpack_from(self.data, self.need(form.size))[0]
+        return found
+
+    def form(self, key: str, kind: int) -> tuple[str, struct.Struct]:
+        """Return name and layout of a scalar type."""
+        if kind not in _SCALARS:
+            raise damaged(self.name, f"the type ({kind}) of the entry {show(key)} does not exist")
+        return _SCALARS[kind]
+
+    def array(self, key: str) -> GgufArray:
+        """Return an array: its values where it is short, its length where not."""
+        kind, n = self.u32(), self.u64()
+        keep = n <= MAX_KEPT_VALUES
+        if kind == _STRING:
+            self.strings += n
+            self.check_count(f"strings in {show(key)}", self.strings, MAX_STRINGS, 0)
+            self.check_count(f"strings in {show(key)}", n, MAX_STRINGS, 8)
+            if keep:
+                return GgufArray("string", n, tuple(self.string() for _ in range(n)))
+            self.skip_strings(n)
+            return GgufArray("string", n, None)
+        if kind == _ARRAY:
+            raise damaged(self.name, f"the metadata entry {show(key)} is an array of arrays")
+        type_name, form = self.form(key, kind)
+        start = self.need(n * form.size)
+        if not keep:
+            return GgufArray(type_name, n, None)
+        found = struct.unpack_from(f"<{n}{form.format[-1]}", self.data, start)
+        return GgufArray(type_name, n, found)
+
+    def skip_strings(self, n: int) -> None:
+        """Walk over n strings: hundreds of thousands, so the bounds are held here, in one tight loop."""
+        data, at, length_at = self.data, self.at, _U64.unpack_from
+        last = len(data) - 8
+        for left in range(n, 0, -1):
+            if at > last:
+                self.at = min(at, len(data))
+                self.need(at + 8 * left - self.at)
+            at += 8 + length_at(data, at)[0]
+        self.need(at - self.at)
+
+
+def show(text: str) -> str:
+    """Return a stranger's text so that it can do no harm on a terminal."""
+    return ascii(text if len(text) <= 60 else text[:57] + "...")
+
+
+def damaged(name: str, why: str) -> ModelFileError:
+    """Return the error for a file that breaks the format's rules."""
+    return ModelFileError(f"{name} is not a sound GGUF file: {why}.", hint=AGAIN)
+
+
+def cut_header(name: str, missing: int) -> ModelFileError:
+    """Return the error for a file that ends inside its header, `missing` bytes or more too early."""
+    return ModelFileError(f"{name} is cut short: {missing} bytes of it or more are missing.", hint=AGAIN)
+
+
+def cut_short(name: str, missing: int, size: int) -> ModelFileError:
+    """Return the error for a file of `size` bytes that should have `missing` more."""
+    return ModelFileError(
+        f"{name} is cut short: of its {size + missing} bytes, {missing} are missing.", hint=AGAIN
+    )

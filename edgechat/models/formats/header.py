@@ -1,0 +1,259 @@
+"""What a model's files say about it: metadata and the table of tensors, without the weights.
+
+The keys of the metadata are GGUF's. What an MLX repository says in its own words is translated to them, so
+that everything that plans by a header reads one language.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from edgechat.errors import ModelFileError
+from edgechat.models.formats.quants import FILE_TYPES, GgmlType
+
+MAX_LAYERS = 512
+"""As in llama.cpp."""
+MAX_NUMBER = 2**31 - 1
+"""No count of a model's shape is larger."""
+
+ENCODERS = frozenset(
+    {
+        "bert",
+        "eurobert",
+        "gemma-embedding",
+        "jina-bert-v2",
+        "jina-bert-v3",
+        "modern-bert",
+        "neo-bert",
+        "nomic-bert",
+        "nomic-bert-moe",
+    }
+)
+"""Architectures that read a text at once, keep no cache and make no logits (llama.cpp's create_memory)."""
+POOLED_MEAN, POOLED_LAST, POOLED_RANK = 1, 3, 4
+"""llama.cpp's numbers (enum llama_pooling_type) of what is made of the states of a text's tokens; 0: nothing,
+2: the first one's."""
+
+Scalar = int | float | bool | str
+Format = Literal["gguf", "mlx"]
+"""gguf: a file, or the parts of one. mlx: a folder with config.json, safetensors and a tokenizer."""
+
+
+@dataclass(frozen=True, slots=True)
+class GgufArray:
+    """An array of the metadata; `values` is None where it has more than 1024, as vocabularies have."""
+
+    type: str
+    """Of the elements: 'string', 'uint32', 'float32', ..."""
+    count: int
+    values: tuple[Scalar, ...] | None
+
+
+Value = Scalar | GgufArray
+
+
+@dataclass(frozen=True, slots=True)
+class ModelTensor:
+    """One tensor of the table."""
+
+    name: str
+    shape: tuple[int, ...]
+    """In ggml's order: the contiguous dimension first."""
+    type: GgmlType
+    offset: int
+    """Bytes from the start of its own file's data."""
+    n_bytes: int
+
+    @property
+    def n_elements(self) -> int:
+        """Number of weights."""
+        n = 1
+        for size in self.shape:
+            n *= size
+        return n
+
+
+@dataclass(frozen=True, slots=True)
+class ModelHeader:
+    """The header of a model. Properties raise ModelFileError where the file lacks or garbles what they need.
+
+    Sizes are bytes; lengths and counts are tokens, layers, heads or channels.
+    """
+
+    path: str
+    """What messages call the file."""
+    version: int
+    metadata: dict[str, Value]
+    tensors: tuple[ModelTensor, ...]
+    data_offset: int
+    alignment: int
+    file_size: int
+    format: Format = "gguf"
+
+    @property
+    def architecture(self) -> str:
+        """Name of the architecture as llama.cpp knows it: 'llama', 'qwen3', ..."""
+        found = self.text("general.architecture")
+        if not found:
+            raise self._lacks("general.architecture")
+        return found
+
+    @property
+    def name(self) -> str | None:
+        """The model's own name."""
+        return self.text("general.name")
+
+    @property
+    def licence(self) -> str | None:
+        """The licence that the file states, usually an SPDX name in lower case."""
+        return self.text("general.license")
+
+    @property
+    def chat_template(self) -> str | None:
+        """The Jinja source of the chat template; None for a model that was not made for chat."""
+        return self.text("tokenizer.chat_template")
+
+    @property
+    def quant(self) -> str | None:
+        """The mixture the file was quantized to ('Q4_K_M', '4bit'), as it says itself."""
+        if self.format == "mlx":
+            return self.text("mlx.quantization")
+        found = self.metadata.get("general.file_type")
+        return FILE_TYPES.get(found) if isinstance(found, int) else None
+
+    @property
+    def end(self) -> int:
+        """Bytes from the start of a GGUF file to the end of its last tensor."""
+        last = self.tensors[-1] if self.tensors else None
+        return self.data_offset + (last.offset + last.n_bytes if last else 0)
+
+    @property
+    def n_params(self) -> int:
+        """Number of weights of all tensors."""
+        return sum(tensor.n_elements for tensor in self.tensors)
+
+    @property
+    def weights_bytes(self) -> int:
+        """Bytes of all tensors."""
+        return sum(tensor.n_bytes for tensor in self.tensors)
+
+    @property
+    def n_layers(self) -> int:
+        """Number of blocks, those that only predict further tokens (MTP) among them."""
+        n = self.number("block_count")
+        if not 0 < n <= MAX_LAYERS:
+            raise ModelFileError(f"{self.path} says it has {n} layers; up to {MAX_LAYERS} make sense.")
+        return n
+
+    @property
+    def context_length(self) -> int:
+        """Tokens the model was trained to look back on."""
+        return self.number("context_length")
+
+    @property
+    def embedding_length(self) -> int:
+        """Channels of the residual stream."""
+        return self.number("embedding_length")
+
+    @property
+    def vocab_size(self) -> int:
+        """Number of tokens."""
+        tokens = self.metadata.get("tokenizer.ggml.tokens")
+        return tokens.count if isinstance(tokens, GgufArray) else self.number("vocab_size")
+
+    @property
+    def heads(self) -> tuple[int, ...]:
+        """Attention heads of each layer."""
+        return self.per_layer("attention.head_count")
+
+    @property
+    def kv_heads(self) -> tuple[int, ...]:
+        """Key and value heads of each layer; 0 where a layer has no attention."""
+        return self.per_layer("attention.head_count_kv", self.heads)
+
+    @property
+    def key_length(self) -> int:
+        """Channels of a head's key."""
+        return self.number("attention.key_length", self._head_length)
+
+    @property
+    def value_length(self) -> int:
+        """Channels of a head's value."""
+        return self.number("attention.value_length", self._head_length)
+
+    @property
+    def sliding_window(self) -> int:
+        """Tokens that a windowed layer sees; 0 where there is no window."""
+        return self.number("attention.sliding_window", 0)
+
+    @property
+    def is_encoder(self) -> bool:
+        """Whether it reads a whole text at once, and writes none."""
+        return self.architecture in ENCODERS
+
+    @property
+    def pooling(self) -> int:
+        """What is made of the states of a text's tokens, by llama.cpp's number; 0 for a model for chat.
+
+        An encoder whose file does not say gets the mean.
+        """
+        found = 0 if self.format == "mlx" else self.number("pooling_type", 0)
+        return found or POOLED_MEAN * (self.is_encoder and self.format == "gguf")
+
+    @property
+    def makes_embeddings(self) -> bool:
+        """Whether it was made for embeddings or to rank texts, and not for chat."""
+        return self.pooling > 0
+
+    @property
+    def reads_in_parts(self) -> bool:
+        """Whether a long text may be computed part after part: causal attention, and only the end counts."""
+        causal = self.shape_value("attention.causal") is not False and not self.is_encoder
+        return causal and self.pooling in (0, POOLED_LAST)
+
+    @property
+    def _head_length(self) -> int:
+        return self.embedding_length // max(1, *self.heads)
+
+    def text(self, key: str) -> str | None:
+        """Return a string of the metadata by its full name, or None where it is missing or no string."""
+        found = self.metadata.get(key)
+        return found if isinstance(found, str) else None
+
+    def shape_value(self, key: str) -> Value | None:
+        """Return what the metadata says under the architecture's prefix, or None."""
+        return self.metadata.get(f"{self.architecture}.{key}")
+
+    def number(self, key: str, default: int | None = None) -> int:
+        """Return a count under the architecture's prefix; it must be there unless a default is given."""
+        found = self.shape_value(key)
+        if found is None and default is not None:
+            return default
+        if found is None:
+            raise self._lacks(f"{self.architecture}.{key}")
+        return self._checked(key, found)
+
+    def per_layer(self, key: str, default: tuple[int, ...] | None = None) -> tuple[int, ...]:
+        """Return a count for each layer, whether the file gives one for all or a list."""
+        found = self.shape_value(key)
+        if found is None and default is not None:
+            return default
+        if not isinstance(found, GgufArray):
+            return (self.number(key),) * self.n_layers
+        if found.values is None or len(found.values) < self.n_layers:
+            raise ModelFileError(f"{self.path} lists {found.count} {key!r} for {self.n_layers} layers.")
+        return tuple(self._checked(key, value) for value in found.values[: self.n_layers])
+
+    def _checked(self, key: str, value: Any) -> int:
+        if not isinstance(value, int) or not 0 <= value <= MAX_NUMBER:
+            raise ModelFileError(
+                f"{self.path} gives no sensible number for {key!r}.", hint="Try another copy of this model."
+            )
+        return int(value)
+
+    def _lacks(self, key: str) -> ModelFileError:
+        return ModelFileError(
+            f"{self.path} does not say what model it holds: {key!r} is missing.",
+            hint="It may be a part of a model only; chat needs the file with the language model.",
+        )

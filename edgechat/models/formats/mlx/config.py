@@ -1,0 +1,180 @@
+"""What config.json says of a model, in the words of the transformers library and of mlx-lm."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from edgechat.errors import ModelFileError
+from edgechat.models.formats.gguf_cursor import show
+from edgechat.models.formats.header import MAX_LAYERS, MAX_NUMBER
+from edgechat.models.formats.mlx.safetensors import unsound
+
+MAX_CONFIG = 1 << 20
+"""Bytes of config.json; some kilobytes are usual."""
+
+_WRITERS = ("ForCausalLM", "LMHeadModel")
+_SEEING_WRITERS = ("ForConditionalGeneration",)
+_NATIVE = ("mxfp4", "mxfp8")
+"""Foreign quantizations whose bytes mlx-lm takes as they are."""
+_MODES = ("mxfp4", "mxfp8", "nvfp4")
+_ODD_CACHES = {
+    *("baichuan_m1", "deepseek_v32", "falcon_h1", "llama4", "longcat_flash", "longcat_flash_ngram"),
+    "minimax_m3",
+}
+"""Models whose layers have caches that mlx-lm makes of others, or cuts into chunks."""
+_ANOTHER = "Look for a copy of this model made for MLX: their names end in -4bit or -8bit."
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """A config.json. Methods raise ModelFileError where a value makes no sense."""
+
+    name: str
+    """What messages call the model."""
+    whole: Mapping[str, Any]
+    text: Mapping[str, Any]
+    """The part on the language model, where the model also sees or hears; else the same."""
+    kind: str
+    """The language model's `model_type`: 'qwen3', 'gemma3'."""
+
+    def get(self, key: str) -> Any:
+        """Return a value of the language model's part, else of the whole; None where there is none."""
+        found = self.text.get(key)
+        return self.whole.get(key) if found is None else found
+
+    def number(self, *keys: str, default: int | None = None) -> int | None:
+        """Return the count that the first of these keys says that is there, else `default`."""
+        for key in keys:
+            found = self.get(key)
+            if found is None:
+                continue
+            if isinstance(found, float) and found.is_integer():
+                found = int(found)
+            if isinstance(found, bool) or not isinstance(found, int) or not 0 <= found <= MAX_NUMBER:
+                raise self.senseless(key)
+            return int(found)
+        return default
+
+    def needed(self, *keys: str, default: int | None = None) -> int:
+        """Return the same of what must be there."""
+        found = self.number(*keys, default=default)
+        if found is None:
+            raise ModelFileError(
+                f"{self.name} does not say what model it holds: {keys[0]!r} is missing.", hint=_ANOTHER
+            )
+        return found
+
+    @property
+    def n_layers(self) -> int:
+        """Number of blocks."""
+        n = self.needed("num_hidden_layers", "n_layer", "n_layers", "num_layers")
+        if not 0 < n <= MAX_LAYERS:
+            raise ModelFileError(
+                f"{self.name} says it has {n} layers; up to {MAX_LAYERS} make sense.", hint=_ANOTHER
+            )
+        return n
+
+    def layer_words(self, key: str) -> tuple[str, ...] | None:
+        """Return a word for each layer ('full_attention'), or None where there is no such list."""
+        found = self.get(key)
+        if not isinstance(found, list) or not found:
+            return None
+        if len(found) < self.n_layers or not all(isinstance(one, str) for one in found):
+            raise self.senseless(key)
+        return tuple(found[: self.n_layers])
+
+    @property
+    def quantization(self) -> Mapping[str, Any] | None:
+        """MLX's own: {'bits': 4, 'group_size': 64, 'mode': 'affine'}; None where weights are plain.
+
+        Raises ModelFileError for a quantization that is another tool's.
+        """
+        own = self.whole.get("quantization")
+        if isinstance(own, dict):
+            return own
+        other = self.get("quantization_config")
+        if not isinstance(other, dict):
+            return None
+        method = other.get("quant_method")
+        if method in _NATIVE:
+            return {"bits": 8 if method == "mxfp8" else 4, "group_size": 32, "mode": method}
+        if method is None and "bits" in other:
+            return other
+        raise ModelFileError(
+            f"{self.name} is quantized in a way that edgechat does not run through MLX: {show(str(method))}.",
+            hint=_ANOTHER,
+        )
+
+    @property
+    def quant(self) -> str:
+        """The label of its quantization: '4bit', 'mxfp4', 'bf16'."""
+        found = self.quantization
+        if found is None:
+            dtype = self.get("torch_dtype") or self.get("dtype")
+            return {"float16": "f16", "float32": "f32"}.get(dtype if isinstance(dtype, str) else "", "bf16")
+        mode, bits = found.get("mode", "affine"), found.get("bits")
+        if mode in _MODES:
+            return str(mode)
+        if mode != "affine" or isinstance(bits, bool) or bits not in (2, 3, 4, 5, 6, 8):
+            raise self.senseless("quantization")
+        return f"{bits}bit"
+
+    def senseless(self, key: str) -> ModelFileError:
+        """Return the error for a value that makes no sense."""
+        return unsound(self.name, f"its config.json says nothing sensible for {key!r}")
+
+
+def parse_config(data: bytes, name: str) -> Config:
+    """Return what a config.json says. Raises ModelFileError, also for a model that wants code of its own."""
+    found = parse_json(data, f"{name}'s config.json")
+    if found.get("model_file") is not None:
+        raise ModelFileError(
+            f"{name} brings its own program ({show(str(found['model_file']))}), which edgechat does not run.",
+            hint="Choose a copy of this model that mlx-lm knows by itself.",
+        )
+    text = found.get("text_config")
+    text = text if isinstance(text, dict) else found
+    kind = text.get("model_type") or found.get("model_type")
+    if not isinstance(kind, str) or (not kind.isidentifier() and not kind.replace("-", "_").isidentifier()):
+        raise ModelFileError(
+            f"{name} does not say what model it holds: 'model_type' is missing.", hint=_ANOTHER
+        )
+    return Config(name, found, text, kind.removesuffix("_text")[:64])
+
+
+def parse_json(data: bytes, what: str) -> dict[str, Any]:
+    """Return the object of a JSON file that its caller has bounded. Raises ModelFileError."""
+    try:
+        found = json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise unsound(what, "it is no JSON") from error
+    if not isinstance(found, dict):
+        raise unsound(what, "it is no JSON object")
+    return found
+
+
+def writes_text(config: Config) -> bool:
+    """Say whether this is a language model, as far as its config tells."""
+    names = config.whole.get("architectures")
+    if not isinstance(names, list) or not names:
+        return True
+    sees = config.text is not config.whole  # what does not is a translator, or hears
+    endings = (*_WRITERS, *_SEEING_WRITERS) if sees else _WRITERS
+    return any(isinstance(one, str) and one.endswith(endings) for one in names)
+
+
+def require_language_model(config: Config) -> None:
+    """Raise ModelFileError for what is none, or none that edgechat's backend can run."""
+    if not writes_text(config):
+        raise ModelFileError(
+            f"{config.name} is no language model: {show(str(config.whole['architectures'][0]))}.",
+            hint="Name a model that was made for chat.",
+        )
+    if config.kind in _ODD_CACHES:
+        raise ModelFileError(
+            f"{config.name} keeps what it has read in a way that edgechat does not know with MLX.",
+            hint="Take a GGUF file of the model.",
+        )

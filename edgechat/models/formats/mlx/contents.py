@@ -1,0 +1,184 @@
+"""What is read of an MLX model to plan by it, from a folder or from the hub, and the header made of it."""
+
+from __future__ import annotations
+
+import errno
+import zlib
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+from edgechat.errors import ModelFileError
+from edgechat.models.choices import CONFIG
+from edgechat.models.formats.gguf_cursor import AGAIN
+from edgechat.models.formats.header import ModelHeader
+from edgechat.models.formats.mlx.config import (
+    MAX_CONFIG,
+    Config,
+    parse_config,
+    parse_json,
+    require_language_model,
+)
+from edgechat.models.formats.mlx.metadata import metadata_of, template_in, tokenizer_entries
+from edgechat.models.formats.mlx.safetensors import (
+    MAX_TENSORS,
+    PREFIX,
+    Stored,
+    parse_table,
+    table_length,
+    unsound,
+)
+from edgechat.models.formats.mlx.tensors import rows_of_embedding, tensors_of
+
+MAX_FILES = 1000
+MAX_TABLES = 64 << 20
+"""Bytes of the tables of all files of a model."""
+_MAX_TOKENIZER = 4 << 20
+"""Bytes of a tokenizer_config.json: some list every added token."""
+_MAX_TEMPLATE = 1 << 20
+
+
+class Table(msgspec.Struct, frozen=True, array_like=True):
+    """The table of one safetensors file."""
+
+    file: str
+    """Its name, for messages."""
+    file_size: int
+    data: bytes
+
+
+class Contents(msgspec.Struct, frozen=True, array_like=True):
+    """What is read; all of it a stranger's."""
+
+    config: Annotated[bytes, Meta(max_length=MAX_CONFIG)]
+    tables: Annotated[tuple[Table, ...], Meta(max_length=MAX_FILES)]
+    tokenizer: bytes = b""
+    """tokenizer_config.json, where it was asked for."""
+    template: str | None = None
+    """chat_template.jinja, likewise."""
+
+    def header(self, name: str) -> ModelHeader:
+        """Return the model's header. name: what messages call it. Raises ModelFileError."""
+        config = parse_config(self.config, name)
+        require_language_model(config)
+        tensors = tensors_of(self._stored(), config)
+        if not tensors:
+            raise ModelFileError(f"{name} holds no weights.", hint="Name a whole model.")
+        metadata = metadata_of(config, rows_of_embedding(tensors))
+        metadata["general.name"] = name.rpartition("/")[2]
+        tokenizer = parse_json(self.tokenizer, f"{name}'s tokenizer_config.json") if self.tokenizer else {}
+        return ModelHeader(
+            path=name,
+            version=0,
+            metadata=metadata | tokenizer_entries(config, tokenizer, self.template),
+            tensors=tensors,
+            data_offset=0,
+            alignment=1,
+            file_size=sum(table.file_size for table in self.tables),
+            format="mlx",
+        )
+
+    def _stored(self) -> list[Stored]:
+        found: list[Stored] = []
+        for table in self.tables:
+            found += parse_table(table.data, table.file_size, table.file)
+            if len(found) > MAX_TENSORS:
+                raise unsound(table.file, f"the model has more than {MAX_TENSORS} tensors")
+        return found
+
+    def pack(self) -> bytes:
+        """Return it compressed, for `unpack`."""
+        return zlib.compress(msgspec.msgpack.encode(self), 9)
+
+
+def unpack(data: bytes) -> Contents:
+    """Return what was packed. Raises ModelFileError for anything else."""
+    stream = zlib.decompressobj()
+    try:
+        made = stream.decompress(data, MAX_TABLES + MAX_CONFIG)
+        if not stream.eof:
+            raise zlib.error("it is cut short, or too large")
+        return msgspec.msgpack.decode(made, type=Contents)
+    except (zlib.error, msgspec.MsgspecError, RecursionError) as error:
+        raise ModelFileError(f"A kept header is damaged: {error}.", hint=AGAIN) from error
+
+
+def read_folder(folder: Path) -> ModelHeader:
+    """Read the header of the MLX model in a folder. Raises ModelFileError, also where it cannot be opened."""
+    name = folder_name(folder)
+    try:
+        files = sorted(folder.glob("model*.safetensors"))
+        if not files:
+            raise ModelFileError(
+                f"{name} holds no model for MLX: no model*.safetensors is in it.",
+                hint="Name a .gguf file, or the folder of a model for MLX.",
+            )
+        return Contents(
+            config=bounded(folder / CONFIG, MAX_CONFIG),
+            tables=_tables(files),
+            tokenizer=_if_there(folder / "tokenizer_config.json", _MAX_TOKENIZER),
+            template=_template(folder),
+        ).header(name)
+    except FileNotFoundError as error:
+        what = Path(error.filename).name if error.filename else "A file"
+        raise ModelFileError(f"{what} is missing from {name}.", hint="Download it again.") from None
+    except PermissionError:
+        raise ModelFileError(
+            f"The files of {name} may not be read.", hint=f"Allow it: chmod -R u+rX {folder}"
+        ) from None
+    except (OSError, ValueError) as error:
+        raise ModelFileError(f"{name} cannot be read: {error}.", hint="Check the disk it is on.") from error
+
+
+def read_config(path: Path) -> Config:
+    """Read a config.json. Raises ModelFileError, OSError."""
+    return parse_config(bounded(path, MAX_CONFIG), folder_name(path.parent))
+
+
+def folder_name(folder: Path) -> str:
+    """Return what to call the model in a folder: its name, or its repository's in the hub's cache."""
+    repo = folder.parent.parent.name
+    if folder.parent.name == "snapshots" and repo.startswith("models--"):
+        return repo.removeprefix("models--").replace("--", "/", 1)
+    return folder.name or str(folder)
+
+
+def _tables(files: list[Path]) -> tuple[Table, ...]:
+    found: list[Table] = []
+    total = 0
+    for path in files[:MAX_FILES]:
+        if not path.is_file():
+            raise FileNotFoundError(errno.ENOENT, "no such file", str(path))
+        with path.open("rb") as file:
+            size = path.stat().st_size
+            n = table_length(file.read(PREFIX), size, path.name)
+            total += n
+            if total > MAX_TABLES:
+                raise unsound(path.name, f"the tables of the model take more than {MAX_TABLES} bytes")
+            found.append(Table(path.name, size, file.read(n)))
+    return tuple(found)
+
+
+def _template(folder: Path) -> str | None:
+    plain = _if_there(folder / "chat_template.jinja", _MAX_TEMPLATE).decode("utf-8", "replace")
+    if plain:
+        return plain
+    table = _if_there(folder / "chat_template.json", _MAX_TEMPLATE)
+    return template_in(parse_json(table, "chat_template.json")) if table else None
+
+
+def _if_there(path: Path, most: int) -> bytes:
+    return bounded(path, most) if path.is_file() else b""
+
+
+def bounded(path: Path, most: int) -> bytes:
+    """Return what a file holds. Raises ModelFileError where that is more than `most` bytes, OSError."""
+    if not path.is_file():  # a pipe would be waited for
+        raise FileNotFoundError(errno.ENOENT, "no such file", str(path))
+    with path.open("rb") as file:
+        data = file.read(most + 1)
+    if len(data) > most:
+        raise unsound(path.name, f"it has more than {most} bytes")
+    return data

@@ -1,0 +1,182 @@
+"""The tensors of safetensors files as a GGUF file would have them: named, shaped, and with what they take.
+
+A quantized matrix lies there as three tensors, the packed numbers (`weight`), their `scales` and their
+`biases`; here it is one, with the shape that it stands for and the bytes of all three. Left out is what
+mlx-lm drops: what sees and hears, what only predicts further tokens, an output that the input's matrix is.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from edgechat.models.formats.gguf_cursor import show
+from edgechat.models.formats.header import ModelTensor
+from edgechat.models.formats.mlx.config import Config
+from edgechat.models.formats.mlx.safetensors import Stored, unsound
+from edgechat.models.formats.quants import MLX_TYPES, GgmlType
+
+_DROPPED = {
+    "vision_tower",
+    "vision_model",
+    "vision_embedder",
+    "visual",
+    "multi_modal_projector",
+    "mm_projector",
+    "audio_tower",
+    "embed_audio",
+    "embed_vision",
+    "mtp",
+    "inv_freq",
+}
+_LAYER = re.compile(r"(?:^|\.)(?:layers|h|blocks)\.(\d{1,4})\.(.+)", re.DOTALL)
+_EXPERTS = {"experts", "switch_mlp", "switch_glu"}
+_ENDS = {
+    "embed_tokens": "token_embd",
+    "wte": "token_embd",
+    "embeddings": "token_embd",
+    "embed_tokens_per_layer": "per_layer_token_embd",
+    "lm_head": "output",
+    "norm": "output_norm",
+    "ln_f": "output_norm",
+    "embedding_norm": "output_norm",
+}
+_INSIDE = {
+    "q_proj": "attn_q",
+    "k_proj": "attn_k",
+    "v_proj": "attn_v",
+    "o_proj": "attn_output",
+    "qkv_proj": "attn_qkv",
+    "q_norm": "attn_q_norm",
+    "k_norm": "attn_k_norm",
+    "gate_proj": "ffn_gate",
+    "up_proj": "ffn_up",
+    "down_proj": "ffn_down",
+    "gate_up_proj": "ffn_gate_up",
+    "input_layernorm": "attn_norm",
+    "operator_norm": "attn_norm",
+    "post_attention_layernorm": "post_attention_norm",
+}
+_WHOLE = {"F32": GgmlType.F32, "F16": GgmlType.F16, "BF16": GgmlType.BF16, "F8_E4M3": GgmlType.Q8_0}
+_SHARED = {(4, 32): GgmlType.MXFP4, (4, 16): GgmlType.NVFP4, (8, 32): GgmlType.Q8_0}
+"""By bits and group of those whose scales are bytes."""
+_GROUPS = (64, 32, 128, 16)
+
+
+def tensors_of(stored: Iterable[Stored], config: Config) -> tuple[ModelTensor, ...]:
+    """Return the tensors of all files of a model. Raises ModelFileError where two have one name, or where
+    the parts of a quantized one do not go together.
+    """
+    table = _by_name(stored, config.name)
+    n_layers, tied = config.n_layers, config.get("tie_word_embeddings") is True
+    quantization = config.quantization
+    found: list[ModelTensor] = []
+    for one in table.values():
+        if _is_dropped(one.name, n_layers, tied) or _belongs(one.name, table):
+            continue
+        found.append(_whole(one, table, quantization, config.name))
+    return tuple(found)
+
+
+def rows_of_embedding(tensors: Iterable[ModelTensor]) -> int | None:
+    """Return how many tokens there are, or None where no tensor tells."""
+    return next((one.shape[-1] for one in tensors if one.name == "token_embd.weight"), None)
+
+
+def _by_name(stored: Iterable[Stored], name: str) -> dict[str, Stored]:
+    table: dict[str, Stored] = {}
+    for one in stored:
+        if one.name in table:
+            raise unsound(name, f"two of its files hold the tensor {show(one.name)}")
+        table[one.name] = one
+    return table
+
+
+def _is_dropped(name: str, n_layers: int, tied: bool) -> bool:
+    parts = name.split(".")
+    if not _DROPPED.isdisjoint(parts) or (tied and "lm_head" in parts):
+        return True
+    match = _LAYER.search(name)
+    return match is not None and int(match[1]) >= n_layers
+
+
+def _belongs(name: str, table: Mapping[str, Stored]) -> bool:
+    """Say whether this is a part of another tensor: the scales or biases of a packed one."""
+    base, _, last = name.rpartition(".")
+    if last in ("scales", "biases"):
+        return f"{base}.weight" in table
+    return name.endswith("_scales") and name.removesuffix("_scales") + "_blocks" in table
+
+
+def _whole(
+    one: Stored, table: Mapping[str, Stored], quantization: Mapping[str, Any] | None, name: str
+) -> ModelTensor:
+    base = one.name.removesuffix(".weight")
+    parts = [table[key] for key in (f"{base}.scales", f"{base}.biases") if key in table]
+    if one.name.endswith("_blocks"):  # gpt-oss as its makers released it: two numbers to a byte
+        parts = [table[key] for key in (f"{one.name.removesuffix('_blocks')}_scales",) if key in table]
+        shape, kind = (*one.shape[:-2], 2 * math.prod(one.shape[-2:])), GgmlType.MXFP4
+    elif one.name.endswith(".weight") and parts and one.dtype == "U32":
+        shape, kind = _unpacked(one, parts[0], quantization, name)
+    else:
+        parts = []
+        shape, kind = one.shape, _WHOLE.get(one.dtype, GgmlType.I32)
+    n_bytes = one.n_bytes + sum(part.n_bytes for part in parts)
+    return ModelTensor(_named(one.name), tuple(reversed(shape)), kind, one.offset, n_bytes)
+
+
+def _unpacked(
+    packed: Stored, scales: Stored, quantization: Mapping[str, Any] | None, name: str
+) -> tuple[tuple[int, ...], GgmlType]:
+    """Return the shape that a packed matrix stands for, and the type that is most like it."""
+    wrong = unsound(name, f"the parts of the quantized tensor {show(packed.name)} do not go together")
+    if not packed.shape or not scales.shape or packed.shape[:-1] != scales.shape[:-1] or not scales.shape[-1]:
+        raise wrong
+    product, rest = divmod(32 * packed.shape[-1], scales.shape[-1])
+    bytes_as_scales = scales.dtype == "U8"
+    for bits, group in _likely(packed.name.removesuffix(".weight"), quantization, bytes_as_scales):
+        if not rest and bits * group == product:
+            shape = (*packed.shape[:-1], group * scales.shape[-1])
+            return shape, _SHARED[bits, group] if bytes_as_scales else MLX_TYPES[bits]
+    raise wrong
+
+
+def _likely(
+    base: str, quantization: Mapping[str, Any] | None, bytes_as_scales: bool
+) -> Iterator[tuple[int, int]]:
+    """Yield bits and group of a matrix, what the config says of it first.
+
+    Shapes give the product of the two only, and mlx-lm too tells layers of other bits apart by it.
+    """
+    whole = quantization or {}
+    own = whole.get(base)
+    said = [(one.get("bits"), one.get("group_size")) for one in (own, whole) if isinstance(one, dict)]
+    known = list(_SHARED) if bytes_as_scales else [(bits, group) for group in _GROUPS for bits in MLX_TYPES]
+    yield from (pair for pair in said if pair in known)
+    groups = [group for _, group in said]
+    yield from sorted(known, key=lambda pair: pair[1] not in groups)
+
+
+def _named(name: str) -> str:
+    """Return the name in a GGUF file, as near as plans need it: in which layer, and whether an expert."""
+    match = _LAYER.search(name)
+    if match is None:
+        base, _, last = name.rpartition(".")
+        end = _ENDS.get(base.rpartition(".")[2])
+        return f"{end}.{last}" if end else name
+    inside = match[2].split(".")
+    last = inside[-1]
+    called = next((_INSIDE[part] for part in inside if part in _INSIDE), None)
+    if not _EXPERTS.isdisjoint(inside):
+        rest = ".".join(_numbers(inside))
+        return f"blk.{int(match[1])}.{called or 'ffn'}_exps.{rest + '.' if rest else ''}{last}"
+    shared = any(part.startswith("shared_expert") for part in inside)
+    if called is None or (shared and not called.startswith("ffn")):
+        return f"blk.{int(match[1])}.{match[2]}"
+    return f"blk.{int(match[1])}.{called}{'_shexp' if shared else ''}.{last}"
+
+
+def _numbers(parts: list[str]) -> Iterator[str]:
+    return (part for part in parts if part.isdigit())

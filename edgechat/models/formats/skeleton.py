@@ -1,0 +1,197 @@
+"""Skeletons: a GGUF header of our own that describes a model's shape and nothing else of it.
+
+A dry run needs the numbers of the architecture and the table of tensors; neither the tokenizer, which is
+most of a header, nor the weights. So native code is shown a file that we wrote ourselves from what our
+reader has checked: some tens of kilobytes, then a hole of the weights' size. Packed, it is a few kilobytes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import struct
+import sys
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+from edgechat.errors import ModelFileError
+from edgechat.models.formats.gguf import parse_header
+from edgechat.models.formats.header import GgufArray, ModelHeader, ModelTensor, Scalar, Value
+
+MAX_ENTRIES = 512
+"""Entries about the shape that are copied; the most that is known is sixty."""
+MAX_TEXT = 4096
+"""Bytes of a text that is copied."""
+MAX_BYTES = 16 << 20
+"""Of a skeleton: more than the largest table of tensors takes."""
+
+_GENERAL = ("general.architecture", "general.name", "general.license", "general.file_type")
+_DROPPED = "vocab_size"  # which follows from the tokenizer, and is written anew
+_TYPES_OF_TOKENS = "tokenizer.ggml.token_type_count"
+_VERSION = 3
+_SIZE = struct.Struct("<Q")
+_TYPES = {
+    "uint8": (0, "B"),
+    "int8": (1, "b"),
+    "uint16": (2, "H"),
+    "int16": (3, "h"),
+    "uint32": (4, "I"),
+    "int32": (5, "i"),
+    "float32": (6, "f"),
+    "bool": (7, "?"),
+    "uint64": (10, "Q"),
+    "int64": (11, "q"),
+    "float64": (12, "d"),
+}
+_STRING, _ARRAY = 8, 9
+
+
+def skeleton(header: ModelHeader) -> bytes:
+    """Return a GGUF header with the shape of this model: metadata of its architecture, and its tensors.
+
+    The parts of a split model become one. Raises ModelFileError where there is more than a shape can need.
+    """
+    entries = [_entry(key, value, header.path) for key, value in _shape(header)]
+    tensors, _ = _table(header)
+    head = b"GGUF" + struct.pack("<IQQ", _VERSION, len(tensors), len(entries))
+    made = head + b"".join(entries) + b"".join(_tensor(tensor) for tensor in tensors)
+    made += bytes(-len(made) % header.alignment)
+    if len(made) > MAX_BYTES:
+        raise _refused(header.path, f"its shape takes {len(made)} bytes")
+    return made
+
+
+def write_skeleton(header: ModelHeader, path: Path) -> None:
+    """Write the skeleton, and after it a hole as large as the weights. Raises OSError, ModelFileError.
+
+    The hole takes no space on file systems that know sparse files; FAT does not.
+    """
+    made = skeleton(header)
+    with path.open("wb") as file:
+        _make_sparse(file)
+        file.write(made)
+        file.truncate(len(made) + _table(header)[1])
+
+
+def pack(header: ModelHeader) -> bytes:
+    """Return the skeleton compressed, and with it the size of the model's file."""
+    return _SIZE.pack(header.file_size) + zlib.compress(skeleton(header), 9)
+
+
+def unpack(data: bytes, name: str) -> ModelHeader:
+    """Return the header that `pack` was given, as far as it is in the skeleton. Raises ModelFileError.
+
+    name: what messages call the model.
+    """
+    stream = zlib.decompressobj()
+    try:
+        (file_size,) = _SIZE.unpack_from(data)
+        made = stream.decompress(data[_SIZE.size :], MAX_BYTES)
+    except (struct.error, zlib.error) as error:
+        raise _refused(name, f"it is no packed skeleton ({error})") from error
+    if not stream.eof:
+        raise _refused(name, f"it is cut short, or larger than {MAX_BYTES} bytes")
+    return parse_header(made, file_size, name)
+
+
+def _shape(header: ModelHeader) -> Iterator[tuple[str, Value]]:
+    """Yield the entries of the skeleton."""
+    for key in _GENERAL:
+        if key in header.metadata:
+            yield key, header.metadata[key]
+    if header.alignment != 32:
+        yield "general.alignment", header.alignment
+    prefix = header.architecture + "."
+    own = {key: value for key, value in header.metadata.items() if key.startswith(prefix)}
+    own.pop(prefix + _DROPPED, None)
+    if len(own) > MAX_ENTRIES:
+        raise _refused(header.path, f"it has {len(own)} entries about its shape")
+    yield from own.items()
+    yield prefix + _DROPPED, header.vocab_size
+    if isinstance(n_types := header.metadata.get(_TYPES_OF_TOKENS), int):  # encoders have a tensor by it
+        yield _TYPES_OF_TOKENS, n_types
+    yield "tokenizer.ggml.model", "none"
+
+
+def _table(header: ModelHeader) -> tuple[list[ModelTensor], int]:
+    """Return the tensors one after the other, as they lie in one file, and the bytes they take."""
+    placed: list[ModelTensor] = []
+    at = 0
+    for tensor in header.tensors:
+        placed.append(ModelTensor(tensor.name, tensor.shape, tensor.type, at, tensor.n_bytes))
+        at += -(-tensor.n_bytes // header.alignment) * header.alignment
+    return placed, at
+
+
+def _tensor(tensor: ModelTensor) -> bytes:
+    shape = struct.pack(f"<I{len(tensor.shape)}Q", len(tensor.shape), *tensor.shape)
+    return _text(tensor.name) + shape + struct.pack("<IQ", tensor.type, tensor.offset)
+
+
+def _entry(key: str, value: Value, path: str) -> bytes:
+    try:
+        if isinstance(value, GgufArray):
+            return _text(key) + struct.pack("<I", _ARRAY) + _array(value)
+        if isinstance(value, str):
+            return _text(key) + struct.pack("<I", _STRING) + _text(value)
+        number, form = _TYPES[_type_of(value)]
+        return _text(key) + struct.pack(f"<I{form}", number, value)
+    except ValueError as error:
+        raise _refused(path, f"its entry {key[:60]!a} is {error}") from error
+
+
+def _array(array: GgufArray) -> bytes:
+    if array.values is None:
+        raise ValueError(f"a list of {array.count}")
+    if array.type == "string":
+        texts = b"".join(_text(str(value)) for value in array.values)
+        return struct.pack("<IQ", _STRING, array.count) + texts
+    number, form = _TYPES[array.type]
+    return struct.pack(f"<IQ{array.count}{form}", number, array.count, *array.values)
+
+
+def _type_of(value: Scalar) -> str:
+    """Return the type that writers give such a value. llama.cpp reads a count only as uint32."""
+    if isinstance(value, bool):
+        return "bool"
+    if isinstance(value, float):
+        with contextlib.suppress(OverflowError):
+            struct.pack("<f", value)
+            return "float32"
+        return "float64"
+    if -(2**31) <= int(value) < 0:
+        return "int32"
+    return "uint32" if 0 <= int(value) < 2**32 else "uint64" if int(value) > 0 else "int64"
+
+
+def _text(text: str) -> bytes:
+    raw = text.encode("utf-8", "replace")
+    if len(raw) > MAX_TEXT:
+        raise ValueError(f"a text of {len(raw)} bytes")
+    return _SIZE.pack(len(raw)) + raw
+
+
+def _make_sparse(file: BinaryIO) -> None:
+    """Tell Windows that the hole to come need not be kept free on the disk; elsewhere that is understood."""
+    if sys.platform == "win32":
+        import ctypes
+        import msvcrt
+
+        control = ctypes.windll.kernel32.DeviceIoControl
+        control.argtypes = [ctypes.c_void_p, ctypes.c_uint32, *[ctypes.c_void_p, ctypes.c_uint32] * 2]
+        control.argtypes += [ctypes.c_void_p] * 2
+        done = ctypes.c_uint32()
+        set_sparse = 0x000900C4
+        if not control(
+            msvcrt.get_osfhandle(file.fileno()), set_sparse, None, 0, None, 0, ctypes.byref(done), None
+        ):
+            raise OSError("this file system has no sparse files")
+
+
+def _refused(path: str, why: str) -> ModelFileError:
+    return ModelFileError(
+        f"No skeleton can be made of {os.path.basename(path)}: {why}.",
+        hint="The file may be damaged: try another copy of this model.",
+    )

@@ -1,0 +1,230 @@
+"""The folder in which huggingface_hub keeps a repository, written as that library does, so that all share it.
+
+    models--owner--name/blobs/<hash>                           the bytes
+    models--owner--name/blobs/<hash>.incomplete                those of a download that has not ended
+    models--owner--name/snapshots/<commit>/folder/a.gguf       a link to them, relative
+    models--owner--name/refs/main                              the commit of a branch or tag
+    .locks/models--owner--name/<hash>.lock                     held while they are written
+    .locks/models--owner--name/<hash>.edgechat                 ours: for which revision edgechat began them
+
+The hash is the SHA-256 of a file that the hub keeps with Git LFS, and git's own of a small one.
+Where no link can be made the file itself lies in the snapshot. Commits and hashes are hexadecimal, and names
+are checked by whoever made the listing; folders below the cache that are links are refused here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import stat
+import uuid
+from pathlib import Path
+
+from edgechat import paths
+from edgechat.errors import DiskError, HubAnswerError
+from edgechat.models.choices import RemoteFile, RepoListing
+from edgechat.models.hub.partial import disk_error
+from edgechat.models.local.hashes import is_digest
+from edgechat.models.local.resolve import hub_cache
+from edgechat.offline import is_true
+from edgechat.text import mebibytes, one_line
+
+_TAG = """Signature: 8a477f597d28d172789f06886806bc55
+# This file is a cache directory tag created by huggingface_hub.
+# For information about cache directory tags, see:
+#	https://bford.info/cachedir/
+"""
+_SPARE = 1 << 26
+"""Bytes of a disk that are left free."""
+_MAX_REVISION = 4096
+"""Bytes of the name of a revision."""
+
+
+class HubStore:
+    """The files of a repository at one commit, as far as they are here. Methods raise DiskError."""
+
+    def __init__(self, listing: RepoListing) -> None:
+        self.listing = listing
+        self.root = hub_cache()
+        self._name = "models--" + listing.repo.replace("/", "--")
+        self.folder = self.root / self._name
+
+    def path(self, file: RemoteFile) -> Path:
+        """Return where the file is, or will be, for whoever opens it."""
+        return self.folder.joinpath("snapshots", self.listing.commit, *file.name.split("/"))
+
+    def blob(self, file: RemoteFile) -> Path:
+        """Return where its bytes are. Raises HubAnswerError for a file that cannot be verified."""
+        return self.folder / "blobs" / self.digest(file)
+
+    def digest(self, file: RemoteFile) -> str:
+        """Return the hash by which it is verified. Raises HubAnswerError where the hub gave none."""
+        if file.digest is None:
+            raise HubAnswerError(
+                f"The hub gives no hash of {one_line(file.name)}, so that it could not be verified.",
+                hint="Choose another file, or another repository.",
+            )
+        return file.digest
+
+    def partial(self, file: RemoteFile) -> Path:
+        """Return where its bytes grow."""
+        return self.partial_of(self.digest(file))
+
+    def partial_of(self, digest: str) -> Path:
+        """Return where the bytes with that hash grow."""
+        return self.folder / "blobs" / f"{digest}.incomplete"
+
+    def lock(self, file: RemoteFile) -> Path:
+        """Return the lock of its bytes, which huggingface_hub takes too."""
+        return self.lock_of(self.blob(file).name)
+
+    def lock_of(self, digest: str) -> Path:
+        """Return the lock of the bytes with that hash."""
+        return self.root / ".locks" / self._name / f"{digest}.lock"
+
+    def begin(self, file: RemoteFile, revision: str) -> None:
+        """Note that its partial, unless there is one already, is ours: begun for a branch, tag or commit."""
+        if not os.path.lexists(self.partial(file)):
+            self._write(self._mark(self.digest(file)), revision)
+
+    def end(self, file: RemoteFile) -> None:
+        """Forget who began its partial, which is no more."""
+        with contextlib.suppress(OSError):
+            self._mark(self.digest(file)).unlink()
+
+    def stale(self, revision: str) -> list[str]:
+        """Return the hashes of partials that edgechat began for a revision which no longer has such files."""
+        known = {file.digest for file in self.listing.files}
+        marks = self._mark("*").parent.glob(self._mark("*").name)
+        return [one.stem for one in marks if one.stem not in known and _revision_in(one) == revision]
+
+    def drop(self, digest: str) -> int:
+        """Remove a partial that is stale; return its bytes. Raises OSError. Only who holds its lock may."""
+        path = self.partial_of(digest)
+        size = os.lstat(path).st_size if os.path.lexists(path) else 0
+        path.unlink(missing_ok=True)
+        self._mark(digest).unlink(missing_ok=True)
+        return size
+
+    def _mark(self, digest: str) -> Path:
+        return self.lock_of(digest).with_suffix(".edgechat")
+
+    def is_here(self, file: RemoteFile) -> bool:
+        """Say whether the file is complete and in its place, by its size."""
+        return _size(self.path(file)) == file.size
+
+    def has_bytes(self, file: RemoteFile) -> bool:
+        """Say whether its bytes are complete, by their number, for this commit or for another."""
+        return self.is_here(file) or _size(self.blob(file)) == file.size
+
+    def kept(self, file: RemoteFile) -> int:
+        """Return how many of its bytes an earlier download left."""
+        return min(_size(self.partial(file)) or 0, file.size)
+
+    def make_folders(self, file: RemoteFile) -> None:
+        """Make what the file needs."""
+        try:
+            self.root.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise disk_error(self.root, error) from error
+        for path in (self.blob(file), self.path(file), self.lock(file)):
+            self._make(path.parent)
+        # Made new or left alone: what is a link, even to nowhere, is not written through.
+        with contextlib.suppress(OSError), (self.root / "CACHEDIR.TAG").open("x", encoding="ascii") as tag:
+            tag.write(_TAG)
+
+    def put(self, file: RemoteFile, *, new: bool) -> None:
+        """Put the file, whose bytes are here, into its place. new: nobody else can be using the bytes yet."""
+        path, blob = self.path(file), self.blob(file)
+        draft = path.with_name(f".{uuid.uuid4().hex[:12]}.tmp")
+        try:
+            if self.is_here(file):
+                return
+            if not _linked(blob, draft):
+                if new:
+                    draft = blob
+                else:
+                    shutil.copyfile(blob, draft)
+            os.replace(draft, path)
+        except OSError as error:
+            with contextlib.suppress(OSError):
+                path.with_name(draft.name).unlink()
+            raise disk_error(path, error) from error
+
+    def refer(self, revision: str) -> None:
+        """Keep which commit a branch or tag is."""
+        if revision == self.listing.commit:
+            return
+        path = self.folder.joinpath("refs", *revision.split("/"))
+        self._make(path.parent)
+        self._write(path, self.listing.commit)
+
+    def _write(self, path: Path, text: str) -> None:
+        """Put a small file in its place, which is not written through where it is a link."""
+        draft = path.with_name(f"{path.name}.{uuid.uuid4().hex[:8]}.tmp")
+        try:
+            draft.write_text(text, encoding="utf-8")
+            os.replace(draft, path)
+        except OSError as error:
+            raise disk_error(path, error) from error
+
+    def _make(self, folder: Path) -> None:
+        """Make a folder below the root, and all between, none of which may be a link."""
+        at = self.root
+        for part in folder.relative_to(self.root).parts:
+            at = at / part
+            try:
+                with contextlib.suppress(FileExistsError):
+                    os.mkdir(at)
+                kind = os.lstat(at).st_mode
+            except OSError as error:
+                raise disk_error(at, error) from error
+            if not stat.S_ISDIR(kind):
+                what = "a link" if stat.S_ISLNK(kind) else "no folder"
+                raise DiskError(
+                    f"{one_line(str(at), 300)} is {what}; edgechat does not write through it.",
+                    hint="Move what it leads to there, or set HF_HUB_CACHE to another folder.",
+                )
+
+
+def check_space(needed: int) -> None:
+    """Raise DiskError where the cache's disk has not so many bytes free, and some to spare."""
+    folder = hub_cache()
+    while not folder.exists() and folder != folder.parent:
+        folder = folder.parent
+    free = shutil.disk_usage(folder).free
+    if needed and needed + _SPARE > free:
+        raise DiskError(
+            f"The download needs {mebibytes(needed)} more, and the disk of {one_line(str(folder), 300)} has "
+            f"{mebibytes(free)} free.",
+            hint="Make room, choose a smaller one with --quant, or set HF_HUB_CACHE to another disk.",
+        )
+
+
+def _linked(blob: Path, path: Path) -> bool:
+    """Make `path` a relative link to `blob`; say whether that can be done here."""
+    if is_true("HF_HUB_DISABLE_SYMLINKS"):
+        return False
+    try:
+        os.symlink(os.path.relpath(blob, path.parent), path)
+    except OSError:
+        return False
+    return True
+
+
+def _revision_in(mark: Path) -> str | None:
+    if not is_digest(mark.stem):
+        return None
+    try:
+        return paths.read_bytes(mark, _MAX_REVISION).decode()
+    except (OSError, ValueError):
+        return None
+
+
+def _size(path: Path) -> int | None:
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_size if stat.S_ISREG(found.st_mode) else None

@@ -1,0 +1,266 @@
+"""Files of the hub brought here: into huggingface_hub's cache, from where they stopped, verified on the way.
+
+The bytes come over plain HTTP from the hub's address of the file, as for any browser. So do those of files
+that the hub keeps in its Xet storage, which huggingface_hub would fetch in pieces through hf-xet: that keeps
+no bytes of a download that was killed, cannot be hashed as it streams, and keeps pieces a second time.
+
+A process that finds another one fetching the same file waits for it. What came is on the disk at once; after
+a kill it is hashed again, and the rest is asked for. That the rest is of the same file the hub says before
+each answer, by the hash in its headers, and the hash of the whole says in the end.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+from edgechat.errors import HubError, HubUnreachable, RateLimited, WrongBytes
+from edgechat.models.choices import RemoteFile, RepoListing
+from edgechat.models.hub.cache_layout import HubStore
+from edgechat.models.hub.endpoint import Endpoint, require_network
+from edgechat.models.hub.errors import nonsense
+from edgechat.models.hub.partial import Partial, disk_error
+from edgechat.models.hub.ranged import RangedFile
+from edgechat.models.hub.transfer import Client, Cut, ask_hub
+from edgechat.models.local.hashes import hash_for, is_git_sha1
+from edgechat.text import mebibytes, one_line
+
+if TYPE_CHECKING:
+    from filelock import FileLock
+
+WAITS: tuple[float, ...] = (1, 2, 4, 8, 15, 30, 60)
+"""Seconds before the next try, after failures without progress between them."""
+PROGRESS = 1 << 16
+"""Bytes more than ever before that count as progress."""
+MAX_WAIT = 300
+"""Seconds that the hub may ask us to wait."""
+MOST = 50 * 10**9
+"""Bytes of the largest file that the hub gives over plain HTTP."""
+_ASK_LOCK_EVERY = 0.2
+
+
+class Stopped(Exception):
+    """Whoever asked for a download ended it; what has come is kept."""
+
+
+class Observer(Protocol):
+    """Who is told how it goes, from any thread."""
+
+    def has(self, file: RemoteFile, n: int) -> None:
+        """Note that the first n bytes of the file are here."""
+
+    def checked(self, file: RemoteFile, n: int) -> None:
+        """Note that the first n of the bytes that were kept have been hashed again."""
+
+    def says(self, text: str) -> None:
+        """Take a sentence about something out of the ordinary."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fetched:
+    """What became of one file."""
+
+    file: RemoteFile
+    resumed: int
+    """Bytes that an earlier download had left."""
+    received: int
+    """Bytes that came now; of both 0 for a file that was here."""
+
+
+def download(
+    listing: RepoListing,
+    files: Sequence[RemoteFile],
+    revision: str,
+    seen: Observer,
+    stop: threading.Event | None = None,
+) -> list[Fetched]:
+    """Bring files of a repository here, and put them into their places when all are complete.
+
+    revision: what the listing was asked for: a branch, tag or commit. stop: ends it from another thread; a
+    connection that is silent is given up only when its own time is over. Raises HubError, DiskError, Stopped.
+    """
+    store, stop = HubStore(listing), stop or threading.Event()
+    done: list[Fetched] = []
+    for file in files:
+        store.make_folders(file)
+        with _locked(store, file, seen, stop):
+            done.append(_bring(store, file, revision, seen, stop))
+    # The first part of a split model last: who finds it finds the others.
+    for one in reversed(done):
+        store.put(one.file, new=one.resumed + one.received > 0)
+    store.refer(revision)
+    _drop_stale(store, revision, seen)
+    return done
+
+
+def _drop_stale(store: HubStore, revision: str, seen: Observer) -> None:
+    """Remove what our earlier downloads left of files that the revision does not hold any more.
+
+    What other programs began is theirs, and other revisions may still hold what was begun for them.
+    """
+    from filelock import FileLock, Timeout
+
+    for digest in store.stale(revision):
+        try:
+            with FileLock(store.lock_of(digest), timeout=0, mode=0o664):
+                size = store.drop(digest)
+        except (OSError, Timeout):
+            continue
+        if size:
+            seen.says(f"Removed {mebibytes(size)} that an earlier download left of a file that was replaced.")
+
+
+def _bring(
+    store: HubStore, file: RemoteFile, revision: str, seen: Observer, stop: threading.Event
+) -> Fetched:
+    """Return when the bytes of a file are here and verified; the lock is held."""
+    if store.has_bytes(file):
+        seen.has(file, file.size)
+        return Fetched(file, 0, 0)
+    name = one_line(file.name)
+    require_network(False, f"{name} is not here")
+    if file.size > MOST:
+        raise nonsense(store.listing.hub, f"gives no file as large as {name} over plain HTTP")
+    digest = store.digest(file)
+    store.begin(file, revision)
+    partial = Partial(store.partial(file), lambda: hash_for(digest, file.size))
+    try:
+        if partial.size > file.size:
+            partial.restart()
+        resumed = partial.size
+        partial.hash_kept(_heeding(stop, lambda n: seen.checked(file, n)))
+        received = _fetch(store.listing, file, partial, seen, stop)
+        wrong = partial.digest() != digest
+        if wrong and received < file.size:
+            seen.says(f"What was kept of {name} is damaged; it starts anew.")
+            partial.restart()
+            resumed, received = 0, _fetch(store.listing, file, partial, seen, stop)
+            wrong = partial.digest() != digest
+        if wrong:
+            partial.remove()
+            store.end(file)
+            raise _wrong(store.listing, name, "hash" if is_git_sha1(digest) else "SHA-256")
+        partial.finish(store.blob(file))
+        store.end(file)
+    finally:
+        partial.close()
+    return Fetched(file, resumed, received)
+
+
+def _fetch(
+    listing: RepoListing, file: RemoteFile, partial: Partial, seen: Observer, stop: threading.Event
+) -> int:
+    """Return how many bytes came until all were there, over as many connections as it takes."""
+    hub, ranged = Endpoint(listing.hub), RangedFile(file, listing.commit)
+    url = hub.file(listing.repo, listing.commit, file.name)
+    failures, best, received = 0, partial.size, 0
+    told = _heeding(stop, lambda n: seen.has(file, n))
+
+    def receive(client: Client) -> None:
+        nonlocal received
+        for piece in _pieces(client, url, ranged, partial):
+            with client.aside():
+                partial.write(piece)
+            received += len(piece)
+            told(partial.size)
+
+    told(partial.size)
+    while partial.size < file.size:
+        try:
+            ask_hub(hub, listing.repo, math.inf, receive)
+        except (HubUnreachable, RateLimited) as error:
+            if partial.size >= best + PROGRESS:
+                failures, best = 0, partial.size
+            wait = _wait(error, failures)
+            if wait is None:
+                raise _later(error, partial) from error
+            failures += 1
+            seen.says(f"{error.message} Trying again in {wait:.0f} s.")
+            if stop.wait(wait):
+                raise Stopped from error
+    return received
+
+
+def _heeding(stop: threading.Event, told: Callable[[int], None]) -> Callable[[int], None]:
+    """Return what tells of progress, and raises Stopped where nobody wants it any more."""
+
+    def tell(n: int) -> None:
+        told(n)
+        if stop.is_set():
+            raise Stopped
+
+    return tell
+
+
+def _pieces(client: Client, url: str, ranged: RangedFile, partial: Partial) -> Iterator[bytes]:
+    """Yield what is missing, as it comes; what was there may have to be forgotten. Raises HubError, Cut."""
+    at, end = partial.size, ranged.file.size
+    with client.get(url, ranged.headers(at, end) if at else None) as answer:
+        same = ranged.same(answer)
+        start, end = ranged.part(answer, at, end)
+        if start < at or not same:
+            partial.restart()
+        if start > partial.size:
+            raise Cut("another file is kept there now")
+        for piece in answer.pieces:
+            if partial.size + len(piece) > end:
+                raise nonsense(answer.url, f"sends more of {one_line(ranged.file.name)} than there is")
+            yield piece
+    if partial.size < end:
+        raise Cut("the answer is shorter than it said")
+
+
+def _wait(error: HubUnreachable | RateLimited, failures: int) -> float | None:
+    """Return the seconds to wait before the next try, or None to give up."""
+    if failures >= len(WAITS):
+        return None
+    if isinstance(error, RateLimited) and error.seconds is not None:
+        return max(WAITS[failures], error.seconds) if error.seconds <= MAX_WAIT else None
+    return WAITS[failures]
+
+
+def _later(error: HubError, partial: Partial) -> HubError:
+    kept = "What has come is kept: the same command goes on from there." if partial.size else ""
+    return type(error)(error.message, hint=" ".join(filter(None, (error.hint, kept))))
+
+
+def _wrong(listing: RepoListing, name: str, what: str) -> WrongBytes:
+    return WrongBytes(
+        f"What came is not {name} of {listing.repo}: its {what} is another one. It was thrown away.",
+        hint="Try again; if it comes wrong again, a proxy or the mirror in HF_ENDPOINT alters it.",
+    )
+
+
+@contextmanager
+def _locked(store: HubStore, file: RemoteFile, seen: Observer, stop: threading.Event) -> Iterator[None]:
+    """Hold the lock of a file's bytes; where another process has it, say so and wait."""
+    from filelock import FileLock, Timeout
+
+    lock = FileLock(store.lock(file), timeout=0, mode=0o664)
+    try:
+        lock.acquire()
+    except Timeout:
+        seen.says(f"Another program is downloading {one_line(file.name)}; waiting for it.")
+        _acquire(lock, stop)
+    except OSError as error:
+        raise disk_error(store.lock(file), error) from error
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def _acquire(lock: FileLock, stop: threading.Event) -> None:
+    """Wait for a lock, for as long as someone wants it. Raises Stopped."""
+    from filelock import Timeout
+
+    while True:
+        if stop.wait(_ASK_LOCK_EVERY):
+            raise Stopped
+        with suppress(Timeout):
+            lock.acquire(timeout=0)
+            return

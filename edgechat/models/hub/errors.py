@@ -1,0 +1,124 @@
+"""What the hub's refusals mean, in sentences for people: from status and headers to a typed error."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Mapping
+from urllib.parse import urlsplit
+
+from edgechat.errors import (
+    AccessDenied,
+    HubAnswerError,
+    HubError,
+    HubUnreachable,
+    RateLimited,
+    RemoteFileChanged,
+    RepoNotFound,
+)
+from edgechat.models.catalogue import catalogue
+from edgechat.models.hub.endpoint import Endpoint
+from edgechat.text import one_line
+
+CHECK = "Check the network and try again. Models that are on this machine work without it."
+LATER = "Try again later. Models that are on this machine work without it."
+_RESET = re.compile(r'"[\w ]+"\s*;\s*r\s*=\s*0\s*;\s*t\s*=\s*(\d{1,6})', re.ASCII)
+
+
+def host(url: str) -> str:
+    """Return the host of an address, for a message."""
+    return one_line(urlsplit(url).hostname or url, 80)
+
+
+def unreachable(url: str, why: str, *, hint: str = CHECK) -> HubUnreachable:
+    """Return the error for a hub that cannot be asked. why: ends the sentence."""
+    return HubUnreachable(f"{host(url)} cannot be asked: {one_line(why)}.", hint=hint)
+
+
+def nonsense(url: str, what: str) -> HubAnswerError:
+    """Return the error for an answer that no hub would give. what: '… answered with …'."""
+    return HubAnswerError(
+        f"{host(url)} {what}.",
+        hint="A mirror, a proxy or the login page of this network may be in the way. Try again later.",
+    )
+
+
+def changed(what: str) -> RemoteFileChanged:
+    """Return the error for a file that is another one than was listed. what: begins the sentence."""
+    return RemoteFileChanged(
+        f"{what} is not what the hub listed.",
+        hint="It was replaced meanwhile, or a mirror lags behind: try again.",
+    )
+
+
+def refusal(
+    hub: Endpoint, repo: str, url: str, status: int, headers: Mapping[str, str], *, had_token: bool
+) -> HubError:
+    """Return the error for an answer of `url` with a status that is no success.
+
+    The body is not looked at: the hub tells in X-Error-Code what it means.
+    """
+    code, said = headers.get("x-error-code", ""), one_line(headers.get("x-error-message", ""), 120)
+    if status == 429:
+        return _rate_limited(url, headers, had_token=had_token)
+    if status >= 500 or status == 408:
+        return unreachable(url, f"it answers with error {status}", hint=LATER)
+    if status == 416:
+        return changed(f"A file of {repo}")
+    if not hub.may_see_token(url):
+        return nonsense(url, f"keeps the files of {repo}, and answers with error {status}")
+    if code == "GatedRepo":
+        return _gated(hub, repo, had_token=had_token)
+    if status == 401 and had_token and code != "RepoNotFound":
+        return AccessDenied(
+            f"{host(url)} does not take your token.", hint="Log in again: hf auth login, or unset HF_TOKEN."
+        )
+    if status in (401, 404):
+        return _not_found(hub, repo, code, had_token=had_token)
+    if status == 403:
+        return AccessDenied(f"{host(url)} does not give {repo} to you: {said or 'access is forbidden'}.")
+    return nonsense(url, f"answers with error {status}" + (f": {said}" if said else ""))
+
+
+def _gated(hub: Endpoint, repo: str, *, had_token: bool) -> AccessDenied:
+    then = "then try again." if had_token else "then log in: hf auth login (or set HF_TOKEN)."
+    return AccessDenied(
+        f"{repo} is given only to those who have accepted its terms.",
+        hint=f"Accept them at {hub.page(repo)}, {then}",
+    )
+
+
+def _not_found(hub: Endpoint, repo: str, code: str, *, had_token: bool) -> RepoNotFound:
+    if code == "RevisionNotFound":
+        return RepoNotFound(f"{repo} has no such revision.", hint=f"See what is there: {hub.page(repo)}")
+    if code == "EntryNotFound":
+        return RepoNotFound(f"{repo} has no such file (any more).", hint=f"See {hub.page(repo)}")
+    message = f"There is no repository {repo} on {host(hub.url)}, or it is private."
+    near = near_repos(repo)
+    if near:
+        return RepoNotFound(message, hint=f"Did you mean {' or '.join(near)}?")
+    private = "" if had_token else " For a private one log in: hf auth login"
+    return RepoNotFound(message, hint=f"Check the name.{private}")
+
+
+def near_repos(repo: str) -> list[str]:
+    """Return names of the catalogue that look like what was asked for: 'qwen3-4b (unsloth/Qwen3-4B-…)'."""
+    known: dict[str, str] = {}
+    for entry in catalogue():
+        if entry.repo is not None:
+            shown = f"{entry.name} ({entry.repo})"
+            known |= {one.lower(): shown for one in (entry.repo, entry.repo.partition("/")[2], *entry.names)}
+    wanted = repo.lower()
+    found = difflib.get_close_matches(wanted, known, n=2, cutoff=0.75)
+    found += difflib.get_close_matches(wanted.partition("/")[2], known, n=2, cutoff=0.75)
+    return list(dict.fromkeys(known[one] for one in found))[:2]
+
+
+def _rate_limited(url: str, headers: Mapping[str, str], *, had_token: bool) -> RateLimited:
+    text = headers.get("retry-after", "").strip()
+    reset = _RESET.search(headers.get("ratelimit", ""))
+    seconds = int(text) if re.fullmatch(r"\d{1,6}", text, re.ASCII) else int(reset[1]) if reset else None
+    wait = f"in {seconds} seconds" if seconds else "in some minutes"
+    more = "" if had_token else " With a login the hub allows more: hf auth login"
+    message = f"{host(url)} wants no more requests for now."
+    return RateLimited(message, hint=f"Try again {wait}.{more}", seconds=seconds)

@@ -1,0 +1,213 @@
+"""What is on the hub: the files of a repository and the headers of its models, before any download.
+
+    remote = resolve_remote(parse_model_name("unsloth/Qwen3-4B-Instruct-2507-GGUF"), offline=False)
+    for choice in remote.choices:
+        remote.header(choice)
+
+What was seen once is seen again without the network.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+from edgechat.errors import (
+    HubAnswerError,
+    HubError,
+    HubUnreachable,
+    ModelNotFound,
+    OfflineMode,
+    RateLimited,
+    RepoNotFound,
+)
+from edgechat.models.choices import ModelChoice, RemoteFile, RepoListing, model_choices, safe_path
+from edgechat.models.formats.header import ModelHeader
+from edgechat.models.formats.quants import canonical
+from edgechat.models.hub import metadata_cache
+from edgechat.models.hub.endpoint import Endpoint, endpoint, require_network
+from edgechat.models.hub.errors import nonsense
+from edgechat.models.hub.names import HubName, valid_repo, valid_revision
+from edgechat.models.hub.remote_headers import read_remote_contents, read_remote_header
+from edgechat.models.hub.transfer import ask_hub
+from edgechat.models.local.hashes import is_git_sha1
+from edgechat.text import one_line
+
+LIST_TIME_LIMIT = 20.0
+"""Seconds for a listing, which takes well under one."""
+MAX_LISTING = 8 << 20
+"""Bytes of a listing as the hub gives it; a file takes some three hundred."""
+MAX_FILES = 10_000
+MAX_FILE_SIZE = 1 << 50
+
+_Size = Annotated[int, Meta(ge=0, le=MAX_FILE_SIZE)]
+_Sha256 = Annotated[str, Meta(pattern=r"\A[0-9a-f]{64}\Z")]
+_Commit = Annotated[str, Meta(pattern=r"\A[0-9a-f]{40}\Z")]
+
+
+class _Lfs(msgspec.Struct):
+    sha256: _Sha256
+    size: _Size
+
+
+class _Sibling(msgspec.Struct):
+    rfilename: str
+    size: _Size | None = None
+    lfs: _Lfs | None = None
+    blob_id: str | None = msgspec.field(default=None, name="blobId")
+    """Git's hash: of the file, or of what stands for it where it is kept with LFS."""
+
+
+class _Info(msgspec.Struct):
+    """What is used of the hub's answer."""
+
+    sha: _Commit
+    siblings: Annotated[list[_Sibling], Meta(max_length=MAX_FILES)]
+    gated: bool | str = False
+    tags: list[str] = []
+
+
+class _Kept(msgspec.Struct):
+    """A listing in the cache: the hub's answer, as far as it was used."""
+
+    info: _Info
+    listed: float
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteModel:
+    """A repository of models on the hub."""
+
+    listing: RepoListing
+    choices: tuple[ModelChoice, ...]
+    """The models in it, as far as the name says which; at least one."""
+    unasked: HubError | None = None
+    """Why the hub could not be asked now. The listing is then an older one, of `listing.listed`, and headers
+    are those that were read before."""
+
+    @property
+    def repo(self) -> str:
+        """'owner/name'."""
+        return self.listing.repo
+
+    @property
+    def commit(self) -> str:
+        """What the listing and all headers are of."""
+        return self.listing.commit
+
+    def header(self, choice: ModelChoice) -> ModelHeader:
+        """Return the header of one of the choices, as far as plans need it: no tokenizer, no template.
+
+        Read from the hub the first time: of a GGUF file 8 MiB or more, of an MLX model its config and the
+        tables of its files, some 100 KB. Raises HubError, ModelFileError.
+        """
+        found = metadata_cache.kept_header(self.listing, choice)
+        if found is not None:
+            return found
+        what = f"{one_line(choice.name)} of {self.repo} was never looked at"
+        if self.unasked is not None:
+            raise type(self.unasked)(f"{what}. {self.unasked.message}", hint=self.unasked.hint)
+        require_network(False, what)
+        if choice.format == "mlx":
+            called = metadata_cache.mlx_name(self.listing, choice)
+            contents, header = read_remote_contents(self.listing, choice, called)
+            metadata_cache.keep_contents(self.listing, choice, contents)
+            return header
+        header = read_remote_header(self.listing, choice)
+        return metadata_cache.keep_header(self.listing, choice, header)
+
+
+def resolve_remote(name: HubName, *, offline: bool) -> RemoteModel:
+    """Return what the hub has under a name; where there is no network, what it had when it was last asked.
+
+    offline: open no socket, as HF_HUB_OFFLINE and EDGECHAT_OFFLINE in the environment do too.
+    Raises HubError; ModelNotFound where no model in the repository is what the name says.
+    """
+    hub = endpoint()
+    kept = _kept(hub, name)
+    try:
+        require_network(offline, f"{name.repo} cannot be looked at")
+        listing, unasked = list_repo(name.repo, name.revision), None
+    except (HubUnreachable, RateLimited, OfflineMode) as error:
+        if kept is None:
+            raise
+        listing, unasked = kept, error
+    return RemoteModel(listing, _named(listing, name), unasked)
+
+
+def list_repo(repo: str, revision: str | None) -> RepoListing:
+    """Ask the hub for the files of a repository, and keep the answer. Raises HubError.
+
+    revision: a branch, tag or commit; None is the main branch.
+    """
+    require_network(False, f"{one_line(repo)} cannot be looked at")
+    if not valid_repo(repo) or (revision is not None and not valid_revision(revision)):
+        raise RepoNotFound(f"{one_line(repo)} is no name of a repository.", hint="Names are like owner/name.")
+    hub = endpoint()
+    url = hub.info(repo, revision)
+    body = ask_hub(hub, repo, LIST_TIME_LIMIT, lambda client: client.read(url, MAX_LISTING))
+    try:
+        info = msgspec.json.decode(body, type=_Info)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise nonsense(hub.url, f"gives a listing of {repo} that makes no sense") from error
+    kept = _Kept(info, time.time())
+    listing = _listing(hub, repo, kept)
+    metadata_cache.keep_listing(hub.url, repo, revision, msgspec.json.encode(kept))
+    return listing
+
+
+def _kept(hub: Endpoint, name: HubName) -> RepoListing | None:
+    data = metadata_cache.kept_listing(hub.url, name.repo, name.revision)
+    if data is None:
+        return None
+    try:
+        return _listing(hub, name.repo, msgspec.json.decode(data, type=_Kept))
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, HubAnswerError):
+        return None
+
+
+def _listing(hub: Endpoint, repo: str, kept: _Kept) -> RepoListing:
+    """Return the listing of an answer. Raises HubAnswerError where a name could lead out of its folder."""
+    files: list[RemoteFile] = []
+    names = {one.rfilename for one in kept.info.siblings}
+    if len(names) < len(kept.info.siblings):
+        raise nonsense(hub.url, f"lists a file of {repo} twice")
+    for one in kept.info.siblings:
+        if not safe_path(one.rfilename):
+            raise nonsense(
+                hub.url, f"lists a file of {repo} with an unsafe name: {one_line(one.rfilename, 80)!a}"
+            )
+        size = one.lfs.size if one.lfs else one.size
+        if size is not None:
+            small = one.blob_id if one.lfs is None and is_git_sha1(one.blob_id or "") else None
+            files.append(RemoteFile(one.rfilename, size, one.lfs.sha256 if one.lfs else None, small))
+    licences = [tag.removeprefix("license:") for tag in kept.info.tags if tag.startswith("license:")]
+    licence = one_line(licences[0], 80) if licences else None
+    gated = kept.info.gated not in (False, "", "false")
+    return RepoListing(hub.url, repo, kept.info.sha, gated, licence, tuple(files), kept.listed)
+
+
+def _named(listing: RepoListing, name: HubName) -> tuple[ModelChoice, ...]:
+    """Return the models of a listing that a name means. Raises ModelNotFound."""
+    found = model_choices(listing.files, listing.repo)
+    if not found:
+        raise ModelNotFound(
+            f"{listing.repo} holds no model that edgechat runs: no GGUF file, and none for MLX.",
+            hint="Look for one whose name ends in -GGUF or, for a Mac, in -4bit: it may be there.",
+        )
+    if name.file is not None:
+        chosen = [one for one in found if name.file in one.file_names]
+        missing, there = name.file, [one.files[0].name for one in found]
+    elif name.quant is not None:
+        chosen = [one for one in found if canonical(one.quant or "") == canonical(name.quant)]
+        missing, there = canonical(name.quant), [one.shown for one in found]
+    else:
+        return found
+    if not chosen:
+        shown = ", ".join(one_line(one, 80) for one in list(dict.fromkeys(there))[:30])
+        raise ModelNotFound(f"{listing.repo} has no {one_line(missing)}.", hint=f"It has: {shown}.")
+    return tuple(chosen)

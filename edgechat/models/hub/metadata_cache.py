@@ -1,0 +1,106 @@
+"""What was learnt of the hub before: listings of repositories and packed headers, in the cache folder.
+
+Whatever is wrong with an entry, it is as if there were none. The least recently used go first.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+from pathlib import Path
+
+from edgechat import paths
+from edgechat.errors import FolderError, ModelFileError
+from edgechat.models.choices import ModelChoice, RepoListing
+from edgechat.models.formats.header import ModelHeader
+from edgechat.models.formats.mlx import contents
+from edgechat.models.formats.skeleton import pack, unpack
+
+MAX_HEADERS = 256
+"""Of some kilobytes each."""
+MAX_LISTINGS = 64
+MAX_BYTES = 8 << 20
+"""Of an entry."""
+
+
+def kept_header(listing: RepoListing, choice: ModelChoice) -> ModelHeader | None:
+    """Return the header of a model that was read before, as far as `keep_header` keeps it, or None."""
+    data = _read("headers", _header_key(listing, choice))
+    if data is None:
+        return None
+    try:
+        if choice.format == "mlx":
+            return contents.unpack(data).header(mlx_name(listing, choice))
+        header = unpack(data, choice.name.rpartition("/")[2])
+    except ModelFileError:
+        return None
+    return header if header.file_size == choice.total_bytes else None
+
+
+def keep_header(listing: RepoListing, choice: ModelChoice, header: ModelHeader) -> ModelHeader:
+    """Keep the shape of a model; return what `kept_header` will. Raises ModelFileError where it has none."""
+    data = pack(header)
+    _write("headers", _header_key(listing, choice), data, MAX_HEADERS)
+    return unpack(data, choice.name.rpartition("/")[2])
+
+
+def keep_contents(listing: RepoListing, choice: ModelChoice, found: contents.Contents) -> None:
+    """Keep what was read of an MLX model, for `kept_header`."""
+    _write("headers", _header_key(listing, choice), found.pack(), MAX_HEADERS)
+
+
+def kept_listing(hub: str, repo: str, revision: str | None) -> bytes | None:
+    """Return what `keep_listing` was given, or None."""
+    return _read("listings", (hub, repo.lower(), revision or ""))
+
+
+def keep_listing(hub: str, repo: str, revision: str | None, data: bytes) -> None:
+    """Keep the listing of a repository."""
+    _write("listings", (hub, repo.lower(), revision or ""), data, MAX_LISTINGS)
+
+
+def mlx_name(listing: RepoListing, choice: ModelChoice) -> str:
+    """Return what messages call an MLX model on the hub."""
+    return f"{listing.repo}/{choice.name}".rstrip("/")
+
+
+def _header_key(listing: RepoListing, choice: ModelChoice) -> tuple[str, ...]:
+    """Return what makes a header another one; the hub too, for a mirror may have other files."""
+    files = (f"{file.name} {file.size} {file.digest}" for file in choice.files)
+    return (listing.hub, listing.repo.lower(), listing.commit, *files)
+
+
+def _path(kind: str, key: tuple[str, ...]) -> Path:
+    digest = hashlib.sha256("\0".join(key).encode()).hexdigest()
+    return paths.cache_dir() / "hub" / kind / digest[:40]
+
+
+def _read(kind: str, key: tuple[str, ...]) -> bytes | None:
+    try:
+        path = _path(kind, key)
+        data = paths.read_bytes(path, MAX_BYTES)
+    except (OSError, FolderError):
+        return None
+    with contextlib.suppress(OSError):
+        os.utime(path)
+    return data
+
+
+def _write(kind: str, key: tuple[str, ...], data: bytes, most: int) -> None:
+    """Write an entry whole or not at all; a disk that is full or closed is no error."""
+    with contextlib.suppress(OSError, FolderError):
+        path = _path(kind, key)
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        paths.replace(path, data)
+        _prune(path.parent, most)
+
+
+def _prune(folder: Path, most: int) -> None:
+    used: list[tuple[float, str]] = []
+    for entry in os.scandir(folder):
+        with contextlib.suppress(OSError):
+            used.append((entry.stat().st_mtime, entry.path))
+    for _, path in sorted(used, reverse=True)[most:]:
+        with contextlib.suppress(OSError):
+            os.unlink(path)

@@ -1,0 +1,168 @@
+"""A download that has not ended: the bytes that came, on the disk at once, and their hash as they come."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import queue
+import stat
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from edgechat.errors import DiskError
+from edgechat.models.local.hashes import Hash
+from edgechat.text import one_line
+
+SYNC_EVERY = 10.0
+"""Seconds after which what came is made to reach the disk itself: what a power cut can cost."""
+_READ = 1 << 20
+_BATCH, _BATCHES = 1 << 20, 16
+"""Bytes that go to the hashing thread together, and how many such may wait for it."""
+_FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+
+
+class RunningHash:
+    """The hash of bytes as they come, in a thread of its own: beside a network it costs no time."""
+
+    def __init__(self, start: Hash) -> None:
+        self._hash = start
+        self._batch: list[bytes] = []
+        self._waiting = 0
+        self._queue: queue.Queue[list[bytes] | None] = queue.Queue(_BATCHES)
+        self._thread = threading.Thread(target=self._run, name="hash", daemon=True)
+        self._thread.start()
+
+    def update(self, piece: bytes) -> None:
+        """Take the next bytes."""
+        self._batch.append(piece)
+        self._waiting += len(piece)
+        if self._waiting >= _BATCH:
+            self._queue.put(self._batch)
+            self._batch, self._waiting = [], 0
+
+    def end(self) -> str:
+        """Return the hash of everything in hexadecimal digits; nothing can follow."""
+        self._queue.put(self._batch)
+        self._queue.put(None)
+        self._thread.join()
+        return self._hash.hexdigest()
+
+    def drop(self) -> None:
+        """Let the thread end."""
+        self._queue.put(None)
+
+    def _run(self) -> None:
+        while (batch := self._queue.get()) is not None:
+            for piece in batch:
+                self._hash.update(piece)
+
+
+class Partial:
+    """The file in which a download grows. Only who holds its lock may make one. Methods raise DiskError."""
+
+    def __init__(self, path: Path, start: Callable[[], Hash]) -> None:
+        self.path = path
+        self._start = start
+        self._lock = threading.Lock()
+        flags = os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)
+        try:
+            self._fd = os.open(path, flags, 0o666)
+            found = os.fstat(self._fd)
+        except OSError as error:
+            raise disk_error(path, error) from error
+        self.size = found.st_size
+        """Bytes that are on the disk."""
+        self._synced = time.monotonic()
+        if not stat.S_ISREG(found.st_mode) or found.st_nlink > 1:
+            os.close(self._fd)
+            raise DiskError(f"{_shown(path)} is not a plain file.", hint="Look at what it is, and remove it.")
+        self._hash = RunningHash(start())
+
+    def hash_kept(self, checked: Callable[[int], None]) -> None:
+        """Hash what an earlier download left; `checked` is told how many bytes are done."""
+        done = 0
+        try:
+            os.lseek(self._fd, 0, os.SEEK_SET)
+            while done < self.size and (piece := os.read(self._fd, min(_READ, self.size - done))):
+                self._hash.update(piece)
+                done += len(piece)
+                checked(done)
+        except OSError as error:
+            raise disk_error(self.path, error) from error
+        self.size = done
+
+    def write(self, piece: bytes) -> None:
+        """Add bytes at the end, unless it was closed meanwhile."""
+        view = memoryview(piece)
+        with self._lock:
+            try:
+                while view:
+                    view = view[os.write(self._fd, view) :]
+                if time.monotonic() - self._synced > SYNC_EVERY:
+                    os.fsync(self._fd)
+                    self._synced = time.monotonic()
+            except OSError as error:
+                raise disk_error(self.path, error) from error
+            self._hash.update(piece)
+            self.size += len(piece)
+
+    def restart(self) -> None:
+        """Forget all bytes."""
+        try:
+            os.ftruncate(self._fd, 0)
+            os.lseek(self._fd, 0, os.SEEK_SET)
+        except OSError as error:
+            raise disk_error(self.path, error) from error
+        self._hash.drop()
+        self._hash, self.size = RunningHash(self._start()), 0
+
+    def digest(self) -> str:
+        """Return the hash of all bytes; only restart() may follow, or finish()."""
+        return self._hash.end()
+
+    def finish(self, final: Path) -> None:
+        """Give the file its name, once its bytes are safe on the disk."""
+        try:
+            os.fsync(self._fd)
+            os.close(self._fd)  # Windows renames no open file
+            self._fd = -1
+            os.replace(self.path, final)
+        except OSError as error:
+            raise disk_error(final, error) from error
+
+    def remove(self) -> None:
+        """Leave nothing of it."""
+        self.close()
+        with contextlib.suppress(OSError):
+            os.unlink(self.path)
+
+    def close(self) -> None:
+        """Leave it as it is, for another time."""
+        with self._lock:
+            if self._fd >= 0:
+                os.close(self._fd)
+                self._hash.drop()
+            self._fd = -1
+
+
+def disk_error(path: Path, error: OSError) -> DiskError:
+    """Return what a failure to write or to make `path` means."""
+    if error.errno in _FULL:
+        return DiskError(
+            f"The disk is full: {_shown(path.parent)} takes no more.",
+            hint="Make room, and give the same command again: it goes on where it stopped.",
+        )
+    if error.errno == errno.ELOOP:
+        return DiskError(f"{_shown(path)} is a link.", hint="Look at where it leads, and remove it.")
+    why = error.strerror or type(error).__name__
+    return DiskError(
+        f"{_shown(path)} cannot be written: {why}.",
+        hint="Set HF_HUB_CACHE to a folder that you may write to, or mend this one.",
+    )
+
+
+def _shown(path: Path) -> str:
+    return one_line(str(path).encode("utf-8", "replace").decode("utf-8"), 300)

@@ -1,0 +1,72 @@
+"""One file on the hub asked for in parts: whether what comes is that file, and that part of it."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from edgechat.errors import RemoteFileChanged
+from edgechat.models.choices import RemoteFile
+from edgechat.models.hub.errors import changed, nonsense
+from edgechat.models.hub.transfer import Answer
+from edgechat.models.local.hashes import is_digest
+from edgechat.text import one_line
+
+_CONTENT_RANGE = re.compile(r"bytes (\d{1,19})-(\d{1,19})/(\d{1,19}|\*)", re.ASCII)
+
+
+@dataclass(slots=True)
+class RangedFile:
+    """A file as it was listed at a commit, and what the host that keeps it calls it."""
+
+    file: RemoteFile
+    commit: str
+    etag: str | None = None
+    """Of the last answer."""
+
+    def headers(self, at: int, end: int) -> dict[str, str]:
+        """Return what to ask with for the bytes from `at` to before `end`."""
+        found = {"Range": f"bytes={at}-{end - 1}"}
+        if self.etag is not None and not self.etag.startswith("W/"):
+            found["If-Range"] = self.etag
+        return found
+
+    def same(self, answer: Answer) -> bool:
+        """Say whether the keeper calls the file what it did before, and remember what it does now.
+
+        Raises RemoteFileChanged where the hub itself says that this is not the file that was listed.
+        """
+        size, etag = answer.linked.get("x-linked-size"), answer.linked.get("x-linked-etag", "").strip('"')
+        digest = self.file.digest
+        other = digest is not None and is_digest(etag) and len(etag) == len(digest) and etag != digest
+        if (size is not None and size != str(self.file.size)) or other:
+            raise self.changed()
+        if answer.linked.get("x-repo-commit", self.commit) != self.commit:
+            raise self.changed()
+        before, self.etag = self.etag, answer.headers.get("etag")
+        return before in (None, self.etag)
+
+    def part(self, answer: Answer, at: int, end: int) -> tuple[int, int]:
+        """Return where an answer begins and ends that should hold the bytes from `at` to before `end`.
+
+        It may begin at 0 instead, and then holds all of the file; it may end earlier. Raises HubError.
+        """
+        if answer.status == 200:  # all of it: a server that knows no ranges
+            length = answer.headers.get("content-length", str(self.file.size))
+            if length != str(self.file.size):
+                raise self.changed()
+            return 0, self.file.size
+        match = _CONTENT_RANGE.fullmatch(answer.headers.get("content-range", ""))
+        if match is None:
+            raise nonsense(answer.url, f"does not say which part of {one_line(self.file.name)} it sends")
+        start, last = int(match[1]), int(match[2])
+        if match[3] not in ("*", str(self.file.size)):
+            raise self.changed()
+        length = answer.headers.get("content-length", str(last - start + 1))
+        if start != at or not start <= last < end or length != str(last - start + 1):
+            raise nonsense(answer.url, f"sends another part of {one_line(self.file.name)} than was asked for")
+        return start, last + 1
+
+    def changed(self) -> RemoteFileChanged:
+        """Return the error for a file that is not the one that was listed."""
+        return changed(one_line(self.file.name))

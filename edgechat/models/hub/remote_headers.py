@@ -1,0 +1,151 @@
+"""Headers of models that are not here yet: the first megabytes of their files, and nothing after them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import PurePosixPath
+
+from edgechat.errors import ModelFileError
+from edgechat.models.choices import ModelChoice, RemoteFile, RepoListing
+from edgechat.models.formats.gguf import FIRST_READ, one_model, read_growing
+from edgechat.models.formats.gguf_cursor import AGAIN
+from edgechat.models.formats.header import ModelHeader
+from edgechat.models.formats.mlx.config import MAX_CONFIG
+from edgechat.models.formats.mlx.contents import MAX_TABLES, Contents, Table
+from edgechat.models.formats.mlx.safetensors import PREFIX, table_length, unsound
+from edgechat.models.hub.endpoint import Endpoint
+from edgechat.models.hub.errors import nonsense, unreachable
+from edgechat.models.hub.ranged import RangedFile
+from edgechat.models.hub.transfer import Client, Cut, ask_hub
+from edgechat.text import one_line
+
+TIME_LIMIT = 120.0
+"""Seconds for the header of a model, all its parts together."""
+LATER_READ = 1 << 18
+"""Bytes asked for first of the second and later parts, which hold no tokenizer."""
+FIRST_TABLE = 1 << 17
+"""Bytes asked for first of a safetensors file, enough for most tables."""
+MAX_CUTS = 4
+"""Times that a connection may be cut while one file is read."""
+
+
+def read_remote_header(listing: RepoListing, choice: ModelChoice) -> ModelHeader:
+    """Read the header of a model on the hub, of a split one the headers of all parts, as one.
+
+    Reads 8 MiB of the file, then up to twice that, and so on up to cursor.MAX_HEADER. Raises HubError;
+    ModelFileError where the file is no language model.
+    """
+    hub = Endpoint(listing.hub)
+
+    def parts(client: Client) -> Iterator[ModelHeader]:
+        for i, file in enumerate(choice.files):
+            url = hub.file(listing.repo, listing.commit, file.name)
+            reader = RemoteStart(client, url, RangedFile(file, listing.commit))
+            name = PurePosixPath(file.name).name
+            yield read_growing(reader.first, file.size, name, start=LATER_READ if i else FIRST_READ)
+
+    def work(client: Client) -> ModelHeader:
+        return one_model(parts(client))
+
+    with _on_the_hub():
+        return ask_hub(hub, listing.repo, TIME_LIMIT, work)
+
+
+def read_remote_contents(
+    listing: RepoListing, choice: ModelChoice, name: str
+) -> tuple[Contents, ModelHeader]:
+    """Read what plans need of an MLX model on the hub: its config, and the tables of its files.
+
+    name: what messages call it. Returned with the header that this is. Raises HubError; ModelFileError where
+    the model is unfit.
+    """
+    hub = Endpoint(listing.hub)
+
+    def work(client: Client) -> Contents:
+        def start(file: RemoteFile) -> RemoteStart:
+            url = hub.file(listing.repo, listing.commit, file.name)
+            return RemoteStart(client, url, RangedFile(file, listing.commit))
+
+        config, *others = choice.files
+        if config.size > MAX_CONFIG:
+            raise unsound(config.name, f"it has more than {MAX_CONFIG} bytes")
+        said = bytes(start(config).first(config.size))
+        tables: list[Table] = []
+        for file in others:
+            if file.name.endswith(".safetensors"):
+                left = MAX_TABLES - sum(len(table.data) for table in tables)
+                tables.append(_table(start(file), file, left))
+        return Contents(said, tuple(tables))
+
+    with _on_the_hub():
+        found = ask_hub(hub, listing.repo, TIME_LIMIT, work)
+        return found, found.header(name)
+
+
+@contextmanager
+def _on_the_hub() -> Iterator[None]:
+    """Give no advice to download a file again that is damaged on the hub itself."""
+    try:
+        yield
+    except ModelFileError as error:
+        if error.hint != AGAIN:
+            raise
+        hint = "It is so on the hub itself: choose another file, or another repository."
+        raise ModelFileError(error.message, hint=hint) from error
+
+
+def _table(start: RemoteStart, file: RemoteFile, most: int) -> Table:
+    """Return the table of a safetensors file; most: bytes that it may have."""
+    name = PurePosixPath(file.name).name
+    n = table_length(start.first(min(file.size, FIRST_TABLE)), file.size, name)
+    if n > most:
+        raise unsound(name, f"the tables of the model take more than {MAX_TABLES} bytes")
+    return Table(name, file.size, bytes(start.first(PREFIX + n)[PREFIX:]))
+
+
+@dataclass(slots=True)
+class RemoteStart:
+    """The first bytes of a file on the hub, fetched as far as they are asked for and none twice."""
+
+    client: Client
+    url: str
+    ranged: RangedFile
+    data: bytearray = field(default_factory=bytearray)
+    cuts: int = 0
+
+    def first(self, n: int) -> bytearray:
+        """Return the first n bytes. Raises HubError."""
+        while len(self.data) < n:
+            before = len(self.data)
+            try:
+                self._fetch(n)
+            except Cut:
+                self.cuts += 1
+            else:
+                # An answer without a byte gets us no further: it counts as a connection that was cut.
+                self.cuts += len(self.data) == before
+            if self.cuts > MAX_CUTS:
+                raise unreachable(self.url, f"the connection was cut {self.cuts} times")
+        return self.data[:n]
+
+    def _fetch(self, n: int) -> None:
+        """Ask for what is missing of the first n bytes, and take what comes. Raises HubError, Cut."""
+        at = len(self.data)
+        with self.client.get(self.url, self.ranged.headers(at, n)) as answer:
+            if not self.ranged.same(answer):
+                raise self.ranged.changed()
+            start, end = self.ranged.part(answer, at, n)
+            del self.data[start:]
+            end = min(end, n)
+            for piece in answer.pieces:
+                room = end - len(self.data)
+                self.data += piece[:room]
+                if len(piece) > room and answer.status == 206:
+                    name = one_line(self.ranged.file.name)
+                    raise nonsense(answer.url, f"sends more of {name} than was asked for")
+                if len(self.data) >= end and answer.status == 200:
+                    return
+        if len(self.data) < end:
+            raise Cut("the answer is shorter than it said")

@@ -1,0 +1,224 @@
+"""Requests to the hub, every answer bounded in time and in bytes, the token kept to the hub's own host.
+
+huggingface_hub tells what the token is. Its own requests are not used before a download: they read answers
+of any size, wait without end where a server drips, and even its headers ask the network who is asking.
+"""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from functools import cache
+from typing import TYPE_CHECKING, TypeVar
+
+from edgechat import __version__
+from edgechat.errors import HubError, HubUnreachable
+from edgechat.models.hub.deadline import OutOfTime, Watch, within
+from edgechat.models.hub.endpoint import Endpoint, next_address
+from edgechat.models.hub.errors import CHECK, host, nonsense, refusal, unreachable
+
+if TYPE_CHECKING:
+    import ssl
+
+    import httpx2
+
+T = TypeVar("T")
+
+CONNECT = 5.0
+"""Seconds for a connection."""
+IDLE = 8.0
+"""Seconds in which something must come: an address for a name, a connection, a byte."""
+SPARE = 1.0
+"""Seconds more for what has no limit of its own, so that one that has can say what was wrong."""
+PATIENCE, SLOWEST = 60.0, 1024
+"""Seconds in which so many bytes a second must come: a byte now and then is no download."""
+MAX_REDIRECTS = 5
+
+
+class Cut(Exception):
+    """The connection ended before the answer did."""
+
+
+@dataclass(slots=True)
+class Answer:
+    """A successful answer, its body still to be read; header names are in lower case."""
+
+    url: str
+    """Where it came from, after all redirects."""
+    status: int
+    headers: Mapping[str, str]
+    linked: Mapping[str, str]
+    """What the hub itself said of the file when it sent us on: its x-linked-… and x-repo-commit headers."""
+    pieces: Iterator[bytes]
+    """The body, as it comes. Raises Cut, HubUnreachable."""
+
+
+class Client:
+    """Requests about one repository, over connections that are kept between them."""
+
+    def __init__(
+        self, hub: Endpoint, repo: str, http: httpx2.Client, watch: Watch, token: str | None
+    ) -> None:
+        self.hub = hub
+        self.repo = repo
+        self._http = http
+        self._watch = watch
+        self._token = token
+
+    def aside(self) -> AbstractContextManager[None]:
+        """Do something between two pieces of an answer that may take long: see Watch.aside."""
+        return self._watch.aside()
+
+    @contextmanager
+    def get(self, url: str, headers: Mapping[str, str] | None = None) -> Iterator[Answer]:
+        """Ask for `url`, and for where it leads. Raises HubError for everything but success; Cut."""
+        import httpx2
+
+        try:
+            yield from self._follow(url, headers)
+        except (httpx2.RemoteProtocolError, httpx2.ReadError, httpx2.WriteError) as error:
+            raise Cut(str(error)) from error
+
+    def _follow(self, url: str, headers: Mapping[str, str] | None) -> Iterator[Answer]:
+        linked: dict[str, str] = {}
+        for _ in range(MAX_REDIRECTS + 1):
+            self._watch.beat()
+            with self._http.stream("GET", url, headers=self._headers(url, headers)) as response:
+                self._watch.beat()
+                found = {name.lower(): value for name, value in response.headers.items()}
+                if self.hub.may_see_token(url):
+                    linked |= {k: v for k, v in found.items() if k.startswith(("x-linked-", "x-repo-"))}
+                location = found.get("location") if 300 <= response.status_code < 400 else None
+                if location is None:
+                    self._check(url, response.status_code, found)
+                    yield Answer(url, response.status_code, found, linked, self._pieces(url, response))
+                    return
+            url = next_address(url, location)
+        raise nonsense(self.hub.url, f"sends edgechat elsewhere more than {MAX_REDIRECTS} times")
+
+    def read(self, url: str, limit: int) -> bytes:
+        """Return the whole answer of `url`, which may have `limit` bytes. Raises HubError, Cut."""
+        body = bytearray()
+        with self.get(url) as answer:
+            for piece in answer.pieces:
+                body += piece
+                if len(body) > limit:
+                    raise nonsense(url, f"answers with more than {limit} bytes")
+        return bytes(body)
+
+    def _headers(self, url: str, more: Mapping[str, str] | None) -> dict[str, str]:
+        found = {"User-Agent": f"edgechat/{__version__}", "Accept-Encoding": "identity", **(more or {})}
+        if self._token and self.hub.may_see_token(url):
+            found["Authorization"] = f"Bearer {self._token}"
+        return found
+
+    def _check(self, url: str, status: int, headers: Mapping[str, str]) -> None:
+        if status not in (200, 206):
+            raise refusal(self.hub, self.repo, url, status, headers, had_token=bool(self._token))
+        if headers.get("content-encoding", "identity").lower() != "identity":
+            raise nonsense(url, "answers in a compression that was not asked for")
+
+    def _pieces(self, url: str, response: httpx2.Response) -> Iterator[bytes]:
+        import httpx2
+
+        came, waited, asked = 0, 0.0, time.monotonic()
+        try:
+            for piece in response.iter_raw():  # of no fixed size: a slow line would look silent
+                self._watch.beat()
+                # What is done with the pieces takes its own time.
+                came, waited = came + len(piece), waited + time.monotonic() - asked
+                if waited >= PATIENCE:
+                    if came < SLOWEST * PATIENCE:
+                        raise _crawls(url)
+                    came, waited = 0, 0.0
+                yield piece
+                asked = time.monotonic()
+        except httpx2.TimeoutException as error:
+            raise _stalled(url, IDLE) from error
+        except httpx2.TransportError as error:
+            raise Cut(str(error)) from error
+
+
+def ask_hub(hub: Endpoint, repo: str, seconds: float, work: Callable[[Client], T]) -> T:
+    """Return what `work` makes of the hub's answers. Raises HubError, and what `work` raises.
+
+    seconds: for all of it, or math.inf: then only silence ends it. `work` has a thread of its own, which may
+    go on for a moment when given up.
+    """
+
+    def run(watch: Watch) -> T:
+        import httpx2
+
+        try:
+            limits = httpx2.Timeout(IDLE, connect=CONNECT)
+            with httpx2.Client(timeout=limits, verify=_tls(), follow_redirects=False) as http:
+                return work(Client(hub, repo, http, watch, _token()))
+        except (httpx2.HTTPError, httpx2.InvalidURL, httpx2.CookieConflict, httpx2.StreamError) as error:
+            raise _failed(hub, error) from error
+        except Cut as error:
+            raise unreachable(hub.url, "the connection was cut in the middle of an answer") from error
+
+    try:
+        return within(seconds, IDLE + SPARE, run)
+    except OutOfTime as error:
+        if error.stalled:
+            raise _stalled(hub.url, error.seconds) from error
+        raise HubUnreachable(
+            f"{host(hub.url)} is too slow: what was asked of {repo} did not come in {seconds:.0f} seconds.",
+            hint=CHECK,
+        ) from error
+
+
+@cache
+def _tls() -> ssl.SSLContext:
+    """Return what certificates are checked with; made once, for it takes 25 ms."""
+    import httpx2
+
+    return httpx2.create_ssl_context()
+
+
+def _token() -> str | None:
+    """Return the token of the hub's own login, or None. Takes a quarter of a second the first time."""
+    from huggingface_hub import constants, get_token
+
+    if constants.HF_HUB_DISABLE_IMPLICIT_TOKEN:
+        return None
+    try:
+        return get_token()
+    # A token that cannot be read or renewed is none: most repositories need no token, and the others say so.
+    except Exception:
+        return None
+
+
+def _crawls(url: str) -> HubError:
+    return HubUnreachable(
+        f"{host(url)} is too slow: less than {SLOWEST} bytes a second came for {PATIENCE:.0f} seconds.",
+        hint=CHECK,
+    )
+
+
+def _stalled(url: str, seconds: float) -> HubError:
+    return unreachable(url, f"nothing came for {seconds:.0f} seconds")
+
+
+def _failed(hub: Endpoint, error: Exception) -> HubError:
+    import httpx2
+
+    if isinstance(error, httpx2.TimeoutException):
+        return unreachable(hub.url, "it does not answer in time")
+    if isinstance(error, httpx2.InvalidURL | httpx2.UnsupportedProtocol):
+        return nonsense(hub.url, f"gave an address that is none ({type(error).__name__})")
+    return unreachable(hub.url, _reason(error))
+
+
+def _reason(error: BaseException) -> str:
+    """Return why there is no connection, in the words of what it first failed on."""
+    while error.__cause__ or error.__context__:
+        error = error.__cause__ or error.__context__ or error
+    if isinstance(error, socket.gaierror):
+        return "no address is known for its name"
+    said = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+    return said.rstrip(".") or type(error).__name__

@@ -1,0 +1,229 @@
+"""Putting a model of the user's into edgechat's folder, sharing its bytes on the disk where that can be.
+
+A file system that can clone does; else it gets a second name (a hard link); else it is copied. All or nothing
+of a split model or of an MLX model's folder appears, and nothing is ever overwritten.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shutil
+import sys
+import time
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from edgechat.errors import NotImported
+from edgechat.models.choices import safe_path
+from edgechat.models.formats.header_reading import read_model
+from edgechat.models.formats.mlx.contents import folder_name
+from edgechat.models.local import locations
+from edgechat.models.local.inventory import LocalModel
+from edgechat.models.local.locations import Place
+from edgechat.models.local.resolve import located
+from edgechat.text import mebibytes, one_line
+
+How = Literal["cloned", "linked", "copied", "moved"]
+
+_CHUNK = 4 << 20
+_SPARE = 1 << 26
+"""Bytes of a disk that are left free."""
+_NUMBER = re.compile(r"-\d{5}-of-\d{5}\.gguf$", re.ASCII)
+_FICLONE = 0x40049409
+_DRAFT = ".part"
+_FORGOTTEN = 3600.0
+"""Seconds after which nobody writes a draft any more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Imported:
+    """A model that is in our folder now."""
+
+    path: Path
+    how: How
+
+
+def take_in(
+    file: str, *, name: str | None = None, move: bool = False, tell: Callable[[int, int], None]
+) -> Imported:
+    """Put a model into our folder, as `name` or as its file or folder is called.
+
+    tell: hears how many bytes of how many are copied. Raises ModelNotFound, ModelFileError, NotImported.
+    """
+    one = located(file)[0]
+    read_model(one.path)
+    if one.place in (Place.OWN, Place.SHIPPED):
+        raise NotImported(f"{one.name} is edgechat's already.", hint=f"Use it: edgechat run {one.name}")
+    if move and one.place is not Place.ELSEWHERE:
+        raise NotImported(
+            f"{one.name} is kept by {one.place.value}, which would miss it.", hint="Leave out --move."
+        )
+    sources = [Path(os.path.realpath(part.path)) for part in one.found.files]
+    if move and sources[0] != one.found.files[0].path:
+        raise NotImported(f"{one_line(file)} is a link to {sources[0]}.", hint="Leave out --move.")
+    folder = locations.own_folder()
+    targets = _targets(folder, one, name)
+    for target in targets:
+        if os.path.lexists(target):
+            raise _taken(target)
+    try:
+        targets[0].parent.mkdir(parents=True, exist_ok=True)
+        _clean(folder)
+        how = _all_placed(list(zip(sources, targets, strict=True)), move=move, tell=tell)
+    except FileExistsError as error:
+        raise _taken(Path(error.filename2 or error.filename)) from error
+    except OSError as error:
+        raise NotImported(
+            f"{one_line(file)} cannot be put into {folder}: {error.strerror or error}.",
+            hint="See that the folder may be written and the disk is not full.",
+        ) from error
+    finally:
+        if targets[0].parent != folder:
+            with contextlib.suppress(OSError):  # which it is where nothing came of it
+                targets[0].parent.rmdir()
+    return Imported(targets[0].parent if one.found.format == "mlx" else targets[0], how)
+
+
+def _targets(folder: Path, one: LocalModel, name: str | None) -> list[Path]:
+    """Return where the files will be; those of an MLX model in a folder of its own."""
+    if one.found.format == "gguf":
+        return [folder / _name(part.path, name) for part in one.found.files]
+    own = folder / _checked(folder_name(one.path).rpartition("/")[2] if name is None else name)
+    if os.path.lexists(own):
+        raise _taken(own)
+    return [own / part.path.name for part in one.found.files]
+
+
+def _name(path: Path, name: str | None) -> str:
+    """Return the name of a file in our folder; the parts of a split model keep their numbers."""
+    given = path.name if name is None else name.removesuffix(".gguf")
+    if name is not None:
+        number = _NUMBER.search(path.name)
+        given += number[0] if number else ".gguf"
+    elif not given.lower().endswith(".gguf"):
+        given += ".gguf"
+    return _checked(given)
+
+
+def _checked(given: str) -> str:
+    if "/" in given or not safe_path(given) or given.startswith("."):
+        raise NotImported(
+            f"{one_line(given)!r} cannot be a model's name.", hint="Choose one of letters: --name my-model"
+        )
+    return given
+
+
+def _all_placed(pairs: list[tuple[Path, Path]], *, move: bool, tell: Callable[[int, int], None]) -> How:
+    """Place all files, or none; the first one comes last, for it makes the set a model."""
+    done: list[Path] = []
+    how: How = "linked"
+    sizes = [source.stat().st_size for source, _ in pairs]
+    before = 0
+    try:
+        for (source, target), size in reversed(list(zip(pairs, sizes, strict=True))):
+            how = _placed(source, target, clone=not move, tell=_beyond(before, sum(sizes), tell))
+            done.append(target)
+            before += size
+    except BaseException:
+        for target in done:
+            target.unlink()
+        raise
+    if move:
+        for source, _ in pairs:
+            source.unlink()
+    return "moved" if move else how
+
+
+def _beyond(before: int, total: int, tell: Callable[[int, int], None]) -> Callable[[int], None]:
+    return lambda n: tell(before + n, total)
+
+
+def _placed(source: Path, target: Path, *, clone: bool, tell: Callable[[int], None]) -> How:
+    draft = target.with_name(f".{uuid.uuid4().hex[:12]}{_DRAFT}")
+    try:
+        if clone and _cloned(source, draft):
+            _put(draft, target)
+            return "cloned"
+        if _linked(source, target):
+            return "linked"
+        _copy(source, draft, tell)
+        _put(draft, target)
+    finally:
+        draft.unlink(missing_ok=True)
+    return "copied"
+
+
+def _clean(folder: Path) -> None:
+    """Remove what imports left that were killed."""
+    for draft in folder.glob(f"**/.*{_DRAFT}"):
+        with contextlib.suppress(OSError):
+            if time.time() - draft.stat().st_mtime > _FORGOTTEN:
+                draft.unlink()
+
+
+def _linked(source: Path, target: Path) -> bool:
+    try:
+        os.link(source, target)
+    except FileExistsError:
+        raise
+    except OSError:  # another disk, another's file, or a file system without
+        return False
+    return True
+
+
+def _cloned(source: Path, target: Path) -> bool:
+    """Make a file that shares the other's bytes until one is changed, as btrfs, XFS and bcachefs can."""
+    if sys.platform != "linux":
+        return False
+    import fcntl
+
+    try:
+        with source.open("rb") as old, target.open("xb") as new:
+            fcntl.ioctl(new.fileno(), _FICLONE, old.fileno())
+        shutil.copystat(source, target)
+    except OSError:
+        target.unlink(missing_ok=True)
+        return False
+    return True
+
+
+def _copy(source: Path, target: Path, tell: Callable[[int], None]) -> None:
+    size = source.stat().st_size
+    free = shutil.disk_usage(target.parent).free
+    if size + _SPARE > free:
+        raise NotImported(
+            f"The copy takes {mebibytes(size)}, and the disk of {target.parent} has {mebibytes(free)} free.",
+            hint="Free some, or move the file instead: --move",
+        )
+    done = 0
+    with source.open("rb") as old, target.open("xb") as new:
+        while chunk := old.read(_CHUNK):
+            new.write(chunk)
+            done += len(chunk)
+            tell(done)
+        new.flush()
+        os.fsync(new.fileno())
+    if done != size:
+        raise NotImported(f"{source.name} changed while it was copied.", hint="Try again.")
+    shutil.copystat(source, target)
+
+
+def _put(draft: Path, target: Path) -> None:
+    """Give a finished file its name, unless another has it."""
+    if _linked(draft, target):
+        return
+    if os.path.lexists(target):  # no links here, so there is a moment in between
+        raise FileExistsError(17, "the name is taken", str(target))
+    os.rename(draft, target)
+
+
+def _taken(target: Path) -> NotImported:
+    return NotImported(
+        f"There is a model of that name already: {one_line(str(target), 300)}.",
+        hint=f"Choose another name (--name), or remove that one: edgechat rm {one_line(target.stem)}",
+    )

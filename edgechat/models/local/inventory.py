@@ -1,0 +1,215 @@
+"""Every model on this machine with the names that a person can type for it.
+
+A file of a model in the catalogue goes by that name, with the quantization after a colon where there are
+several. Any other goes by its file's name without the ending, unless a model that comes before has that name;
+then by its full name, which says where it is: 'owner/name:Q4_K_M' in the hub's cache, 'edgechat/...' in our
+own folder, 'lmstudio/...', 'llama.cpp/...'. Ollama's are 'ollama/llama3.2:3b'. An MLX model goes by its
+folder's name, in the hub's cache its repository's. The full name is always understood, and so is the path.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+
+from edgechat.models.catalogue import CatalogueEntry, catalogue
+from edgechat.models.choices import mlx_label
+from edgechat.models.formats.quants import canonical
+from edgechat.models.hub.names import HubName, parse_model_name
+from edgechat.models.local.locations import Place
+from edgechat.models.local.scan import Skipped
+from edgechat.models.local.stores import FoundModel, all_models
+
+_PREFIXES = {
+    Place.OWN: "edgechat/",
+    Place.LM_STUDIO: "lmstudio/",
+    Place.LLAMA_CPP: "llama.cpp/",
+    Place.OLLAMA: "ollama/",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class LocalModel:
+    """A model that is here, and what to call it."""
+
+    name: str
+    """The shortest name that means it and no other."""
+    full_name: str
+    found: FoundModel
+    entry: CatalogueEntry | None = None
+    quant: str | None = None
+    """As its file's name says; of an MLX model as its config does."""
+
+    @property
+    def path(self) -> Path:
+        """The file, or the folder of an MLX model, that the backend is given."""
+        return self.found.path
+
+    @property
+    def place(self) -> Place:
+        """Who keeps it."""
+        return self.found.place
+
+    @property
+    def size(self) -> int:
+        """Bytes of all its files."""
+        return self.found.size
+
+
+@dataclass(frozen=True)
+class Inventory:
+    """What is here, as it was found at one moment: ours first, then the hub's cache, then other tools'."""
+
+    models: tuple[LocalModel, ...]
+    skipped: dict[Path, str] = field(default_factory=dict)
+    """Folders and files that may not be read, with the reason."""
+
+    def of(self, entry: CatalogueEntry) -> list[LocalModel]:
+        """Return the files of a model of the catalogue."""
+        return [one for one in self.models if one.entry is not None and one.entry.name == entry.name]
+
+    def find(self, name: str) -> list[LocalModel]:
+        """Return what a name means: one model, or the files of one in several quantizations; or nothing."""
+        wanted = name.strip().casefold().removesuffix(".gguf")
+        found = self._by_name.get(wanted)
+        if found is not None:
+            return [found]
+        several = [one for one in self.models if wanted in _group_names(one)]
+        remote = parse_model_name(name)
+        return several or ([one for one in self.models if _is_meant(one, remote)] if remote else [])
+
+    @cached_property
+    def _by_name(self) -> dict[str, LocalModel]:
+        found: dict[str, LocalModel] = {}
+        for one in self.models:
+            for name in (one.name, one.full_name, *_other_names(one)):
+                found.setdefault(name.casefold(), one)
+        return found
+
+
+def inventory() -> Inventory:
+    """Look at every place. Takes some tens of milliseconds where there are hundreds. Raises SettingsError."""
+    skipped = Skipped()
+    found = list(all_models(skipped))
+    return Inventory(tuple(_named(found, catalogue())), skipped.found)
+
+
+def _named(found: Sequence[FoundModel], entries: Sequence[CatalogueEntry]) -> Iterator[LocalModel]:
+    matched = [(one, *_entry_of(one, entries)) for one in found]
+    files = Counter(entry.name for _, entry, _ in matched if entry is not None)
+    taken = {name.casefold() for entry in entries for name in entry.names}
+    full = _numbered(_full_name(one) for one in found)
+    for (one, entry, quant), full_name in zip(matched, full, strict=True):
+        if entry is not None and files[entry.name] == 1:
+            yield LocalModel(entry.name, full_name, one, entry, quant)
+            continue
+        short = f"{entry.name}:{quant}" if entry and quant else one.label.rpartition("/")[2]
+        if one.place is Place.OLLAMA:
+            short = full_name
+        name = full_name if short.casefold() in taken else short
+        taken |= {name.casefold(), full_name.casefold()}
+        yield LocalModel(name, full_name, one, entry, quant)
+
+
+def _entry_of(
+    found: FoundModel, entries: Sequence[CatalogueEntry]
+) -> tuple[CatalogueEntry | None, str | None]:
+    """Return the model of the catalogue that a file is of, and the file's quantization.
+
+    In the hub's cache the repository decides, elsewhere the file's name.
+    """
+    if found.place is Place.OLLAMA:
+        return None, None
+    if found.format == "mlx":
+        return _mlx_entry_of(found, entries), found.quant
+    for entry in entries:
+        if (entry.repo is None) != (found.place is Place.SHIPPED):
+            continue
+        if found.repo is not None and found.repo.lower() != (entry.repo or "").lower():
+            continue
+        file = _without_repo(found, entry)
+        if entry.quant is None:
+            if file.lower() == entry.file.lower():
+                return entry, None
+        elif file.lower().startswith(entry.file.partition("{")[0].lower()):
+            quant = entry.quant_of(file)
+            if quant is not None:
+                return entry, quant
+    return None, found.quant and canonical(found.quant)
+
+
+def _mlx_entry_of(found: FoundModel, entries: Sequence[CatalogueEntry]) -> CatalogueEntry | None:
+    """Return the model of the catalogue that an MLX model is: the repository's name decides."""
+    where = (found.repo or found.label).lower()
+    for entry in entries:
+        for repo in map(str.lower, entry.mlx.values()):
+            ends = (repo,) if found.repo else (repo, repo.partition("/")[2])
+            if where.endswith(tuple(f"/{end}" for end in ends)) or where in ends:
+                return entry
+    return None
+
+
+def _without_repo(found: FoundModel, entry: CatalogueEntry) -> str:
+    """Return the file's name; llama.cpp puts the repository's before it."""
+    file = found.path.name
+    if found.place is Place.LLAMA_CPP and entry.repo is not None:
+        prefix = entry.repo.replace("/", "_") + "_"
+        if file.lower().startswith(prefix.lower()):
+            return file[len(prefix) :]
+    return file
+
+
+def _full_name(found: FoundModel) -> str:
+    if found.repo is None:
+        return _PREFIXES.get(found.place, "") + found.label
+    revision = f"@{found.revision[:8]}" if found.revision else ""
+    if found.format == "mlx" and mlx_label(found.label) == found.quant:
+        return found.label + revision
+    if found.quant is not None:
+        return f"{found.repo}{revision}:{found.quant}"
+    return f"{found.repo}{revision}/{found.label.removeprefix(found.repo + '/')}"
+
+
+def _numbered(names: Iterable[str]) -> Iterator[str]:
+    """Yield the names, those that were there before with a number."""
+    seen: Counter[str] = Counter()
+    for name in names:
+        key = name.casefold()
+        seen[key] += 1
+        yield name if seen[key] == 1 else f"{name}~{seen[key]}"
+
+
+def _other_names(one: LocalModel) -> Iterator[str]:
+    """Yield what else means one model and no other."""
+    if one.place is Place.OLLAMA:
+        for tag in one.found.tags:
+            yield f"ollama/{tag}"
+            yield f"ollama/{tag.removesuffix(':latest')}"
+        return
+    if one.entry is not None and one.quant is not None:
+        for name in one.entry.names:
+            yield f"{name}:{one.quant}"
+    if one.found.revision is None:
+        yield one.found.label.rpartition("/")[2]
+        if one.found.format == "gguf":
+            yield one.path.name.removesuffix(".gguf")
+
+
+def _group_names(one: LocalModel) -> tuple[str, ...]:
+    """Return the names that mean several files: those of the catalogue."""
+    return tuple(name.casefold() for name in one.entry.names) if one.entry is not None else ()
+
+
+def _is_meant(one: LocalModel, remote: HubName) -> bool:
+    """Say whether a model in the hub's cache is of this repository, and the quantization or file named."""
+    found = one.found
+    if found.repo is None or found.revision is not None or found.repo.lower() != remote.repo.lower():
+        return False
+    if remote.file is not None and found.format == "mlx":
+        return any(f"{found.repo}/{remote.file}" == f"{found.label}/{file.path.name}" for file in found.files)
+    if remote.file is not None:
+        return f"{found.repo}/{remote.file}".startswith(found.label)
+    return remote.quant is None or canonical(remote.quant) == canonical(found.quant or "")

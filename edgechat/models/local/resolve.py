@@ -1,0 +1,211 @@
+"""The models on this machine: from what a person typed to a file. Never touches the network."""
+
+from __future__ import annotations
+
+import difflib
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from edgechat import paths
+from edgechat.errors import ModelFileError, ModelNotFound
+from edgechat.models.catalogue import CatalogueEntry, catalogue
+from edgechat.models.formats.mlx.contents import folder_name
+from edgechat.models.formats.quants import canonical
+from edgechat.models.local.inventory import Inventory, LocalModel, inventory
+from edgechat.models.local.locations import hub_cache as hub_cache
+from edgechat.models.local.stores import found_at, is_model_folder
+from edgechat.text import one_line
+
+_LISTED = 6
+_LONGEST = 200
+
+
+@dataclass(frozen=True, slots=True)
+class ResolvedModel:
+    """A model that is here."""
+
+    path: Path
+    name: str
+    """What to call it: its name in the catalogue, or the file's without the ending."""
+    entry: CatalogueEntry | None = None
+
+
+def resolve(name: str) -> ResolvedModel:
+    """Return the model that `name` means: one of the catalogue, a path, or one that is on this machine.
+
+    A name of the catalogue wins over a file that happens to be called so; './guide' is always a path.
+    Raises ModelNotFound; ModelFileError where there is something of that name that cannot be a model.
+    """
+    entry = entry_of(name)
+    if entry is not None:
+        path = local_file(entry)
+        if path is None:
+            raise _not_here(entry)
+        return ResolvedModel(path, entry.name, entry)
+    if not name.strip() or "\0" in name:
+        raise _unknown(name)
+    path = Path(os.path.abspath(os.path.expanduser(name)))
+    if os.path.isfile(path):
+        path = _first_part(_text_path(path))
+        return ResolvedModel(path, _shown(path.name.removesuffix(".gguf")))
+    if is_model_folder(path):
+        return ResolvedModel(_text_path(path), _shown(folder_name(path)))
+    known = inventory()
+    found = known.find(name)
+    if found:
+        return _resolved(found[0])
+    if os.path.isdir(path):
+        raise _folder(name, path)
+    if os.path.lexists(path):
+        raise ModelFileError(f"{_shown(name)} is not a file that can be read.", hint="Name a .gguf file.")
+    if os.path.isdir(path.parent) and not os.access(path.parent, os.X_OK):
+        raise ModelFileError(
+            f"The folder of {_shown(name)} may not be read.", hint="Allow it: chmod u+rx FOLDER"
+        )
+    raise _unknown(name, known)
+
+
+def here(name: str) -> list[LocalModel]:
+    """Return the models that a name or a path means, whoever keeps them; or none."""
+    known = inventory()
+    if "\0" in name or not name.strip():
+        return []
+    path = _first_part(Path(os.path.abspath(os.path.expanduser(name))))
+    if entry_of(name) is None and (os.path.isfile(path) or is_model_folder(path)):
+        return [one for one in known.models if one.path == path]
+    return known.find(name)
+
+
+def located(name: str) -> list[LocalModel]:
+    """Return what `here` does, and what is in none of these places: a file or folder of the user's.
+
+    There is always one at least. Raises ModelNotFound or ModelFileError.
+    """
+    known = here(name)
+    if known:
+        return known
+    resolved = resolve(name)
+    found = found_at(resolved.path)
+    if found is None:
+        raise _unknown(name)
+    return [LocalModel(resolved.name, str(resolved.path), found, resolved.entry, found.quant)]
+
+
+def local_file(entry: CatalogueEntry) -> Path | None:
+    """Return where this model's file is on this machine, or None.
+
+    Of several quantizations the recommended one is taken, else the first of local_files(). Of an MLX model it
+    is the folder.
+    """
+    if entry.repo is None:
+        shipped = paths.shipped(entry.file)
+        return shipped if shipped.is_file() else None
+    known = inventory()
+    if entry.quant is None:
+        return next((one.path for one in known.of(entry)), None)
+    files = local_files(entry, known)
+    return files.get(canonical(entry.quant)) or next(iter(files.values()), None)
+
+
+def local_files(entry: CatalogueEntry, known: Inventory | None = None) -> dict[str, Path]:
+    """Return the files of this model on this machine by quantization ('Q4_K_M'), read from their names.
+
+    GGUF files come before folders for MLX ('4bit'); of each format our own folder first, then the hub's
+    cache, its main revision before older ones, then what other tools keep. A split model is its first part.
+    Empty for a model that is of one quantization only.
+    """
+    found: dict[str, Path] = {}
+    for one in sorted((known or inventory()).of(entry), key=lambda one: one.found.format):
+        if one.quant is not None:
+            found.setdefault(one.quant, one.path)
+    return found
+
+
+def _resolved(found: LocalModel) -> ResolvedModel:
+    return ResolvedModel(found.path, found.entry.name if found.entry else found.name, found.entry)
+
+
+def entry_of(name: str) -> CatalogueEntry | None:
+    """Return the model of the catalogue that has this name or alias."""
+    wanted = name.strip().lower()
+    return next((entry for entry in catalogue() if wanted in entry.names), None)
+
+
+def _shown(name: str) -> str:
+    """Return a file's name for a message: one line, and printable even where it is no valid text."""
+    return one_line(name.encode("utf-8", "replace").decode("utf-8"))
+
+
+def _text_path(path: Path) -> Path:
+    """Return `path`, which llama.cpp and the worker's pipe take as UTF-8 only."""
+    try:
+        str(path).encode("utf-8")
+    except UnicodeEncodeError:
+        raise ModelFileError(
+            f"The path {_shown(str(path))} is not valid Unicode text.", hint="Rename the file or its folder."
+        ) from None
+    return path
+
+
+def _first_part(path: Path) -> Path:
+    """Return the first file of a model that is split into several: the one llama.cpp wants to be given."""
+    return path.with_name(re.sub(r"-[0-9]{5}(-of-[0-9]{5}\.gguf)$", r"-00001\1", path.name))
+
+
+def _not_here(entry: CatalogueEntry) -> ModelNotFound:
+    if entry.repo is None:
+        return ModelNotFound(
+            f"{entry.name} should come with edgechat, but {entry.file} is missing from this copy.",
+            hint="Install edgechat again, or give the path of a GGUF file.",
+        )
+    return ModelNotFound(
+        f"{entry.name} is in the catalogue, but its file is not on this machine yet. {entry.description}",
+        hint=f"Download it: edgechat pull {entry.name}",
+    )
+
+
+def _folder(name: str, path: Path) -> ModelNotFound:
+    files = _ggufs(path)
+    if not files:
+        return ModelNotFound(
+            f"{_shown(name)} is a folder with neither a .gguf file nor a whole model for MLX in it.",
+            hint="Name a .gguf file, or a folder with config.json, safetensors and tokenizer.json.",
+        )
+    more = f" and {len(files) - _LISTED} more" if len(files) > _LISTED else ""
+    return ModelNotFound(
+        f"{_shown(name)} is a folder, not a model. It holds {', '.join(map(_shown, files[:_LISTED]))}{more}.",
+        hint=f"Name the file: {_shown(os.path.join(name, files[0]))}",
+    )
+
+
+def _unknown(name: str, here: Inventory | None = None) -> ModelNotFound:
+    folder, base = os.path.split(name)
+    known = {one: one for entry in catalogue() for one in entry.names}
+    if "\0" not in folder:
+        # Compared without the ending, which would make all files look alike.
+        files = _ggufs(Path(os.path.expanduser(folder)))
+        known |= {file.removesuffix(".gguf").lower(): os.path.join(folder, file) for file in files}
+    near = [known[one] for one in difflib.get_close_matches(_stem(base), known, n=3)]
+    names = {one.name.lower(): one.name for one in here.models} if here else {}
+    near = [*(names[one] for one in difflib.get_close_matches(_stem(name), names, n=2)), *near]
+    message = f"There is no file {_shown(name)!r}, and no model of that name in the catalogue or here."
+    if near:
+        likely = list(dict.fromkeys(near))[:3]
+        return ModelNotFound(message, hint=f"Did you mean {' or '.join(map(_shown, likely))}?")
+    return ModelNotFound(
+        message,
+        hint="Give the path of a model, or a name that `edgechat list` or `edgechat plan` shows.",
+    )
+
+
+def _stem(name: str) -> str:
+    return name[:_LONGEST].removesuffix(".gguf").lower()
+
+
+def _ggufs(folder: Path) -> list[str]:
+    try:
+        return sorted(file for file in os.listdir(folder) if file.endswith(".gguf"))
+    except OSError:
+        return []

@@ -1,0 +1,247 @@
+"""The model files that are on this machine, whoever keeps them: found by name and size, without opening them.
+
+Only the config.json of a folder of safetensors is read: it tells whether it is a language model's.
+
+Nothing in these folders is believed: see walk.py. The hub's cache:
+
+    models--owner--name/refs/main                         the commit of a branch
+    models--owner--name/snapshots/<commit>/folder/a.gguf  a link to a blob, or the file itself
+    models--owner--name/snapshots/<commit>/config.json    and so is each file of an MLX model
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from edgechat import paths
+from edgechat.errors import FolderError, ModelFileError
+from edgechat.models.choices import ModelChoice, RemoteFile, model_choices
+from edgechat.models.formats.gguf import MAX_PARTS
+from edgechat.models.formats.header import Format
+from edgechat.models.formats.mlx.config import writes_text
+from edgechat.models.formats.mlx.contents import read_config
+from edgechat.models.hub.names import valid_repo
+from edgechat.models.local import locations, ollama
+from edgechat.models.local.hashes import is_digest
+from edgechat.models.local.locations import Place
+from edgechat.models.local.scan import MAX_FOLDERS, File, Skipped, file_at, listed, names
+
+_GUIDE, _GUIDE_DRAFT = "guide.gguf", "guide-draft.gguf"
+_COMMIT = re.compile(r"[A-Za-z0-9]{1,64}", re.ASCII)
+_REPO = "models--"
+_PART = re.compile(r"(?P<stem>.+)-\d{5}-of-(?P<count>\d{5})\.gguf", re.DOTALL | re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class FoundModel:
+    """A model: one file, the parts of a split one in their order, or the files of an MLX model."""
+
+    place: Place
+    label: str
+    """Its name without ending and number, with its folder in that place: 'owner/name/BF16/model'. Of an MLX
+    model its folder: 'owner/name'."""
+    files: tuple[File, ...]
+    quant: str | None = None
+    """The label in its name; of an MLX model as its config says."""
+    repo: str | None = None
+    """'owner/name' in the hub's cache."""
+    revision: str | None = None
+    """The commit there, of a file that a newer revision has in another version."""
+    tags: tuple[str, ...] = ()
+    """Ollama's names of it."""
+    format: Format = "gguf"
+
+    @property
+    def path(self) -> Path:
+        """What the backend is given: a file, or the folder of an MLX model."""
+        return self.files[0].path.parent if self.format == "mlx" else self.files[0].path
+
+    @property
+    def size(self) -> int:
+        """Bytes of all files."""
+        return sum(file.size for file in self.files)
+
+
+def all_models(skipped: Skipped) -> Iterator[FoundModel]:
+    """Yield every model on this machine; who keeps it: ours first, then those that are easily shared."""
+    yield from _shipped()
+    yield from _own(skipped)
+    yield from _hub(locations.hub_cache(), skipped)
+    for folder in _each_once(locations.lm_studio_folders()):
+        yield from _plain(Place.LM_STUDIO, folder, 4, skipped)
+    yield from _plain(Place.LLAMA_CPP, locations.llama_cpp_folder(), 1, skipped)
+    for folder in _each_once(locations.ollama_folders()):
+        for one in ollama.models(folder, skipped.note):
+            file = File(one.path, one.size, one.changed, one.sha256)
+            yield FoundModel(Place.OLLAMA, one.tags[0], (file,), tags=one.tags)
+
+
+def found_at(path: Path) -> FoundModel | None:
+    """Return the model of which this is the only file or a part, or the folder, wherever it is; or None."""
+    if os.path.isdir(path):
+        return _in_folder(path)
+    file = file_at(path)
+    if file is None:
+        return None
+    files = {name: one for name in _beside(path) if (one := file_at(path.parent / name))}
+    ours = path in map(paths.shipped, (_GUIDE, _GUIDE_DRAFT))
+    place = Place.SHIPPED if ours else Place.ELSEWHERE
+    for choice in _choices(files):
+        if path.name in choice.file_names:
+            parts = tuple(files[name] for name in choice.file_names)
+            return FoundModel(place, str(path.parent / choice.name), parts, choice.quant)
+    return FoundModel(place, str(path), (file,))
+
+
+def is_model_folder(path: Path) -> bool:
+    """Say whether a folder holds an MLX model, as far as names tell: config, all weights, tokenizer."""
+    return os.path.isdir(path) and _in_folder(path) is not None
+
+
+def _in_folder(path: Path) -> FoundModel | None:
+    """Return the MLX model that a folder is, whatever its config says."""
+    files = {name: one for name in names(path, 1, Skipped()) if (one := file_at(path / name))}
+    for choice in _choices(files):
+        if choice.format == "mlx":
+            parts = tuple(files[name] for name in choice.file_names)
+            return FoundModel(Place.ELSEWHERE, str(path), parts, _mlx_quant(parts[0].path), format="mlx")
+    return None
+
+
+def _beside(path: Path) -> list[str]:
+    """Return the names of the parts of a split model, of which `path` is one."""
+    match = _PART.fullmatch(path.name)
+    if match is None:
+        return [path.name]
+    count = min(int(match["count"]), MAX_PARTS)
+    return [f"{match['stem']}-{i + 1:05}-of-{match['count']}.gguf" for i in range(count)]
+
+
+def _shipped() -> Iterator[FoundModel]:
+    """Yield the guide. Its draft is a part of it and no model to choose: only found_at() knows that."""
+    path = paths.shipped(_GUIDE)
+    file = file_at(path)
+    if file is not None:
+        yield FoundModel(Place.SHIPPED, "guide", (file,))
+
+
+def _own(skipped: Skipped) -> Iterator[FoundModel]:
+    try:
+        folder = locations.own_folder()
+    except FolderError:
+        return  # said by whoever needs it
+    yield from _plain(Place.OWN, folder, 2, skipped)
+
+
+def _plain(place: Place, root: Path, depth: int, skipped: Skipped) -> Iterator[FoundModel]:
+    """Yield the models of a folder whose files have their own names."""
+    files = {name: file for name in names(root, depth, skipped) if (file := file_at(root / name))}
+    for choice, parts in _usable(files):
+        yield FoundModel(place, choice.name or root.name, parts, choice.quant, format=choice.format)
+
+
+def _hub(root: Path, skipped: Skipped) -> Iterator[FoundModel]:
+    """Yield the models of the hub's cache, each once however many revisions have it."""
+    for name in listed(root, skipped)[:MAX_FOLDERS]:
+        repo = name.removeprefix(_REPO).replace("--", "/", 1)
+        if name.startswith(_REPO) and valid_repo(repo):
+            yield from _repository(root / name, repo, skipped)
+
+
+def _repository(folder: Path, repo: str, skipped: Skipped) -> Iterator[FoundModel]:
+    blobs = os.path.normpath(os.path.join(folder, "blobs"))
+    seen: set[str] = set()
+    named: set[tuple[str, str]] = set()
+    for snapshot in _snapshots(folder, skipped):
+        files: dict[str, File] = {}
+        for name in names(snapshot, 4, skipped):
+            file = _linked(snapshot / name, blobs)
+            if file is not None:
+                files[name] = file
+        for choice, parts in _usable(files):
+            bytes_of = "\0".join(part.digest or str(part.path) for part in parts)
+            if bytes_of in seen:
+                continue
+            key = (choice.format, choice.name)
+            older = snapshot.name if key in named else None
+            seen.add(bytes_of)
+            named.add(key)
+            label = f"{repo}/{choice.name}".rstrip("/")
+            yield FoundModel(
+                Place.HUB, label, parts, choice.quant, repo=repo, revision=older, format=choice.format
+            )
+
+
+def _snapshots(folder: Path, skipped: Skipped) -> Iterator[Path]:
+    """Yield the folders of a repository's revisions: main first, then from new to old."""
+    main = _main(folder)
+    if main is not None:
+        yield folder / "snapshots" / main
+    dated: list[tuple[float, Path]] = []
+    for name in listed(folder / "snapshots", skipped):
+        path = folder / "snapshots" / name
+        try:
+            if name != main and _COMMIT.fullmatch(name):
+                dated.append((path.stat().st_mtime, path))
+        except OSError as error:
+            skipped.note(error, path)
+    for _, path in sorted(dated, reverse=True):
+        yield path
+
+
+def _main(folder: Path) -> str | None:
+    try:
+        with open(folder / "refs" / "main", "rb") as file:
+            found = file.read(256).decode("ascii").strip()
+    except (OSError, ValueError):
+        return None
+    return found if _COMMIT.fullmatch(found) else None
+
+
+def _linked(path: Path, blobs: str) -> File | None:
+    """Return a file of a snapshot: one that lies there itself, or a link into the repository's own blobs."""
+    try:
+        target = os.readlink(path)
+    except OSError:
+        return file_at(path)
+    blob = os.path.normpath(os.path.join(path.parent, target))
+    if os.path.dirname(blob) != blobs:
+        return None
+    name = os.path.basename(blob)
+    return file_at(path, name if is_digest(name) else None)
+
+
+def _choices(files: dict[str, File]) -> tuple[ModelChoice, ...]:
+    """Return the language models among the files of a folder: what a repository on the hub would offer."""
+    return model_choices(RemoteFile(name, file.size) for name, file in files.items())
+
+
+def _usable(files: dict[str, File]) -> Iterator[tuple[ModelChoice, tuple[File, ...]]]:
+    """Yield the same with their files, without the safetensors that are no language model for MLX."""
+    for choice in _choices(files):
+        parts = tuple(files[name] for name in choice.file_names)
+        if choice.format == "mlx":
+            quant = _mlx_quant(parts[0].path)
+            if quant is None:
+                continue
+            choice = replace(choice, quant=quant)
+        yield choice, parts
+
+
+def _mlx_quant(config: Path) -> str | None:
+    """Return the quantization that a config.json says; None where it is not that of a model for MLX."""
+    try:
+        found = read_config(config)
+        return found.quant if writes_text(found) else None
+    except (ModelFileError, OSError):
+        return None
+
+
+def _each_once(folders: list[Path]) -> list[Path]:
+    """Return the folders without those that are another one's by way of a link."""
+    key: Callable[[Path], str] = os.path.realpath
+    return list({key(folder): folder for folder in reversed(folders)}.values())[::-1]

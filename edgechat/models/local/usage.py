@@ -1,0 +1,85 @@
+"""When each model was loaded last, and by which processes: a small file for each, in the data folder.
+
+A worker writes it as its model is ready. Whatever is wrong with a file, it is as if the model had never been
+used; the files of those that were not used for longest go first.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import time
+from pathlib import Path
+
+import msgspec
+
+from edgechat import paths
+from edgechat.errors import FolderError
+from edgechat.process.owner import Owner, alive, this_process
+
+_MOST = 512
+_MAX_BYTES = 16_384
+_MAX_PROCESSES = 64
+
+
+class Use(msgspec.Struct, frozen=True):
+    """The last use of a model."""
+
+    path: str
+    """Of its file, with all links followed: a model has one file, whatever leads to it."""
+    when: float
+    """In seconds since 1970."""
+    by: tuple[Owner, ...] = ()
+    """The processes that loaded it and were still running."""
+
+    @property
+    def is_loaded(self) -> bool:
+        """Whether a process that loaded it still runs."""
+        return any(alive(one) for one in self.by)
+
+
+def note_use(path: str) -> None:
+    """Keep that this process has loaded the model. It is only a help: nothing is said where it fails."""
+    real = os.path.realpath(path)
+    with contextlib.suppress(OSError, FolderError, UnicodeEncodeError):
+        file = _folder() / hashlib.sha256(real.encode()).hexdigest()[:40]
+        before = _read(file)
+        others = [one for one in before.by if alive(one)] if before is not None else []
+        use = Use(real, time.time(), (*others[-_MAX_PROCESSES:], this_process()))
+        file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        paths.replace(file, msgspec.json.encode(use))
+        _prune(file.parent)
+
+
+def uses() -> dict[str, Use]:
+    """Return the last use of each model that was ever loaded, by its `path`."""
+    found: dict[str, Use] = {}
+    with contextlib.suppress(OSError, FolderError):
+        for entry in list(os.scandir(_folder()))[: 2 * _MOST]:
+            use = None if entry.name.startswith(".") else _read(Path(entry.path))
+            if use is not None:
+                found[use.path] = use
+    return found
+
+
+def use_of(path: Path) -> Use | None:
+    """Return the last use of one model, or None."""
+    return uses().get(os.path.realpath(path))
+
+
+def _folder() -> Path:
+    return paths.data_dir() / "used"
+
+
+def _read(file: Path) -> Use | None:
+    try:
+        return msgspec.json.decode(paths.read_bytes(file, _MAX_BYTES), type=Use)
+    except (OSError, msgspec.MsgspecError, RecursionError, ValueError):
+        return None
+
+
+def _prune(folder: Path) -> None:
+    dated = sorted(((entry.stat().st_mtime, entry.path) for entry in os.scandir(folder)), reverse=True)
+    for _, path in dated[_MOST:]:
+        os.unlink(path)

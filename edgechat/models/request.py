@@ -1,0 +1,131 @@
+"""What is wanted of the hub: from a name that a person typed to the models of one repository."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from edgechat.errors import ModelNotFound, SettingsError
+from edgechat.models.catalogue import CatalogueEntry
+from edgechat.models.choices import ModelChoice
+from edgechat.models.formats.header import Format
+from edgechat.models.formats.quants import canonical, is_mlx_bits
+from edgechat.models.hub.listing import RemoteModel
+from edgechat.models.hub.names import HubName, parse_model_name, valid_revision
+from edgechat.models.local.resolve import entry_of, resolve
+from edgechat.text import one_line
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """A repository, and what was said about which of its models."""
+
+    hub: HubName
+    entry: CatalogueEntry | None
+    quant: str | None
+    """The label that was asked for, as `quants.canonical` spells it."""
+    format: Format | None = None
+    """The format that was asked for, or that the repository is for; None: either."""
+
+    @property
+    def name(self) -> str:
+        """What to call it."""
+        return self.entry.name if self.entry else self.hub.repo
+
+    @property
+    def revision(self) -> str:
+        """The branch, tag or commit."""
+        return self.hub.revision or "main"
+
+
+def wanted(
+    name: str, quant: str | None = None, revision: str | None = None, format: Format | None = None
+) -> Wanted:
+    """Return what a name of the catalogue, an alias, owner/repo[:QUANT] or a hub address means.
+
+    format: 'mlx' means the repository for MLX of a model of the catalogue, as does a quantization that only
+    such have; of another repository the models of that format. Raises ModelNotFound; SettingsError where two
+    things were said that cannot both be.
+    """
+    entry = entry_of(name)
+    if entry is not None and entry.repo is None:
+        raise ModelNotFound(f"{entry.name} comes with edgechat: there is nothing to download.")
+    if entry is not None and (format == "mlx" or (quant and format is None and is_mlx_bits(quant))):
+        hub: HubName | None = HubName(_mlx_repo(entry, quant))
+        format = "mlx"
+    else:
+        hub = HubName(entry.repo) if entry and entry.repo else parse_model_name(name)
+        format = "gguf" if entry else format
+    if hub is None:
+        return _local(name)
+    if quant and hub.quant and canonical(quant) != canonical(hub.quant):
+        raise SettingsError(f"{one_line(name)} names {hub.quant}, and --quant {one_line(quant)}: which one?")
+    if revision and hub.revision and revision != hub.revision:
+        raise SettingsError(f"{one_line(name)} names {hub.revision}, and --revision {one_line(revision)}.")
+    if revision is not None and not valid_revision(revision):
+        raise SettingsError(f"{one_line(revision)!r} can be no branch, tag or commit.")
+    asked = quant or hub.quant
+    hub = replace(hub, quant=None, revision=revision or hub.revision)
+    return Wanted(hub, entry, canonical(asked) if asked else None, format)
+
+
+def matching(want: Wanted, remote: RemoteModel) -> tuple[ModelChoice, ...]:
+    """Return the models of the listing that are meant, at least one. Raises ModelNotFound."""
+    found: Sequence[ModelChoice] = [one for one in remote.choices if want.format in (None, one.format)]
+    if not found:
+        what = "model for MLX" if want.format == "mlx" else "GGUF file"
+        raise ModelNotFound(
+            f"{remote.repo} holds no {what}.", hint="Leave out --backend, or choose another repository."
+        )
+    if want.entry is not None and want.format == "mlx":
+        return tuple(found)  # the repository was chosen by the quantization
+    if want.entry is not None:
+        found = [one for one in found if _is_of(want.entry, one)]
+        if not found:
+            raise ModelNotFound(
+                f"{remote.repo} holds no file like {want.entry.file} (any more).",
+                hint=f"Choose another one of its files: edgechat plan {remote.repo}",
+            )
+    chosen = [one for one in found if want.quant in (None, canonical(one.quant or ""))]
+    if not chosen:
+        there = dict.fromkeys(one_line(one.shown, 80) for one in found)
+        raise ModelNotFound(
+            f"{remote.repo} has no {one_line(want.quant or '')}.",
+            hint=f"It has: {', '.join(list(there)[:30])}.",
+        )
+    return tuple(chosen)
+
+
+def _mlx_repo(entry: CatalogueEntry, quant: str | None) -> str:
+    """Return the repository for MLX of a model of the catalogue. Raises ModelNotFound."""
+    if not entry.mlx:
+        raise ModelNotFound(
+            f"The catalogue knows no repository of {entry.name} for MLX.",
+            hint=f"Name one, or take the GGUF files: edgechat pull {entry.name} --backend llama.cpp",
+        )
+    found = entry.mlx_repo(quant) if quant else next(iter(entry.mlx.values()))
+    if found is None:
+        raise ModelNotFound(
+            f"The catalogue knows no {one_line(quant or '')} of {entry.name} for MLX.",
+            hint=f"It knows: {', '.join(entry.mlx)}.",
+        )
+    return found
+
+
+def _is_of(entry: CatalogueEntry, choice: ModelChoice) -> bool:
+    """Say whether a model of the entry's repository is the entry's, and not one that lies beside it."""
+    names = choice.file_names
+    if entry.quant is None:
+        return names == (entry.file,)
+    return entry.quant_of(names[0]) is not None
+
+
+def _local(name: str) -> Wanted:
+    """Raise ModelNotFound for what is no name of the hub."""
+    if Path(name).expanduser().exists():
+        raise ModelNotFound(
+            f"{one_line(name)} is on this machine already.", hint=f"Run it: edgechat run {one_line(name)}"
+        )
+    resolve(name)
+    raise ModelNotFound(f"{one_line(name)} is no name of a model.", hint="Give one like owner/name.")

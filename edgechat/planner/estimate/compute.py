@@ -1,0 +1,40 @@
+"""What a pass through the model takes beyond weights and cache, by formula.
+
+Fitted to what llama.cpp's allocator says on a CPU and checked against it from 2k to 16k tokens: within one
+percent for Llama 3.1 8B, Gemma 3 12B and Qwen3 30B-A3B with a cache in f16, up to eight percent too much in
+q8_0; a quarter too much for DeepSeek V2 Lite. What recurrent layers add is not in it.
+"""
+
+from __future__ import annotations
+
+from edgechat.models.formats.header import ModelHeader
+
+_FLOAT = 4
+
+
+def compute_bytes(
+    header: ModelHeader, n_ctx: int, *, n_seq_max: int = 4, n_outputs: int = 0, n_ubatch: int = 512
+) -> int:
+    """Return the bytes of llama.cpp's compute buffer, with flash attention.
+
+    It holds the activations of the widest layer and the attention masks, or where that is more the logits:
+    `n_outputs` rows of them, or one for each sequence.
+    """
+    activations = _FLOAT * n_ubatch * (widest(header) + 4 * header.embedding_length)
+    windowed = header.sliding_window and min(n_ctx, header.sliding_window * n_seq_max + n_ubatch)
+    masks = 2 * n_ubatch * (n_ctx + windowed)
+    n_rows = max(n_seq_max, n_outputs)
+    logits = _FLOAT * (n_rows * header.vocab_size + 2 * n_ubatch * header.embedding_length)
+    return max(activations + masks, logits)
+
+
+def output_bytes(header: ModelHeader, n_outputs: int) -> int:
+    """Return the bytes of the buffer in which logits are handed out, so many rows of them."""
+    return _FLOAT * n_outputs * header.vocab_size
+
+
+def widest(header: ModelHeader) -> int:
+    """Return the activations of one token inside a feed-forward layer: gate, up and their product."""
+    dense = max(header.per_layer("feed_forward_length", (0,)))
+    experts = header.number("expert_used_count", 0) * header.number("expert_feed_forward_length", 0)
+    return max(3 * dense, 6 * experts)

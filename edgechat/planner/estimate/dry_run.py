@@ -1,0 +1,162 @@
+"""The dry run: llama.cpp's own allocator is asked in advance what a load would take.
+
+It is shown the model's skeleton (`models/skeleton.py`) in a process of its own, since native code that meets
+an odd shape may abort, and answers in milliseconds once it has started. Nothing is allocated but recurrent
+states, which llama.cpp makes even so.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+
+import msgspec
+
+from edgechat.errors import DryRunFailed, ModelFileError
+from edgechat.models.formats.header import ModelHeader
+from edgechat.models.formats.skeleton import write_skeleton
+from edgechat.native import devices
+from edgechat.native.buffers import Breakdown
+from edgechat.native.devices import Inventory
+from edgechat.native.params import LoadParams
+from edgechat.process.child import Child, ChildLost
+from edgechat.text import one_line
+
+MEMORY_LIMIT = 1 << 30
+"""Bytes that the process may take; without recurrent states it takes 100 MB."""
+TIME_LIMIT = 10.0
+"""Seconds for one answer; an honest one takes milliseconds, more where a GPU has to wake up."""
+
+
+class Question(msgspec.Struct, frozen=True, tag="load"):
+    """A load of the skeleton at `path`."""
+
+    path: str
+    params: LoadParams
+
+
+class DevicesQuestion(msgspec.Struct, frozen=True, tag="devices"):
+    """What llama.cpp can compute on, the devices of these RPC servers among it."""
+
+    rpc: tuple[str, ...] = ()
+
+
+AnyQuestion = Question | DevicesQuestion
+
+
+class Answer(msgspec.Struct, frozen=True):
+    """What the load would take, or what there is; or why llama.cpp does not say."""
+
+    breakdown: Breakdown | None = None
+    inventory: Inventory | None = None
+    error: str = ""
+
+
+class DryRun:
+    """A process that answers for one model. Make it early: it takes a moment to start.
+
+    with DryRun() as run:
+        run.show(read_model(path))
+        run.ask(LoadParams(context=8192)).cache
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[LoadParams, Breakdown | str] = {}
+        self._failed = ""
+        self._skeleton: Path | None = None
+        self._shown = 0
+        self._child: Child | None = None
+        try:
+            self._folder = tempfile.TemporaryDirectory(prefix="edgechat-", ignore_cleanup_errors=True)
+            self._log = Path(self._folder.name) / "log"
+            with self._log.open("wb") as log:
+                self._child = Child("dryrun", log=log)
+        except OSError as error:
+            self._failed = f"it cannot be started: {error}"
+
+    def __enter__(self) -> DryRun:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def show(self, header: ModelHeader) -> None:
+        """Let the questions be about this model."""
+        self._known.clear()
+        if self._child is None:
+            return
+        self._shown += 1  # a name that the process does not know yet
+        path = Path(self._folder.name) / f"skeleton-{self._shown}.gguf"
+        try:
+            write_skeleton(header, path)
+        except (OSError, ModelFileError) as error:
+            self._failed = one_line(str(error))
+        self._skeleton = path
+
+    def ask(self, params: LoadParams) -> Breakdown:
+        """Return what this load would take. Raises DryRunFailed, at once if it could not answer before."""
+        if params not in self._known:
+            self._known[params] = self._ask(params)
+        found = self._known[params]
+        if isinstance(found, str):
+            raise DryRunFailed(f"llama.cpp's dry run gave no answer: {found}.")
+        return found
+
+    def inventory(self, rpc: tuple[str, ...] = ()) -> Inventory:
+        """Return what llama.cpp can compute on and what of its memory is free now; no model need be shown.
+
+        See `native.devices.read_inventory`, which asks a process that is made for it. Raises DryRunFailed.
+        """
+        answer = self._answer(DevicesQuestion(rpc), devices.TIME_LIMIT)
+        if answer.inventory is None:
+            raise DryRunFailed(f"llama.cpp does not list its devices: {_reason(answer)}.")
+        return answer.inventory
+
+    def _ask(self, params: LoadParams) -> Breakdown | str:
+        if self._skeleton is None and not self._failed:
+            raise ValueError("no model was shown")
+        answer = self._answer(Question(str(self._skeleton), params), TIME_LIMIT)
+        return answer.breakdown or _reason(answer)
+
+    def _answer(self, question: AnyQuestion, seconds: float) -> Answer:
+        if self._failed or self._child is None:
+            return Answer(error=self._failed)
+        try:
+            asked = msgspec.msgpack.encode(question)
+            payload = self._child.ask(asked, seconds=seconds, memory=MEMORY_LIMIT)
+            return msgspec.msgpack.decode(payload, type=Answer)
+        except (ChildLost, msgspec.DecodeError) as error:
+            self._failed = f"its process {error}{self._last_words()}"
+            return Answer(error=self._failed)
+
+    def _last_words(self) -> str:
+        """Return the line of the log that says why an abort was."""
+        with contextlib.suppress(OSError), self._log.open("rb") as log:
+            for line in log.read(2**16).decode("utf-8", "replace").splitlines():
+                if "GGML_ASSERT" in line or "terminate called" in line or "error" in line.lower():
+                    return f" ({one_line(line)})"
+        return ""
+
+    def close(self) -> None:
+        """End the process."""
+        if self._child is not None:
+            self._child.close()
+            self._child = None
+            self._folder.cleanup()
+        self._failed = self._failed or "it has ended"
+
+
+def _reason(answer: Answer) -> str:
+    return one_line(answer.error).removesuffix(".") or "it gave no reason"
+
+
+def dry_run(header: ModelHeader, loads: Sequence[LoadParams]) -> list[Breakdown]:
+    """Return what loads of this model would take. Raises DryRunFailed."""
+    with DryRun() as run:
+        run.show(header)
+        return [run.ask(one) for one in loads]

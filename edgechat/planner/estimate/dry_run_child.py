@@ -1,0 +1,91 @@
+"""The child process that makes dry loads of skeletons; `dryrun.py` asks and watches it.
+
+One life answers many questions: the model stays, a context is made for each and freed. Whatever llama.cpp
+does to this process (abort, crash, loop) happens to nobody else.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+
+import msgspec
+
+from edgechat.errors import EdgechatError
+from edgechat.models.formats.gguf import read_header
+from edgechat.native import breakdown, logs
+from edgechat.native.buffers import Breakdown
+from edgechat.native.devices import inventory
+from edgechat.native.handles import Context, Model
+from edgechat.native.params import LoadParams
+from edgechat.planner.estimate.dry_run import Answer, AnyQuestion, DevicesQuestion, Question
+from edgechat.process import child, spawn
+
+
+class Loader:
+    """The skeleton that was asked about last, loaded."""
+
+    def __init__(self, *, portable: bool = False) -> None:
+        """portable: do without llama.cpp's C++ interface even where it is there."""
+        self._portable = portable or not breakdown.has_map()
+        self._key: tuple[object, ...] | None = None
+        self._model: Model | None = None
+        self._said: list[str] = []
+        self._tensors: dict[str, int] = {}
+
+    def answer(self, question: AnyQuestion) -> Answer:
+        """Return what was asked for, or llama.cpp's own words for why it would not do it."""
+        try:
+            if isinstance(question, DevicesQuestion):
+                return Answer(inventory=inventory(question.rpc))
+            return Answer(self._breakdown(self._load(question), question.params))
+        except EdgechatError as error:
+            return Answer(error=error.message)
+        finally:
+            if isinstance(question, Question) and question.params.rpc:
+                self.close()  # a server answers nobody else while a model of ours lies on it
+
+    def _load(self, question: Question) -> Model:
+        params = question.params
+        key = (question.path, params.devices, params.split, params.experts_in_ram, params.rpc)
+        if self._model is None or key != self._key:
+            self.close()
+            path = Path(question.path)
+            with self._listening() as self._said:
+                self._model = Model(path, params, dry=True)
+            if self._portable:
+                self._tensors = {tensor.name: tensor.n_bytes for tensor in read_header(path).tensors}
+            self._key = key
+        return self._model
+
+    def _breakdown(self, model: Model, params: LoadParams) -> Breakdown:
+        with self._listening() as said:
+            context = Context(model, params)
+        try:
+            if self._portable:
+                return breakdown.from_log(model, context, [*self._said, *said], self._tensors)
+            return breakdown.from_map(model, context)
+        finally:
+            context.close()
+
+    def _listening(self) -> contextlib.AbstractContextManager[list[str]]:
+        # Some thousand lines for each context: only where they are read.
+        return logs.recording() if self._portable else contextlib.nullcontext([])
+
+    def close(self) -> None:
+        """Free the model."""
+        if self._model is not None:
+            self._model.close()
+            self._model = None
+
+
+def main() -> None:
+    """Answer Question with Answer until the parent goes away."""
+    pipes = spawn.adopt_pipe()
+    logs.install()
+    loader = Loader()
+
+    def answer(question: bytes) -> bytes:
+        return msgspec.msgpack.encode(loader.answer(msgspec.msgpack.decode(question, type=AnyQuestion)))
+
+    child.serve(pipes, answer)

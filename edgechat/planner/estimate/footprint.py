@@ -1,0 +1,90 @@
+"""What a load takes of memory by formula, and the ways it may lie there: of each format, by its backend."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from edgechat.device.gpu.accelerators import Accelerator
+from edgechat.models.formats.header import Format, ModelHeader
+from edgechat.native.params import CacheType, LoadParams
+from edgechat.planner.estimate import mlx
+from edgechat.planner.estimate.compute import compute_bytes, output_bytes
+from edgechat.planner.estimate.memory import (
+    cache_bytes_per_token,
+    layer_cache_bytes,
+    layer_recurrent_bytes,
+    not_in_blocks,
+)
+from edgechat.planner.estimate.shape import ModelShape
+from edgechat.planner.estimate.speed import Rate, rate_of_card
+from edgechat.planner.placement.budget import Budget, Needs
+from edgechat.planner.placement.layout import Extras, Layout, estimated, layouts
+
+_BLOCK = 32
+"""Numbers of a block of Q8_0 and Q4_0."""
+
+
+@dataclass(frozen=True, slots=True)
+class Footprint:
+    """What one backend takes, and how fast it computes where."""
+
+    extras: Callable[[ModelHeader, LoadParams, int], Extras]
+    """Of a load, besides its weights; the number: bytes of the process around the model."""
+    per_token: Callable[[ModelHeader, CacheType], int]
+    """Bytes of cache that one more token takes beyond all windows."""
+    layouts: Callable[[ModelShape, Extras, Budget], Iterator[Layout]]
+    needs: Callable[[ModelShape, Extras, Layout], dict[str, Needs]]
+    """What a layout takes of each memory."""
+    rate: Callable[[Accelerator | None, Rate], Rate]
+    """Of a card, or (None) of the processor, whose rate with llama.cpp is given."""
+    whole_cache: Callable[[ModelHeader], str]
+    """Why the cache cannot be kept in 8 or 4 bits, as the end of a sentence; '' where it can."""
+    source: str
+    """How we know, in words."""
+    splits: bool
+    """Whether single layers can be moved from one memory to another."""
+
+
+def footprint_of(format: Format) -> Footprint:
+    """Return what the backend that reads a format takes."""
+    return _FOOTPRINTS[format]
+
+
+def _extras(header: ModelHeader, params: LoadParams, program: int) -> Extras:
+    """Return what llama.cpp takes besides the weights."""
+    cells, n, n_ubatch = params.context, params.n_seq_max, params.n_ubatch
+    keys = layer_cache_bytes(header, cells, params.cache_type, n_seq_max=n, n_ubatch=n_ubatch)
+    states = layer_recurrent_bytes(header, n, params.n_rs_seq)
+    rows = params.n_batch if params.embeddings else params.n_outputs_max
+    return Extras(
+        cache=[key + state for key, state in zip(keys, states, strict=True)],
+        compute=compute_bytes(header, cells, n_seq_max=n, n_outputs=rows, n_ubatch=n_ubatch),
+        output=output_bytes(header, rows),
+        program=program,
+    )
+
+
+def _rate(card: Accelerator | None, processor: Rate) -> Rate:
+    return processor if card is None else rate_of_card(card, processor)
+
+
+def _whole_cache(header: ModelHeader) -> str:
+    return not_in_blocks(header, _BLOCK)
+
+
+_FOOTPRINTS: dict[Format, Footprint] = {
+    "gguf": Footprint(
+        _extras, cache_bytes_per_token, layouts, estimated, _rate, _whole_cache, "estimated", True
+    ),
+    "mlx": Footprint(
+        mlx.extras,
+        mlx.cache_bytes_per_token,
+        mlx.layouts,
+        mlx.needs,
+        mlx.rate_of,
+        mlx.whole_cache,
+        mlx.SOURCE,
+        splits=False,
+    ),
+}

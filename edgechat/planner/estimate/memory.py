@@ -1,0 +1,221 @@
+"""What a cache takes, by formula: to prune candidates before llama.cpp itself is asked.
+
+The formulas are llama.cpp's own (llama-kv-cache.cpp, -iswa.cpp, llama-memory-recurrent.cpp), exact for dense,
+grouped, windowed, latent (MLA), short-convolution and Mamba-like models with a unified cache. Where an
+architecture is not known to have windows, every layer is taken to see all: too much rather than too little.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from edgechat.models.formats.header import Format, GgufArray, ModelHeader
+from edgechat.models.formats.quants import GgmlType
+from edgechat.native.params import CacheType
+
+CELLS = 256
+"""llama.cpp rounds the cells of a cache up to a multiple of this."""
+
+_TYPES: dict[CacheType, GgmlType] = {"f16": GgmlType.F16, "q8_0": GgmlType.Q8_0, "q4_0": GgmlType.Q4_0}
+
+_WINDOW_PERIODS = {
+    "gemma2": 2,
+    "gemma3": 6,
+    "gemma3n": 5,
+    "gpt-oss": 2,
+    "cohere2": 4,
+    "exaone4": 4,
+    "olmo2": 4,
+}
+"""Every so many layers one sees everything, the last of them, where the file itself does not say."""
+
+_RECURRENT_PERIODS = {"qwen35": 4, "qwen35moe": 4, "qwen3next": 4}
+_PARALLEL = {"falcon-h1"}
+"""Every layer has both attention and a recurrent state."""
+
+_PROGRAM = 64 * 2**20
+"""The process around a model, and the one that renders its template: interpreter and libraries."""
+_MLX_LM = 64 * 2**20
+"""What mlx-lm and the libraries that it brings along take more."""
+_PER_TOKEN = 400
+"""Bytes that llama.cpp keeps for each token of the vocabulary."""
+
+
+def program_bytes(n_vocab: int, format: Format = "gguf") -> int:
+    """Return what the processes around a model take, by measurements on Linux: 30 to 130 MB; more for MLX."""
+    return _PROGRAM + _MLX_LM * (format == "mlx") + _PER_TOKEN * n_vocab
+
+
+def cache_bytes(
+    header: ModelHeader,
+    n_ctx: int,
+    cache_type: CacheType,
+    *,
+    n_seq_max: int = 1,
+    n_ubatch: int = 512,
+    swa_full: bool = False,
+) -> int:
+    """Return the bytes of the keys and values of `n_ctx` tokens, shared by `n_seq_max` sequences.
+
+    Raises ModelFileError where the header lacks the shape of the model.
+    """
+    found = layer_cache_bytes(
+        header, n_ctx, cache_type, n_seq_max=n_seq_max, n_ubatch=n_ubatch, swa_full=swa_full
+    )
+    return sum(found)
+
+
+def layer_cache_bytes(
+    header: ModelHeader,
+    n_ctx: int,
+    cache_type: CacheType,
+    *,
+    n_seq_max: int = 1,
+    n_ubatch: int = 512,
+    swa_full: bool = False,
+) -> tuple[int, ...]:
+    """Return the same for each layer; 0 for those that keep no keys."""
+    cells = padded(n_ctx)
+    window = header.sliding_window
+    windowed_cells = cells if swa_full else min(cells, padded(min(cells, window * n_seq_max + n_ubatch)))
+    kind = _TYPES[cache_type]
+    found = [0] * header.n_layers
+    for row in rows(header):
+        n_bytes = kind.row_bytes(row.keys) + kind.row_bytes(row.values)
+        found[row.layer] = n_bytes * (windowed_cells if row.windowed else cells)
+    return tuple(found)
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """What one layer keeps of one token."""
+
+    layer: int
+    windowed: bool
+    """Whether it forgets the token once it is behind the window."""
+    keys: int
+    """Numbers; not bytes."""
+    values: int
+    """0 where they are latent, in the keys."""
+
+
+def rows(header: ModelHeader) -> Iterator[Row]:
+    """Yield what each layer keeps that keeps keys and values. Raises ModelFileError."""
+    if header.is_encoder:
+        return
+    known: dict[tuple[int, bool], tuple[int, int]] = {}  # most layers are alike
+    for layer, heads, windowed in _attention_layers(header):
+        if (heads, windowed) not in known:
+            known[heads, windowed] = _widths(header, heads, windowed)
+        yield Row(layer, windowed, *known[heads, windowed])
+
+
+def layer_recurrent_bytes(header: ModelHeader, n_seq: int, n_rs_seq: int = 0) -> tuple[int, ...]:
+    """Return the bytes of each layer's recurrent states; see `recurrent_bytes`."""
+    state = _state_size(header) * 4 * n_seq * (1 + n_rs_seq)
+    keeping = _recurrent_layers(header)
+    keeping += [False] * (header.n_layers - len(keeping))
+    return tuple(state * keeps for keeps in keeping)
+
+
+def cache_bytes_per_token(header: ModelHeader, cache_type: CacheType = "f16") -> int:
+    """Return what one more token of context takes beyond all windows."""
+    kind = _TYPES[cache_type]
+    kept = [row for row in rows(header) if not row.windowed]
+    return sum(kind.row_bytes(row.keys) + kind.row_bytes(row.values) for row in kept)
+
+
+def not_in_blocks(header: ModelHeader, size: int) -> str:
+    """Return why keys and values cannot be kept in blocks of so many numbers, or ''."""
+    odd = [length for length in (header.key_length, header.value_length) if length % size]
+    return f"it takes blocks of {size} numbers, and this model's heads have {odd[0]}" if odd else ""
+
+
+def recurrent_bytes(header: ModelHeader, n_seq: int, n_rs_seq: int = 0) -> int:
+    """Return the bytes of the recurrent states (F32) of `n_seq` sequences with `n_rs_seq` snapshots each.
+
+    0 for models without such layers, and for the kinds the formulas do not know (RWKV, KDA).
+    """
+    return sum(layer_recurrent_bytes(header, n_seq, n_rs_seq))
+
+
+def padded(n: int) -> int:
+    """Return the cells of so many tokens."""
+    return (n + CELLS - 1) // CELLS * CELLS
+
+
+def _state_size(header: ModelHeader) -> int:
+    """Return the numbers in one layer's state: of its convolution, and of its recurrence."""
+    kernel = header.number("shortconv.l_cache", 0)
+    if kernel:
+        return header.embedding_length * (kernel - 1)
+    inner, state = header.number("ssm.inner_size", 0), header.number("ssm.state_size", 0)
+    groups = header.number("ssm.group_count", 0)
+    width = max(0, header.number("ssm.conv_kernel", 0) - 1)
+    return width * (inner + 2 * groups * state) + state * inner
+
+
+def _recurrent_layers(header: ModelHeader) -> list[bool]:
+    """Return which layers keep a recurrent state."""
+    n = _n_layers(header)
+    if header.shape_value("shortconv.l_cache") is None and header.shape_value("ssm.inner_size") is None:
+        return [False] * n
+    if header.architecture in _PARALLEL:
+        return [True] * n
+    listed = header.shape_value("attention.recurrent_layers")
+    if isinstance(listed, GgufArray) and listed.values and len(listed.values) >= n:
+        return [bool(value) for value in listed.values[:n]]
+    if header.architecture in _RECURRENT_PERIODS:
+        period = header.number("full_attention_interval", _RECURRENT_PERIODS[header.architecture])
+        return [(layer + 1) % max(1, period) != 0 for layer in range(n)]
+    # What is left marks them by giving them no key heads; feed-forward layers of Nemotron-H have none either.
+    widths = header.per_layer("feed_forward_length", (0,) * header.n_layers)
+    alone = any(width == 0 for width in widths)
+    return [
+        heads == 0 and not (alone and width)
+        for heads, width in zip(header.kv_heads[:n], widths, strict=False)
+    ]
+
+
+def _n_layers(header: ModelHeader) -> int:
+    """Return the layers an ordinary context runs: without those that only predict further tokens."""
+    return max(0, header.n_layers - header.number("nextn_predict_layers", 0))
+
+
+def _attention_layers(header: ModelHeader) -> Iterator[tuple[int, int, bool]]:
+    """Yield each layer that keeps keys and values: its number, its key heads, whether it has a window."""
+    n = _n_layers(header)
+    parallel = header.architecture in _PARALLEL
+    recurrent = _recurrent_layers(header)
+    keeping = n - header.number("attention.shared_kv_layers", 0)
+    if header.architecture == "gemma3n":
+        keeping = min(keeping, 20)
+    windows = _windows(header, n)
+    kv_heads = header.kv_heads
+    for layer in range(max(0, keeping)):
+        if kv_heads[layer] and (parallel or not recurrent[layer]):
+            yield layer, kv_heads[layer], windows[layer]
+
+
+def _windows(header: ModelHeader, n: int) -> list[bool]:
+    """Return which layers have a window."""
+    if not header.sliding_window:
+        return [False] * n
+    listed = header.shape_value("attention.sliding_window_pattern")
+    if isinstance(listed, GgufArray) and listed.values and len(listed.values) >= n:
+        return [bool(value) for value in listed.values[:n]]
+    period = _WINDOW_PERIODS.get(header.architecture, 1)
+    if listed is not None:
+        period = header.number("attention.sliding_window_pattern")
+    return [period > 0 and layer % period < period - 1 for layer in range(n)]
+
+
+def _widths(header: ModelHeader, heads: int, windowed: bool) -> tuple[int, int]:
+    """Return the numbers of one token in one layer: of its keys, and of its values unless they are latent."""
+    keys, values = header.key_length, header.value_length
+    if windowed:
+        keys = header.number("attention.key_length_swa", keys)
+        values = header.number("attention.value_length_swa", values)
+    latent = header.number("attention.key_length_mla", 0) and header.number("attention.value_length_mla", 0)
+    return keys * heads, 0 if latent else values * heads

@@ -1,0 +1,235 @@
+"""How fast a load will be: seconds from bytes and operations, corrected by what this machine did before.
+
+Decoding a token reads every active weight and the cache before it once, so it is bound by the bandwidth of
+the memory they lie in, and on a few cores as much by the arithmetic of unpacking them; prefill is bound by
+arithmetic (Williams et al. 2009, "Roofline"). The rates of the processor are measured by
+`device/bandwidth.py`, those of a graphics card guessed, until loads that really happened correct both: see
+`learned.py`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import msgspec
+
+from edgechat.device.bandwidth import Speed
+from edgechat.device.gpu.accelerators import Accelerator, Vendor
+from edgechat.models.formats.quants import GgmlType
+from edgechat.planner.estimate.shape import Layer, ModelShape
+
+PROMPT = 1000
+"""Tokens of the prompt whose first token is predicted, and of the context at which decoding is."""
+
+_UNMEASURED = (20e9, 100e9)
+_READS = 30.0
+"""A card reads all of its own memory about so many times a second: 8 GB at 260 GB/s, 24 GB at 770."""
+_OPERATIONS: dict[Vendor, float] = {
+    "nvidia": 2500.0,
+    "amd": 1500.0,
+    "intel": 800.0,
+    "apple": 1500.0,
+    "other": 1000.0,
+}
+"""Operations a second for each byte of its memory, by what llama.cpp reads of prompts on them."""
+_SHARED: dict[Vendor, float] = {"nvidia": 4e12, "amd": 2e12, "intel": 1.2e12, "apple": 1e12, "other": 5e11}
+"""Operations a second of a graphics unit in a processor."""
+_APPLE = 19.0
+"""Of Apple's, for each byte that the memory gives in a second (llama.cpp discussion 4167: M1 to M2 Ultra)."""
+_SHARED_COMPUTE = 4.0
+"""A graphics unit in the processor multiplies so many times faster than the processor itself."""
+_BUS = 12e9
+"""Bytes a second to a card: what lies in RAM is sent there for large batches, where that is faster."""
+_MICRO_BATCH = 512
+_CALL = 0.5e-3
+"""Seconds of a call whatever it holds: the graph, the sampling, the way to the screen."""
+_KERNELS: dict[GgmlType, float] = {
+    GgmlType.F32: 0.6,
+    GgmlType.F16: 0.8,
+    GgmlType.BF16: 0.8,
+    GgmlType.Q8_0: 1.1,
+    GgmlType.Q4_0: 2.0,
+    GgmlType.IQ4_NL: 1.8,
+    GgmlType.MXFP4: 1.0,
+    GgmlType.Q2_K: 1.2,
+    GgmlType.Q3_K: 1.2,
+    GgmlType.Q4_K: 1.8,
+    GgmlType.Q5_K: 1.2,
+    GgmlType.Q6_K: 1.2,
+    GgmlType.IQ4_XS: 1.2,
+}
+"""Speed of llama.cpp's kernels on a processor against a product of float32 matrices; others 0.6."""
+_ONE_ROW: dict[GgmlType, float] = {
+    GgmlType.F32: 0.13,
+    GgmlType.F16: 0.25,
+    GgmlType.BF16: 0.25,
+    GgmlType.Q8_0: 0.45,
+    GgmlType.Q4_0: 0.55,
+    GgmlType.IQ4_NL: 0.5,
+    GgmlType.IQ4_XS: 0.4,
+    GgmlType.MXFP4: 0.35,
+    GgmlType.Q4_1: 0.35,
+    GgmlType.Q5_0: 0.35,
+    GgmlType.Q5_1: 0.3,
+    GgmlType.Q2_K: 0.6,
+    GgmlType.Q3_K: 0.55,
+    GgmlType.Q4_K: 0.55,
+    GgmlType.Q5_K: 0.5,
+    GgmlType.Q6_K: 0.5,
+}
+"""The same for a token alone, whose weights are unpacked for it only; others 0.2. Rounded down from what an
+AVX-512 core does out of its cache (0.41 to 0.73 for K-quants), and in each family no more bits are faster."""
+_ATTENTION = 0.35
+"""The same for the attention to the cache."""
+_ALONE = 2
+"""Times its share of the bandwidth that a thread reads where the others rest."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rate:
+    """What a device does in a second."""
+
+    bandwidth: float
+    """Bytes read from its memory."""
+    compute: float
+    """Floating-point operations, with whole matrices."""
+
+
+class Forecast(msgspec.Struct, frozen=True, kw_only=True):
+    """Seconds by the roofline, before any correction."""
+
+    decode: float
+    """Of one token with nothing before it."""
+    decode_depth: float
+    """More of it for each token before it."""
+    prefill: float
+    """Of each token of a prompt."""
+    prefill_depth: float
+    """More of it for each token before it."""
+
+    def decoding(self, depth: float) -> float:
+        """Return the seconds of a token after `depth` others."""
+        return self.decode + self.decode_depth * depth
+
+    def prefilling(self, n: int, depth: int = 0) -> float:
+        """Return the seconds of `n` tokens of a prompt after `depth` others."""
+        return n * (self.prefill + self.prefill_depth * (depth + n / 2))
+
+
+class Prediction(msgspec.Struct, frozen=True, kw_only=True):
+    """What a user will see."""
+
+    decode_tps: float
+    """Tokens a second, at 1,000 tokens of context."""
+    prompt_tps: float
+    """Tokens of a prompt of 1,000 a second."""
+    ttft_ms: float
+    """From sending such a prompt to the first token."""
+    basis: str
+    """How we know, in words."""
+
+
+@dataclass(frozen=True, slots=True)
+class Correction:
+    """Real seconds over those of the roofline, and how we know."""
+
+    decode: float = 1.0
+    prefill: float = 1.0
+    basis: str = "a first guess from this machine's speed; the first answers correct it"
+
+
+def predict(forecast: Forecast, correction: Correction) -> Prediction:
+    """Return what to expect of a load. Nobody reads a prompt slower than by writing it."""
+    decode = correction.decode * forecast.decoding(PROMPT)
+    written = PROMPT * correction.decode * forecast.decoding(PROMPT / 2)
+    prefill = min(correction.prefill * forecast.prefilling(PROMPT), written)
+    return Prediction(
+        decode_tps=1 / decode,
+        prompt_tps=PROMPT / prefill,
+        ttft_ms=1000 * (prefill + decode),
+        basis=correction.basis,
+    )
+
+
+def rate_of_processor(speed: Speed | None, threads: int | None = None) -> Rate:
+    """Return what was measured, or the rate of a slow laptop; threads: fewer than it was measured with.
+
+    More gain nothing: it was measured with as many as compute best.
+    """
+    if speed is None:
+        return Rate(*_UNMEASURED)
+    share = 1.0 if threads is None else min(1.0, threads / max(1, speed.threads))
+    return Rate(min(1.0, _ALONE * share) * speed.bandwidth, share * speed.compute)
+
+
+def rate_of_card(card: Accelerator, processor: Rate) -> Rate:
+    """Return what a card of this kind usually does."""
+    if card.devices and card.devices[0].startswith("RPC"):
+        return processor
+    if not card.shares_ram:
+        return Rate(_READS * card.total, _OPERATIONS[card.vendor] * card.total)
+    compute = max(_SHARED[card.vendor], _SHARED_COMPUTE * processor.compute)
+    if card.vendor == "apple":
+        compute = max(compute, _APPLE * processor.bandwidth)
+    return Rate(processor.bandwidth, compute)
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """A part of the model on a device: None is the processor."""
+
+    part: Layer
+    device: str | None = None
+    experts_in_ram: bool = False
+
+
+def forecast(
+    shape: ModelShape,
+    placed: Sequence[Placed],
+    rates: Mapping[str | None, Rate],
+    cache_bytes_per_token: int,
+) -> Forecast:
+    """Return the seconds of a load whose parts lie so. rates: of each device; None is the processor.
+
+    cache_bytes_per_token: of keys and values, in all layers that see everything.
+    """
+    decode = prefill = 0.0
+    kernel, one_row = _KERNELS.get(shape.main_type, 0.6), _ONE_ROW.get(shape.main_type, 0.2)
+    fastest = max((rate.compute for device, rate in rates.items() if device is not None), default=0.0)
+    for one in placed:
+        part, rate = one.part, rates[one.device]
+        in_ram = one.experts_in_ram or one.device is None
+        own = rates[None] if in_ram else rate
+        decode += _written(part.read, part.operations, one.device is None, rate, one_row)
+        decode += _written(part.experts_read, part.experts_operations, in_ram, own, one_row)
+        prefill += _arithmetic(part.operations, part.weights, one.device is None, rate, kernel, fastest)
+        prefill += _arithmetic(part.experts_operations, part.experts, in_ram, own, kernel, fastest)
+    on = [one.device for one in placed[:-1]] or [None]
+    bandwidth = len(on) / sum(1 / rates[device].bandwidth for device in on)
+    compute = len(on) / sum(1 / rates[device].compute for device in on)
+    attending = shape.attention / (_ATTENTION * compute)
+    return Forecast(
+        decode=_CALL + decode,
+        decode_depth=math.hypot(cache_bytes_per_token / bandwidth, attending),
+        prefill=min(_CALL / _MICRO_BATCH + prefill, _CALL + decode),
+        prefill_depth=attending,
+    )
+
+
+def _written(n_bytes: int, n: int, in_ram: bool, rate: Rate, one_row: float) -> float:
+    """Return the seconds of one token alone in weights that lie in RAM, or on the card.
+
+    A processor reads and computes by turns: where both take long, it takes longer than the longer one.
+    """
+    reading = n_bytes / rate.bandwidth
+    return math.hypot(reading, n / (one_row * rate.compute)) if in_ram else reading
+
+
+def _arithmetic(n: int, n_bytes: int, in_ram: bool, rate: Rate, kernel: float, fastest: float) -> float:
+    """Return the seconds of one token of a large batch in weights that lie in RAM, or on the card."""
+    if not in_ram:
+        return n / rate.compute
+    alone = n / (kernel * rate.compute)
+    return min(alone, n_bytes / _BUS / _MICRO_BATCH + n / fastest) if fastest else alone

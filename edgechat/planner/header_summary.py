@@ -1,0 +1,141 @@
+"""What a listing says of a model, without reading its header twice: kept in one file of the cache folder.
+
+A header takes some milliseconds to read, most of them for its vocabulary; what is kept of it is a hundred
+bytes. What a load would take is by the planner's formulas, on the processor alone: no process is asked, and a
+GPU is not counted. Whatever is wrong with the file, headers are only read anew.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from edgechat import __version__, paths
+from edgechat.errors import FolderError, ModelFileError
+from edgechat.models.formats.header import ModelHeader
+from edgechat.models.local.inventory import LocalModel
+
+if TYPE_CHECKING:
+    from edgechat.native.params import CacheType
+
+_FILE = "glances.bin"
+_FORMAT = 2
+_MOST = 2048
+_MAX_BYTES = 8 << 20
+_SPARE = 0.1
+"""As planner.budget's, which is not imported for it: a listing has no time to."""
+
+
+class Glance(msgspec.Struct, frozen=True, array_like=True):
+    """What is kept of a model's header."""
+
+    architecture: str = ""
+    name: str = ""
+    quant: str | None = None
+    n_params: int = 0
+    context: int = 0
+    """Tokens it was trained to look back on."""
+    needs: tuple[tuple[int, int], ...] = ()
+    """Contexts, the longest first, and the bytes of RAM that a load with them takes."""
+    embeds: bool = False
+    """Whether it makes embeddings instead of chatting."""
+    damage: str = ""
+    """Why it is no model that can be loaded."""
+
+    def fits(self, available: int) -> int:
+        """Return the longest context in tokens with which it fits into so many bytes of RAM; 0: with none.
+
+        As the planner does, some is left to other programs, unless that leaves no context at all.
+        """
+        for context, needed in self.needs:
+            if needed <= available * (1 - _SPARE):
+                return context
+        return self.needs[-1][0] if self.needs and self.needs[-1][1] <= available else 0
+
+
+class _Kept(msgspec.Struct, frozen=True, array_like=True):
+    stamp: tuple[int, ...]
+    """Sizes and times of all its files."""
+    glance: Glance
+
+
+class _File(msgspec.Struct, frozen=True, array_like=True):
+    format: int
+    version: str
+    """Of edgechat: another one's formulas may differ."""
+    kept: dict[str, _Kept]
+
+
+def glances(models: Sequence[LocalModel], tell: Callable[[str], None] = lambda _name: None) -> list[Glance]:
+    """Return a glance at each model; `tell` hears the name of each whose header has to be read."""
+    before = _read()
+    after: dict[str, _Kept] = {}
+    for one in models:
+        stamp = tuple(n for file in one.found.files for n in (file.size, file.changed))
+        known = before.get(str(one.path))
+        if known is None or known.stamp != stamp:
+            tell(one.name)
+            known = _Kept(stamp, _look(one.path))
+        after[str(one.path)] = known
+    if any(before.get(path) != kept for path, kept in after.items() if not kept.glance.damage):
+        _write({path: kept for path, kept in before.items() if path not in after} | after)
+    return [after[str(one.path)].glance for one in models]
+
+
+def _look(path: Path) -> Glance:
+    from edgechat.models.formats.header_reading import read_model
+
+    try:
+        header = read_model(path)
+        return Glance(
+            architecture=header.architecture,
+            name=header.name or "",
+            quant=header.quant,
+            n_params=header.n_params,
+            context=header.number("context_length", 0),
+            needs=tuple(_needs(header)),
+            embeds=header.makes_embeddings,
+        )
+    except ModelFileError as error:
+        return Glance(damage=error.message)
+
+
+def _needs(header: ModelHeader) -> list[tuple[int, int]]:
+    """Return what a load takes with each context that the planner tries, as little as it may."""
+    from edgechat.device.memory import Memory
+    from edgechat.planner.estimate.shape import shape_of
+    from edgechat.planner.estimate.speed import rate_of_processor
+    from edgechat.planner.placement.budget import Budget
+    from edgechat.planner.placement.load_configs import Loader
+    from edgechat.planner.plan_model import CONTEXTS
+    from edgechat.planner.request import may_quantize
+
+    trained = header.context_length
+    loader = Loader(header, shape_of(header), Budget(Memory(0, 0)), {None: rate_of_processor(None)})
+    kind: CacheType = "q8_0" if may_quantize(header) else "f16"
+    contexts = [one for one in CONTEXTS if not trained or one <= trained] or [trained]
+    return [(context, loader.load(context, kind).total) for context in contexts]
+
+
+def _read() -> dict[str, _Kept]:
+    try:
+        found = msgspec.msgpack.decode(paths.read_bytes(_path(), _MAX_BYTES), type=_File)
+    except (OSError, FolderError, msgspec.MsgspecError, RecursionError, ValueError):
+        return {}
+    return found.kept if (found.format, found.version) == (_FORMAT, __version__) else {}
+
+
+def _write(kept: dict[str, _Kept]) -> None:
+    """Put the file in the place of the old one; those that were looked at last stay."""
+    with contextlib.suppress(OSError, FolderError):
+        sound = {path: one for path, one in kept.items() if not one.glance.damage}
+        data = msgspec.msgpack.encode(_File(_FORMAT, __version__, dict(list(sound.items())[-_MOST:])))
+        paths.replace(_path(), data)
+
+
+def _path() -> Path:
+    return paths.cache_dir() / _FILE

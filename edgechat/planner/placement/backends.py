@@ -1,0 +1,81 @@
+"""What computes a model: what there is here, what was asked for, where llama.cpp and MLX are both weighed.
+
+llama.cpp reads GGUF files, MLX its own folders, so to choose one is to choose among files. Both are weighed
+only where MLX has a GPU to compute on, which is on Apple Silicon; elsewhere it computes what is there for it
+alone.
+"""
+
+from __future__ import annotations
+
+import platform
+import sys
+from collections.abc import Sequence
+
+from edgechat.device.mlx import missing
+from edgechat.device.profile import DeviceProfile
+from edgechat.errors import BackendMissing
+from edgechat.models.formats.header import Format
+from edgechat.planner.ranking.candidates import Variant
+from edgechat.planner.request import Wishes
+from edgechat.process.spawn import frozen
+from edgechat.settings import Backend
+from edgechat.text import one_line
+
+_PACKAGES = {
+    ("darwin", "arm64"): "mlx-lm",
+    ("linux", "x86_64"): "'mlx[cpu]' mlx-lm",
+    ("linux", "aarch64"): "'mlx[cpu]' mlx-lm",
+}
+FORMATS: dict[Backend, Format] = {"llama.cpp": "gguf", "mlx": "mlx"}
+"""What each of them reads."""
+
+
+def weighs_mlx(profile: DeviceProfile, wishes: Wishes) -> bool:
+    """Say whether MLX models of the catalogue come into question that nobody has named."""
+    if wishes.backend is not None:
+        return wishes.backend == "mlx"
+    if wishes.prefers is not None:
+        return wishes.prefers == "mlx" and profile.mlx
+    return profile.mlx_card is not None
+
+
+def runnable(files: Sequence[Variant], profile: DeviceProfile, wishes: Wishes) -> list[Variant]:
+    """Return those of the files of one model that may be chosen here, at least one. Raises BackendMissing."""
+    if wishes.backend == "mlx" and not profile.mlx:
+        raise without_mlx("MLX cannot be used here.")
+    if wishes.backend is not None:
+        chosen = [one for one in files if one.backend == wishes.backend]
+        if files and not chosen:
+            raise _unreadable(files[0], wishes.backend)
+        return chosen
+    usable = [one for one in files if profile.mlx or one.backend != "mlx"]
+    if files and not usable:
+        raise without_mlx(f"{one_line(files[0].model)} is an MLX model, and MLX cannot be used here.")
+    if weighs_mlx(profile, wishes) and wishes.prefers is None:
+        return usable
+    first = wishes.prefers or "llama.cpp"
+    return [one for one in usable if one.backend == first] or usable
+
+
+def without_mlx(what: str) -> BackendMissing:
+    """Return the error for MLX that is not installed."""
+    hint = "It is for Macs with Apple Silicon, and on Linux for trying. Take a GGUF file of the model."
+    wanted = _PACKAGES.get((sys.platform, platform.machine()))
+    if wanted is not None and not frozen():
+        hint = f"Install it, or take a GGUF file of the model:\n  {sys.executable} -m pip install {wanted}"
+    return BackendMissing(f"{what} {missing() or 'It is not installed.'}", hint=hint)
+
+
+def _unreadable(file: Variant, backend: Backend) -> BackendMissing:
+    """Return the error for a file that a backend does not read."""
+    name = one_line(file.model)
+    if backend == "llama.cpp":
+        hint = "Leave out --backend llama.cpp, or choose a GGUF file of the model."
+        return BackendMissing(f"{name} is an MLX model, which llama.cpp does not read.", hint=hint)
+    hint = "Let llama.cpp compute it: leave out --backend mlx"
+    if file.entry is not None and file.entry.mlx:
+        hint = f"Bring one: edgechat pull {file.entry.name} --backend mlx"
+    return BackendMissing(
+        f"{name} is no MLX model, and none of it is known here: MLX reads folders with safetensors.",
+        hint=hint,
+    )

@@ -1,0 +1,143 @@
+"""What may be taken where: the memory that is free now, less a margin, and what a load takes of it.
+
+A card that shares the machine's memory has a limit of its own, but what it holds is charged to the one
+memory that there is. Swap counts nowhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+
+from edgechat.device.gpu.accelerators import Accelerator
+from edgechat.device.memory import Memory
+from edgechat.device.profile import DeviceProfile
+from edgechat.models.formats.header import Format
+from edgechat.native.buffers import Breakdown
+from edgechat.text import mebibytes
+
+RAM = "RAM"
+MLX = "MLX"
+"""The GPU of an Apple processor, where MLX computes on it."""
+SPARE = 0.1
+"""Share of the free RAM that is left to other programs, unless someone wishes for more context."""
+_CARD_MARGIN = 512 * 2**20
+_CARD_SHARE = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class Needs:
+    """What a load takes of one memory, in bytes."""
+
+    weights: int = 0
+    cache: int = 0
+    compute: int = 0
+    program: int = 0
+    """Of the process around the model."""
+
+    @property
+    def total(self) -> int:
+        """Everything together."""
+        return self.weights + self.cache + self.compute + self.program
+
+    def __add__(self, other: Needs) -> Needs:
+        return Needs(
+            self.weights + other.weights,
+            self.cache + other.cache,
+            self.compute + other.compute,
+            self.program + other.program,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Card:
+    """An accelerator whose memory a load may take."""
+
+    name: str
+    """llama.cpp's name of it, or 'MLX'."""
+    about: Accelerator
+    taken: int = 0
+    """Bytes that another load of the same process takes."""
+
+    @property
+    def budget(self) -> int:
+        """Bytes that may be taken: the free ones but for what drivers and screens may still want."""
+        free = self.about.free
+        return max(0, free - min(_CARD_MARGIN, int(_CARD_SHARE * free)) - self.taken)
+
+    @property
+    def own(self) -> int:
+        """Bytes of a memory of its own that are left, where the rest is the machine's."""
+        return max(0, self.about.own - self.taken)
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """All memory that a load may take."""
+
+    memory: Memory
+    cards: tuple[Card, ...] = ()
+    """The best one last: it gets the last layers and the output."""
+
+    @classmethod
+    def of(cls, profile: DeviceProfile, format: Format = "gguf") -> Budget:
+        """Return the budget of a machine as it is now, for models of a format: each has cards of its own."""
+        if format == "mlx":
+            card = profile.mlx_card
+            return cls(profile.memory, (Card(MLX, card),) if card is not None else ())
+        usable = [one for one in profile.accelerators if one.usable and one.free > 0]
+        # Own memory before shared, then the larger: the one filled first stands last.
+        usable.sort(key=lambda one: (not one.shares_ram, one.free))
+        return cls(profile.memory, tuple(Card(one.devices[0], one) for one in usable))
+
+    @property
+    def ram(self) -> int:
+        """Bytes of RAM that are free."""
+        return self.memory.available
+
+    @property
+    def in_words(self) -> str:
+        """'7.9 GiB are free', and under which limit."""
+        limit = f" under {self.memory.bound}" if self.memory.bound else ""
+        return f"{mebibytes(self.ram)} are free{limit}"
+
+    def less(self, needs: dict[str, Needs]) -> Budget:
+        """Return what is left once a load has taken this."""
+        left = max(0, self.memory.available - self.charged(needs))
+        cards = (
+            replace(one, taken=one.taken + needs[one.name].total) if one.name in needs else one
+            for one in self.cards
+        )
+        return Budget(replace(self.memory, available=left), tuple(cards))
+
+    def charged(self, needs: dict[str, Needs]) -> int:
+        """Return the bytes of RAM that a load takes, with what shared cards hold."""
+        shared = (max(0, needs[one.name].total - one.own) for one in self._shared(needs))
+        return needs.get(RAM, Needs()).total + sum(shared)
+
+    def _shared(self, needs: dict[str, Needs]) -> Iterable[Card]:
+        return (one for one in self.cards if one.about.shares_ram and one.name in needs)
+
+    def over(self, needs: dict[str, Needs]) -> dict[str, int]:
+        """Return the bytes by which each card's budget is exceeded, where it is."""
+        beyond = {one.name: needs[one.name].total - one.budget for one in self.cards if one.name in needs}
+        return {name: n for name, n in beyond.items() if n > 0}
+
+    def fits(self, needs: dict[str, Needs], *, spare: float = 0.0) -> bool:
+        """Say whether a load stays inside everywhere, with a share of the RAM left over."""
+        return not self.over(needs) and self.charged(needs) <= self.ram * (1 - spare)
+
+
+def together(one: Mapping[str, Needs], other: Mapping[str, Needs]) -> dict[str, Needs]:
+    """Return what two loads take."""
+    return {name: one.get(name, Needs()) + other.get(name, Needs()) for name in {**one, **other}}
+
+
+def needs_of(found: Breakdown, program: int) -> dict[str, Needs]:
+    """Return what llama.cpp's account means for each memory; its process around it is in RAM."""
+    needs = {RAM: Needs(compute=found.output, program=program)}
+    for buffer in found.buffers:
+        name = RAM if buffer.is_host else buffer.device
+        more = Needs(buffer.weights, buffer.cache, buffer.compute)
+        needs[name] = needs.get(name, Needs()) + more
+    return needs

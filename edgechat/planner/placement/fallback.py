@@ -1,0 +1,174 @@
+"""When a plan does not fit after all: the steps down from it, each told to the user.
+
+Memory is looked at again just before a load; other programs may have taken some since the plan was made. And
+a load may fail, or be killed, although it seemed to fit: then at least one step is taken. The next load
+begins at the top again: what was wished for is kept, and not what a bad moment made of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+
+from edgechat.device.profile import DeviceProfile
+from edgechat.errors import DoesNotFit, EdgechatError
+from edgechat.models.formats.header import ModelHeader
+from edgechat.models.formats.header_reading import read_model
+from edgechat.planner.estimate.calibration import Learned
+from edgechat.planner.estimate.dry_run import DryRun
+from edgechat.planner.estimate.memory import CELLS
+from edgechat.planner.machine import look
+from edgechat.planner.model_on_machine import chooser
+from edgechat.planner.placement.budget import RAM, Budget, Needs
+from edgechat.planner.placement.embedding import shorter
+from edgechat.planner.placement.load_configs import Measure
+from edgechat.planner.plan import LoadPlan, params_of
+from edgechat.planner.plan_model import completed
+from edgechat.planner.request import may_quantize
+from edgechat.text import mebibytes
+
+_SMALL_BATCH = 128
+_LEAST_CONTEXT = 2048
+_LEAST_TEXT = 512
+_MORE = 1.1
+"""Times the memory that a plan was made for, from which on another one may be better."""
+
+
+def again(wish: LoadPlan, last: LoadPlan, *, killed: bool = False) -> tuple[LoadPlan, tuple[str, ...]]:
+    """Return what was wished for as it fits now, and what is different from the last load.
+
+    killed: the last one was, for want of memory; where more than that fits all the same, less is taken.
+    Raises DoesNotFit.
+    """
+    plan, told = refit(wish)
+    if killed and plan.total_bytes >= last.total_bytes:
+        return refit(last, failed=True)
+    if (params_of(plan), plan.draft) == (params_of(last), last.draft):
+        return plan, ()
+    if plan.context > last.context:
+        return plan, (f"There is more memory again: the context has {plan.context} tokens.",)
+    return plan, told
+
+
+def grown(wish: LoadPlan, replan: Callable[[], LoadPlan]) -> LoadPlan:
+    """Return what `replan` makes where there is more memory than `wish` was made for, unless that is less.
+
+    It is of the same file: another one is nobody's wish in the middle of a conversation.
+    """
+    planned_for = next((one.budget_bytes for one in wish.memory if one.name == RAM), 0)
+    if not wish.memory or (not wish.devices and Budget.of(look()).ram <= _MORE * planned_for):
+        return wish
+    try:
+        plan = replan()
+    except EdgechatError:  # the way down from the wish is longer
+        return wish
+    no_less = plan.context >= wish.context and plan.gpu_layers >= wish.gpu_layers
+    return plan if no_less and plan.model_path == wish.model_path else wish
+
+
+def is_short(plan: LoadPlan) -> bool:
+    """Say whether a load that is gone would not fit again: others have its memory now."""
+    return not _fits(plan, Budget.of(look()))
+
+
+def refit(plan: LoadPlan, *, failed: bool = False) -> tuple[LoadPlan, tuple[str, ...]]:
+    """Return the plan as it fits into the memory that is free now, and what had to be changed.
+
+    failed: it did not load, so at least one step is taken. Raises DoesNotFit where no step is left.
+    """
+    if plan.backend == "scripted" or (plan.anyway and not failed):
+        return plan, ()
+    if plan.backend == "mlx":
+        return descend(plan, read_model(Path(plan.model_path)), look(), None, failed=failed)
+    if not failed and not plan.devices and _fits(plan, Budget.of(look())):
+        return plan, ()
+    with DryRun() as dry:
+        header = read_model(Path(plan.model_path))
+        dry.show(header)
+        return descend(plan, header, look(dry), dry.ask, failed=failed)
+
+
+def descend(
+    plan: LoadPlan, header: ModelHeader, profile: DeviceProfile, measure: Measure | None, *, failed: bool
+) -> tuple[LoadPlan, tuple[str, ...]]:
+    """Return the first step from the plan downwards that fits this machine; see `refit`."""
+    on = chooser(plan.model_name, header, profile, measure, Learned.read(), threads=plan.threads)
+    told: list[str] = []
+    while failed or not _fits(plan, on.budget):
+        step = step_down(plan, header)
+        if step is None:
+            raise _nothing_left(plan, on.budget)
+        params, why = step
+        plan = completed(plan, on, on.loader.exactly(params))
+        told.append(why)
+        failed = False
+    return plan, tuple(told)
+
+
+def step_down(plan: LoadPlan, header: ModelHeader) -> tuple[LoadPlan, str] | None:
+    """Return the next thing to do with less of, and a sentence about it; None at the end of the ladder."""
+    replace = msgspec.structs.replace
+    if plan.embeddings and plan.context > _LEAST_TEXT:
+        half = max(_LEAST_TEXT, plan.context // 2 // CELLS * CELLS)
+        return shorter(plan, header, half), f"Texts may have up to {half} tokens, to take less memory."
+    if plan.embeddings:
+        return _off(plan)
+    if plan.draft is not None:
+        why = f"{plan.draft.model_name} does not draft for it, to take less memory."
+        return replace(plan, draft=None, no_draft=why), why
+    if plan.n_ubatch > _SMALL_BATCH:
+        smaller = replace(plan, n_batch=_SMALL_BATCH, n_ubatch=_SMALL_BATCH)
+        return smaller, f"Prompts are read {_SMALL_BATCH} tokens at a time, to take less memory."
+    if plan.cache_type == "f16" and may_quantize(header):
+        return replace(plan, cache_type="q8_0"), "The cache is kept in 8 bits, to take less memory."
+    if plan.context > _LEAST_CONTEXT:
+        half = max(_LEAST_CONTEXT, plan.context // 2 // CELLS * CELLS)
+        return replace(plan, context=half), f"The context is cut to {half} tokens, to take less memory."
+    return _off(plan)
+
+
+def _off(plan: LoadPlan) -> tuple[LoadPlan, str] | None:
+    """Return the plan with fewer layers on accelerators; None where none are, or MLX has all in one place."""
+    if not plan.split or plan.backend == "mlx":
+        return None
+    fewer = _off_the_cards(plan)
+    n = plan.gpu_layers - fewer.gpu_layers
+    return fewer, f"{n} layer{'s' * (n > 1)} fewer {'are' if n > 1 else 'is'} on an accelerator."
+
+
+def _off_the_cards(plan: LoadPlan) -> LoadPlan:
+    """Return the plan with a quarter of each card's layers on the processor instead."""
+    left = [count - max(1, count // 4) for count in plan.split]
+    kept = [(name, count) for name, count in zip(plan.devices, left, strict=True) if count]
+    return msgspec.structs.replace(
+        plan,
+        devices=tuple(name for name, _ in kept),
+        split=tuple(count for _, count in kept),
+        experts_in_ram=plan.experts_in_ram if kept else 0,
+        rpc=plan.rpc if kept else (),
+    )
+
+
+def _fits(plan: LoadPlan, budget: Budget) -> bool:
+    return budget.fits(_needs(plan))
+
+
+def _needs(plan: LoadPlan) -> dict[str, Needs]:
+    return {
+        one.name: Needs(one.weights_bytes, one.cache_bytes, one.compute_bytes, one.program_bytes)
+        for one in plan.memory
+    }
+
+
+def _nothing_left(plan: LoadPlan, budget: Budget) -> DoesNotFit:
+    """Return the error for a plan on the last step."""
+    needs = _needs(plan)
+    why = f"needs at least {mebibytes(budget.charged(needs))}, but only {budget.in_words} now"
+    if budget.fits(needs):
+        why = f"could not get the memory that it needs, although {budget.in_words}"
+    return DoesNotFit(
+        f"{plan.model_name} {why}, and nothing is left to be made smaller.",
+        hint="Close other programs, choose a smaller model, or try all the same with --load-anyway.",
+    )

@@ -1,0 +1,71 @@
+"""Several models at once: what is free for one more where others stay loaded, and where they are ended."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from edgechat.device.gpu.accelerators import Accelerator
+from edgechat.device.memory import Memory
+from edgechat.device.profile import DeviceProfile
+from edgechat.planner.placement.budget import RAM
+from edgechat.planner.plan import DeviceMemory, LoadPlan
+
+_COPIED = "_REPACK"
+"""What the name of a buffer ends in whose weights are no pages of the file."""
+
+
+def beside(profile: DeviceProfile, staying: Iterable[LoadPlan]) -> DeviceProfile:
+    """Return the machine with what loads that stay still need of what looks free.
+
+    The weights that they map count as free (see `device.memory`), but are read for every token.
+    """
+    taken = sum(mapped_bytes(one) for one in staying)
+    return replace(profile, memory=_less(profile.memory, taken))
+
+
+def without(profile: DeviceProfile, leaving: Iterable[LoadPlan]) -> DeviceProfile:
+    """Return the machine as it would be, had these loads ended."""
+    memory, cards = profile.memory, profile.accelerators
+    for plan in leaving:
+        for one in plan.memory:
+            if one.name == RAM:
+                memory = _less(memory, mapped_bytes(plan) - one.total_bytes)
+            else:
+                cards = tuple(_freed(card, one) for card in cards)
+    return replace(profile, memory=memory, accelerators=cards)
+
+
+def mapped_bytes(plan: LoadPlan) -> int:
+    """Return the bytes of RAM that hold weights as pages of the model's file, as far as the plan tells."""
+    in_ram = next((one.weights_bytes for one in plan.memory if one.name == RAM), 0)
+    copied = sum(one.weights for one in plan.buffers if one.is_host and one.name.endswith(_COPIED))
+    return max(0, in_ram - copied)
+
+
+def is_lesser(plan: LoadPlan, other: LoadPlan) -> bool:
+    """Say whether a plan gives a shorter context, fewer layers on accelerators or other weights."""
+    return (
+        plan.context < other.context
+        or plan.gpu_layers < other.gpu_layers
+        or (plan.quant, plan.model_path) != (other.quant, other.model_path)
+        or plan.cache_type != other.cache_type
+    )
+
+
+def _less(memory: Memory, taken: int) -> Memory:
+    most = memory.total if memory.limit is None else min(memory.total, memory.limit)
+    return replace(memory, available=min(max(0, memory.available - taken), most))
+
+
+def _freed(card: Accelerator, one: DeviceMemory) -> Accelerator:
+    if one.name not in card.devices:
+        return card
+    n = one.total_bytes
+    if card.shares_ram:
+        return replace(card, free=min(card.total or card.free + n, card.free + n))
+    return replace(
+        card,
+        free=min(card.total or card.free + n, card.free + n),
+        own=min(card.total or card.own + n, card.own + n),
+    )

@@ -1,0 +1,254 @@
+"""The choice for one file: from its header, this machine and what a person wishes to a LoadPlan.
+
+What a load takes llama.cpp's own allocator says (`dryrun.py`); where it does not, and for MLX, formulas do.
+The weights count in full, and once, although they are mapped from the file: pages that are read all the time
+must stay in memory, and those of the file that the kernel has cached already are part of the free memory.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+
+import msgspec
+
+from edgechat.device.cpu import choose_threads
+from edgechat.device.profile import DeviceProfile
+from edgechat.errors import DoesNotFit
+from edgechat.models.formats.header import ModelHeader
+from edgechat.native.params import CacheType
+from edgechat.planner import request as wishing
+from edgechat.planner.drafting import AUTO, drafting
+from edgechat.planner.estimate.calibration import Learned
+from edgechat.planner.estimate.memory import CELLS
+from edgechat.planner.estimate.speed import predict
+from edgechat.planner.model_on_machine import Chooser, chooser
+from edgechat.planner.placement import embedding
+from edgechat.planner.placement.budget import RAM, SPARE
+from edgechat.planner.placement.load_configs import Load, Measure
+from edgechat.planner.plan import BACKENDS, DeviceMemory, DraftPlan, LoadPlan, params_of
+from edgechat.planner.ranking import reasons
+from edgechat.planner.ranking.reasons import LONGEST, USUAL
+from edgechat.planner.request import NO_WISHES, Wishes
+from edgechat.text import mebibytes
+
+CONTEXTS = (LONGEST, USUAL, 8192, 4096, 2048)
+"""Contexts that are tried, in tokens."""
+ENOUGH = 8192
+"""Layers go to a card for this context first; a longer one must not push more than a few off it."""
+_PATIENCE = 60.0
+"""Seconds that filling a context of more than the usual length may take."""
+_SLOWER = 1.15
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """A small model to draft for another one."""
+
+    name: str
+    header: ModelHeader
+    measure: Measure | None = None
+    path: str = ""
+    asked: bool = False
+    """Whether it was asked for by name: then room is made for it, else it takes only what is left."""
+
+
+def plan(
+    name: str,
+    header: ModelHeader,
+    profile: DeviceProfile,
+    wishes: Wishes = NO_WISHES,
+    measure: Measure | None = None,
+    history: Learned | None = None,
+    *,
+    path: str = "",
+    draft: Draft | None = None,
+    nearest: bool = True,
+) -> LoadPlan:
+    """Return how to load this model here; without `measure` all sizes are estimated.
+
+    draft: a model to draft for it in the same budget, if anybody can. nearest: where it does not fit, look
+    for the context that does, to name it.
+    Raises DoesNotFit, and SettingsError for wishes without sense.
+    """
+    wishes, notes = wishing.checked(wishes, header)
+    threads, why_threads = threads_for(header, profile, wishes)
+    if header.format == "mlx" and wishes.threads is not None:
+        notes = (*notes, f"MLX has threads of its own: threads = {wishes.threads} says nothing to it.")
+    how = drafting(header, wishes.draft or AUTO)
+    on = chooser(name, header, profile, measure, history, threads=threads, drafting=how)
+    helper = None
+    if draft is not None and how.drafted:
+        helper = chooser(draft.name, draft.header, profile, draft.measure, history, threads=threads)
+        on = on.with_draft(helper) if draft.asked else on
+    asked = "as asked for" if not notes else "all that the model was trained on"
+    load, why_context = _asked(on, wishes, wishes.context, asked) if wishes.context else _best(on, wishes)
+    if not (on.fits(load) or wishes.anyway):
+        raise _does_not_fit(on, load, nearest)
+    no_draft = how.why_not
+    if helper is not None and load.draft is None:
+        both = on.beside(load, helper)
+        load, no_draft = both or load, "" if both else f"{helper.name} does not fit beside it."
+    blank = LoadPlan(
+        context=load.context,
+        threads=threads,
+        model_path=path,
+        model_name=name,
+        backend=BACKENDS[header.format],
+        quant=header.quant,
+        file_bytes=header.file_size,
+        n_layers=header.n_layers,
+        notes=(*notes, *_without_servers(header, profile)),
+        anyway=wishes.anyway,
+        draft=_drafting(draft, load.draft, threads) if draft and load.draft else None,
+        ngrams=how.drafted > 0,
+        no_draft=no_draft,
+    )
+    made = completed(blank, on, load)
+    where = (*reasons.backend(on, wishes), *reasons.split(on, load))
+    about = (*where, reasons.memory(on, load), reasons.sequences(on), reasons.drafts(made), *why_threads)
+    told = (why_context, *about, reasons.speed(made))
+    return msgspec.structs.replace(made, reasons=tuple(filter(None, told)))
+
+
+def _without_servers(header: ModelHeader, profile: DeviceProfile) -> tuple[str, ...]:
+    if not profile.refused or header.format != "gguf":
+        return ()
+    return (f"{profile.refused} It is loaded without the servers that settings.toml names (rpc).",)
+
+
+def threads_for(header: ModelHeader, profile: DeviceProfile, wishes: Wishes) -> tuple[int, tuple[str, ...]]:
+    """Return how many threads compute, and why; MLX has its own."""
+    threads, why_threads = choose_threads(profile.cpu)
+    if header.format == "mlx":
+        return threads, ()
+    if wishes.threads is not None:
+        threads, why_threads = wishes.threads, f"{wishes.threads} threads, as asked for."
+    return threads, (why_threads,)
+
+
+def _drafting(draft: Draft, load: Load, threads: int) -> DraftPlan:
+    return DraftPlan(
+        **(params_of(load.params) | {"threads": threads}),
+        model_path=draft.path,
+        model_name=draft.name,
+        quant=draft.header.quant,
+        file_bytes=draft.header.file_size,
+        total_bytes=load.total,
+    )
+
+
+def completed(plan: LoadPlan, on: Chooser, load: Load) -> LoadPlan:
+    """Return the plan with everything that follows from a way of loading it; not its reasons."""
+    return msgspec.structs.replace(
+        plan,
+        **(params_of(load.params) | {"threads": plan.threads}),
+        memory=tuple(_memory(on, load)),
+        buffers=load.buffers,
+        forecast=load.forecast,
+        predicted=predict(load.forecast, on.correction(load)),
+        where=on.where_of(load),
+    )
+
+
+def _memory(on: Chooser, load: Load) -> Iterator[DeviceMemory]:
+    budgets = {RAM: on.budget.ram} | {card.name: card.budget for card in on.budget.cards}
+    for name, needs in load.needs.items():
+        yield DeviceMemory(
+            name=name,
+            budget_bytes=budgets.get(name, 0),
+            weights_bytes=needs.weights,
+            cache_bytes=needs.cache,
+            compute_bytes=needs.compute,
+            program_bytes=needs.program,
+        )
+
+
+def types(on: Chooser, wishes: Wishes) -> tuple[CacheType, ...]:
+    """Return the types of cache that may be chosen, the best one first."""
+    if wishes.cache_type is not None:
+        return (wishes.cache_type,)
+    if on.header.makes_embeddings:
+        return ("f16",)
+    return ("f16", "q8_0") if wishing.may_quantize(on.header) else ("f16",)
+
+
+def _asked(on: Chooser, wishes: Wishes, context: int, asked: str) -> tuple[Load, str]:
+    """Return the load with the context that was asked for, and why it is as it is."""
+    allowed = types(on, wishes)
+    for cache_type in allowed:
+        load = on.loader.load(context, cache_type)
+        if on.fits(load) or cache_type == allowed[-1]:
+            shrunk = wishes.cache_type is None and cache_type != "f16"
+            how = f", with the cache in {cache_type} because it does not fit in f16" if shrunk else ""
+            return load, f"Context {load.context}: {asked}{how}."
+    raise AssertionError("there is always a type of cache")
+
+
+def _best(on: Chooser, wishes: Wishes) -> tuple[Load, str]:
+    """Return the load with the longest comfortable context, and why it is that one."""
+    allowed = types(on, wishes)
+    guess = replace(on.loader, measure=None)  # near enough to judge speed by
+    usual = guess.load(min(ENOUGH, on.header.context_length or ENOUGH), allowed[0])
+    limit = _SLOWER * on.seconds(usual) if on.fits(usual, SPARE) else math.inf
+    slower = 0
+
+    def good(load: Load) -> bool:
+        nonlocal slower
+        if load.context > ENOUGH and on.seconds(load) > limit:
+            slower = max(slower, load.context)
+            return False
+        return on.fits(load, SPARE)
+
+    patience = _PATIENCE / on.correction(usual).prefill
+    contexts = [one for one in CONTEXTS if one <= USUAL or usual.forecast.prefilling(one) <= patience]
+    load = _first_good(on, _candidates(on, allowed, contexts), good)
+    if not on.fits(load, SPARE):
+        return load, f"Context {load.context}: it fits only just; closing other programs helps."
+    return load, reasons.context(on, load, slower > load.context)
+
+
+def _candidates(
+    on: Chooser, cache_types: tuple[CacheType, ...], contexts: list[int]
+) -> list[tuple[int, CacheType]]:
+    """Return what may be chosen, the best first: 8 bits of cache cost less than half of the context."""
+    trained = on.header.context_length
+    longest = min(trained or math.inf, embedding.LONGEST if on.header.makes_embeddings else math.inf)
+    sound = [one for one in contexts if one <= longest] or [trained]
+    return [(context, cache_type) for context in sound for cache_type in cache_types]
+
+
+def _first_good(on: Chooser, ahead: list[tuple[int, CacheType]], good: Callable[[Load], bool]) -> Load:
+    """Return the first load that is good, the last one where none is; each takes less than the one before."""
+    first, last = 0, len(ahead) - 1
+    load = on.loader.load(*ahead[first])
+    if first == last or good(load):
+        return load
+    found = on.loader.load(*ahead[last])
+    if not good(found):
+        return found
+    while last - first > 1:
+        middle = (first + last) // 2
+        load = on.loader.load(*ahead[middle])
+        if good(load):
+            last, found = middle, load
+        else:
+            first = middle
+    return found
+
+
+def _does_not_fit(on: Chooser, load: Load, nearest: bool) -> DoesNotFit:
+    """Return the error for a load that is too large, naming the nearest context that is not."""
+    longest = min(on.longest(load.params.cache_type), load.context - CELLS) if nearest else 0
+    hint = "Close other programs, or choose a smaller model."
+    if longest >= CELLS:
+        hint = f"A context of {longest} tokens fits. {hint}"
+    needs = mebibytes(load.total)
+    cards = "".join(f", and {mebibytes(card.budget)} on {card.name}" for card in on.budget.cards)
+    hint += " To try it all the same: --load-anyway"
+    return DoesNotFit(
+        f"{on.name} with a context of {load.context} tokens needs about {needs}, "
+        f"but only {on.budget.in_words}{cards}.",
+        hint=hint,
+    )

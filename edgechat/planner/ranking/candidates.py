@@ -1,0 +1,201 @@
+"""What a person may mean by a model: its files, each with a header to plan by, whether it is here or not.
+
+An MLX model is a folder, and counts as one file here.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache, partial
+from pathlib import Path
+
+from edgechat.errors import HubError, ModelNotFound
+from edgechat.models.catalogue import CatalogueEntry, catalogue
+from edgechat.models.formats.header import Format, ModelHeader
+from edgechat.models.formats.header_reading import read_model
+from edgechat.models.formats.quants import canonical
+from edgechat.models.hub.listing import RemoteModel, resolve_remote
+from edgechat.models.hub.names import HubName, parse_model_name
+from edgechat.models.local.inventory import Inventory, LocalModel, inventory
+from edgechat.models.local.locations import Place
+from edgechat.models.local.resolve import entry_of, here, local_file, resolve
+from edgechat.models.local.stores import found_at, is_model_folder
+from edgechat.models.shipped import shipped_header, shipped_quants, shipped_size
+from edgechat.models.shipped_mlx import mlx_header_of
+from edgechat.planner.plan import BACKENDS
+from edgechat.settings import Backend
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One file of a model, or one set of files."""
+
+    model: str
+    """What to call the model."""
+    quant: str | None
+    size: int
+    """Bytes of the file, or of all its parts."""
+    header: Callable[[], ModelHeader]
+    """Reads it, once, over the network where it has to. Raises ModelFileError or HubError."""
+    path: Path | None = None
+    """Where it is on this machine."""
+    entry: CatalogueEntry | None = None
+    format: Format = "gguf"
+
+    @property
+    def backend(self) -> Backend:
+        """What computes it."""
+        return BACKENDS[self.format]
+
+
+def variants(name: str, *, offline: bool, local: bool = False) -> list[Variant]:
+    """Return the files that `name` may mean: a path, a name of the catalogue or of `edgechat list`, or a
+    repository of the hub.
+
+    local: those on this machine only. Raises ModelNotFound, ModelFileError or HubError.
+    """
+    entry = entry_of(name)
+    if entry is not None:
+        known = of_entry(entry, local=local)
+        return known or [of_path(name)]  # which says why it is not here
+    path = Path(os.path.expanduser(name))
+    if os.path.isfile(path) or is_model_folder(path):
+        return [of_path(name)]
+    found = here(name)
+    files = [of_local(one) for one in found]
+    remote = None if local else parse_model_name(name)
+    if remote is None or any(one.place is not Place.HUB for one in found) or os.path.exists(name):
+        return files or [of_path(name)]
+    try:
+        return _with_local(_remote(remote, offline=offline), files)
+    except HubError:
+        if files:
+            return files
+        raise
+
+
+def of_local(found: LocalModel) -> Variant:
+    """Return a model that is here."""
+    return _of_file(found.path, _name(found), found.quant, found.entry, found.size, found.found.format)
+
+
+def _remote(name: HubName, *, offline: bool) -> list[Variant]:
+    return _of_hub(resolve_remote(name, offline=offline))
+
+
+def _with_local(remote: list[Variant], files: list[Variant]) -> list[Variant]:
+    """Return what the hub has, with what is here in the place of its like."""
+    same = {_likeness(one): one for one in files}
+    return [same.get(_likeness(one), one) for one in remote]
+
+
+def _likeness(one: Variant) -> tuple[Format, str | None, int]:
+    # A repository of MLX models holds one, and may not say in its name which quantization it has.
+    return one.format, one.quant if one.format == "gguf" else None, one.size
+
+
+def _name(found: LocalModel) -> str:
+    return found.entry.name if found.entry is not None else found.name
+
+
+def of_entry(
+    entry: CatalogueEntry, known: Inventory | None = None, *, local: bool = False, mlx: bool = True
+) -> list[Variant]:
+    """Return the files of a model of the catalogue, from small to large; what is here instead of its like.
+
+    mlx: also those for MLX that are not here.
+    """
+    here: dict[tuple[Format, str], LocalModel] = {}
+    for one in (known or inventory()).of(entry):
+        if one.quant is not None:
+            here.setdefault((one.found.format, one.quant), one)
+    found = [of_local(one) for one in here.values()]
+    if not local and mlx:
+        away = (_of_mlx(entry, label) for label in entry.mlx if ("mlx", label) not in here)
+        found += filter(None, away)
+    if not local:
+        found += [
+            Variant(
+                model=entry.name,
+                quant=quant,
+                size=shipped_size(entry, quant) or 0,
+                header=cache(partial(_shipped, entry, quant)),
+                entry=entry,
+            )
+            for quant in shipped_quants(entry)
+            if ("gguf", quant) not in here
+        ]
+    return sorted(found, key=lambda one: one.size)
+
+
+def _of_mlx(entry: CatalogueEntry, label: str) -> Variant | None:
+    """Return a model for MLX that is not here; None where nothing is known of its shape."""
+    header = mlx_header_of(entry, label)
+    if header is None:
+        return None
+    return Variant(entry.name, label, header.file_size, lambda: header, entry=entry, format="mlx")
+
+
+def recommended(entry: CatalogueEntry, format: Format = "gguf") -> Variant | None:
+    """Return the file of a model of the catalogue that is recommended; None where its header is not known."""
+    labels = [canonical(entry.quant or "")] if format == "gguf" else list(entry.mlx)
+    found = {one.quant: one for one in of_entry(entry) if one.format == format}
+    return next((found[label] for label in labels if label in found), None)
+
+
+def local_of(entry: CatalogueEntry, format: Format) -> Variant | None:
+    """Return the file of a model of the catalogue that is here, the recommended one if it is; or None."""
+    if format == "gguf" and entry.quant is None:
+        return of_path(entry.name) if local_file(entry) is not None else None
+    found = [one for one in of_entry(entry, local=True) if one.format == format]
+    labels = [canonical(entry.quant or "")] if format == "gguf" else list(entry.mlx)
+    best = next((one for one in found if one.quant in labels), None)
+    return best or next(iter(found), None)
+
+
+def everything(*, mlx: bool = False) -> list[list[Variant]]:
+    """Return the files of every model of the catalogue that is meant for chat, best first.
+
+    mlx: also those for MLX that are not here.
+    """
+    known = inventory()
+    found = [of_entry(entry, known, mlx=mlx) for entry in catalogue() if entry.quality is not None]
+    return [one for one in found if one]
+
+
+def of_path(name: str) -> Variant:
+    """Return the one file that `name` means to `resolve`. Raises ModelNotFound or ModelFileError."""
+    resolved = resolve(name)
+    found = found_at(resolved.path)
+    size, format = (found.size, found.format) if found else (0, "gguf")
+    return _of_file(resolved.path, resolved.name, None, resolved.entry, size, format)
+
+
+def _of_file(
+    path: Path, name: str, quant: str | None, entry: CatalogueEntry | None, size: int, format: Format
+) -> Variant:
+    return Variant(name, quant, size, cache(partial(read_model, path)), path, entry, format)
+
+
+def _shipped(entry: CatalogueEntry, quant: str) -> ModelHeader:
+    header = shipped_header(entry, quant)
+    if header is None:
+        raise ModelNotFound(f"edgechat knows no header of {entry.name} in {quant}.")
+    return header
+
+
+def _of_hub(found: RemoteModel) -> list[Variant]:
+    choices = sorted(found.choices, key=lambda one: one.total_bytes)
+    several = len({one.quant for one in choices}) < len(choices)
+    return [
+        Variant(
+            model=choice.name if several else found.repo,
+            quant=choice.quant,
+            size=choice.total_bytes,
+            header=cache(partial(found.header, choice)),
+            format=choice.format,
+        )
+        for choice in choices
+    ]

@@ -1,0 +1,185 @@
+"""A file held against this machine, and why it was taken or another one was: sentences with figures."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+
+import msgspec
+
+from edgechat.models.quality import QualityClass, quality_class
+from edgechat.planner.estimate.speed import Prediction
+from edgechat.planner.plan import LABELS, Alternative, LoadPlan
+from edgechat.planner.ranking.candidates import Variant
+from edgechat.planner.ranking.scoring import Verdict, base_of, loss_of, score, thinks
+from edgechat.planner.request import Wishes
+from edgechat.text import figure, mebibytes, seconds
+
+_FELT = 1.05
+"""Speeds nearer to each other than this are called the same."""
+_SEEN = 0.002
+"""Nats."""
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """A file held against this machine."""
+
+    variant: Variant
+    verdict: Verdict
+    worth: float
+    """Nats; the greater the better."""
+    plan: LoadPlan | None = None
+    """None where it does not fit."""
+    why_not: str = ""
+    """Why it does not."""
+
+    @property
+    def rank(self) -> tuple[Verdict, float]:
+        """What options are compared by."""
+        return self.verdict, self.worth
+
+    @property
+    def quant(self) -> str | None:
+        """The quantization, as the file's name says, or else its header."""
+        return self.variant.quant or (self.plan.quant if self.plan else None)
+
+    @property
+    def predicted(self) -> Prediction:
+        """The speed of one that fits."""
+        assert self.plan is not None
+        assert self.plan.predicted is not None
+        return self.plan.predicted
+
+
+def alternative(option: Option, first: Option, wishes: Wishes) -> Alternative:
+    """Return an option that was not taken, and why the first one was taken instead."""
+    made = option.plan
+    return Alternative(
+        model=option.variant.model,
+        quant=option.quant,
+        context=made.context if made else 0,
+        decode_tps=option.predicted.decode_tps if made else 0.0,
+        why_not=why_not(option, first, wishes),
+        backend=option.variant.backend,
+    )
+
+
+def rival(first: Option, others: Iterable[Option]) -> Option | None:
+    """Return the best way to have the same model computed by another backend; None where there is none."""
+    found = (one for one in others if one.variant.model == first.variant.model)
+    return max((one for one in found if one.variant.format != first.variant.format), key=_rank, default=None)
+
+
+def _rank(option: Option) -> tuple[Verdict, float]:
+    return option.rank
+
+
+def weighed(first: Option, others: Iterable[Option]) -> Option:
+    """Return the option that is taken with the reason why its backend is, where another one could."""
+    other = rival(first, others)
+    if other is None or first.plan is None:
+        return first
+    mine, its = (LABELS[one.variant.backend] for one in (first, other))
+    best = f", for which {other.quant} would be the best" if other.quant else ""
+    # Also what is ruled out is told with its speed: that is what most people take MLX for.
+    why_not_it = _compared(other, first) if other.plan is not None else other.why_not
+    reason = f"{mine} rather than {its}{best}. {why_not_it}"
+    return replace(first, plan=msgspec.structs.replace(first.plan, reasons=(reason, *first.plan.reasons)))
+
+
+def why_not(option: Option, first: Option, wishes: Wishes) -> str:
+    """Return why an option was not taken, as a sentence."""
+    if option.plan is None:
+        return option.why_not
+    if option.verdict < first.verdict:
+        return _unfit(option, option.plan, wishes)
+    return _compared(option, first)
+
+
+def _compared(option: Option, first: Option) -> str:
+    """Return what speaks against an option that fits, and what for it."""
+    cons = [text for text, better in _differences(option, first) if not better]
+    pros = [text for text, better in _differences(option, first) if better]
+    if not cons:
+        return _sentence(f"{pros[0]}, which is hardly felt" if pros else "about as good")
+    return _sentence(", and ".join(cons[:2]) + (f", but {pros[0]}" if pros else ""))
+
+
+def _unfit(option: Option, made: LoadPlan, wishes: Wishes) -> str:
+    if option.verdict is Verdict.SHORT:
+        return f"It was trained on no more than {made.context} tokens."
+    if option.verdict is Verdict.POOR:
+        known = quality_class(base_of(option.quant or ""))
+        if known is not None and wishes.quality is not None:
+            return f"Its quality is {known.label}, not {wishes.quality.label} as asked for."
+        if known is not None and known >= QualityClass.GOOD:
+            return "It is hardly smaller than Q4_K_M, which loses less."
+        return f"It loses much of the model's quality ({loss_of(option.quant):.2g} nats)."
+    speed = f"{figure(option.predicted.decode_tps)} tokens a second"
+    if wishes.min_tps is not None:
+        return f"It would write {speed}, not {figure(wishes.min_tps)} as asked for."
+    if thinks(option.variant):
+        return f"It would write {speed}, and it thinks before it answers: that is long to wait."
+    return f"It would write {speed}, slower than people read."
+
+
+def _differences(option: Option, first: Option) -> Iterator[tuple[str, bool]]:
+    """Yield what differs to someone who uses it, and whether the option is the better one in that."""
+    made, chosen = option.plan, first.plan
+    assert made is not None
+    assert chosen is not None
+    one, other = (entry.quality if entry else None for entry in (option.variant.entry, first.variant.entry))
+    if one and other and one != other:
+        yield f"its published quality is {one} of 6, not {other}", one > other
+    elif (mine := score(option.variant)) != (other_score := score(first.variant)):
+        how = "higher" if mine > other_score else "lower"
+        yield f"its published scores are a little {how}", mine > other_score
+    if made.context != chosen.context:
+        how = "longer" if made.context > chosen.context else "shorter"
+        yield f"its context is {how} ({made.context} tokens, not {chosen.context})", how == "longer"
+    new, old = option.predicted, first.predicted
+    if not 1 / _FELT < new.decode_tps / old.decode_tps < _FELT:
+        faster = new.decode_tps > old.decode_tps
+        speeds = f"{figure(new.decode_tps)} tokens a second, not {figure(old.decode_tps)}"
+        yield f"it is {'faster' if faster else 'slower'} ({speeds})", faster
+    lost, less = loss_of(option.quant), loss_of(first.quant)
+    if abs(lost - less) > _SEEN:
+        how = "less" if lost < less else "more"
+        yield f"its quantization loses {how} ({lost:.2g} nats, not {less:.2g})", lost < less
+    if not 1 / _FELT < new.ttft_ms / old.ttft_ms < _FELT:
+        sooner = new.ttft_ms < old.ttft_ms
+        times = f"{seconds(new.ttft_ms / 1000)}, not {seconds(old.ttft_ms / 1000)}"
+        yield f"it answers {'sooner' if sooner else 'later'} ({times})", sooner
+
+
+def _sentence(text: str) -> str:
+    return f"{text[0].upper()}{text[1:]}."
+
+
+def why(first: Option, wishes: Wishes) -> str:
+    """Return why an option was taken, as a sentence."""
+    made = first.plan
+    assert made is not None
+    known = quality_class(base_of(made.quant)) if made.quant else None
+    quality = f", {known.label} quality" if known else ""
+    loss = f" (a loss of {made.kl_divergence.value:.2g} nats)" if made.kl_divergence else ""
+    what = f"{made.quant or 'This file'}, {mebibytes(made.file_bytes)}{quality}{loss}"
+    return f"{what}: {_because(first, wishes)}."
+
+
+def _because(first: Option, wishes: Wishes) -> str:
+    if first.verdict is Verdict.FITS:
+        return "the best balance of quality and speed that fits here"
+    if first.verdict is Verdict.SHORT:
+        return f"nothing that fits was trained on {wishes.context} tokens"
+    if first.verdict is Verdict.POOR and wishes.quality is not None:
+        return f"nothing that fits is of {wishes.quality.label} quality, as asked for"
+    if first.verdict is Verdict.POOR:
+        better = (
+            f"nothing better for {LABELS[wishes.backend]} fits" if wishes.backend else "nothing better fits"
+        )
+        return f"{better}, although it loses much"
+    if wishes.min_tps is not None:
+        return f"nothing that fits writes {figure(wishes.min_tps)} tokens a second; this is the best of it"
+    return "all that fit are slow here; this one is the best of them"

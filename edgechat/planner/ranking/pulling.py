@@ -1,0 +1,249 @@
+"""A pull: what would come of a name that a person typed, decided before a byte of it does; and its coming.
+
+    decided = decide(wanted("qwen3-8b"))     asks the hub, reads a header, looks at this machine
+    bring(decided, observer)                 downloads what is missing
+
+Both front ends pull so; what they show of it is theirs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from edgechat import paths, settings
+from edgechat.errors import EdgechatError, HubError, HubUnreachable, ModelNotFound, OfflineMode, RateLimited
+from edgechat.models.choices import ModelChoice, RemoteFile
+from edgechat.models.formats.header import Format
+from edgechat.models.hub.cache_layout import HubStore, check_space
+from edgechat.models.hub.download import Fetched, Observer, download
+from edgechat.models.hub.listing import resolve_remote
+from edgechat.models.local.resolve import local_files, resolve
+from edgechat.models.request import Wanted, matching, wanted
+from edgechat.planner.drafting import AUTO, NGRAM, NONE
+from edgechat.planner.machine import look
+from edgechat.planner.placement.backends import weighs_mlx
+from edgechat.planner.prepare import settled
+from edgechat.planner.ranking.download_choice import Picked, Source, pick
+from edgechat.planner.request import Wishes
+from edgechat.settings import Backend
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A model to bring here: the one that was asked for, or its draft."""
+
+    source: Source
+    choice: ModelChoice
+
+    @property
+    def model_path(self) -> Path:
+        """Where the model is, or will be: its first file, or the folder of one for MLX."""
+        first = self.path(self.choice.files[0])
+        return first.parent if self.choice.format == "mlx" else first
+
+    @property
+    def store(self) -> HubStore:
+        """The folder of its repository in the cache."""
+        return HubStore(self.source.remote.listing)
+
+    def path(self, file: RemoteFile) -> Path:
+        """Return where a file is, or will be."""
+        return _own_copy(self.source.want, file) or self.store.path(file)
+
+    def missing(self) -> tuple[RemoteFile, ...]:
+        """Return the files that are not in their places now."""
+        own = [file for file in self.choice.files if _own_copy(self.source.want, file)]
+        return tuple(file for file in self.choice.files if file not in own and not self.store.is_here(file))
+
+    def needed(self) -> int:
+        """Return the bytes that have to come."""
+        left = (file for file in self.missing() if not self.store.has_bytes(file))
+        return sum(file.size - self.store.kept(file) for file in left)
+
+    @property
+    def name(self) -> str:
+        """What means it once it is here: its name in the catalogue or on the hub, else its path."""
+        path, want, quant = self.model_path, self.source.want, self.choice.quant
+        for name in (want.name, f"{want.name}:{quant}", f"{want.hub.repo}:{quant}", want.hub.repo):
+            with contextlib.suppress(EdgechatError, OSError):
+                if resolve(name).path.samefile(path):
+                    return name
+        return str(path)
+
+
+@dataclass(frozen=True, slots=True)
+class Decided:
+    """What a pull brings."""
+
+    parts: tuple[Part, ...]
+    """The model, and its draft where one comes too."""
+    missing: tuple[tuple[RemoteFile, ...], ...]
+    """The files of each part that were not here."""
+    picked: Picked | None = None
+    """The choice with its plan; None where the hub could not be asked, and all is here."""
+    no_draft: str = ""
+    """Why no draft comes although one was wanted."""
+
+    @property
+    def fits(self) -> bool:
+        """Whether this machine carries it, as far as anyone knows."""
+        return self.picked is None or self.picked.plan is not None
+
+    @property
+    def total(self) -> int:
+        """Bytes of the files that were not here."""
+        return sum(file.size for files in self.missing for file in files)
+
+
+@dataclass(frozen=True, slots=True)
+class Here:
+    """A model of the catalogue that is on this machine, while nothing is known of its repository."""
+
+    want: Wanted
+    quant: str
+    path: Path
+
+
+def decide(
+    want: Wanted,
+    *,
+    draft: str | None = None,
+    backend: Backend | None = None,
+    tell: Callable[[str], None] = lambda _what: None,
+) -> Decided | Here:
+    """Return what a pull of this would bring; `tell` hears what goes on.
+
+    draft: 'auto', 'none' or the name of a model; None: as settings.toml says, else auto. backend: what it is
+    for, as `want` must be; None: what suits this machine best.
+    Raises HubError, ModelNotFound, ModelFileError, BackendMissing, SettingsError.
+    """
+    said = settings.load()
+    wish = draft or (said.draft if said.draft in (NONE, NGRAM) else AUTO)
+    wishes = Wishes(draft=wish, backend=backend)
+    wants = _wants(want, wishes)
+    try:
+        sources = _sources(wants, said.offline, tell)
+    except (HubUnreachable, OfflineMode, RateLimited) as error:
+        return _without_hub(wants, error)
+    if sources[0].remote.unasked is not None:
+        return _from_memory(sources, sources[0].remote.unasked)
+    tell("looking at this machine, and at the model's header")
+    picked = pick(sources, _begun, lambda format: _draft(wish, want, format, said.offline), wishes)
+    parts = [Part(picked.source, picked.choice)]
+    if picked.draft is not None:
+        parts.append(Part(*picked.draft))
+    return _decided(tuple(parts), picked, picked.no_draft)
+
+
+def _wants(want: Wanted, wishes: Wishes) -> list[Wanted]:
+    """Return the repositories that come into question: those of a model of the catalogue may be several."""
+    entry = want.entry
+    if entry is None or want.quant is not None or want.hub.revision is not None or not entry.mlx:
+        return [want]
+    for_mlx = [wanted(entry.name, label, format="mlx") for label in entry.mlx]
+    wishes = settled(wishes, settings.load())
+    if not weighs_mlx(look(), wishes):
+        return [want]
+    alone = want.format == "mlx" or wishes.prefers == "mlx"
+    return for_mlx if alone else [want, *for_mlx]
+
+
+def bring(
+    decided: Decided, seen: Observer, stop: threading.Event | None = None
+) -> tuple[tuple[Fetched, ...], ...]:
+    """Download what is missing; return what became of the files of each part. `stop`: see `download`.
+
+    Raises DiskError where the disk has not the room; HubError, Stopped.
+    """
+    check_space(sum(part.needed() for part in decided.parts))
+    return tuple(
+        tuple(download(part.source.remote.listing, files, part.source.want.revision, seen, stop))
+        if files
+        else ()
+        for part, files in zip(decided.parts, decided.missing, strict=True)
+    )
+
+
+def _decided(parts: tuple[Part, ...], picked: Picked | None = None, no_draft: str = "") -> Decided:
+    return Decided(parts, tuple(part.missing() for part in parts), picked, no_draft)
+
+
+def _sources(wants: Sequence[Wanted], offline: bool, tell: Callable[[str], None]) -> list[Source]:
+    """Ask the hub for repositories, of which one will do. Raises why there is not the first, if none is."""
+    found: list[Source] = []
+    failure: HubError | ModelNotFound | None = None
+    for want in wants:
+        tell(f"asking the hub for {want.hub.repo}")
+        try:
+            found.append(_source(want, offline))
+        except (HubError, ModelNotFound) as error:
+            failure = failure or error
+    if failure is not None and not found:
+        raise failure
+    return found
+
+
+def _source(want: Wanted, offline: bool) -> Source:
+    remote = resolve_remote(want.hub, offline=offline)
+    return Source(want, remote, matching(want, remote))
+
+
+def _draft(wish: str, want: Wanted, format: Format, offline: bool) -> tuple[Source | None, str]:
+    """Return where the draft is that was asked for, in the model's own format, or why there is none."""
+    if wish in (NONE, NGRAM):
+        return None, ""
+    if wish != AUTO:
+        return _source(wanted(wish, format=format), offline), ""
+    if want.entry is None or want.entry.draft is None:
+        return None, (want.entry.no_draft if want.entry else None) or ""
+    try:
+        return _source(wanted(want.entry.draft, format=format), offline), ""
+    except (HubError, ModelNotFound) as error:
+        return None, f"Its draft, {want.entry.draft}, cannot be had. {error.message}"
+
+
+def _begun(source: Source, choice: ModelChoice) -> int:
+    """Return 2 for a model that is here, 1 for one of which a part is, or 0."""
+    part = Part(source, choice)
+    if any(file.digest is None for file in choice.files):
+        return 0
+    # A tokenizer may be another model's as well.
+    small = sum(file.size for file in choice.files if file.sha256 is None)
+    return 2 if not part.needed() else 1 if part.needed() < choice.total_bytes - small else 0
+
+
+def _without_hub(wants: Sequence[Wanted], why: HubError) -> Here:
+    """Return what is here of a model of the catalogue. Raises `why` where nothing is."""
+    by_format = {want.format: want for want in wants}
+    found = local_files(wants[0].entry) if wants[0].entry else {}
+    for quant, path in found.items():
+        want = by_format.get("mlx" if path.is_dir() else "gguf")
+        if want is not None and want.quant in (None, quant):
+            return Here(want, quant, path)
+    raise why
+
+
+def _from_memory(sources: Sequence[Source], why: HubError) -> Decided:
+    """Return what is here of repositories that cannot be asked now. Raises `why` where none is all here."""
+    for source in sources:
+        for one in source.choices:
+            part = Part(source, one)
+            if not part.missing():
+                return _decided((part,))
+    raise why
+
+
+def _own_copy(want: Wanted, file: RemoteFile) -> Path | None:
+    """Return the file in edgechat's own folder, where a model of the catalogue may have been put by hand."""
+    path = paths.data_dir() / "models" / file.name.rpartition("/")[2]
+    same = (
+        want.entry is not None
+        and want.format != "mlx"
+        and path.is_file()
+        and path.stat().st_size == file.size
+    )
+    return path if same else None

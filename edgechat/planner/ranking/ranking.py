@@ -1,0 +1,210 @@
+"""Which quantization of a model, and which model: every file that there is held against this machine.
+
+Formulas, scaled by the sizes of the files, decide what is looked at; llama.cpp's allocator decides whether it
+fits, and `worth.py` which one is the best.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+
+import msgspec
+
+from edgechat.errors import DoesNotFit, ModelFileError
+from edgechat.models.formats.header import Format, ModelHeader
+from edgechat.models.formats.quants import type_of
+from edgechat.models.quality import kl_divergence
+from edgechat.native.params import CacheType
+from edgechat.planner.drafting import AUTO, drafting
+from edgechat.planner.estimate.speed import predict
+from edgechat.planner.machine import Machine
+from edgechat.planner.model_on_machine import Chooser, chooser
+from edgechat.planner.placement.budget import SPARE
+from edgechat.planner.placement.load_configs import Load
+from edgechat.planner.plan import Divergence, LoadPlan
+from edgechat.planner.plan_model import ENOUGH, Draft, plan, threads_for, types
+from edgechat.planner.ranking.candidates import Variant
+from edgechat.planner.ranking.option import Option, alternative, rival, weighed, why
+from edgechat.planner.ranking.scoring import Verdict, base_of, verdict_of, worth_of
+from edgechat.planner.request import NO_WISHES, Wishes
+
+_NEAR = 0.01
+"""Nats by which a guess may be too good."""
+_LOOKS = 4
+"""Files that are planned at most where only a short context fits."""
+_EASY_TO_READ = 5 * 2**30
+"""Bytes of a file that is taken for a sample: neither split, nor of some odd quantization."""
+_GUESSED: tuple[tuple[int, CacheType], ...] = (
+    (ENOUGH, "f16"),
+    (ENOUGH, "q8_0"),
+    (4096, "q8_0"),
+    (2048, "q8_0"),
+)
+"""Contexts by which a file is guessed at; the last one may fit only just."""
+
+
+def planned(
+    variant: Variant,
+    header: ModelHeader,
+    machine: Machine,
+    wishes: Wishes,
+    *,
+    nearest: bool = True,
+    draft: Draft | None = None,
+) -> LoadPlan:
+    """Return the plan for a file, with what its quantization loses; see `choose.plan`."""
+    made = plan(
+        variant.model,
+        header,
+        machine.profile,
+        wishes,
+        machine.measuring(header),
+        machine.history,
+        path=str(variant.path or ""),
+        draft=draft,
+        nearest=nearest,
+    )
+    quant = variant.quant or made.quant
+    figure = kl_divergence(base_of(quant)) if quant else None
+    return msgspec.structs.replace(
+        made,
+        quant=quant,
+        file_bytes=header.file_size or variant.size,
+        kl_divergence=Divergence(value=figure.value, source=figure.source) if figure else None,
+    )
+
+
+def rate(variant: Variant, machine: Machine, wishes: Wishes, header: ModelHeader | None = None) -> Option:
+    """Return a file with its plan and its worth. Raises HubError, and ModelFileError where it is damaged."""
+    header = header or variant.header()
+    try:
+        made = planned(variant, header, machine, wishes, nearest=False)
+    except DoesNotFit as error:
+        return Option(variant, Verdict.TOO_LARGE, -math.inf, why_not=error.message)
+    assert made.predicted is not None
+    # A context that llama.cpp rounded is what was asked for; one that training cut is not.
+    context = min(made.context, header.context_length or made.context)
+    verdict = verdict_of(variant, header, made.quant, context, made.predicted, wishes)
+    worth = worth_of(variant, made.quant, context, made.cache_type, made.predicted)
+    return Option(variant, verdict, worth, made)
+
+
+def best_of(variants: Sequence[Variant], machine: Machine, wishes: Wishes) -> Option | None:
+    """Return the best file of one model, planning few of them; None where no header can be read."""
+    found = [one for files in _by_format(variants) if (one := _best_of(files, machine, wishes)) is not None]
+    best = max(found, key=lambda one: one.rank, default=None)
+    return weighed(best, found) if best is not None else None
+
+
+def _best_of(variants: Sequence[Variant], machine: Machine, wishes: Wishes) -> Option | None:
+    """Return the same of files of one format."""
+    found: list[Option] = []
+    for variant, guess in likeliest(variants, machine, wishes):
+        large = guess[0] is Verdict.TOO_LARGE
+        best = max(found, key=lambda one: one.rank, default=None)
+        if best is not None and (large or (best.verdict, best.worth + _NEAR) >= guess):
+            made = best.plan
+            # Where only a short context fits, a file that is hardly smaller may be worth far more.
+            cramped = made is not None and wishes.context is None and made.context < ENOUGH
+            if large or not cramped or len(found) >= _LOOKS:
+                break
+        # The formulas are exact for the models of the catalogue, but for what they compute with.
+        with contextlib.suppress(ModelFileError):
+            found.append(rate(variant, machine.unasked if large else machine, wishes))
+    return max(found, key=lambda one: one.rank, default=None)
+
+
+def choose(options: Iterable[Option], wishes: Wishes = NO_WISHES) -> Option | None:
+    """Return the best option that fits, with the nearest others as its plan's alternatives.
+
+    Of equals the first one given.
+    """
+    ranked = sorted(options, key=lambda one: one.rank, reverse=True)
+    if not ranked or ranked[0].plan is None:
+        return None
+    first = ranked[0]
+    assert first.plan is not None
+    near, other = ranked[1:5], rival(first, ranked)
+    if other is not None and other not in near:
+        near[-1] = other
+    others = tuple(alternative(one, first, wishes) for one in near)
+    made = msgspec.structs.replace(first.plan, alternatives=others)
+    first = weighed(replace(first, plan=made), near)
+    assert first.plan is not None
+    if len(ranked) > 1:
+        made = msgspec.structs.replace(first.plan, reasons=(why(first, wishes), *first.plan.reasons))
+    return replace(first, plan=made)
+
+
+def likeliest(
+    variants: Sequence[Variant], machine: Machine, wishes: Wishes
+) -> list[tuple[Variant, tuple[Verdict, float]]]:
+    """Return the files of one model with their likely ranks, the likeliest choice first.
+
+    Judged by one header of each format, and by their sizes.
+    """
+    found = [one for files in _by_format(variants) for one in _likeliest(files, machine, wishes)]
+    return sorted(found, key=lambda one: one[1], reverse=True)
+
+
+def _by_format(variants: Iterable[Variant]) -> list[list[Variant]]:
+    found: dict[Format, list[Variant]] = {}
+    for one in variants:
+        found.setdefault(one.format, []).append(one)
+    return list(found.values())
+
+
+def _likeliest(
+    variants: Sequence[Variant], machine: Machine, wishes: Wishes
+) -> list[tuple[Variant, tuple[Verdict, float]]]:
+    """Return the same for files of one format."""
+    for sample, header in samples(variants):
+        how = drafting(header, wishes.draft or AUTO)
+        threads, _ = threads_for(header, machine.profile, wishes)
+        on = chooser(
+            sample.model, header, machine.profile, None, machine.history, threads=threads, drafting=how
+        )
+        guesses = {id(one): _guess(one, on, one.size / max(1, sample.size), wishes) for one in variants}
+        ordered = sorted(variants, key=lambda one: guesses[id(one)], reverse=True)
+        return [(one, guesses[id(one)]) for one in ordered]
+    return []
+
+
+def samples(variants: Sequence[Variant]) -> Iterator[tuple[Variant, ModelHeader]]:
+    """Yield the files of one model that can be read with their headers, those that are easy to read first."""
+    for sample in sorted(variants, key=lambda one: abs(one.size - _EASY_TO_READ)):
+        with contextlib.suppress(ModelFileError):
+            yield sample, sample.header()
+
+
+def _guess(variant: Variant, sample: Chooser, factor: float, wishes: Wishes) -> tuple[Verdict, float]:
+    """Return the rank that a file seems to deserve, by formula; factor: its size over the sample's."""
+    shape = sample.loader.shape.scaled(factor, type_of(variant.quant))
+    on = replace(sample, loader=replace(sample.loader, shape=shape))
+    load = _guessed(on, wishes)
+    if load is None:
+        return Verdict.TOO_LARGE, -variant.size
+    predicted = predict(load.forecast, on.correction(load))
+    quant, context = variant.quant, min(load.context, on.header.context_length or load.context)
+    verdict = verdict_of(variant, on.header, quant, context, predicted, wishes)
+    return verdict, worth_of(variant, quant, context, load.params.cache_type, predicted)
+
+
+def _guessed(on: Chooser, wishes: Wishes) -> Load | None:
+    """Return about the load that `choose.plan` would choose, by formula; None where none fits."""
+    trained = on.header.context_length or ENOUGH
+    allowed = types(on, wishes)
+    if wishes.context is not None:
+        steps = [(min(wishes.context, trained), cache_type) for cache_type in allowed]
+    else:
+        steps = [(min(context, trained), kind) for context, kind in _GUESSED if kind in allowed]
+        steps = steps or [(min(context, trained), allowed[0]) for context, _ in _GUESSED]
+    for number, (context, cache_type) in enumerate(steps, 1):
+        load = on.loader.load(context, cache_type)
+        sure = wishes.context is not None or number == len(steps)
+        if on.fits(load, 0.0 if sure else SPARE):
+            return load
+    return None

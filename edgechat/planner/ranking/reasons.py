@@ -1,0 +1,114 @@
+"""The reasons of a plan, as sentences."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from edgechat.planner.estimate.memory import recurrent_bytes
+from edgechat.planner.model_on_machine import Chooser
+from edgechat.planner.placement import embedding
+from edgechat.planner.placement.budget import RAM
+from edgechat.planner.placement.load_configs import Load
+from edgechat.planner.plan import BACKENDS, LoadPlan
+from edgechat.planner.request import Wishes
+from edgechat.text import figure, mebibytes, seconds
+
+LONGEST, USUAL = 32768, 16384
+"""Tokens: more than the one is never taken by itself, more than the other only where filling it is quick."""
+
+
+def context(on: Chooser, load: Load, slower: bool) -> str:
+    """Return why the context is as long as it is; slower: a longer one would have been slower."""
+    trained = on.header.context_length
+    cache = "" if load.params.cache_type == "f16" else f", with the cache in {load.params.cache_type}"
+    if trained and load.context >= min(trained, LONGEST):
+        why = "the model was trained on no more" if load.context >= trained else "more is seldom used"
+        return f"Context {load.context}{cache}: {why}, and it fits comfortably."
+    if slower:
+        return f"Context {load.context}{cache}: more would push layers off the accelerator."
+    if on.header.makes_embeddings and load.context >= embedding.LONGEST:
+        return f"Context {load.context}: longer texts are seldom embedded whole."
+    if load.context >= USUAL:
+        return f"Context {load.context}{cache}: enough for long conversations, and it fits comfortably."
+    free = mebibytes(on.budget.ram)
+    return f"Context {load.context}{cache}: more would leave too little of {free} to the rest."
+
+
+def backend(on: Chooser, wishes: Wishes) -> Iterator[str]:
+    """Yield what computes the model, where that does not go without saying."""
+    name = BACKENDS[on.header.format]
+    asked = name in (wishes.backend, wishes.prefers)
+    if name != "mlx" and not asked:
+        return
+    how = ", as asked for" if asked else ""
+    if name == "llama.cpp":
+        yield f"llama.cpp computes it{how}."
+    elif on.budget.cards:
+        yield f"MLX computes it{how}, on the GPU ({on.budget.cards[-1].about.name})."
+    else:
+        yield f"MLX computes it{how}, on the processor, for which it is not made: far slower than llama.cpp."
+
+
+def split(on: Chooser, load: Load) -> Iterator[str]:
+    """Yield where the layers are, if there is a choice."""
+    layers, parts = load.layout, len(on.loader.shape.parts)
+    if on.header.format == "mlx":
+        return
+    if not on.budget.cards:
+        return
+    if not layers.n:
+        yield "All layers on the processor: not one fits on an accelerator, or it would be slower there."
+        return
+    where = ", ".join(f"{count} on {name}" for name, count in zip(layers.devices, layers.split, strict=True))
+    rest = f", {parts - layers.n} on the processor" if layers.n < parts else ""
+    experts = f"; the experts of {layers.experts_in_ram} stay in RAM" if layers.experts_in_ram else ""
+    yield f"Of {parts} layers (the output counts as one) {where}{rest}{experts}."
+
+
+def memory(on: Chooser, load: Load) -> str:
+    """Return what is needed where, how we know, and what is free."""
+    texts = []
+    for name, needs in load.needs.items():
+        parts = (("weights", needs.weights), ("cache", needs.cache), ("compute", needs.compute))
+        listed = [f"{what} {mebibytes(size)}" for what, size in parts if size]
+        if needs.program:
+            listed.append(f"the program about {mebibytes(needs.program)}")
+        place = f" on {name}" if name != RAM else " of RAM" if len(load.needs) > 1 else ""
+        texts.append(f"{mebibytes(needs.total)}{place}: {', '.join(listed)}")
+    cards = "".join(
+        f", {mebibytes(card.budget)} on {card.name}" for card in on.budget.cards if card.name in load.needs
+    )
+    return f"Needs {'; '.join(texts)} ({load.source}); {on.budget.in_words}{cards}."
+
+
+def sequences(on: Chooser) -> str:
+    """Return how many sequences there are and what they cost."""
+    state = recurrent_bytes(on.header, 1)
+    n = on.loader.n_seq_max
+    if on.header.makes_embeddings:
+        return f"It makes embeddings, of up to {n} texts in one call."
+    if not state:
+        return f"{n} sequences share the cache, so that several chats stay warm."
+    return f"{n} sequences: each keeps a state of its own, {mebibytes(state)}."
+
+
+def drafts(plan: LoadPlan) -> str:
+    """Return who drafts, or why nobody does."""
+    if plan.draft is not None:
+        size = mebibytes(plan.draft.total_bytes)
+        return f"Drafts: {plan.draft.model_name}, {size}, and n-grams of the conversation."
+    if plan.ngrams:
+        return f"Drafts: n-grams of the conversation. {plan.no_draft}".rstrip()
+    return plan.no_draft
+
+
+def speed(plan: LoadPlan) -> str:
+    """Return how fast it will be and how we know."""
+    found = plan.predicted
+    assert found is not None
+    if plan.embeddings:
+        return f"About {figure(found.prompt_tps)} tokens a second."
+    return (
+        f"About {figure(found.decode_tps)} tokens a second, and {seconds(found.ttft_ms / 1000)} to the first "
+        f"after a prompt of 1,000: {found.basis}."
+    )

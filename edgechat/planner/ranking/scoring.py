@@ -1,0 +1,117 @@
+"""What a file is worth on this machine: a verdict, and behind that one number.
+
+The number is in nats: what the quantization loses (the Kullback-Leibler divergence that was published), and
+what a slow answer or a short context costs a reader, put into the same unit. Between models a class of
+published quality weighs more than a quantization does.
+"""
+
+from __future__ import annotations
+
+import math
+from enum import IntEnum
+
+from edgechat.models.catalogue import catalogue
+from edgechat.models.formats.header import ModelHeader
+from edgechat.models.quality import QualityClass, kl_divergence, quality_class, worth_offering
+from edgechat.planner.estimate.speed import Prediction
+from edgechat.planner.plan_model import ENOUGH
+from edgechat.planner.ranking.candidates import Variant
+from edgechat.planner.request import READABLE, Wishes
+
+FLUENT = 20.0
+"""Tokens a second: more is hardly felt."""
+PROMPT_PATIENCE = 4000.0
+"""Milliseconds to the first token that nobody minds."""
+THINKING = 2.0
+"""A model that thinks before it answers writes so many times as much, half of it to be waited for."""
+_PER_HALVING, _PER_DOUBLING = 0.05, 0.03
+"""Nats: for half of the fluent speed, and for twice the patience."""
+_PER_SHORTENING = 0.15
+"""Nats for half of the usual context: 2048 tokens, which one longer answer fills, cost more than a class."""
+_EIGHT_BITS = 0.001
+_PER_CLASS = 0.25
+"""Nats between two neighbouring classes of published quality, from which models are chosen."""
+_IN_CLASS = 0.5
+"""Of a class: what the first model of one has over the last, by the catalogue's order."""
+_UNKNOWN = 0.05
+"""Divergence of a quantization that nobody has measured: worse than Q4_K_M."""
+
+
+class Verdict(IntEnum):
+    """The better is the greater."""
+
+    TOO_LARGE = 0
+    SHORT = 1
+    POOR = 2
+    SLOW = 3
+    FITS = 4
+
+    @property
+    def label(self) -> str:
+        """The word that people read."""
+        return ("too large", "short", "too lossy", "slow", "fits")[self.value]
+
+
+def verdict_of(
+    variant: Variant,
+    header: ModelHeader,
+    quant: str | None,
+    context: int,
+    predicted: Prediction,
+    wishes: Wishes,
+) -> Verdict:
+    """Return the verdict on a file that fits."""
+    if wishes.context is not None and context < wishes.context:
+        return Verdict.SHORT
+    known = quality_class(base_of(quant)) if quant else None
+    # Most of what there is for MLX has 4 plain bits: whoever asks for it gets them.
+    usual = QualityClass.REDUCED if "mlx" in (wishes.backend, wishes.prefers) else QualityClass.GOOD
+    if known is not None and known < (wishes.quality or usual):
+        return Verdict.POOR
+    if quant and wishes.quality is None and not worth_offering(header, base_of(quant)):
+        return Verdict.POOR
+    least = READABLE * _waiting(variant) if wishes.min_tps is None else wishes.min_tps
+    return Verdict.SLOW if predicted.decode_tps < least else Verdict.FITS
+
+
+def worth_of(
+    variant: Variant, quant: str | None, context: int, cache_type: str, predicted: Prediction
+) -> float:
+    """Return the worth of a file that fits, in nats; the greater the better."""
+    fluent = FLUENT * _waiting(variant)
+    worth = -loss_of(quant)
+    worth -= _PER_HALVING * max(0.0, math.log2(fluent / predicted.decode_tps))
+    worth -= _PER_DOUBLING * max(0.0, math.log2(predicted.ttft_ms / PROMPT_PATIENCE))
+    worth -= _PER_SHORTENING * max(0.0, math.log2(ENOUGH / context))
+    worth -= _EIGHT_BITS * (cache_type != "f16")
+    return worth + _PER_CLASS * score(variant)
+
+
+def score(variant: Variant) -> float:
+    """Return the class of published quality and, behind the point, the place in it; 0 where nobody says."""
+    entry = variant.entry
+    if entry is None or entry.quality is None:
+        return 0.0
+    equals = [one.name for one in catalogue() if one.quality == entry.quality]
+    place = equals.index(entry.name) if entry.name in equals else len(equals)
+    return entry.quality + _IN_CLASS * (1 - place / max(1, len(equals)))
+
+
+def loss_of(quant: str | None) -> float:
+    """Return what a quantization loses, in nats; where nobody has measured it, what is assumed."""
+    figure = kl_divergence(base_of(quant)) if quant else None
+    return figure.value if figure else _UNKNOWN
+
+
+def thinks(variant: Variant) -> bool:
+    """Say whether a model thinks before it answers, unless that is switched off."""
+    return variant.entry is not None and variant.entry.thinking in ("always", "default-on")
+
+
+def base_of(quant: str) -> str:
+    """Return the label whose figures are the nearest, for a mixture of one uploader's own."""
+    return quant.removeprefix("UD-").replace("_XL", "_M")
+
+
+def _waiting(variant: Variant) -> float:
+    return THINKING if thinks(variant) else 1.0

@@ -1,0 +1,221 @@
+"""Every file of a model, or every model of the catalogue, held against a machine."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from edgechat.device.bandwidth import measure_speed
+from edgechat.device.load import Disturbance
+from edgechat.device.profile import DeviceProfile
+from edgechat.errors import BackendMissing, HubError, ModelFileError
+from edgechat.models.local.inventory import LocalModel
+from edgechat.planner.draft_plan import with_draft
+from edgechat.planner.estimate.calibration import Learned
+from edgechat.planner.estimate.dry_run import DryRun
+from edgechat.planner.estimate.speed import rate_of_processor
+from edgechat.planner.machine import Described, Machine, look
+from edgechat.planner.placement.backends import runnable, weighs_mlx, without_mlx
+from edgechat.planner.ranking.candidates import Variant, everything, of_local, variants
+from edgechat.planner.ranking.option import Option
+from edgechat.planner.ranking.ranking import best_of, choose, likeliest, rate, samples
+from edgechat.planner.ranking.scoring import Verdict
+from edgechat.planner.request import Wishes
+from edgechat.process.ask import ChildFailed
+from edgechat.text import mebibytes
+
+_SLOWED: dict[Disturbance, str] = {
+    "busy": "This machine is busy now: answers come slower than is said here while other programs compute.",
+    "battery": "It runs on battery now, on which many machines are slower than is said here.",
+}
+_SURE = 5
+"""Models of the catalogue, the best ones, for which llama.cpp is asked; what others take is estimated."""
+_REMOTE_LOOKS = 3
+"""Headers of a hub repository that are read: each costs some megabytes of download."""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What was found out."""
+
+    name: str | None
+    """Of the model that was asked about; None for the whole catalogue."""
+    machine: str
+    """In words."""
+    options: tuple[Option, ...]
+    """Files from large to small, or one of each model, best first; never empty."""
+    chosen: Option | None
+    """With its alternatives; None where nothing fits."""
+    instead: Option | None = None
+    """The best of the catalogue that fits, where nothing does that was asked about."""
+    unread: int = 0
+    """Files of a repository on the hub that were not looked at: they seemed to be the worse choice."""
+
+
+def one_model(
+    name: str, wishes: Wishes, described: Described, *, offline: bool, insists: bool = True
+) -> Found:
+    """Hold every file of a model against a machine. insists: see `beside.with_draft`.
+
+    Raises ModelNotFound, ModelFileError, BackendMissing, HubError, SettingsError; for a draft that is asked
+    for by name also NotADraft and DoesNotFit.
+    """
+    with DryRun() as dry:  # starts while the files are looked for
+        files = variants(name, offline=offline)
+        with _machine(measured(look(dry), described), described, dry) as machine:
+            files = runnable(files, machine.profile, wishes)
+            options = rated(files, machine, wishes)
+            chosen = _with_draft(choose(options, wishes), machine, wishes, insists=insists)
+            instead = None if chosen else first_that_fits(machine, wishes)
+    options.sort(key=lambda one: one.variant.size, reverse=True)
+    unread = len(files) - len(options)
+    return Found(name, in_words(machine.profile), tuple(options), chosen, instead, unread)
+
+
+def _with_draft(chosen: Option | None, machine: Machine, wishes: Wishes, *, insists: bool) -> Option | None:
+    if chosen is None or chosen.plan is None:
+        return chosen
+    one = chosen.variant
+    made = with_draft(chosen.plan, one, one.header(), machine, wishes, insists=insists, elsewhere=True)
+    return replace(chosen, plan=made)
+
+
+def all_models(wishes: Wishes, described: Described) -> Found:
+    """Hold the best file of every model of the catalogue against a machine; the network is not asked.
+
+    Raises BackendMissing.
+    """
+    with _catalogue_on(described, wishes) as (models, machine):
+        options = _ranked(models, machine, wishes)
+    return Found(None, in_words(machine.profile), tuple(options), choose(options, wishes))
+
+
+@dataclass(frozen=True, slots=True)
+class Overview:
+    """The catalogue and the models that are here, held against this machine."""
+
+    profile: DeviceProfile
+    found: Found
+    """Of the whole catalogue."""
+    local: Mapping[Path, Option]
+    """Of the files that are here, by path; those that cannot be read, or computed here, are left out."""
+    history: Learned
+
+    def has_measured(self, option: Option) -> bool:
+        """Say whether loads of such a model in such a quantization were measured on this machine."""
+        made = option.plan
+        return made is not None and made.where is not None and self.history.knows(made.where)
+
+
+def overview(local: Sequence[LocalModel], wishes: Wishes) -> Overview:
+    """Hold the catalogue and these models against this machine; the network is not asked."""
+    with _catalogue_on(Described(), wishes) as (models, machine):
+        options = _ranked(models, machine, wishes)
+        here: dict[Path, Option] = {}
+        for one in local:
+            with contextlib.suppress(ModelFileError, BackendMissing, OSError):
+                (variant,) = runnable([of_local(one)], machine.profile, wishes)
+                here[one.path] = rate(variant, machine.unasked, wishes)
+    found = Found(None, in_words(machine.profile), tuple(options), choose(options, wishes))
+    return Overview(machine.profile, found, here, machine.history)
+
+
+@contextlib.contextmanager
+def _catalogue_on(described: Described, wishes: Wishes) -> Iterator[tuple[list[list[Variant]], Machine]]:
+    with DryRun() as dry:
+        models = everything(mlx=weighs_mlx(look(), wishes))
+        for files in models:  # read while the process starts
+            next(samples(files), None)
+        machine = _machine(measured(look(dry), described), described, dry)
+        yield _runnable(models, machine.profile, wishes), machine
+
+
+def _runnable(
+    models: Sequence[Sequence[Variant]], profile: DeviceProfile, wishes: Wishes
+) -> list[list[Variant]]:
+    """Return the files that may be chosen of each model of which there is one. Raises BackendMissing."""
+    if wishes.backend == "mlx" and not profile.mlx:
+        raise without_mlx("MLX cannot be used here.")
+    found: list[list[Variant]] = []
+    for files in models:
+        with contextlib.suppress(BackendMissing):
+            found.append(runnable(files, profile, wishes))
+    return found
+
+
+def _ranked(models: Sequence[Sequence[Variant]], machine: Machine, wishes: Wishes) -> list[Option]:
+    """Return the best file of each model, best first; of equals the one that the catalogue names first."""
+    found = {
+        number: one
+        for number, files in enumerate(models)
+        if (one := best_of(files, machine.unasked, wishes)) is not None
+    }
+    sure: set[int] = set()
+    while True:
+        order = sorted(found, key=lambda number: found[number].rank, reverse=True)
+        doubtful = next((number for number in order[:_SURE] if number not in sure), None)
+        if doubtful is None:
+            return [found[number] for number in order]
+        found[doubtful] = best_of(models[doubtful], machine, wishes) or found[doubtful]
+        sure.add(doubtful)
+
+
+def _machine(profile: DeviceProfile, described: Described, dry: DryRun) -> Machine:
+    # What this machine's memory was seen to do is not what another's does.
+    return Machine(profile, history=Learned.read() if described.bandwidth is None else Learned(), dry=dry)
+
+
+def rated(files: Sequence[Variant], machine: Machine, wishes: Wishes) -> list[Option]:
+    """Hold files of one model against a machine; of a repository's only the likeliest, for headers are large.
+
+    Raises HubError or ModelFileError where no header can be read.
+    """
+    # By what they are and not by `in`: a repository may list ten thousand.
+    looked = [one for one in files if one.path is not None or one.entry is not None]
+    remote = [one for one in files if one.path is None and one.entry is None]
+    if remote:
+        looked += [one for one, _ in likeliest(remote, machine, wishes)[:_REMOTE_LOOKS]]
+    options: list[Option] = []
+    failure: HubError | ModelFileError | None = None
+    for one in looked:
+        try:
+            options.append(rate(one, machine, wishes))
+        except (HubError, ModelFileError) as error:
+            failure = failure or error
+    if not options:
+        raise failure or ModelFileError(
+            f"None of the {len(files)} models of this repository is one that edgechat can read.",
+            hint="Choose another repository, or a model of the catalogue: edgechat plan",
+        )
+    return options
+
+
+def first_that_fits(machine: Machine, wishes: Wishes) -> Option | None:
+    """Return the best model of the catalogue that fits; None where none does."""
+    models = everything(mlx=weighs_mlx(machine.profile, wishes))
+    for files in _runnable(models, machine.profile, wishes):
+        found = best_of(files, machine, wishes)
+        if found is not None and found.verdict is Verdict.FITS:
+            return found
+    return None
+
+
+def measured(profile: DeviceProfile, described: Described) -> DeviceProfile:
+    """Return the machine that is planned for, the speed of this one measured if it never was."""
+    if profile.speed is None and described.bandwidth is None:
+        with contextlib.suppress(ChildFailed):  # `edgechat doctor` says why; it is guessed then
+            profile = replace(profile, speed=measure_speed(profile.cpu, profile.memory))
+    return described.over(profile)
+
+
+def in_words(profile: DeviceProfile) -> str:
+    """Return what a plan is made for, in a line or two."""
+    speed = f"{rate_of_processor(profile.speed).bandwidth / 1e9:.0f} GB/s"
+    text = f"{mebibytes(profile.memory.total)} of RAM, {mebibytes(profile.memory.available)} free, {speed}"
+    for card in profile.accelerators:
+        if card.usable or card == profile.mlx_card:
+            shared = " shared with the processor" if card.shares_ram else ""
+            text += f"\n{card.name}: {mebibytes(card.total)}, {mebibytes(card.free)} free{shared}"
+    return "\n".join((text, *(_SLOWED[one] for one in profile.slowed)))

@@ -1,0 +1,92 @@
+"""One question to a child process, one answer, and then the child is gone.
+
+For what must not run in the front end: native code that may crash or hang in a driver, and measurements.
+Whatever happens to the child, whoever asked gets an answer or a ChildFailed within the time they gave it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sys
+from collections.abc import Callable
+
+from edgechat.process import frames, spawn
+from edgechat.text import one_line
+
+_LIFE = 120.0
+"""Seconds after which a child ends itself, should nobody be left to end it."""
+_LOG_TAIL = 4096
+
+
+class ChildFailed(Exception):
+    """The child gave no answer; the text says why, as the rest of a sentence: 'hung: ...'."""
+
+
+def ask(role: str, request: bytes = b"", *, limit: float) -> bytes:
+    """Return what a child with this role answers. Raises ChildFailed, within `limit` seconds."""
+    import subprocess  # 18 ms, which `edgechat --version` need not pay
+    import tempfile
+
+    with tempfile.TemporaryFile() as log:
+        try:
+            process = subprocess.Popen(spawn.command(role), **spawn.options(log.fileno()))
+        except OSError as error:
+            raise ChildFailed(f"could not be started: {error.strerror or error}") from error
+        late = False
+        try:
+            said, _ = process.communicate(frames.pack(request), timeout=limit)
+        except subprocess.TimeoutExpired:
+            late = True
+            process.kill()
+            # The answer may be there all the same: some drivers hang only on the way out.
+            said, _ = process.communicate()
+        finally:
+            process.kill()
+            process.wait()
+        answer = _first_frame(said)
+        if answer is not None:
+            return answer
+        how = f"gave no answer within {limit:g} seconds" if late else f"ended with {_how(process.returncode)}"
+        log.seek(max(0, os.fstat(log.fileno()).st_size - _LOG_TAIL))
+        raise ChildFailed(how + _last_line(log.read()))
+
+
+def answer(work: Callable[[bytes], bytes]) -> None:
+    """In a child: read the question, write what `work` makes of it, and end without ceremony."""
+    import faulthandler
+
+    # A thread of its own that needs no GIL: it ends us though native code never comes back.
+    faulthandler.dump_traceback_later(_LIFE, exit=True)
+    incoming, outgoing = spawn.adopt_pipe()
+    request = frames.read(incoming)
+    if request is None:
+        return
+    outgoing.write(frames.pack(work(request)))
+    sys.stderr.flush()
+    # There is nothing of ours to clean up, and drivers have been seen to hang while they do.
+    os._exit(0)
+
+
+def _first_frame(said: bytes) -> bytes | None:
+    if len(said) < frames.HEADER.size:
+        return None
+    with contextlib.suppress(frames.BrokenFrame):
+        end = frames.HEADER.size + frames.length(said[: frames.HEADER.size])
+        if len(said) >= end:
+            return said[frames.HEADER.size : end]
+    return None
+
+
+def _how(code: int) -> str:
+    if code < 0:
+        with contextlib.suppress(ValueError):
+            return signal.Signals(-code).name
+    return f"exit code {code}"
+
+
+def _last_line(log: bytes) -> str:
+    lines = log.decode("utf-8", "replace").split("\n")
+    last = next((line for line in reversed(lines) if line.strip()), "")
+    return f" ({one_line(last, 160)})" if last else ""

@@ -1,0 +1,167 @@
+"""A child process that answers questions one at a time, watched while it does.
+
+What may hang, grow without bound or abort the process it runs in (a stranger's template, a native allocator)
+runs in such a child: `Child.ask` returns its answer or raises ChildLost within a bounded time.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import queue
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, BinaryIO, NoReturn
+
+from edgechat.process import frames, spawn
+
+START_LIMIT = 20.0
+"""Seconds until a child is ready to answer: importing its libraries from a cold disk."""
+_WATCH_EVERY = 0.02
+_ORPHANED_AFTER = 60
+"""Seconds for one answer, after which a child ends itself: its parent would have ended it long before."""
+
+
+class ChildLost(Exception):
+    """The child died, hung or grew over a question, and has been killed; the text completes 'it ...'."""
+
+
+class ChildNeverReady(ChildLost):
+    """It was lost before it was asked anything, so no question is to blame."""
+
+
+class Child:
+    """A child process of the parent's side. Not for use by several threads at once."""
+
+    def __init__(self, role: str, *, log: BinaryIO | int | None = None) -> None:
+        """Start it; `log` gets what it writes to stderr. It takes a moment to be ready.
+
+        Raises ChildNeverReady where the system has no process, no thread or no pipe to give.
+        """
+        import subprocess  # 18 ms, which `edgechat --version` need not pay
+
+        stderr = subprocess.DEVNULL if log is None else log
+        try:
+            self._process: Any = subprocess.Popen(spawn.command(role), **spawn.options(stderr))
+        except OSError as error:
+            raise ChildNeverReady(f"could not be started ({error.strerror})") from error
+        self._answers: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+        self._ready = False
+        try:
+            threading.Thread(target=self._read, daemon=True, name=role).start()
+        except RuntimeError as error:
+            self.close()
+            raise ChildNeverReady(f"could not be started ({error})") from error
+
+    @property
+    def pid(self) -> int:
+        """Its process number."""
+        return int(self._process.pid)
+
+    @property
+    def alive(self) -> bool:
+        """Whether it runs: somebody else may have killed it between two questions."""
+        return self._process.poll() is None
+
+    def ask(self, question: bytes, *, seconds: float, memory: int) -> bytes:
+        """Return the answer; ChildLost where it takes longer, or takes more bytes of memory."""
+        try:
+            if not self._ready:
+                self._wait_until_ready(memory)
+            try:
+                self._process.stdin.write(frames.pack(question))
+                self._process.stdin.flush()
+            except (OSError, ValueError, frames.BrokenFrame) as error:
+                raise ChildLost("could not be asked") from error
+            return self._answer(seconds, memory)
+        except ChildLost:
+            self.close()
+            raise
+
+    def _wait_until_ready(self, memory: int) -> None:
+        try:
+            self._answer(START_LIMIT, memory)
+        except ChildLost as lost:
+            raise ChildNeverReady(str(lost)) from lost
+        self._ready = True
+
+    def close(self) -> None:
+        """Kill it."""
+        self._process.kill()
+        self._process.wait()
+        for pipe in (self._process.stdin, self._process.stdout):
+            with contextlib.suppress(OSError):  # over what it was still to be told
+                pipe.close()
+
+    def _read(self) -> None:
+        """Collect answers in a thread of their own, so that waiting for them can end."""
+        try:
+            while (payload := frames.read(self._process.stdout)) is not None:
+                self._answers.put(payload)
+        except (OSError, ValueError, frames.BrokenFrame):
+            pass
+        self._answers.put(None)
+
+    def _answer(self, seconds: float, memory: int) -> bytes:
+        deadline = time.monotonic() + seconds
+        while True:
+            try:
+                payload = self._answers.get(timeout=_WATCH_EVERY)
+            except queue.Empty:
+                pass
+            else:
+                if payload is None:
+                    raise ChildLost("died")
+                return payload
+            if time.monotonic() > deadline:
+                raise ChildLost(f"was still running after {seconds:.0f} seconds")
+            used = resident_bytes(self.pid)
+            if used > memory:
+                raise ChildLost(f"took {used // 2**20} MiB of memory")
+
+
+def resident_bytes(pid: int) -> int:
+    """Return the memory that a process takes; 0 for one that has ended."""
+    if os.path.exists("/proc/self/statm"):
+        try:
+            return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+        except (OSError, IndexError):
+            return 0
+    import psutil
+
+    try:
+        return int(psutil.Process(pid).memory_info().rss)
+    except psutil.Error:
+        return 0
+
+
+def serve(
+    pipes: tuple[BinaryIO, BinaryIO], answer: Callable[[bytes], bytes], *, seconds: int = _ORPHANED_AFTER
+) -> NoReturn:
+    """In the child: say that it is ready, then answer until the parent goes away, which ends the process.
+
+    So does an answer that takes longer than `seconds`: native code may keep the thread that listens to the
+    parent from running.
+    """
+    import faulthandler
+
+    incoming, outgoing = pipes
+    questions: queue.SimpleQueue[bytes] = queue.SimpleQueue()
+    threading.Thread(target=_listen, args=(incoming, questions), daemon=True, name="questions").start()
+    frames.write(outgoing, b"")
+    while True:
+        question = questions.get()
+        faulthandler.dump_traceback_later(seconds, exit=True)
+        found = answer(question)
+        faulthandler.cancel_dump_traceback_later()
+        frames.write(outgoing, found)
+
+
+def _listen(incoming: BinaryIO, questions: queue.SimpleQueue[bytes]) -> None:
+    try:
+        while (question := frames.read(incoming)) is not None:
+            questions.put(question)
+    finally:  # nobody is there any more to take an answer, however long that is computed already
+        os._exit(0)

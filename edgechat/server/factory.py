@@ -1,0 +1,67 @@
+"""The pool over real engines: from what the command line said."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+
+import msgspec
+
+from edgechat import settings
+from edgechat.engine.types import Upkeep
+from edgechat.engine.worker.supervisor import EngineProcess, EngineState
+from edgechat.planner.plan import LoadPlan
+from edgechat.planner.prepare import prepare
+from edgechat.planner.request import NO_WISHES, Wishes
+from edgechat.server.pool.available_models import Shelf
+from edgechat.server.pool.pool import Pool
+
+UPKEEP = Upkeep(settle=False, disk_bytes=0, grammars=True)
+"""Requests of programs belong to no chat: nothing is computed for their next turn, or kept on disk. What
+answers of a form need is made with the load, so that the first one does not hold up others."""
+
+
+def real_pool(
+    default: str,
+    wishes: Wishes = NO_WISHES,
+    *,
+    most_waiting: int = 32,
+    idle_seconds: float | None = None,
+    on_note: Callable[[str], None] = lambda _note: None,
+) -> Pool:
+    """Return the pool of a server. default: the model of who asks for none, a name or a path.
+
+    wishes: for every model; who drafts, and to load it anyway, for the default only. idle_seconds: None is
+    what settings.toml says, 0 never unloads. Reads the disk.
+
+    Raises ModelNotFound, ModelFileError or SettingsError.
+    """
+    if idle_seconds is None:
+        idle_seconds = 60 * settings.load().idle_minutes
+    shelf = Shelf(default)
+    return Pool(
+        partial(_engine, idle_seconds),
+        partial(_prepare, wishes, shelf.default.wanted),
+        shelf,
+        most_waiting=most_waiting,
+        on_note=on_note,
+    )
+
+
+def _engine(
+    idle_seconds: float,
+    plan: LoadPlan,
+    on_note: Callable[[str], None],
+    on_state: Callable[[EngineState], None],
+) -> EngineProcess:
+    return EngineProcess(plan, idle_seconds=idle_seconds, upkeep=UPKEEP, on_state=on_state, on_note=on_note)
+
+
+def _prepare(
+    wishes: Wishes, default: str, model: str, *, staying: Sequence[LoadPlan], leaving: Sequence[LoadPlan]
+) -> LoadPlan:
+    if model != default:
+        wishes = msgspec.structs.replace(wishes, draft=None, anyway=False)
+    if staying:  # rather than loading both anyway, the others are unloaded
+        wishes = msgspec.structs.replace(wishes, anyway=False)
+    return prepare(model, wishes, may_embed=True, staying=staying, leaving=leaving)

@@ -1,0 +1,182 @@
+"""Who may speak to the server: before anything else, and for every path.
+
+A page in a browser can reach a server on this machine, by DNS rebinding (CVE-2024-28224) under a name of its
+own; so the Host must be ours, and the Origin ours or a named one.
+"""
+
+from __future__ import annotations
+
+import hmac
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from edgechat.server.http.exchange import Exchange
+from edgechat.server.http.refusal import Refusal
+from edgechat.text import one_line
+
+_HOST = re.compile(r"(\[[0-9a-f:.]+\]|[^:\[\]@/\s]+)(?::([0-9]{1,5}))?")
+_LOOPBACK = frozenset({"localhost", "127.0.0.1", "[::1]"})
+_ASKED_HEADER = re.compile(r"[a-z0-9][a-z0-9-]*")
+"""What pages that were named send along: clients have headers of their own, which do no harm."""
+_OPEN = ("/", "/health")
+"""What needs no key: what it says to strangers is no secret."""
+_ONCE = ("host", "origin", "authorization", "content-type", "content-encoding", "sec-fetch-site")
+"""Headers of which a second one would be read by some and not by others."""
+_OTHER_PAGES = ("cross-site", "same-site")
+_OTHER_KEYS = ("x-api-key", "api-key")
+"""Where other protocols have it."""
+TRUSTED = "edgechat.trusted"
+"""In the scope: whether the request has shown the key, or needs none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Door:
+    """What opens it."""
+
+    key: str | None
+    """None: no key is needed."""
+    hosts: frozenset[str] = frozenset()
+    """Names of this machine by which it may be called, beside the loopback's and the address itself."""
+    origins: frozenset[str] = frozenset()
+    """Web pages of these origins may use it: 'https://example.org'."""
+    aliases: frozenset[str] = frozenset()
+    """Names that it has elsewhere, as behind a proxy or in a container: with any port, or none."""
+
+
+class Guard:
+    """Refuses whoever may not; the app behind it sees the rest."""
+
+    def __init__(self, app: ASGIApp, door: Door) -> None:
+        self._app = app
+        self._door = door
+        self._expected = f"Bearer {door.key}".encode() if door.key is not None else None
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """See ASGI."""
+        headers = _Headers(scope["headers"])
+        if self._is_named(headers):
+            send = _sharing(send, headers.one("origin"))
+        exchange = Exchange(scope, receive, send)
+        try:
+            self._check_caller(scope, headers)
+            if scope["method"] == "OPTIONS" and self._is_named(headers):
+                await exchange.answer(204, b"", *_allowed(headers), kind="text/plain")
+                return
+            scope[TRUSTED] = self._has_key(headers)
+            if not scope[TRUSTED] and scope["path"] not in _OPEN:
+                raise _no_key(headers)
+        except Refusal as refusal:
+            await exchange.refuse(refusal)
+            return
+        await self._app(scope, receive, send)
+
+    def _check_caller(self, scope: Scope, headers: _Headers) -> None:
+        """Raise Refusal where the request was not meant for us, or comes from somebody's web page."""
+        if headers.repeated:
+            raise Refusal(f"The header {headers.repeated!r} is there twice.", code="repeated_header")
+        host = headers.one("host").lower()
+        if not self._is_ours(scope, host):
+            raise _wrong_host(host)
+        origin = headers.one("origin").lower()
+        foreign = origin != f"http://{host}" if origin else headers.one("sec-fetch-site") in _OTHER_PAGES
+        if foreign and not self._is_named(headers):
+            raise Refusal(
+                "Web pages of this origin may not use the server; `edgechat serve --cors ORIGIN` lets them.",
+                status=403,
+                code="wrong_origin",
+            )
+
+    def _is_ours(self, scope: Scope, host: str) -> bool:
+        found = _HOST.fullmatch(host)
+        if found is None:
+            return False
+        address, port = scope["server"]
+        address = address.removeprefix("::ffff:")  # an old address on a socket for both kinds
+        arrived = f"[{address}]" if ":" in address else address
+        name, asked = found.group(1), int(found.group(2) or 80)
+        if name in self._door.aliases:
+            return True
+        return asked == port and (name == arrived or name in _LOOPBACK or name in self._door.hosts)
+
+    def _is_named(self, headers: _Headers) -> bool:
+        return headers.one("origin").lower() in self._door.origins
+
+    def _has_key(self, headers: _Headers) -> bool:
+        if self._expected is None:
+            return True
+        scheme, _, key = headers.one("authorization").partition(" ")
+        shown = f"{scheme.capitalize()} {key.strip()}".encode()
+        return hmac.compare_digest(shown, self._expected)
+
+
+class _Headers:
+    """The first of each name, as text."""
+
+    def __init__(self, raw: Iterable[tuple[bytes, bytes]]) -> None:
+        self._values: dict[str, str] = {}
+        self.repeated = ""
+        """One that is there again though it may not be."""
+        for sent, value in raw:
+            name = sent.decode("latin-1")
+            if name in self._values and name in _ONCE:
+                self.repeated = name
+            self._values.setdefault(name, value.decode("latin-1"))
+
+    def one(self, name: str) -> str:
+        """Return it; '' where there is none."""
+        return self._values.get(name, "")
+
+
+def _wrong_host(host: str) -> Refusal:
+    found = _HOST.fullmatch(host)
+    name = one_line(found.group(1), 80) if found else "NAME"
+    return Refusal(
+        "This server is not called so. Use the address that `edgechat serve` has printed, or start it with "
+        f"--allow-host {name} if that is its name where you call from.",
+        status=403,
+        code="wrong_host",
+    )
+
+
+def _no_key(headers: _Headers) -> Refusal:
+    other = next((name for name in _OTHER_KEYS if headers.one(name)), None)
+    if headers.one("authorization"):
+        is_bearer = headers.one("authorization").partition(" ")[0].lower() == "bearer"
+        what = "This is not the server's key." if is_bearer else "The key goes after the word Bearer."
+    else:
+        what = f"The key is not looked for in {other}." if other else "No key was sent."
+    return Refusal(
+        f"{what} Send 'Authorization: Bearer KEY'; `edgechat serve` says at its start where the key is.",
+        status=401,
+        code="invalid_api_key",
+        headers=(("www-authenticate", "Bearer"),),
+    )
+
+
+def _allowed(headers: _Headers) -> Iterable[tuple[str, str]]:
+    """Return what a browser wants to know before it sends a named page's request."""
+    asked = (name.strip().lower() for name in headers.one("access-control-request-headers").split(","))
+    yield "access-control-allow-methods", "GET, POST"
+    yield "access-control-allow-headers", ", ".join(name for name in asked if _ASKED_HEADER.fullmatch(name))
+    yield "access-control-max-age", "600"
+    if headers.one("access-control-request-private-network"):
+        yield "access-control-allow-private-network", "true"
+
+
+def _sharing(send: Send, origin: str) -> Send:
+    """Let the page of a named origin read the answer."""
+
+    async def sharing(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            message["headers"] = [
+                *message["headers"],
+                (b"access-control-allow-origin", origin.encode("latin-1")),
+                (b"access-control-expose-headers", b"retry-after"),
+                (b"vary", b"origin"),
+            ]
+        await send(message)
+
+    return sharing

@@ -1,0 +1,169 @@
+"""One request and its answer, on ASGI: a bounded body in, bytes out, and a client that may go away."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Coroutine
+from typing import Any, ClassVar, Final, Self
+
+from starlette.types import Receive, Scope, Send
+
+from edgechat.server.http.refusal import Refusal
+
+_JSON = "application/json"
+_CLOSE = (("connection", "close"),)
+MODEL: Final = "edgechat.model"
+"""In the scope: the model that answers, once it is loaded."""
+TOKENS: Final = "edgechat.tokens"
+"""In the scope: the tokens that were read for the answer, and those that were written."""
+BODY_BYTES: Final = 8 * 2**20
+"""Of one body; of a context's text it is some two million tokens."""
+BODIES_BYTES: Final = 64 * 2**20
+"""Of all bodies that are being read, beyond the free bytes of each."""
+_FREE_BYTES = 64 * 2**10
+"""Of each body: most requests are no longer, and are taken however many long ones come in."""
+_BODY_SECONDS = 60.0
+_LINGER_SECONDS = 2.0
+"""How long the rest of a body that is too long is read: who is still sending does not see an answer."""
+
+
+class Gone(Exception):
+    """The client has closed the connection."""
+
+
+class Exchange:
+    """A request that waits for its answer."""
+
+    def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        self.scope = scope
+        self.status = 0
+        """Of the answer; 0 before it has begun."""
+        self._receive = receive
+        self._send = send
+
+    def answered_by(self, model: str) -> None:
+        """Note the model that answers."""
+        self.scope[MODEL] = model
+
+    def counted(self, read: int, written: int) -> None:
+        """Note the tokens of the answer."""
+        self.scope[TOKENS] = (read, written)
+
+    async def body(self) -> bytes:
+        """Return the whole body. Raises Refusal for one that is no JSON, too long or too slow; Gone."""
+        headers = dict(self.scope["headers"])
+        _check_kind(headers)
+        try:
+            async with asyncio.timeout(_BODY_SECONDS):
+                return await self._read(int(headers.get(b"content-length", b"0")), BODY_BYTES)
+        except TimeoutError:
+            raise Refusal(
+                f"The body did not come within {_BODY_SECONDS:.0f} seconds.", status=408, headers=_CLOSE
+            ) from None
+
+    async def _read(self, said: int, most: int) -> bytes:
+        if said > most:
+            await self._linger()
+            raise _too_long(most)
+        parts, more = [], True
+        with _Held() as held:
+            while more:
+                part, more = await self._part()
+                held.add(len(part))
+                if held.size > most:
+                    await self._linger()
+                    raise _too_long(most)
+                parts.append(part)
+            return b"".join(parts)
+
+    async def _part(self) -> tuple[bytes, bool]:
+        message = await self._receive()
+        if message["type"] == "http.disconnect":
+            raise Gone
+        return message.get("body", b""), message.get("more_body", False)
+
+    async def _linger(self) -> None:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_LINGER_SECONDS):
+                while (await self._part())[1]:
+                    pass
+
+    async def while_there(self, work: Coroutine[Any, Any, None]) -> None:
+        """Do what the answer takes, and stop it when the client goes. The body has been read."""
+        working, gone = asyncio.ensure_future(work), asyncio.ensure_future(self._until_gone())
+        try:
+            await asyncio.wait({working, gone}, return_when=asyncio.FIRST_COMPLETED)
+            if not working.done():
+                raise Gone
+            working.result()
+        finally:
+            for task in (working, gone):
+                task.cancel()
+            await asyncio.gather(working, gone, return_exceptions=True)
+
+    async def _until_gone(self) -> None:
+        while (await self._receive())["type"] != "http.disconnect":
+            pass
+
+    async def answer(self, status: int, body: bytes, *headers: tuple[str, str], kind: str = _JSON) -> None:
+        """Send a whole answer."""
+        await self.begin(status, ("content-length", str(len(body))), *headers, kind=kind)
+        await self.write(body, more=False)
+
+    async def refuse(self, refusal: Refusal) -> None:
+        """Send why there is no answer."""
+        await self.answer(refusal.status, refusal.body(), *refusal.headers)
+
+    async def begin(self, status: int, *headers: tuple[str, str], kind: str) -> None:
+        """Send the head of an answer."""
+        self.status = status
+        pairs = (("content-type", kind), ("x-content-type-options", "nosniff"), *headers)
+        raw = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in pairs]
+        await self._send({"type": "http.response.start", "status": status, "headers": raw})
+
+    async def write(self, body: bytes, *, more: bool) -> None:
+        """Send a part of the answer. Waits while the client does not read."""
+        await self._send({"type": "http.response.body", "body": body, "more_body": more})
+
+
+class _Held:
+    """The bytes of a body that is being read; those of all bodies are bounded."""
+
+    all_of_them: ClassVar[int] = 0
+
+    def __init__(self) -> None:
+        self.size = 0
+        self._beyond = 0
+
+    def add(self, count: int) -> None:
+        """Hold more. Raises Refusal where too many are held already."""
+        beyond = max(0, self.size + count - _FREE_BYTES) - self._beyond
+        if beyond and _Held.all_of_them + beyond > BODIES_BYTES:
+            raise Refusal(
+                "Too many long requests come in at once.", status=429, headers=(("retry-after", "1"), *_CLOSE)
+            )
+        self.size += count
+        self._beyond += beyond
+        _Held.all_of_them += beyond
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        _Held.all_of_them -= self._beyond
+
+
+def _check_kind(headers: dict[bytes, bytes]) -> None:
+    """Raise Refusal for what is not plain JSON: a web page's form can send that without being asked."""
+    kind = headers.get(b"content-type", b"").partition(b";")[0].strip().lower()
+    if kind != b"application/json":
+        raise Refusal("The body must be JSON: 'Content-Type: application/json'.", status=415)
+    if headers.get(b"content-encoding", b"identity").lower() != b"identity":
+        raise Refusal("Bodies are not unpacked here: send it without Content-Encoding.", status=415)
+
+
+def _too_long(most: int) -> Refusal:
+    return Refusal(
+        f"The body is longer than {most // 2**20} MiB, which no context holds.", status=413, headers=_CLOSE
+    )

@@ -1,0 +1,78 @@
+"""From errors to HTTP's: the status, and whether it is worth trying again."""
+
+from __future__ import annotations
+
+import logging
+import re
+
+from edgechat.errors import (
+    BadRequest,
+    DoesNotFit,
+    Draining,
+    EdgechatError,
+    EngineCrashed,
+    EngineError,
+    LoadFailed,
+    ModelFileError,
+    ModelNotFound,
+    PromptTooLong,
+    QueueFull,
+    RequestRefused,
+    SchemaError,
+    SwitchUnknown,
+    TemplateError,
+    WrongKind,
+)
+from edgechat.server.http.refusal import Refusal
+
+_LOG = logging.getLogger("edgechat.server")
+_OURS: tuple[tuple[type[EdgechatError], int, str, int | None], ...] = (
+    # The class, the status, the code, and seconds after which it may work.
+    (ModelNotFound, 404, "model_not_found", None),
+    (PromptTooLong, 400, "context_length_exceeded", None),
+    (SchemaError, 400, "invalid_schema", None),
+    (WrongKind, 400, "wrong_kind_of_model", None),
+    (BadRequest, 400, "invalid_value", None),
+    (SwitchUnknown, 400, "no_thinking_switch", None),
+    (TemplateError, 400, "template_error", None),
+    (RequestRefused, 422, "request_refused", None),
+    (QueueFull, 429, "queue_full", 1),
+    (Draining, 503, "stopping", 5),
+    (EngineCrashed, 503, "engine_crashed", 1),
+    (DoesNotFit, 503, "does_not_fit", None),
+    (LoadFailed, 503, "load_failed", None),
+    (ModelFileError, 500, "model_file_error", None),
+)
+
+_HINTS: dict[type[EdgechatError], str] = {
+    # Where the error's own hint is for people at a terminal, or names a path of this machine.
+    SwitchUnknown: "Leave out think and reasoning_effort.",
+    EngineCrashed: "The next request starts it again.",
+    ModelFileError: "On the server's machine, `edgechat plan` with its name says more.",
+}
+_FOLDERS = re.compile(r"(?<!\S)(?:[A-Za-z]:)?[/\\](?:[^/\\]*[/\\])*")
+"""Of a path from the root on; clients are told the file's name alone."""
+
+
+def refusal_of(error: Exception) -> Refusal:
+    """Return how a client is told of an error; what nobody foresaw is logged, and told without details."""
+    if isinstance(error, Refusal):
+        return error
+    if not isinstance(error, EdgechatError):
+        # Its text may quote what somebody has asked: only --debug shows that.
+        shown = error if _LOG.isEnabledFor(logging.DEBUG) else None
+        _LOG.error("error: edgechat has a fault of its own: %s", type(error).__name__, exc_info=shown)
+        told = "edgechat has a fault of its own; started with --debug its terminal says more."
+        return Refusal(told, status=500, code="fault")
+    hint = next((ours for kind, ours in _HINTS.items() if isinstance(error, kind)), error.hint)
+    said = error.message
+    if isinstance(error, ModelFileError | EngineError):
+        said = _FOLDERS.sub("", said)
+    message = f"{said} {hint}" if hint else said
+    for kind, status, code, seconds in _OURS:
+        if isinstance(error, kind):
+            wait = getattr(error, "seconds", seconds)
+            headers = [("retry-after", str(max(1, round(wait))))] if wait is not None else []
+            headers += [("connection", "close")] if kind is Draining else []
+            return Refusal(message, status=status, code=code, headers=tuple(headers))
+    return Refusal(message, status=500, code="engine_error")

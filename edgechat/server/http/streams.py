@@ -1,0 +1,154 @@
+"""Answers as they come from the engine: sent whole, or while they are written, as server-sent events.
+
+Each answer has one task, which reads its events and writes them to the client: a token passes through no
+queue of ours, and a client that does not read holds up its own answer alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import aclosing, asynccontextmanager
+from functools import partial
+from typing import Any
+
+from edgechat.engine.types import ChatRequest, Finished, RequestEvent
+from edgechat.errors import EngineError, PromptTooLong
+from edgechat.server.http.exchange import Exchange
+from edgechat.server.http.http_errors import refusal_of
+from edgechat.server.http.refusal import CUT
+from edgechat.server.pool.models import Models, Served
+from edgechat.server.protocol.answers import Answers
+
+KEEP_ALIVE = 10.0
+"""Seconds of silence after which a line is sent that says nothing, so that nobody takes us for dead."""
+_WAITING = b": waiting\n\n"
+_DONE = b"data: [DONE]\n\n"
+
+Hear = Callable[[int, RequestEvent], Awaitable[None]]
+"""Takes the events of each answer, by its number."""
+
+
+async def generate(exchange: Exchange, models: Models, answers: Answers[Any]) -> None:
+    """Compute the answers and send them. Raises EdgechatError and Refusal where nothing is sent yet."""
+    compute = partial(_compute, exchange, models, answers)
+    try:
+        if answers.streams:
+            await _Stream(exchange, answers).send(compute)
+        else:
+            await _send_whole(exchange, answers, compute)
+    finally:
+        exchange.counted(*answers.tokens)
+
+
+async def _send_whole(
+    exchange: Exchange, answers: Answers[Any], compute: Callable[[Hear], Awaitable[None]]
+) -> None:
+    async def take(choice: int, event: RequestEvent) -> None:
+        answers.take(choice, event)
+
+    await compute(take)
+    await exchange.answer(200, answers.whole())
+
+
+async def _compute(exchange: Exchange, models: Models, answers: Answers[Any], hear: Hear) -> None:
+    """Have all answers computed at once; whoever is cancelled here stops them within a step."""
+    try:
+        async with models.serve(answers.asked, answers.n_choices, answers.priority) as served:
+            answers.model = served.name
+            exchange.answered_by(answers.model)
+            await _compute_with(served, answers, hear)
+    except PromptTooLong as error:
+        raise PromptTooLong(error.message, hint=answers.shorter) from error
+
+
+async def _compute_with(served: Served, answers: Answers[Any], hear: Hear) -> None:
+    try:
+        async with asyncio.TaskGroup() as group:
+            for choice in range(answers.n_choices):
+                group.create_task(_follow(served, answers.request(served, choice), choice, hear))
+    except BaseExceptionGroup as several:
+        error: BaseException = several
+        while isinstance(error, BaseExceptionGroup):
+            error = error.exceptions[0]
+        raise error from None
+
+
+async def _follow(served: Served, request: ChatRequest, choice: int, hear: Hear) -> None:
+    event: RequestEvent | None = None
+    async with aclosing(served.stream(request)) as events:
+        async for event in events:
+            await hear(choice, event)
+    if not isinstance(event, Finished):
+        raise EngineError("The engine ended an answer without a word.")
+
+
+class _Stream:
+    """Server-sent events, of which the first is the answer's first word.
+
+    Until then it can turn out that there is no answer, which is a status of its own.
+    """
+
+    def __init__(self, exchange: Exchange, answers: Answers[Any]) -> None:
+        self._exchange = exchange
+        self._answers = answers
+        self._clock = asyncio.get_running_loop().time
+        self._told = self._clock()
+        self._is_introduced = False
+        self._writing = asyncio.Lock()
+
+    async def send(self, compute: Callable[[Hear], Awaitable[None]]) -> None:
+        """Send the answers as they are computed. Raises what goes wrong before the first word."""
+        try:
+            async with self._without_silence():
+                await compute(self._hear)
+            await self._write(self._introduction() + _events(self._answers.end()) + _DONE, more=False)
+        except Exception as error:
+            if not self._exchange.status:
+                raise
+            # The status has been sent: what went wrong is an event.
+            refusal = refusal_of(error)
+            self._exchange.scope[CUT] = refusal.code
+            await self._write(_events([refusal.body()]), more=False)
+
+    async def _hear(self, choice: int, event: RequestEvent) -> None:
+        if data := _events(self._answers.chunks(choice, event)):
+            await self._write(self._introduction() + data, more=True)
+
+    def _introduction(self) -> bytes:
+        """Return what a stream begins with, once."""
+        if self._is_introduced:
+            return b""
+        self._is_introduced = True
+        return _events(self._answers.begin())
+
+    async def _write(self, data: bytes, *, more: bool) -> None:
+        async with self._writing:
+            if not self._exchange.status:
+                await self._exchange.begin(
+                    200, ("cache-control", "no-store"), ("x-accel-buffering", "no"), kind="text/event-stream"
+                )
+            self._told = self._clock()
+            await self._exchange.write(data, more=more)
+
+    @asynccontextmanager
+    async def _without_silence(self) -> AsyncIterator[None]:
+        filling = asyncio.create_task(self._fill())
+        try:
+            yield
+        finally:
+            filling.cancel()
+            await asyncio.wait([filling])
+
+    async def _fill(self) -> None:
+        """While nothing is said for long (a load, a long prompt), say that we are still here."""
+        while True:
+            silent = self._clock() - self._told
+            if silent >= KEEP_ALIVE:
+                await self._write(_WAITING, more=True)
+            else:
+                await asyncio.sleep(KEEP_ALIVE - silent)
+
+
+def _events(chunks: list[bytes]) -> bytes:
+    return b"".join(b"data: " + chunk + b"\n\n" for chunk in chunks)

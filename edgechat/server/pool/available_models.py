@@ -1,0 +1,165 @@
+"""The models that a client may name: those on this machine, by the names of `edgechat list`, and the default.
+
+A client names no paths: it must not have the server open whatever file it likes.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from edgechat import settings
+from edgechat.chat.storage.last_model import DEFAULT_MODEL, remembered
+from edgechat.chat.storage.store import Store, store_path
+from edgechat.errors import EdgechatError, ModelNotFound, StoreError
+from edgechat.models.hub.names import parse_model_name
+from edgechat.models.local.inventory import LocalModel, inventory
+from edgechat.models.local.resolve import entry_of, local_file, resolve
+from edgechat.planner.header_summary import Glance, glances
+from edgechat.text import one_line
+
+DEFAULT_NAMES = ("", "default")
+"""Names of the model that the server was started with."""
+_LONGEST = 200
+_NEAREST = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """A model that is here."""
+
+    id: str
+    """What clients call it."""
+    wanted: str
+    """What the planner is asked for: its name in the catalogue, or its path."""
+    path: Path
+
+
+class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
+    """A model that may be asked for."""
+
+    id: str
+    created: int
+    """Seconds since 1970 at which its file was last changed."""
+    loaded: bool = False
+    kind: Literal["chat", "embedding"] = "chat"
+    context: int = 0
+    """Tokens; of one that is not loaded what it was trained on, 0 where that is not known."""
+
+
+class Shelf:
+    """What is on this machine now. Everything reads the disk: call it in a thread."""
+
+    def __init__(self, default: str) -> None:
+        """`default`: the model of who asks for none, a name or a path.
+
+        Raises ModelNotFound or ModelFileError.
+        """
+        found = resolve(default)
+        self.default = Known(found.name, default if found.entry else str(found.path), found.path)
+        entry = entry_of(default)
+        self._of_several = entry is not None and len(inventory().of(entry)) > 1
+        """Whether the planner chooses the default's file, of several quantizations."""
+
+    def find(self, name: str) -> Known:
+        """Return the model that a client means. Raises ModelNotFound."""
+        wanted = name.strip().casefold()
+        if wanted in DEFAULT_NAMES or wanted == self.default.id.casefold():
+            return self.default
+        if "\0" in name or len(name) > _LONGEST:
+            raise _unknown(name, [])
+        entry = entry_of(name)
+        if entry is not None:
+            path = local_file(entry)
+            if path is None:
+                raise _not_here(entry.name)
+            return self._same(Known(entry.name, entry.name, path))
+        known = inventory()
+        found = known.find(name)
+        if not found:
+            names = [self.default.id, *(one.name for one in known.models)]
+            raise _not_here(name) if parse_model_name(name) else _unknown(name, names)
+        return self._same(self._known(found[0]))
+
+    def _same(self, known: Known) -> Known:
+        """Return the default where it is the same file, so that it is not loaded twice."""
+        same = known.path == self.default.path and not self._of_several
+        return self.default if same or known.id == self.default.id else known
+
+    def _known(self, one: LocalModel) -> Known:
+        # A default that is no model of the list may have the name of one.
+        named = one.full_name if one.name.casefold() == self.default.id.casefold() else one.name
+        # By its path where its name may lead elsewhere: to a file in the server's folder.
+        return Known(named, one.name if one.entry is not None else str(one.path), one.path)
+
+    def card(self, known: Known) -> ModelCard:
+        """Return what is told of a model."""
+        found = [one for one in inventory().models if one.path == known.path]
+        if found:
+            return _card(known, found[0], glances(found[:1])[0])
+        path = known.path  # a default that is somewhere else
+        return ModelCard(id=known.id, created=int(path.stat().st_mtime if path.exists() else time.time()))
+
+    def cards(self) -> list[ModelCard]:
+        """Return all that can be loaded, the default first."""
+        models = [one for one in inventory().models if self._of_several or one.path != self.default.path]
+        found = [
+            _card(self._known(one), one, glance)
+            for one, glance in zip(models, glances(models), strict=True)
+            if not glance.damage
+        ]
+        return [self.card(self.default), *sorted(found, key=lambda card: card.id)]
+
+
+async def first_model() -> str:
+    """Return the model to begin with where nobody names one: as the settings say, else the one used last.
+
+    Raises SettingsError.
+    """
+    said = settings.load().model
+    if said is not None:
+        return said
+    try:
+        if not os.path.exists(store_path()):
+            return DEFAULT_MODEL
+        store = await Store.open(store_path())
+        try:
+            last = await remembered(store) or DEFAULT_MODEL
+        finally:
+            await store.close()
+        resolve(last)
+    except (StoreError, EdgechatError):
+        return DEFAULT_MODEL
+    return last
+
+
+def _card(known: Known, one: LocalModel, glance: Glance) -> ModelCard:
+    return ModelCard(
+        id=known.id,
+        created=max((int(file.changed / 1e9) for file in one.found.files), default=0),
+        kind="embedding" if glance.embeds else "chat",
+        context=glance.context,
+    )
+
+
+def _not_here(name: str) -> ModelNotFound:
+    shown = one_line(name)
+    return ModelNotFound(f"{shown} is not on this machine.", hint=f"Download it: edgechat pull {shown}")
+
+
+def _unknown(name: str, names: Sequence[str]) -> ModelNotFound:
+    """Return the error for a model that is none of `names`, which it names the nearest of."""
+    by_name = {one.casefold(): one for one in names}
+    near = difflib.get_close_matches(name.strip().casefold(), by_name, n=_NEAREST)
+    likely = f"Did you mean {' or '.join(one_line(by_name[one]) for one in near)}? " if near else ""
+    return ModelNotFound(
+        f"There is no model {one_line(name[:_LONGEST])!r} on this machine.",
+        hint=f"{likely}`edgechat list` names those that are, and so does /v1/models.",
+    )

@@ -1,0 +1,178 @@
+"""One model of the pool: its engine, who is here for it, and how soon a place is free."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+from collections import deque
+from collections.abc import AsyncGenerator, Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+from typing import Protocol
+
+from edgechat.engine.types import ChatRequest, Embedded, ModelInfo, Priority, RequestEvent, Translated
+from edgechat.engine.worker.snapshot import Snapshot
+from edgechat.engine.worker.supervisor import EngineState
+from edgechat.errors import QueueFull
+from edgechat.planner.plan import LoadPlan
+from edgechat.server.pool.available_models import Known
+
+_PLACES = 4
+"""Places of a model that was not planned yet."""
+_LATELY = 60.0
+"""Seconds that tell how fast requests end."""
+_UNKNOWN = 5
+"""Seconds to wait where nobody knows."""
+_LONGEST = 120
+
+
+class Engine(Protocol):
+    """What the pool needs of an engine; `edgechat.engine.worker.supervisor.EngineProcess` is one."""
+
+    plan: LoadPlan
+    model: ModelInfo | None
+    state: EngineState
+
+    @property
+    def has_crashed(self) -> bool:
+        """Whether its last worker died by itself."""
+        ...
+
+    @property
+    def log_path(self) -> Path | None:
+        """What its worker wrote last."""
+        ...
+
+    async def start(self, on_progress: Callable[[float], None] | None = None) -> ModelInfo:
+        """Load the model if it is not loaded."""
+        ...
+
+    def stream(self, request: ChatRequest, *, may_load: bool) -> AsyncGenerator[RequestEvent, None]:
+        """Answer a request. Raises EngineGone where nothing is loaded, and may not be for this."""
+        ...
+
+    async def embed(
+        self, request_id: str, texts: tuple[str | tuple[int, ...], ...], *, may_load: bool
+    ) -> Embedded | None:
+        """Make embeddings. Raises EngineGone as `stream` does."""
+        ...
+
+    async def translate(
+        self, request_id: str, what: str | tuple[int, ...], *, bos: bool, special: bool, may_load: bool
+    ) -> Translated | None:
+        """Make tokens of a text, or a text of tokens. Raises EngineGone as `stream` does."""
+        ...
+
+    async def inspect(self) -> Snapshot | None:
+        """Return what it does; None where nothing is loaded, or there is no answer."""
+        ...
+
+    def holding(self) -> AbstractContextManager[None]:
+        """Keep it from going idle."""
+        ...
+
+    async def unload(self) -> None:
+        """Give the memory back."""
+        ...
+
+    async def close(self) -> None:
+        """End it for good."""
+        ...
+
+
+class Lane:
+    """The way of requests to one model. Belongs to one event loop."""
+
+    def __init__(self, known: Known) -> None:
+        self.known = known
+        self.engine: Engine | None = None
+        """None until it is planned for the first time."""
+        self.taken = 0
+        """Places of all requests that are here."""
+        self.in_background = 0
+        """Those of them that requests in the background have."""
+        self.held = 0
+        """Requests that are with the engine: it is not unloaded meanwhile."""
+        self.claimed = False
+        """Whether it has to make room for another model: nobody new gets to the engine."""
+        self.loading: asyncio.Task[None] | None = None
+        self.awaiting = 0
+        """Who waits for that."""
+        self.progress = 0.0
+        """Of the load, from 0 to 1."""
+        self.trouble = ""
+        """What went wrong last, as a sentence; '' once it works again."""
+        self.last_used = 0.0
+        self._ended: deque[float] = deque(maxlen=64)
+
+    @property
+    def id(self) -> str:
+        """What clients call the model."""
+        return self.known.id
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether the model is loaded."""
+        return self.engine is not None and self.engine.state is EngineState.READY
+
+    @property
+    def takes_memory(self) -> bool:
+        """Whether the model is loaded, or on its way in or out."""
+        return self.engine is not None and self.engine.state is not EngineState.STOPPED
+
+    @property
+    def file(self) -> Path | None:
+        """What is loaded: of a model in several quantizations the planner chooses one. None: nothing."""
+        return Path(self.engine.plan.model_path) if self.engine is not None and self.is_ready else None
+
+    @property
+    def places(self) -> int:
+        """Requests that run at once."""
+        return self.engine.plan.n_seq_max if self.engine is not None else _PLACES
+
+    @contextmanager
+    def admitted(self, places: int, most_waiting: int, priority: Priority = "interactive") -> Iterator[None]:
+        """Take places for a request. Raises QueueFull where so many wait already.
+
+        Half of all places are kept for interactive requests: those in the background never fill the queue.
+        """
+        behind = places if priority == "background" else 0
+        most = self.places + most_waiting
+        too_many = max(self.taken + places - most, self.in_background + behind - most // 2 if behind else 0)
+        if self.taken and too_many > 0:
+            raise self._full(too_many, priority)
+        self.taken += places
+        self.in_background += behind
+        try:
+            yield
+        finally:
+            self.taken -= places
+            self.in_background -= behind
+            self.last_used = time.monotonic()
+            self._ended.extend([self.last_used] * places)
+
+    def _full(self, too_many: int, priority: Priority) -> QueueFull:
+        seconds = self.seconds_until_free(too_many)
+        if priority == "background":
+            told = f"{self.in_background} of {self.taken} requests with {self.id} are in the background"
+            told = f"{told}, and the other places are for those that are not."
+        else:
+            told = f"{self.taken} requests are with {self.id} already, and no more can wait."
+        return QueueFull(told, hint=f"Try again in {seconds} seconds.", seconds=seconds)
+
+    def loaded(self, task: asyncio.Task[None]) -> None:
+        """Hear that a load has ended; how, only those that wait for it want to know."""
+        if self.loading is task:
+            self.loading = None
+        if not task.cancelled():
+            task.exception()
+
+    def seconds_until_free(self, places: int = 1) -> int:
+        """Return when so many places are likely to be free, by how fast requests ended lately."""
+        now = time.monotonic()
+        recent = [one for one in self._ended if now - one < _LATELY]
+        if len(recent) < 2:
+            return _UNKNOWN
+        each = (now - recent[0]) / len(recent)
+        return min(max(1, math.ceil(places * each)), _LONGEST)

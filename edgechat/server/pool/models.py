@@ -1,0 +1,94 @@
+"""What the HTTP side needs of the models behind it; `edgechat.server.pool.pool.Pool` is that."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from contextlib import AbstractAsyncContextManager
+from typing import Literal, Protocol
+
+from edgechat.engine.types import ChatRequest, Embedded, ModelInfo, Priority, RequestEvent, Translated
+from edgechat.planner.plan import LoadPlan
+from edgechat.server.pool.available_models import ModelCard
+
+State = Literal["loading", "ready", "degraded", "draining"]
+
+
+class Served(Protocol):
+    """A loaded model, for as long as one request needs it."""
+
+    name: str
+    """What clients call it."""
+
+    @property
+    def plan(self) -> LoadPlan:
+        """How it is loaded."""
+        ...
+
+    @property
+    def model(self) -> ModelInfo:
+        """What the load told of it."""
+        ...
+
+    def stream(self, request: ChatRequest) -> AsyncGenerator[RequestEvent, None]:
+        """Answer a request; the events end after a Finished, or with an EdgechatError.
+
+        Leaving the iteration early stops the request.
+        """
+        ...
+
+    async def embed(self, request_id: str, texts: tuple[str | tuple[int, ...], ...]) -> Embedded | None:
+        """Make an embedding of each text, or of its tokens; None where it was cancelled.
+
+        Raises EdgechatError.
+        """
+        ...
+
+    async def translate(
+        self, request_id: str, what: str | tuple[int, ...], *, bos: bool = False, special: bool = False
+    ) -> Translated | None:
+        """Make tokens of a text, or a text of tokens; None where it was cancelled. Raises EdgechatError."""
+        ...
+
+
+class Counts(Protocol):
+    """What is counted of requests."""
+
+    def request(self, endpoint: str, status: int, model: str | None = None) -> None:
+        """Count an answered one. model: the name of what answered, as far as it came to that."""
+        ...
+
+
+class Models(Protocol):
+    """The models of this machine, loaded on demand."""
+
+    @property
+    def state(self) -> tuple[State, str]:
+        """How it goes, and a sentence about it."""
+        ...
+
+    def names(self) -> list[ModelCard]:
+        """Return what may be asked for. Reads the disk: call it in a thread."""
+        ...
+
+    def card(self, name: str) -> ModelCard:
+        """Return what is told of the model that a name means. Reads the disk. Raises ModelNotFound."""
+        ...
+
+    def serve(
+        self, model: str, places: int = 1, priority: Priority = "interactive"
+    ) -> AbstractAsyncContextManager[Served]:
+        """Let so many requests in at once, and load the model if it is not loaded.
+
+        Raises QueueFull at once where too many wait, sooner for the background; ModelNotFound, DoesNotFit,
+        LoadFailed, EngineCrashed.
+        """
+        ...
+
+    @property
+    def metrics(self) -> Counts:
+        """What is counted."""
+        ...
+
+    async def metrics_text(self) -> bytes:
+        """Return all that is counted, in Prometheus' text format."""
+        ...

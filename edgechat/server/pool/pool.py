@@ -1,0 +1,309 @@
+"""The models of a server: who may ask which, and what is told and counted of them.
+
+One process stands for each loaded model; `edgechat.server.pool.residency` says which ones are.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from types import TracebackType
+from typing import Literal, Protocol
+
+import msgspec
+
+from edgechat.engine.types import (
+    ChatRequest,
+    Embedded,
+    Finished,
+    ModelInfo,
+    Priority,
+    RequestEvent,
+    Translated,
+)
+from edgechat.errors import Draining, EngineError, EngineGone
+from edgechat.planner.plan import LoadPlan
+from edgechat.server.metrics import Look, Metrics
+from edgechat.server.pool.available_models import DEFAULT_NAMES, Known, ModelCard
+from edgechat.server.pool.model_slot import Engine, Lane
+from edgechat.server.pool.models import State
+from edgechat.server.pool.residency import MakeEngine, Placing, Prepare, Told
+
+_NAMES_KEPT = 256
+_LOOKING = 1.0
+"""Seconds that a look into an engine may take; without it the rest is told all the same."""
+
+
+class Names(Protocol):
+    """What clients may ask for; `edgechat.server.pool.available_models.Shelf` is one. Called in threads."""
+
+    @property
+    def default(self) -> Known:
+        """The model of who asks for none."""
+        ...
+
+    def find(self, name: str) -> Known:
+        """Return the model that a name means. Raises ModelNotFound."""
+        ...
+
+    def card(self, known: Known) -> ModelCard:
+        """Return what is told of one."""
+        ...
+
+    def cards(self) -> list[ModelCard]:
+        """Return what may be asked for."""
+        ...
+
+
+class Served:
+    """A loaded model, for as long as one request needs it."""
+
+    def __init__(
+        self,
+        lane: Lane,
+        engine: Engine,
+        metrics: Metrics,
+        arrived: float,
+        load_again: Callable[[Lane], Awaitable[None]],
+    ) -> None:
+        self.name = lane.id
+        self._lane, self._engine = lane, engine
+        self._metrics, self._arrived = metrics, arrived
+        self._load_again = load_again
+
+    @property
+    def plan(self) -> LoadPlan:
+        """How it is loaded."""
+        return self._engine.plan
+
+    @property
+    def model(self) -> ModelInfo:
+        """What the load told of it."""
+        assert self._engine.model is not None
+        return self._engine.model
+
+    async def stream(self, request: ChatRequest) -> AsyncGenerator[RequestEvent, None]:
+        """Answer a request; the events end after a Finished, or with an EdgechatError.
+
+        Leaving the iteration early stops the request.
+        """
+        meter = self._metrics.meter(self._lane.id, self._arrived)
+        try:
+            for is_last in (False, True):
+                try:
+                    events = self._engine.stream(request, may_load=False)
+                    async with contextlib.aclosing(events):
+                        async for event in events:
+                            meter.take(event)
+                            if isinstance(event, Finished):
+                                self._lane.trouble = ""
+                            yield event
+                    return
+                except EngineGone:
+                    if is_last:
+                        raise
+                await self._load_again(self._lane)
+        except BaseException as error:
+            meter.broke_off("failed" if isinstance(error, Exception) else "cancelled")
+            raise
+
+    async def embed(self, request_id: str, texts: tuple[str | tuple[int, ...], ...]) -> Embedded | None:
+        """Make an embedding of each text, or of its tokens; None where it was cancelled.
+
+        Raises EdgechatError.
+        """
+        try:
+            found = await self._engine.embed(request_id, texts, may_load=False)
+        except EngineGone:
+            await self._load_again(self._lane)
+            found = await self._engine.embed(request_id, texts, may_load=False)
+        if found is not None:
+            self._metrics.embedded(self._lane.id, found)
+            self._lane.trouble = ""
+        return found
+
+    async def translate(
+        self, request_id: str, what: str | tuple[int, ...], *, bos: bool = False, special: bool = False
+    ) -> Translated | None:
+        """Make tokens of a text, or a text of tokens; None where it was cancelled. Raises EdgechatError."""
+
+        def asked() -> Awaitable[Translated | None]:
+            return self._engine.translate(request_id, what, bos=bos, special=special, may_load=False)
+
+        try:
+            return await asked()
+        except EngineGone:
+            await self._load_again(self._lane)
+            return await asked()
+
+
+class Pool:
+    """All models of a server. Belongs to one event loop; entered before its first use."""
+
+    def __init__(
+        self,
+        engines: MakeEngine,
+        prepare: Prepare,
+        shelf: Names,
+        *,
+        most_waiting: int = 32,
+        patience: float = 60.0,
+        on_note: Told = lambda _note: None,
+    ) -> None:
+        """`most_waiting`: requests beyond those that run, for each model. `patience`: seconds that a model
+        waits for room while others are busy. `on_note` hears what had to be changed about a plan, and of
+        crashes.
+        """
+        self.metrics = Metrics()
+        self._shelf = shelf
+        self._most_waiting = most_waiting
+        self._lanes: dict[str, Lane] = {}
+        self._asked_as: dict[str, Lane] = {}
+        """The same by what clients call them, so that the disk is not searched for a model that is loaded."""
+        self._placing = Placing(
+            self._lanes, shelf.default, self.metrics, engines, prepare, patience=patience, on_note=on_note
+        )
+        self._draining = False
+
+    async def __aenter__(self) -> Pool:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    # What there is.
+
+    def names(self) -> list[ModelCard]:
+        """Return what may be asked for. Reads the disk: call it in a thread."""
+        return [self._as_loaded(card) for card in self._shelf.cards()]
+
+    def card(self, name: str) -> ModelCard:
+        """Return what is told of the model that a name means. Reads the disk. Raises ModelNotFound."""
+        return self._as_loaded(self._shelf.card(self._shelf.find(name)))
+
+    def _as_loaded(self, card: ModelCard) -> ModelCard:
+        lane = self._lanes.get(card.id)
+        if lane is None or lane.engine is None:
+            return card
+        plan = lane.engine.plan
+        context = plan.context if lane.is_ready else card.context
+        kind: Literal["chat", "embedding"] = "embedding" if plan.embeddings else "chat"
+        return msgspec.structs.replace(card, loaded=lane.is_ready, kind=kind, context=context)
+
+    @property
+    def state(self) -> tuple[State, str]:
+        """How it goes, and a sentence about it."""
+        lanes = list(self._lanes.values())
+        if self._draining:
+            left = sum(lane.taken for lane in lanes)
+            return "draining", f"The server is ending; requests that it still answers: {left}."
+        ready = [lane.id for lane in lanes if lane.is_ready]
+        loading = next((lane for lane in lanes if lane.loading is not None), None)
+        trouble = next((lane.trouble for lane in lanes if lane.trouble), "")
+        if trouble:
+            return "degraded", trouble
+        if loading is not None and not ready:
+            return "loading", f"{loading.id} is being loaded ({loading.progress:.0%})."
+        if ready:
+            return "ready", f"{' and '.join(ready)} {'are' if len(ready) > 1 else 'is'} loaded."
+        return "ready", "No model is loaded; the next request loads one."
+
+    async def metrics_text(self) -> bytes:
+        """Return all that is counted, in Prometheus' text format, with a look into each engine."""
+        lanes = [lane for lane in self._lanes.values() if lane.engine is not None]
+        return self.metrics.text(await asyncio.gather(*map(_look, lanes)))
+
+    # Requests.
+
+    @contextlib.asynccontextmanager
+    async def serve(
+        self, model: str = "", places: int = 1, priority: Priority = "interactive"
+    ) -> AsyncIterator[Served]:
+        """Let so many requests in at once, and load the model if it is not loaded.
+
+        Raises QueueFull at once where too many wait, or later where busy models leave no room in time;
+        ModelNotFound, ModelFileError, DoesNotFit, LoadFailed, EngineCrashed or Draining.
+        """
+        arrived = time.perf_counter()
+        lane = await self._lane(model)
+        self._refuse_if_draining()
+        with lane.admitted(places, self._most_waiting, priority):
+            while not lane.is_ready or lane.claimed:
+                await self._load(lane)
+            engine = lane.engine
+            assert engine is not None
+            lane.held += 1
+            try:
+                with engine.holding():
+                    yield Served(lane, engine, self.metrics, arrived, self._load_again)
+            finally:
+                lane.held -= 1
+                self._placing.left()
+
+    def refuse(self) -> None:
+        """Take no more requests; those that are here go on."""
+        self._draining = True
+
+    async def drain(self, seconds: float) -> bool:
+        """Take no more requests, and wait so long for those that are here; say whether all have ended."""
+        self.refuse()
+        end = time.monotonic() + seconds
+        while any(lane.taken for lane in self._lanes.values()):
+            if time.monotonic() >= end:
+                return False
+            await asyncio.sleep(0.02)
+        return True
+
+    async def close(self) -> None:
+        """End every engine, and with it what still runs (reason 'cancelled')."""
+        self.refuse()
+        for lane in self._lanes.values():
+            if lane.loading is not None:
+                lane.loading.cancel()
+        engines = [lane.engine for lane in self._lanes.values() if lane.engine is not None]
+        await asyncio.gather(*(engine.close() for engine in engines))
+
+    async def _lane(self, model: str) -> Lane:
+        """Return the lane of a model; of one that nobody has asked for, a new one. Raises ModelNotFound."""
+        name = model.strip().casefold()
+        lane = self._asked_as.get(name)
+        if lane is not None and lane.is_ready:
+            return lane
+        default = name in DEFAULT_NAMES
+        known = self._shelf.default if default else await asyncio.to_thread(self._shelf.find, model)
+        lane = next((one for one in self._lanes.values() if one.file == known.path), None)
+        if lane is None:
+            lane = self._lanes.setdefault(known.id, Lane(known))
+        self._asked_as[name] = lane
+        if len(self._asked_as) > _NAMES_KEPT:
+            del self._asked_as[next(iter(self._asked_as))]
+        return lane
+
+    def _refuse_if_draining(self) -> None:
+        if self._draining:
+            raise Draining("The server is ending.", hint="Send the request again when it is back.")
+
+    async def _load(self, lane: Lane) -> None:
+        try:
+            await self._placing.load(lane)
+        except EngineError:
+            self._refuse_if_draining()
+            raise
+
+    async def _load_again(self, lane: Lane) -> None:
+        """Load a model whose engine was gone when a request came to it, which has its place already."""
+        while not lane.is_ready:
+            await self._load(lane)
+
+
+async def _look(lane: Lane) -> Look:
+    assert lane.engine is not None
+    snapshot = None
+    if lane.is_ready:
+        with contextlib.suppress(TimeoutError):
+            snapshot = await asyncio.wait_for(lane.engine.inspect(), _LOOKING)
+    return Look(lane.id, lane.engine.plan, lane.is_ready, lane.taken, snapshot)

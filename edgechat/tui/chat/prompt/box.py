@@ -1,0 +1,235 @@
+"""The box the user types into."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from textual import events
+from textual.binding import Binding, BindingType
+from textual.message import Message
+
+from edgechat.text import printable
+from edgechat.tui.chat.prompt.attachments import is_long, may_be_path
+from edgechat.tui.chat.prompt.completions import Completions
+from edgechat.tui.widgets.text_area import Area
+
+_NEWLINE = ("ctrl+j", "shift+enter", "alt+enter")
+_COMPLETING = ("up", "down", "tab", "enter", "escape")
+
+
+class PromptBox(Area):
+    """Grows with its text up to eight lines. Enter sends; Shift+Enter and Ctrl+J begin a line.
+
+    Up in its first line and Down in its last one go through what was asked before. While `completions` has
+    something to offer, Up, Down, Tab, Enter and Escape are for that.
+    """
+
+    DEFAULT_CSS = """
+    PromptBox, PromptBox:focus {
+        height: auto;
+        max-height: 10;
+        border: round $primary;
+        padding: 0 1;
+        scrollbar-size-vertical: 1;
+        background: $background;
+        & .text-area--cursor-line { background: $background; }
+        & .text-area--placeholder { text-style: dim; }
+    }
+    PromptBox:blur { border: round $border-blurred; }
+    """
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("enter", "send", "Send"),
+        Binding(",".join(_NEWLINE), "newline", "New line"),
+        Binding("tab", "complete", "Turns"),
+        # The transcript's, which has no focus while one types.
+        Binding("pageup", "screen.scroll('page_up')", "Page up", show=False),
+        Binding("pagedown", "screen.scroll('page_down')", "Page down", show=False),
+    ]
+
+    @dataclass
+    class Submitted(Message):
+        """The user pressed Enter."""
+
+        box: PromptBox
+        text: str
+
+        @property
+        def control(self) -> PromptBox:
+            """The box it came from."""
+            return self.box
+
+    class Pasted(Message):
+        """Something was pasted that may be better sent along than put into the text."""
+
+        def __init__(self, text: str) -> None:
+            super().__init__()
+            self.text = text
+
+    class WantsHistory(Message):
+        """The user wants what was asked before."""
+
+    class WantsTurns(Message):
+        """The user wants to go to the turns."""
+
+    class Emptied(Message):
+        """The user pressed Backspace where there is nothing to delete."""
+
+    def __init__(
+        self, completions: Completions, complete: Callable[[], None], *, id: str | None = None
+    ) -> None:
+        """`complete` looks for completions of what is typed now."""
+        super().__init__(id=id, placeholder="Ask something, or / for commands", highlight_cursor_line=False)
+        self._completions = completions
+        self._complete = complete
+        self._history: Sequence[str] = ()
+        self._at = -1
+        self._unsent = ""
+
+    def take(self, early: list[events.Key | events.Paste]) -> None:
+        """Take what was typed before there was a box to type into."""
+        for event in early:
+            # From before the terminal was the app's an Enter comes as Ctrl+J.
+            enter = isinstance(event, events.Key) and event.key == "ctrl+j"
+            self._forward_event(events.Key("enter", "\r") if enter else event)
+
+    def fill(self, text: str) -> None:
+        """Hold this text, and the cursor at its end."""
+        self.text = text
+        self.move_cursor(self.document.end)
+
+    @property
+    def unsent(self) -> str:
+        """What the user has written: not what is only looked at again."""
+        if self._at < 0:
+            return self.text
+        own = "" if self.text == self._history[self._at] else self.text
+        return "\n".join(part for part in (self._unsent, own) if part)
+
+    def put_back(self, text: str) -> None:
+        """Give the user back what could not be sent, before what was typed since."""
+        self.fill(f"{text}\n{self.text}" if self.text else text)
+
+    def quote(self, text: str) -> None:
+        """Put a text in as a quotation, on lines of its own."""
+        quoted = "\n".join(f"> {line}".rstrip() for line in text.strip().split("\n"))
+        self.fill(f"{self.text.rstrip()}\n\n{quoted}\n\n".lstrip("\n"))
+
+    def remember(self, asked: Sequence[str]) -> None:
+        """Have these to go back to, the newest first, and go back to the first of them."""
+        self._history, self._at = asked, -1
+        self._go_back(1)
+
+    async def _on_key(self, event: events.Key) -> None:
+        # Here and not by binding: a binding runs later, and fast keys would overtake it.
+        if event.key in _COMPLETING and self._completes() and self._completed(event.key):
+            pass
+        elif event.key == "enter":
+            self.action_send()
+        elif event.key in _NEWLINE:
+            self.action_newline()
+        elif event.key == "tab":
+            self.action_complete()
+        elif event.key == "up" and self.cursor_at_first_line and not self.selected_text:
+            self._go_back(1)
+        elif event.key == "down" and self._at >= 0 and self.cursor_at_last_line:
+            self._go_back(-1)
+        elif event.key == "backspace" and not self.text:
+            self.post_message(self.Emptied())
+        else:
+            return
+        event.stop()
+        event.prevent_default()
+
+    def _completes(self) -> bool:
+        """Say whether there is something to choose for what is typed, however fast that came."""
+        if self._completions.typed != self.text_before:
+            self._complete()
+        return self._completions.is_open and self._completions.typed == self.text_before
+
+    def _completed(self, key: str) -> bool:
+        """Let a key do what it does to the list above; False if it is none of its keys."""
+        choice = self._completions.choice
+        assert choice is not None
+        typed = self.text_before[choice.start :]
+        match key:
+            case "up" | "down":
+                self._completions.move(-1 if key == "up" else 1)
+            case "tab":
+                self.accept()
+            case "enter" if choice.text.rstrip() != typed.rstrip() and not choice.more:
+                # A command that needs nothing more is meant to be done.
+                whole = not choice.text.endswith(" ")
+                self.accept()
+                if whole and self.text.startswith("/"):
+                    self.action_send()
+            case "escape":
+                self._completions.show((), self.text_before)
+            case _:
+                return False
+        return True
+
+    def accept(self) -> None:
+        """Put the current choice in place of what was typed of it."""
+        choice = self._completions.choice
+        if choice is not None:
+            row, column = self.cursor_location
+            before = self.text_before
+            start = column - (len(before) - choice.start)
+            self._replace_via_keyboard(choice.text, (row, max(0, start)), (row, column))
+
+    @property
+    def text_before(self) -> str:
+        """What stands before the cursor."""
+        return self.get_text_range((0, 0), self.cursor_location)
+
+    def action_send(self) -> None:
+        """Hand the text to whoever listens, and be empty for the next; an empty one is none."""
+        self._at = -1
+        if self.text.strip():
+            self.post_message(self.Submitted(self, self.text))
+            self.clear()
+
+    def action_newline(self) -> None:
+        """Begin a line."""
+        self._replace_via_keyboard("\n", *self.selection)
+
+    def action_complete(self) -> None:
+        """Complete what is typed; where there is nothing to complete, go to the turns."""
+        if self._completes():
+            self.accept()
+        else:
+            self.post_message(self.WantsTurns())
+
+    def _go_back(self, by: int) -> None:
+        """Show what was asked before (1), or after that (-1), and at last what was being typed."""
+        if self._at < 0 and by > 0 and not self._history:
+            self.post_message(self.WantsHistory())
+            return
+        at = min(self._at + by, len(self._history) - 1)
+        if self._at < 0:
+            self._unsent = self.text
+        self._at = at
+        self.fill(self._history[at] if at >= 0 else self._unsent)
+        if by > 0:
+            self.move_cursor((0, 0))
+
+    def forget_history(self) -> None:
+        """Ask for it anew when it is wanted next."""
+        self._history, self._at = (), -1
+
+    async def _on_paste(self, event: events.Paste) -> None:
+        # A terminal may send a line's end as \r, which `printable` would take away.
+        text = printable(event.text.replace("\r\n", "\n").replace("\r", "\n"))
+        event.prevent_default()
+        event.stop()
+        if is_long(text) or may_be_path(text):
+            self.post_message(self.Pasted(text))
+        else:  # at once: the next key is not to overtake it
+            await self.insert_paste(text)
+
+    async def insert_paste(self, text: str) -> None:
+        """Put a paste into the text."""
+        await super()._on_paste(events.Paste(text))

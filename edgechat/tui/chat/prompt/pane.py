@@ -1,0 +1,187 @@
+"""The prompt with what belongs to it: completions above it, attachments, and the box."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from textual import on, work
+from textual.app import ComposeResult
+from textual.containers import Vertical
+from textual.message import Message
+
+from edgechat.chat.commands import parsed
+from edgechat.errors import AttachmentError, EdgechatError
+from edgechat.tui.chat.prompt import attachments as files
+from edgechat.tui.chat.prompt.attachments import MOST, Chips
+from edgechat.tui.chat.prompt.box import PromptBox
+from edgechat.tui.chat.prompt.completions import Completions, of_commands, of_files, path_in
+from edgechat.tui.widgets.text_area import Area
+
+if TYPE_CHECKING:
+    from edgechat.chat.records import Attachment
+
+Arguments = Callable[[str], Sequence[tuple[str, str]]]
+
+
+class PromptPane(Vertical):
+    """Where a question is written. What is sent comes as `Asked`, a command as `Commanded`."""
+
+    DEFAULT_CSS = """
+    PromptPane { height: auto; }
+    """
+
+    class Asked(Message):
+        """A question, with what is sent along."""
+
+        def __init__(self, text: str, attachments: tuple[Attachment, ...]) -> None:
+            super().__init__()
+            self.text = text
+            self.attachments = attachments
+
+    class Commanded(Message):
+        """A command."""
+
+        def __init__(self, name: str, argument: str) -> None:
+            super().__init__()
+            self.name = name
+            self.argument = argument
+
+    class Refused(Message):
+        """A question stays in the box: another one is being answered."""
+
+    class Failed(Message):
+        """A file cannot be sent along."""
+
+        def __init__(self, error: EdgechatError) -> None:
+            super().__init__()
+            self.error = error
+
+    class Changed(Message):
+        """What is typed is another text now."""
+
+    def __init__(self, *, id: str | None = None) -> None:
+        super().__init__(id=id)
+        self.arguments: Arguments = lambda _name: ()
+        """From a command's name to what may come after it, each with a word about it."""
+        self.attachments: list[Attachment] = []
+        self.is_busy = False
+        """Whether a question may not be sent now; it stays in the box then."""
+        self._completions = Completions()
+
+    def compose(self) -> ComposeResult:
+        """From top to bottom."""
+        yield self._completions
+        yield Chips()
+        yield PromptBox(self._completions, self._typed, id="prompt")
+
+    @property
+    def box(self) -> PromptBox:
+        """The box."""
+        return self.query_one(PromptBox)
+
+    def put(self, text: str, attachments: Sequence[Attachment]) -> None:
+        """Hold this, in place of what was there."""
+        self.box.fill(text)
+        self._set(list(attachments))
+
+    def put_back(self, text: str, attachments: Sequence[Attachment]) -> None:
+        """Give back what could not be sent, before what was written since."""
+        self.box.put_back(text)
+        self._set([*attachments, *self.attachments][:MOST])
+
+    def attach(self, attachment: Attachment) -> None:
+        """Send this along with the next question."""
+        if attachment in self.attachments:
+            return
+        if len(self.attachments) >= MOST:
+            error = AttachmentError(f"A question takes {MOST} attachments.", hint="Send these first.")
+            self.post_message(self.Failed(error))
+        else:
+            self._set([*self.attachments, attachment])
+
+    @work(group="attach")
+    async def attach_file(self, path: str) -> None:
+        """Send a file along with the next question."""
+        try:
+            self.attach(await asyncio.to_thread(files.read, path))
+        except AttachmentError as error:
+            self.post_message(self.Failed(error))
+
+    def _set(self, attachments: list[Attachment]) -> None:
+        self.attachments = attachments
+        self.query_one(Chips).show(attachments)
+        self.post_message(self.Changed())
+
+    # Sending.
+
+    @on(PromptBox.Submitted)
+    def _submitted(self, event: PromptBox.Submitted) -> None:
+        event.stop()
+        command = parsed(event.text)
+        if command is not None:
+            self.post_message(self.Commanded(*command))
+        elif self.is_busy:
+            self.box.put_back(event.text)
+            self.post_message(self.Refused())
+        else:
+            self.is_busy = True  # for a second Enter may be here before the screen has heard of the first
+            asked = self.Asked(event.text, tuple(self.attachments))
+            self._set([])
+            self.post_message(asked)
+
+    # Completing.
+
+    @on(Area.Changed)
+    @on(Area.SelectionChanged)
+    def _typed(self) -> None:
+        box = self.box
+        before = box.text_before
+        path = path_in(before)
+        if box.text.startswith("/") and box.cursor_location == box.document.end:
+            self._completions.show(of_commands(box.text, self.arguments), before)
+        elif path is not None and not box.selected_text:
+            self._complete_path(path, before)
+        else:
+            self._completions.show((), before)
+
+    @on(Area.Changed)
+    def _changed(self) -> None:
+        self.post_message(self.Changed())
+
+    @work(exclusive=True, group="complete")
+    async def _complete_path(self, path: str, before: str) -> None:
+        found = await asyncio.to_thread(of_files, path, len(before) - len(path) - 1)
+        if self.box.text_before == before:
+            self._completions.show([one for one in found if one.text.strip() != f"@{path}"], before)
+
+    @on(Completions.Taken)
+    def _taken(self) -> None:
+        self.box.accept()
+        self.box.focus()
+
+    # Attaching.
+
+    @on(PromptBox.Pasted)
+    @work(group="attach")
+    async def _pasted(self, event: PromptBox.Pasted) -> None:
+        paths = await asyncio.to_thread(files.dropped, event.text)
+        for path in paths:
+            self.attach_file(path)
+        if paths:
+            return
+        if files.is_long(event.text):
+            number = 1 + sum(one.name.startswith("pasted") for one in self.attachments)
+            self.attach(files.of_text(f"pasted text {number}" if number > 1 else "pasted text", event.text))
+        else:
+            await self.box.insert_paste(event.text)
+
+    @on(PromptBox.Emptied)
+    def _emptied(self) -> None:
+        if self.attachments:
+            self._set(self.attachments[:-1])
+
+    @on(Chips.Removed)
+    def _removed(self, event: Chips.Removed) -> None:
+        self._set([one for at, one in enumerate(self.attachments) if at != event.number])

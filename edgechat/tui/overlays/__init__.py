@@ -1,0 +1,1 @@
+"""What lies over the chat: the list of keys, and the palette of commands."""

@@ -1,0 +1,65 @@
+"""The command palette: every command, and what can be chosen for it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, cast
+
+from textual.command import DiscoveryHit, Hit, Hits, Provider
+
+from edgechat.text import one_line
+from edgechat.tui.chat.commands import COMMANDS
+from edgechat.tui.theme import THEMES
+
+if TYPE_CHECKING:
+    from edgechat.tui.app import EdgechatApp
+
+Found = tuple[str, str, Callable[[], object]]
+"""What is shown, a word about it, what it does."""
+
+
+class Commands(Provider):
+    """The commands of the prompt box, the themes and the presets."""
+
+    async def discover(self) -> Hits:
+        """Yield what there is before anything is typed."""
+        for name, about, run in self._all():
+            yield DiscoveryHit(name, run, help=about)
+
+    async def search(self, query: str) -> Hits:
+        """Yield what may be meant."""
+        matcher = self.matcher(query)
+        for name, about, run in self._all():
+            score = max(matcher.match(name), 0.8 * matcher.match(about))
+            if score > 0:
+                yield Hit(score, matcher.highlight(name), run, help=about)
+
+    def _all(self) -> Iterator[Found]:
+        app = cast("EdgechatApp", self.app)
+        chat = app.chat
+        for command in COMMANDS:
+            if command.action:
+                yield command.description, f"/{command.name}", self._action(command.action)
+            else:
+                yield command.description, command.usage, self._begin(command.name)
+        for name in THEMES:
+            yield f"Colours: {name}", f"/theme {name}", self._obey("theme", name)
+        for name in chat.session.said.presets:
+            shown = one_line(name, 40)
+            yield f"Preset: {shown}", f"/preset {shown}", self._obey("preset", name)
+
+    def _action(self, action: str) -> Callable[[], object]:
+        app = cast("EdgechatApp", self.app)
+        return lambda: app.chat.run_worker(app.run_action(action, app.chat), group="doing")
+
+    def _begin(self, name: str) -> Callable[[], object]:
+        """Return what puts the beginning of a command into the prompt."""
+        chat = cast("EdgechatApp", self.app).chat
+
+        return lambda: chat.borrow_prompt(f"/{name} ")
+
+    def _obey(self, name: str, argument: str) -> Callable[[], object]:
+        from edgechat.tui.chat.command_handlers import obey
+
+        chat = cast("EdgechatApp", self.app).chat
+        return lambda: chat.tries(obey(chat, name, argument))
