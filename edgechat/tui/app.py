@@ -196,7 +196,7 @@ class EdgechatApp(App[None]):
         from edgechat.tui.terminal.keys import commands, sections
 
         if isinstance(self.screen, HelpScreen):
-            self.screen.dismiss()
+            self.screen.call_next(self.screen.action_dismiss)  # by itself: it may be just opening
         else:
             self.push_screen(HelpScreen(sections(self.screen), commands()))
 

@@ -486,3 +486,27 @@ async def test_what_comes_too_late_for_a_screen_is_no_fault_while_leaving(
         app.exit()
         app._handle_exception(error)
     assert app.fault is None
+
+
+async def test_help_that_is_closed_as_it_opens_is_closed(path: Path) -> None:
+    app = app_with(FakeEngine(), path)
+    async with app.run_test() as pilot:
+        await until(pilot, lambda: "it is." in text_of(pilot))
+        for _ in range(5):
+            app.action_help()
+            app.action_help()
+            await until(pilot, lambda: app.screen is app.chat)
+    assert app.fault is None
+
+
+async def test_the_list_of_chats_opens_without_a_column_for_it(path: Path) -> None:
+    app = app_with(FakeEngine(["Ok."]), path)
+    async with app.run_test(size=(1, 3)) as pilot:
+        for question in ("One", "Two", "Three"):
+            await say(pilot, question)
+            await pilot.press("ctrl+n")
+            await pilot.pause()
+        for _ in range(3):
+            await pilot.press("ctrl+b", "down", "down", "pagedown", "home")
+            await pilot.pause()
+    assert app.fault is None

@@ -141,9 +141,13 @@ class ChatList(ScrollView, can_focus=True):
 
     def _lay_out(self) -> None:
         self._width = self.scrollable_content_region.width
+        # A place for each row, though a list without a column shows none.
+        heights = (
+            height_of(row, self._width, is_first=at == 0) if self._width else 1
+            for at, row in enumerate(self._rows)
+        )
+        self._tops = [0, *accumulate(heights)]
         if self._width:
-            heights = (height_of(row, self._width, is_first=at == 0) for at, row in enumerate(self._rows))
-            self._tops = [0, *accumulate(heights)]
             self.virtual_size = Size(self._width, self._tops[-1])
             self._show_cursor()
         self.refresh()
