@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from textual import events
+from textual._context import active_message_pump
 from textual.app import App
 from textual.binding import Binding, BindingType
 from textual.command import Provider
@@ -19,7 +20,7 @@ from textual.css.query import QueryError
 from textual.driver import Driver
 from textual.filter import LineFilter
 from textual.screen import Screen
-from textual.widget import MountError
+from textual.widget import MountError, Widget
 from textual.worker import WorkerFailed
 
 from edgechat.errors import EdgechatError, SettingsError
@@ -130,10 +131,17 @@ class EdgechatApp(App[None]):
     def _handle_exception(self, error: Exception) -> None:
         if isinstance(error, WorkerFailed) and isinstance(error.error, Exception):
             error = error.error
-        if self._exit and isinstance(error, (QueryError, MountError)):
-            return  # a key or a screen that came too late finds its widgets gone
+        if isinstance(error, (QueryError, MountError)) and self._is_late():
+            return
         self.fault = self.fault or error
         super()._handle_exception(error)
+
+    def _is_late(self) -> bool:
+        """Say whether what goes wrong does so in a screen that was left meanwhile: its widgets are gone."""
+        pump = active_message_pump.get(None)
+        if self._exit or not isinstance(pump, Widget):
+            return self._exit
+        return not any(one in self.screen_stack for one in pump.ancestors_with_self)
 
     def _fatal_error(self) -> None:
         # Textual's own fills the terminal with a traceback; what is to be said is said by `run_app`'s caller.
@@ -196,7 +204,7 @@ class EdgechatApp(App[None]):
         from edgechat.tui.terminal.keys import commands, sections
 
         if isinstance(self.screen, HelpScreen):
-            self.screen.call_next(self.screen.action_dismiss)  # by itself: it may be just opening
+            self.screen.dismiss()
         else:
             self.push_screen(HelpScreen(sections(self.screen), commands()))
 

@@ -104,7 +104,10 @@ def test_hostile_input_is_outlived(tmp_path: Path, seed: int) -> None:
     variables = " ".join(f"{name}={shlex.quote(str(value))}" for name, value in away.items())
     with Terminal(tmp_path / "terminal") as terminal:
         terminal.ask(f"cd '{files}'")
-        terminal.run([sys.executable, "-m", "edgechat", "-m", str(model)], variables=variables)
+        terminal.run(
+            [sys.executable, "-X", "faulthandler", "-m", "edgechat", "--debug", "-m", str(model)],
+            variables=variables,
+        )
         terminal.until("stays on this machine")
         for number in range(SENT // 3):
             kind = large_paste if number % 97 == 5 else draw.choice(KINDS)

@@ -510,3 +510,16 @@ async def test_the_list_of_chats_opens_without_a_column_for_it(path: Path) -> No
             await pilot.press("ctrl+b", "down", "down", "pagedown", "home")
             await pilot.pause()
     assert app.fault is None
+
+
+async def test_settings_that_are_left_as_they_open_are_left(path: Path) -> None:
+    app = app_with(FakeEngine(), path)
+    async with app.run_test() as pilot:
+        await until(pilot, lambda: "it is." in text_of(pilot))
+        for pauses in range(8):
+            app.action_settings()
+            for _ in range(pauses):
+                await asyncio.sleep(0)
+            app.screen.dismiss()
+            await until(pilot, lambda: app.screen is app.chat)
+    assert app.fault is None
