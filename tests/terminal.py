@@ -121,7 +121,9 @@ class Terminal:
         return [one for one in shell.children(recursive=True) if mark in " ".join(one.cmdline())]
 
     def _tmux(self, *args: str) -> str:
-        environment = os.environ | {"EDGECHAT_HOME": str(self.home), "PYTHONPATH": os.pathsep.join(sys.path)}
+        # The terminal's own size counts, not that of pytest's output.
+        inherited = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES")}
+        environment = inherited | {"EDGECHAT_HOME": str(self.home), "PYTHONPATH": os.pathsep.join(sys.path)}
         done = subprocess.run(
             ["tmux", "-S", self._socket, *args], env=environment, capture_output=True, text=True, check=False
         )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -79,10 +80,17 @@ def disturbance(before: Moment, after: Moment, threads: int | None) -> Disturban
 
 def on_battery() -> bool:
     """Say whether this machine runs on its battery."""
+    if not _may_have_battery():
+        return False
     import psutil
 
     battery = psutil.sensors_battery() if hasattr(psutil, "sensors_battery") else None
     return battery is not None and battery.power_plugged is False
+
+
+def _may_have_battery() -> bool:
+    """Say at a glance whether there may be one: planning on a machine without does not wait for psutil."""
+    return sys.platform != "linux" or any(Path("/sys/class/power_supply").glob("BAT*"))
 
 
 def slowed_now(root: Path = Path("/")) -> tuple[Disturbance, ...]:

@@ -117,7 +117,7 @@ def test_a_name_of_the_catalogue_with_its_draft(pull: Pull, hub: Hub) -> None:
     made = json.loads(ran.stdout)["plan"]
     assert (made["backend"], made["draft"]["model"]) == ("mlx", "tiny-two")
     hub.stop()
-    here = decide(wanted("tiny-one", format="mlx"), backend="mlx", offline=True)
+    here = decide(wanted("tiny-one", format="mlx"), backend="mlx")
     assert isinstance(here, Decided)
     assert (repos(here), here.missing) == ([FOUR], ((),))
 

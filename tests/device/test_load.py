@@ -29,6 +29,7 @@ def after(own: float, others: float = 0.0, **changes: object) -> Moment:
 def plugged(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     battery = SimpleNamespace(power_plugged=True)
     monkeypatch.setattr("psutil.sensors_battery", lambda: battery, raising=False)
+    monkeypatch.setattr("edgechat.device.load._may_have_battery", lambda: True)
     monkeypatch.setattr(os, "cpu_count", lambda: 8)
     return battery
 

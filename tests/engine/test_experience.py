@@ -30,6 +30,7 @@ class Machine:
         self.now = Moment(0.0, 0.0, 0.0, 0.0, 0)
         self.battery = SimpleNamespace(power_plugged=True)
         monkeypatch.setattr(load_report, "moment", lambda: self.now)
+        monkeypatch.setattr("edgechat.device.load._may_have_battery", lambda: True)
         monkeypatch.setattr("psutil.sensors_battery", lambda: self.battery, raising=False)
         monkeypatch.setattr("os.cpu_count", lambda: 8)
 

@@ -216,6 +216,7 @@ def test_nothing_settles_where_it_is_switched_off_or_on_battery(
     make: MakeEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def settles(upkeep: Upkeep, plugged: bool) -> bool:
+        monkeypatch.setattr("edgechat.device.load._may_have_battery", lambda: True)
         monkeypatch.setattr(
             "psutil.sensors_battery", lambda: SimpleNamespace(power_plugged=plugged), raising=False
         )

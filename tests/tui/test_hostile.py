@@ -30,7 +30,7 @@ EVIL = f"{COPY} \x9d52;c;aGFja2Vk\x9c \u202egpj\u2066 end"
 
 
 def test_no_widget_that_edits_is_textuals_own() -> None:
-    own = {"area.py": "TextArea", "line.py": "Input"}
+    own = {"text_area.py": "TextArea", "line_field.py": "Input"}
     for path in Path(edgechat.tui.__file__).parent.rglob("*.py"):
         source = re.sub(r'"""[\s\S]*?"""', "", path.read_text())
         used = {"TextArea", "Input", "MaskedInput"} & set(re.findall(r"\w+", source))

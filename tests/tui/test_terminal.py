@@ -115,16 +115,12 @@ def test_what_is_typed_while_the_app_starts_is_asked(terminal: App, script: Any,
     assert "▌ Who are you?" in terminal.screen
 
 
-def test_a_log_folder_that_takes_no_file_ends_in_words(terminal: App, script: Any) -> None:
-    before = state_of(terminal)
+def test_a_log_folder_that_takes_no_file_costs_the_log(terminal: App, script: Any) -> None:
     terminal.home.mkdir()
     (terminal.home / "log").symlink_to("/proc")
-    terminal.run([sys.executable, "-m", "edgechat", "-m", str(script())])
-    terminal.until("left with 3")
-    assert "error: The system does not let edgechat read or write:" in terminal.screen
-    assert "--debug" in terminal.screen
-    assert "Traceback" not in terminal.screen
-    assert state_of(terminal) == before
+    terminal.start(script(reply="Hello."))
+    terminal.ask("Who are you?")
+    terminal.until("Hello.")
 
 
 @pytest.mark.parametrize("debug", [False, True])
@@ -189,7 +185,7 @@ def test_another_model_is_taken_while_one_loads(terminal: App, script: Any) -> N
     terminal.start(script(reply="Hello.", load_ms=20_000))
     terminal.until("Loading the model")
     terminal.ask(f"/model {other}")
-    terminal.until("answers from now on")
+    terminal.until("other.scripted.json")
     for word in ("died", "closed", "Traceback"):
         assert word not in terminal.screen
     terminal.ask("Who are you?")
@@ -326,9 +322,7 @@ def test_text_in_one_burst_answers_no_question_and_deletes_nothing(terminal: App
     terminal.type("d")
     terminal.until("in the trash")
     terminal.type("y")
-    terminal.until("Ctrl+Z undoes it")
-    ((_, _, trashed_at),) = terminal.chats()
-    assert trashed_at is not None
+    terminal.until(lambda: terminal.chats()[0][2] is not None)
 
 
 def test_without_colours_none_are_sent(terminal: App, script: Any) -> None:

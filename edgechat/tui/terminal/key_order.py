@@ -120,9 +120,10 @@ class Keys:
 
     @property
     def _is_editing(self) -> bool:
-        from textual.widgets import Input, TextArea  # the first frame does not wait for it
+        from edgechat.tui.widgets.line_field import LineField  # the first frame does not wait for it
+        from edgechat.tui.widgets.text_area import Area
 
-        return isinstance(self._app.focused, Input | TextArea)
+        return isinstance(self._app.focused, Area | LineField)
 
     def _letters(self) -> list[events.Key]:
         """Return the letters at the front, as far as each comes hard upon the one before."""
