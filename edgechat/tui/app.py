@@ -205,15 +205,19 @@ class EdgechatApp(App[None]):
 
         if isinstance(self.screen, HelpScreen):
             self.screen.dismiss()
-        else:
+        elif not self._has(HelpScreen):
             self.push_screen(HelpScreen(sections(self.screen), commands()))
 
     def action_settings(self) -> None:
         """Change the settings."""
         from edgechat.tui.settings.screen import SettingsScreen
 
-        if not isinstance(self.screen, SettingsScreen):
+        if not self._has(SettingsScreen):
             self.push_screen(SettingsScreen(), lambda _: self._chat.settings_changed())
+
+    def _has(self, kind: type[Screen[None]]) -> bool:
+        """Say whether such a screen is open, be it under another one: a second one would show no more."""
+        return any(isinstance(one, kind) for one in self.screen_stack)
 
     def on_settings_screen_changed(self, event: Any) -> None:
         """Show the colours that were chosen at once."""

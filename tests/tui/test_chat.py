@@ -523,3 +523,41 @@ async def test_settings_that_are_left_as_they_open_are_left(path: Path) -> None:
             app.screen.dismiss()
             await until(pilot, lambda: app.screen is app.chat)
     assert app.fault is None
+
+
+async def test_screens_do_not_pile_up(path: Path) -> None:
+    app = app_with(FakeEngine(), path)
+    async with app.run_test() as pilot:
+        await until(pilot, lambda: "it is." in text_of(pilot))
+        for _ in range(6):
+            await pilot.press("f2", "f1", "f2", "f1", "f1", "f2")
+            await pilot.pause()
+        assert len(app.screen_stack) <= 3
+
+
+@pytest.mark.parametrize("key", ["f1", "f2", "ctrl+o", "ctrl+p"])
+async def test_two_sizes_on_their_way_to_a_screen_come_to_rest(path: Path, key: str) -> None:
+    app = app_with(FakeEngine(), path)
+    async with app.run_test(size=(80, 24)) as pilot:
+        await until(pilot, lambda: "it is." in text_of(pilot))
+        await pilot.press(key)
+        await pilot.pause()
+        app.action_help()
+        await pilot.pause()
+        laid_out = 0
+
+        def count(_: object) -> None:
+            nonlocal laid_out
+            laid_out += 1
+
+        for screen in app.screen_stack:
+            screen.screen_layout_refresh_signal.subscribe(app, count, immediate=True)
+        for screen in app.screen_stack:
+            for size in ((64, 10), (80, 24)) * 3:
+                screen.post_message(events.Resize.from_dimensions(size, None))
+                screen.call_later(lambda: None)  # or they would become one
+        await asyncio.sleep(0.5)
+        before = laid_out
+        await asyncio.sleep(0.5)
+        assert laid_out - before <= 2
+    assert app.fault is None

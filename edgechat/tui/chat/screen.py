@@ -25,6 +25,7 @@ from edgechat.tui.chat.activity import Activity
 from edgechat.tui.chat.prompt.box import PromptBox
 from edgechat.tui.chat.prompt.pane import PromptPane
 from edgechat.tui.chat.status import KeyBar, StatusBar
+from edgechat.tui.terminal.resizing import OneSize
 from edgechat.tui.transcript.pieces import ThoughtPiece, WelcomePiece
 from edgechat.tui.transcript.transcript import Transcript
 
@@ -44,7 +45,7 @@ _TOLD = 240
 """Letters of a message beside the chat."""
 
 
-class ChatScreen(Screen[None]):
+class ChatScreen(OneSize, Screen[None]):
     """Where people talk with a model."""
 
     DEFAULT_CSS = """

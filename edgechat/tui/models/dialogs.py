@@ -12,8 +12,10 @@ from textual.content import Content
 from textual.screen import ModalScreen
 from textual.widgets import Button, Static
 
+from edgechat.tui.terminal.resizing import OneSize
 
-class Sure(ModalScreen[bool]):
+
+class Sure(OneSize, ModalScreen[bool]):
     """A question with two answers; the one that changes nothing is the first."""
 
     DEFAULT_CSS = """
@@ -56,7 +58,7 @@ class Sure(ModalScreen[bool]):
         self.dismiss(yes)
 
 
-class Reading(ModalScreen[None]):
+class Reading(OneSize, ModalScreen[None]):
     """A text that is read and left."""
 
     DEFAULT_CSS = """

@@ -23,6 +23,7 @@ from edgechat.tui.models.items import Item, Section
 from edgechat.tui.models.pulls import Pull, State
 from edgechat.tui.models.rows import Line, Rows
 from edgechat.tui.models.table import BEST, speed
+from edgechat.tui.terminal.resizing import OneSize
 
 if TYPE_CHECKING:
     from edgechat.device.profile import DeviceProfile
@@ -46,7 +47,7 @@ class Chosen:
     """On its way: to chat with once it is here."""
 
 
-class FirstRun(Screen[Chosen | None]):
+class FirstRun(OneSize, Screen[Chosen | None]):
     """Returns what to begin with. All of it can be left at once, whatever is known."""
 
     DEFAULT_CSS = """

@@ -21,6 +21,7 @@ from edgechat.tui.models.board import Board
 from edgechat.tui.models.dialogs import Reading, Sure
 from edgechat.tui.models.holdings import Holdings
 from edgechat.tui.models.pulls import Pull, State
+from edgechat.tui.terminal.resizing import OneSize
 
 if TYPE_CHECKING:
     from edgechat.models.local.inventory import LocalModel
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     from edgechat.tui.models.shelf import Shelf
 
 
-class ModelsScreen(Screen[str | None]):
+class ModelsScreen(OneSize, Screen[str | None]):
     """Returns the name of the model to chat with, or None."""
 
     DEFAULT_CSS = """

@@ -24,6 +24,7 @@ from edgechat.text import one_line, printable
 from edgechat.tui.chat.status import KeyBar
 from edgechat.tui.settings.entries import Entry, entries
 from edgechat.tui.settings.row import Row
+from edgechat.tui.terminal.resizing import OneSize
 from edgechat.tui.widgets.line_field import LineField
 
 
@@ -71,7 +72,7 @@ class SettingsList(VerticalScroll, can_focus=False, inherit_bindings=False):
     """Scrolls after the focus: its keys are the screen's."""
 
 
-class SettingsScreen(Screen[None]):
+class SettingsScreen(OneSize, Screen[None]):
     """Every setting, with what it does and what it is. `Changed` tells the app of what was written."""
 
     DEFAULT_CSS = """
