@@ -8,6 +8,7 @@ import signal
 import sys
 import urllib.request
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -33,12 +34,13 @@ def ask(newcomer: Program) -> Iterator[Ask]:
         line = server.stdout.readline().decode()
         assert line, server.communicate()
         said += line
-    address, key = re.search(r"http://[\d.]+:\d+", said), re.search(r"\bek-[\w-]+", said)
+    address, kept = re.search(r"http://[\d.]+:\d+", said), re.search(r"kept in\s+(.+)\.\s", said)
     assert address is not None
-    assert key is not None
+    assert kept is not None
+    key = Path(kept[1]).read_text().strip()
 
     def asked(path: str, body: dict[str, Any] | None = None) -> Any:
-        headers = {"Authorization": f"Bearer {key[0]}", "Content-Type": "application/json"}
+        headers = {"Authorization": f"Bearer {key}", "Content-Type": "application/json"}
         data = None if body is None else json.dumps(body).encode()
         with urllib.request.urlopen(urllib.request.Request(address[0] + path, data, headers)) as answer:
             return json.load(answer)
