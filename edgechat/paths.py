@@ -75,8 +75,8 @@ def read_bytes(path: Path, most: int) -> bytes:
     return data
 
 
-def private(path: str, flags: int) -> int:
-    """Open a file, for `open(..., opener=private)`: one that is made is nobody else's to read."""
+def private(path: str | Path, flags: int) -> int:
+    """Open a file, also for `open(..., opener=private)`: one that is made is nobody else's to read."""
     return os.open(path, flags, 0o600)
 
 

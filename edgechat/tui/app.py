@@ -104,7 +104,7 @@ class EdgechatApp(App[None]):
         found = super().get_driver_class()
         if found.__name__ != "LinuxDriver":  # Windows', or one of a test
             return found
-        from edgechat.tui.driver import TerminalDriver
+        from edgechat.tui.terminal.driver import TerminalDriver
 
         return TerminalDriver
 

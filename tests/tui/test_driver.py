@@ -17,7 +17,7 @@ from tests.terminal import Terminal, hostile, needs_tmux
 if sys.platform == "win32":
     pytest.skip("there is no such driver on Windows", allow_module_level=True)
 
-from edgechat.tui.driver import Typed
+from edgechat.tui.terminal.driver import TerminalInput
 
 START, END = b"\x1b[200~", b"\x1b[201~"
 
@@ -56,7 +56,7 @@ def of(messages: Iterable[Message]) -> list[str]:
 )
 @pytest.mark.parametrize("piece", [1, 3, 1000])
 def test_every_byte_means_something_or_nothing(data: bytes, meant: list[str], piece: int) -> None:
-    typed = Typed()
+    typed = TerminalInput()
     found: list[Message] = []
     for at in range(0, len(data), piece):
         found += typed.feed(data[at : at + piece])
@@ -79,7 +79,7 @@ def test_random_bytes_are_outlived() -> None:
         b"\xe9",
         b"a:",
     ]
-    typed = Typed()
+    typed = TerminalInput()
     for _ in range(3000):
         list(typed.feed(draw.choice(parts) if draw.random() < 0.8 else draw.randbytes(5)))
         if draw.random() < 0.1:
@@ -89,7 +89,7 @@ def test_random_bytes_are_outlived() -> None:
 
 
 def test_a_large_paste_takes_a_moment() -> None:
-    typed = Typed()
+    typed = TerminalInput()
     data = START + b"word " * 1_000_000 + END
     found = [one for at in range(0, len(data), 4096) for one in typed.feed(data[at : at + 4096])]
     (paste,) = found

@@ -316,7 +316,7 @@ def _opened_log() -> tuple[Path | None, int]:
     for folder in (paths.log_dir, _makeshift):
         with contextlib.suppress(OSError, FolderError):
             log = _new_log(folder())
-            return log, os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+            return log, paths.private(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     return None, os.open(os.devnull, os.O_WRONLY)
 
 

@@ -24,7 +24,7 @@ _MOST_CELLS = 300_000
 """Of a terminal that says how large it is: more than a wall of tiny letters has takes minutes to lay out."""
 
 
-class Typed:
+class TerminalInput:
     """Makes events of what a terminal sends.
 
     Bytes that are no UTF-8 become �, a sequence that Textual's parser fails at is dropped, and what is pasted
@@ -101,11 +101,11 @@ def _is_sound(message: events.Resize) -> bool:
 
 
 class TerminalDriver(LinuxDriver):
-    """Textual's, with `Typed` between the terminal and the app."""
+    """Textual's, with `TerminalInput` between the terminal and the app."""
 
     def run_input_thread(self) -> None:
         """See Textual."""
-        typed = Typed()
+        typed = TerminalInput()
         with selectors.SelectSelector() as terminal:
             terminal.register(self.fileno, selectors.EVENT_READ)
             while True:
