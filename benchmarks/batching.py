@@ -20,7 +20,7 @@ import numpy as np
 
 from benchmarks.streaming import MUTE, THREADS
 from edgechat.engine.types import ChatRequest, Delta, Message, Sampling
-from edgechat.engine.worker.supervisor import EngineProcess
+from edgechat.engine.worker.supervisor import EngineSupervisor
 from edgechat.native import logs
 from edgechat.native.handles import Context, Model
 from edgechat.planner.plan import LoadPlan
@@ -57,7 +57,7 @@ class Bare:
         self._model.close()
 
 
-async def stream(engine: EngineProcess, name: str, text: str, tokens: int) -> Arrivals:
+async def stream(engine: EngineSupervisor, name: str, text: str, tokens: int) -> Arrivals:
     """Return when each token came, and how many there were by then."""
     request = ChatRequest(
         id=name, messages=(Message("user", text),), sampling=Sampling(seed=len(name)), max_tokens=tokens
@@ -69,7 +69,7 @@ async def stream(engine: EngineProcess, name: str, text: str, tokens: int) -> Ar
     ]
 
 
-async def together(engine: EngineProcess, number: int, n: int, depth: int, tokens: int) -> list[Arrivals]:
+async def together(engine: EngineSupervisor, number: int, n: int, depth: int, tokens: int) -> list[Arrivals]:
     """Return when the tokens of each stream came."""
     texts = [(f"{seq} " + "x" * depth)[: depth - 24] for seq in range(n)]
     streams = [stream(engine, f"{number}-{seq}", text, tokens) for seq, text in enumerate(texts)]
@@ -96,7 +96,7 @@ async def measure(model: Path, n: int, rounds: int, depth: int, tokens: int) -> 
         n_seq_max=n,
         n_outputs_max=n,
     )
-    engine, bare = EngineProcess(plan), Bare(plan, n, depth)
+    engine, bare = EngineSupervisor(plan), Bare(plan, n, depth)
     await engine.start()
     rates: list[tuple[float, float]] = []
     gaps: list[float] = []

@@ -19,12 +19,12 @@ import time
 from pathlib import Path
 
 from edgechat.engine.types import ChatRequest, Delta, Finished, Message, ModelInfo, Sampling
-from edgechat.engine.worker.supervisor import EngineProcess
+from edgechat.engine.worker.supervisor import EngineSupervisor
 from edgechat.native.buffers import Buffer
 from edgechat.planner.estimate.actual_load import differences
 from edgechat.planner.plan import LoadPlan
 from edgechat.planner.prepare import prepare
-from edgechat.planner.request import Wishes
+from edgechat.planner.request import PlanRequest
 from tests.kit import TINYLLAMA, Spec, build, tiny
 
 MIB = 2**20
@@ -70,7 +70,7 @@ def own(plan: LoadPlan, buffers: tuple[Buffer, ...]) -> int:
 
 async def load(plan: LoadPlan, prompt: str, reply: int) -> tuple[ModelInfo, int, Finished]:
     """Load, answer once, and return the model, the peak of its process and the end of the answer."""
-    engine = EngineProcess(plan, idle_seconds=0)
+    engine = EngineSupervisor(plan, idle_seconds=0)
     try:
         model = await engine.start()
         assert engine._worker is not None
@@ -94,7 +94,7 @@ def measure(path: Path, rounds: int, n_prompt: int, reply: int) -> None:
     """Print what came of one model."""
     errors: list[tuple[float, float, float]] = []
     for number in range(rounds + 1):
-        plan = prepare(str(path), Wishes(context=CONTEXT))
+        plan = prepare(str(path), PlanRequest(context=CONTEXT))
         # The kit's byte tokenizer: a byte a token, and some for the template.
         model, peak, finished = asyncio.run(load(plan, "x" * (n_prompt - 40), reply))
         assert plan.predicted is not None

@@ -20,11 +20,11 @@ from pathlib import Path
 
 from edgechat.device.memory import oom_kills
 from edgechat.engine.types import ChatRequest, Finished, Message
-from edgechat.engine.worker.supervisor import EngineProcess
+from edgechat.engine.worker.supervisor import EngineSupervisor
 from edgechat.errors import DoesNotFit
 from edgechat.planner.plan import LoadPlan
 from edgechat.planner.prepare import prepare
-from edgechat.planner.request import NO_WISHES, Wishes
+from edgechat.planner.request import NO_WISHES, PlanRequest
 from edgechat.text import mebibytes
 from tests.kit import LLAMA_1B, TINYLLAMA, Spec, build
 
@@ -69,7 +69,7 @@ def models() -> list[Path]:
 async def answers(plan: LoadPlan) -> str:
     """Load by the plan and ask something; return what came of it."""
     notes: list[str] = []
-    engine = EngineProcess(plan, idle_seconds=0, on_note=notes.append)
+    engine = EngineSupervisor(plan, idle_seconds=0, on_note=notes.append)
     try:
         request = ChatRequest(id="1", messages=(Message("user", "x" * 200),), max_tokens=8)
         async for event in engine.stream(request):
@@ -87,7 +87,7 @@ def longest(path: Path) -> LoadPlan | None:
     while many - few > 1:
         middle = (few + many) // 2
         try:
-            best, few = prepare(str(path), Wishes(context=middle * 1024)), middle
+            best, few = prepare(str(path), PlanRequest(context=middle * 1024)), middle
         except DoesNotFit:
             many = middle
     return best

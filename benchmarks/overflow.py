@@ -19,9 +19,9 @@ import psutil
 
 from benchmarks.streaming import MUTE, THREADS
 from edgechat.engine.backends.llama_cpp import LlamaCppBackend
-from edgechat.engine.engine import Engine
+from edgechat.engine.engine import EngineCore
 from edgechat.engine.prompt.template import ChatTemplate
-from edgechat.engine.types import ChatRequest, Delta, Finished, Message, Sampling, Settled, Upkeep
+from edgechat.engine.types import CachePolicy, ChatRequest, Delta, Finished, Message, Prewarmed, Sampling
 from edgechat.planner.plan import LoadPlan
 from tests.kit import TINYLLAMA, Spec, build
 
@@ -44,7 +44,7 @@ class Turn:
     memory: int
 
 
-def run(engine: Engine, total: int, tell: Callable[[Turn], None]) -> list[Turn]:
+def run(engine: EngineCore, total: int, tell: Callable[[Turn], None]) -> list[Turn]:
     """Talk until so many tokens have been said."""
     process = psutil.Process()
     messages: list[Message] = []
@@ -71,7 +71,7 @@ def run(engine: Engine, total: int, tell: Callable[[Turn], None]) -> list[Turn]:
                     reply += event.text
                 elif isinstance(event, Finished):
                     end, done = event, time.perf_counter()
-                elif isinstance(event, Settled):
+                elif isinstance(event, Prewarmed):
                     settled = event.computed
         messages.append(Message("assistant", reply))
         said += QUESTION + end.usage.completion_tokens
@@ -120,7 +120,7 @@ def main() -> None:
     model = options.model or build(Spec(shape=TINYLLAMA, weights="Q4_0", n_vocab=32000, mute=MUTE))
     plan = LoadPlan(model_path=str(model), model_name=model.name, context=options.context, threads=THREADS)
     backend = LlamaCppBackend(plan)
-    engine = Engine(backend, ChatTemplate(backend.chat_template), upkeep=Upkeep(disk_bytes=0))
+    engine = EngineCore(backend, ChatTemplate(backend.chat_template), upkeep=CachePolicy(disk_bytes=0))
     engine.warm_up()
     try:
         tell = print if options.verbose else (lambda _turn: None)

@@ -15,9 +15,9 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from edgechat.engine.backends.base import Logits, Part
+from edgechat.engine.backends.base import BatchPart, Logits
 from edgechat.engine.backends.llama_cpp import LlamaCppBackend
-from edgechat.engine.engine import Engine
+from edgechat.engine.engine import EngineCore
 from edgechat.engine.prompt.template import ChatTemplate
 from edgechat.engine.types import ChatRequest, Delta, Message, Sampling
 from edgechat.planner.plan import LoadPlan
@@ -31,50 +31,52 @@ class Timed(LlamaCppBackend):
 
     calls: list[tuple[int, float]]
 
-    def decode(self, parts: Sequence[Part]) -> Logits:
+    def decode(self, parts: Sequence[BatchPart]) -> Logits:
         """Time a call."""
         return self._timed(super().decode, parts)
 
-    def decode_interruptibly(self, parts: Sequence[Part]) -> Logits:
+    def decode_interruptibly(self, parts: Sequence[BatchPart]) -> Logits:
         """Time a call that nobody ends early here."""
         return self._timed(super().decode_interruptibly, parts)
 
-    def _timed(self, decode: Callable[[Sequence[Part]], Logits], parts: Sequence[Part]) -> Logits:
+    def _timed(self, decode: Callable[[Sequence[BatchPart]], Logits], parts: Sequence[BatchPart]) -> Logits:
         began = time.perf_counter()
         rows = decode(parts)
         self.calls.append((sum(len(part.tokens) for part in parts), time.perf_counter() - began))
         return rows
 
 
-def open_engine(model: Path) -> Engine:
+def open_engine(model: Path) -> EngineCore:
     plan = LoadPlan(model_path=str(model), model_name=model.name, context=2048 + 512, threads=THREADS)
     Timed.calls = []
     backend = Timed(plan)
-    engine = Engine(backend, ChatTemplate(backend.chat_template))
+    engine = EngineCore(backend, ChatTemplate(backend.chat_template))
     engine.warm_up()
     return engine
 
 
-def whole(engine: Engine, n_prompt: int) -> float:
+def whole(engine: EngineCore, n_prompt: int) -> float:
     """Return the seconds of the prompt in calls as large as they can be."""
     while engine.scheduler.cache.evict():
         pass
     began = time.perf_counter()
     for at in range(0, n_prompt, 512):
         size = min(512, n_prompt - at)
-        engine.backend.decode([Part(0, at, [65 + i % 50 for i in range(size)], int(at + size == n_prompt))])
+        engine.backend.decode(
+            [BatchPart(0, at, [65 + i % 50 for i in range(size)], int(at + size == n_prompt))]
+        )
     seconds = time.perf_counter() - began
     engine.backend.truncate(0, 0)
     return seconds
 
 
-def ask(engine: Engine, name: str, n_prompt: int, max_tokens: int) -> None:
+def ask(engine: EngineCore, name: str, n_prompt: int, max_tokens: int) -> None:
     text = (f"{name} " + "".join(chr(65 + i % 50) for i in range(n_prompt)))[: n_prompt - 24]
     said = (Message("user", text),)
     engine.submit(ChatRequest(id=name, messages=said, sampling=Sampling(seed=1), max_tokens=max_tokens))
 
 
-def alone(engine: Engine, name: str, n_prompt: int) -> tuple[float, list[tuple[int, float]]]:
+def alone(engine: EngineCore, name: str, n_prompt: int) -> tuple[float, list[tuple[int, float]]]:
     """Return the seconds to the first token of a prompt with nothing beside it, and its calls."""
     Timed.calls.clear()
     began = time.perf_counter()
@@ -84,7 +86,7 @@ def alone(engine: Engine, name: str, n_prompt: int) -> tuple[float, list[tuple[i
     return time.perf_counter() - began, list(Timed.calls)
 
 
-def beside_a_stream(engine: Engine, name: str, n_prompt: int) -> tuple[float, list[float]]:
+def beside_a_stream(engine: EngineCore, name: str, n_prompt: int) -> tuple[float, list[float]]:
     """Return the same for a prompt that arrives beside a stream, and the gaps between the stream's tokens."""
     ask(engine, "stream" + name, 100, 2000)
     stamps: list[float] = []

@@ -34,7 +34,7 @@ import msgspec
 from benchmarks.serving import KEY, Running
 from benchmarks.streaming import THREADS
 from edgechat.engine.types import ChatRequest, Delta, Message, Prefill, Sampling
-from edgechat.engine.worker.supervisor import EngineProcess
+from edgechat.engine.worker.supervisor import EngineSupervisor
 from edgechat.planner.plan import LoadPlan
 
 SIZES = (400, 2000, 6000)
@@ -223,7 +223,7 @@ async def newcomer(model: Path, folder: Path, rounds: int) -> None:
 async def heard(model: Path, rounds: int) -> None:
     """Cancels and second questions while a prompt is read."""
     plan = LoadPlan(model_path=str(model), model_name=model.name, context=CONTEXT, threads=THREADS)
-    engine = EngineProcess(plan, idle_seconds=0)
+    engine = EngineSupervisor(plan, idle_seconds=0)
     await engine.start()
     for depth in DEPTHS:
         ends = [await _cancelled(engine, depth, number) for number in range(rounds)]
@@ -240,7 +240,7 @@ def _request(name: str, text: str) -> ChatRequest:
     return ChatRequest(id=name, messages=(Message("user", text),), sampling=Sampling(seed=1), max_tokens=2)
 
 
-async def _cancelled(engine: EngineProcess, depth: int, seed: int) -> float:
+async def _cancelled(engine: EngineSupervisor, depth: int, seed: int) -> float:
     """Return the seconds from a cancel, inside a call at this depth, to the end."""
     reading = await _reading(engine, depth, seed)
     began = time.perf_counter()
@@ -249,7 +249,7 @@ async def _cancelled(engine: EngineProcess, depth: int, seed: int) -> float:
     return time.perf_counter() - began
 
 
-async def _asked_beside(engine: EngineProcess, depth: int, seed: int) -> float:
+async def _asked_beside(engine: EngineSupervisor, depth: int, seed: int) -> float:
     """Return the seconds from a short question, inside a call at this depth, to its first token."""
     reading = await _reading(engine, depth, seed)
     began, first = time.perf_counter(), 0.0
@@ -261,7 +261,7 @@ async def _asked_beside(engine: EngineProcess, depth: int, seed: int) -> float:
     return first
 
 
-async def _reading(engine: EngineProcess, depth: int, seed: int) -> asyncio.Task[None]:
+async def _reading(engine: EngineSupervisor, depth: int, seed: int) -> asyncio.Task[None]:
     """Begin to read a long prompt; return once it is inside a call at this depth."""
     reached = asyncio.Event()
 

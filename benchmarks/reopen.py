@@ -16,15 +16,15 @@ import tempfile
 from pathlib import Path
 
 from benchmarks.streaming import MUTE, THREADS
-from edgechat.engine.types import ChatRequest, Delta, Finished, Message, Sampling, Upkeep
-from edgechat.engine.worker.supervisor import EngineProcess
+from edgechat.engine.types import CachePolicy, ChatRequest, Delta, Finished, Message, Sampling
+from edgechat.engine.worker.supervisor import EngineSupervisor
 from edgechat.planner.plan import LoadPlan
 from tests.kit import TINYLLAMA, Spec, build
 
 
 async def ask(plan: LoadPlan, chat: str, name: str, messages: tuple[Message, ...]) -> tuple[str, Finished]:
     """Return the answer of a new worker, which leaves the chat before it ends."""
-    engine = EngineProcess(plan, upkeep=Upkeep(settle=False))
+    engine = EngineSupervisor(plan, upkeep=CachePolicy(settle=False))
     await engine.start()
     text = ""
     try:
@@ -36,7 +36,7 @@ async def ask(plan: LoadPlan, chat: str, name: str, messages: tuple[Message, ...
                 text += event.text
             elif isinstance(event, Finished):
                 finished = event
-        await engine.leave(chat)
+        await engine.persist(chat)
     finally:
         await engine.close()
     return text, finished

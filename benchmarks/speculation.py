@@ -35,14 +35,14 @@ import edgechat.native  # noqa: F401  (first: it sets how OpenMP's threads wait)
 # isort: split
 import numpy as np
 
-from edgechat.engine.backends.base import Backend, Part
-from edgechat.engine.engine import Engine
+from edgechat.engine.backends.base import Backend, BatchPart
+from edgechat.engine.engine import EngineCore
 from edgechat.engine.prompt.template import ChatTemplate
 from edgechat.engine.sampling.sampler import Sampler
 from edgechat.engine.scheduling.sequence import Sequence as Stream
-from edgechat.engine.speculative.controller import Bid, Choice, Controller
+from edgechat.engine.speculative.controller import Controller, DraftChoice, DraftOffer
 from edgechat.engine.speculative.draft import MOST, Draft, Source
-from edgechat.engine.speculative.drafters import ModelDrafter, Wanted
+from edgechat.engine.speculative.drafters import DraftRequest, ModelDrafter
 from edgechat.engine.speculative.step_cost import StepCost
 from edgechat.engine.speculative.verify import verify
 from edgechat.engine.types import ChatRequest, Finished, Message, Sampling
@@ -110,9 +110,10 @@ class Fixed(Controller):
         super().begin(n_streams, depth)
         return True
 
-    def choose(self, bids: Sequence[Sequence[Bid]], most: int) -> list[Choice | None]:
+    def choose(self, bids: Sequence[Sequence[DraftOffer]], most: int) -> list[DraftChoice | None]:
         return [
-            Choice(one[-1].source, min(self.length, len(one[-1].chances))) if one else None for one in bids
+            DraftChoice(one[-1].source, min(self.length, len(one[-1].chances))) if one else None
+            for one in bids
         ]
 
     def pays(self, source: Source) -> float:
@@ -131,17 +132,17 @@ class Fixed(Controller):
 # Live.
 
 
-def open_engine(weights: str, pair: str) -> Engine:
+def open_engine(weights: str, pair: str) -> EngineCore:
     target, draft = models(weights, pair)
     backend = load(target)
     drafter = ModelDrafter(load(draft), backend.vocabulary.size)
-    engine = Engine(backend, ChatTemplate(backend.chat_template), model_drafter=drafter)
+    engine = EngineCore(backend, ChatTemplate(backend.chat_template), model_drafter=drafter)
     engine.warm_up()
     return engine
 
 
 def decode(
-    engine: Engine, controller: Controller, temperature: float, tokens: int, number: int, streams: int = 1
+    engine: EngineCore, controller: Controller, temperature: float, tokens: int, number: int, streams: int = 1
 ) -> tuple[float, Finished]:
     """Return tokens/s of a reply, or of several at once, and the end of one of them."""
     engine.speculation.controller = controller
@@ -223,17 +224,19 @@ def record(weights: str, pair: str, temperature: float, positions: int) -> dict[
     for number in range(PROMPTS):
         said = backend.vocabulary.tokenize(prompt(number), bos=True, special=True)
         backend.truncate(0, 0)
-        rows = backend.decode([Part(0, 0, said, 1)])
+        rows = backend.decode([BatchPart(0, 0, said, 1)])
         sampler = Sampler(Sampling(temperature=temperature))
         stream = _stream(said, sampler)
         stream.tokens.append(sampler.choose(rows[0], stream.tokens))
         for _ in range(positions):
             guess = Draft("model")
             drafter.draft(
-                [Wanted(stream, guess, MOST["model"], lambda _classes: True, lambda _classes: True)]
+                [DraftRequest(stream, guess, MOST["model"], lambda _classes: True, lambda _classes: True)]
             )
             at = len(stream.tokens) - 1
-            rows = backend.decode([Part(0, at, [stream.tokens[-1], *guess.tokens], 1 + len(guess.tokens))])
+            rows = backend.decode(
+                [BatchPart(0, at, [stream.tokens[-1], *guess.tokens], 1 + len(guess.tokens))]
+            )
             found = verify(sampler, rows, stream.tokens, guess)
             classes.append(guess.confidence)
             stood.append(len(found) - 1)
@@ -271,7 +274,7 @@ def costs(weights: str, rounds: int = 25) -> dict[str, Any]:
     backend, small = load(target), load(draft)
     depth = 400
     for one in (backend, small):
-        one.decode([Part(0, 0, [5 + i % 200 for i in range(depth)], 1)])
+        one.decode([BatchPart(0, 0, [5 + i % 200 for i in range(depth)], 1)])
     seconds: list[list[float]] = [[] for _ in range(17)]
     for _ in range(rounds):
         for n in range(1, 17):
@@ -289,7 +292,7 @@ def costs(weights: str, rounds: int = 25) -> dict[str, Any]:
 
 def _timed(backend: Backend, depth: int, n: int) -> float:
     began = time.perf_counter()
-    backend.decode([Part(0, depth, [5 + i for i in range(n)], n)])
+    backend.decode([BatchPart(0, depth, [5 + i for i in range(n)], n)])
     seconds = time.perf_counter() - began
     backend.truncate(0, depth)
     return seconds
@@ -319,7 +322,7 @@ class Replay:
         def lengths(classes: list[int]) -> tuple[int, int]:
             if not controller.begin(1, 400):
                 return 0, 0
-            choice = controller.choose([[Bid("model", controller.prospects("model"))]], 15)[0]
+            choice = controller.choose([[DraftOffer("model", controller.prospects("model"))]], 15)[0]
             if choice is None:
                 return 0, 0
             rounds = drafted = 0
@@ -400,7 +403,7 @@ def copy(weights: str, rounds: int) -> None:
 
     target, _ = models(weights, "0.05")
     backend = load(target)
-    engine = Engine(backend, ChatTemplate(backend.chat_template), ngrams=True)
+    engine = EngineCore(backend, ChatTemplate(backend.chat_template), ngrams=True)
     engine.warm_up()
     random = np.random.default_rng(3)
     words = ["".join(chr(97 + c) for c in random.integers(0, 26, random.integers(2, 8))) for _ in range(120)]

@@ -26,7 +26,7 @@ import edgechat.native  # noqa: F401  (first: it sets how OpenMP's threads wait,
 import llama_cpp.llama_cpp as lib
 
 from edgechat.engine.types import ChatRequest, Delta, Finished, Message, Sampling
-from edgechat.engine.worker.supervisor import EngineProcess
+from edgechat.engine.worker.supervisor import EngineSupervisor
 from edgechat.native import ggml
 from edgechat.planner.plan import BackendName, LoadPlan
 from tests.engine.backends import GPU
@@ -108,7 +108,7 @@ class GenerateStep:
 
 
 async def through_worker(
-    engine: EngineProcess, number: int, depth: int, tokens: int, temperature: float
+    engine: EngineSupervisor, number: int, depth: int, tokens: int, temperature: float
 ) -> tuple[float, float]:
     """Return decode tokens/s as the worker timed it, and as this process saw the tokens come."""
     text = "x" * (depth - 24)  # a token each, and the template's own
@@ -142,7 +142,7 @@ async def measure(
         threads=THREADS,
         **(GPU if backend == "mlx" else {}),
     )
-    engine = EngineProcess(plan)
+    engine = EngineSupervisor(plan)
     await engine.start()
     bare = GenerateStep(model, temperature) if backend == "mlx" else Bare(model, context)
     rows = []

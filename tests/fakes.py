@@ -129,7 +129,7 @@ class FakeEngine:
     def log_tail(self, n_bytes: int = 4096) -> str:
         return self.log[-n_bytes:]
 
-    async def leave(self, chat: str | None = None) -> None:
+    async def persist(self, chat: str | None = None) -> None:
         assert not self.closed
         self.left.append(chat)
 

@@ -112,7 +112,7 @@ def test_an_odd_cache_is_as_if_there_were_none(make: Make) -> None:
         make(path)
     assert bandwidth.cached_speed(read_cpu()) is None
     assert header_summary._read() == {}
-    assert not calibration.Learned.read()._runs
+    assert not calibration.Calibration.read()._runs
     assert lessons._read() == []
     assert metadata_cache.kept_listing("hub", "owner/name", None) is None
     assert usage.uses() == {}

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from edgechat import settings
 from edgechat.chat.upkeep import upkeep
-from edgechat.engine.types import Sampling, Upkeep
+from edgechat.engine.types import CachePolicy, Sampling
 from edgechat.errors import SettingsError
 from edgechat.settings import Preset, SamplingDefaults, Settings, change, documented, save
 from edgechat.settings.writing import _full
@@ -79,13 +79,13 @@ def test_staying_off_the_network() -> None:
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("", Upkeep(settle=True, settle_on_battery=True, disk_bytes=None)),
-        ("settle = false\nsettle_on_battery = false", Upkeep(settle=False, settle_on_battery=False)),
-        ("state_gib = 0", Upkeep(disk_bytes=0)),
-        ("state_gib = 1.5", Upkeep(disk_bytes=3 * 2**29)),
+        ("", CachePolicy(settle=True, settle_on_battery=True, disk_bytes=None)),
+        ("settle = false\nsettle_on_battery = false", CachePolicy(settle=False, settle_on_battery=False)),
+        ("state_gib = 0", CachePolicy(disk_bytes=0)),
+        ("state_gib = 1.5", CachePolicy(disk_bytes=3 * 2**29)),
     ],
 )
-def test_what_becomes_of_chats_between_their_turns(text: str, expected: Upkeep) -> None:
+def test_what_becomes_of_chats_between_their_turns(text: str, expected: CachePolicy) -> None:
     write(text)
     assert upkeep(settings.load(), lasting=True) == expected
     assert upkeep(settings.load(), lasting=False) == msgspec.structs.replace(expected, disk_bytes=0)

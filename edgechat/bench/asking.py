@@ -9,7 +9,7 @@ from typing import Any, BinaryIO
 
 import msgspec
 
-from edgechat.bench.figures import Answer, Ask, Broken, Progress, Report
+from edgechat.bench.figures import Answer, BenchFailure, BenchProgress, BenchReport, BenchTask
 from edgechat.errors import EngineCrashed
 from edgechat.process import frames, spawn
 from edgechat.text import printable
@@ -17,7 +17,7 @@ from edgechat.text import printable
 _LOG_TAIL = 2048
 
 
-def measure(ask: Ask, tell: Callable[[str], None]) -> Report:
+def measure(ask: BenchTask, tell: Callable[[str], None]) -> BenchReport:
     """Return what was measured; `tell` gets a few words now and then. Raises EdgechatError.
 
     The process is killed when this is left, however that happens.
@@ -32,11 +32,11 @@ def measure(ask: Ask, tell: Callable[[str], None]) -> Report:
             decoder = msgspec.msgpack.Decoder(Answer)
             while (payload := frames.read(process.stdout)) is not None:
                 match decoder.decode(payload):
-                    case Progress(text):
+                    case BenchProgress(text):
                         tell(text)
-                    case Broken(error):
+                    case BenchFailure(error):
                         raise error.error()
-                    case Report() as report:
+                    case BenchReport() as report:
                         return report
         except (OSError, frames.BrokenFrame, msgspec.DecodeError):
             pass  # it is dead, which its last words explain

@@ -19,12 +19,23 @@ from typing import BinaryIO
 import msgspec
 import psutil
 
-from edgechat.bench.figures import CEILING, PLAIN, Answer, Ask, AtDepth, Broken, Progress, Report, Way
-from edgechat.bench.tasks import TASKS, Task
-from edgechat.engine.backends.base import CacheFull, Part
-from edgechat.engine.engine import Engine
+from edgechat.bench.figures import (
+    CEILING,
+    PLAIN,
+    Answer,
+    AtDepth,
+    BenchFailure,
+    BenchProgress,
+    BenchReport,
+    BenchTask,
+    DecodingRun,
+)
+from edgechat.bench.tasks import TASKS, BenchPrompt
+from edgechat.engine.backends.base import BatchPart, CacheFull
+from edgechat.engine.engine import EngineCore
 from edgechat.engine.speculative.draft import Source
 from edgechat.engine.types import (
+    CachePolicy,
     ChatRequest,
     ErrorInfo,
     Event,
@@ -33,7 +44,6 @@ from edgechat.engine.types import (
     Message,
     ModelInfo,
     Sampling,
-    Upkeep,
 )
 from edgechat.engine.worker.worker import load
 from edgechat.errors import EdgechatError, EngineError
@@ -52,10 +62,10 @@ _COMMON = ("the", "of", "and", "to", "in", "is", "that", "it", "was", "for", "on
 Tell = Callable[[str], None]
 
 
-class Bare:
+class BareModel:
     """The model below the engine: a sequence that the engine leaves alone."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: EngineCore) -> None:
         self._backend = engine.backend
         self._cache = engine.scheduler.cache
         self._slot = self._cache.slots[-1]
@@ -86,7 +96,7 @@ class Bare:
         while True:
             began = time.perf_counter()
             try:
-                self._backend.decode([Part(self._slot.id, start, tokens, n_rows)])
+                self._backend.decode([BatchPart(self._slot.id, start, tokens, n_rows)])
             except CacheFull:
                 if not self._cache.evict():
                     raise
@@ -111,12 +121,12 @@ class Bare:
         self._cache.clear(self._slot)
 
 
-def measure(ask: Ask, tell: Tell) -> Report:
+def measure(ask: BenchTask, tell: Tell) -> BenchReport:
     """Load the model and measure it. Raises EdgechatError."""
     plan = ask.plan
     tell("loading the model")
-    engine, model, _ = load(plan, Upkeep(settle=False, disk_bytes=0), lambda _events: None)
-    bare = Bare(engine)
+    engine, model, _ = load(plan, CachePolicy(settle=False, disk_bytes=0), lambda _events: None)
+    bare = BareModel(engine)
     tell("reading prompts")
     first = _first_token(engine, ask)
     depths = tuple(_at_depths(bare, tell))
@@ -128,7 +138,7 @@ def measure(ask: Ask, tell: Tell) -> Report:
     ways = tuple(_side_by_side(engine, bare, ask, model, tell))
     controller = engine.speculation.controller
     has_model = len(model.drafters) > (model.drafters[-1:] == ("n-grams",))
-    return Report(
+    return BenchReport(
         architecture=model.architecture,
         load_ms=model.load_ms,
         ttft_ms=first.timings.ttft_ms,
@@ -145,7 +155,7 @@ def measure(ask: Ask, tell: Tell) -> Report:
     )
 
 
-def _at_depths(bare: Bare, tell: Tell) -> Iterator[AtDepth]:
+def _at_depths(bare: BareModel, tell: Tell) -> Iterator[AtDepth]:
     began = time.perf_counter()
     for depth in _DEPTHS:
         if bare.room < depth + _CHUNK + _SINGLES - bare.depth or time.perf_counter() - began > _PATIENCE:
@@ -158,7 +168,7 @@ def _at_depths(bare: Bare, tell: Tell) -> Iterator[AtDepth]:
         yield AtDepth(reached, prompt, bare.decode(_SINGLES))
 
 
-def _curve(bare: Bare, most: int) -> dict[int, float]:
+def _curve(bare: BareModel, most: int) -> dict[int, float]:
     """Return C(n) in milliseconds."""
     rows = [n for n in _ROWS if n <= most]
     seconds: dict[int, list[float]] = {n: [] for n in rows}
@@ -169,7 +179,9 @@ def _curve(bare: Bare, most: int) -> dict[int, float]:
     return {n: 1000 * statistics.median(found) for n, found in seconds.items() if found}
 
 
-def _side_by_side(engine: Engine, bare: Bare, ask: Ask, model: ModelInfo, tell: Tell) -> Iterator[Way]:
+def _side_by_side(
+    engine: EngineCore, bare: BareModel, ask: BenchTask, model: ModelInfo, tell: Tell
+) -> Iterator[DecodingRun]:
     ways = _ways(model)
     for task in TASKS:
         rates: dict[str, list[float]] = {name: [] for name in (CEILING, *ways)}
@@ -191,7 +203,7 @@ def _side_by_side(engine: Engine, bare: Bare, ask: Ask, model: ModelInfo, tell: 
                     accepted[name] += end.speculation.accepted_tokens
         bare.clear()
         for name, found in rates.items():
-            yield Way(task.name, name, tuple(found), drafted[name], accepted[name])
+            yield DecodingRun(task.name, name, tuple(found), drafted[name], accepted[name])
 
 
 def _ways(model: ModelInfo) -> dict[str, frozenset[Source]]:
@@ -204,14 +216,16 @@ def _ways(model: ModelInfo) -> dict[str, frozenset[Source]]:
     return ways
 
 
-def _first_token(engine: Engine, ask: Ask) -> Finished:
+def _first_token(engine: EngineCore, ask: BenchTask) -> Finished:
     """Answer a question of some length that nothing of which is in the cache."""
     n = min(512, ask.plan.context // 4)
     text = " ".join(_COMMON[at * 7 % len(_COMMON)] for at in range(n))
-    return _reply(engine, Task("prompt", text), ask, frozenset(), 2)
+    return _reply(engine, BenchPrompt("prompt", text), ask, frozenset(), 2)
 
 
-def _reply(engine: Engine, task: Task, ask: Ask, sources: frozenset[Source], tokens: int) -> Finished:
+def _reply(
+    engine: EngineCore, task: BenchPrompt, ask: BenchTask, sources: frozenset[Source], tokens: int
+) -> Finished:
     engine.speculation.sources = sources
     sampling = Sampling(temperature=0, seed=1)
     request = ChatRequest(
@@ -235,25 +249,25 @@ def _raise_failures(events: Sequence[Event]) -> None:
 
 
 def main() -> None:
-    """Answer one Ask; end when the parent is gone."""
+    """Answer one BenchTask; end when the parent is gone."""
     incoming, outgoing = spawn.adopt_pipe()
     faulthandler.enable()
     asked = frames.read(incoming)
     if asked is None:
         return
-    ask = msgspec.msgpack.decode(asked, type=Ask)
+    ask = msgspec.msgpack.decode(asked, type=BenchTask)
     threading.Thread(target=_end_with_parent, args=(incoming,), daemon=True).start()
 
     def send(answer: Answer) -> None:
         frames.write(outgoing, msgspec.msgpack.encode(answer))
 
     try:
-        send(measure(ask, lambda text: send(Progress(text))))
+        send(measure(ask, lambda text: send(BenchProgress(text))))
     except EdgechatError as error:
-        send(Broken(ErrorInfo.of(error)))
+        send(BenchFailure(ErrorInfo.of(error)))
     except Exception as error:
         traceback.print_exc()
-        send(Broken(ErrorInfo.of(EngineError(f"The benchmark failed: {error!r}"))))
+        send(BenchFailure(ErrorInfo.of(EngineError(f"The benchmark failed: {error!r}"))))
 
 
 def _end_with_parent(incoming: BinaryIO) -> None:

@@ -13,7 +13,7 @@ from edgechat.planner.plan import LoadPlan
 CEILING, PLAIN = "bare loop", "plain"
 
 
-class Ask(msgspec.Struct, frozen=True, tag=True):
+class BenchTask(msgspec.Struct, frozen=True, tag=True):
     """Measure this load."""
 
     plan: LoadPlan
@@ -22,7 +22,7 @@ class Ask(msgspec.Struct, frozen=True, tag=True):
     """Of each reply."""
 
 
-class Progress(msgspec.Struct, frozen=True, tag=True):
+class BenchProgress(msgspec.Struct, frozen=True, tag=True):
     """What is being measured."""
 
     text: str
@@ -38,7 +38,7 @@ class AtDepth(msgspec.Struct, frozen=True):
     """Of a bare loop of single tokens."""
 
 
-class Way(msgspec.Struct, frozen=True):
+class DecodingRun(msgspec.Struct, frozen=True):
     """One way of decoding, in one task: the rates of its rounds."""
 
     task: str
@@ -54,7 +54,7 @@ class Way(msgspec.Struct, frozen=True):
         return statistics.harmonic_mean(self.rates) if self.rates else 0.0
 
 
-class Report(msgspec.Struct, frozen=True, tag=True, kw_only=True):
+class BenchReport(msgspec.Struct, frozen=True, tag=True, kw_only=True):
     """All that was measured; times are milliseconds, sizes bytes."""
 
     architecture: str
@@ -74,13 +74,13 @@ class Report(msgspec.Struct, frozen=True, tag=True, kw_only=True):
     """A token of the draft model."""
     drafters: tuple[str, ...]
     no_draft: str
-    ways: tuple[Way, ...]
+    ways: tuple[DecodingRun, ...]
 
 
-class Broken(msgspec.Struct, frozen=True, tag=True):
+class BenchFailure(msgspec.Struct, frozen=True, tag=True):
     """It could not be measured."""
 
     error: ErrorInfo
 
 
-Answer = Progress | Report | Broken
+Answer = BenchProgress | BenchReport | BenchFailure

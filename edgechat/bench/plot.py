@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from edgechat.bench.figures import CEILING, PLAIN, Report
+from edgechat.bench.figures import CEILING, PLAIN, BenchReport
 from edgechat.errors import NotDrawn
 from edgechat.process.spawn import frozen
 
 
-def draw(report: Report, title: str, path: Path) -> None:
+def draw(report: BenchReport, title: str, path: Path) -> None:
     """Write a PNG. Raises NotDrawn."""
     figure = _figure()
     figure.suptitle(title)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Task:
+class BenchPrompt:
     """A prompt, and what kind of text answers it."""
 
     name: str
@@ -21,8 +21,8 @@ _TEXT = (
 )
 
 TASKS = (
-    Task("prose", "Explain how a bicycle stays upright while it is moving, to a curious child."),
-    Task(
+    BenchPrompt("prose", "Explain how a bicycle stays upright while it is moving, to a curious child."),
+    BenchPrompt(
         "editing",
         f"Repeat the following text word for word, but write 'train' instead of 'ferry'.\n\n{_TEXT}",
     ),

@@ -15,8 +15,8 @@ from pathlib import Path
 
 import msgspec
 
-from edgechat.chat.draft import Draft
-from edgechat.chat.engine import Engine, Manner
+from edgechat.chat.draft import ReplySaver
+from edgechat.chat.engine import Engine, GenerationOptions
 from edgechat.chat.messages import messages_of, title_of
 from edgechat.chat.records import Attachment, Chat, ChatSettings, Front, Role, Turn, TurnState
 from edgechat.chat.storage.store import TITLE_LENGTH, Store
@@ -58,7 +58,7 @@ class Conversation:
         self._system = system
         self._stored = False
         self._running: tuple[Engine, str] | None = None
-        self._draft: Draft | None = None
+        self._draft: ReplySaver | None = None
         self._begun = False
         self._stopping = False
         self._taken: list[Turn] = []
@@ -270,7 +270,7 @@ class Conversation:
     async def answer(
         self,
         engine: Engine,
-        manner: Manner = Manner(),  # noqa: B008  (it is frozen)
+        manner: GenerationOptions = GenerationOptions(),  # noqa: B008  (it is frozen)
         *,
         on_progress: Callable[[float], None] | None = None,
     ) -> AsyncGenerator[RequestEvent, None]:
@@ -296,7 +296,7 @@ class Conversation:
         )
         self._running, self._begun, self._stopping = (engine, request.id), False, False
         try:
-            draft = self._draft = Draft(self._store, reply)
+            draft = self._draft = ReplySaver(self._store, reply)
             async with aclosing(self._write(draft, engine, request, on_progress)) as events:
                 async for event in events:
                     yield event
@@ -353,7 +353,7 @@ class Conversation:
 
     async def _write(
         self,
-        draft: Draft,
+        draft: ReplySaver,
         engine: Engine,
         request: ChatRequest,
         on_progress: Callable[[float], None] | None,
@@ -380,7 +380,7 @@ class Conversation:
                 await self._end(draft, engine, finished, error)
 
     async def _end(
-        self, draft: Draft, engine: Engine, finished: Finished | None, error: EdgechatError | None
+        self, draft: ReplySaver, engine: Engine, finished: Finished | None, error: EdgechatError | None
     ) -> None:
         if isinstance(error, PromptTooLong) and not self._tree.is_answered(self.turns[-1].id):
             await draft.rest()

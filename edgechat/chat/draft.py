@@ -15,7 +15,7 @@ from edgechat.errors import EdgechatError, StoreError
 FLUSH_SECONDS = 0.4
 
 
-class Draft:
+class ReplySaver:
     """The words of one streaming reply, and the task that saves them: first `begin`, last `end` or `rest`."""
 
     begun = False

@@ -10,7 +10,7 @@ import msgspec
 from edgechat.engine.types import ChatRequest, ModelInfo, Overflow, RequestEvent, Sampling
 
 
-class Manner(msgspec.Struct, frozen=True, kw_only=True):
+class GenerationOptions(msgspec.Struct, frozen=True, kw_only=True):
     """How a reply is to be written; the fields of a ChatRequest."""
 
     sampling: Sampling = Sampling()
@@ -21,7 +21,7 @@ class Manner(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Engine(Protocol):
-    """What a conversation needs of an engine; `edgechat.engine.worker.supervisor.EngineProcess` is one."""
+    """What a conversation needs of an engine; `edgechat.engine.worker.supervisor.EngineSupervisor` is one."""
 
     model: ModelInfo | None
 

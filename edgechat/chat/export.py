@@ -26,7 +26,7 @@ _ENDINGS = {
 }
 
 
-class FiledChat(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class ExportedChat(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What a file says of a chat."""
 
     title: str = ""
@@ -38,7 +38,7 @@ class FiledChat(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     settings: ChatSettings = ChatSettings()
 
 
-class FiledTurn(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class ExportedTurn(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What a file says of a turn."""
 
     id: str
@@ -53,13 +53,13 @@ class FiledTurn(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     attachments: tuple[Attachment, ...] = ()
 
 
-class Filed(msgspec.Struct, frozen=True, kw_only=True):
+class ExportedFile(msgspec.Struct, frozen=True, kw_only=True):
     """A whole conversation in a file, with all its lines."""
 
     format: Literal["edgechat"] = FORMAT
     version: int = VERSION
-    chat: FiledChat
-    turns: tuple[FiledTurn, ...]
+    chat: ExportedChat
+    turns: tuple[ExportedTurn, ...]
     """In the order of writing: what answers a turn comes after it."""
     leaf: str | None = None
     """The last turn of the line that is shown."""
@@ -71,10 +71,10 @@ def to_markdown(conversation: Conversation) -> str:
 
 
 def to_json(conversation: Conversation) -> str:
-    """Return all that is kept of a conversation but its id, as JSON of one `Filed`."""
+    """Return all that is kept of a conversation but its id, as JSON of one `ExportedFile`."""
     chat = conversation.chat
-    filed = Filed(
-        chat=FiledChat(**{name: getattr(chat, name) for name in FiledChat.__struct_fields__}),
+    filed = ExportedFile(
+        chat=ExportedChat(**{name: getattr(chat, name) for name in ExportedChat.__struct_fields__}),
         turns=tuple(map(_filed, conversation.all_turns)),
         leaf=conversation.turns[-1].id if conversation.turns else None,
     )
@@ -91,8 +91,8 @@ def model_name(chat: Chat) -> str:
     return os.path.basename(chat.model) if os.path.isabs(chat.model) else chat.model
 
 
-def _filed(turn: Turn) -> FiledTurn:
-    return FiledTurn(**{name: getattr(turn, name) for name in FiledTurn.__struct_fields__})
+def _filed(turn: Turn) -> ExportedTurn:
+    return ExportedTurn(**{name: getattr(turn, name) for name in ExportedTurn.__struct_fields__})
 
 
 def _paragraphs(found: Conversation) -> Iterator[str]:

@@ -15,7 +15,7 @@ from typing import Any, Never
 
 import msgspec
 
-from edgechat.chat.export import FORMAT, VERSION, Filed, FiledTurn
+from edgechat.chat.export import FORMAT, VERSION, ExportedFile, ExportedTurn
 from edgechat.chat.messages import title_of
 from edgechat.chat.records import Attachment, Chat, Role, Turn
 from edgechat.chat.storage.rows import settings_of
@@ -35,14 +35,14 @@ _ROLES: dict[str, Role] = {
 }
 
 
-class Imported(msgspec.Struct, frozen=True, kw_only=True):
+class ImportedChat(msgspec.Struct, frozen=True, kw_only=True):
     """A conversation that is in no store yet; `Store.add(chat, turns)` puts it there."""
 
     chat: Chat
     turns: tuple[Turn, ...]
 
 
-def imported(text: str | bytes) -> Imported:
+def imported(text: str | bytes) -> ImportedChat:
     """Return the conversation that is in a file. Raises NotAChat, which names what is wrong with it."""
     raw = text.encode("utf-8", "replace") if isinstance(text, str) else text
     if len(raw) > MOST_BYTES:
@@ -63,7 +63,7 @@ def imported(text: str | bytes) -> Imported:
     return _of_messages(messages, *(one if isinstance(one, str) else "" for one in (model, title)))
 
 
-def _own(found: dict[str, Any]) -> Imported:
+def _own(found: dict[str, Any]) -> ImportedChat:
     if isinstance(found.get("version"), int) and found["version"] > VERSION:
         raise NotAChat(
             "A newer edgechat has written this file.", hint="Update edgechat: pip install --upgrade edgechat"
@@ -71,7 +71,7 @@ def _own(found: dict[str, Any]) -> Imported:
     said = found.get("chat")
     settings = said.pop("settings", None) if isinstance(said, dict) else None
     try:
-        filed = msgspec.convert(found, Filed)
+        filed = msgspec.convert(found, ExportedFile)
     except msgspec.ValidationError as error:
         _refuse(one_line(str(error)).replace("Expected", "expected", 1))
     except RecursionError:
@@ -88,10 +88,10 @@ def _own(found: dict[str, Any]) -> Imported:
     )
     names = {turn.id: uuid.uuid4().hex for turn in filed.turns}
     turns = tuple(_turn(turn, chat.id, names) for turn in filed.turns)
-    return Imported(chat=msgspec.structs.replace(chat, leaf=names.get(filed.leaf or "")), turns=turns)
+    return ImportedChat(chat=msgspec.structs.replace(chat, leaf=names.get(filed.leaf or "")), turns=turns)
 
 
-def _check(turns: Sequence[FiledTurn]) -> None:
+def _check(turns: Sequence[ExportedTurn]) -> None:
     """Refuse turns that make no tree."""
     if not turns:
         _refuse("there is no turn in it")
@@ -110,7 +110,7 @@ def _check(turns: Sequence[FiledTurn]) -> None:
         known.add(turn.id)
 
 
-def _turn(turn: FiledTurn, chat_id: str, names: dict[str, str]) -> Turn:
+def _turn(turn: ExportedTurn, chat_id: str, names: dict[str, str]) -> Turn:
     return Turn(
         id=names[turn.id],
         chat_id=chat_id,
@@ -127,7 +127,7 @@ def _turn(turn: FiledTurn, chat_id: str, names: dict[str, str]) -> Turn:
     )
 
 
-def _of_messages(messages: list[Any], model: str, title: str) -> Imported:
+def _of_messages(messages: list[Any], model: str, title: str) -> ImportedChat:
     if len(messages) > _MOST_TURNS:
         _refuse(f"it has {len(messages)} messages, and {_MOST_TURNS} are the most")
     said: list[tuple[Role, str]] = []
@@ -141,13 +141,13 @@ def _of_messages(messages: list[Any], model: str, title: str) -> Imported:
             said.append((role, content))
     if not any(role != "system" for role, _ in said):
         _refuse("nobody says anything in it")
-    turns: list[FiledTurn] = []
+    turns: list[ExportedTurn] = []
     for role, content in said:
         parent_id = turns[-1].id if turns else None
-        turns.append(FiledTurn(id=uuid.uuid4().hex, parent_id=parent_id, role=role, content=content))
+        turns.append(ExportedTurn(id=uuid.uuid4().hex, parent_id=parent_id, role=role, content=content))
     chat = _chat(title, model, turns)
     names = {turn.id: turn.id for turn in turns}
-    return Imported(chat=chat, turns=tuple(_turn(turn, chat.id, names) for turn in turns))
+    return ImportedChat(chat=chat, turns=tuple(_turn(turn, chat.id, names) for turn in turns))
 
 
 def _message(number: int, message: Any) -> tuple[Role, str]:
@@ -173,7 +173,7 @@ def _is_text(part: Any) -> bool:
     return isinstance(part, dict) and part.get("type") == "text" and isinstance(part.get("text"), str)
 
 
-def _chat(title: str, model: str, turns: Sequence[FiledTurn]) -> Chat:
+def _chat(title: str, model: str, turns: Sequence[ExportedTurn]) -> Chat:
     first: tuple[str, tuple[Attachment, ...]] = next(
         ((turn.content, turn.attachments) for turn in turns if turn.role != "system"), ("", ())
     )

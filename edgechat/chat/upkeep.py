@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from edgechat.engine.types import Upkeep
+from edgechat.engine.types import CachePolicy
 from edgechat.settings import Settings
 
 _GIB = 2**30
 
 
-def upkeep(said: Settings, *, lasting: bool) -> Upkeep:
+def upkeep(said: Settings, *, lasting: bool) -> CachePolicy:
     """Return what the settings say of it.
 
     lasting: whether the store of the chats outlives the program; else nothing computed of them does either.
     """
     disk_bytes = None if said.state_gib is None else int(said.state_gib * _GIB)
-    return Upkeep(
+    return CachePolicy(
         settle=said.settle,
         settle_on_battery=said.settle_on_battery,
         disk_bytes=disk_bytes if lasting else 0,

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 import typer
 
 from edgechat.cli import completion
-from edgechat.cli.group import ChatCommands
+from edgechat.cli.group import ChatsGroup
 from edgechat.cli.options import (
     MOST,
     AnywayOption,
@@ -43,7 +43,7 @@ def add_to(app: typer.Typer) -> None:
         "answer, Ctrl+D ends it."
     )
     app.command("run", epilog=held)(run)
-    chats = typer.Typer(cls=ChatCommands, rich_markup_mode=None)
+    chats = typer.Typer(cls=ChatsGroup, rich_markup_mode=None)
     chats.callback(invoke_without_command=True)(list_chats)
     chats.command("search")(search)
     chats.command("show")(show)
@@ -119,7 +119,7 @@ def run(
     debug: DebugOption = False,
 ) -> None:
     """Ask a model, and print the answer as it comes."""
-    from edgechat.cli.chat.conversation import Wanted
+    from edgechat.cli.chat.conversation import ConversationChoice
     from edgechat.cli.commands import run as command
     from edgechat.settings import SamplingDefaults
 
@@ -142,7 +142,7 @@ def run(
     for name, value in sampling.given().items():
         if not math.isfinite(value):  # a range does not refuse nan
             raise typer.BadParameter(f"{value} is no number", param_hint=f"--{name.replace('_', '-')}")
-    options = command.Options(
+    options = command.RunOptions(
         model=model,
         prompt=None if prompt is None else as_text(prompt),
         system=None if system is None else as_text(system),
@@ -153,7 +153,7 @@ def run(
         stop=tuple(map(as_text, stop or ())),
         think=think,
         overflow=overflow,
-        wanted=Wanted(last=last, chat=None if chat is None else as_text(chat), keep=not no_store),
+        wanted=ConversationChoice(last=last, chat=None if chat is None else as_text(chat), keep=not no_store),
         json=json,
         draft=draft,
         backend=backend,

@@ -14,7 +14,7 @@ _UsageError: Any = typer.BadParameter.__base__
 """Click's, of which typer may have a copy of its own."""
 
 
-class Commands(TyperGroup):
+class CommandGroup(TyperGroup):
     """Tells who types `edgechat guide` what to type instead."""
 
     def make_context(self, *args: Any, **extra: Any) -> Any:
@@ -70,7 +70,7 @@ _MEANT = {
 }
 
 
-class ChatCommands(TyperGroup):
+class ChatsGroup(TyperGroup):
     """Tells who types `edgechat chats delete 1a2b` what to type instead."""
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:

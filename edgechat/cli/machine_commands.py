@@ -76,22 +76,24 @@ def plan(
     """Show what would fit and how fast it would be, before anything is downloaded or loaded."""
     from edgechat.cli.commands import plan as command
     from edgechat.cli.output.quantities import amount, rate, steps
-    from edgechat.planner.machine import Described
-    from edgechat.planner.request import Wishes
+    from edgechat.planner.machine import MachineDescription
+    from edgechat.planner.request import PlanRequest
 
     if backend == "mlx" and vram is not None:
         raise typer.BadParameter(
             "a Mac's GPU has no memory of its own: --ram says it all", param_hint="--vram"
         )
-    options = command.Options(
+    options = command.PlanOptions(
         models=tuple(models or ()),
-        described=Described(
+        described=MachineDescription(
             ram=amount("--ram", ram),
             vram=amount("--vram", vram),
             bandwidth=rate(bandwidth),
             runs_mlx=backend == "mlx",
         ),
-        wishes=Wishes(context=ctx, min_tps=min_tps, quality=steps(quality), draft=draft, backend=backend),
+        wishes=PlanRequest(
+            context=ctx, min_tps=min_tps, quality=steps(quality), draft=draft, backend=backend
+        ),
         json=json,
     )
     raise typer.Exit(command.run(options))
@@ -131,7 +133,7 @@ def pull(
 
     if quant and auto_quant:
         raise typer.BadParameter("--quant and --auto-quant cannot both be", param_hint="--quant")
-    options = command.Options(
+    options = command.PullOptions(
         model=model,
         quant=quant,
         draft=draft,
@@ -162,10 +164,10 @@ def bench(
 ) -> None:
     """Measure a model here: speeds, memory, and what drafts do for it, against a bare loop of llama.cpp."""
     from edgechat.cli.commands import bench as command
-    from edgechat.planner.request import Wishes
+    from edgechat.planner.request import PlanRequest
 
-    wishes = Wishes(context=ctx, draft=draft, backend=backend, anyway=load_anyway)
-    options = command.Options(model, wishes, rounds=rounds, tokens=tokens, plot=plot, json=json)
+    wishes = PlanRequest(context=ctx, draft=draft, backend=backend, anyway=load_anyway)
+    options = command.BenchOptions(model, wishes, rounds=rounds, tokens=tokens, plot=plot, json=json)
     raise typer.Exit(command.run(options))
 
 

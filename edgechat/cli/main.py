@@ -17,7 +17,7 @@ import typer
 
 from edgechat import __version__
 from edgechat.cli import chat_commands, completion, machine_commands, model_commands, server_commands
-from edgechat.cli.group import Commands
+from edgechat.cli.group import CommandGroup
 from edgechat.cli.options import (
     AnywayOption,
     BackendOption,
@@ -36,7 +36,7 @@ INTERRUPTED = 130
 
 app = typer.Typer(
     name="edgechat",
-    cls=Commands,
+    cls=CommandGroup,
     help="Chat with a language model on your own machine.",
     add_completion=True,
     no_args_is_help=False,
@@ -92,7 +92,7 @@ def chat(
     if screen_reader or _wants_lines():
         from edgechat.cli.commands import run as lines
 
-        options = lines.Options(
+        options = lines.RunOptions(
             model=model,
             draft=draft,
             backend=backend,

@@ -91,7 +91,7 @@ def serve(
     """Serve models to editors, scripts and agents on this machine, by OpenAI's protocol."""
     from edgechat.cli.commands import serve as command
 
-    options = command.Options(
+    options = command.ServeOptions(
         model=None if model is None else as_text(model),
         host=host,
         port=port,

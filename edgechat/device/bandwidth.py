@@ -29,7 +29,7 @@ _MOST_READ = 1 << 16
 """Bytes of the file: ten times what we write."""
 
 
-class Speed(msgspec.Struct, frozen=True, kw_only=True):
+class MemorySpeed(msgspec.Struct, frozen=True, kw_only=True):
     """What was measured, with `threads` threads."""
 
     bandwidth: float
@@ -43,7 +43,7 @@ class Speed(msgspec.Struct, frozen=True, kw_only=True):
     """When, in seconds since 1970."""
 
 
-class Task(msgspec.Struct, frozen=True):
+class BandwidthTask(msgspec.Struct, frozen=True):
     """What the child is to measure with."""
 
     threads: int
@@ -53,24 +53,24 @@ class Task(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class _Cache:
-    """The file of what was measured: key -> Speed. Whatever is wrong with it, it is only measured anew."""
+    """The cache file, key -> MemorySpeed. If it cannot be read, speed is measured again."""
 
     path: Path
 
-    def read(self) -> dict[str, Speed]:
+    def read(self) -> dict[str, MemorySpeed]:
         try:
-            return msgspec.json.decode(paths.read_bytes(self.path, _MOST_READ), type=dict[str, Speed])
+            return msgspec.json.decode(paths.read_bytes(self.path, _MOST_READ), type=dict[str, MemorySpeed])
         except (OSError, msgspec.MsgspecError):
             return {}
 
-    def write(self, key: str, speed: Speed) -> None:
+    def write(self, key: str, speed: MemorySpeed) -> None:
         others = {name: one for name, one in self.read().items() if name != key}
         kept = dict(sorted(others.items(), key=lambda pair: pair[1].measured)[-_KEPT + 1 :])
         with contextlib.suppress(OSError):
             paths.replace(self.path, msgspec.json.format(msgspec.json.encode({**kept, key: speed})))
 
 
-def cached_speed(cpu: Cpu) -> Speed | None:
+def cached_speed(cpu: Cpu) -> MemorySpeed | None:
     """Return what was measured on this processor before; None if nothing was. Takes a millisecond."""
     try:
         found = _cache().read().get(_key(cpu))
@@ -81,15 +81,17 @@ def cached_speed(cpu: Cpu) -> Speed | None:
     return found if sensible else None
 
 
-def measure_speed(cpu: Cpu, memory: Memory, *, before: Speed | None = None, root: Path = Path("/")) -> Speed:
+def measure_speed(
+    cpu: Cpu, memory: Memory, *, before: MemorySpeed | None = None, root: Path = Path("/")
+) -> MemorySpeed:
     """Measure for about a second, and keep the result. Raises ChildFailed.
 
     before: what was measured earlier, which counts where it is better than a disturbed measurement.
     """
-    task = Task(choose_threads(cpu)[0], _buffer(memory, root))
+    task = BandwidthTask(choose_threads(cpu)[0], _buffer(memory, root))
     try:
         answer = ask("speed", msgspec.msgpack.encode(task), limit=TIME_LIMIT)
-        speed = msgspec.msgpack.decode(answer, type=Speed)
+        speed = msgspec.msgpack.decode(answer, type=MemorySpeed)
     except msgspec.MsgspecError as error:
         raise ChildFailed(f"gave an answer that makes no sense: {error}") from error
     if before is not None and speed.disturbed:

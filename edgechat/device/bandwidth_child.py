@@ -18,7 +18,7 @@ from typing import Any
 
 import msgspec
 
-from edgechat.device.bandwidth import Speed, Task
+from edgechat.device.bandwidth import BandwidthTask, MemorySpeed
 from edgechat.process.ask import answer
 
 _READ_SECONDS, _COMPUTE_SECONDS = 0.35, 0.35
@@ -32,14 +32,16 @@ _UNDISTURBED = 0.85
 
 
 def main() -> None:
-    """Answer a Task with a Speed."""
+    """Answer a BandwidthTask with a MemorySpeed."""
     # Each of our threads calls it, so it must not start more of its own; read when numpy is loaded.
     for name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS"):
         os.environ[name] = "1"
-    answer(lambda request: msgspec.msgpack.encode(measure(msgspec.msgpack.decode(request, type=Task))))
+    answer(
+        lambda request: msgspec.msgpack.encode(measure(msgspec.msgpack.decode(request, type=BandwidthTask)))
+    )
 
 
-def measure(task: Task) -> Speed:
+def measure(task: BandwidthTask) -> MemorySpeed:
     """Measure both, reading first."""
     import numpy as np
 
@@ -57,7 +59,7 @@ def measure(task: Task) -> Speed:
 
     reads, products = _on_all(task.threads, reading), _on_all(task.threads, multiplying)
     wall, busy = sum(one.wall for one in reads), sum(one.busy for one in reads)
-    return Speed(
+    return MemorySpeed(
         bandwidth=sum(4 * _CHUNK / one.median for one in reads),
         compute=sum(2 * _SIDE**3 / one.median for one in products),
         threads=task.threads,

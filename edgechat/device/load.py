@@ -32,7 +32,7 @@ _QUEUED = 0.75
 
 
 @dataclass(frozen=True, slots=True)
-class Moment:
+class LoadSample:
     """What the counters said; seconds, of all processors together where they are of processors."""
 
     wall: float
@@ -46,14 +46,14 @@ class Moment:
     """How often the processor has slowed down not to overheat."""
 
 
-def moment(root: Path = Path("/")) -> Moment:
+def moment(root: Path = Path("/")) -> LoadSample:
     """Look at the counters now; a tenth of a millisecond. root: where /proc and /sys are looked for."""
     import psutil
 
     times = psutil.cpu_times()._asdict()
     busy = sum(times.get(name, 0.0) for name in ("user", "nice", "system", "irq", "softirq", "steal"))
     waited = re.search(r"^some .*total=(\d+)", read_text(root / "proc/pressure/cpu"), re.MULTILINE)
-    return Moment(
+    return LoadSample(
         wall=time.perf_counter(),
         own=time.process_time(),
         busy=busy,
@@ -62,7 +62,7 @@ def moment(root: Path = Path("/")) -> Moment:
     )
 
 
-def disturbance(before: Moment, after: Moment, threads: int | None) -> Disturbance | None:
+def disturbance(before: LoadSample, after: LoadSample, threads: int | None) -> Disturbance | None:
     """Say what else may have slowed down what this process did between two moments.
 
     threads: that computed all the while; None where an accelerator did.

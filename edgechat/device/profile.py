@@ -7,7 +7,7 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
-from edgechat.device.bandwidth import Speed, cached_speed
+from edgechat.device.bandwidth import MemorySpeed, cached_speed
 from edgechat.device.cpu import Cpu, read_cpu
 from edgechat.device.gpu.accelerators import Accelerator
 from edgechat.device.load import Disturbance, slowed_now
@@ -21,7 +21,7 @@ class DeviceProfile:
 
     cpu: Cpu
     memory: Memory
-    speed: Speed | None = None
+    speed: MemorySpeed | None = None
     """None until it has been measured once (`edgechat device`)."""
     accelerators: tuple[Accelerator, ...] = ()
     """Empty in a quick look: see `edgechat.device.survey`."""

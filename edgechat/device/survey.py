@@ -12,15 +12,15 @@ from dataclasses import dataclass, replace
 from typing import Literal, TypeVar
 
 from edgechat import settings
-from edgechat.device.bandwidth import Speed, measure_speed
+from edgechat.device.bandwidth import MemorySpeed, measure_speed
 from edgechat.device.gpu import amdgpu
-from edgechat.device.gpu.accelerators import Sighting, merge, sightings_of
+from edgechat.device.gpu.accelerators import GpuReading, merge, sightings_of
 from edgechat.device.gpu.mac import mac_sightings
 from edgechat.device.gpu.sources import read_source
 from edgechat.device.isa import read_instruction_sets
 from edgechat.device.profile import DeviceProfile, probe
 from edgechat.errors import FolderError, ServerRefused, SettingsError
-from edgechat.native.devices import Build, Inventory, read_inventory
+from edgechat.native.devices import Build, DeviceInventory, read_inventory
 from edgechat.process.ask import ChildFailed
 
 _T = TypeVar("_T")
@@ -57,7 +57,7 @@ def survey(*, refresh: bool = False, measure: bool = True) -> Survey:
     with ThreadPoolExecutor(2) as pool:
         driver = pool.submit(_asked, failures, "nvml", lambda: read_source("nvml"))
         inventory = _asked(failures, "llama.cpp", lambda: _inventory(failures))
-        from_driver: tuple[Sighting, ...] = driver.result() or ()
+        from_driver: tuple[GpuReading, ...] = driver.result() or ()
     # Looked at only now: the children have given back what they took.
     profile = probe()
     seen = sightings_of(inventory.devices) if inventory else []
@@ -71,7 +71,7 @@ def survey(*, refresh: bool = False, measure: bool = True) -> Survey:
     return Survey(profile, instructions, inventory.build if inventory else None, tuple(failures))
 
 
-def _inventory(failures: list[Failure]) -> Inventory:
+def _inventory(failures: list[Failure]) -> DeviceInventory:
     try:
         return read_inventory(rpc=_servers())
     except ServerRefused as refused:  # the devices of this machine are here all the same
@@ -86,7 +86,7 @@ def _servers() -> tuple[str, ...]:
         return ()
 
 
-def _measured(failures: list[Failure], profile: DeviceProfile, refresh: bool) -> Speed | None:
+def _measured(failures: list[Failure], profile: DeviceProfile, refresh: bool) -> MemorySpeed | None:
     before = None if refresh else profile.speed
     return _asked(failures, "speed", lambda: measure_speed(profile.cpu, profile.memory, before=before))
 
@@ -99,7 +99,7 @@ def _asked(failures: list[Failure], source: Asked, question: Callable[[], _T]) -
         return None
 
 
-def _is_unclear(seen: list[Sighting]) -> bool:
+def _is_unclear(seen: list[GpuReading]) -> bool:
     """Say whether a card is here whose own memory nobody has told: torch may know, at a cost of seconds.
 
     On Windows there may be a card although neither ggml nor NVML has seen one.

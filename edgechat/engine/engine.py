@@ -9,19 +9,19 @@ from functools import partial
 import msgspec
 import numpy as np
 
-from edgechat.engine.backends.base import Backend, CacheFull, Interrupted, Logits, Part
-from edgechat.engine.kv.chat_cache import Keeper
-from edgechat.engine.kv.state_store import States
+from edgechat.engine.backends.base import Backend, BatchPart, CacheFull, Interrupted, Logits
+from edgechat.engine.kv.chat_cache import ChatCache
+from edgechat.engine.kv.state_store import KVStateStore
 from edgechat.engine.prompt.preparation import Preparation, explained, fault
 from edgechat.engine.prompt.prompts import Prompt, Prompts
 from edgechat.engine.prompt.template import ChatTemplate
 from edgechat.engine.prompt.translation import translate
 from edgechat.engine.reply.constraints import Constraints
-from edgechat.engine.reply.reply import Piece, Shown, Where
+from edgechat.engine.reply.reply import Piece, ReplyPart, Shown
 from edgechat.engine.reply.reply_form import grammar_of, reply_of
 from edgechat.engine.reply.tool_calls import tools
-from edgechat.engine.reply.tool_calls.splitter import Argued
-from edgechat.engine.sampling.logprobs import Chances
+from edgechat.engine.reply.tool_calls.splitter import ArgumentsText
+from edgechat.engine.sampling.logprobs import Logprobs
 from edgechat.engine.sampling.sampler import Sampler, check_bias
 from edgechat.engine.scheduling.scheduler import Planned, Scheduler
 from edgechat.engine.scheduling.sequence import Sequence
@@ -31,8 +31,7 @@ from edgechat.engine.speculative.speculation import Speculation
 from edgechat.engine.speculative.step_cost import StepCost
 from edgechat.engine.speculative.verify import verify
 from edgechat.engine.types import (
-    Arguments,
-    Called,
+    CachePolicy,
     ChatRequest,
     Delta,
     Dropped,
@@ -44,18 +43,19 @@ from edgechat.engine.types import (
     Prefill,
     Timings,
     ToolCall,
+    ToolCallArguments,
+    ToolCallBegun,
     Translate,
     Translated,
-    Upkeep,
     Usage,
 )
 from edgechat.errors import DecodeFailed, EdgechatError
 
-_NO_UPKEEP = Upkeep(settle=False)
+_NO_UPKEEP = CachePolicy(settle=False)
 _NO_LOGITS: Logits = np.empty((0, 0), np.float32)
 
 
-class Engine:
+class EngineCore:
     """One model, many requests. Not thread-safe: one thread submits, cancels and steps."""
 
     def __init__(
@@ -63,8 +63,8 @@ class Engine:
         backend: Backend,
         template: ChatTemplate,
         *,
-        upkeep: Upkeep = _NO_UPKEEP,
-        states: States | None = None,
+        upkeep: CachePolicy = _NO_UPKEEP,
+        states: KVStateStore | None = None,
         model_drafter: ModelDrafter | None = None,
         ngrams: bool = False,
         controller: Controller | None = None,
@@ -76,7 +76,7 @@ class Engine:
         self.scheduler = Scheduler(backend)
         interruption = backend.interruption
         self.preparation = Preparation(done=interruption.interrupt if interruption else lambda: None)
-        self.keeper = Keeper(self.scheduler, backend, self.prompts, self.preparation, upkeep, states)
+        self.keeper = ChatCache(self.scheduler, backend, self.prompts, self.preparation, upkeep, states)
         self.speculation = Speculation(
             backend,
             self.scheduler,
@@ -144,7 +144,7 @@ class Engine:
             arrived=arrived,
             boundary=prompt.boundary,
             dropped=prompt.dropped,
-            chances=None if request.logprobs is None else Chances(words, request.logprobs),
+            chances=None if request.logprobs is None else Logprobs(words, request.logprobs),
         )
         return sequence, grammar_of(request, prompt, self.template, words)
 
@@ -168,9 +168,9 @@ class Engine:
         )
         return self._finish(sequence, "cancelled") if sequence else []
 
-    def leave(self, chat: str | None) -> None:
-        """Put a chat's state on disk (None: every chat's); `Left` comes when that is done."""
-        self.keeper.leave(chat)
+    def persist(self, chat: str | None) -> None:
+        """Put a chat's state on disk (None: every chat's); `Persisted` comes when that is done."""
+        self.keeper.persist(chat)
 
     def forget(self, chat: str) -> None:
         """Keep nothing of a chat, in memory or on disk."""
@@ -196,12 +196,12 @@ class Engine:
         token = self.backend.vocabulary.tokenize("a", bos=False, special=False)[:1]
         if whole:
             n = min(self.backend.n_batch, self.backend.context)
-            self.backend.decode([Part(seq=0, start=0, tokens=token * n, n_logits=1)])
+            self.backend.decode([BatchPart(seq=0, start=0, tokens=token * n, n_logits=1)])
             self.backend.truncate(0, 0)
         seconds = 0.0
         for _ in range(2):  # the first call pages the weights in; the second is what a call costs
             began = time.perf_counter()
-            self.backend.decode([Part(seq=0, start=0, tokens=token, n_logits=1)])
+            self.backend.decode([BatchPart(seq=0, start=0, tokens=token, n_logits=1)])
             seconds = time.perf_counter() - began
             self.backend.truncate(0, 0)
         self.scheduler.cost.observe(1, 0, seconds)
@@ -394,7 +394,7 @@ class Engine:
             return self._finish(sequence, "stop")
         sequence.tokens.append(token)
         reply = sequence.reply
-        special = token in self._marks and reply.where is not Where.ANSWER
+        special = token in self._marks and reply.where is not ReplyPart.ANSWER
         special = special or (bool(sequence.request.tools) and token in self._call_marks)
         shown = reply.feed(self.backend.vocabulary.piece(token, special=special))
         if sequence.chances is not None:
@@ -410,7 +410,7 @@ class Engine:
         return events
 
     def _show(self, sequence: Sequence, shown: list[Shown]) -> list[Event]:
-        pieces: list[Piece] = [one for one in shown if not isinstance(one, ToolCall | Argued)]
+        pieces: list[Piece] = [one for one in shown if not isinstance(one, ToolCall | ArgumentsText)]
         sequence.pieces += pieces
         chances = sequence.chances.shown_with(sequence.reply) if sequence.chances is not None else ()
         found: list[Event] = []
@@ -418,11 +418,11 @@ class Engine:
             if isinstance(one, ToolCall):
                 sequence.calls.append(one)
                 sequence.arguments.append([])
-                found.append(Called(sequence.id, one, sequence.n_generated))
+                found.append(ToolCallBegun(sequence.id, one, sequence.n_generated))
                 continue
-            if isinstance(one, Argued):
+            if isinstance(one, ArgumentsText):
                 sequence.arguments[-1].append(one.text)
-                found.append(Arguments(sequence.id, one.text, sequence.n_generated))
+                found.append(ToolCallArguments(sequence.id, one.text, sequence.n_generated))
                 continue
             text, thinking = one
             told, chances = ((), chances) if thinking else (chances, ())

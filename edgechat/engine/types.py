@@ -4,7 +4,8 @@ front end                                worker
 Load(plan, upkeep)                ->
 <-     Loading(progress) ... Loaded(model) | Failed
 Generate(request)                 ->
-<-     Dropped(turns)? Prefill(done, total) ... Delta(text) | Called(call) | Arguments(text) ...
+<-     Dropped(turns)? Prefill(done, total) ...
+<-     Delta(text) | ToolCallBegun(call) | ToolCallArguments(text) ...
 <-     Finished | Failed
 Embed(request_id, texts)          ->
 <-     Embedded(vectors) | Failed
@@ -12,9 +13,9 @@ Translate(request_id, what)       ->
 <-     Translated(tokens, text) | Failed
 Cancel(request_id)                ->
 <-     Finished(reason="cancelled")
-<-     Settled(tokens)                   some time later
-Leave(chat)                       ->
-<-     Left(chat)                        its state is on disk, or need not be
+<-     Prewarmed(tokens)                 some time later
+Persist(chat)                     ->
+<-     Persisted(chat)                   its state is on disk, or need not be
 Forget(chat)                      ->
 Inspect(chat)                     ->
 <-     Inspected(snapshot)
@@ -217,7 +218,7 @@ class ErrorInfo(msgspec.Struct, frozen=True):
 # From the front end.
 
 
-class Upkeep(msgspec.Struct, frozen=True, kw_only=True):
+class CachePolicy(msgspec.Struct, frozen=True, kw_only=True):
     """What the worker does with a chat when its reply has ended."""
 
     settle: bool = True
@@ -234,7 +235,7 @@ class Load(msgspec.Struct, frozen=True, tag=True):
     """Load the model; the first message of a worker's life, sent once."""
 
     plan: LoadPlan
-    upkeep: Upkeep = Upkeep()
+    upkeep: CachePolicy = CachePolicy()
 
 
 class Generate(msgspec.Struct, frozen=True, tag=True):
@@ -267,7 +268,7 @@ class Cancel(msgspec.Struct, frozen=True, tag=True):
     request_id: str
 
 
-class Leave(msgspec.Struct, frozen=True, tag=True):
+class Persist(msgspec.Struct, frozen=True, tag=True):
     """Nobody looks at this chat (None: at any) any more: put its state on disk if that is worth it."""
 
     chat: str | None = None
@@ -285,7 +286,7 @@ class Inspect(msgspec.Struct, frozen=True, tag=True):
     chat: str | None = None
 
 
-Command = Load | Generate | Cancel | Leave | Forget | Inspect | Embed | Translate
+Command = Load | Generate | Cancel | Persist | Forget | Inspect | Embed | Translate
 
 # From the worker.
 
@@ -317,7 +318,7 @@ class Prefill(msgspec.Struct, frozen=True, tag=True):
     total: int
 
 
-class TokenChance(msgspec.Struct, frozen=True, array_like=True):
+class TokenLogprobs(msgspec.Struct, frozen=True, array_like=True):
     """How likely a token was, before anything was filtered: natural logarithms of probabilities."""
 
     token: bytes
@@ -333,11 +334,11 @@ class Delta(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
     text: str
     thinking: bool
     tokens: int
-    chances: tuple[TokenChance, ...] = ()
+    chances: tuple[TokenLogprobs, ...] = ()
     """Of the answer's tokens since the last Delta, where the request wants logprobs; `text` may be empty."""
 
 
-class Called(msgspec.Struct, frozen=True, tag=True):
+class ToolCallBegun(msgspec.Struct, frozen=True, tag=True):
     """The model wants a tool called; `call` has as much of the arguments as is known by now."""
 
     request_id: str
@@ -345,7 +346,7 @@ class Called(msgspec.Struct, frozen=True, tag=True):
     tokens: int
 
 
-class Arguments(msgspec.Struct, frozen=True, tag=True):
+class ToolCallArguments(msgspec.Struct, frozen=True, tag=True):
     """More of the last call's arguments. Where the reply ends before they do, there is no more of them."""
 
     request_id: str
@@ -371,8 +372,8 @@ class Failed(msgspec.Struct, frozen=True, tag=True):
     error: ErrorInfo
 
 
-class Left(msgspec.Struct, frozen=True, tag=True):
-    """The answer to Leave."""
+class Persisted(msgspec.Struct, frozen=True, tag=True):
+    """The answer to Persist."""
 
     chat: str | None
 
@@ -394,7 +395,7 @@ class Translated(msgspec.Struct, frozen=True, tag=True):
     text: bytes
 
 
-class Settled(msgspec.Struct, frozen=True, tag=True):
+class Prewarmed(msgspec.Struct, frozen=True, tag=True):
     """Some time after Finished: the cache holds the `tokens` that the chat's next turn begins with.
 
     `computed` of them had to be computed for it. Nobody has to wait for this.
@@ -417,15 +418,15 @@ Event = (
     | Dropped
     | Prefill
     | Delta
-    | Called
-    | Arguments
+    | ToolCallBegun
+    | ToolCallArguments
     | Finished
     | Failed
-    | Left
-    | Settled
+    | Persisted
+    | Prewarmed
     | Inspected
     | Embedded
     | Translated
 )
-RequestEvent = Dropped | Prefill | Delta | Called | Arguments | Finished
+RequestEvent = Dropped | Prefill | Delta | ToolCallBegun | ToolCallArguments | Finished
 """What a front end sees of its request; a Failed arrives as an exception."""

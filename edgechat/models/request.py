@@ -18,7 +18,7 @@ from edgechat.text import one_line
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class ModelRequest:
     """A repository, and what was said about which of its models."""
 
     hub: HubName
@@ -41,7 +41,7 @@ class Wanted:
 
 def wanted(
     name: str, quant: str | None = None, revision: str | None = None, format: Format | None = None
-) -> Wanted:
+) -> ModelRequest:
     """Return what a name of the catalogue, an alias, owner/repo[:QUANT] or a hub address means.
 
     format: 'mlx' means the repository for MLX of a model of the catalogue, as does a quantization that only
@@ -67,10 +67,10 @@ def wanted(
         raise SettingsError(f"{one_line(revision)!r} can be no branch, tag or commit.")
     asked = quant or hub.quant
     hub = replace(hub, quant=None, revision=revision or hub.revision)
-    return Wanted(hub, entry, canonical(asked) if asked else None, format)
+    return ModelRequest(hub, entry, canonical(asked) if asked else None, format)
 
 
-def matching(want: Wanted, remote: RemoteModel) -> tuple[ModelChoice, ...]:
+def matching(want: ModelRequest, remote: RemoteModel) -> tuple[ModelChoice, ...]:
     """Return the models of the listing that are meant, at least one. Raises ModelNotFound."""
     found: Sequence[ModelChoice] = [one for one in remote.choices if want.format in (None, one.format)]
     if not found:
@@ -121,7 +121,7 @@ def _is_of(entry: CatalogueEntry, choice: ModelChoice) -> bool:
     return entry.quant_of(names[0]) is not None
 
 
-def _local(name: str) -> Wanted:
+def _local(name: str) -> ModelRequest:
     """Raise ModelNotFound for what is no name of the hub."""
     if Path(name).expanduser().exists():
         raise ModelNotFound(

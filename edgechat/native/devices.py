@@ -63,7 +63,7 @@ class Build(msgspec.Struct, frozen=True):
     """Backends that lie beside it as modules and did not load: their driver is missing, or too old."""
 
 
-class Inventory(msgspec.Struct, frozen=True):
+class DeviceInventory(msgspec.Struct, frozen=True):
     """The answer of the child."""
 
     build: Build
@@ -79,11 +79,11 @@ class _Question(msgspec.Struct, frozen=True):
 class _Answer(msgspec.Struct, frozen=True):
     """What it says; without an inventory, why one of the servers was refused."""
 
-    inventory: Inventory | None = None
+    inventory: DeviceInventory | None = None
     refused: str = ""
 
 
-def read_inventory(limit: float = TIME_LIMIT, rpc: tuple[str, ...] = ()) -> Inventory:
+def read_inventory(limit: float = TIME_LIMIT, rpc: tuple[str, ...] = ()) -> DeviceInventory:
     """Ask a child for the inventory, with the devices of these RPC servers (host:port) if there are any.
 
     What the child's own drivers take is off the free memory, as what those of a worker take will be.
@@ -112,7 +112,7 @@ def _answer(question: bytes) -> bytes:
     return msgspec.msgpack.encode(found)
 
 
-def inventory(rpc: tuple[str, ...] = ()) -> Inventory:
+def inventory(rpc: tuple[str, ...] = ()) -> DeviceInventory:
     """Return what is here; loads llama.cpp and starts its backends.
 
     rpc: servers whose devices are listed too, as GPUs. Raises ServerRefused.
@@ -138,7 +138,7 @@ def inventory(rpc: tuple[str, ...] = ()) -> Inventory:
         system_info=ggml.text(lib.llama_print_system_info()),
         unloaded=tuple(name for name in ggml.modules() if name not in backends),
     )
-    return Inventory(build, _devices(servers.check(rpc)))
+    return DeviceInventory(build, _devices(servers.check(rpc)))
 
 
 def features_of(system_info: str) -> tuple[str, ...]:

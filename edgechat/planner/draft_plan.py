@@ -10,11 +10,11 @@ from edgechat.models.local.resolve import entry_of
 from edgechat.planner.drafting import AUTO, NGRAM, NONE, is_much_smaller, misfit
 from edgechat.planner.machine import Machine
 from edgechat.planner.plan import LoadPlan
-from edgechat.planner.plan_model import Draft
+from edgechat.planner.plan_model import DraftCandidate
 from edgechat.planner.ranking import reasons
 from edgechat.planner.ranking.candidates import Variant, local_of, of_path, recommended
 from edgechat.planner.ranking.ranking import planned
-from edgechat.planner.request import Wishes
+from edgechat.planner.request import PlanRequest
 
 _HINT = "Name a smaller model of the same family, or leave it to edgechat: --draft auto"
 
@@ -24,7 +24,7 @@ def with_draft(
     variant: Variant,
     header: ModelHeader,
     machine: Machine,
-    wishes: Wishes,
+    wishes: PlanRequest,
     *,
     insists: bool,
     elsewhere: bool = False,
@@ -44,7 +44,7 @@ def with_draft(
             return made
         its = small.header()
         path = str(small.path or "")
-        draft = Draft(small.model, its, machine.measuring(its), path, asked=wish != AUTO)
+        draft = DraftCandidate(small.model, its, machine.measuring(its), path, asked=wish != AUTO)
         return drafted(made, variant, header, machine, wishes, draft)
     except (DoesNotFit, ModelFileError, ModelNotFound, NotADraft) as error:
         if insists and wish != AUTO:
@@ -53,7 +53,12 @@ def with_draft(
 
 
 def drafted(
-    made: LoadPlan, variant: Variant, header: ModelHeader, machine: Machine, wishes: Wishes, draft: Draft
+    made: LoadPlan,
+    variant: Variant,
+    header: ModelHeader,
+    machine: Machine,
+    wishes: PlanRequest,
+    draft: DraftCandidate,
 ) -> LoadPlan:
     """Return the plan of a file with this model to draft for it. Raises NotADraft or DoesNotFit."""
     wrong = misfit(header, draft.header)

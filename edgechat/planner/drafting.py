@@ -64,7 +64,7 @@ _UNSAID = ("none", "no_vocab")
 
 
 @dataclass(frozen=True, slots=True)
-class Drafting:
+class DraftCosts:
     """What drafts for a model take, whoever makes them."""
 
     drafted: int = 0
@@ -75,7 +75,7 @@ class Drafting:
     """Why nobody drafts; a sentence."""
 
 
-NOBODY = Drafting()
+NOBODY = DraftCosts()
 KINDS: dict[Format, str] = {"gguf": "a GGUF file", "mlx": "an MLX model"}
 """What people call a model of each format."""
 
@@ -85,25 +85,27 @@ def asks_for_drafts(wish: str | None) -> bool:
     return wish not in (None, AUTO, NONE)
 
 
-def drafting(header: ModelHeader, wish: str) -> Drafting:
+def drafting(header: ModelHeader, wish: str) -> DraftCosts:
     """Return what drafts for this model take; wish: 'auto', 'none', 'ngram' or a model that drafts."""
     if header.makes_embeddings:
         return NOBODY
     if wish == NONE:
-        return Drafting(why_not="Nobody drafts for it, as asked for.")
+        return DraftCosts(why_not="Nobody drafts for it, as asked for.")
     if not is_recurrent(header):
-        return Drafting(DRAFTED)
+        return DraftCosts(DRAFTED)
     if header.format == "mlx":
-        return Drafting(DRAFTED)
+        return DraftCosts(DRAFTED)
     if header.architecture not in _TAKES_BACK:
-        return Drafting(why_not="Nobody drafts for it: its recurrent layers cannot take back a wrong guess.")
+        return DraftCosts(
+            why_not="Nobody drafts for it: its recurrent layers cannot take back a wrong guess."
+        )
     state = recurrent_bytes(header, 1)
     if 0 < state <= _SMALL_STATE:
-        return Drafting(DRAFTED, _SNAPSHOTS)
+        return DraftCosts(DRAFTED, _SNAPSHOTS)
     if wish != AUTO:
-        return Drafting(DRAFTED, _FEW_SNAPSHOTS)
+        return DraftCosts(DRAFTED, _FEW_SNAPSHOTS)
     size = f", {mebibytes(state)} each" if state else ""
-    return Drafting(
+    return DraftCosts(
         why_not=f"Nobody drafts for it: taking back a wrong guess needs copies of its state{size}; "
         f"--draft ngram pays for them."
     )

@@ -30,7 +30,7 @@ _SPARE = 0.1
 """As planner.budget's, which is not imported for it: a listing has no time to."""
 
 
-class Glance(msgspec.Struct, frozen=True, array_like=True):
+class HeaderSummary(msgspec.Struct, frozen=True, array_like=True):
     """What is kept of a model's header."""
 
     architecture: str = ""
@@ -57,41 +57,43 @@ class Glance(msgspec.Struct, frozen=True, array_like=True):
         return self.needs[-1][0] if self.needs and self.needs[-1][1] <= available else 0
 
 
-class _Kept(msgspec.Struct, frozen=True, array_like=True):
+class _CachedSummary(msgspec.Struct, frozen=True, array_like=True):
     stamp: tuple[int, ...]
     """Sizes and times of all its files."""
-    glance: Glance
+    glance: HeaderSummary
 
 
-class _File(msgspec.Struct, frozen=True, array_like=True):
+class _SummaryFile(msgspec.Struct, frozen=True, array_like=True):
     format: int
     version: str
     """Of edgechat: another one's formulas may differ."""
-    kept: dict[str, _Kept]
+    kept: dict[str, _CachedSummary]
 
 
-def glances(models: Sequence[LocalModel], tell: Callable[[str], None] = lambda _name: None) -> list[Glance]:
+def glances(
+    models: Sequence[LocalModel], tell: Callable[[str], None] = lambda _name: None
+) -> list[HeaderSummary]:
     """Return a glance at each model; `tell` hears the name of each whose header has to be read."""
     before = _read()
-    after: dict[str, _Kept] = {}
+    after: dict[str, _CachedSummary] = {}
     for one in models:
         stamp = tuple(n for file in one.found.files for n in (file.size, file.changed))
         known = before.get(str(one.path))
         if known is None or known.stamp != stamp:
             tell(one.name)
-            known = _Kept(stamp, _look(one.path))
+            known = _CachedSummary(stamp, _look(one.path))
         after[str(one.path)] = known
     if any(before.get(path) != kept for path, kept in after.items() if not kept.glance.damage):
         _write({path: kept for path, kept in before.items() if path not in after} | after)
     return [after[str(one.path)].glance for one in models]
 
 
-def _look(path: Path) -> Glance:
+def _look(path: Path) -> HeaderSummary:
     from edgechat.models.formats.header_reading import read_model
 
     try:
         header = read_model(path)
-        return Glance(
+        return HeaderSummary(
             architecture=header.architecture,
             name=header.name or "",
             quant=header.quant,
@@ -101,7 +103,7 @@ def _look(path: Path) -> Glance:
             embeds=header.makes_embeddings,
         )
     except ModelFileError as error:
-        return Glance(damage=error.message)
+        return HeaderSummary(damage=error.message)
 
 
 def _needs(header: ModelHeader) -> list[tuple[int, int]]:
@@ -110,30 +112,30 @@ def _needs(header: ModelHeader) -> list[tuple[int, int]]:
     from edgechat.planner.estimate.shape import shape_of
     from edgechat.planner.estimate.speed import rate_of_processor
     from edgechat.planner.placement.budget import Budget
-    from edgechat.planner.placement.load_configs import Loader
+    from edgechat.planner.placement.load_configs import LoadConfigs
     from edgechat.planner.plan_model import CONTEXTS
     from edgechat.planner.request import may_quantize
 
     trained = header.context_length
-    loader = Loader(header, shape_of(header), Budget(Memory(0, 0)), {None: rate_of_processor(None)})
+    loader = LoadConfigs(header, shape_of(header), Budget(Memory(0, 0)), {None: rate_of_processor(None)})
     kind: CacheType = "q8_0" if may_quantize(header) else "f16"
     contexts = [one for one in CONTEXTS if not trained or one <= trained] or [trained]
     return [(context, loader.load(context, kind).total) for context in contexts]
 
 
-def _read() -> dict[str, _Kept]:
+def _read() -> dict[str, _CachedSummary]:
     try:
-        found = msgspec.msgpack.decode(paths.read_bytes(_path(), _MAX_BYTES), type=_File)
+        found = msgspec.msgpack.decode(paths.read_bytes(_path(), _MAX_BYTES), type=_SummaryFile)
     except (OSError, FolderError, msgspec.MsgspecError, RecursionError, ValueError):
         return {}
     return found.kept if (found.format, found.version) == (_FORMAT, __version__) else {}
 
 
-def _write(kept: dict[str, _Kept]) -> None:
+def _write(kept: dict[str, _CachedSummary]) -> None:
     """Put the file in the place of the old one; those that were looked at last stay."""
     with contextlib.suppress(OSError, FolderError):
         sound = {path: one for path, one in kept.items() if not one.glance.damage}
-        data = msgspec.msgpack.encode(_File(_FORMAT, __version__, dict(list(sound.items())[-_MOST:])))
+        data = msgspec.msgpack.encode(_SummaryFile(_FORMAT, __version__, dict(list(sound.items())[-_MOST:])))
         paths.replace(_path(), data)
 
 

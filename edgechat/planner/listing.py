@@ -8,17 +8,17 @@ from dataclasses import dataclass
 
 from edgechat.device.memory import read_memory
 from edgechat.models.local.inventory import LocalModel, inventory
-from edgechat.models.local.usage import Use, uses
-from edgechat.planner.header_summary import Glance, glances
+from edgechat.models.local.usage import ModelUse, uses
+from edgechat.planner.header_summary import HeaderSummary, glances
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class ModelRow:
     """A model as it is listed."""
 
     model: LocalModel
-    glance: Glance
-    use: Use | None
+    glance: HeaderSummary
+    use: ModelUse | None
     available: int
     """Bytes of RAM that are free."""
 
@@ -33,14 +33,14 @@ class Row:
         return self.glance.fits(self.available)
 
 
-def rows(tell: Callable[[str], None] = lambda _name: None) -> list[Row]:
+def rows(tell: Callable[[str], None] = lambda _name: None) -> list[ModelRow]:
     """Return the models on this machine, those that were used last first; `tell`: see `glances`."""
     models = inventory().models
     looked = glances(models, tell)
     used = uses()
     available = read_memory().available
     found = [
-        Row(one, glance, used.get(os.path.realpath(one.path)) if used else None, available)
+        ModelRow(one, glance, used.get(os.path.realpath(one.path)) if used else None, available)
         for one, glance in zip(models, looked, strict=True)
     ]
     return sorted(found, key=lambda row: (-(row.use.when if row.use else 0), row.model.name.casefold()))

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from types import TracebackType
 
 from edgechat import settings
-from edgechat.device.bandwidth import Speed
+from edgechat.device.bandwidth import MemorySpeed
 from edgechat.device.gpu import amdgpu
 from edgechat.device.gpu.accelerators import Accelerator, merge, sightings_of
 from edgechat.device.gpu.mac import mac_sightings, metal
@@ -17,7 +17,7 @@ from edgechat.errors import DryRunFailed
 from edgechat.models.formats.header import ModelHeader
 from edgechat.native.buffers import Breakdown
 from edgechat.native.params import LoadParams
-from edgechat.planner.estimate.calibration import Learned
+from edgechat.planner.estimate.calibration import Calibration
 from edgechat.planner.estimate.dry_run import DryRun
 from edgechat.planner.estimate.speed import rate_of_processor
 
@@ -51,7 +51,7 @@ def look(dry: DryRun | None = None) -> DeviceProfile:
 
 
 @dataclass(frozen=True, slots=True)
-class Described:
+class MachineDescription:
     """Another machine, as far as it is described; None leaves what is here."""
 
     ram: int | None = None
@@ -65,7 +65,7 @@ class Described:
 
     def over(self, profile: DeviceProfile) -> DeviceProfile:
         """Return this machine changed so."""
-        if self != Described():  # what another one does now nobody knows
+        if self != MachineDescription():  # what another one does now nobody knows
             profile = replace(profile, slowed=())
         if self.ram is not None:
             taken = max(min(_SYSTEM, self.ram // 2), int(_SYSTEM_SHARE * self.ram))
@@ -77,7 +77,7 @@ class Described:
             profile = replace(profile, accelerators=(_card(self.vram),) if self.vram else ())
         if self.bandwidth is not None:
             compute = rate_of_processor(profile.speed).compute
-            speed = Speed(bandwidth=self.bandwidth, compute=compute, threads=len(profile.cpu.usable))
+            speed = MemorySpeed(bandwidth=self.bandwidth, compute=compute, threads=len(profile.cpu.usable))
             profile = replace(profile, speed=speed)
         return profile
 
@@ -90,10 +90,10 @@ class Machine:
     """
 
     def __init__(
-        self, profile: DeviceProfile, *, history: Learned | None = None, dry: DryRun | None = None
+        self, profile: DeviceProfile, *, history: Calibration | None = None, dry: DryRun | None = None
     ) -> None:
         self.profile = profile
-        self.history = history if history is not None else Learned()
+        self.history = history if history is not None else Calibration()
         self._dry = dry
         self._shown: ModelHeader | None = None
 

@@ -9,7 +9,7 @@ import msgspec
 from edgechat.models.formats.header import Format
 from edgechat.native.buffers import Buffer
 from edgechat.native.params import LoadParams
-from edgechat.planner.estimate.calibration import Where
+from edgechat.planner.estimate.calibration import RunConditions
 from edgechat.planner.estimate.speed import Forecast, Prediction
 from edgechat.settings import Backend, SamplingDefaults
 
@@ -95,7 +95,7 @@ class LoadPlan(LoadParams, frozen=True, kw_only=True):
     forecast: Forecast | None = None
     """How long a token takes before any correction: what real runs are held against."""
     predicted: Prediction | None = None
-    where: Where | None = None
+    where: RunConditions | None = None
     """What the speed depends on, to learn it by."""
     kl_divergence: Divergence | None = None
     sampling: SamplingDefaults = SamplingDefaults()

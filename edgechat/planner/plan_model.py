@@ -20,17 +20,17 @@ from edgechat.models.formats.header import ModelHeader
 from edgechat.native.params import CacheType
 from edgechat.planner import request as wishing
 from edgechat.planner.drafting import AUTO, drafting
-from edgechat.planner.estimate.calibration import Learned
+from edgechat.planner.estimate.calibration import Calibration
 from edgechat.planner.estimate.memory import CELLS
 from edgechat.planner.estimate.speed import predict
-from edgechat.planner.model_on_machine import Chooser, chooser
+from edgechat.planner.model_on_machine import ModelOnMachine, chooser
 from edgechat.planner.placement import embedding
 from edgechat.planner.placement.budget import RAM, SPARE
-from edgechat.planner.placement.load_configs import Load, Measure
+from edgechat.planner.placement.load_configs import LoadConfig, Measure
 from edgechat.planner.plan import BACKENDS, DeviceMemory, DraftPlan, LoadPlan, params_of
 from edgechat.planner.ranking import reasons
 from edgechat.planner.ranking.reasons import LONGEST, USUAL
-from edgechat.planner.request import NO_WISHES, Wishes
+from edgechat.planner.request import NO_WISHES, PlanRequest
 from edgechat.text import mebibytes
 
 CONTEXTS = (LONGEST, USUAL, 8192, 4096, 2048)
@@ -43,7 +43,7 @@ _SLOWER = 1.15
 
 
 @dataclass(frozen=True, slots=True)
-class Draft:
+class DraftCandidate:
     """A small model to draft for another one."""
 
     name: str
@@ -58,12 +58,12 @@ def plan(
     name: str,
     header: ModelHeader,
     profile: DeviceProfile,
-    wishes: Wishes = NO_WISHES,
+    wishes: PlanRequest = NO_WISHES,
     measure: Measure | None = None,
-    history: Learned | None = None,
+    history: Calibration | None = None,
     *,
     path: str = "",
-    draft: Draft | None = None,
+    draft: DraftCandidate | None = None,
     nearest: bool = True,
 ) -> LoadPlan:
     """Return how to load this model here; without `measure` all sizes are estimated.
@@ -118,7 +118,9 @@ def _without_servers(header: ModelHeader, profile: DeviceProfile) -> tuple[str, 
     return (f"{profile.refused} It is loaded without the servers that settings.toml names (rpc).",)
 
 
-def threads_for(header: ModelHeader, profile: DeviceProfile, wishes: Wishes) -> tuple[int, tuple[str, ...]]:
+def threads_for(
+    header: ModelHeader, profile: DeviceProfile, wishes: PlanRequest
+) -> tuple[int, tuple[str, ...]]:
     """Return how many threads compute, and why; MLX has its own."""
     threads, why_threads = choose_threads(profile.cpu)
     if header.format == "mlx":
@@ -128,7 +130,7 @@ def threads_for(header: ModelHeader, profile: DeviceProfile, wishes: Wishes) -> 
     return threads, (why_threads,)
 
 
-def _drafting(draft: Draft, load: Load, threads: int) -> DraftPlan:
+def _drafting(draft: DraftCandidate, load: LoadConfig, threads: int) -> DraftPlan:
     return DraftPlan(
         **(params_of(load.params) | {"threads": threads}),
         model_path=draft.path,
@@ -139,7 +141,7 @@ def _drafting(draft: Draft, load: Load, threads: int) -> DraftPlan:
     )
 
 
-def completed(plan: LoadPlan, on: Chooser, load: Load) -> LoadPlan:
+def completed(plan: LoadPlan, on: ModelOnMachine, load: LoadConfig) -> LoadPlan:
     """Return the plan with everything that follows from a way of loading it; not its reasons."""
     return msgspec.structs.replace(
         plan,
@@ -152,7 +154,7 @@ def completed(plan: LoadPlan, on: Chooser, load: Load) -> LoadPlan:
     )
 
 
-def _memory(on: Chooser, load: Load) -> Iterator[DeviceMemory]:
+def _memory(on: ModelOnMachine, load: LoadConfig) -> Iterator[DeviceMemory]:
     budgets = {RAM: on.budget.ram} | {card.name: card.budget for card in on.budget.cards}
     for name, needs in load.needs.items():
         yield DeviceMemory(
@@ -165,7 +167,7 @@ def _memory(on: Chooser, load: Load) -> Iterator[DeviceMemory]:
         )
 
 
-def types(on: Chooser, wishes: Wishes) -> tuple[CacheType, ...]:
+def types(on: ModelOnMachine, wishes: PlanRequest) -> tuple[CacheType, ...]:
     """Return the types of cache that may be chosen, the best one first."""
     if wishes.cache_type is not None:
         return (wishes.cache_type,)
@@ -174,7 +176,7 @@ def types(on: Chooser, wishes: Wishes) -> tuple[CacheType, ...]:
     return ("f16", "q8_0") if wishing.may_quantize(on.header) else ("f16",)
 
 
-def _asked(on: Chooser, wishes: Wishes, context: int, asked: str) -> tuple[Load, str]:
+def _asked(on: ModelOnMachine, wishes: PlanRequest, context: int, asked: str) -> tuple[LoadConfig, str]:
     """Return the load with the context that was asked for, and why it is as it is."""
     allowed = types(on, wishes)
     for cache_type in allowed:
@@ -186,7 +188,7 @@ def _asked(on: Chooser, wishes: Wishes, context: int, asked: str) -> tuple[Load,
     raise AssertionError("there is always a type of cache")
 
 
-def _best(on: Chooser, wishes: Wishes) -> tuple[Load, str]:
+def _best(on: ModelOnMachine, wishes: PlanRequest) -> tuple[LoadConfig, str]:
     """Return the load with the longest comfortable context, and why it is that one."""
     allowed = types(on, wishes)
     guess = replace(on.loader, measure=None)  # near enough to judge speed by
@@ -194,7 +196,7 @@ def _best(on: Chooser, wishes: Wishes) -> tuple[Load, str]:
     limit = _SLOWER * on.seconds(usual) if on.fits(usual, SPARE) else math.inf
     slower = 0
 
-    def good(load: Load) -> bool:
+    def good(load: LoadConfig) -> bool:
         nonlocal slower
         if load.context > ENOUGH and on.seconds(load) > limit:
             slower = max(slower, load.context)
@@ -210,7 +212,7 @@ def _best(on: Chooser, wishes: Wishes) -> tuple[Load, str]:
 
 
 def _candidates(
-    on: Chooser, cache_types: tuple[CacheType, ...], contexts: list[int]
+    on: ModelOnMachine, cache_types: tuple[CacheType, ...], contexts: list[int]
 ) -> list[tuple[int, CacheType]]:
     """Return what may be chosen, the best first: 8 bits of cache cost less than half of the context."""
     trained = on.header.context_length
@@ -219,7 +221,9 @@ def _candidates(
     return [(context, cache_type) for context in sound for cache_type in cache_types]
 
 
-def _first_good(on: Chooser, ahead: list[tuple[int, CacheType]], good: Callable[[Load], bool]) -> Load:
+def _first_good(
+    on: ModelOnMachine, ahead: list[tuple[int, CacheType]], good: Callable[[LoadConfig], bool]
+) -> LoadConfig:
     """Return the first load that is good, the last one where none is; each takes less than the one before."""
     first, last = 0, len(ahead) - 1
     load = on.loader.load(*ahead[first])
@@ -238,7 +242,7 @@ def _first_good(on: Chooser, ahead: list[tuple[int, CacheType]], good: Callable[
     return found
 
 
-def _does_not_fit(on: Chooser, load: Load, nearest: bool) -> DoesNotFit:
+def _does_not_fit(on: ModelOnMachine, load: LoadConfig, nearest: bool) -> DoesNotFit:
     """Return the error for a load that is too large, naming the nearest context that is not."""
     longest = min(on.longest(load.params.cache_type), load.context - CELLS) if nearest else 0
     hint = "Close other programs, or choose a smaller model."

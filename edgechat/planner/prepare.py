@@ -14,7 +14,7 @@ from edgechat.models.local.resolve import ResolvedModel, resolve
 from edgechat.native.params import LoadParams
 from edgechat.planner.draft_plan import refused, with_draft
 from edgechat.planner.drafting import AUTO, DRAFTED, NGRAM, NONE
-from edgechat.planner.estimate.calibration import Learned
+from edgechat.planner.estimate.calibration import Calibration
 from edgechat.planner.estimate.dry_run import DryRun
 from edgechat.planner.machine import Machine, look
 from edgechat.planner.placement.backends import runnable
@@ -23,7 +23,7 @@ from edgechat.planner.placement.residents import beside, without
 from edgechat.planner.plan import DraftPlan, LoadPlan, params_of
 from edgechat.planner.ranking.candidates import Variant, variants
 from edgechat.planner.ranking.ranking import choose, planned, rate
-from edgechat.planner.request import NO_WISHES, Wishes
+from edgechat.planner.request import NO_WISHES, PlanRequest
 from edgechat.settings import SamplingDefaults
 
 _SCRIPTED = ".scripted.json"
@@ -31,7 +31,7 @@ _SCRIPTED = ".scripted.json"
 
 def prepare(
     model: str,
-    wishes: Wishes = NO_WISHES,
+    wishes: PlanRequest = NO_WISHES,
     *,
     may_embed: bool = False,
     staying: Sequence[LoadPlan] = (),
@@ -55,7 +55,7 @@ def prepare(
             with contextlib.suppress(ModelFileError):  # of one that may not even be wanted
                 one.header()
         profile = without(beside(look(dry), staying), leaving)
-        machine = Machine(profile, history=Learned.read(), dry=dry)
+        machine = Machine(profile, history=Calibration.read(), dry=dry)
         files = runnable(known, machine.profile, wanted)
         headers = [(one, one.header()) for one in files]
         for one, header in headers:
@@ -76,7 +76,7 @@ def prepare(
 
 
 def _best(
-    headers: Sequence[tuple[Variant, ModelHeader]], machine: Machine, wishes: Wishes
+    headers: Sequence[tuple[Variant, ModelHeader]], machine: Machine, wishes: PlanRequest
 ) -> tuple[LoadPlan, Variant]:
     """Return the plan for the best of the files that are here, and that file. Raises DoesNotFit."""
     if len(headers) > 1:
@@ -87,7 +87,7 @@ def _best(
     return planned(smallest, header, machine, wishes), smallest
 
 
-def settled(wishes: Wishes, given: settings.Settings) -> Wishes:
+def settled(wishes: PlanRequest, given: settings.Settings) -> PlanRequest:
     """Return the wishes with what settings.toml says where there is none."""
     return msgspec.structs.replace(
         wishes,
@@ -98,7 +98,7 @@ def settled(wishes: Wishes, given: settings.Settings) -> Wishes:
     )
 
 
-def _scripted(found: ResolvedModel, wishes: Wishes, *, insists: bool) -> LoadPlan:
+def _scripted(found: ResolvedModel, wishes: PlanRequest, *, insists: bool) -> LoadPlan:
     """Return the plan for the backend of the tests, which answers from a script."""
     wish = wishes.draft or AUTO
     params = LoadParams(context=4096 if wishes.context is None else wishes.context)

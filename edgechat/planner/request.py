@@ -15,7 +15,7 @@ READABLE = 5.0
 """Tokens a second, some 230 words a minute: less is slower than people read."""
 
 
-class Wishes(msgspec.Struct, frozen=True, kw_only=True):
+class PlanRequest(msgspec.Struct, frozen=True, kw_only=True):
     """None leaves the choice."""
 
     context: int | None = None
@@ -36,10 +36,10 @@ class Wishes(msgspec.Struct, frozen=True, kw_only=True):
     """The same where there is a choice: what settings.toml says."""
 
 
-NO_WISHES = Wishes()
+NO_WISHES = PlanRequest()
 
 
-def checked(wishes: Wishes, header: ModelHeader) -> tuple[Wishes, tuple[str, ...]]:
+def checked(wishes: PlanRequest, header: ModelHeader) -> tuple[PlanRequest, tuple[str, ...]]:
     """Return the wishes as far as this model can grant them, and a sentence about each that it cannot.
 
     Raises SettingsError for wishes without sense, DoesNotFit for a cache that the model cannot have.

@@ -16,15 +16,15 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from edgechat.server.http.access_log import Account
-from edgechat.server.http.access_policy import TRUSTED, Door, Guard
+from edgechat.server.http.access_log import AccessLog
+from edgechat.server.http.access_policy import TRUSTED, AccessPolicy, AccessRules
 from edgechat.server.http.exchange import Exchange, Gone
 from edgechat.server.http.http_errors import refusal_of
 from edgechat.server.http.refusal import Refusal
 from edgechat.server.http.streams import generate
 from edgechat.server.metrics import CONTENT_TYPE
 from edgechat.server.openapi import description
-from edgechat.server.pool.models import Models, State
+from edgechat.server.pool.models import ModelPool, State
 from edgechat.server.protocol.answers import Answers
 from edgechat.server.protocol.chat import ChatBody
 from edgechat.server.protocol.chat_answer import ChatAnswers
@@ -58,8 +58,8 @@ Work = Callable[[Exchange], Awaitable[None]]
 
 
 def make_app(
-    models: Models,
-    door: Door,
+    models: ModelPool,
+    door: AccessRules,
     *,
     think: bool | None = None,
     strict: bool = False,
@@ -86,13 +86,13 @@ def make_app(
     app = Starlette(routes=routes, exception_handlers={HTTPException: _no_such})
     app.router.redirect_slashes = False
     paths = [route.path for route in routes]
-    return _OnePath(Account(Guard(app, door), models, paths, tell), paths)
+    return _OnePath(AccessLog(AccessPolicy(app, door), models, paths, tell), paths)
 
 
 class _Api:
     """What each path does."""
 
-    def __init__(self, models: Models, think: bool | None, strict: bool) -> None:
+    def __init__(self, models: ModelPool, think: bool | None, strict: bool) -> None:
         self._models = models
         self._think = think
         self._strict = strict

@@ -8,22 +8,22 @@ from functools import partial
 import msgspec
 
 from edgechat import settings
-from edgechat.engine.types import Upkeep
-from edgechat.engine.worker.supervisor import EngineProcess, EngineState
+from edgechat.engine.types import CachePolicy
+from edgechat.engine.worker.supervisor import EngineState, EngineSupervisor
 from edgechat.planner.plan import LoadPlan
 from edgechat.planner.prepare import prepare
-from edgechat.planner.request import NO_WISHES, Wishes
-from edgechat.server.pool.available_models import Shelf
+from edgechat.planner.request import NO_WISHES, PlanRequest
+from edgechat.server.pool.available_models import AvailableModels
 from edgechat.server.pool.pool import Pool
 
-UPKEEP = Upkeep(settle=False, disk_bytes=0, grammars=True)
+UPKEEP = CachePolicy(settle=False, disk_bytes=0, grammars=True)
 """Requests of programs belong to no chat: nothing is computed for their next turn, or kept on disk. What
 answers of a form need is made with the load, so that the first one does not hold up others."""
 
 
 def real_pool(
     default: str,
-    wishes: Wishes = NO_WISHES,
+    wishes: PlanRequest = NO_WISHES,
     *,
     most_waiting: int = 32,
     idle_seconds: float | None = None,
@@ -38,7 +38,7 @@ def real_pool(
     """
     if idle_seconds is None:
         idle_seconds = 60 * settings.load().idle_minutes
-    shelf = Shelf(default)
+    shelf = AvailableModels(default)
     return Pool(
         partial(_engine, idle_seconds),
         partial(_prepare, wishes, shelf.default.wanted),
@@ -53,12 +53,14 @@ def _engine(
     plan: LoadPlan,
     on_note: Callable[[str], None],
     on_state: Callable[[EngineState], None],
-) -> EngineProcess:
-    return EngineProcess(plan, idle_seconds=idle_seconds, upkeep=UPKEEP, on_state=on_state, on_note=on_note)
+) -> EngineSupervisor:
+    return EngineSupervisor(
+        plan, idle_seconds=idle_seconds, upkeep=UPKEEP, on_state=on_state, on_note=on_note
+    )
 
 
 def _prepare(
-    wishes: Wishes, default: str, model: str, *, staying: Sequence[LoadPlan], leaving: Sequence[LoadPlan]
+    wishes: PlanRequest, default: str, model: str, *, staying: Sequence[LoadPlan], leaving: Sequence[LoadPlan]
 ) -> LoadPlan:
     if model != default:
         wishes = msgspec.structs.replace(wishes, draft=None, anyway=False)

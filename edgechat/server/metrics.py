@@ -22,7 +22,7 @@ from prometheus_client.core import GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
-from edgechat.engine.types import Arguments, Called, Delta, Embedded, Finished, RequestEvent
+from edgechat.engine.types import Delta, Embedded, Finished, RequestEvent, ToolCallArguments, ToolCallBegun
 from edgechat.engine.worker.snapshot import Snapshot
 from edgechat.planner.plan import LoadPlan
 
@@ -35,7 +35,7 @@ disable_created_metrics()  # type: ignore[no-untyped-call]
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class ModelGauges:
     """What there is of one model at one moment."""
 
     model: str
@@ -124,7 +124,7 @@ class Metrics:
         self._finished.labels(model, reason).inc()
         self._completion.labels(model).inc(tokens)
 
-    def text(self, looks: Sequence[Look]) -> bytes:
+    def text(self, looks: Sequence[ModelGauges]) -> bytes:
         """Return everything, with what there is of each model now."""
         self._looks.now = looks
         return generate_latest(self._registry)
@@ -144,7 +144,7 @@ class Meter:
 
     def take(self, event: RequestEvent) -> None:
         """Look at an event as it is handed on."""
-        if isinstance(event, Delta | Called | Arguments):
+        if isinstance(event, Delta | ToolCallBegun | ToolCallArguments):
             self._ticks(event.tokens)
         elif isinstance(event, Finished):
             self._has_ended = True
@@ -173,7 +173,7 @@ class _Looks(Collector):
     """The gauges, as of the last look."""
 
     def __init__(self) -> None:
-        self.now: Sequence[Look] = ()
+        self.now: Sequence[ModelGauges] = ()
 
     def collect(self) -> Iterator[Metric]:
         """Yield what there is of each model."""
@@ -217,14 +217,14 @@ class _Looks(Collector):
         return found
 
 
-def _gauge(name: str, about: str, values: Iterable[tuple[Look, float]]) -> Metric:
+def _gauge(name: str, about: str, values: Iterable[tuple[ModelGauges, float]]) -> Metric:
     found = GaugeMetricFamily(f"edgechat_{name}", about, labels=("model",))
     for look, value in values:
         found.add_metric((look.model,), value)
     return found
 
 
-def _running(one: Look) -> int:
+def _running(one: ModelGauges) -> int:
     if one.snapshot is not None:
         return one.snapshot.work.running
     return min(one.taken, one.plan.n_seq_max) if one.loaded else 0

@@ -26,7 +26,7 @@ from textual.worker import WorkerFailed
 from edgechat.errors import EdgechatError, SettingsError
 from edgechat.tui.chat.screen import ChatScreen
 from edgechat.tui.terminal.key_order import Keys
-from edgechat.tui.terminal.output_filter import Guard
+from edgechat.tui.terminal.output_filter import OutputFilter
 from edgechat.tui.terminal.signals import EndSignals, heed_hang_up
 from edgechat.tui.theme import STYLES, THEMES, apply
 
@@ -36,9 +36,9 @@ if TYPE_CHECKING:
 
 
 def _commands() -> type[Provider]:
-    from edgechat.tui.overlays.palette import Commands
+    from edgechat.tui.overlays.palette import CommandProvider
 
-    return Commands
+    return CommandProvider
 
 
 class EdgechatApp(App[None]):
@@ -85,7 +85,7 @@ class EdgechatApp(App[None]):
         """anyway: load the model although it does not seem to fit. draft, backend: see `planner.wishes`."""
         # Said here already: Textual picks its filters (NO_COLOR's too) before the theme is known.
         super().__init__(ansi_color=True)
-        self._guard = Guard()
+        self._guard = OutputFilter()
         self.fault: Exception | None = None
         """What ended the app if not the user, or went wrong as it ended."""
         self.keys = Keys(self, super().on_event)

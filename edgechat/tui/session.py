@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from edgechat import settings
 from edgechat.chat.conversation import Conversation
-from edgechat.chat.engine import Engine, Manner
+from edgechat.chat.engine import Engine, GenerationOptions
 from edgechat.chat.records import ChatSettings
 from edgechat.chat.storage.last_model import DEFAULT_MODEL, remember, remembered
 from edgechat.chat.storage.store import Store, store_path
@@ -23,7 +23,7 @@ from edgechat.planner.plan import LoadPlan
 from edgechat.settings import Backend, Preset, Settings
 
 if TYPE_CHECKING:
-    from edgechat.tui.models.shelf import Shelf
+    from edgechat.tui.models.shelf import ModelLibrary
 
 _LEAVING = 2.0
 """Seconds that the way out waits for chats' states to be on disk; they can be computed again."""
@@ -39,7 +39,7 @@ class AppEngine(Engine, Protocol):
         """Load the model if it is not loaded. Raises EngineClosed where `close` ends that."""
         ...
 
-    async def leave(self, chat: str | None = None) -> None:
+    async def persist(self, chat: str | None = None) -> None:
         """Put what was computed of a chat (None: of all) on disk."""
         ...
 
@@ -71,7 +71,7 @@ class Services:
     """
     settings: Callable[[], Settings] = Settings
     """What the user has decided. Raises SettingsError."""
-    shelf: Shelf | None = None
+    shelf: ModelLibrary | None = None
     """The models; None offers none."""
 
     @classmethod
@@ -83,10 +83,10 @@ class Services:
         anyway: load a model although it does not seem to fit. draft: who is asked to draft for it. backend:
         what is to compute it.
         """
-        from edgechat.tui.models.shelf import Shelf
+        from edgechat.tui.models.shelf import ModelLibrary
 
         prepare = partial(_prepare, anyway=anyway, draft=draft, backend=backend)
-        return cls(store_path, prepare, _engine, settings.load, Shelf.real(backend))
+        return cls(store_path, prepare, _engine, settings.load, ModelLibrary.real(backend))
 
 
 class Session:
@@ -159,7 +159,7 @@ class Session:
         preset = Preset(system=system, think=chat.think, sampling=chat.sampling)
         self.said = await asyncio.to_thread(settings.change, f"presets.{name}", preset)
 
-    def manner(self, chat: ChatSettings) -> Manner:
+    def manner(self, chat: ChatSettings) -> GenerationOptions:
         """How replies are written: as the chat says, else the settings, else the model's makers, else us."""
         think = self.said.think if chat.think is None else chat.think
         if self._engine is not None and self._engine.model is not None:
@@ -168,7 +168,7 @@ class Session:
             think = think if can or chat.think is not None else None
         made = self.plan.sampling_for(think) if self.plan else self.said.sampling
         sampling = Sampling(**chat.sampling.over(made).given())
-        return Manner(sampling=sampling, think=think, overflow=self.said.overflow)
+        return GenerationOptions(sampling=sampling, think=think, overflow=self.said.overflow)
 
     async def begin(self, system: str | None = None) -> Conversation:
         """Return a new conversation. Raises StoreError."""
@@ -183,10 +183,10 @@ class Session:
         if self.model is not None:
             await remember(await self.store(), self.model)
 
-    async def leave(self, left: Conversation) -> None:
+    async def persist(self, left: Conversation) -> None:
         """Put what was computed of a conversation on disk: nobody looks at it any more."""
         if self._engine is not None and left.kept_as is not None:
-            await self._engine.leave(left.kept_as)
+            await self._engine.persist(left.kept_as)
 
     def forget(self, chat_id: str) -> None:
         """Keep nothing that was computed of a conversation, which is deleted."""
@@ -204,7 +204,7 @@ class Session:
 
     async def _end(self, engine: AppEngine) -> None:
         with suppress(TimeoutError):
-            await asyncio.wait_for(engine.leave(), _LEAVING)
+            await asyncio.wait_for(engine.persist(), _LEAVING)
         await engine.close()
 
     async def _new_engine(self, plan: LoadPlan) -> AppEngine:
@@ -235,19 +235,19 @@ class Session:
 
 def _prepare(model: str, *, anyway: bool, draft: str | None, backend: Backend | None) -> LoadPlan:
     from edgechat.planner.prepare import prepare
-    from edgechat.planner.request import Wishes
+    from edgechat.planner.request import PlanRequest
 
-    return prepare(model, Wishes(anyway=anyway, draft=draft, backend=backend))
+    return prepare(model, PlanRequest(anyway=anyway, draft=draft, backend=backend))
 
 
 def _engine(
     plan: LoadPlan, replan: Callable[[], LoadPlan], on_note: Callable[[str], None], lasting: bool
 ) -> AppEngine:
     from edgechat.chat.upkeep import upkeep
-    from edgechat.engine.worker.supervisor import EngineProcess
+    from edgechat.engine.worker.supervisor import EngineSupervisor
 
     said = settings.load()
-    return EngineProcess(
+    return EngineSupervisor(
         plan,
         idle_seconds=60 * said.idle_minutes,
         upkeep=upkeep(said, lasting=lasting),

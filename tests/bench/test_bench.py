@@ -16,7 +16,7 @@ import pytest
 
 from edgechat.bench import plot
 from edgechat.bench.asking import measure
-from edgechat.bench.figures import CEILING, PLAIN, Ask, Report
+from edgechat.bench.figures import CEILING, PLAIN, BenchReport, BenchTask
 from edgechat.errors import EngineCrashed, LoadFailed, NotDrawn
 from edgechat.planner.plan import DraftPlan, LoadPlan
 from tests.cli.running import EDGECHAT, complaint, edgechat
@@ -35,7 +35,7 @@ def benches(parent: int) -> list[psutil.Process]:
 
 
 @pytest.fixture(scope="module")
-def report() -> Report:
+def report() -> BenchReport:
     target, draft = pair(0.1, mute=NOT_PRINTABLE)
     fields = {"context": 4096, "threads": 1, "n_outputs_max": 20}
     plan = LoadPlan(
@@ -46,12 +46,12 @@ def report() -> Report:
         **fields,
     )
     told: list[str] = []
-    found = measure(Ask(plan, rounds=2, tokens=24), told.append)
+    found = measure(BenchTask(plan, rounds=2, tokens=24), told.append)
     assert "loading the model" in told
     return found
 
 
-def test_every_way_is_measured_in_every_task(report: Report) -> None:
+def test_every_way_is_measured_in_every_task(report: BenchReport) -> None:
     assert report.drafters == ("small", "n-grams")
     names = [CEILING, PLAIN, "small", "n-grams", "both"]
     assert [(way.task, way.name) for way in report.ways] == [
@@ -60,14 +60,14 @@ def test_every_way_is_measured_in_every_task(report: Report) -> None:
     assert all(len(way.rates) == 2 and way.rate > 0 for way in report.ways)
 
 
-def test_plain_decoding_has_no_drafts(report: Report) -> None:
+def test_plain_decoding_has_no_drafts(report: BenchReport) -> None:
     drafted = {name: sum(way.drafted for way in report.ways if way.name == name) for name in (PLAIN, CEILING)}
     assert drafted == {PLAIN: 0, CEILING: 0}
     # Whether drafts pay on a model that takes half a millisecond is the machine's affair.
     assert all(way.drafted >= way.accepted >= 0 for way in report.ways)
 
 
-def test_speeds_come_by_depth_and_costs_by_rows(report: Report) -> None:
+def test_speeds_come_by_depth_and_costs_by_rows(report: BenchReport) -> None:
     assert [one.depth for one in report.depths] == [0, 1024]
     assert all(one.prompt_tps > one.decode_tps > 0 for one in report.depths)
     assert list(report.curve_ms) == [1, 2, 3, 4, 5, 6, 8, 12, 16]
@@ -77,7 +77,7 @@ def test_speeds_come_by_depth_and_costs_by_rows(report: Report) -> None:
     assert report.prompt_tokens > 512
 
 
-def test_a_plot_is_a_picture(report: Report, tmp_path: Path) -> None:
+def test_a_plot_is_a_picture(report: BenchReport, tmp_path: Path) -> None:
     plot.draw(report, "a model", tmp_path / "bench.png")
     assert (tmp_path / "bench.png").read_bytes().startswith(b"\x89PNG")
 
@@ -108,7 +108,7 @@ def test_models_whose_state_cannot_be_cut_are_measured_too(kind: str) -> None:
         n_rs_seq=8 * (kind == "hybrid"),
         ngrams=True,
     )
-    found = measure(Ask(plan, rounds=1, tokens=16), lambda _text: None)
+    found = measure(BenchTask(plan, rounds=1, tokens=16), lambda _text: None)
     assert found.drafters == ("n-grams",)
     assert {way.name for way in found.ways} == {CEILING, PLAIN, "n-grams"}
 
@@ -117,7 +117,7 @@ def test_a_model_that_does_not_load_is_an_error_for_people(tmp_path: Path) -> No
     broken = truncated(tiny("dense"), tmp_path / "broken.gguf", keep=-3000)
     plan = LoadPlan(model_path=str(broken), model_name="broken", context=1024)
     with pytest.raises(LoadFailed):
-        measure(Ask(plan), lambda _text: None)
+        measure(BenchTask(plan), lambda _text: None)
 
 
 def test_a_process_that_dies_is_told_with_its_last_words() -> None:
@@ -128,7 +128,7 @@ def test_a_process_that_dies_is_told_with_its_last_words() -> None:
             child.kill()
 
     with pytest.raises(EngineCrashed):
-        measure(Ask(plan), kill)
+        measure(BenchTask(plan), kill)
 
 
 def test_the_command_prints_one_object() -> None:

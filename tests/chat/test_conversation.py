@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from edgechat.chat.conversation import Conversation
-from edgechat.chat.engine import Manner
+from edgechat.chat.engine import GenerationOptions
 from edgechat.chat.messages import messages_of
 from edgechat.chat.records import Turn
 from edgechat.chat.storage.store import Store
@@ -173,7 +173,7 @@ async def test_a_chat_that_is_taken_back_as_a_whole_begins_again_under_another_i
 
 
 async def test_a_request_carries_the_chat_and_the_manner(store: Store) -> None:
-    manner = Manner(
+    manner = GenerationOptions(
         sampling=Sampling(temperature=0.0), max_tokens=5, stop=("x",), think=True, overflow="error"
     )
     engine = FakeEngine()
@@ -183,7 +183,10 @@ async def test_a_request_carries_the_chat_and_the_manner(store: Store) -> None:
     await drain(conversation.answer(engine, manner))
     (request,) = engine.requests
     assert request.chat == conversation.kept_as == conversation.chat.id
-    assert Manner(**{name: getattr(request, name) for name in Manner.__struct_fields__}) == manner
+    assert (
+        GenerationOptions(**{name: getattr(request, name) for name in GenerationOptions.__struct_fields__})
+        == manner
+    )
 
 
 async def test_what_is_not_kept_has_a_name_for_the_engines_memory_only() -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from edgechat.cli.commands import device
 from edgechat.cli.output.layout import sheet
-from edgechat.device.bandwidth import Speed
+from edgechat.device.bandwidth import MemorySpeed
 from edgechat.device.cpu import Core, Cpu
 from edgechat.device.gpu.accelerators import Accelerator
 from edgechat.device.memory import Memory
@@ -80,7 +80,7 @@ def test_another_machine(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capture
     profile = DeviceProfile(
         CPU,
         Memory(16 * GIB, 3 * GIB, "the control group /sys/fs/cgroup", 4 * GIB),
-        Speed(bandwidth=5.1e10, compute=4e11, threads=4, measured=1.0),
+        MemorySpeed(bandwidth=5.1e10, compute=4e11, threads=4, measured=1.0),
         (
             card("NVIDIA GeForce RTX 4060", ("CUDA0",), 8 * GIB),
             card("Intel(R) UHD Graphics", (), 0, shares=True),

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from edgechat.cli.output import progress
-from edgechat.cli.output.progress import Progress
+from edgechat.cli.output.progress import DownloadProgress
 from edgechat.models.catalogue import catalogue
 from edgechat.models.choices import RemoteFile
 from tests.cli.pulling import (
@@ -247,7 +247,7 @@ def test_progress_in_lines(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = [100.0]
     monkeypatch.setattr(progress.time, "monotonic", lambda: clock[0])
     out, file = io.StringIO(), RemoteFile("sub/model-Q4_0.gguf", 100 << 20, "0" * 64)
-    shown = Progress(200 << 20, out)
+    shown = DownloadProgress(200 << 20, out)
     for step in range(0, 100, 10):
         shown.has(file, step << 20)
         clock[0] += 4

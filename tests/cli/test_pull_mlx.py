@@ -14,8 +14,8 @@ from edgechat.errors import BackendMissing, ModelNotFound
 from edgechat.models.request import wanted
 from edgechat.planner import prepare
 from edgechat.planner.ranking import download_choice, pulling
-from edgechat.planner.ranking.pulling import Decided, bring, decide
-from edgechat.planner.request import Wishes
+from edgechat.planner.ranking.pulling import PullDecision, bring, decide
+from edgechat.planner.request import PlanRequest
 from tests.cli.pulling import EDGECHAT, REPO, Pull, complaint, found
 from tests.hub import Hub
 from tests.kit import PAIR, pair, tiny
@@ -73,14 +73,14 @@ def run(*words: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def decided(name: str, backend: str | None = None, quant: str | None = None, **more: object) -> Decided:
+def decided(name: str, backend: str | None = None, quant: str | None = None, **more: object) -> PullDecision:
     reads = {"mlx": "mlx", "llama.cpp": "gguf", None: None}[backend]
     answer = decide(wanted(name, quant, format=reads), backend=backend, **more)  # type: ignore[arg-type]
-    assert isinstance(answer, Decided)
+    assert isinstance(answer, PullDecision)
     return answer
 
 
-def repos(answer: Decided) -> list[str]:
+def repos(answer: PullDecision) -> list[str]:
     return [part.source.want.hub.repo for part in answer.parts]
 
 
@@ -118,7 +118,7 @@ def test_a_name_of_the_catalogue_with_its_draft(pull: Pull, hub: Hub) -> None:
     assert (made["backend"], made["draft"]["model"]) == ("mlx", "tiny-two")
     hub.stop()
     here = decide(wanted("tiny-one", format="mlx"), backend="mlx")
-    assert isinstance(here, Decided)
+    assert isinstance(here, PullDecision)
     assert (repos(here), here.missing) == ([FOUR], ((),))
 
 
@@ -166,7 +166,7 @@ def test_what_is_here_for_both(home: Path, monkeypatch: pytest.MonkeyPatch) -> N
         bring(decided("tiny-one", backend, quant, draft="none"), Seen())
     assert prepare.prepare("tiny-one").backend == "llama.cpp"
     assert prepare.prepare("tiny-one:4bit").backend == "mlx"
-    assert prepare.prepare("tiny-one", Wishes(backend="mlx")).backend == "mlx"
+    assert prepare.prepare("tiny-one", PlanRequest(backend="mlx")).backend == "mlx"
     (home / "config/settings.toml").write_text('backend = "mlx"\n')
     assert prepare.prepare("tiny-one").backend == "mlx"
     (home / "config/settings.toml").unlink()

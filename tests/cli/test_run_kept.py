@@ -21,9 +21,9 @@ import pytest
 from edgechat.chat.conversation import Conversation
 from edgechat.chat.records import Chat, Turn
 from edgechat.chat.storage.store import Store, store_path
-from edgechat.cli.chat.conversation import Wanted
+from edgechat.cli.chat.conversation import ConversationChoice
 from edgechat.cli.commands import run as command
-from edgechat.engine.types import Dropped, Upkeep
+from edgechat.engine.types import CachePolicy, Dropped
 from edgechat.planner.plan import LoadPlan
 from tests.cli.running import EDGECHAT, complaint, edgechat
 from tests.fakes import FakeEngine
@@ -260,12 +260,12 @@ def test_the_model_that_was_forgotten(script: Script) -> None:
 
 
 class Replaying(FakeEngine):
-    """Stands in for EngineProcess."""
+    """Stands in for EngineSupervisor."""
 
     made: Replaying
     script: tuple[Any, ...] = ("Hello.",)
 
-    def __init__(self, plan: LoadPlan, *, upkeep: Upkeep, **_: object) -> None:
+    def __init__(self, plan: LoadPlan, *, upkeep: CachePolicy, **_: object) -> None:
         super().__init__(self.script)
         self.plan, self.upkeep = plan, upkeep
         type(self).made = self
@@ -273,24 +273,24 @@ class Replaying(FakeEngine):
 
 @pytest.fixture
 def engine(monkeypatch: pytest.MonkeyPatch) -> Iterator[type[Replaying]]:
-    monkeypatch.setattr(command, "EngineProcess", Replaying)
+    monkeypatch.setattr(command, "EngineSupervisor", Replaying)
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO()))
     yield Replaying
     Replaying.script = ("Hello.",)
 
 
 def ask(**options: Any) -> Replaying:
-    command.run(command.Options(model="guide", prompt="Hi", **options))
+    command.run(command.RunOptions(model="guide", prompt="Hi", **options))
     return Replaying.made
 
 
 def test_what_the_engine_is_told_of_a_kept_conversation(engine: type[Replaying]) -> None:
     first = ask(stop=("x",), max_tokens=5, think=False)
-    second = ask(wanted=Wanted(last=True), overflow="error")
+    second = ask(wanted=ConversationChoice(last=True), overflow="error")
     ((chat, _),) = stored()
     assert [made.left for made in (first, second)] == [[chat.id], [chat.id]]
     assert [made.closed for made in (first, second)] == [True, True]
-    assert first.upkeep == Upkeep(settle=False)
+    assert first.upkeep == CachePolicy(settle=False)
     (request,) = first.requests
     assert (request.chat, request.date, request.overflow) == (chat.id, chat.date, "window")
     assert (request.stop, request.max_tokens, request.think) == (("x",), 5, False)
@@ -302,14 +302,14 @@ def test_the_settings_choose_the_overflow_and_the_upkeep(engine: type[Replaying]
     said = 'overflow = "error"\nsettle_on_battery = false\nstate_gib = 0.5\n'
     (home / "config" / "settings.toml").write_text(said)
     made = ask()
-    assert made.upkeep == Upkeep(settle=False, settle_on_battery=False, disk_bytes=2**29)
+    assert made.upkeep == CachePolicy(settle=False, settle_on_battery=False, disk_bytes=2**29)
     assert made.requests[0].overflow == "error"
     assert ask(overflow="window").requests[0].overflow == "window"
 
 
 def test_what_the_engine_is_told_of_one_that_is_not_kept(engine: type[Replaying]) -> None:
-    made = ask(wanted=Wanted(keep=False))
-    assert made.upkeep == Upkeep(settle=False, disk_bytes=0)
+    made = ask(wanted=ConversationChoice(keep=False))
+    assert made.upkeep == CachePolicy(settle=False, disk_bytes=0)
     assert made.left == []
 
 
@@ -319,7 +319,7 @@ def test_turns_that_are_not_sent_any_more_are_told_when_their_number_changes(
     notes = []
     for turns, options in ((1, {}), (1, {}), (4, {}), (2, {"json": True}), (1, {"system": "Hm."})):
         engine.script = (Dropped("", turns), "Hello.")
-        ask(wanted=Wanted(last=bool(notes) and "system" not in options), **options)
+        ask(wanted=ConversationChoice(last=bool(notes) and "system" not in options), **options)
         notes.append([line for line in capsys.readouterr().err.splitlines() if "not sent" in line])
     full, gone = "note: the context is full:", "not sent to the model any more"
     assert notes == [

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from edgechat.device.cpu import read_cpu
 from edgechat.device.gpu import amdgpu
-from edgechat.device.gpu.accelerators import Sighting, merge, sightings_of
+from edgechat.device.gpu.accelerators import GpuReading, merge, sightings_of
 from edgechat.device.gpu.mac import mac_gpu
 from edgechat.device.memory import Memory
 from edgechat.device.profile import DeviceProfile
@@ -26,9 +26,9 @@ def native(name: str, description: str = "", **fields: object) -> NativeDevice:
     return NativeDevice(name=name, description=description, backend=backend, **values)  # type: ignore[arg-type]
 
 
-def nvml(pci: str = "0000:01:00.0", **fields: object) -> Sighting:
+def nvml(pci: str = "0000:01:00.0", **fields: object) -> GpuReading:
     values = {"name": "NVIDIA GeForce RTX 4060", "total": 8 * GIB, "free": 7 * GIB} | fields
-    return Sighting(source="nvml", vendor="nvidia", pci=pci, **values)  # type: ignore[arg-type]
+    return GpuReading(source="nvml", vendor="nvidia", pci=pci, **values)  # type: ignore[arg-type]
 
 
 def test_a_card_seen_by_all_is_one_card_with_the_smallest_free() -> None:
@@ -39,7 +39,7 @@ def test_a_card_seen_by_all_is_one_card_with_the_smallest_free() -> None:
             native("CPU", "A processor", kind="cpu"),
         ]
     )
-    kernel = Sighting(source="kernel", vendor="nvidia", name="NVIDIA GPU", pci="0000:01:00.0")
+    kernel = GpuReading(source="kernel", vendor="nvidia", name="NVIDIA GPU", pci="0000:01:00.0")
     (card,) = merge([*seen, nvml(), kernel], RAM)
     assert card.devices == ("CUDA0", "Vulkan0")
     assert (card.name, card.vendor) == ("NVIDIA GeForce RTX 4060", "nvidia")
@@ -56,7 +56,7 @@ def test_two_cards_alike_stay_two_in_any_order() -> None:
 
 def test_without_addresses_the_maker_matches_them() -> None:
     seen = sightings_of([native("SYCL0", "Intel(R) Arc(TM) A770"), native("SYCL1", "Intel(R) Arc(TM) A380")])
-    kernel = [Sighting(source="kernel", vendor="intel", pci=f"0000:0{n}:00.0") for n in (3, 4)]
+    kernel = [GpuReading(source="kernel", vendor="intel", pci=f"0000:0{n}:00.0") for n in (3, 4)]
     cards = merge(seen + kernel, RAM)
     assert [(card.devices, card.pci) for card in cards] == [
         (("SYCL0",), "0000:03:00.0"),
@@ -177,7 +177,7 @@ def test_a_card_has_metrics_too(tmp_path: Path) -> None:
 
 _sizes = st.integers(0, 2**48)
 _sightings = st.builds(
-    Sighting,
+    GpuReading,
     source=st.sampled_from(["ggml", "nvml", "kernel", "torch"]),
     vendor=st.sampled_from(["nvidia", "amd", "intel"]),
     pci=st.sampled_from([None, "0000:01:00.0", "0000:02:00.0"]),
@@ -190,7 +190,7 @@ _sightings = st.builds(
 
 
 @given(seen=st.lists(_sightings, max_size=8))
-def test_whatever_is_said_the_figures_make_sense(seen: list[Sighting]) -> None:
+def test_whatever_is_said_the_figures_make_sense(seen: list[GpuReading]) -> None:
     cards = merge(seen, RAM)
     assert len(cards) <= len(seen)
     assert sum(len(card.devices) for card in cards) == sum(one.device is not None for one in seen)

@@ -10,18 +10,18 @@ from types import SimpleNamespace
 import pytest
 
 from edgechat.device import load
-from edgechat.device.load import Moment, disturbance, moment, slowed_now
+from edgechat.device.load import LoadSample, disturbance, moment, slowed_now
 from edgechat.device.profile import DeviceProfile
-from edgechat.planner.machine import Described
+from edgechat.planner.machine import MachineDescription
 from edgechat.planner.ranking.survey import in_words
 from tests.planner import golden
 
-BEFORE = Moment(wall=100.0, own=50.0, busy=1000.0, waited=7.0, throttled=3)
+BEFORE = LoadSample(wall=100.0, own=50.0, busy=1000.0, waited=7.0, throttled=3)
 
 
-def after(own: float, others: float = 0.0, **changes: object) -> Moment:
+def after(own: float, others: float = 0.0, **changes: object) -> LoadSample:
     """Return the counters ten seconds later; own, others: processors that were at work."""
-    made = Moment(110.0, 50 + 10 * own, 1000 + 10 * (own + others), 7.0, 3)
+    made = LoadSample(110.0, 50 + 10 * own, 1000 + 10 * (own + others), 7.0, 3)
     return replace(made, **changes)  # type: ignore[arg-type]
 
 
@@ -48,11 +48,11 @@ def test_a_quiet_machine() -> None:
         (after(own=0.3, others=3.0), None),
         (after(own=4.0, waited=16.0), 4),
         (after(own=0.0), 1),
-        (Moment(100.0, 50.0, 1000.0), 4),
+        (LoadSample(100.0, 50.0, 1000.0), 4),
     ],
     ids=["starved", "beside others", "a card beside others", "queued", "not at all", "no time"],
 )
-def test_a_busy_machine(later: Moment, threads: int | None) -> None:
+def test_a_busy_machine(later: LoadSample, threads: int | None) -> None:
     assert disturbance(BEFORE, later, threads) == "busy"
 
 
@@ -104,8 +104,8 @@ def test_a_plan_says_what_slows_this_machine_down_now_and_depends_on_none_of_it(
     told = in_words(busy).removeprefix(in_words(quiet))
     assert "busy now" in told
     assert "battery" in told
-    assert Described().over(busy) == busy
-    other: DeviceProfile = Described(bandwidth=1e11).over(busy)
+    assert MachineDescription().over(busy) == busy
+    other: DeviceProfile = MachineDescription(bandwidth=1e11).over(busy)
     assert other.slowed == (), "what another machine does nobody knows"
 
 

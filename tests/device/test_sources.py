@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from edgechat.device.gpu.accelerators import Sighting
+from edgechat.device.gpu.accelerators import GpuReading
 from edgechat.device.gpu.sources import has_torch, read_source
 from edgechat.process.ask import ChildFailed
 
@@ -28,10 +28,10 @@ def build(folder: Path, *options: str) -> Path:
 
 
 @pytest.fixture
-def seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[Sighting, ...]]:
+def seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[GpuReading, ...]]:
     """Ask for the cards beside a driver that is built with some options."""
 
-    def ask(*options: str) -> tuple[Sighting, ...]:
+    def ask(*options: str) -> tuple[GpuReading, ...]:
         build(tmp_path, *options)
         monkeypatch.setenv("LD_LIBRARY_PATH", str(tmp_path))
         return read_source("nvml")
@@ -39,7 +39,7 @@ def seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple
     return ask
 
 
-def test_the_cards_that_nvml_tells_of(seen: Callable[..., tuple[Sighting, ...]]) -> None:
+def test_the_cards_that_nvml_tells_of(seen: Callable[..., tuple[GpuReading, ...]]) -> None:
     first, second = seen()
     assert (first.name, first.pci) == ("NVIDIA RTX A2000", "0000:c1:00.0")
     assert (first.total, first.free, first.shares_ram) == (6 * GIB, 5 * GIB, None)
@@ -47,17 +47,17 @@ def test_the_cards_that_nvml_tells_of(seen: Callable[..., tuple[Sighting, ...]])
     assert (second.total, second.shares_ram) == (0, True)
 
 
-def test_a_name_that_is_no_text(seen: Callable[..., tuple[Sighting, ...]]) -> None:
+def test_a_name_that_is_no_text(seen: Callable[..., tuple[GpuReading, ...]]) -> None:
     first, _ = seen(r'-DNAME="\xff\xfe"')
     assert (first.name, first.pci, first.total) == ("", "0000:c1:00.0", 6 * GIB)
 
 
-def test_a_driver_that_knows_itself_to_be_broken(seen: Callable[..., tuple[Sighting, ...]]) -> None:
+def test_a_driver_that_knows_itself_to_be_broken(seen: Callable[..., tuple[GpuReading, ...]]) -> None:
     with pytest.raises(ChildFailed, match="version mismatch"):
         seen("-DBROKEN=18")
 
 
-def test_a_library_that_lacks_a_function(seen: Callable[..., tuple[Sighting, ...]]) -> None:
+def test_a_library_that_lacks_a_function(seen: Callable[..., tuple[GpuReading, ...]]) -> None:
     with pytest.raises(ChildFailed, match="says: Function Not Found"):
         seen("-DOLD")
 

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from edgechat.engine.backends.base import Backend, Part
+from edgechat.engine.backends.base import Backend, BatchPart
 from edgechat.engine.prompt.template import ChatTemplate
 from edgechat.engine.worker import worker
 from edgechat.planner.placement.budget import MLX
@@ -122,11 +122,11 @@ def feed(backend: Backend, seq: int, start: int, tokens: list[int], count: int =
     """Compute tokens in calls of 50, the last `count` in one of their own; return their rows."""
     split = len(tokens) - count
     for at in range(0, split, 50):
-        backend.decode([Part(seq, start + at, tokens[at : min(at + 50, split)], 0)])
-    return backend.decode([Part(seq, start + split, tokens[split:], count)]).copy()
+        backend.decode([BatchPart(seq, start + at, tokens[at : min(at + 50, split)], 0)])
+    return backend.decode([BatchPart(seq, start + split, tokens[split:], count)]).copy()
 
 
-def batches(backend: Backend, parts: Iterable[Part]) -> list[list[Part]]:
+def batches(backend: Backend, parts: Iterable[BatchPart]) -> list[list[BatchPart]]:
     """Return the parts as calls of the backend: one where it mixes, else one for each."""
     parts = list(parts)
     return [parts] if backend.capabilities.mixes else [[part] for part in parts]

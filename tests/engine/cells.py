@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from edgechat.engine.engine import Engine
+from edgechat.engine.engine import EngineCore
 from edgechat.engine.kv.prefix_cache import PrefixCache
 
 
@@ -30,7 +30,7 @@ def check_cache(cache: PrefixCache) -> None:
     )
 
 
-def check(engine: Engine) -> None:
+def check(engine: EngineCore) -> None:
     """The same for an engine, and its sequences run where they should."""
     scheduler = engine.scheduler
     check_cache(scheduler.cache)
@@ -41,7 +41,7 @@ def check(engine: Engine) -> None:
     check_drafters(engine)
 
 
-def check_drafters(engine: Engine, *, cells: bool = True) -> None:
+def check_drafters(engine: EngineCore, *, cells: bool = True) -> None:
     """Nobody drafts for who is gone. cells: the draft's backend can say what its cache holds."""
     model, ngram = engine.speculation._model, engine.speculation._ngram
     streams = set() if engine.is_idle else set(engine.scheduler.sequences)

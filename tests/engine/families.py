@@ -13,9 +13,9 @@ from edgechat.engine.prompt.template import CHATML
 from edgechat.engine.prompt.thinking import marks_of
 from edgechat.engine.reply.reply import Reply
 from edgechat.engine.reply.tool_calls.formats import Format, format_of
-from edgechat.engine.reply.tool_calls.splitter import Argued, Splitter
+from edgechat.engine.reply.tool_calls.splitter import ArgumentsText, Splitter
 from edgechat.engine.reply.tool_calls.tools import kinds_of
-from edgechat.engine.types import Arguments, Called, Tool, ToolCall
+from edgechat.engine.types import Tool, ToolCall, ToolCallArguments, ToolCallBegun
 
 _FOLDER = Path(__file__).parent / "templates" / "calls"
 SOURCES = {path.stem: path.read_text() for path in sorted(_FOLDER.glob("*.jinja"))} | {"generic": CHATML}
@@ -58,11 +58,11 @@ def joined(shown: Sequence[object]) -> list[ToolCall]:
     """Return the calls with their arguments, of what a reply shows or of an engine's events."""
     calls: list[ToolCall] = []
     for one in shown:
-        if isinstance(one, ToolCall | Called):
-            call = one.call if isinstance(one, Called) else one
+        if isinstance(one, ToolCall | ToolCallBegun):
+            call = one.call if isinstance(one, ToolCallBegun) else one
             assert call.arguments == ""
             calls.append(call)
-        elif isinstance(one, Argued | Arguments):
+        elif isinstance(one, ArgumentsText | ToolCallArguments):
             calls[-1] = replace(calls[-1], arguments=calls[-1].arguments + one.text)
     return calls
 
@@ -77,6 +77,6 @@ def split(reply: Reply, text: str, cuts: list[int] | None = None) -> tuple[str, 
             shown += reply.feed(raw[start:stop])
     shown += reply.finish()
     calls = joined(shown)
-    said = [one for one in shown if not isinstance(one, ToolCall | Argued)]
+    said = [one for one in shown if not isinstance(one, ToolCall | ArgumentsText)]
     answer = "".join(part for part, thinking in said if not thinking)
     return answer, "".join(part for part, thinking in said if thinking), calls

@@ -8,7 +8,7 @@ import threading
 import numpy as np
 import pytest
 
-from edgechat.engine.backends.base import Backend, CacheFull, Interrupted, Part
+from edgechat.engine.backends.base import Backend, BatchPart, CacheFull, Interrupted
 from tests.engine.backends import Cold, Load, Runtime, feed, is_true, load, plan, some
 from tests.kit import CHATML, END, TEXT_END, Spec
 
@@ -44,7 +44,7 @@ def test_rows_do_not_depend_on_the_calls(kind: str, open_backend: Load, cold: Co
     backend, tokens, at = open_backend(kind, n_outputs_max=0), some(1, 150), 0
     rows = []
     for size in (1, 1, 2, 7, 30, 1, 40, 3, *[1] * 15, 2, 38, 10):
-        rows.append(backend.decode([Part(0, at, tokens[at : at + size], size)]).copy())
+        rows.append(backend.decode([BatchPart(0, at, tokens[at : at + size], size)]).copy())
         at += size
     assert at == 150
     assert is_true(np.concatenate(rows)[-60:], cold(tokens, 60))
@@ -73,7 +73,7 @@ def test_what_an_interrupted_call_leaves_is_true(kind: str, open_backend: Load, 
     texts = [some(1, 300), some(2, 300)]
     held = [0, 0]
     for at in range(0, 300, 30):
-        parts = [Part(seq, held[seq], texts[seq][held[seq] : at + 30], 0) for seq in (0, 1)]
+        parts = [BatchPart(seq, held[seq], texts[seq][held[seq] : at + 30], 0) for seq in (0, 1)]
         interruption.interrupt()
         with pytest.raises(Interrupted) as early:
             interruption.decode_interruptibly(parts)
@@ -99,7 +99,7 @@ def test_the_micro_batches_before_an_interrupt_stay(runtime: Runtime) -> None:
             timer = threading.Timer(delay, interruption.interrupt)
             timer.start()
             try:
-                interruption.decode_interruptibly([Part(0, 0, tokens, 0)])
+                interruption.decode_interruptibly([BatchPart(0, 0, tokens, 0)])
             except Interrupted as early:
                 kept = early.n_kept[0] or 0
             timer.join()
@@ -121,21 +121,21 @@ def test_what_cannot_be_interrupted_runs_to_its_end(kind: str, open_backend: Loa
 
 def test_only_the_rows_that_are_wanted(open_backend: Load) -> None:
     backend = open_backend()
-    assert backend.decode([Part(0, 0, [70, 71, 72], 0)]).shape == (0, backend.vocabulary.size)
-    assert backend.decode([Part(0, 3, [70, 71, 72], 2)]).shape == (2, backend.vocabulary.size)
+    assert backend.decode([BatchPart(0, 0, [70, 71, 72], 0)]).shape == (0, backend.vocabulary.size)
+    assert backend.decode([BatchPart(0, 3, [70, 71, 72], 2)]).shape == (2, backend.vocabulary.size)
 
 
 def test_the_rows_come_in_the_order_of_the_parts(open_backend: Load) -> None:
     """Where it takes one sequence at a time it says so."""
     backend = open_backend()
-    a, b = Part(0, 0, [70, 71, 72], 1), Part(1, 0, [80, 81, 82, 83], 2)
+    a, b = BatchPart(0, 0, [70, 71, 72], 1), BatchPart(1, 0, [80, 81, 82, 83], 2)
     if not backend.capabilities.mixes:
         with pytest.raises(ValueError, match=r"\S"):
             backend.decode([a, b])
         return
     both = backend.decode([a, b]).copy()
     assert both.shape == (3, backend.vocabulary.size)
-    alone = backend.decode([Part(2, 0, b.tokens, 2)])
+    alone = backend.decode([BatchPart(2, 0, b.tokens, 2)])
     assert is_true(both[1:], alone)
     assert np.abs(both[0] - alone[1]).max() > 0.1
 
@@ -146,7 +146,7 @@ def test_the_rows_come_in_the_order_of_the_parts(open_backend: Load) -> None:
 def fits(backend: Backend, start: int, tokens: list[int]) -> bool:
     """Compute tokens, and say whether there was room for them."""
     try:
-        backend.decode([Part(0, start, tokens, 1)])
+        backend.decode([BatchPart(0, start, tokens, 1)])
     except CacheFull:
         return False
     return True
@@ -171,7 +171,7 @@ def test_all_sequences_share_the_cells(open_backend: Load) -> None:
     feed(backend, 0, 0, some(1, 150))
     feed(backend, 1, 0, some(1, 50))
     with pytest.raises(CacheFull):
-        backend.decode([Part(1, 50, some(2, 60), 1)])
+        backend.decode([BatchPart(1, 50, some(2, 60), 1)])
     feed(backend, 1, 50, some(2, 50))
     assert backend.truncate(0, 0)
     assert backend.truncate(1, 0)
@@ -197,7 +197,7 @@ def test_a_cut_that_is_allowed_is_true(kind: str, open_backend: Load, cold: Cold
 def test_a_windowed_model_does_not_go_back_behind_its_window(open_backend: Load) -> None:
     backend = open_backend("windowed", n_seq_max=1)
     for start in range(0, 700, 50):
-        backend.decode([Part(0, start, some(start, 50), 0)])
+        backend.decode([BatchPart(0, start, some(start, 50), 0)])
     assert not backend.truncate(0, 300)
     assert backend.truncate(0, 690)
     assert backend.truncate(0, 0)
@@ -211,7 +211,7 @@ def test_a_cut_inside_a_window_is_true_however_it_was_filled(open_backend: Load)
         tokens, more = some(seed, 90), some(seed + 9, 12)
         backend.truncate(0, 0)
         for at in range(0, 90, size):
-            backend.decode([Part(0, at, tokens[at : at + size], 0)])
+            backend.decode([BatchPart(0, at, tokens[at : at + size], 0)])
         length = next((n for n in range(40, 90) if backend.truncate(0, n)), 90)
         allowed += length < 90
         fresh.truncate(0, 0)

@@ -10,14 +10,14 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from edgechat.engine.engine import Engine
+from edgechat.engine.engine import EngineCore
 from edgechat.engine.prompt.template import ChatTemplate
 from edgechat.engine.types import ChatRequest, Delta, Finished, Message, Sampling
 from tests.engine.backends import Runtime, SharedTemplate, load, plan
 from tests.kit import CHATML
 
 GREEDY = Sampling(temperature=0)
-Open = Callable[..., Engine]
+Open = Callable[..., EngineCore]
 
 
 @pytest.fixture(scope="module")
@@ -30,12 +30,12 @@ def template() -> Iterator[ChatTemplate]:
 @pytest.fixture
 def open_engine(runtime: Runtime, template: ChatTemplate) -> Iterator[Open]:
     """Return a function that makes an engine: `open_engine(kind, context=256)`."""
-    made: list[Engine] = []
+    made: list[EngineCore] = []
 
-    def make(kind: str, **changes: object) -> Engine:
+    def make(kind: str, **changes: object) -> EngineCore:
         backend = load(plan(runtime.model(kind), **changes))
         assert backend.chat_template == CHATML
-        made.append(Engine(backend, SharedTemplate(template)))
+        made.append(EngineCore(backend, SharedTemplate(template)))
         return made[-1]
 
     yield make
@@ -47,7 +47,7 @@ def messages(*texts: str) -> tuple[Message, ...]:
     return tuple(Message("assistant" if n % 2 else "user", text) for n, text in enumerate(texts))
 
 
-def answers(engine: Engine, **requests: tuple[Message, ...]) -> dict[str, tuple[str, Finished]]:
+def answers(engine: EngineCore, **requests: tuple[Message, ...]) -> dict[str, tuple[str, Finished]]:
     """Run the requests together; return the text and the end of each."""
     for name, said in requests.items():
         engine.submit(ChatRequest(id=name, messages=said, sampling=GREEDY, max_tokens=24))
@@ -117,6 +117,6 @@ def test_what_goes_on_is_reused_on_every_kind(kind: str, open_engine: Open) -> N
 @pytest.mark.parametrize("cache_type", ["f16", "q8_0", "q4_0"])
 def test_cache_types(runtime: Runtime, template: ChatTemplate, cache_type: str) -> None:
     backend = load(plan(runtime.wide(), cache_type=cache_type, flash_attention=True))
-    engine = Engine(backend, SharedTemplate(template))
+    engine = EngineCore(backend, SharedTemplate(template))
     assert len(answers(engine, a=PROMPTS["long"])["a"][0]) > 20
     engine.close()

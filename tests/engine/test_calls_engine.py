@@ -11,24 +11,24 @@ import msgspec
 import pytest
 
 from edgechat.engine.backends.scripted import ScriptedBackend
-from edgechat.engine.engine import Engine
+from edgechat.engine.engine import EngineCore
 from edgechat.engine.prompt.template import ChatTemplate, TemplateProcess
 from edgechat.engine.types import (
-    Arguments,
-    Called,
+    CachePolicy,
     ChatRequest,
     Delta,
     Event,
     Finished,
     Message,
+    Prewarmed,
     RequestEvent,
     Sampling,
-    Settled,
     Tool,
     ToolCall,
-    Upkeep,
+    ToolCallArguments,
+    ToolCallBegun,
 )
-from edgechat.engine.worker.supervisor import EngineProcess
+from edgechat.engine.worker.supervisor import EngineSupervisor
 from edgechat.errors import BadRequest, EdgechatError, PromptTooLong, SchemaError
 from tests.engine.backends import SharedTemplate, load, plan
 from tests.engine.conftest import MakePlan
@@ -55,7 +55,7 @@ CONTROL = {
     "llama": ("<|python_tag|>", "<|eom_id|>"),
 }
 GREEDY = Sampling(temperature=0)
-MakeEngine = Callable[..., Engine]
+MakeEngine = Callable[..., EngineCore]
 
 
 @pytest.fixture(scope="module")
@@ -71,11 +71,11 @@ def templates() -> Iterator[dict[str, ChatTemplate]]:
 @pytest.fixture
 def make(scripted: MakePlan, templates: dict[str, ChatTemplate]) -> MakeEngine:
     def engine(
-        name: str = "hermes", *, upkeep: Upkeep | None = None, context: int = 8192, **script: object
-    ) -> Engine:
+        name: str = "hermes", *, upkeep: CachePolicy | None = None, context: int = 8192, **script: object
+    ) -> EngineCore:
         options = {"reply": WRITTEN[name][0], "answer_after": ANSWERS[name]} | script
         backend = ScriptedBackend(scripted(context=context, **options))
-        return Engine(backend, templates[name], upkeep=upkeep or Upkeep(settle=False))
+        return EngineCore(backend, templates[name], upkeep=upkeep or CachePolicy(settle=False))
 
     return engine
 
@@ -85,7 +85,7 @@ def asking(*messages: Message, **options: object) -> ChatRequest:
     return ChatRequest(id="x", messages=messages or (Message("user", "Weather?"),), **options)
 
 
-def run(engine: Engine, request: ChatRequest) -> list[Event]:
+def run(engine: EngineCore, request: ChatRequest) -> list[Event]:
     events = engine.submit(request)
     until = time.monotonic() + 60
     while not engine.is_idle:
@@ -125,10 +125,12 @@ GROWING = ("generic", "hermes", "llama", "args", "harmony")
 @pytest.mark.parametrize("name", SOURCES)
 def test_a_call_comes_piece_by_piece_where_it_can(make: MakeEngine, name: str) -> None:
     events = run(make(name), asking())
-    first = next(n for n, event in enumerate(events) if isinstance(event, Called))
+    first = next(n for n, event in enumerate(events) if isinstance(event, ToolCallBegun))
     said = [event for event in events[:first] if isinstance(event, Delta)]
     assert "".join(event.text for event in said if not event.thinking) == WRITTEN[name][1]
-    pieces = list(itertools.takewhile(lambda event: isinstance(event, Arguments), events[first + 1 :]))
+    pieces = list(
+        itertools.takewhile(lambda event: isinstance(event, ToolCallArguments), events[first + 1 :])
+    )
     assert json.loads("".join(piece.text for piece in pieces)) == {"city": "Bonn", "days": 3}
     if name in GROWING:
         assert len(pieces) > 10
@@ -188,7 +190,7 @@ def test_a_reply_ends_with_as_many_calls_as_are_wanted(make: MakeEngine, name: s
     answer, thinking, calls = WRITTEN[name][1:]
     events = run(make(name, control=CONTROL.get(name, ())), asking(most_calls=1))
     assert told(events) == (answer, thinking, calls[:1], "tools")
-    last = [event for event in events if isinstance(event, Called | Arguments)][-1]
+    last = [event for event in events if isinstance(event, ToolCallBegun | ToolCallArguments)][-1]
     assert isinstance(events[-1], Finished)
     assert last.tokens <= events[-1].usage.completion_tokens <= last.tokens + 1
 
@@ -209,9 +211,9 @@ def test_the_prefix_of_a_round_is_not_computed_again(make: MakeEngine) -> None:
 
 
 def test_after_a_call_a_chat_settles_on_its_result(make: MakeEngine) -> None:
-    engine = make("hermes", upkeep=Upkeep(settle_on_battery=True))
+    engine = make("hermes", upkeep=CachePolicy(settle_on_battery=True))
     events = run(engine, asking(chat="c", overflow="window"))
-    (settled,) = [event for event in events if isinstance(event, Settled)]
+    (settled,) = [event for event in events if isinstance(event, Prewarmed)]
     calls = tuple(joined(events))
     chat = [Message("user", "Weather?"), Message("assistant", "Let me see.", "\nhm\n", calls)]
     chat.append(Message("tool", "It is fine.", call_id=calls[0].id))
@@ -292,13 +294,13 @@ def test_what_tools_take_of_the_context_is_counted(make: MakeEngine) -> None:
 
 
 @pytest.fixture(scope="module")
-def real() -> Iterator[Callable[[str], Engine]]:
+def real() -> Iterator[Callable[[str], EngineCore]]:
     """Return a function that opens a random model with a family's template: it would never call by itself."""
-    made: list[Engine] = []
+    made: list[EngineCore] = []
 
-    def engine(name: str) -> Engine:
+    def engine(name: str) -> EngineCore:
         backend = load(plan(tiny("dense", chat_template=SOURCES[name]), context=4096))
-        made.append(Engine(backend, ChatTemplate(SOURCES[name], bos="", eos="<|im_end|>")))
+        made.append(EngineCore(backend, ChatTemplate(SOURCES[name], bos="", eos="<|im_end|>")))
         return made[-1]
 
     yield engine
@@ -333,7 +335,7 @@ def forced(seed: int = 0, unwanted: str = "", **options: object) -> ChatRequest:
 
 
 @pytest.mark.parametrize("name", SOURCES)
-def test_a_call_is_made_where_one_is_required(real: Callable[[str], Engine], name: str) -> None:
+def test_a_call_is_made_where_one_is_required(real: Callable[[str], EngineCore], name: str) -> None:
     engine = real(name)
     for seed in range(3):
         think = False if name == "xml" else None
@@ -349,7 +351,7 @@ def test_a_call_is_made_where_one_is_required(real: Callable[[str], Engine], nam
         )
 
 
-def test_a_call_that_had_to_be_made_and_is_cut_short_is_no_answer(real: Callable[[str], Engine]) -> None:
+def test_a_call_that_had_to_be_made_and_is_cut_short_is_no_answer(real: Callable[[str], EngineCore]) -> None:
     request = msgspec.structs.replace(forced(tool="count"), max_tokens=12)
     events = run(real("hermes"), request)
     assert not any(isinstance(event, Delta) for event in events)
@@ -357,13 +359,15 @@ def test_a_call_that_had_to_be_made_and_is_cut_short_is_no_answer(real: Callable
     assert events[-1].reason == "length"
 
 
-def test_any_of_the_tools_will_do_where_none_is_named(real: Callable[[str], Engine]) -> None:
+def test_any_of_the_tools_will_do_where_none_is_named(real: Callable[[str], EngineCore]) -> None:
     for unwanted, name in (("n", "count"), ("c", "now")):
         *_, calls, reason = told(run(real("llama"), forced(unwanted=unwanted)))
         assert ([called for called, _ in calls], reason) == ([name], "tools")
 
 
-def test_an_answer_follows_its_schema_where_nothing_has_to_be_called(real: Callable[[str], Engine]) -> None:
+def test_an_answer_follows_its_schema_where_nothing_has_to_be_called(
+    real: Callable[[str], EngineCore],
+) -> None:
     request = forced(tools=(NOW,), tool_choice="auto", schema='{"const": "nothing to call"}')
     answer, _, calls, reason = told(run(real("mistral"), request))
     assert (answer, calls, reason) in [('"nothing to call"', [], "stop"), ("", calls, "tools")]
@@ -391,7 +395,7 @@ def test_what_cannot_be_called_is_refused_before_anything_is_computed(
 
 async def test_a_worker_tells_of_calls(scripted: MakePlan) -> None:
     text, *expected = WRITTEN["hermes"]
-    engine = EngineProcess(scripted(reply=text, template=SOURCES["hermes"]))
+    engine = EngineSupervisor(scripted(reply=text, template=SOURCES["hermes"]))
     try:
         events = [event async for event in engine.stream(asking())]
         assert told(events) == (*expected, "tools")
@@ -402,7 +406,7 @@ async def test_a_worker_tells_of_calls(scripted: MakePlan) -> None:
 
 
 async def test_a_worker_makes_a_call_that_is_required() -> None:
-    engine = EngineProcess(plan(tiny("dense", chat_template=SOURCES["mistral"])))
+    engine = EngineSupervisor(plan(tiny("dense", chat_template=SOURCES["mistral"])))
     try:
         request = forced(tool="count")
         *_, calls, reason = told([event async for event in engine.stream(request)])

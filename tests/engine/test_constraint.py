@@ -15,13 +15,13 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from edgechat.engine.backends.base import Part
+from edgechat.engine.backends.base import BatchPart
 from edgechat.engine.backends.scripted import ScriptedBackend
-from edgechat.engine.engine import Engine
+from edgechat.engine.engine import EngineCore
 from edgechat.engine.prompt.template import ChatTemplate
 from edgechat.engine.reply.constraints import Constraints
 from edgechat.engine.reply.reply import Reply
-from edgechat.engine.sampling.logprobs import Chances
+from edgechat.engine.sampling.logprobs import Logprobs
 from edgechat.engine.speculative.drafters import ModelDrafter
 from edgechat.engine.types import (
     ChatRequest,
@@ -31,7 +31,7 @@ from edgechat.engine.types import (
     Finished,
     Message,
     Sampling,
-    TokenChance,
+    TokenLogprobs,
 )
 from edgechat.errors import BadRequest, EngineError, PromptTooLong, SchemaError
 from tests.engine.backends import Runtime, SharedTemplate, load, plan
@@ -66,11 +66,11 @@ def template() -> Iterator[ChatTemplate]:
 
 
 @pytest.fixture
-def make(scripted: MakePlan, template: ChatTemplate) -> Iterator[Callable[..., Engine]]:
-    made: list[Engine] = []
+def make(scripted: MakePlan, template: ChatTemplate) -> Iterator[Callable[..., EngineCore]]:
+    made: list[EngineCore] = []
 
-    def engine(**script: object) -> Engine:
-        made.append(Engine(ScriptedBackend(scripted(**script)), template))
+    def engine(**script: object) -> EngineCore:
+        made.append(EngineCore(ScriptedBackend(scripted(**script)), template))
         return made[-1]
 
     yield engine
@@ -83,7 +83,7 @@ def request(name: str = "a", text: str = "hi", **options: object) -> ChatRequest
     return ChatRequest(id=name, messages=(Message("user", text),), **options)
 
 
-def run(engine: Engine, *requests: ChatRequest) -> list[Event]:
+def run(engine: EngineCore, *requests: ChatRequest) -> list[Event]:
     events: list[Event] = [event for one in requests for event in engine.submit(one)]
     while not engine.is_idle:
         if engine.is_waiting:
@@ -104,7 +104,7 @@ def end(events: list[Event], name: str = "a") -> Finished | Failed:
     return next(one for one in events if isinstance(one, Finished | Failed) and one.request_id == name)
 
 
-def chances(events: list[Event], name: str = "a") -> list[TokenChance]:
+def chances(events: list[Event], name: str = "a") -> list[TokenLogprobs]:
     return [c for one in events if isinstance(one, Delta) and one.request_id == name for c in one.chances]
 
 
@@ -178,7 +178,7 @@ def test_a_model_that_knows_nothing_of_it_follows_it(
     template: ChatTemplate, kind: str, sampling: Sampling
 ) -> None:
     """Random weights, several replies side by side."""
-    engine = Engine(load(plan(Runtime("llama.cpp").model(kind, mute=()))), template)
+    engine = EngineCore(load(plan(Runtime("llama.cpp").model(kind, mute=()))), template)
     requests = [request(str(n), f"go {n}", schema=SCHEMA, sampling=sampling) for n in range(3)]
     events = run(engine, *requests)
     for text in texts(events).values():
@@ -202,7 +202,7 @@ def test_drafts_change_nothing_of_a_reply_with_a_schema(
     found = []
     for drafts in (False, True):
         small = load(plan(draft, n_seq_max=8, context=4096, n_outputs_max=32)) if drafts else None
-        engine = Engine(
+        engine = EngineCore(
             load(plan(target, n_seq_max=8, context=4096, n_outputs_max=32)),
             template,
             model_drafter=ModelDrafter(small, small.vocabulary.size) if small else None,
@@ -267,7 +267,7 @@ def softmax(row: np.ndarray) -> np.ndarray:
 def test_chances_are_those_of_the_models_own_logits(template: ChatTemplate) -> None:
     """Of the text's tokens one by one, before sampling: another computation gives them."""
     path = Runtime("llama.cpp").model("dense")
-    engine = Engine(load(plan(path)), template)
+    engine = EngineCore(load(plan(path)), template)
     sampling = Sampling(temperature=1.0, top_k=3, seed=1, bias=((65, 3.0),), repetition_penalty=1.3)
     events = run(engine, request(max_tokens=12, sampling=sampling, logprobs=4))
     prompt = engine.backend.vocabulary.tokenize(
@@ -278,7 +278,7 @@ def test_chances_are_those_of_the_models_own_logits(template: ChatTemplate) -> N
     said = engine.backend.vocabulary.tokenize(texts(events)["a"], bos=False, special=False)
     engine.close()
     backend = load(plan(path, n_outputs_max=16))
-    rows = backend.decode([Part(0, 0, [*prompt, *said[:-1]], len(said))])
+    rows = backend.decode([BatchPart(0, 0, [*prompt, *said[:-1]], len(said))])
     for one, row, token in zip(told, rows, said, strict=True):
         true = softmax(row)
         assert one.logprob == pytest.approx(true[token], abs=1e-3)
@@ -290,7 +290,9 @@ def test_chances_are_those_of_the_models_own_logits(template: ChatTemplate) -> N
 
 def test_no_chances_of_a_thought_nor_of_what_a_stop_string_cuts_off(scripted: MakePlan) -> None:
     template = ChatTemplate("{# </think> #}" + CHATML)
-    engine = Engine(ScriptedBackend(scripted(reply="<think>hm</think>\n\nYes, it is. STOP here")), template)
+    engine = EngineCore(
+        ScriptedBackend(scripted(reply="<think>hm</think>\n\nYes, it is. STOP here")), template
+    )
     events = run(engine, request(logprobs=0, stop=("STOP",)))
     assert texts(events)["a"] == "hmYes, it is. "
     assert b"".join(one.token for one in chances(events)) == b"Yes, it is. "
@@ -324,7 +326,7 @@ PIECES = Pieces(
 @example([1, 12, 12], ("a b", "\n\n"))
 def test_told_are_the_tokens_that_begin_in_what_is_shown(tokens: list[int], stop: tuple[str, ...]) -> None:
     """Whatever their bytes are: halves of characters, none, or such as make no text."""
-    reply, likely = Reply(stop), Chances(PIECES, 0)
+    reply, likely = Reply(stop), Logprobs(PIECES, 0)
     rows, told, text, fed = np.zeros((1, PIECES.size), np.float32), [], "", 0
 
     def show(shown: list[tuple[str, bool]]) -> None:
@@ -427,7 +429,7 @@ def test_four_answers_to_a_prompt_compute_it_once(
 ) -> None:
     """Where a state cannot be cut, it is copied where the question ends, into slots that must be there."""
     path = Runtime("llama.cpp").model(kind)
-    engine = Engine(load(plan(path, n_seq_max=n_seq_max, n_outputs_max=8)), template)
+    engine = EngineCore(load(plan(path, n_seq_max=n_seq_max, n_outputs_max=8)), template)
     computed = []
     decode = engine.backend.decode
     engine.backend.decode = lambda parts: (decode(parts), computed.extend(len(p.tokens) for p in parts))[0]

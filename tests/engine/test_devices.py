@@ -13,12 +13,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from edgechat.engine.backends.base import Logits, Part
+from edgechat.engine.backends.base import BatchPart, Logits
 from edgechat.engine.backends.llama_cpp import LlamaCppBackend
-from edgechat.engine.engine import Engine
+from edgechat.engine.engine import EngineCore
 from edgechat.engine.prompt.template import ChatTemplate
 from edgechat.engine.types import ChatRequest, Delta, Message, Sampling
-from edgechat.engine.worker.supervisor import EngineProcess
+from edgechat.engine.worker.supervisor import EngineSupervisor
 from edgechat.errors import EngineCrashed, ServerRefused
 from edgechat.models.formats.gguf import read_model
 from edgechat.native.params import LoadParams
@@ -44,7 +44,7 @@ def on_devices(servers: Servers) -> dict[str, object]:
 
 def text(path: Path, **changes: object) -> str:
     backend = LlamaCppBackend(plan(path, **changes))
-    engine = Engine(backend, ChatTemplate(backend.chat_template))
+    engine = EngineCore(backend, ChatTemplate(backend.chat_template))
     try:
         engine.submit(ask("r", 40))
         found = ""
@@ -71,7 +71,7 @@ def logits(made: LoadPlan, tokens: tuple[int, ...]) -> Logits:
     """Return the last rows of each of four batches: [16, n_vocab]."""
     backend = LlamaCppBackend(made)
     try:
-        parts = [Part(0, at, tokens[at : at + 50], 4) for at in range(0, 200, 50)]
+        parts = [BatchPart(0, at, tokens[at : at + 50], 4) for at in range(0, 200, 50)]
         return np.concatenate([np.array(backend.decode([part])) for part in parts])
     finally:
         backend.close()
@@ -113,7 +113,7 @@ def spread(path: Path, servers: Servers) -> LoadPlan:
 @pytest.mark.parametrize("kind", KINDS_HERE)
 async def test_a_worker_takes_on_each_device_what_was_planned(kind: str, two: Servers) -> None:
     made = spread(tiny(kind, mute=NOT_PRINTABLE), two)
-    engine = EngineProcess(made)
+    engine = EngineSupervisor(made)
     try:
         model = await engine.start()
         reply = "".join([e.text async for e in engine.stream(ask("r")) if isinstance(e, Delta)])
@@ -127,7 +127,7 @@ async def test_a_worker_takes_on_each_device_what_was_planned(kind: str, two: Se
 @pytest.mark.parametrize("victim", [0, 1])
 async def test_a_server_that_dies_ends_the_reply(victim: int, two: Servers) -> None:
     """llama.cpp ends the worker; the front end says so, and at the next try what is missing."""
-    engine = EngineProcess(spread(tiny(mute=NOT_PRINTABLE), two))
+    engine = EngineSupervisor(spread(tiny(mute=NOT_PRINTABLE), two))
     killed = 0.0
 
     async def listen() -> None:

@@ -17,7 +17,7 @@ from llama_cpp import Llama
 from edgechat.engine.backends.llama_cpp_embedding import LlamaCppEmbedder
 from edgechat.engine.embedding.engine import EmbeddingEngine
 from edgechat.engine.types import ChatRequest, Embed, Embedded, Event, Failed, Finished, Message
-from edgechat.engine.worker.supervisor import EngineProcess
+from edgechat.engine.worker.supervisor import EngineSupervisor
 from edgechat.errors import (
     EngineCrashed,
     ModelFileError,
@@ -53,8 +53,8 @@ def plan(path: Path) -> LoadPlan:
 
 
 @pytest.fixture
-async def engine(plan: LoadPlan) -> AsyncIterator[EngineProcess]:
-    engine = EngineProcess(plan)
+async def engine(plan: LoadPlan) -> AsyncIterator[EngineSupervisor]:
+    engine = EngineSupervisor(plan)
     yield engine
     await engine.close()
 
@@ -64,7 +64,7 @@ def vectors_of(found: Embedded | Event | None) -> Vectors:
     return np.array([np.frombuffer(one, "<f4") for one in found.vectors])
 
 
-async def test_vectors_are_those_of_llama_cpp(engine: EngineProcess, path: Path) -> None:
+async def test_vectors_are_those_of_llama_cpp(engine: EngineSupervisor, path: Path) -> None:
     other = Llama(str(path), embedding=True, n_ctx=512, n_batch=512, n_ubatch=512, verbose=False)
     expected = np.array([other.embed(text, normalize=True) for text in TEXTS])
     other.close()
@@ -81,7 +81,7 @@ async def test_vectors_are_those_of_llama_cpp(engine: EngineProcess, path: Path)
     assert abs(vectors_of(found)[0] @ vectors_of(found)[1]) < 0.999
 
 
-async def test_many_at_once_get_what_each_gets_alone(engine: EngineProcess) -> None:
+async def test_many_at_once_get_what_each_gets_alone(engine: EngineSupervisor) -> None:
     asked = [tuple(f"text {n} of {m} " * (1 + n) for n in range(7)) for m in range(6)]
     together = await asyncio.gather(*(engine.embed(str(n), texts) for n, texts in enumerate(asked)))
     alone = [await engine.embed("r", texts) for texts in asked]
@@ -89,7 +89,7 @@ async def test_many_at_once_get_what_each_gets_alone(engine: EngineProcess) -> N
         assert vectors_of(one) == pytest.approx(vectors_of(other), abs=2e-3)
 
 
-async def test_tokens_are_taken_as_they_are(engine: EngineProcess) -> None:
+async def test_tokens_are_taken_as_they_are(engine: EngineSupervisor) -> None:
     tokens = tuple(b"hello")
     bert = engine.plan.context == 512
     text = await engine.embed("r", ("hello",))
@@ -101,7 +101,7 @@ async def test_tokens_are_taken_as_they_are(engine: EngineProcess) -> None:
         await engine.embed("r", ((),))
 
 
-async def test_a_text_that_is_too_long_names_both_numbers(engine: EngineProcess) -> None:
+async def test_a_text_that_is_too_long_names_both_numbers(engine: EngineSupervisor) -> None:
     longest = engine.plan.context
     with pytest.raises(PromptTooLong, match=rf"{longest + 1} tokens.* {longest}\.") as error:
         await engine.embed("r", ("fine", tuple([7] * (longest + 1))))
@@ -116,13 +116,13 @@ async def test_a_long_text_in_parts_is_the_text_at_once() -> None:
     other = Llama(str(path), embedding=True, n_ctx=2048, n_batch=2048, n_ubatch=2048, verbose=False)
     expected = other.embed(bytes(text).decode(), normalize=True)
     other.close()
-    engine = EngineProcess(plan_of(path))
+    engine = EngineSupervisor(plan_of(path))
     found = await engine.embed("r", ((*text, 257),))
     await engine.close()
     assert vectors_of(found)[0] == pytest.approx(np.array(expected), abs=2e-3)
 
 
-async def test_a_killed_worker_is_told_and_replaced(engine: EngineProcess) -> None:
+async def test_a_killed_worker_is_told_and_replaced(engine: EngineSupervisor) -> None:
     await engine.start()
     workers()[0].suspend()
     asking = asyncio.create_task(engine.embed("r", TEXTS))
@@ -143,7 +143,7 @@ async def test_a_killed_worker_is_told_and_replaced(engine: EngineProcess) -> No
         await engine.embed("and again", TEXTS)
 
 
-async def test_who_stops_waiting_frees_the_engine(engine: EngineProcess) -> None:
+async def test_who_stops_waiting_frees_the_engine(engine: EngineSupervisor) -> None:
     await engine.start()
     with pytest.raises(TimeoutError):
         await asyncio.wait_for(engine.embed("r", tuple("x" * 400 for _ in range(1000))), 0.1)
@@ -156,17 +156,19 @@ async def test_who_stops_waiting_frees_the_engine(engine: EngineProcess) -> None
 
 
 async def test_the_wrong_kind_is_refused_without_a_load(plan: LoadPlan, scripted: object) -> None:
-    engine = EngineProcess(plan)
+    engine = EngineSupervisor(plan)
     with pytest.raises(WrongKind, match="cannot chat"):
         async for _ in engine.stream(ChatRequest(id="r", messages=(Message("user", "hi"),))):
             pass
-    chat = EngineProcess(scripted())  # type: ignore[operator]
+    chat = EngineSupervisor(scripted())  # type: ignore[operator]
     with pytest.raises(WrongKind, match="no embeddings"):
         await chat.embed("r", ("hi",))
     assert workers() == []
 
 
-async def test_unload_gives_the_memory_back_and_the_next_request_loads_again(engine: EngineProcess) -> None:
+async def test_unload_gives_the_memory_back_and_the_next_request_loads_again(
+    engine: EngineSupervisor,
+) -> None:
     first = vectors_of(await engine.embed("r", ("hi",)))
     await engine.unload()
     assert workers() == []

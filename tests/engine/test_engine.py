@@ -9,9 +9,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from edgechat.engine.backends.base import CacheFull, Logits, Part
+from edgechat.engine.backends.base import BatchPart, CacheFull, Logits
 from edgechat.engine.backends.scripted import ScriptedBackend
-from edgechat.engine.engine import Engine
+from edgechat.engine.engine import EngineCore
 from edgechat.engine.prompt.template import ChatTemplate
 from edgechat.engine.types import (
     ChatRequest,
@@ -27,7 +27,7 @@ from edgechat.errors import PromptTooLong, SwitchUnknown, TemplateError
 from tests.engine.cells import check
 from tests.engine.conftest import MakePlan
 
-MakeEngine = Callable[..., Engine]
+MakeEngine = Callable[..., EngineCore]
 RULES = [{"when": f"<{n}>", "reply": f"reply number {n} " * n} for n in range(1, 7)]
 
 
@@ -40,8 +40,8 @@ def template() -> Iterator[ChatTemplate]:
 
 @pytest.fixture
 def make(scripted: MakePlan, template: ChatTemplate) -> MakeEngine:
-    def engine(**script: object) -> Engine:
-        return Engine(ScriptedBackend(scripted(**{"rules": RULES} | script)), template)
+    def engine(**script: object) -> EngineCore:
+        return EngineCore(ScriptedBackend(scripted(**{"rules": RULES} | script)), template)
 
     return engine
 
@@ -50,7 +50,7 @@ def request(name: str, text: str | None = None, **options: object) -> ChatReques
     return ChatRequest(id=name, messages=(Message("user", text or f"<{name}>"),), **options)
 
 
-def run(engine: Engine, limit: int = 5000) -> list[Event]:
+def run(engine: EngineCore, limit: int = 5000) -> list[Event]:
     events: list[Event] = []
     for _ in range(limit):
         if engine.is_idle:
@@ -250,7 +250,7 @@ def test_who_finds_no_room_in_company_runs_alone(make: MakeEngine, monkeypatch: 
     engine = make(context=400)
     decode, refused = engine.backend.decode, []
 
-    def crowded(parts: Sequence[Part]) -> Logits:
+    def crowded(parts: Sequence[BatchPart]) -> Logits:
         held = [seq for seq in range(4) if engine.backend.tokens_of(seq)]
         if engine.backend.cells_used > 60 and len(held) > 1:
             refused.append(held)

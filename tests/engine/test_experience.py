@@ -8,15 +8,15 @@ from types import SimpleNamespace
 import msgspec
 import pytest
 
-from edgechat.device.load import Moment
+from edgechat.device.load import LoadSample
 from edgechat.engine.types import Delta, ErrorInfo, Failed, Finished, Prefill, Timings, Usage
 from edgechat.engine.worker import load_report
-from edgechat.engine.worker.load_report import Experience
-from edgechat.planner.estimate.calibration import Learned, Where
+from edgechat.engine.worker.load_report import LoadReport
+from edgechat.planner.estimate.calibration import Calibration, RunConditions
 from edgechat.planner.estimate.speed import Correction, Forecast
 from edgechat.planner.plan import LoadPlan
 
-WHERE = Where("a processor, 4 threads", "llama-cpp-python 1", "CPU", "llama", "Q4_K", "a model")
+WHERE = RunConditions("a processor, 4 threads", "llama-cpp-python 1", "CPU", "llama", "Q4_K", "a model")
 FORECAST = Forecast(decode=0.05, decode_depth=0.0, prefill=0.005, prefill_depth=0.0)
 PLAN = LoadPlan(
     model_path="a.gguf", model_name="a model", context=4096, threads=4, where=WHERE, forecast=FORECAST
@@ -27,7 +27,7 @@ class Machine:
     """A machine of eight processors, and what happens on it while a request is answered."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.now = Moment(0.0, 0.0, 0.0, 0.0, 0)
+        self.now = LoadSample(0.0, 0.0, 0.0, 0.0, 0)
         self.battery = SimpleNamespace(power_plugged=True)
         monkeypatch.setattr(load_report, "moment", lambda: self.now)
         monkeypatch.setattr("edgechat.device.load._may_have_battery", lambda: True)
@@ -36,7 +36,7 @@ class Machine:
 
     def passes(self, seconds: float, own: float, others: float, waited: float, hot: bool) -> None:
         was = self.now
-        self.now = Moment(
+        self.now = LoadSample(
             was.wall + seconds,
             was.own + own * seconds,
             was.busy + (own + others) * seconds,
@@ -57,7 +57,7 @@ class Machine:
         beside: int = 0,
     ) -> None:
         """Answer so many requests, so many times slower than the roofline."""
-        learning = Experience(plan)
+        learning = LoadReport(plan)
         for _ in range(n):
             learning.begins(1 + beside)
             learning.watch([Prefill("r", 0, 500)], 1 + beside)
@@ -76,7 +76,7 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
 
 
 def learnt() -> Correction:
-    return Learned.read().correction(WHERE)
+    return Calibration.read().correction(WHERE)
 
 
 def test_what_a_quiet_machine_does_is_learnt(machine: Machine) -> None:
@@ -125,18 +125,18 @@ def test_where_an_accelerator_computes_the_processor_may_rest(machine: Machine) 
 
 def test_only_the_disturbed_half_of_a_request_is_left_out(machine: Machine) -> None:
     for _ in range(3):
-        learning = Experience(PLAN)
+        learning = LoadReport(PLAN)
         learning.begins(1)
         machine.passes(25.0, 1.0, 3.0, 0.9, hot=False)
         learning.watch([Delta("r", "a", False, 1)], 1)
         machine.passes(5.0, 3.9, 0.1, 0.0, hot=False)
         learning.watch([Finished("r", "stop", Usage(500, 0, 100), Timings(1.0, 20.0, 20.0))], 0)
     assert (learnt().decode, learnt().prefill) == (pytest.approx(1.0), 1.0)
-    assert Learned.read().knows(WHERE)
+    assert Calibration.read().knows(WHERE)
 
 
 def test_a_request_that_failed_leaves_nothing_to_the_next(machine: Machine) -> None:
-    learning = Experience(PLAN)
+    learning = LoadReport(PLAN)
     learning.begins(1)
     machine.passes(25.0, 0.1, 8.0, 0.9, hot=False)
     learning.watch([Failed("x", ErrorInfo("EngineError", "no"))], 0)
@@ -146,4 +146,4 @@ def test_a_request_that_failed_leaves_nothing_to_the_next(machine: Machine) -> N
         learning.watch([Delta("r", "a", False, 1)], 1)
         machine.passes(5.0, 3.9, 0.1, 0.0, hot=False)
         learning.watch([Finished("r", "stop", Usage(500, 0, 100), Timings(1.0, 200.0, 20.0))], 0)
-    assert Learned.read().knows(WHERE)
+    assert Calibration.read().knows(WHERE)

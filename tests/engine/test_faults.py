@@ -12,10 +12,11 @@ import psutil
 import pytest
 
 from edgechat.engine.backends.scripted import ScriptedBackend
-from edgechat.engine.engine import Engine
+from edgechat.engine.engine import EngineCore
 from edgechat.engine.prompt.template import ChatTemplate
 from edgechat.engine.scheduling.sequence import Sequence
 from edgechat.engine.types import (
+    CachePolicy,
     Cancel,
     ChatRequest,
     Delta,
@@ -25,12 +26,11 @@ from edgechat.engine.types import (
     Generate,
     Inspect,
     Inspected,
-    Leave,
-    Left,
     Message,
-    Upkeep,
+    Persist,
+    Persisted,
 )
-from edgechat.engine.worker.supervisor import EngineProcess
+from edgechat.engine.worker.supervisor import EngineSupervisor
 from edgechat.engine.worker.worker import _safely
 from edgechat.errors import EngineError
 from tests.engine.conftest import MakePlan
@@ -40,10 +40,10 @@ RULES = [{"when": "good", "reply": GOOD}, {"when": "bad", "reply": BAD}]
 
 
 @pytest.fixture
-def engine(scripted: MakePlan) -> Iterator[Engine]:
+def engine(scripted: MakePlan) -> Iterator[EngineCore]:
     template = ChatTemplate(None, bos="<s>", eos="<|im_end|>")
     plan = scripted(rules=RULES, context=320)
-    engine = Engine(ScriptedBackend(plan), template, ngrams=True, upkeep=Upkeep(disk_bytes=0))
+    engine = EngineCore(ScriptedBackend(plan), template, ngrams=True, upkeep=CachePolicy(disk_bytes=0))
     yield engine
     engine.close()
 
@@ -72,7 +72,7 @@ def break_it(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, *, always: 
     monkeypatch.setattr(owner, name, broken)
 
 
-def run(engine: Engine, events: list[Event]) -> dict[str, str]:
+def run(engine: EngineCore, events: list[Event]) -> dict[str, str]:
     """Step to the end; return what was said to each, or how its request failed."""
     for _ in range(9000):
         if engine.is_idle:
@@ -111,7 +111,11 @@ def run(engine: Engine, events: list[Event]) -> dict[str, str]:
     ],
 )
 def test_a_fault_over_a_request_ends_that_one(
-    engine: Engine, owner: str, name: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    engine: EngineCore,
+    owner: str,
+    name: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
 ) -> None:
     break_it(monkeypatch, engine if owner == "engine" else getattr(engine, owner), name)
     engine.begin(asked("good"))
@@ -136,7 +140,7 @@ def test_a_fault_over_a_request_ends_that_one(
 
 @pytest.mark.parametrize("name", ["draft", "done"])
 def test_a_fault_over_drafts_ends_nobody(
-    engine: Engine, name: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    engine: EngineCore, name: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     break_it(monkeypatch, engine.speculation, name, always=True)
     engine.begin(asked("good"))
@@ -150,7 +154,7 @@ def test_a_fault_over_drafts_ends_nobody(
 
 
 def test_a_fault_that_stays_is_raised_where_nobody_is_left(
-    engine: Engine, monkeypatch: pytest.MonkeyPatch
+    engine: EngineCore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     break_it(monkeypatch, engine.scheduler, "plan", always=True)
     engine.submit(asked("good"))
@@ -169,14 +173,14 @@ def test_a_fault_over_a_command_is_told_to_who_gave_it(capfd: pytest.CaptureFixt
         (failed,) = _safely(obey, command)
         assert isinstance(failed, Failed)
         assert failed.request_id == "r"
-    assert _safely(obey, Leave("chat")) == [Left("chat")]
+    assert _safely(obey, Persist("chat")) == [Persisted("chat")]
     assert _safely(obey, Inspect("chat")) == [Inspected(None)]
     assert capfd.readouterr().err.count("Traceback") == 4
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="prlimit")
 async def test_a_template_process_that_cannot_start_again_ends_its_request_only(scripted: MakePlan) -> None:
-    engine = EngineProcess(scripted(rules=[{"when": "slow", "reply": GOOD * 4}], token_ms=20))
+    engine = EngineSupervisor(scripted(rules=[{"when": "slow", "reply": GOOD * 4}], token_ms=20))
 
     begun = asyncio.Event()
 

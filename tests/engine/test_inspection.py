@@ -9,14 +9,14 @@ from collections.abc import Callable, Iterator
 import msgspec
 import pytest
 
-from edgechat.engine.backends.base import Part
+from edgechat.engine.backends.base import BatchPart
 from edgechat.engine.backends.scripted import ScriptedBackend
-from edgechat.engine.engine import Engine
+from edgechat.engine.engine import EngineCore
 from edgechat.engine.kv.prefix_cache import PrefixCache
-from edgechat.engine.kv.state_store import States
+from edgechat.engine.kv.state_store import KVStateStore
 from edgechat.engine.prompt.template import ChatTemplate
 from edgechat.engine.speculative.drafters import ModelDrafter
-from edgechat.engine.types import ChatRequest, Delta, Event, Message, Upkeep
+from edgechat.engine.types import CachePolicy, ChatRequest, Delta, Event, Message
 from edgechat.engine.worker.inspection import Inspector, pinned_end, summed_up
 from edgechat.engine.worker.snapshot import KINDS, MOST_RUNS, CacheMap, Run, Snapshot
 from tests.engine.backends import SharedTemplate
@@ -28,7 +28,7 @@ from tests.engine.world import World
 
 SYSTEM = Message("system", "Answer as briefly as you can.")
 ONE, OTHER = "0000000a", "0000000b"
-MakeEngine = Callable[..., Engine]
+MakeEngine = Callable[..., EngineCore]
 
 
 @pytest.fixture(scope="module")
@@ -40,17 +40,19 @@ def template() -> Iterator[ChatTemplate]:
 
 @pytest.fixture
 def make(scripted: MakePlan, template: ChatTemplate) -> Iterator[MakeEngine]:
-    made: list[Engine] = []
+    made: list[EngineCore] = []
 
-    def engine(settle: bool = False, states: bool = False, draft: bool = False, **script: object) -> Engine:
+    def engine(
+        settle: bool = False, states: bool = False, draft: bool = False, **script: object
+    ) -> EngineCore:
         plan = scripted(**{"reply": "Hello.", "n_batch": 64} | script)
         drafter = ModelDrafter(ScriptedBackend(plan), 259) if draft else None
         made.append(
-            Engine(
+            EngineCore(
                 ScriptedBackend(plan),
                 SharedTemplate(template),  # type: ignore[arg-type]
-                upkeep=Upkeep(settle=settle),
-                states=States(10_000_000, b"scripted") if states else None,
+                upkeep=CachePolicy(settle=settle),
+                states=KVStateStore(10_000_000, b"scripted") if states else None,
                 model_drafter=drafter,
                 controller=Always() if draft else None,
             )
@@ -62,7 +64,7 @@ def make(scripted: MakePlan, template: ChatTemplate) -> Iterator[MakeEngine]:
         one.close()
 
 
-def ask(engine: Engine, chat: str | None, *messages: Message) -> Message:
+def ask(engine: EngineCore, chat: str | None, *messages: Message) -> Message:
     """Return the reply."""
     events: list[Event] = engine.submit(ChatRequest(id=f"{time.monotonic()}", messages=messages, chat=chat))
     while not engine.is_idle:
@@ -74,13 +76,13 @@ def user(text: str) -> Message:
     return Message("user", text)
 
 
-def n_tokens(engine: Engine, *messages: Message) -> int:
+def n_tokens(engine: EngineCore, *messages: Message) -> int:
     """Return the tokens of some messages, as far as the control token that ends the last."""
     text = engine.template.render(messages, generation_prompt=False).removesuffix("\n")
     return len(engine.backend.vocabulary.tokenize(text, bos=True, special=True))
 
 
-def check_map(cache: CacheMap, engine: Engine) -> None:
+def check_map(cache: CacheMap, engine: EngineCore) -> None:
     assert sum(run.length for run in cache.runs) == cache.used == engine.backend.cells_used  # type: ignore[attr-defined]
     assert sum(cache.of_kind(kind) for kind in KINDS) + cache.free == cache.cells
     assert cache.free >= 0
@@ -91,7 +93,7 @@ def check_map(cache: CacheMap, engine: Engine) -> None:
     }
 
 
-def check_snapshot(snapshot: Snapshot, engine: Engine) -> None:
+def check_snapshot(snapshot: Snapshot, engine: EngineCore) -> None:
     check_map(snapshot.cache, engine)
     assert msgspec.msgpack.decode(msgspec.msgpack.encode(snapshot), type=Snapshot) == snapshot
     work = snapshot.work
@@ -254,7 +256,7 @@ def test_states_on_disk_are_counted(make: MakeEngine, monkeypatch: pytest.Monkey
     inspector = Inspector(engine)
     for chat in (ONE, OTHER):
         ask(engine, chat, user("Something that is worth a file" * 4))
-        engine.leave(chat)
+        engine.persist(chat)
     deadline = time.monotonic() + 5
     while (found := inspector.look().on_disk) is None or found.count < 2:
         assert time.monotonic() < deadline
@@ -272,14 +274,16 @@ def test_sums_are_right_whatever_happens(
     plan = scripted(rules=rules, context=400, n_seq_max=4, n_batch=64, **SCRIPTED[kind])
     inspectors: dict[int, Inspector] = {}
 
-    def make() -> Engine:
+    def make() -> EngineCore:
         backend = ScriptedBackend(plan)
         shared: ChatTemplate = SharedTemplate(template)  # type: ignore[assignment]
-        engine = Engine(backend, shared, upkeep=Upkeep(), states=States(5000, b"x"), ngrams=True)
+        engine = EngineCore(
+            backend, shared, upkeep=CachePolicy(), states=KVStateStore(5000, b"x"), ngrams=True
+        )
         inspectors[id(engine)] = Inspector(engine)
         return engine
 
-    def look(engine: Engine) -> None:
+    def look(engine: EngineCore) -> None:
         check_snapshot(inspectors[id(engine)].look(random.choice((None, ONE))), engine)
 
     world = World(make, scripted_judge, scripted_question, seed, look)
@@ -311,7 +315,7 @@ def test_a_look_into_a_cache_of_many_nodes_is_quick(make: MakeEngine) -> None:
         taken.chat = f"{number:08x}"
         engine.backend.decode(
             [
-                Part(taken.id, n, found[n : n + 500], 0),
+                BatchPart(taken.id, n, found[n : n + 500], 0),
             ]
         )
         cache.extend(taken, found[n : n + 500])

@@ -17,14 +17,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edgechat.engine.backends.base import Part
+from edgechat.engine.backends.base import BatchPart
 from edgechat.engine.backends.scripted import ScriptedBackend
-from edgechat.engine.engine import Engine
-from edgechat.engine.kv.state_store import States
+from edgechat.engine.engine import EngineCore
+from edgechat.engine.kv.state_store import KVStateStore
 from edgechat.engine.prompt.prompts import Prompts
 from edgechat.engine.prompt.template import ChatTemplate
 from edgechat.engine.speculative.drafters import ModelDrafter
-from edgechat.engine.types import ChatRequest, FinishReason, Upkeep
+from edgechat.engine.types import CachePolicy, ChatRequest, FinishReason
 from tests.engine.backends import BOUND, Runtime, SharedTemplate, load, plan
 from tests.engine.cells import check, check_drafters
 from tests.engine.conftest import MakePlan
@@ -84,11 +84,11 @@ def scripted_world(
     window = rng.choice((0, 60))
     draft_plan = scripted(rules=[*astray[::2], *rules], window=window, **size | {"n_batch": 32})
 
-    def make() -> Engine:
+    def make() -> EngineCore:
         backend = ScriptedBackend(made)
-        states = States(rng.choice((2000, 100_000)), b"scripted")
-        settles = Upkeep(settle=rng.random() < 0.8)
-        return Engine(backend, SharedTemplate(template), upkeep=settles, states=states, **drafting())
+        states = KVStateStore(rng.choice((2000, 100_000)), b"scripted")
+        settles = CachePolicy(settle=rng.random() < 0.8)
+        return EngineCore(backend, SharedTemplate(template), upkeep=settles, states=states, **drafting())
 
     def drafting() -> dict[str, Any]:
         if not drafts:
@@ -139,8 +139,8 @@ class Judge:
         self.backend.truncate(0, 0)
         first = len(tokens) - n_rows
         for at in range(0, first, 64):
-            self.backend.decode([Part(0, at, tokens[at : min(first, at + 64)], 0)])
-        rows = self.backend.decode([Part(0, first, tokens[first:], n_rows)])
+            self.backend.decode([BatchPart(0, at, tokens[at : min(first, at + 64)], 0)])
+        rows = self.backend.decode([BatchPart(0, first, tokens[first:], n_rows)])
         chosen = all(row[token] >= row.max() - BOUND for row, token in zip(rows, said, strict=False))
         best = rows[-1] >= rows[-1].max() - BOUND
         return chosen and (
@@ -158,10 +158,10 @@ def real_world(
     drafting = kind if kind != "hybrid" and rng.random() < 0.6 else rng.choice(("dense", "windowed", "moe"))
     draft_plan = plan(runtime.model(drafting), n_outputs_max=8, **size)
 
-    def make() -> Engine:
-        states = States(50_000_000, b"the same")
-        settles = Upkeep(settle=rng.random() < 0.8)
-        return Engine(load(made), SharedTemplate(template), upkeep=settles, states=states, **drafters())
+    def make() -> EngineCore:
+        states = KVStateStore(50_000_000, b"the same")
+        settles = CachePolicy(settle=rng.random() < 0.8)
+        return EngineCore(load(made), SharedTemplate(template), upkeep=settles, states=states, **drafters())
 
     def drafters() -> dict[str, Any]:
         if not drafts:
@@ -172,7 +172,7 @@ def real_world(
             drafter = ModelDrafter(backend, backend.vocabulary.size)
         return {"model_drafter": drafter, "ngrams": rng.random() < 0.8, "controller": Always(rng.random())}
 
-    def fits(engine: Engine) -> None:
+    def fits(engine: EngineCore) -> None:
         check_drafters(engine, cells=False)
         assert engine.scheduler.cache.cells_used <= engine.backend.context
         assert engine.scheduler.cells == engine.backend.context, "the backend had fewer cells than it said"

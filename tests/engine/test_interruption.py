@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import msgspec
 import pytest
 
-from edgechat.engine.engine import Engine
+from edgechat.engine.engine import EngineCore
 from edgechat.engine.prompt.template import ChatTemplate
 from edgechat.engine.types import (
     Cancel,
@@ -44,11 +44,11 @@ def template() -> Iterator[ChatTemplate]:
     template.close()
 
 
-def open_engine(kind: str, template: ChatTemplate) -> Engine:
-    return Engine(load(plan(Runtime("llama.cpp").model(kind))), SharedTemplate(template))
+def open_engine(kind: str, template: ChatTemplate) -> EngineCore:
+    return EngineCore(load(plan(Runtime("llama.cpp").model(kind))), SharedTemplate(template))
 
 
-def replies(engine: Engine, limit: int = 5000) -> dict[str, str]:
+def replies(engine: EngineCore, limit: int = 5000) -> dict[str, str]:
     """Step to the end; return the text of each request."""
     text: dict[str, str] = {}
     for _ in range(limit):

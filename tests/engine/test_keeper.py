@@ -11,22 +11,22 @@ from types import SimpleNamespace
 import pytest
 
 from edgechat.engine.backends.scripted import ScriptedBackend
-from edgechat.engine.engine import Engine
+from edgechat.engine.engine import EngineCore
 from edgechat.engine.kv.prefix_cache import common_prefix
 from edgechat.engine.kv.state_folder import path_of
-from edgechat.engine.kv.state_store import States
+from edgechat.engine.kv.state_store import KVStateStore
 from edgechat.engine.prompt.template import ChatTemplate, TemplateProcess
 from edgechat.engine.types import (
+    CachePolicy,
     ChatRequest,
     Delta,
     Dropped,
     Event,
     Finished,
-    Left,
     Message,
+    Persisted,
     Prefill,
-    Settled,
-    Upkeep,
+    Prewarmed,
 )
 from edgechat.errors import PromptTooLong
 from tests.engine.cells import check
@@ -35,8 +35,8 @@ from tests.engine.conftest import MakePlan
 CHAT = "c0ffee00"
 TEMPLATES = sorted((Path(__file__).parent / "templates").glob("*.jinja"))
 KINDS = {"dense": {}, "windowed": {"window": 40}, "hybrid": {"cuts": False}}
-SETTLES = Upkeep(settle=True)
-MakeEngine = Callable[..., Engine]
+SETTLES = CachePolicy(settle=True)
+MakeEngine = Callable[..., EngineCore]
 
 
 @pytest.fixture(scope="module")
@@ -55,19 +55,19 @@ def all_is_worth_it(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def make(scripted: MakePlan, process: TemplateProcess) -> Iterator[MakeEngine]:
-    made: list[Engine] = []
+    made: list[EngineCore] = []
 
     def engine(
         template: str | None = None,
-        upkeep: Upkeep = SETTLES,
+        upkeep: CachePolicy = SETTLES,
         states: bytes | None = None,
         **script: object,
-    ) -> Engine:
+    ) -> EngineCore:
         backend = ScriptedBackend(scripted(**{"reply": "Hello.", "n_batch": 64} | script))
         kept = ChatTemplate(template, bos="<s>", eos="<|im_end|>", process=process)
         kept.close = lambda: None
-        disk = None if states is None else States(10_000_000, states)
-        made.append(Engine(backend, kept, upkeep=upkeep, states=disk))
+        disk = None if states is None else KVStateStore(10_000_000, states)
+        made.append(EngineCore(backend, kept, upkeep=upkeep, states=disk))
         return made[-1]
 
     yield engine
@@ -76,7 +76,7 @@ def make(scripted: MakePlan, process: TemplateProcess) -> Iterator[MakeEngine]:
 
 
 def ask(
-    engine: Engine, name: str, *messages: Message, **options: object
+    engine: EngineCore, name: str, *messages: Message, **options: object
 ) -> tuple[str, Finished, list[Event]]:
     """Return the reply, its end, and all events until the engine is idle."""
     request = ChatRequest(id=name, messages=messages, **{"chat": CHAT} | options)
@@ -86,7 +86,7 @@ def ask(
     return text, end, events
 
 
-def idle(engine: Engine) -> list[Event]:
+def idle(engine: EngineCore) -> list[Event]:
     events: list[Event] = []
     while not engine.is_idle:
         events += engine.step()
@@ -106,7 +106,7 @@ def computed(end: Finished) -> int:
     return end.usage.prompt_tokens - end.usage.cached_tokens
 
 
-def answer_after(engine: Engine) -> str:
+def answer_after(engine: EngineCore) -> str:
     """Return the end of every prompt; control tokens are one token each, so the text behind the last one."""
     one, other = (engine.template.render((user(text),)) for text in "ab")
     n = next(n for n in range(1, len(one)) if one[-n:] != other[-n:]) - 1
@@ -127,7 +127,7 @@ def answer_after(engine: Engine) -> str:
 def test_a_turn_computes_no_more_than_what_is_new(
     make: MakeEngine, template: Path, system: bool, settle: bool
 ) -> None:
-    source, upkeep = template.read_text(), Upkeep(settle=settle)
+    source, upkeep = template.read_text(), CachePolicy(settle=settle)
     engine = make(source, upkeep)
     marks, reply = engine.template.marks, "An answer that goes on for a while."
     begins = answer_after(engine)
@@ -145,9 +145,9 @@ def test_a_turn_computes_no_more_than_what_is_new(
         thinking = "".join(e.text for e in events if isinstance(e, Delta) and e.thinking)
         assert bool(thinking) == (marks is not None)
         said.append(assistant(text, thinking))
-        assert any(isinstance(event, Settled) for event in events) == settle
+        assert any(isinstance(event, Prewarmed) for event in events) == settle
         assert computed(end) <= len(prompt) - settled_at + 1
-        settled_at = max((event.tokens for event in events if isinstance(event, Settled)), default=0)
+        settled_at = max((event.tokens for event in events if isinstance(event, Prewarmed)), default=0)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -156,7 +156,7 @@ def test_what_has_settled_is_all_there_on_every_kind(make: MakeEngine, kind: str
     engine = make(strips, reply="<think>Hm, let me think about it.</think>An answer.", **KINDS[kind])
     first = user("A question that is longer than the window of this model, so that going back is hard.")
     text, _, events = ask(engine, "a", first)
-    (settled,) = [event for event in events if isinstance(event, Settled)]
+    (settled,) = [event for event in events if isinstance(event, Prewarmed)]
     _, end, _ = ask(engine, "b", first, assistant(text, "Hm, let me think about it."), user("And?"))
     assert end.usage.cached_tokens == settled.tokens
 
@@ -198,7 +198,7 @@ def test_a_new_turn_interrupts_settling_and_goes_on_from_there(make: MakeEngine)
     events = idle(engine)
     (end,) = [event for event in events if isinstance(event, Finished)]
     assert end.usage.cached_tokens >= 64, "two chunks had settled"
-    assert [event.request_id for event in events if isinstance(event, Settled)] == ["b"]
+    assert [event.request_id for event in events if isinstance(event, Prewarmed)] == ["b"]
 
 
 def test_settling_waits_for_everybody_else(make: MakeEngine) -> None:
@@ -208,25 +208,25 @@ def test_settling_waits_for_everybody_else(make: MakeEngine) -> None:
     while not any(isinstance(event, Finished) for event in engine.step()):
         pass
     engine.submit(ChatRequest(id="b", messages=(user("Another chat"),), chat="beef0000"))
-    order = [type(e).__name__ for e in idle(engine) if isinstance(e, Finished | Settled)]
-    assert order == ["Finished", "Settled", "Settled"]
+    order = [type(e).__name__ for e in idle(engine) if isinstance(e, Finished | Prewarmed)]
+    assert order == ["Finished", "Prewarmed", "Prewarmed"]
 
 
 def test_nothing_settles_where_it_is_switched_off_or_on_battery(
     make: MakeEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def settles(upkeep: Upkeep, plugged: bool) -> bool:
+    def settles(upkeep: CachePolicy, plugged: bool) -> bool:
         monkeypatch.setattr("edgechat.device.load._may_have_battery", lambda: True)
         monkeypatch.setattr(
             "psutil.sensors_battery", lambda: SimpleNamespace(power_plugged=plugged), raising=False
         )
         _, _, events = ask(make(upkeep=upkeep), "a", user("What?"))
-        return any(isinstance(event, Settled) for event in events)
+        return any(isinstance(event, Prewarmed) for event in events)
 
-    assert settles(Upkeep(), plugged=False)
-    assert not settles(Upkeep(settle=False), plugged=True)
-    assert not settles(Upkeep(settle_on_battery=False), plugged=False)
-    assert settles(Upkeep(settle_on_battery=False), plugged=True)
+    assert settles(CachePolicy(), plugged=False)
+    assert not settles(CachePolicy(settle=False), plugged=True)
+    assert not settles(CachePolicy(settle_on_battery=False), plugged=False)
+    assert settles(CachePolicy(settle_on_battery=False), plugged=True)
 
 
 def test_the_background_is_computed_while_nobody_waits(make: MakeEngine) -> None:
@@ -254,7 +254,9 @@ def test_who_begins_alike_waits_for_the_other_to_compute_it(make: MakeEngine) ->
 # The window.
 
 
-def talk(engine: Engine, turns: int, size: int = 60, **options: object) -> list[tuple[Finished, list[Event]]]:
+def talk(
+    engine: EngineCore, turns: int, size: int = 60, **options: object
+) -> list[tuple[Finished, list[Event]]]:
     said, ends = [Message("system", "Be brief.")], []
     for turn in range(turns):
         said.append(user(f"{turn} " + "x" * size))
@@ -314,7 +316,7 @@ def test_one_who_waits_behind_a_cut_gets_moved_cells_which_nobody_else_gets(
     make: MakeEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("edgechat.engine.scheduling.scheduler._SHIFT_SECONDS", 0.0)
-    engine = make(None, Upkeep(settle=False), context=600, shifts=True)
+    engine = make(None, CachePolicy(settle=False), context=600, shifts=True)
     ends = talk(engine, 30, size=70)
     shifted = [at for at, (end, _) in enumerate(ends) if end.usage.shifted_tokens]
     assert shifted
@@ -336,7 +338,7 @@ def test_a_reply_says_how_much_of_it_is_approximate_where_the_cut_comes_in_its_m
 ) -> None:
     monkeypatch.setattr("edgechat.engine.scheduling.scheduler._SHIFT_SECONDS", 0.0)
     reply = "It goes on and on. " * 16
-    engine = make(None, Upkeep(settle=False), context=500, shifts=True, reply=reply)
+    engine = make(None, CachePolicy(settle=False), context=500, shifts=True, reply=reply)
     said = [
         message for turn in range(5) for message in (user(f"{turn * 1234567} said"), assistant("Hm, yes."))
     ]
@@ -348,9 +350,9 @@ def test_a_reply_says_how_much_of_it_is_approximate_where_the_cut_comes_in_its_m
 # The disk.
 
 
-def leave(engine: Engine) -> None:
-    engine.leave(CHAT)
-    assert Left(CHAT) in idle(engine)
+def leave(engine: EngineCore) -> None:
+    engine.persist(CHAT)
+    assert Persisted(CHAT) in idle(engine)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -369,7 +371,7 @@ def test_a_chat_that_was_left_goes_on_after_a_restart(make: MakeEngine, kind: st
 def test_a_chat_left_before_it_settled_keeps_what_is_common(make: MakeEngine) -> None:
     strips = next(path for path in TEMPLATES if path.stem == "strips_thinking").read_text()
     question, reply = user("What? " * 10), "<think>Hm.</think>An answer."
-    engine = make(strips, Upkeep(settle=False), states=b"x", reply=reply)
+    engine = make(strips, CachePolicy(settle=False), states=b"x", reply=reply)
     ask(engine, "a", question)
     prompt = engine.prompts.of(ChatRequest(id="x", messages=(question,)), 4096)
     leave(engine)
@@ -396,7 +398,7 @@ def test_a_damaged_state_is_as_if_there_were_none(
 @pytest.mark.parametrize("left", [False, True])
 @pytest.mark.parametrize("settle", [False, True])
 def test_nothing_is_kept_of_a_chat_that_is_deleted(make: MakeEngine, settle: bool, left: bool) -> None:
-    engine = make(upkeep=Upkeep(settle=settle), states=b"x")
+    engine = make(upkeep=CachePolicy(settle=settle), states=b"x")
     ask(engine, "a", user("What? " * 20))
     if left:
         leave(engine)
@@ -410,7 +412,7 @@ def test_nothing_is_kept_of_a_chat_that_is_deleted(make: MakeEngine, settle: boo
 
 
 def test_a_chat_is_not_saved_with_what_another_one_holds(make: MakeEngine) -> None:
-    engine = make(None, Upkeep(settle=False), states=b"x", n_seq_max=1)
+    engine = make(None, CachePolicy(settle=False), states=b"x", n_seq_max=1)
     rules = Message("system", "Rules. " * 30)
     ask(engine, "a", rules, user("aaaa"))
     ask(engine, "b", rules, user("bbbb " * 20), chat="beef0000")
@@ -426,7 +428,7 @@ def test_no_chat_gives_way_to_a_state_that_has_no_room(make: MakeEngine) -> None
     engine = make(None, states=b"x", **small)
     ask(engine, "a", user("What? " * 45))
     leave(engine)
-    engine = make(None, Upkeep(settle=False), states=b"x", **small)
+    engine = make(None, CachePolicy(settle=False), states=b"x", **small)
     ask(engine, "b", user("Another chat"), chat="beef0000")
     engine.submit(ChatRequest(id="c", messages=(user("long " * 30),)))
     while not any(isinstance(event, Delta) for event in engine.step()):
@@ -450,7 +452,7 @@ def test_nothing_is_kept_of_a_chat_that_is_deleted_while_it_is_answered(make: Ma
     engine.forget(CHAT)
     (end,) = [event for event in idle(engine) if isinstance(event, Finished)]
     assert end.usage.cached_tokens == 0
-    engine.leave(None)
+    engine.persist(None)
     idle(engine)
     assert not path_of(CHAT).exists()
 
@@ -465,13 +467,13 @@ def test_nothing_is_looked_for_while_a_state_is_being_read(
     engine.submit(ChatRequest(id="b", chat="beef0000", messages=(user("Another chat"),)))
     while not any(isinstance(event, Finished) for event in engine.step()):
         pass
-    monkeypatch.setattr(States, "load", lambda self, chat: Future())
+    monkeypatch.setattr(KVStateStore, "load", lambda self, chat: Future())
     engine.submit(ChatRequest(id="c", chat=CHAT, messages=(user("What? " * 20),)))
     assert engine.step() == []
     assert engine.is_waiting
     engine.cancel("c")
     assert not engine.is_waiting
-    assert any(isinstance(event, Settled) for event in idle(engine))
+    assert any(isinstance(event, Prewarmed) for event in idle(engine))
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -510,7 +512,7 @@ def test_a_request_whose_state_is_being_read_can_be_cancelled(
 def test_who_has_no_chat_leaves_nothing(make: MakeEngine) -> None:
     engine = make(states=b"x")
     _, _, events = ask(engine, "a", user("What? " * 20), chat=None)
-    assert not any(isinstance(event, Settled) for event in events)
-    engine.leave(None)
-    assert Left(None) in idle(engine)
+    assert not any(isinstance(event, Prewarmed) for event in events)
+    engine.persist(None)
+    assert Persisted(None) in idle(engine)
     assert not path_of(CHAT).parent.exists()

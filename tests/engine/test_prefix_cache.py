@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from edgechat.engine.backends.base import CacheFull, Part
+from edgechat.engine.backends.base import BatchPart, CacheFull
 from edgechat.engine.backends.scripted import ScriptedBackend
 from edgechat.engine.kv.prefix_cache import PrefixCache, Slot, common_prefix
 from tests.engine.cells import check_cache
@@ -25,7 +25,7 @@ def make(scripted: MakePlan) -> MakeCache:
 
 
 def compute(cache: PrefixCache, slot: Slot, tokens: list[int]) -> None:
-    cache._backend.decode([Part(slot.id, slot.length, tokens, 0)])
+    cache._backend.decode([BatchPart(slot.id, slot.length, tokens, 0)])
     cache.extend(slot, tokens)
 
 

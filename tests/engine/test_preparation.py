@@ -8,10 +8,10 @@ from collections.abc import Iterator
 import pytest
 
 from edgechat.engine.backends.scripted import ScriptedBackend
-from edgechat.engine.engine import Engine
-from edgechat.engine.kv.state_store import States
+from edgechat.engine.engine import EngineCore
+from edgechat.engine.kv.state_store import KVStateStore
 from edgechat.engine.prompt.template import ChatTemplate
-from edgechat.engine.types import ChatRequest, Delta, Event, Failed, Finished, Left, Message
+from edgechat.engine.types import ChatRequest, Delta, Event, Failed, Finished, Message, Persisted
 from edgechat.errors import EngineError, PromptTooLong
 from tests.engine.conftest import MakePlan
 from tests.engine.test_prompts import SOURCES, Here
@@ -44,9 +44,9 @@ def gate() -> Gate:
 
 
 @pytest.fixture
-def engine(scripted: MakePlan, gate: Gate) -> Iterator[Engine]:
+def engine(scripted: MakePlan, gate: Gate) -> Iterator[EngineCore]:
     plan = scripted(reply="word " * 200, context=1024)
-    engine = Engine(ScriptedBackend(plan, None), ChatTemplate(SOURCES["chatml"], process=gate))
+    engine = EngineCore(ScriptedBackend(plan, None), ChatTemplate(SOURCES["chatml"], process=gate))
     yield engine
     gate.open.set()
     engine.close()
@@ -56,7 +56,7 @@ def request(name: str, text: str, **options: object) -> ChatRequest:
     return ChatRequest(id=name, messages=(Message("user", text),), **{"max_tokens": 5, **options})
 
 
-def until(engine: Engine, kind: type[Event], name: str, limit: int = 100_000) -> list[Event]:
+def until(engine: EngineCore, kind: type[Event], name: str, limit: int = 100_000) -> list[Event]:
     """Step until a request has such an event; return all events."""
     events: list[Event] = []
     for _ in range(limit):
@@ -66,7 +66,7 @@ def until(engine: Engine, kind: type[Event], name: str, limit: int = 100_000) ->
     raise AssertionError("it never came")
 
 
-def test_a_template_that_hangs_stops_no_stream(engine: Engine, gate: Gate) -> None:
+def test_a_template_that_hangs_stops_no_stream(engine: EngineCore, gate: Gate) -> None:
     engine.begin(request("stream", "Hi", max_tokens=600))
     until(engine, Delta, "stream")
     engine.begin(request("hangs", "wait"))
@@ -79,7 +79,7 @@ def test_a_template_that_hangs_stops_no_stream(engine: Engine, gate: Gate) -> No
     until(engine, Finished, "hangs")
 
 
-def test_a_cancelled_request_is_never_prepared(engine: Engine, gate: Gate) -> None:
+def test_a_cancelled_request_is_never_prepared(engine: EngineCore, gate: Gate) -> None:
     engine.begin(request("hangs", "wait"))
     assert gate.reached.wait(30)
     names = [f"gone{n}" for n in range(15)]
@@ -96,7 +96,7 @@ def test_a_cancelled_request_is_never_prepared(engine: Engine, gate: Gate) -> No
     assert not any(name in text for text in gate.asked for name in names)
 
 
-def test_what_is_wrong_with_a_request_ends_that_one(engine: Engine, gate: Gate) -> None:
+def test_what_is_wrong_with_a_request_ends_that_one(engine: EngineCore, gate: Gate) -> None:
     engine.begin(request("stream", "Hi", max_tokens=600))
     until(engine, Delta, "stream")
     engine.begin(request("long", "x" * 5000, overflow="error"))
@@ -109,7 +109,7 @@ def test_what_is_wrong_with_a_request_ends_that_one(engine: Engine, gate: Gate) 
     until(engine, Finished, "stream")
 
 
-def test_a_window_that_cannot_be_moved_ends_that_reply(engine: Engine, gate: Gate) -> None:
+def test_a_window_that_cannot_be_moved_ends_that_reply(engine: EngineCore, gate: Gate) -> None:
     """Its template's process cannot be started again, in the middle of the reply."""
     turns = [Message("user" if n % 2 == 0 else "assistant", "x" * 150) for n in range(5)]
     long = ChatRequest(id="long", messages=tuple(turns), chat="c")
@@ -124,7 +124,7 @@ def test_a_window_that_cannot_be_moved_ends_that_reply(engine: Engine, gate: Gat
     assert [one.request_id for one in events if isinstance(one, Finished)] == ["other"]
 
 
-def test_a_chat_that_is_deleted_meanwhile_is_not_kept(engine: Engine, gate: Gate) -> None:
+def test_a_chat_that_is_deleted_meanwhile_is_not_kept(engine: EngineCore, gate: Gate) -> None:
     engine.begin(request("hangs", "wait", chat="secret"))
     assert gate.reached.wait(30)
     engine.forget("secret")
@@ -139,19 +139,21 @@ def test_a_template_that_hangs_over_the_next_turn_stops_no_stream(
     """What a chat's next turn begins with is worked out when it is left: its state is cut to that."""
     monkeypatch.setattr("edgechat.engine.kv.chat_cache._LEAVE_SECONDS", 0.0)
     plan = scripted(reply="word " * 200, context=1024)
-    states = States(2**30, b"a model")
-    engine = Engine(ScriptedBackend(plan, None), ChatTemplate(SOURCES["chatml"], process=gate), states=states)
+    states = KVStateStore(2**30, b"a model")
+    engine = EngineCore(
+        ScriptedBackend(plan, None), ChatTemplate(SOURCES["chatml"], process=gate), states=states
+    )
     engine.begin(request("first", "Hello", chat="c" * 8))
     until(engine, Finished, "first")
     engine.begin(request("stream", "Hi", max_tokens=600))
     until(engine, Delta, "stream")
     gate.slow = True
-    engine.leave("c" * 8)
+    engine.persist("c" * 8)
     assert gate.reached.wait(30)
     events = until(engine, Finished, "stream")
-    assert not any(isinstance(one, Left) for one in events)
+    assert not any(isinstance(one, Persisted) for one in events)
     assert engine.is_waiting
     gate.open.set()
-    while not any(isinstance(one, Left) for one in engine.step()):
+    while not any(isinstance(one, Persisted) for one in engine.step()):
         assert not engine.is_idle
     engine.close()

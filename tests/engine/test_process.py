@@ -25,8 +25,8 @@ from edgechat.device.memory import Memory
 from edgechat.device.profile import DeviceProfile
 from edgechat.engine.types import ChatRequest, Delta, Finished, Message, Sampling
 from edgechat.engine.worker import connection
-from edgechat.engine.worker.connection import WorkerLife
-from edgechat.engine.worker.supervisor import EngineProcess, EngineState
+from edgechat.engine.worker.connection import WorkerConnection
+from edgechat.engine.worker.supervisor import EngineState, EngineSupervisor
 from edgechat.errors import (
     EngineClosed,
     EngineCrashed,
@@ -40,7 +40,7 @@ from edgechat.errors import (
 from edgechat.planner.placement import fallback
 from edgechat.planner.plan import DeviceMemory, LoadPlan
 from edgechat.planner.prepare import prepare
-from edgechat.planner.request import Wishes
+from edgechat.planner.request import PlanRequest
 from tests.engine.backends import Runtime
 from tests.engine.backends import plan as plan_of
 from tests.engine.conftest import MakePlan
@@ -59,7 +59,7 @@ def request(text: str, name: str = "r") -> ChatRequest:
     return ChatRequest(id=name, messages=(Message("user", text),))
 
 
-async def said(engine: EngineProcess, text: str, name: str = "r") -> str:
+async def said(engine: EngineSupervisor, text: str, name: str = "r") -> str:
     return "".join([e.text async for e in engine.stream(request(text, name)) if isinstance(e, Delta)])
 
 
@@ -82,12 +82,12 @@ async def gone(process: psutil.Process, within: float = 10.0) -> bool:
 
 
 @pytest.fixture
-async def start(scripted: MakePlan) -> AsyncIterator[Callable[..., EngineProcess]]:
-    made: list[EngineProcess] = []
+async def start(scripted: MakePlan) -> AsyncIterator[Callable[..., EngineSupervisor]]:
+    made: list[EngineSupervisor] = []
 
-    def make(idle_seconds: float = 600.0, **script: object) -> EngineProcess:
+    def make(idle_seconds: float = 600.0, **script: object) -> EngineSupervisor:
         plan = scripted(**{"reply": "Hello!", "rules": RULES, "token_ms": 2} | script)
-        made.append(EngineProcess(plan, idle_seconds=idle_seconds))
+        made.append(EngineSupervisor(plan, idle_seconds=idle_seconds))
         return made[-1]
 
     yield make
@@ -95,7 +95,7 @@ async def start(scripted: MakePlan) -> AsyncIterator[Callable[..., EngineProcess
         await engine.close()
 
 
-async def test_a_schema_and_its_errors_cross_the_pipe(start: Callable[..., EngineProcess]) -> None:
+async def test_a_schema_and_its_errors_cross_the_pipe(start: Callable[..., EngineSupervisor]) -> None:
     engine = start(reply='{"n": 12} and so on', token_ms=0)
 
     def asked(schema: str, name: str) -> ChatRequest:
@@ -116,7 +116,7 @@ async def test_a_schema_and_its_errors_cross_the_pipe(start: Callable[..., Engin
 
 @pytest.mark.parametrize("ends", ["closed", "killed"])
 async def test_no_process_outlives_a_worker_whatever_it_computes(
-    start: Callable[..., EngineProcess], ends: str
+    start: Callable[..., EngineSupervisor], ends: str
 ) -> None:
     """Here a grammar that takes hours."""
     engine = start()
@@ -143,7 +143,7 @@ async def test_no_process_outlives_a_worker_whatever_it_computes(
     await asking
 
 
-async def test_the_first_request_loads_the_model(start: Callable[..., EngineProcess]) -> None:
+async def test_the_first_request_loads_the_model(start: Callable[..., EngineSupervisor]) -> None:
     engine = start(load_ms=100)
     progress: list[float] = []
     events = [event async for event in engine.stream(request("hi"), progress.append)]
@@ -155,7 +155,7 @@ async def test_the_first_request_loads_the_model(start: Callable[..., EngineProc
     assert engine.model.load_ms >= 100
 
 
-async def test_streams_run_side_by_side(start: Callable[..., EngineProcess]) -> None:
+async def test_streams_run_side_by_side(start: Callable[..., EngineSupervisor]) -> None:
     engine = start()
     answers = await asyncio.gather(*(said(engine, "slow" if n % 2 else "hi", str(n)) for n in range(8)))
     assert answers == ["Hello!", LONG] * 4
@@ -163,7 +163,7 @@ async def test_streams_run_side_by_side(start: Callable[..., EngineProcess]) -> 
 
 
 async def test_a_killed_worker_costs_no_word_and_the_next_message_works(
-    start: Callable[..., EngineProcess],
+    start: Callable[..., EngineSupervisor],
 ) -> None:
     engine = start()
     text = ""
@@ -185,7 +185,7 @@ async def test_a_killed_worker_costs_no_word_and_the_next_message_works(
     assert await said(engine, "hi") == "Hello!"
 
 
-async def test_a_request_that_kills_twice_is_not_tried_again(start: Callable[..., EngineProcess]) -> None:
+async def test_a_request_that_kills_twice_is_not_tried_again(start: Callable[..., EngineSupervisor]) -> None:
     engine = start()
     for _ in range(2):
         with pytest.raises(EngineCrashed):
@@ -202,13 +202,13 @@ def killed_by_linux(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connection, "oom_kills", lambda: next(kills))
 
 
-def planned_with(engine: EngineProcess, n_bytes: int) -> None:
+def planned_with(engine: EngineSupervisor, n_bytes: int) -> None:
     ram = DeviceMemory(name="RAM", budget_bytes=n_bytes, weights_bytes=n_bytes)
     engine.plan = msgspec.structs.replace(engine.plan, memory=(ram,))
 
 
 async def test_a_kill_for_memory_that_others_took_is_forgiven(
-    start: Callable[..., EngineProcess], killed_by_linux: None
+    start: Callable[..., EngineSupervisor], killed_by_linux: None
 ) -> None:
     engine = start()
     planned_with(engine, 1 << 60)
@@ -219,7 +219,7 @@ async def test_a_kill_for_memory_that_others_took_is_forgiven(
 
 
 async def test_a_kill_for_memory_that_is_there_counts(
-    start: Callable[..., EngineProcess], killed_by_linux: None
+    start: Callable[..., EngineSupervisor], killed_by_linux: None
 ) -> None:
     engine = start()
     planned_with(engine, 1)
@@ -240,9 +240,9 @@ async def test_the_context_comes_back_with_the_memory(monkeypatch: pytest.Monkey
         return replace(profile, memory=Memory(profile.memory.total, available))
 
     monkeypatch.setattr(fallback, "look", look)
-    wish = prepare(str(wide()), Wishes(context=32768))
+    wish = prepare(str(wide()), PlanRequest(context=32768))
     told: list[str] = []
-    engine = EngineProcess(wish, on_note=told.append)
+    engine = EngineSupervisor(wish, on_note=told.append)
     contexts = []
     try:
         for there in (2**62, wish.total_bytes - 200 * 2**20, wish.total_bytes - 200 * 2**20, 2**62):
@@ -259,7 +259,7 @@ async def test_the_context_comes_back_with_the_memory(monkeypatch: pytest.Monkey
     assert len(told) == len(set(told))
 
 
-async def test_a_worker_killed_between_requests_is_replaced(start: Callable[..., EngineProcess]) -> None:
+async def test_a_worker_killed_between_requests_is_replaced(start: Callable[..., EngineSupervisor]) -> None:
     engine = start()
     await said(engine, "hi")
     workers()[0].kill()
@@ -267,7 +267,7 @@ async def test_a_worker_killed_between_requests_is_replaced(start: Callable[...,
     assert await said(engine, "hi") == "Hello!"
 
 
-async def test_a_worker_killed_while_it_loads_is_a_crash(start: Callable[..., EngineProcess]) -> None:
+async def test_a_worker_killed_while_it_loads_is_a_crash(start: Callable[..., EngineSupervisor]) -> None:
     engine = start(load_ms=3000)
     loading = asyncio.create_task(said(engine, "hi"))
     while not workers():
@@ -277,7 +277,7 @@ async def test_a_worker_killed_while_it_loads_is_a_crash(start: Callable[..., En
         await loading
 
 
-async def test_a_look_into_the_worker(start: Callable[..., EngineProcess]) -> None:
+async def test_a_look_into_the_worker(start: Callable[..., EngineSupervisor]) -> None:
     engine = start(token_ms=5)
     assert await engine.inspect() is None
     assert (engine.log_path, engine.log_tail()) == (None, "")
@@ -300,7 +300,7 @@ async def test_a_look_into_the_worker(start: Callable[..., EngineProcess]) -> No
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="POSIX signals")
-async def test_a_look_into_a_worker_that_dies(start: Callable[..., EngineProcess]) -> None:
+async def test_a_look_into_a_worker_that_dies(start: Callable[..., EngineSupervisor]) -> None:
     states: list[EngineState] = []
     engine = start()
     engine._on_state = states.append
@@ -323,7 +323,7 @@ async def test_a_look_into_a_worker_that_dies(start: Callable[..., EngineProcess
 
 @pytest.mark.skipif(sys.platform == "win32", reason="POSIX signals")
 async def test_a_worker_that_hangs_is_looked_into_once(
-    start: Callable[..., EngineProcess], monkeypatch: pytest.MonkeyPatch
+    start: Callable[..., EngineSupervisor], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("edgechat.engine.worker.supervisor._LOOKING", 0.1)
     engine = start()
@@ -339,21 +339,21 @@ async def test_a_worker_that_hangs_is_looked_into_once(
     assert await engine.inspect() is not None
 
 
-async def test_what_the_load_says_arrives_as_an_error(start: Callable[..., EngineProcess]) -> None:
+async def test_what_the_load_says_arrives_as_an_error(start: Callable[..., EngineSupervisor]) -> None:
     engine = start(load_error="no such weights")
     with pytest.raises(LoadFailed, match="no such weights"):
         await engine.start()
     assert workers() == []
 
 
-async def test_what_a_request_says_arrives_as_an_error(start: Callable[..., EngineProcess]) -> None:
+async def test_what_a_request_says_arrives_as_an_error(start: Callable[..., EngineSupervisor]) -> None:
     engine = start()
     with pytest.raises(PromptTooLong, match="4096"):
         await said(engine, "x" * 5000)
     assert await said(engine, "hi") == "Hello!"
 
 
-async def test_cancel_ends_a_stream(start: Callable[..., EngineProcess]) -> None:
+async def test_cancel_ends_a_stream(start: Callable[..., EngineSupervisor]) -> None:
     engine = start()
     reason = None
     async for event in engine.stream(request("slow")):
@@ -365,7 +365,7 @@ async def test_cancel_ends_a_stream(start: Callable[..., EngineProcess]) -> None
     assert reason == "cancelled"
 
 
-async def test_leaving_a_stream_cancels_it(start: Callable[..., EngineProcess]) -> None:
+async def test_leaving_a_stream_cancels_it(start: Callable[..., EngineSupervisor]) -> None:
     engine = start(n_seq_max=1, token_ms=40)  # 22 s, should it go on
     stream = engine.stream(request("slow"))
     async for event in stream:
@@ -377,7 +377,7 @@ async def test_leaving_a_stream_cancels_it(start: Callable[..., EngineProcess]) 
     assert time.monotonic() - began < 10
 
 
-async def test_a_request_is_cancelled_while_the_model_loads(start: Callable[..., EngineProcess]) -> None:
+async def test_a_request_is_cancelled_while_the_model_loads(start: Callable[..., EngineSupervisor]) -> None:
     engine = start(load_ms=500)
     answer = asyncio.create_task(collect(engine, "slow"))
     await asyncio.sleep(0.2)
@@ -388,11 +388,11 @@ async def test_a_request_is_cancelled_while_the_model_loads(start: Callable[...,
     assert await said(engine, "hi", "next") == "Hello!"
 
 
-async def collect(engine: EngineProcess, text: str) -> list[object]:
+async def collect(engine: EngineSupervisor, text: str) -> list[object]:
     return [event async for event in engine.stream(request(text))]
 
 
-async def test_a_request_beside_a_killer_is_not_to_blame(start: Callable[..., EngineProcess]) -> None:
+async def test_a_request_beside_a_killer_is_not_to_blame(start: Callable[..., EngineSupervisor]) -> None:
     engine = start(token_ms=20)
     for _ in range(2):
         beside = asyncio.create_task(said(engine, "slow", "innocent"))
@@ -406,7 +406,7 @@ async def test_a_request_beside_a_killer_is_not_to_blame(start: Callable[..., En
             break
 
 
-async def test_close_ends_streams_and_loads(start: Callable[..., EngineProcess]) -> None:
+async def test_close_ends_streams_and_loads(start: Callable[..., EngineSupervisor]) -> None:
     engine = start(token_ms=20)
     answer = asyncio.create_task(collect(engine, "slow"))
     await asyncio.sleep(0.5)
@@ -428,14 +428,14 @@ async def test_close_ends_streams_and_loads(start: Callable[..., EngineProcess])
     assert workers() == []
 
 
-async def test_a_model_loaded_ahead_and_never_used_goes_idle(start: Callable[..., EngineProcess]) -> None:
+async def test_a_model_loaded_ahead_and_never_used_goes_idle(start: Callable[..., EngineSupervisor]) -> None:
     engine = start(idle_seconds=0.2)
     await engine.start()
     (worker,) = workers()
     assert await gone(worker)
 
 
-async def test_an_idle_worker_gives_its_memory_back(start: Callable[..., EngineProcess]) -> None:
+async def test_an_idle_worker_gives_its_memory_back(start: Callable[..., EngineSupervisor]) -> None:
     engine = start(idle_seconds=0.2)
     assert await said(engine, "hi") == "Hello!"
     (worker,) = workers()
@@ -446,19 +446,19 @@ async def test_an_idle_worker_gives_its_memory_back(start: Callable[..., EngineP
 
 
 async def test_an_unload_that_is_cancelled_goes_on_by_itself(
-    start: Callable[..., EngineProcess], monkeypatch: pytest.MonkeyPatch
+    start: Callable[..., EngineSupervisor], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     engine = start()
     await engine.start()
     (worker,) = workers()
-    closing, close = asyncio.Event(), WorkerLife.close
+    closing, close = asyncio.Event(), WorkerConnection.close
 
-    async def slowly(connection: WorkerLife) -> None:
+    async def slowly(connection: WorkerConnection) -> None:
         closing.set()
         await asyncio.sleep(0.2)
         await close(connection)
 
-    monkeypatch.setattr(WorkerLife, "close", slowly)
+    monkeypatch.setattr(WorkerConnection, "close", slowly)
     unloading = asyncio.create_task(engine.unload())
     await closing.wait()
     unloading.cancel()
@@ -470,7 +470,7 @@ async def test_an_unload_that_is_cancelled_goes_on_by_itself(
 
 
 async def test_for_a_request_that_may_not_load_no_worker_is_started(
-    start: Callable[..., EngineProcess],
+    start: Callable[..., EngineSupervisor],
 ) -> None:
     engine = start()
     with pytest.raises(EngineGone):
@@ -481,12 +481,12 @@ async def test_for_a_request_that_may_not_load_no_worker_is_started(
     assert isinstance(events[-1], Finished)
 
 
-async def test_a_busy_worker_is_not_idle(start: Callable[..., EngineProcess]) -> None:
+async def test_a_busy_worker_is_not_idle(start: Callable[..., EngineSupervisor]) -> None:
     engine = start(idle_seconds=0.1)
     assert await said(engine, "slow") == LONG
 
 
-async def test_close_ends_the_worker(start: Callable[..., EngineProcess]) -> None:
+async def test_close_ends_the_worker(start: Callable[..., EngineSupervisor]) -> None:
     engine = start()
     await engine.start()
     (worker,) = workers()
@@ -498,13 +498,13 @@ async def test_close_ends_the_worker(start: Callable[..., EngineProcess]) -> Non
 
 PARENT = """
 import asyncio, sys
-from edgechat.engine.worker.supervisor import EngineProcess
+from edgechat.engine.worker.supervisor import EngineSupervisor
 from edgechat.engine.types import ChatRequest, Message
 from edgechat.planner.plan import LoadPlan
 
 async def main(path):
     plan = LoadPlan(model_path=path, model_name="m", backend="scripted", context=4096, threads=1)
-    engine = EngineProcess(plan)
+    engine = EngineSupervisor(plan)
     await engine.start()
     print("ready", flush=True)
     async for _ in engine.stream(ChatRequest(id="r", messages=(Message("user", "slow"),))):
@@ -529,7 +529,9 @@ async def test_a_dead_app_leaves_no_worker(scripted: MakePlan, how: signal.Signa
     assert all([await gone(one) for one in family])
 
 
-async def test_ctrl_c_in_the_terminal_does_not_reach_the_worker(start: Callable[..., EngineProcess]) -> None:
+async def test_ctrl_c_in_the_terminal_does_not_reach_the_worker(
+    start: Callable[..., EngineSupervisor],
+) -> None:
     engine = start()
     await engine.start()
     (worker,) = workers()
@@ -558,7 +560,7 @@ def test_logs_do_not_pile_up(home: object) -> None:
 
 @pytest.mark.parametrize("limit", ["size=256k", "nr_inodes=64"])
 async def test_a_full_disk_costs_the_log_and_not_the_chat(
-    start: Callable[..., EngineProcess], home: Path, limit: str
+    start: Callable[..., EngineSupervisor], home: Path, limit: str
 ) -> None:
     """Where nothing can be written any more, and where not even an empty file can be made."""
     home.mkdir()
@@ -584,7 +586,7 @@ async def test_a_full_disk_costs_the_log_and_not_the_chat(
 
 
 async def test_where_no_disk_takes_a_log_there_is_none(
-    start: Callable[..., EngineProcess], home: Path, monkeypatch: pytest.MonkeyPatch
+    start: Callable[..., EngineSupervisor], home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     home.write_text("no folder")
     connection._temporary_folder.cache_clear()
@@ -647,7 +649,7 @@ def test_a_plan_survives_the_pipe(scripted: MakePlan) -> None:
 async def test_a_real_worker_says_what_the_model_says(runtime: Runtime, kind: str) -> None:
     """Both backends say the same, for their models are the same."""
     path = runtime.model(kind)
-    engine = EngineProcess(plan_of(path))
+    engine = EngineSupervisor(plan_of(path))
     try:
         events = [event async for event in engine.stream(greedy("Hello?", 24))]
     finally:
@@ -667,7 +669,7 @@ def greedy(text: str, max_tokens: int) -> ChatRequest:
 async def test_the_load_takes_what_was_planned(kind: str) -> None:
     """Buffer by buffer, through the planner and a real worker: identical on a CPU."""
     plan = prepare(str(tiny(kind)))
-    engine = EngineProcess(plan)
+    engine = EngineSupervisor(plan)
     try:
         model = await engine.start()
     finally:

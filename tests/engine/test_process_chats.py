@@ -12,9 +12,9 @@ import psutil
 import pytest
 
 from edgechat.engine.kv.state_folder import folder, prune
-from edgechat.engine.kv.state_store import States
-from edgechat.engine.types import ChatRequest, Delta, Dropped, Finished, Message, Sampling, Upkeep
-from edgechat.engine.worker.supervisor import EngineProcess
+from edgechat.engine.kv.state_store import KVStateStore
+from edgechat.engine.types import CachePolicy, ChatRequest, Delta, Dropped, Finished, Message, Sampling
+from edgechat.engine.worker.supervisor import EngineSupervisor
 from edgechat.errors import EngineCrashed, EngineError
 from edgechat.planner.plan import LoadPlan
 from tests.engine.conftest import MakePlan
@@ -31,7 +31,7 @@ def plan(scripted: MakePlan) -> LoadPlan:
     return scripted(reply="A reply.", prompt_token_ms=2, n_batch=64)
 
 
-async def ask(engine: EngineProcess, *messages: Message) -> tuple[str, Finished]:
+async def ask(engine: EngineSupervisor, *messages: Message) -> tuple[str, Finished]:
     text, name = "", os.urandom(4).hex()
     async for event in engine.stream(ChatRequest(id=name, chat=CHAT, messages=messages)):
         if isinstance(event, Delta):
@@ -42,24 +42,24 @@ async def ask(engine: EngineProcess, *messages: Message) -> tuple[str, Finished]
 
 
 async def test_a_chat_that_was_left_goes_on_in_another_worker(plan: LoadPlan) -> None:
-    engine = EngineProcess(plan)
+    engine = EngineSupervisor(plan)
     text, end = await ask(engine, QUESTION)
     assert end.usage.cached_tokens == 0
-    await engine.leave(CHAT)
+    await engine.persist(CHAT)
     assert [path.name for path in folder().iterdir()] == [f"{CHAT}.state"]
     await engine.close()
-    engine = EngineProcess(plan)
+    engine = EngineSupervisor(plan)
     said = (QUESTION, Message("assistant", text), Message("user", "And?"))
     _, end = await ask(engine, *said)
     assert end.usage.prompt_tokens - end.usage.cached_tokens < 40
     engine.forget(CHAT)
-    await engine.leave()
+    await engine.persist()
     await engine.close()
     assert not list(folder().iterdir())
 
 
 async def test_a_worker_that_goes_idle_keeps_its_chats(plan: LoadPlan) -> None:
-    engine = EngineProcess(plan, idle_seconds=0.1, upkeep=Upkeep(settle=False))
+    engine = EngineSupervisor(plan, idle_seconds=0.1, upkeep=CachePolicy(settle=False))
     await ask(engine, QUESTION)
     while workers():
         await asyncio.sleep(0.02)
@@ -70,7 +70,7 @@ async def test_a_worker_that_goes_idle_keeps_its_chats(plan: LoadPlan) -> None:
 
 
 async def test_what_makes_no_sense_ends_only_its_request(plan: LoadPlan) -> None:
-    engine = EngineProcess(plan)
+    engine = EngineSupervisor(plan)
     await ask(engine, QUESTION)
     before = workers()
     for wrong in ({"chat": "../chat"}, {"sampling": Sampling(seed=-1)}):
@@ -85,26 +85,26 @@ async def test_what_makes_no_sense_ends_only_its_request(plan: LoadPlan) -> None
 
 
 async def test_where_nothing_may_be_kept_nothing_is(plan: LoadPlan, home: Path) -> None:
-    engine = EngineProcess(plan, upkeep=Upkeep(disk_bytes=0))
+    engine = EngineSupervisor(plan, upkeep=CachePolicy(disk_bytes=0))
     await ask(engine, QUESTION)
-    await engine.leave(CHAT)
+    await engine.persist(CHAT)
     await engine.close()
     assert not (home / "cache" / "states").exists()
 
 
 async def test_leaving_waits_for_no_worker_that_is_not_there(plan: LoadPlan) -> None:
-    engine = EngineProcess(plan)
-    await engine.leave(CHAT)
+    engine = EngineSupervisor(plan)
+    await engine.persist(CHAT)
     await ask(engine, QUESTION)
     for worker in workers():
         worker.kill()
         psutil.wait_procs([worker], timeout=5)
-    await asyncio.wait_for(engine.leave(CHAT), 5)
+    await asyncio.wait_for(engine.persist(CHAT), 5)
     await engine.close()
 
 
 async def test_what_leaves_the_window_is_told_on_the_way(scripted: MakePlan) -> None:
-    engine = EngineProcess(scripted(reply="A reply.", context=400))
+    engine = EngineSupervisor(scripted(reply="A reply.", context=400))
     said = [
         m for n in range(20) for m in (Message("user", f"question {n}"), Message("assistant", "A reply."))
     ]
@@ -121,27 +121,27 @@ async def kill_and_go_on(plan: LoadPlan, kills: int) -> None:
     """Kill workers while they settle, save and restore; what they leave is whole, or there is nothing."""
     chance = random.Random(2)
     said: tuple[Message, ...] = (QUESTION,)
-    engine = EngineProcess(plan)
+    engine = EngineSupervisor(plan)
     for number in range(kills):
         try:
             text, _ = await ask(engine, *said)
             assert text == "A reply."
             said = (*said, Message("assistant", text), Message("user", f"And {number}?"))[-5:]
-            leaving = asyncio.ensure_future(engine.leave(CHAT))
+            leaving = asyncio.ensure_future(engine.persist(CHAT))
             await asyncio.sleep(chance.uniform(0, 0.03))
             for worker in workers():
                 worker.kill()
             await leaving
         except EngineCrashed:
             pass
-        state = await asyncio.wrap_future(States(None, b"anything").load(CHAT))
+        state = await asyncio.wrap_future(KVStateStore(None, b"anything").load(CHAT))
         assert state is None, "it is another model's"
         assert all(path.suffix in (".state", ".part") for path in folder().glob("*"))
     with contextlib.suppress(EngineCrashed):  # it may still be dying of the last kill
         await ask(engine, *said)
     text, _ = await ask(engine, *said)
     assert text == "A reply."
-    await engine.leave()
+    await engine.persist()
     await engine.close()
     prune(lambda chat: True)
     assert [path.suffix for path in folder().iterdir()] == [".state"], "what the dead left is gone"

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from edgechat.engine.backends.base import Backend, Part
+from edgechat.engine.backends.base import Backend, BatchPart
 from tests.engine import backends
 from tests.engine.backends import Cold, Runtime, batches, feed, is_true, plan, some
 
@@ -72,7 +72,7 @@ def many_streams(rng: random.Random, runtime: Runtime, kind: str, cold: Cold) ->
         feed(backend, seq, 0, held[seq])
     for _ in range(8):
         parts = [
-            Part(seq, len(held[seq]), [rng.randrange(40, 90) for _ in range(length)], length)
+            BatchPart(seq, len(held[seq]), [rng.randrange(40, 90) for _ in range(length)], length)
             for seq in rng.sample(range(n), rng.randrange(1, n + 1))
             for length in [rng.choice((1, 1, 2, 3, 3, 5, 9))]
         ]
@@ -158,7 +158,7 @@ def test_others_are_computed_while_one_waits_to_go_on(backend: Backend, cold: Co
     assert backend.rollback(1, 4)
     held[1] += some(8, 6)[:2]
     for seqs in ((0, 2), (3, 0), (2,)):
-        for batch in batches(backend, [Part(seq, len(held[seq]), [50, 60], 1) for seq in seqs]):
+        for batch in batches(backend, [BatchPart(seq, len(held[seq]), [50, 60], 1) for seq in seqs]):
             backend.decode(batch)
         for seq in seqs:
             held[seq] += [50, 60]
@@ -177,7 +177,7 @@ def test_llama_cpp_does_not_lose_a_state_that_waits_where_others_are_moved(seed:
 
     def go_on(seqs: list[int]) -> None:
         token = rng.randrange(40, 90)
-        backend.decode([Part(seq, len(held[seq]), [token], 1) for seq in seqs])
+        backend.decode([BatchPart(seq, len(held[seq]), [token], 1) for seq in seqs])
         for seq in seqs:
             held[seq].append(token)
 
@@ -215,7 +215,7 @@ def test_a_recurrent_state_of_llama_cpp_rolls_back_once_and_no_further_than_its_
 def test_beside_a_chunk_of_a_prompt_no_snapshot_of_llama_cpp_is_relied_on() -> None:
     backend = load(LLAMA_CPP, "hybrid")
     feed(backend, 0, 0, some(1, 30))
-    backend.decode([Part(1, 0, some(2, 40), 0), Part(0, 30, [50, 51, 52], 3)])
+    backend.decode([BatchPart(1, 0, some(2, 40), 0), BatchPart(0, 30, [50, 51, 52], 3)])
     assert not backend.rollback(0, 2)
     backend.close()
 

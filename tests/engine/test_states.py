@@ -23,8 +23,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edgechat.engine.kv import state_file, state_store
-from edgechat.engine.kv.state_file import Head
-from edgechat.engine.kv.state_store import States, folder, forget, prune, worth_saving
+from edgechat.engine.kv.state_file import StateHeader
+from edgechat.engine.kv.state_store import KVStateStore, folder, forget, prune, worth_saving
 
 A, B, C, D = "a" * 32, "b" * 32, "c" * 8, "d" * 64
 TOKENS = [1, 0, 2**32 - 1, 42]
@@ -45,8 +45,8 @@ def there() -> set[str]:
 
 
 @pytest.fixture
-def kept() -> Iterator[States]:
-    states = States(1 << 20, b"a model")
+def kept() -> Iterator[KVStateStore]:
+    states = KVStateStore(1 << 20, b"a model")
     yield states
     states.close()
 
@@ -77,19 +77,19 @@ def gate() -> Iterator[Gate]:
 )
 def test_what_is_saved_is_loaded(tokens: range, size: int) -> None:
     state = np.random.default_rng(1).integers(0, 256, size, dtype=np.uint8)
-    kept, again = States(1 << 30, b"a model"), States(1 << 30, lambda: b"a model")
+    kept, again = KVStateStore(1 << 30, b"a model"), KVStateStore(1 << 30, lambda: b"a model")
     assert kept.save(A, tokens, state.copy()).result()
     found = again.load(A).result()
     assert found is not None
     assert found.tokens == list(tokens)
     assert np.array_equal(found.state, state)
-    assert again.peek(A) == Head(len(tokens), size)
+    assert again.peek(A) == StateHeader(len(tokens), size)
     kept.close()
     again.close()
 
 
 def test_tokens_may_change_once_save_was_called(gate: Gate) -> None:
-    kept, tokens = States(None, gate), [1, 2, 3]
+    kept, tokens = KVStateStore(None, gate), [1, 2, 3]
     done = kept.save(A, tokens, STATE[::2])  # an array in pieces, too
     tokens.append(4)
     gate.open.set()
@@ -101,7 +101,7 @@ def test_tokens_may_change_once_save_was_called(gate: Gate) -> None:
 
 
 def test_what_was_never_saved_is_nothing_to_talk_about(
-    kept: States, capfd: pytest.CaptureFixture[str]
+    kept: KVStateStore, capfd: pytest.CaptureFixture[str]
 ) -> None:
     assert kept.load(A).result() is None
     assert kept.peek(A) is None
@@ -113,7 +113,7 @@ def test_what_was_never_saved_is_nothing_to_talk_about(
 
 
 @posix
-def test_nobody_else_may_look(kept: States) -> None:
+def test_nobody_else_may_look(kept: KVStateStore) -> None:
     folder().mkdir(mode=0o755)
     before = os.umask(0)
     try:
@@ -138,7 +138,7 @@ BAD_IDS = [
 
 
 @pytest.mark.parametrize("chat", BAD_IDS)
-def test_no_path_comes_from_outside(kept: States, chat: str) -> None:
+def test_no_path_comes_from_outside(kept: KVStateStore, chat: str) -> None:
     for call in (kept.load, kept.peek, kept.forget, forget):
         with pytest.raises(ValueError, match="not the id of a chat"):
             call(chat)
@@ -154,12 +154,12 @@ def spoil(raw: bytes) -> None:
     file_of(A).write_bytes(raw)
 
 
-def saved_bytes(state_store: States) -> bytes:
+def saved_bytes(state_store: KVStateStore) -> bytes:
     assert state_store.save(A, TOKENS, STATE).result()
     return file_of(A).read_bytes()
 
 
-def test_every_bit_counts(kept: States) -> None:
+def test_every_bit_counts(kept: KVStateStore) -> None:
     raw = saved_bytes(kept)
     for at in range(len(raw)):
         for bit in range(8):
@@ -169,7 +169,7 @@ def test_every_bit_counts(kept: States) -> None:
             assert file_of(A).exists() == (8 <= at < 12)
 
 
-def test_every_byte_counts(kept: States, capfd: pytest.CaptureFixture[str]) -> None:
+def test_every_byte_counts(kept: KVStateStore, capfd: pytest.CaptureFixture[str]) -> None:
     raw = saved_bytes(kept)
     cut = [raw[:length] for length in range(len(raw))]
     for spoiled in [*cut, raw + b"\0", raw + raw, b"\0" * len(raw), os.urandom(len(raw))]:
@@ -183,7 +183,7 @@ def test_every_byte_counts(kept: States, capfd: pytest.CaptureFixture[str]) -> N
 
 @given(st.data())
 def test_whatever_happens_to_a_file_no_wrong_state_comes_of_it(data: st.DataObject) -> None:
-    kept = States(1 << 20, b"a model")
+    kept = KVStateStore(1 << 20, b"a model")
     raw = saved_bytes(kept)
     start = data.draw(st.integers(0, len(raw)))
     stop = data.draw(st.integers(start, len(raw)))
@@ -194,7 +194,7 @@ def test_whatever_happens_to_a_file_no_wrong_state_comes_of_it(data: st.DataObje
         assert found is not None
     else:
         assert found is None
-    assert head in (None, Head(len(TOKENS), len(STATE)))
+    assert head in (None, StateHeader(len(TOKENS), len(STATE)))
     kept.close()
 
 
@@ -204,7 +204,7 @@ def head_of(tokens: int, size: int, key: bytes = b"a model") -> bytes:
 
 
 @pytest.mark.parametrize(("tokens", "size"), [(2**60, 0), (0, 2**60), (2**64 - 1, 2**64 - 1), (2**28, 2**28)])
-def test_nothing_is_allocated_for_what_is_not_there(kept: States, tokens: int, size: int) -> None:
+def test_nothing_is_allocated_for_what_is_not_there(kept: KVStateStore, tokens: int, size: int) -> None:
     spoil(head_of(tokens, size) + bytes(100))
     tracemalloc.start()
     try:
@@ -216,7 +216,7 @@ def test_nothing_is_allocated_for_what_is_not_there(kept: States, tokens: int, s
 
 
 def test_nothing_is_allocated_for_more_than_may_be_kept(
-    kept: States, capfd: pytest.CaptureFixture[str]
+    kept: KVStateStore, capfd: pytest.CaptureFixture[str]
 ) -> None:
     head = head_of(0, 1 << 36)
     spoil(head)
@@ -231,22 +231,24 @@ def test_nothing_is_allocated_for_more_than_may_be_kept(
     assert kept.peek(A) is None
 
 
-def test_a_file_of_another_model_is_left_for_it(kept: States, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_file_of_another_model_is_left_for_it(
+    kept: KVStateStore, capfd: pytest.CaptureFixture[str]
+) -> None:
     raw = saved_bytes(kept)
-    other = States(1 << 20, b"another model")
+    other = KVStateStore(1 << 20, b"another model")
     assert other.load(A).result() is None
     assert other.peek(A) is None
     assert file_of(A).read_bytes() == raw
     assert "another model" in capfd.readouterr().err
     assert other.save(A, [9], STATE[:3]).result()
-    assert other.peek(A) == Head(1, 3)
+    assert other.peek(A) == StateHeader(1, 3)
     assert kept.peek(A) is None
     other.close()
 
 
 @posix
 def test_what_is_no_plain_file_is_not_touched(
-    kept: States, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    kept: KVStateStore, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     saved_bytes(kept)
     outside = tmp_path / "outside"
@@ -267,7 +269,7 @@ def test_what_is_no_plain_file_is_not_touched(
 
 
 def test_a_sound_file_that_another_process_puts_there_meanwhile_stays(
-    kept: States, monkeypatch: pytest.MonkeyPatch
+    kept: KVStateStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     raw = saved_bytes(kept)
     spoil(raw[:-1] + b"\0\0")
@@ -285,7 +287,7 @@ def test_a_sound_file_that_another_process_puts_there_meanwhile_stays(
 
 @pytest.mark.parametrize("error", [PermissionError(errno.EACCES, "Permission denied"), MemoryError()])
 def test_what_cannot_be_read_is_left(
-    kept: States, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], error: Exception
+    kept: KVStateStore, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], error: Exception
 ) -> None:
     saved_bytes(kept)
 
@@ -300,11 +302,11 @@ def test_what_cannot_be_read_is_left(
 
 # How much is kept.
 
-ONE = state_file.Head(0, 1000).file_size
+ONE = state_file.StateHeader(0, 1000).file_size
 
 
 def test_what_was_not_used_for_longest_goes_first() -> None:
-    kept = States(3 * ONE, b"a model")
+    kept = KVStateStore(3 * ONE, b"a model")
     for i, chat in enumerate((A, B, C)):
         assert kept.save(chat, [], made(1000)).result()
         os.utime(file_of(chat), (1000 + i, 1000 + i))
@@ -318,7 +320,7 @@ def test_what_was_not_used_for_longest_goes_first() -> None:
 
 
 def test_what_was_just_written_stays_whatever_the_clock_says() -> None:
-    kept = States(ONE, b"a model")
+    kept = KVStateStore(ONE, b"a model")
     assert kept.save(A, [], made(1000)).result()
     os.utime(file_of(A), (2**33, 2**33))
     assert kept.save(B, [], made(1000)).result()
@@ -327,16 +329,16 @@ def test_what_was_just_written_stays_whatever_the_clock_says() -> None:
 
 
 def test_what_is_larger_than_the_limit_is_not_written() -> None:
-    kept = States(ONE, b"a model")
+    kept = KVStateStore(ONE, b"a model")
     assert kept.save(A, [], made(1000)).result()
     assert not kept.save(A, [], made(1001)).result()
     assert not kept.save(B, [1], made(1000)).result()
-    assert kept.peek(A) == Head(0, 1000)
+    assert kept.peek(A) == StateHeader(0, 1000)
     kept.close()
 
 
 def test_no_limit_is_a_tenth_of_what_is_free(monkeypatch: pytest.MonkeyPatch) -> None:
-    kept = States(None, b"a model")
+    kept = KVStateStore(None, b"a model")
     free = 10 * ONE + 9
     monkeypatch.setattr(state_store.shutil, "disk_usage", lambda path: type("Usage", (), {"free": free}))
     assert kept.save(A, [], made(1000)).result()
@@ -347,9 +349,9 @@ def test_no_limit_is_a_tenth_of_what_is_free(monkeypatch: pytest.MonkeyPatch) ->
     kept.close()
 
 
-def test_zero_keeps_and_reads_nothing(kept: States, capfd: pytest.CaptureFixture[str]) -> None:
+def test_zero_keeps_and_reads_nothing(kept: KVStateStore, capfd: pytest.CaptureFixture[str]) -> None:
     saved_bytes(kept)
-    none = States(0, b"a model")
+    none = KVStateStore(0, b"a model")
     assert none.load(A).result() is None
     assert none.peek(A) is None
     assert not none.save(B, TOKENS, STATE).result()
@@ -372,7 +374,7 @@ def test_what_is_worth_saving(size: int, tokens: int, seconds_per_token: float, 
     assert not worth_saving(size, tokens, seconds_per_token=seconds_per_token, bandwidth=1e-3)
 
 
-def test_the_bandwidth_is_learned(kept: States, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_bandwidth_is_learned(kept: KVStateStore, monkeypatch: pytest.MonkeyPatch) -> None:
     assert kept.bandwidth == pytest.approx(400e6)
     saved_bytes(kept)
     clock = iter([0.0, 1.0])
@@ -385,14 +387,14 @@ def test_the_bandwidth_is_learned(kept: States, monkeypatch: pytest.MonkeyPatch)
 
 
 def test_of_two_quick_saves_the_last_wins(gate: Gate) -> None:
-    kept = States(None, gate)
+    kept = KVStateStore(None, gate)
     first = made(1 << 20)
     gone = weakref.ref(first)
     done = [kept.save(A, [1], first)]
     del first
     done += [kept.save(B, [5], made(5)), kept.save(A, [1, 2], made(2))]
     assert gone() is None  # its memory is free before the disk was even asked
-    assert kept.peek(A) == Head(2, 2)
+    assert kept.peek(A) == StateHeader(2, 2)
     gate.open.set()
     assert [one.result() for one in done] == [False, True, True]
     found = kept.load(A).result()
@@ -402,7 +404,7 @@ def test_of_two_quick_saves_the_last_wins(gate: Gate) -> None:
 
 
 def test_a_chat_that_is_forgotten_does_not_come_back(gate: Gate) -> None:
-    kept = States(None, gate)
+    kept = KVStateStore(None, gate)
     forgotten, other = kept.save(A, TOKENS, STATE), kept.save(B, TOKENS, STATE)
     kept.forget(A)
     assert kept.peek(A) is None
@@ -411,13 +413,13 @@ def test_a_chat_that_is_forgotten_does_not_come_back(gate: Gate) -> None:
     assert other.result()
     assert kept.load(A).result() is None
     assert kept.save(A, [1], STATE).result()
-    assert kept.peek(A) == Head(1, 40)
+    assert kept.peek(A) == StateHeader(1, 40)
     kept.forget(A)
     assert there() == {f"{B}.state"}
     kept.close()
 
 
-def test_nor_where_it_is_being_written(kept: States, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nor_where_it_is_being_written(kept: KVStateStore, monkeypatch: pytest.MonkeyPatch) -> None:
     began, go_on, fsync = threading.Event(), threading.Event(), os.fsync
 
     def slow(fd: int) -> None:
@@ -428,7 +430,7 @@ def test_nor_where_it_is_being_written(kept: States, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(state_file.os, "fsync", slow)
     done = kept.save(A, TOKENS, STATE)
     assert began.wait(30)
-    assert kept.peek(A) == Head(4, 40)
+    assert kept.peek(A) == StateHeader(4, 40)
     assert [name for name in there() if name.endswith(".part")]
     assert prune(lambda chat: True) == 0  # it belongs to a living process
     kept.forget(A)
@@ -439,7 +441,7 @@ def test_nor_where_it_is_being_written(kept: States, monkeypatch: pytest.MonkeyP
 
 
 def test_a_save_that_is_cancelled_frees_its_memory(gate: Gate) -> None:
-    kept, state = States(None, gate), made(100)
+    kept, state = KVStateStore(None, gate), made(100)
     gone = weakref.ref(state)
     done = kept.save(A, [], state)
     del state
@@ -453,7 +455,7 @@ def test_a_save_that_is_cancelled_frees_its_memory(gate: Gate) -> None:
 
 
 def test_close_waits_for_what_was_asked_for() -> None:
-    kept = States(None, lambda: time.sleep(0.1) or b"a model")
+    kept = KVStateStore(None, lambda: time.sleep(0.1) or b"a model")
     done = [kept.save(chat, TOKENS, STATE) for chat in (A, B, C)]
     kept.close()
     assert [one.done() and one.result() for one in done] == [True] * 3
@@ -464,7 +466,7 @@ def test_close_waits_for_what_was_asked_for() -> None:
 
 
 def test_close_does_not_wait_forever(gate: Gate) -> None:
-    kept, state = States(None, gate), made(100)
+    kept, state = KVStateStore(None, gate), made(100)
     gone = weakref.ref(state)
     saving, loading = kept.save(A, [], state), kept.load(A)
     del state
@@ -480,7 +482,7 @@ def test_close_does_not_wait_forever(gate: Gate) -> None:
 
 @pytest.mark.parametrize("step", ["_drain", "_fill"])
 def test_close_stops_what_is_under_way(step: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    kept, steps = States(None, b"a model"), 0
+    kept, steps = KVStateStore(None, b"a model"), 0
     began, go_on, real = threading.Event(), threading.Event(), getattr(state_file, step)
 
     def slow(*args: object) -> None:
@@ -505,7 +507,7 @@ def test_close_stops_what_is_under_way(step: str, monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_load_takes_no_more_memory_than_the_state() -> None:
-    kept = States(None, b"a model")
+    kept = KVStateStore(None, b"a model")
     assert kept.save(A, [], made(16 << 20)).result()
     tracemalloc.start()
     try:
@@ -530,7 +532,7 @@ def tiny_disk(small_disk: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_a_full_disk_keeps_what_it_has(tiny_disk: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    kept = States(1 << 30, b"a model")
+    kept = KVStateStore(1 << 30, b"a model")
     assert kept.save(A, TOKENS, made(1 << 20)).result()
     assert not kept.save(B, TOKENS, made(1 << 20)).result()
     assert not kept.save(A, TOKENS, made(3 << 20)).result()
@@ -543,7 +545,7 @@ def test_a_full_disk_keeps_what_it_has(tiny_disk: Path, capfd: pytest.CaptureFix
 
 
 def test_a_disk_that_may_only_be_read(tiny_disk: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    kept = States(1 << 20, b"a model")
+    kept = KVStateStore(1 << 20, b"a model")
     assert kept.save(A, TOKENS, STATE).result()
     subprocess.run(["mount", "-o", "remount,ro", tiny_disk], check=True)
     assert not kept.save(A, [1], STATE).result()
@@ -555,7 +557,7 @@ def test_a_disk_that_may_only_be_read(tiny_disk: Path, capfd: pytest.CaptureFixt
     kept.close()
 
 
-def test_a_folder_that_vanishes_is_made_again(kept: States) -> None:
+def test_a_folder_that_vanishes_is_made_again(kept: KVStateStore) -> None:
     saved_bytes(kept)
     forget(A)
     folder().rmdir()
@@ -563,7 +565,7 @@ def test_a_folder_that_vanishes_is_made_again(kept: States) -> None:
     assert kept.load(A).result() is not None
 
 
-def test_a_folder_that_is_none(kept: States, home: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_folder_that_is_none(kept: KVStateStore, home: Path, capfd: pytest.CaptureFixture[str]) -> None:
     home.mkdir()
     (home / "cache").write_text("")
     assert not kept.save(A, TOKENS, STATE).result()
@@ -577,7 +579,7 @@ def test_a_model_that_is_gone(capfd: pytest.CaptureFixture[str]) -> None:
     def fails() -> bytes:
         raise FileNotFoundError(2, "no such model")
 
-    kept = States(None, fails)
+    kept = KVStateStore(None, fails)
     assert not kept.save(A, TOKENS, STATE).result()
     assert kept.load(A).result() is None
     assert kept.peek(A) is None
@@ -585,7 +587,7 @@ def test_a_model_that_is_gone(capfd: pytest.CaptureFixture[str]) -> None:
     kept.close()
 
 
-def test_a_log_on_a_full_disk(kept: States, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_log_on_a_full_disk(kept: KVStateStore, monkeypatch: pytest.MonkeyPatch) -> None:
     class Full:
         def write(self, text: str) -> int:
             raise OSError(errno.ENOSPC, "No space left on device")
@@ -598,7 +600,7 @@ def test_a_log_on_a_full_disk(kept: States, monkeypatch: pytest.MonkeyPatch) -> 
 # What front ends do without an engine.
 
 
-def test_forget_and_prune_take_only_what_is_theirs(kept: States) -> None:
+def test_forget_and_prune_take_only_what_is_theirs(kept: KVStateStore) -> None:
     dead, alive = os.getpid(), os.getpid()
     for chat in (A, B, C):
         assert kept.save(chat, TOKENS, STATE).result()
@@ -621,7 +623,7 @@ def test_forget_and_prune_take_only_what_is_theirs(kept: States) -> None:
     assert there() == rest
 
 
-def test_a_save_clears_what_dead_processes_left(kept: States) -> None:
+def test_a_save_clears_what_dead_processes_left(kept: KVStateStore) -> None:
     folder().mkdir()
     (folder() / f"{B}.{os.getpid()}-1-0.part").write_text("")
     saved_bytes(kept)

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from edgechat.engine.kv.state_store import States, folder, prune
+from edgechat.engine.kv.state_store import KVStateStore, folder, prune
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="it forks")
 
@@ -23,12 +23,12 @@ CHATS = [f"{i:08}" for i in range(4)]
 _KILLER = """
 import os, signal, sys, time
 import numpy as np
-from edgechat.engine.kv.state_store import States
+from edgechat.engine.kv.state_store import KVStateStore
 from tests.engine.test_states_processes import CHATS, state_of
 for line in sys.stdin:
     pid = os.fork()
     if not pid:
-        states, n = States(1 << 30, b"m"), os.getpid()
+        states, n = KVStateStore(1 << 30, b"m"), os.getpid()
         while True:
             n += 1
             states.save(CHATS[n % 4], range(n % 999), state_of(n % 999)).result()
@@ -40,9 +40,9 @@ for line in sys.stdin:
 
 _WRITER = """
 import sys, time
-from edgechat.engine.kv.state_store import States
+from edgechat.engine.kv.state_store import KVStateStore
 from tests.engine.test_states_processes import CHATS, state_of
-states, n, end = States(int(sys.argv[1]), b"m"), int(sys.argv[2]), time.monotonic() + 2
+states, n, end = KVStateStore(int(sys.argv[1]), b"m"), int(sys.argv[2]), time.monotonic() + 2
 while time.monotonic() < end:
     n += 1
     assert states.save(CHATS[n % 4], range(n % 999), state_of(n % 999)).result()
@@ -58,7 +58,7 @@ def state_of(tokens: int) -> np.ndarray:
     return np.full(100_000 + 200 * tokens, tokens % 251, np.uint8)
 
 
-def check(states: States) -> int:
+def check(states: KVStateStore) -> int:
     """Load every chat, return how many there were; each is whole."""
     n = 0
     for chat in CHATS:
@@ -77,7 +77,7 @@ def drafts() -> list[Path]:
 @pytest.mark.slow
 def test_writers_killed_at_random_moments(capfd: pytest.CaptureFixture[str]) -> None:
     chance, left = random.Random(1), 0
-    states = States(1 << 30, b"m")
+    states = KVStateStore(1 << 30, b"m")
     with subprocess.Popen(
         [sys.executable, "-c", _KILLER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as killer:
@@ -103,7 +103,7 @@ def test_writers_killed_at_random_moments(capfd: pytest.CaptureFixture[str]) -> 
 @pytest.mark.slow
 def test_several_processes_save_load_forget_and_evict_in_one_folder() -> None:
     limit = 500_000  # about three of four
-    states = States(limit, b"m")
+    states = KVStateStore(limit, b"m")
     writers = [
         subprocess.Popen(
             [sys.executable, "-c", _WRITER, str(limit), str(n)], stderr=subprocess.PIPE, text=True

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from edgechat.engine.kv.window import MOST_TOKENS, Window, turns_of, whole, window_of
+from edgechat.engine.kv.window import MOST_TOKENS, ContextWindow, turns_of, whole, window_of
 from edgechat.engine.types import Role
 
 Sized = tuple[Role, int]
@@ -26,7 +26,7 @@ def chats(draw: st.DrawFn, most: int = 60) -> list[Sized]:
     return [*head, *pairs, ("user", draw(sizes))]
 
 
-def gone(window: Window) -> range:
+def gone(window: ContextWindow) -> range:
     return range(window.first, window.first + window.dropped)
 
 

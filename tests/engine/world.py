@@ -9,7 +9,7 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from edgechat.engine.engine import Engine
+from edgechat.engine.engine import EngineCore
 from edgechat.engine.types import (
     ChatRequest,
     Delta,
@@ -18,8 +18,8 @@ from edgechat.engine.types import (
     Failed,
     Finished,
     FinishReason,
-    Left,
     Message,
+    Persisted,
     Priority,
     Sampling,
 )
@@ -46,11 +46,11 @@ class World:
 
     def __init__(
         self,
-        make: Callable[[], Engine],
+        make: Callable[[], EngineCore],
         judge: Judge,
         question: Callable[[random.Random], str],
         seed: int,
-        check: Callable[[Engine], None],
+        check: Callable[[EngineCore], None],
     ) -> None:
         self.random = random.Random(seed)
         self.make, self.judge, self.question, self.check = make, judge, question, check
@@ -123,11 +123,11 @@ class World:
 
     def _leave(self) -> None:
         self._leaving.append(self.random.choice(self.chats).id)
-        self.engine.leave(self._leaving[-1])
+        self.engine.persist(self._leaving[-1])
 
     def _leave_all(self) -> None:
         self._leaving.append(None)
-        self.engine.leave(None)
+        self.engine.persist(None)
 
     def _forget(self) -> None:
         chat = self._quiet()
@@ -179,7 +179,7 @@ class World:
 
     def _take(self, events: list[Event]) -> None:
         for event in events:
-            if isinstance(event, Left):
+            if isinstance(event, Persisted):
                 self._leaving.remove(event.chat)
                 continue
             chat = next((c for c in self.chats if c.running and c.running.id == event.request_id), None)

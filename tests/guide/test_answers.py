@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from edgechat.engine.types import ChatRequest, Delta, Finished, Message, Sampling
-from edgechat.engine.worker.supervisor import EngineProcess
+from edgechat.engine.worker.supervisor import EngineSupervisor
 from edgechat.planner.prepare import prepare
 
 QUESTIONS = {
@@ -35,7 +35,7 @@ QUESTIONS = {
 
 async def test_the_commonest_questions() -> None:
     plan = prepare("guide")
-    engine = EngineProcess(plan)
+    engine = EngineSupervisor(plan)
     wrong = {}
     for question, words in QUESTIONS.items():
         request = ChatRequest(
@@ -53,7 +53,7 @@ async def test_the_commonest_questions() -> None:
 @pytest.mark.parametrize("system", [None, "You are a pirate."])
 async def test_a_conversation(system: str | None) -> None:
     plan = prepare("guide")
-    engine = EngineProcess(plan)
+    engine = EngineSupervisor(plan)
     messages = [Message("system", system)] if system else []
     for question, words in (
         ("hi", "guide"),

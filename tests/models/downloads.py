@@ -9,7 +9,7 @@ import pytest
 
 from edgechat.models.choices import RemoteFile, RepoListing
 from edgechat.models.hub.cache_layout import HubStore
-from edgechat.models.hub.download import Fetched, download
+from edgechat.models.hub.download import FetchedFile, download
 from edgechat.models.hub.listing import list_repo
 from tests.hub import Hub
 
@@ -41,7 +41,7 @@ def listed(hub: Hub, files: dict[str, bytes] | None = None) -> RepoListing:
     return list_repo(REPO, None)
 
 
-def fetch(listing: RepoListing, seen: Seen | None = None, revision: str = "main") -> list[Fetched]:
+def fetch(listing: RepoListing, seen: Seen | None = None, revision: str = "main") -> list[FetchedFile]:
     return download(listing, listing.files, revision, seen or Seen())
 
 

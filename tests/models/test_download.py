@@ -21,7 +21,7 @@ from edgechat.errors import (
 from edgechat.models.hub import download as module
 from edgechat.models.hub import transfer
 from edgechat.models.hub.cache_layout import HubStore
-from edgechat.models.hub.download import Fetched
+from edgechat.models.hub.download import FetchedFile
 from edgechat.models.hub.partial import Partial
 from tests.hub import Fault, Hub, took
 from tests.models.downloads import (
@@ -233,7 +233,7 @@ def test_a_split_model_is_put_in_place_when_all_of_it_is_here(hub: Hub) -> None:
 def test_two_at_once_wait_for_each_other(hub: Hub) -> None:
     listing, one, other = listed(hub), Seen(), Seen()
     hub.fail("store", Fault(pause=0.02))
-    done: list[Fetched] = []
+    done: list[FetchedFile] = []
     first = threading.Thread(target=lambda: done.extend(fetch(listing, one)))
     first.start()
     while not one.here:

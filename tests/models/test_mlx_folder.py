@@ -261,7 +261,7 @@ def test_configs_full_of_junk_are_refused_in_words(tmp_path: Path) -> None:
     dice = random.Random(7)
     data, n_read = mlx_files(bits=None)["model.safetensors"], 0
     end = 8 + struct.unpack("<Q", data[:8])[0]
-    table = contents.Table("model.safetensors", len(data), data[8:end])
+    table = contents.TensorTable("model.safetensors", len(data), data[8:end])
     for _ in range(1500):
         said = CONFIG | {"model_type": dice.choice(KINDS)}
         said |= {key: dice.choice(JUNK) for key in dice.sample(KEYS, dice.choice([1, 1, 2, 3, 8]))}

@@ -14,8 +14,8 @@ from edgechat.native import breakdown, logs
 from edgechat.native.buffers import Breakdown, Buffer, counted_once
 from edgechat.native.handles import Context, Model
 from edgechat.native.params import LoadParams
-from edgechat.planner.estimate.dry_run import Question, dry_run
-from edgechat.planner.estimate.dry_run_child import Loader
+from edgechat.planner.estimate.dry_run import DryRunQuestion, dry_run
+from edgechat.planner.estimate.dry_run_child import SkeletonLoader
 from tests.kit import KINDS, Spec, build, tiny
 from tests.kit.published import published
 
@@ -34,9 +34,9 @@ def quiet() -> Iterator[None]:
 
 
 def dry(path: Path, ask: LoadParams, *, portable: bool) -> Breakdown:
-    loader = Loader(portable=portable)
+    loader = SkeletonLoader(portable=portable)
     try:
-        answer = loader.answer(Question(str(path), ask))
+        answer = loader.answer(DryRunQuestion(str(path), ask))
     finally:
         loader.close()
     assert answer.breakdown, answer.error

@@ -21,8 +21,8 @@ from edgechat.native.devices import inventory
 from edgechat.native.handles import Context, Model
 from edgechat.native.params import LoadParams
 from edgechat.native.placement import experts_of_first
-from edgechat.planner.estimate.dry_run import Question
-from edgechat.planner.estimate.dry_run_child import Loader
+from edgechat.planner.estimate.dry_run import DryRunQuestion
+from edgechat.planner.estimate.dry_run_child import SkeletonLoader
 from tests.kit import KINDS, Spec, build, tiny
 from tests.kit.build import write
 from tests.kit.published import published
@@ -72,9 +72,9 @@ def params(split: Split, servers: Servers, context: int = 1024) -> LoadParams:
 
 
 def planned(path: Path, ask: LoadParams, *, portable: bool = False) -> Breakdown:
-    loader = Loader(portable=portable)
+    loader = SkeletonLoader(portable=portable)
     try:
-        answer = loader.answer(Question(str(path), ask))
+        answer = loader.answer(DryRunQuestion(str(path), ask))
     finally:
         loader.close()
     assert answer.breakdown, answer.error

@@ -10,16 +10,16 @@ from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
-from edgechat.device.bandwidth import Speed
+from edgechat.device.bandwidth import MemorySpeed
 from edgechat.device.cpu import Core, Cpu
 from edgechat.device.gpu.accelerators import Accelerator, Vendor
 from edgechat.device.memory import Memory
 from edgechat.device.profile import DeviceProfile
-from edgechat.planner.machine import Described, Machine
+from edgechat.planner.machine import Machine, MachineDescription
 from edgechat.planner.ranking.candidates import Variant, everything
-from edgechat.planner.ranking.option import Option
+from edgechat.planner.ranking.option import RankedFile
 from edgechat.planner.ranking.ranking import best_of, choose
-from edgechat.planner.request import NO_WISHES, Wishes
+from edgechat.planner.request import NO_WISHES, PlanRequest
 from edgechat.text import figure, seconds
 
 FILE = Path(__file__).with_name("golden.txt")
@@ -33,9 +33,9 @@ def profile(gigabytes: float, kind: str = "CPU 50 GB/s", *, bandwidth: float = 5
     """Return a machine with so much RAM, of which its system and programs have their share."""
     if kind.startswith("unified"):
         bandwidth = float(kind.split()[1]) * 1e9
-    speed = Speed(bandwidth=bandwidth, compute=4e11, threads=8)
+    speed = MemorySpeed(bandwidth=bandwidth, compute=4e11, threads=8)
     bare = DeviceProfile(_CPU, Memory(0, 0), speed)
-    found = Described(ram=int(gigabytes * GB)).over(bare)
+    found = MachineDescription(ram=int(gigabytes * GB)).over(bare)
     if kind.startswith("GPU"):
         return replace(found, accelerators=(card("nvidia", int(kind.split()[1]) * GB),))
     if kind.startswith("unified"):  # macOS lets a program have three quarters of the memory there
@@ -58,7 +58,7 @@ def models() -> tuple[tuple[Variant, ...], ...]:
     return tuple(tuple(replace(one, header=cache(one.header)) for one in files) for files in everything())
 
 
-def options(machine: DeviceProfile, wishes: Wishes = NO_WISHES) -> list[Option]:
+def options(machine: DeviceProfile, wishes: PlanRequest = NO_WISHES) -> list[RankedFile]:
     """Return the best file of each model, by formula."""
     found = [best_of(files, Machine(machine), wishes) for files in models()]
     return [one for one in found if one is not None]

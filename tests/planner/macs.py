@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from edgechat.device.gpu.accelerators import Sighting, merge
+from edgechat.device.gpu.accelerators import GpuReading, merge
 from edgechat.device.gpu.mac import metal
 from edgechat.device.profile import DeviceProfile
 from edgechat.models.formats.header import ModelHeader
@@ -21,7 +21,7 @@ def mac(gigabytes: int, bandwidth: float = 120, *, mlx: bool = True, ggml: bool 
     """Return a Mac with MLX, and with a llama.cpp that knows Metal."""
     found = golden.profile(gigabytes, bandwidth=bandwidth * 1e9)
     gpu = metal(found.memory.total, "Apple M9")
-    ours = Sighting(
+    ours = GpuReading(
         source="ggml",
         vendor="apple",
         name="Apple M9",

@@ -16,11 +16,11 @@ import sys
 import msgspec
 
 from edgechat.engine.types import ChatRequest, Delta, Finished, Message, Sampling
-from edgechat.engine.worker.supervisor import EngineProcess
+from edgechat.engine.worker.supervisor import EngineSupervisor
 from edgechat.errors import EdgechatError
 from edgechat.planner.plan import LoadPlan
 from edgechat.planner.prepare import prepare
-from edgechat.planner.request import Wishes
+from edgechat.planner.request import PlanRequest
 
 _HOG = "import sys; held = b'x' * (340 << 20); print('held', flush=True); sys.stdin.read()"
 
@@ -28,7 +28,7 @@ _HOG = "import sys; held = b'x' * (340 << 20); print('held', flush=True); sys.st
 async def load(plan: LoadPlan) -> dict[str, object]:
     """Return what the user is told, and what was loaded in the end."""
     told: list[str] = []
-    engine = EngineProcess(plan, on_note=told.append)
+    engine = EngineSupervisor(plan, on_note=told.append)
     request = ChatRequest(
         id="r", messages=(Message("user", "Hello."),), sampling=Sampling(temperature=0.0), max_tokens=8
     )
@@ -58,14 +58,14 @@ async def load(plan: LoadPlan) -> dict[str, object]:
 def main(model: str, scenario: str) -> None:
     """Run a scenario."""
     if scenario == "taken":
-        plan = prepare(model, Wishes(context=32768, cache_type="f16", threads=1))
+        plan = prepare(model, PlanRequest(context=32768, cache_type="f16", threads=1))
         with subprocess.Popen([sys.executable, "-c", _HOG], stdin=-1, stdout=-1) as hog:
             assert hog.stdout is not None
             hog.stdout.readline()
             found = asyncio.run(load(plan))
             hog.kill()
     else:
-        plan = prepare(model, Wishes(context=65536, cache_type="f16", threads=1, anyway=True))
+        plan = prepare(model, PlanRequest(context=65536, cache_type="f16", threads=1, anyway=True))
         wrong = msgspec.structs.replace(plan, memory=(), anyway=scenario == "anyway")
         found = asyncio.run(load(wrong))
     print(json.dumps({"budget": [one.budget_bytes for one in plan.memory], **found}))

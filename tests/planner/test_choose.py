@@ -18,15 +18,15 @@ from edgechat.planner.placement.budget import SPARE
 from edgechat.planner.placement.load_configs import Measure
 from edgechat.planner.plan import LoadPlan
 from edgechat.planner.plan_model import CONTEXTS, plan
-from edgechat.planner.request import NO_WISHES, Wishes
+from edgechat.planner.request import NO_WISHES, PlanRequest
 from tests.planner.headers import GIB, LLAMA_8B, QWEN35_4B, header, machine
 
 
-def planned(free: float, wishes: Wishes = NO_WISHES, **changes: int) -> LoadPlan:
+def planned(free: float, wishes: PlanRequest = NO_WISHES, **changes: int) -> LoadPlan:
     return plan("a", header(LLAMA_8B, **changes), machine(int(free * GIB)), wishes)
 
 
-def refused(free: float, wishes: Wishes = NO_WISHES, **changes: int) -> DoesNotFit:
+def refused(free: float, wishes: PlanRequest = NO_WISHES, **changes: int) -> DoesNotFit:
     with pytest.raises(DoesNotFit) as caught:
         planned(free, wishes, **changes)
     return caught.value
@@ -79,36 +79,36 @@ def test_never_beyond_what_the_model_was_trained_on(trained: int, context: int) 
 
 
 def test_a_wish_is_kept_and_rounded_up() -> None:
-    made = planned(64, Wishes(context=30000, cache_type="q4_0", threads=3))
+    made = planned(64, PlanRequest(context=30000, cache_type="q4_0", threads=3))
     assert (made.context, made.cache_type, made.threads) == (30208, "q4_0", 3)
 
 
 def test_a_wish_may_take_what_is_spared_otherwise() -> None:
     assert planned(5.85).context == 8192
-    assert planned(5.85, Wishes(context=16384)).context == 16384
+    assert planned(5.85, PlanRequest(context=16384)).context == 16384
 
 
 def test_a_wish_shrinks_the_cache_before_it_is_refused() -> None:
-    made = planned(5.8, Wishes(context=16384))
+    made = planned(5.8, PlanRequest(context=16384))
     assert made.cache_type == "q8_0"
     assert "q8_0 because" in made.reasons[0]
 
 
 def test_a_wish_that_cannot_fit_names_both_numbers_and_the_nearest_that_does() -> None:
-    error = refused(6, Wishes(context=65536))
+    error = refused(6, PlanRequest(context=65536))
     found = re.search(r"A context of (\d+) tokens fits", error.hint or "")
     assert "65536" in error.message
     assert "6.0 GiB" in error.message
     assert found
     nearest = int(found.group(1))
-    assert planned(6, Wishes(context=nearest)).context == nearest
-    assert refused(6, Wishes(context=nearest + 1))
+    assert planned(6, PlanRequest(context=nearest)).context == nearest
+    assert refused(6, PlanRequest(context=nearest + 1))
 
 
 @pytest.mark.parametrize(("trained", "nearest"), [(6000, 5888), (131072, 130816), (131072, 256)])
 def test_the_nearest_context_is_the_nearest(trained: int, nearest: int) -> None:
     def ask(context: int, free: int) -> LoadPlan:
-        wishes = Wishes(context=context, cache_type="f16")
+        wishes = PlanRequest(context=context, cache_type="f16")
         return plan("a", header(LLAMA_8B, context_length=trained), machine(free), wishes)
 
     free = ask(nearest, 64 * GIB).total_bytes
@@ -119,22 +119,22 @@ def test_the_nearest_context_is_the_nearest(trained: int, nearest: int) -> None:
 
 
 def test_a_wish_beyond_training_gets_what_there_is_and_both_numbers() -> None:
-    made = planned(64, Wishes(context=8192), context_length=4096)
+    made = planned(64, PlanRequest(context=8192), context_length=4096)
     assert made.context == 4096
     assert "8192" in made.notes[0]
     assert "4096" in made.notes[0]
-    assert planned(64, Wishes(context=4096), context_length=4096).notes == ()
+    assert planned(64, PlanRequest(context=4096), context_length=4096).notes == ()
 
 
-@pytest.mark.parametrize("wishes", [Wishes(context=0), Wishes(context=-5), Wishes(threads=0)])
-def test_wishes_without_sense(wishes: Wishes) -> None:
+@pytest.mark.parametrize("wishes", [PlanRequest(context=0), PlanRequest(context=-5), PlanRequest(threads=0)])
+def test_wishes_without_sense(wishes: PlanRequest) -> None:
     with pytest.raises(SettingsError, match="makes no sense"):
         planned(64, wishes)
 
 
 def test_heads_that_no_block_divides_keep_the_cache_in_f16() -> None:
     odd = {"attention__key_length": 80, "attention__value_length": 80}
-    assert "80" in refused(64, Wishes(cache_type="q8_0"), **odd).message
+    assert "80" in refused(64, PlanRequest(cache_type="q8_0"), **odd).message
     assert all(planned(free, **odd).cache_type == "f16" for free in (4.8, 5.0, 5.3, 6, 64))
 
 
@@ -153,7 +153,7 @@ def test_threads_come_with_their_reason() -> None:
     made = planned(16)
     assert made.threads == 4
     assert "4 threads: one for each core." in made.reasons
-    assert "3 threads, as asked for." in planned(16, Wishes(threads=3)).reasons
+    assert "3 threads, as asked for." in planned(16, PlanRequest(threads=3)).reasons
 
 
 def test_reasons_are_sentences() -> None:
@@ -185,7 +185,9 @@ def test_the_allocator_decides_where_it_answers() -> None:
 
 def test_the_nearest_context_is_the_allocators_too() -> None:
     def ask(context: int) -> LoadPlan:
-        return plan("a", header(LLAMA_8B), machine(5 * GIB), Wishes(context=context), allocator(2**20, []))
+        return plan(
+            "a", header(LLAMA_8B), machine(5 * GIB), PlanRequest(context=context), allocator(2**20, [])
+        )
 
     with pytest.raises(DoesNotFit) as caught:
         ask(16384)
@@ -232,7 +234,7 @@ _shapes = st.fixed_dictionaries(
 def test_a_plan_fits_or_says_what_would(
     free: float, context: int | None, cache_type: CacheType | None, shape: dict[str, int]
 ) -> None:
-    wishes = Wishes(context=context, cache_type=cache_type)
+    wishes = PlanRequest(context=context, cache_type=cache_type)
     trained = shape["context_length"]
     assume(not (context and trained and context > trained))
     try:
@@ -240,7 +242,7 @@ def test_a_plan_fits_or_says_what_would(
     except DoesNotFit as error:
         found = re.search(r"A context of (\d+) tokens fits", error.hint or "")
         if found:
-            nearest = Wishes(context=min(int(found.group(1)), trained or 10**9), cache_type=cache_type)
+            nearest = PlanRequest(context=min(int(found.group(1)), trained or 10**9), cache_type=cache_type)
             assert planned(free, nearest, **shape).context == int(found.group(1))
         return
     assert made.total_bytes <= int(free * GIB)

@@ -10,14 +10,14 @@ from edgechat.errors import DoesNotFit
 from edgechat.models.formats.gguf import read_model
 from edgechat.models.formats.header import ModelHeader, Value
 from edgechat.native.params import LoadParams
-from edgechat.planner.drafting import DRAFTED, Drafting, drafting, is_much_smaller, misfit
+from edgechat.planner.drafting import DRAFTED, DraftCosts, drafting, is_much_smaller, misfit
 from edgechat.planner.estimate.dry_run import DryRun, dry_run
 from edgechat.planner.estimate.memory import recurrent_bytes
 from edgechat.planner.machine import Machine
 from edgechat.planner.placement.fallback import descend, step_down
 from edgechat.planner.plan import as_json
-from edgechat.planner.plan_model import Draft, plan
-from edgechat.planner.request import Wishes
+from edgechat.planner.plan_model import DraftCandidate, plan
+from edgechat.planner.request import PlanRequest
 from tests.kit import DENSE, Spec, build, tiny
 from tests.kit.published import published
 from tests.planner.headers import GIB, LLAMA_8B, QWEN35_4B, header, machine
@@ -29,8 +29,8 @@ HYBRID = header(QWEN35_4B, arch="qwen35")
 """Its state is large."""
 
 
-def drafting_model(weights: int = GIB, *, asked: bool = True) -> Draft:
-    return Draft("small", header(SMALL, weights=weights), asked=asked)
+def drafting_model(weights: int = GIB, *, asked: bool = True) -> DraftCandidate:
+    return DraftCandidate("small", header(SMALL, weights=weights), asked=asked)
 
 
 # Who may draft.
@@ -38,14 +38,14 @@ def drafting_model(weights: int = GIB, *, asked: bool = True) -> Draft:
 
 def test_plain_layers_cost_rows_only() -> None:
     for wish in ("auto", "ngram", "a-model"):
-        assert drafting(header(LLAMA_8B), wish) == Drafting(DRAFTED)
+        assert drafting(header(LLAMA_8B), wish) == DraftCosts(DRAFTED)
     assert drafting(header(LLAMA_8B), "none").drafted == 0
 
 
 def test_a_small_state_is_copied_a_large_one_only_where_it_is_asked_for() -> None:
     small = read_model(tiny("hybrid"))
-    assert drafting(small, "auto") == drafting(small, "ngram") == Drafting(DRAFTED, 8)
-    assert drafting(HYBRID, "ngram") == drafting(HYBRID, "a-model") == Drafting(DRAFTED, 3)
+    assert drafting(small, "auto") == drafting(small, "ngram") == DraftCosts(DRAFTED, 8)
+    assert drafting(HYBRID, "ngram") == drafting(HYBRID, "a-model") == DraftCosts(DRAFTED, 3)
     nobody = drafting(HYBRID, "auto")
     assert (nobody.drafted, nobody.n_rs_seq) == (0, 0)
     assert "copies of its state, 50 MiB each; --draft ngram pays for them." in nobody.why_not
@@ -112,7 +112,7 @@ def test_much_smaller_is_less_than_half() -> None:
 
 def test_both_are_in_one_budget() -> None:
     target = header(LLAMA_8B)
-    wishes = Wishes(context=8192, cache_type="f16")
+    wishes = PlanRequest(context=8192, cache_type="f16")
     alone = plan("a", target, machine(64 * GIB), wishes)
     both = plan("a", target, machine(64 * GIB), wishes, draft=drafting_model())
     assert both.draft is not None
@@ -126,9 +126,9 @@ def test_both_are_in_one_budget() -> None:
 
 
 def test_rows_for_all_drafted_tokens_of_a_batch() -> None:
-    wishes = Wishes(context=8192)
+    wishes = PlanRequest(context=8192)
     made = plan("a", header(LLAMA_8B), machine(64 * GIB), wishes)
-    plain = plan("a", header(LLAMA_8B), machine(64 * GIB), Wishes(context=8192, draft="none"))
+    plain = plan("a", header(LLAMA_8B), machine(64 * GIB), PlanRequest(context=8192, draft="none"))
     assert (made.n_outputs_max, plain.n_outputs_max) == (8 + DRAFTED, 8)
     assert made.total_bytes - plain.total_bytes == DRAFTED * 4 * LLAMA_8B["vocab_size"]
     assert (made.ngrams, plain.ngrams) == (True, False)
@@ -157,15 +157,15 @@ def test_one_that_was_not_takes_only_what_is_left(free: float) -> None:
 
 
 def test_snapshots_are_paid_for() -> None:
-    wishes = Wishes(context=4096, draft="small")
+    wishes = PlanRequest(context=4096, draft="small")
     made = plan("a", HYBRID, machine(64 * GIB), wishes, draft=drafting_model())
-    alone = plan("a", HYBRID, machine(64 * GIB), Wishes(context=4096))
+    alone = plan("a", HYBRID, machine(64 * GIB), PlanRequest(context=4096))
     assert (made.n_outputs_max, made.n_rs_seq) == (2 + DRAFTED, 3)
     assert (alone.n_outputs_max, alone.n_rs_seq, alone.ngrams) == (2, 0, False)
     assert made.draft is not None
     snapshots = recurrent_bytes(HYBRID, 2, 3) - recurrent_bytes(HYBRID, 2)
     own = made.cache_bytes - alone.cache_bytes
-    alike = Wishes(context=4096, cache_type=made.draft.cache_type)
+    alike = PlanRequest(context=4096, cache_type=made.draft.cache_type)
     draft_cache = plan("d", drafting_model().header, machine(64 * GIB), alike).cache_bytes
     assert own == snapshots + draft_cache
 
@@ -179,7 +179,7 @@ def test_where_nobody_can_draft_no_model_is_planned_for_it() -> None:
 def test_a_card_holds_the_draft_and_what_is_left_of_the_target() -> None:
     target = header(LLAMA_8B, weights=8 * GIB)
     profile = with_cards(64, card("A", 6))
-    wishes = Wishes(context=4096, cache_type="f16")
+    wishes = PlanRequest(context=4096, cache_type="f16")
     made = plan("a", target, profile, wishes, draft=drafting_model())
     assert made.draft is not None
     assert made.draft.devices == ("A",)
@@ -189,7 +189,7 @@ def test_a_card_holds_the_draft_and_what_is_left_of_the_target() -> None:
 
 def test_one_that_was_not_asked_for_pushes_no_layer_off_a_card() -> None:
     target, profile = published("llama-3.1-8b"), with_cards(64, card("A", 4))
-    wishes = Wishes(context=4096, cache_type="f16")
+    wishes = PlanRequest(context=4096, cache_type="f16")
     alone = plan("a", target, profile, wishes)
     asked = plan("a", target, profile, wishes, draft=drafting_model())
     meek = plan("a", target, profile, wishes, draft=drafting_model(asked=False))
@@ -203,10 +203,10 @@ def test_llama_cpps_own_word_counts_for_both() -> None:
     target, small = read_model(tiny("dense")), read_model(build(Spec(shape=DENSE.sized(n_layers=1))))
     with DryRun() as dry:
         on = Machine(machine(8 * GIB), dry=dry)
-        wishes = Wishes(context=512)
-        draft = Draft("small", small, on.measuring(small))
+        wishes = PlanRequest(context=512)
+        draft = DraftCandidate("small", small, on.measuring(small))
         both = plan("a", target, on.profile, wishes, on.measuring(target), draft=draft)
-        alone = plan("d", small, on.profile, Wishes(context=512, cache_type="f16"), on.measuring(small))
+        alone = plan("d", small, on.profile, PlanRequest(context=512, cache_type="f16"), on.measuring(small))
     assert both.buffers
     assert both.draft is not None
     assert both.draft.total_bytes - alone.total_bytes < 0  # one process for both
@@ -219,7 +219,7 @@ def test_estimates_of_rows_and_snapshots_are_llama_cpps(kind: str) -> None:
     """What drafts add to a plan, by formula and by llama.cpp's own account."""
     one = read_model(tiny(kind))
     profile = machine(8 * GIB)
-    wishes = {name: Wishes(context=512, cache_type="f16", draft=name) for name in ("none", "ngram")}
+    wishes = {name: PlanRequest(context=512, cache_type="f16", draft=name) for name in ("none", "ngram")}
     guessed = {name: plan("a", one, profile, wish) for name, wish in wishes.items()}
     with DryRun() as dry:
         on = Machine(profile, dry=dry)
@@ -238,7 +238,7 @@ def test_programs_are_told_of_it() -> None:
     made = as_json(plan("a", header(LLAMA_8B), machine(64 * GIB), draft=drafting_model()))
     assert set(made["draft"]) == {"model", "path", "quant", "file_bytes", "context", "total_bytes"}
     assert (made["ngrams"], made["no_draft"]) == (True, None)
-    alone = as_json(plan("a", header(LLAMA_8B), machine(64 * GIB), Wishes(draft="none")))
+    alone = as_json(plan("a", header(LLAMA_8B), machine(64 * GIB), PlanRequest(draft="none")))
     assert (alone["draft"], alone["ngrams"]) == (None, False)
     assert "as asked for" in alone["no_draft"]
 
@@ -246,7 +246,9 @@ def test_programs_are_told_of_it() -> None:
 def test_people_are_told_of_it() -> None:
     def line(**wishes: str) -> str:
         draft = drafting_model() if wishes.get("draft") == "small" else None
-        made = plan("a", header(LLAMA_8B), machine(64 * GIB), Wishes(draft=wishes.get("draft")), draft=draft)
+        made = plan(
+            "a", header(LLAMA_8B), machine(64 * GIB), PlanRequest(draft=wishes.get("draft")), draft=draft
+        )
         return made.reasons[3]
 
     assert line() == "Drafts: n-grams of the conversation."
@@ -256,7 +258,7 @@ def test_people_are_told_of_it() -> None:
 
 
 def test_the_draft_is_the_first_to_go_and_n_grams_stay() -> None:
-    wishes = Wishes(context=4096, draft="small")
+    wishes = PlanRequest(context=4096, draft="small")
     both = plan("a", HYBRID, machine(64 * GIB), wishes, draft=drafting_model())
     step = step_down(both, HYBRID)
     assert step is not None
@@ -265,7 +267,7 @@ def test_the_draft_is_the_first_to_go_and_n_grams_stay() -> None:
     assert params.ngrams
     assert params.no_draft == why
     assert "small" in why
-    alone = plan("a", HYBRID, machine(64 * GIB), Wishes(context=4096, draft="ngram"))
+    alone = plan("a", HYBRID, machine(64 * GIB), PlanRequest(context=4096, draft="ngram"))
     left, told = descend(both, HYBRID, machine(alone.total_bytes), silent, failed=False)
     assert told == (why,)
     assert left.total_bytes == alone.total_bytes

@@ -13,7 +13,7 @@ from edgechat.planner.estimate.dry_run import DryRun
 from edgechat.planner.estimate.memory import cache_bytes
 from edgechat.planner.plan import LoadPlan
 from edgechat.planner.plan_model import plan
-from edgechat.planner.request import Wishes
+from edgechat.planner.request import PlanRequest
 from tests.kit.published import published
 from tests.planner.headers import GIB, machine
 
@@ -49,7 +49,7 @@ def windowed(full: int, n_windowed: int, window: int, row: int, n_ctx: int) -> f
 def test_published_shapes(run: DryRun, name: str, context: int, cache_type: CacheType, cache: float) -> None:
     header = published(name)
     run.show(header)
-    wishes = Wishes(context=context, cache_type=cache_type)
+    wishes = PlanRequest(context=context, cache_type=cache_type)
     made = plan(name, header, machine(64 * GIB), wishes, run.ask)
     assert made.buffers
     assert made.context == -(-context // 256) * 256
@@ -77,7 +77,7 @@ def made_of(run: DryRun, name: str, context: int) -> LoadPlan:
     header = shipped_header(ENTRIES[name], "Q4_K_M")
     assert header is not None
     run.show(header)
-    return plan(name, header, machine(128 * GIB), Wishes(context=context), run.ask)
+    return plan(name, header, machine(128 * GIB), PlanRequest(context=context), run.ask)
 
 
 @pytest.mark.parametrize("name", PER_TOKEN)
@@ -105,7 +105,7 @@ def test_what_is_estimated_is_near(run: DryRun, name: str) -> None:
     assert header is not None
     run.show(header)
     for context in (2048, min(16384, header.context_length)):
-        wishes = Wishes(context=context)
+        wishes = PlanRequest(context=context)
         estimated = plan(name, header, machine(128 * GIB), wishes)
         exact = plan(name, header, machine(128 * GIB), wishes, run.ask)
         assert exact.buffers

@@ -21,7 +21,7 @@ from edgechat.planner.placement.fallback import again, descend, grown, is_short,
 from edgechat.planner.plan import LoadPlan
 from edgechat.planner.plan_model import plan
 from edgechat.planner.prepare import prepare
-from edgechat.planner.request import Wishes
+from edgechat.planner.request import PlanRequest
 from tests.kit import tiny
 from tests.kit.published import published
 from tests.planner.headers import GIB, LLAMA_8B, header, machine, wide
@@ -40,7 +40,7 @@ def down(made: LoadPlan, on: DeviceProfile, *, failed: bool = False) -> tuple[Lo
 
 
 def made_on(profile: DeviceProfile, context: int = 16384) -> LoadPlan:
-    return plan("a", LLAMA, profile, Wishes(context=context))
+    return plan("a", LLAMA, profile, PlanRequest(context=context))
 
 
 STEPS = (
@@ -122,7 +122,7 @@ def test_what_comes_out_fits_or_is_refused(context: int, free: float, failed: bo
 
 def test_heads_that_no_block_divides_keep_their_cache() -> None:
     odd = header(LLAMA_8B, attention__key_length=80, attention__value_length=80)
-    made = plan("a", odd, machine(16 * GIB), Wishes(context=4096))
+    made = plan("a", odd, machine(16 * GIB), PlanRequest(context=4096))
     steps = []
     while (step := step_down(made, odd)) is not None:
         made, said = step
@@ -135,7 +135,7 @@ def test_heads_that_no_block_divides_keep_their_cache() -> None:
 def test_layers_leave_the_card_last_and_all_of_them_in_the_end(rpc: tuple[str, ...]) -> None:
     """Where none is left there, nothing is said of servers that need not be there."""
     both = replace(with_cards(64, card("CUDA0", 5)), rpc=rpc)
-    made = plan("a", MOE, both, Wishes(context=2048, cache_type="q8_0"))
+    made = plan("a", MOE, both, PlanRequest(context=2048, cache_type="q8_0"))
     assert made.split
     made = msgspec.structs.replace(made, n_ubatch=128)
     counts, told = [made.gpu_layers], []
@@ -152,7 +152,7 @@ def test_layers_leave_the_card_last_and_all_of_them_in_the_end(rpc: tuple[str, .
 
 
 def test_a_card_that_filled_up_gets_fewer_layers() -> None:
-    made = plan("a", LLAMA, with_cards(64, card("CUDA0", 24)), Wishes(context=2048, cache_type="q8_0"))
+    made = plan("a", LLAMA, with_cards(64, card("CUDA0", 24)), PlanRequest(context=2048, cache_type="q8_0"))
     assert made.gpu_layers == 33
     found, told = descend(made, LLAMA, with_cards(64, card("CUDA0", 3)), silent, failed=False)
     assert 0 < found.gpu_layers < 33
@@ -180,7 +180,7 @@ def free(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
 
 def test_a_plan_is_measured_anew_on_its_way_down(free: list[float]) -> None:
-    made = prepare(str(tiny()), Wishes(context=4096))
+    made = prepare(str(tiny()), PlanRequest(context=4096))
     assert refit(made) == (made, ())
     free[0] = made.total_bytes - 1
     found, told = refit(made)
@@ -202,7 +202,7 @@ def half(wish: LoadPlan) -> LoadPlan:
 
 
 def test_a_wish_outlives_a_bad_moment(free: list[float]) -> None:
-    wish = prepare(str(tiny()), Wishes(context=4096))
+    wish = prepare(str(tiny()), PlanRequest(context=4096))
     assert again(wish, wish) == (wish, ())
     free[0] = half(wish).total_bytes
     less, told = again(wish, wish)
@@ -214,7 +214,7 @@ def test_a_wish_outlives_a_bad_moment(free: list[float]) -> None:
 
 
 def test_a_killed_load_comes_back_smaller_unless_others_have_its_memory(free: list[float]) -> None:
-    wish = prepare(str(tiny()), Wishes(context=4096))
+    wish = prepare(str(tiny()), PlanRequest(context=4096))
     assert not is_short(wish)
     less, told = again(wish, wish, killed=True)
     assert told[0].startswith("Prompts are read")
@@ -228,7 +228,7 @@ def test_a_killed_load_comes_back_smaller_unless_others_have_its_memory(free: li
 
 
 def test_a_plan_of_a_bad_moment_grows_where_there_is_more_memory(free: list[float]) -> None:
-    free[0] = prepare(str(wide()), Wishes(context=8192, cache_type="f16")).total_bytes * 1.2
+    free[0] = prepare(str(wide()), PlanRequest(context=8192, cache_type="f16")).total_bytes * 1.2
     wish = prepare(str(wide()))
     asked = 0
 
@@ -255,7 +255,7 @@ def test_a_plan_of_a_bad_moment_grows_where_there_is_more_memory(free: list[floa
 
 def test_anyway_is_taken_at_its_word(free: list[float]) -> None:
     free[0] = 2**20
-    anyway = plan("a", LLAMA, machine(2**20), Wishes(context=4096, anyway=True))
+    anyway = plan("a", LLAMA, machine(2**20), PlanRequest(context=4096, anyway=True))
     assert refit(anyway) == (anyway, ())
 
 

@@ -16,17 +16,17 @@ from hypothesis import strategies as st
 
 from edgechat import paths
 from edgechat.planner.estimate import calibration
-from edgechat.planner.estimate.calibration import Learned, Seen, Where, learn
+from edgechat.planner.estimate.calibration import Calibration, RunConditions, RunRecord, learn
 from edgechat.planner.estimate.speed import Correction
 from edgechat.planner.machine import Machine
 from edgechat.planner.ranking.ranking import best_of, choose
 from edgechat.planner.request import NO_WISHES
 from tests.planner import golden
 
-HERE = Where("a processor, 4 threads", "llama-cpp-python 1", "CPU", "llama", "Q4_K", "a model")
+HERE = RunConditions("a processor, 4 threads", "llama-cpp-python 1", "CPU", "llama", "Q4_K", "a model")
 
 
-def elsewhere(**changes: str) -> Where:
+def elsewhere(**changes: str) -> RunConditions:
     return msgspec.structs.replace(HERE, **changes)
 
 
@@ -34,14 +34,14 @@ def kept() -> Path:
     return paths.cache_dir() / "learned.json"
 
 
-def often(where: Where, n: int = 3, **took: float) -> None:
+def often(where: RunConditions, n: int = 3, **took: float) -> None:
     for _ in range(n):
         learn(where, **took)
 
 
-def after(*factors: float, **changes: str) -> Learned:
+def after(*factors: float, **changes: str) -> Calibration:
     """Return what so many runs taught."""
-    found = Learned()
+    found = Calibration()
     for factor in factors:
         found = found.with_run(elsewhere(**changes), decode=factor)
     return found
@@ -49,7 +49,7 @@ def after(*factors: float, **changes: str) -> Learned:
 
 def test_runs_correct_the_next_one_at_the_same_place() -> None:
     often(HERE, decode=1.5, prefill=3.0, beyond=10_000_000)
-    found = Learned.read()
+    found = Calibration.read()
     correction = found.correction(HERE)
     assert (correction.decode, correction.prefill) == (pytest.approx(1.5), pytest.approx(3.0))
     assert correction.basis == "corrected by what a model in Q4_K did on this machine"
@@ -60,8 +60,8 @@ def test_runs_correct_the_next_one_at_the_same_place() -> None:
 def test_one_run_or_two_say_nothing() -> None:
     learn(HERE, decode=10.0)
     learn(HERE, decode=10.0)
-    assert Learned.read().correction(HERE) == Correction()
-    assert not Learned.read().knows(HERE)
+    assert Calibration.read().correction(HERE) == Correction()
+    assert not Calibration.read().knows(HERE)
 
 
 @given(
@@ -89,17 +89,17 @@ def test_a_busy_evening_that_went_unnoticed_is_outlived() -> None:
 def test_old_runs_give_way_to_new_ones_and_are_forgotten() -> None:
     day = 86400.0
     old = after(*[4.0] * 6)
-    now = Learned(old._runs.values(), now=time.time() + 240 * day)
+    now = Calibration(old._runs.values(), now=time.time() + 240 * day)
     assert now.correction(HERE) == Correction()
     for _ in range(3):
         now = now.with_run(HERE, decode=1.1)
     assert now.correction(HERE).decode == pytest.approx(1.1)
-    back = Learned(old._runs.values(), now=time.time() - 1000 * day)
+    back = Calibration(old._runs.values(), now=time.time() - 1000 * day)
     assert back.correction(HERE).decode == pytest.approx(4.0), "a clock that was put back"
 
 
 def test_runs_that_tell_little_need_many() -> None:
-    few, many = Learned(), Learned()
+    few, many = Calibration(), Calibration()
     for number in range(12):
         few = few.with_run(HERE, decode=2.0, weight=0.25) if number < 5 else few
         many = many.with_run(HERE, decode=2.0, weight=0.25)
@@ -109,26 +109,28 @@ def test_runs_that_tell_little_need_many() -> None:
 
 def test_others_serve_only_where_nothing_nearer_is_known() -> None:
     often(elsewhere(architecture="qwen3", model="b"), decode=5.0)
-    assert Learned.read().correction(HERE) == Correction(), "one model alone tells nothing of another kind"
+    assert Calibration.read().correction(HERE) == Correction(), (
+        "one model alone tells nothing of another kind"
+    )
     often(elsewhere(architecture="gemma3", model="c"), decode=3.0)
-    found = Learned.read().correction(HERE)
+    found = Calibration.read().correction(HERE)
     assert found.decode == pytest.approx(3.0), "what they have in common"
     assert "other models" in found.basis
     often(elsewhere(model="larger"), decode=4.0)
-    found = Learned.read().correction(HERE)
+    found = Calibration.read().correction(HERE)
     assert found.decode == pytest.approx(4.0)
     assert "llama models" in found.basis
     often(elsewhere(quant="Q8_0"), decode=2.5)
-    assert Learned.read().correction(HERE).decode == pytest.approx(2.5)
+    assert Calibration.read().correction(HERE).decode == pytest.approx(2.5)
     often(HERE, decode=2.0)
     often(elsewhere(quant="Q8_0"), decode=2.6)
-    assert Learned.read().correction(HERE).decode == pytest.approx(2.0)
+    assert Calibration.read().correction(HERE).decode == pytest.approx(2.0)
 
 
 def test_models_that_disagree_say_nothing_of_others() -> None:
     often(elsewhere(architecture="qwen3", model="b"), decode=5.0)
     often(elsewhere(architecture="gemma3", model="c"), decode=0.5)
-    assert Learned.read().correction(HERE).decode == 1.0
+    assert Calibration.read().correction(HERE).decode == 1.0
 
 
 @pytest.mark.parametrize("odd", [10.0, 20.0])
@@ -137,19 +139,19 @@ def test_no_run_flips_a_recommendation(odd: float) -> None:
     profile = golden.profile(32)
     machine = Machine(profile)
 
-    def chosen(history: Learned) -> tuple[str, str | None]:
+    def chosen(history: Calibration) -> tuple[str, str | None]:
         options = [best_of(files, Machine(profile, history=history), NO_WISHES) for files in golden.models()]
         best = choose(one for one in options if one is not None)
         assert best is not None
         return best.variant.model, best.quant
 
-    first = chosen(Learned())
+    first = chosen(Calibration())
     made = [best_of(files, machine, NO_WISHES) for files in golden.models()]
     plans = [one.plan for one in made if one is not None and one.plan is not None]
     where = next(plan.where for plan in plans if plan.model_name == first[0])
     assert where is not None
     for before in (0, 2, 5):
-        history = Learned()
+        history = Calibration()
         for _ in range(before):
             history = history.with_run(where, decode=1.0, prefill=1.0)
         assert chosen(history.with_run(where, decode=odd, prefill=odd)) == first
@@ -158,20 +160,20 @@ def test_no_run_flips_a_recommendation(odd: float) -> None:
 @pytest.mark.parametrize("change", ["machine", "build", "backend"])
 def test_another_machine_never_counts(change: str) -> None:
     often(elsewhere(**{change: "another"}), decode=9.0, prefill=9.0, beyond=1 << 30)
-    assert Learned.read().correction(HERE) == Correction()
-    assert Learned.read().beyond(HERE) == 0
+    assert Calibration.read().correction(HERE) == Correction()
+    assert Calibration.read().beyond(HERE) == 0
 
 
 def test_decode_and_prefill_come_from_where_each_was_seen() -> None:
     often(HERE, decode=2.0)
     often(elsewhere(quant="Q8_0"), prefill=3.0)
-    found = Learned.read().correction(HERE)
+    found = Calibration.read().correction(HERE)
     assert (found.decode, found.prefill) == (pytest.approx(2.0), pytest.approx(3.0))
 
 
 @given(st.lists(st.floats(), max_size=12))
 def test_absurd_factors_are_left_out(factors: list[float]) -> None:
-    found = Learned()
+    found = Calibration()
     for factor in factors:
         found = found.with_run(HERE, decode=factor, prefill=factor)
     correction = found.correction(HERE)
@@ -186,10 +188,10 @@ def test_absurd_factors_are_left_out(factors: list[float]) -> None:
 
 def test_memory_beyond_the_plan_is_bounded() -> None:
     learn(HERE, beyond=1 << 60)
-    assert Learned.read().beyond(HERE) == 0
+    assert Calibration.read().beyond(HERE) == 0
     learn(HERE, beyond=5)
     learn(HERE, beyond=3)
-    assert Learned.read().beyond(HERE) == 5
+    assert Calibration.read().beyond(HERE) == 5
 
 
 RUNS = (
@@ -223,17 +225,17 @@ RUNS = (
 )
 def test_a_damaged_file_is_learnt_anew(text: str) -> None:
     kept().write_text(text, encoding="latin-1")
-    assert Learned.read().correction(HERE) == Correction()
+    assert Calibration.read().correction(HERE) == Correction()
     often(HERE, decode=2.0)
-    assert Learned.read().correction(HERE).decode == pytest.approx(2.0)
+    assert Calibration.read().correction(HERE).decode == pytest.approx(2.0)
 
 
 def test_a_file_that_is_far_too_large_is_not_read() -> None:
     with kept().open("wb") as stream:
         stream.truncate(1 << 40)  # more than there is memory
-    assert Learned.read().correction(HERE) == Correction()
+    assert Calibration.read().correction(HERE) == Correction()
     often(HERE, decode=2.0)
-    assert Learned.read().correction(HERE).decode == pytest.approx(2.0)
+    assert Calibration.read().correction(HERE).decode == pytest.approx(2.0)
     assert kept().stat().st_size < 10_000
 
 
@@ -242,7 +244,7 @@ def test_a_folder_that_cannot_be_written_is_no_trouble(home: Path, monkeypatch: 
     file.write_text("")
     monkeypatch.setenv("EDGECHAT_HOME", str(file))
     learn(HERE, decode=2.0)
-    assert Learned.read().correction(HERE) == Correction()
+    assert Calibration.read().correction(HERE) == Correction()
 
 
 def test_its_size_is_bounded() -> None:
@@ -281,9 +283,9 @@ def test_two_writers_at_once_never_break_the_file() -> None:
 
 
 def test_nothing_but_numbers_reaches_a_plan() -> None:
-    odd = tuple(Seen(factor, 0.0) for factor in (math.nan, math.inf, -1.0, 0.0))
-    sound = (Seen(2.0, 0.0, math.nan), Seen(2.0, 0.0, -5.0), *[Seen(2.0, 0.0, 1e9)] * 3)
-    runs = calibration.Runs(where=HERE, decode=odd + sound, prefill=odd)
-    found = Learned([runs], now=0.0).correction(HERE)
+    odd = tuple(RunRecord(factor, 0.0) for factor in (math.nan, math.inf, -1.0, 0.0))
+    sound = (RunRecord(2.0, 0.0, math.nan), RunRecord(2.0, 0.0, -5.0), *[RunRecord(2.0, 0.0, 1e9)] * 3)
+    runs = calibration.RunHistory(where=HERE, decode=odd + sound, prefill=odd)
+    found = Calibration([runs], now=0.0).correction(HERE)
     assert found.decode == pytest.approx(2.0)
     assert found.prefill == 1.0

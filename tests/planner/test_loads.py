@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 
 from edgechat.native.buffers import Breakdown, Buffer
 from edgechat.native.params import LoadParams
-from edgechat.planner.estimate.speed import Rate
+from edgechat.planner.estimate.speed import DeviceRate
 from edgechat.planner.model_on_machine import chooser
 from edgechat.planner.placement.budget import RAM
 from edgechat.planner.placement.layout import Layout, estimated
-from edgechat.planner.placement.load_configs import EXACT, Load, Loader
+from edgechat.planner.placement.load_configs import EXACT, LoadConfig, LoadConfigs
 from tests.kit.published import published
 from tests.planner.headers import GIB
 from tests.planner.test_layout import card, with_cards
@@ -22,14 +22,14 @@ from tests.planner.test_layout import card, with_cards
 MIB = 2**20
 
 
-def loader(name: str, *cards: float) -> Loader:
+def loader(name: str, *cards: float) -> LoadConfigs:
     names = [card(f"CUDA{number}", free) for number, free in enumerate(cards)]
     found = chooser(name, published(name), with_cards(128, *names), threads=4).loader
-    fast = {one.name: Rate(5e11, 2e13) for one in found.budget.cards}
-    return replace(found, rates={None: Rate(5e10, 4e11), **fast})
+    fast = {one.name: DeviceRate(5e11, 2e13) for one in found.budget.cards}
+    return replace(found, rates={None: DeviceRate(5e10, 4e11), **fast})
 
 
-def wanting(base: Loader, more: int) -> Loader:
+def wanting(base: LoadConfigs, more: int) -> LoadConfigs:
     """Return the loader with an allocator that wants `more` bytes on each card than the formulas say."""
 
     def measure(params: LoadParams) -> Breakdown:
@@ -46,7 +46,7 @@ def wanting(base: Loader, more: int) -> Loader:
     return replace(base, measure=measure)
 
 
-def room(load: Load, on: Loader) -> dict[str, int]:
+def room(load: LoadConfig, on: LoadConfigs) -> dict[str, int]:
     return {one.name: one.budget - load.needs[one.name].total for one in on.budget.cards}
 
 

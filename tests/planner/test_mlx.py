@@ -19,21 +19,21 @@ from edgechat.planner.draft_plan import with_draft
 from edgechat.planner.drafting import DRAFTED, drafting, is_recurrent, misfit
 from edgechat.planner.estimate import calibration
 from edgechat.planner.estimate.mlx import extras, whole_cache
-from edgechat.planner.machine import Described, Machine
+from edgechat.planner.machine import Machine, MachineDescription
 from edgechat.planner.placement.backends import runnable, weighs_mlx
 from edgechat.planner.placement.budget import MLX, RAM, Budget
 from edgechat.planner.placement.fallback import descend, step_down
 from edgechat.planner.plan import as_json
-from edgechat.planner.plan_model import Draft, plan
+from edgechat.planner.plan_model import DraftCandidate, plan
 from edgechat.planner.ranking.ranking import best_of, choose, planned, rate
 from edgechat.planner.ranking.scoring import Verdict
-from edgechat.planner.request import NO_WISHES, Wishes, may_quantize
+from edgechat.planner.request import NO_WISHES, PlanRequest, may_quantize
 from tests.planner import golden
 from tests.planner.headers import GIB
 from tests.planner.macs import MACS, files_of, for_mlx, mac
 
 QWEN, HYBRID, WINDOWED = "qwen3-4b", "qwen3.5-4b", "gemma-3-4b"
-ASKED = Wishes(backend="mlx")
+ASKED = PlanRequest(backend="mlx")
 _macs = st.sampled_from(MACS)
 _names = st.sampled_from([QWEN, HYBRID, WINDOWED, "llama-3.2-1b", "qwen3-8b"])
 
@@ -48,7 +48,7 @@ def test_the_one_memory_of_a_mac_is_charged_once(
 ) -> None:
     profile = mac(*machine)
     try:
-        made = plan("a", for_mlx(name), profile, Wishes(context=context))
+        made = plan("a", for_mlx(name), profile, PlanRequest(context=context))
     except DoesNotFit:
         assert machine[0] == 8
         return
@@ -73,7 +73,7 @@ def test_metal_may_take_less_than_there_is() -> None:
     assert budget.cards[0].budget < gpu.total
     large = replace(profile, memory=replace(profile.memory, total=64 * GIB, available=60 * GIB))
     with pytest.raises(DoesNotFit, match="on MLX"):
-        plan("a", for_mlx("qwen3-14b", "4bit"), _limited(large, 6 * GIB), Wishes(context=16384))
+        plan("a", for_mlx("qwen3-14b", "4bit"), _limited(large, 6 * GIB), PlanRequest(context=16384))
 
 
 def _limited(profile: DeviceProfile, n: int) -> DeviceProfile:
@@ -143,11 +143,11 @@ def test_which_caches_there_are() -> None:
     sinks = for_mlx("gpt-oss-20b", "mxfp4")
     assert not may_quantize(sinks)
     with pytest.raises(DoesNotFit, match="no cache in q8_0: mlx-lm has none"):
-        plan("a", sinks, mac(64), Wishes(cache_type="q8_0"))
+        plan("a", sinks, mac(64), PlanRequest(cache_type="q8_0"))
 
 
 def test_threads_that_were_asked_for_are_said_to_be_of_no_use() -> None:
-    made = plan("a", for_mlx(QWEN), mac(16), Wishes(threads=3))
+    made = plan("a", for_mlx(QWEN), mac(16), PlanRequest(threads=3))
     assert "threads = 3" in made.notes[0]
     assert not any("threads" in one for one in made.reasons)
     assert plan("a", for_mlx(QWEN), mac(16)).notes == ()
@@ -160,7 +160,7 @@ def test_what_one_backend_did_says_nothing_of_the_other() -> None:
     assert other.where is not None
     assert made.where.backend == "MLX"
     assert made.where.build == calibration.build("mlx") != other.where.build
-    history = calibration.Learned()
+    history = calibration.Calibration()
     for _ in range(3):
         history = history.with_run(made.where, decode=3.0)
     slower = plan("a", for_mlx(QWEN), mac(16), history=history)
@@ -175,7 +175,7 @@ def test_more_bandwidth_writes_faster(one: tuple[int, int], other: tuple[int, in
     slow, fast = sorted((one[1], other[1]))
     speeds = []
     for bandwidth in (slow, fast):
-        found = plan("a", for_mlx(name), mac(64, bandwidth), Wishes(context=4096)).predicted
+        found = plan("a", for_mlx(name), mac(64, bandwidth), PlanRequest(context=4096)).predicted
         assert found is not None
         speeds.append(found.decode_tps)
     assert speeds == sorted(speeds)
@@ -200,7 +200,7 @@ def test_both_are_weighed_on_a_mac_only() -> None:
 
 @pytest.mark.parametrize("backend", ["llama.cpp", "mlx"])
 def test_what_is_asked_for_is_taken(backend: str) -> None:
-    wishes = Wishes(backend=backend)  # type: ignore[arg-type]
+    wishes = PlanRequest(backend=backend)  # type: ignore[arg-type]
     for profile in (mac(16), replace(golden.profile(16), mlx=True)):
         assert {one.backend for one in runnable(files_of(QWEN), profile, wishes)} == {backend}
 
@@ -214,7 +214,7 @@ def test_what_cannot_be_is_refused() -> None:
     with pytest.raises(BackendMissing, match="qwen3-4b is an MLX model, and MLX cannot be used here"):
         runnable(folders, bare, NO_WISHES)
     with pytest.raises(BackendMissing, match=r"which llama\.cpp does not read"):
-        runnable(folders, mac(16), Wishes(backend="llama.cpp"))
+        runnable(folders, mac(16), PlanRequest(backend="llama.cpp"))
     with pytest.raises(BackendMissing, match="is no MLX model") as caught:
         runnable(ggufs, mac(16), ASKED)
     assert caught.value.hint == "Bring one: edgechat pull qwen3-4b --backend mlx"
@@ -222,7 +222,7 @@ def test_what_cannot_be_is_refused() -> None:
 
 def test_settings_only_prefer() -> None:
     """Where there is nothing to choose they stop nobody."""
-    wishes = Wishes(prefers="mlx")
+    wishes = PlanRequest(prefers="mlx")
     ggufs = [one for one in files_of(QWEN) if one.format == "gguf"]
     with_mlx = replace(golden.profile(16), mlx=True)
     assert {one.backend for one in runnable(files_of(QWEN), with_mlx, wishes)} == {"mlx"}
@@ -258,7 +258,7 @@ def test_mlx_is_taken_where_it_is_the_better() -> None:
     same = replace(next(one for one in files if one.quant == "4bit"), quant="8bit")
     same = replace(same, header=lambda: _in_8_bits(same.model), size=_in_8_bits(same.model).file_size)
     eight = [next(one for one in files if one.quant == "Q8_0"), same]
-    first = choose([rate(one, Machine(profile), Wishes(context=4096)) for one in eight])
+    first = choose([rate(one, Machine(profile), PlanRequest(context=4096)) for one in eight])
     assert first is not None
     assert first.plan is not None
     assert first.plan.backend == "mlx"
@@ -287,11 +287,13 @@ def test_four_plain_bits_are_enough_for_whoever_asks_for_mlx() -> None:
 
 def test_a_mac_can_be_described() -> None:
     here = golden.profile(8)
-    found = Described(ram=32 * GIB, bandwidth=2e11, runs_mlx=True).over(here)
+    found = MachineDescription(ram=32 * GIB, bandwidth=2e11, runs_mlx=True).over(here)
     assert found.mlx_card is not None
     assert found.mlx_card.total == 32 * GIB * 2 // 3
     assert plan("a", for_mlx(QWEN), found).devices == (MLX,)
-    assert Described(runs_mlx=True).over(here).mlx_card is None  # nothing was described: it is this machine
+    assert (
+        MachineDescription(runs_mlx=True).over(here).mlx_card is None
+    )  # nothing was described: it is this machine
 
 
 # The ladder.
@@ -299,7 +301,7 @@ def test_a_mac_can_be_described() -> None:
 
 def test_the_ladder_ends_with_all_layers_where_they_were() -> None:
     header = for_mlx(QWEN)
-    made = plan("a", header, mac(16), Wishes(context=16384))
+    made = plan("a", header, mac(16), PlanRequest(context=16384))
     told, totals = [], [made.total_bytes]
     while (step := step_down(made, header)) is not None:
         made, told = descend(made, header, mac(16), None, failed=True)[0], [*told, step[1]]
@@ -314,7 +316,7 @@ def test_the_ladder_ends_with_all_layers_where_they_were() -> None:
 
 def test_a_plan_goes_down_to_what_metal_allows_now() -> None:
     header, profile = for_mlx(QWEN), mac(16)
-    made = plan("a", header, profile, Wishes(context=16384))
+    made = plan("a", header, profile, PlanRequest(context=16384))
     assert descend(made, header, profile, None, failed=False) == (made, ())
     found, told = descend(made, header, _limited(profile, 5 * GIB), None, failed=False)
     assert told
@@ -348,10 +350,10 @@ def test_a_draft_is_of_the_same_format() -> None:
         misfit(gguf, replace(small, tensors=small.tensors[:9]))
         == "it is an MLX model, and the other one a GGUF file"
     )
-    both = plan("a", target, mac(16), draft=Draft("small", small, asked=True))
+    both = plan("a", target, mac(16), draft=DraftCandidate("small", small, asked=True))
     assert both.draft is not None
     assert (both.draft.devices, both.draft.cache_type) == ((MLX,), "f16")
-    alone = plan("a", target, mac(16), Wishes(context=both.context, cache_type=both.cache_type))
+    alone = plan("a", target, mac(16), PlanRequest(context=both.context, cache_type=both.cache_type))
     assert both.total_bytes == alone.total_bytes + both.draft.total_bytes
     loaded = both.for_draft()
     assert loaded is not None

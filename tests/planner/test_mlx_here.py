@@ -20,21 +20,21 @@ from edgechat.planner.placement import fallback
 from edgechat.planner.placement.budget import RAM
 from edgechat.planner.placement.fallback import refit
 from edgechat.planner.plan import LoadPlan
-from edgechat.planner.request import Wishes
+from edgechat.planner.request import PlanRequest
 from tests.kit import tiny
 from tests.kit.shapes import KINDS
 from tests.planner.headers import little
 from tests.planner.macs import mac
 
 pytest.importorskip("mlx_lm")
-from edgechat.engine.backends.base import Part
+from edgechat.engine.backends.base import BatchPart
 from edgechat.engine.backends.mlx.backend import MlxBackend
 from edgechat.engine.backends.mlx.caches import arrays_of
 from tests.kit.mlx import mlx_pair, mlx_tiny
 
 
 def made(folder: Path, **wishes: object) -> LoadPlan:
-    return prepare.prepare(str(folder), Wishes(**wishes))  # type: ignore[arg-type]
+    return prepare.prepare(str(folder), PlanRequest(**wishes))  # type: ignore[arg-type]
 
 
 def fill(backend: MlxBackend, plan: LoadPlan, n: int) -> int:
@@ -42,7 +42,7 @@ def fill(backend: MlxBackend, plan: LoadPlan, n: int) -> int:
     for seq in range(plan.n_seq_max):
         for start in range(0, n, plan.n_batch):
             tokens = [5] * min(plan.n_batch, n - start)
-            backend.decode([Part(seq=seq, start=start, tokens=tokens, n_logits=1)])
+            backend.decode([BatchPart(seq=seq, start=start, tokens=tokens, n_logits=1)])
     caches = (one for sequence in backend._sequences.values() for one in sequence.caches.all)
     # Keys and values grow by steps: what is behind the last token is taken too.
     return sum(array.nbytes for one in caches for array in whole(one))

@@ -12,7 +12,7 @@ from edgechat.native.buffers import Buffer
 from edgechat.planner.placement.residents import beside, is_lesser, mapped_bytes, without
 from edgechat.planner.plan import LoadPlan
 from edgechat.planner.plan_model import plan
-from edgechat.planner.request import Wishes
+from edgechat.planner.request import PlanRequest
 from tests.planner.headers import GIB, LLAMA_8B, header, machine
 from tests.planner.test_layout import card, with_cards
 
@@ -21,7 +21,7 @@ LLAMA = header(LLAMA_8B)
 
 @pytest.fixture
 def loaded() -> LoadPlan:
-    return plan("loaded", LLAMA, machine(16 * GIB), Wishes(context=8192))
+    return plan("loaded", LLAMA, machine(16 * GIB), PlanRequest(context=8192))
 
 
 def test_mapped_weights_look_free_and_are_not(loaded: LoadPlan) -> None:
@@ -58,7 +58,7 @@ def test_no_more_comes_back_than_there_is(loaded: LoadPlan) -> None:
 
 def test_a_card_gives_back_its_own() -> None:
     profile = with_cards(16, card("CUDA0", 12))
-    on_card = plan("loaded", LLAMA, profile, Wishes(context=8192))
+    on_card = plan("loaded", LLAMA, profile, PlanRequest(context=8192))
     assert on_card.gpu_layers > 0
     (one,) = [memory for memory in on_card.memory if memory.name == "CUDA0"]
     full = profile.accelerators[0]

@@ -11,11 +11,11 @@ import pytest
 from edgechat import paths
 from edgechat.errors import ModelFileError
 from edgechat.models.choices import RemoteFile
-from edgechat.models.hub.progress import Pace, Standing, duration, speed
-from edgechat.planner.estimate.calibration import Learned, learn
+from edgechat.models.hub.progress import DownloadPace, ProgressSample, duration, speed
+from edgechat.planner.estimate.calibration import Calibration, learn
 from edgechat.planner.listing import rows
 from edgechat.planner.ranking.survey import overview
-from edgechat.planner.request import Wishes
+from edgechat.planner.request import PlanRequest
 from tests import homes
 from tests.kit import tiny
 
@@ -31,7 +31,7 @@ def test_what_is_here_has_a_speed_whoever_keeps_it(user: Path) -> None:
     blob = homes.in_ollama(user, tiny("qwen3"), "llama3.2:3b")
     cut = homes.place(tiny(), paths.data_dir() / "models" / "cut.gguf")
     cut.write_bytes(cut.read_bytes()[:100])
-    found = overview([row.model for row in rows()], Wishes())
+    found = overview([row.model for row in rows()], PlanRequest())
     assert cut not in found.local
     assert {mine, blob} < set(found.local)
     assert all(one.predicted.decode_tps > 0 for one in found.local.values())
@@ -42,7 +42,7 @@ def test_what_is_here_has_a_speed_whoever_keeps_it(user: Path) -> None:
     assert where is not None
     for _ in range(3):
         learn(where, decode=2.0)
-    again = overview([row.model for row in rows()], Wishes())
+    again = overview([row.model for row in rows()], PlanRequest())
     assert again.has_measured(again.local[mine])
     assert not again.has_measured(again.local[blob])
     assert again.local[mine].predicted.decode_tps < found.local[mine].predicted.decode_tps
@@ -50,11 +50,11 @@ def test_what_is_here_has_a_speed_whoever_keeps_it(user: Path) -> None:
 
 def test_only_the_same_place_was_measured(user: Path) -> None:
     homes.place(tiny(), paths.data_dir() / "models" / "mine.gguf")
-    found = overview([row.model for row in rows()], Wishes())
+    found = overview([row.model for row in rows()], PlanRequest())
     where = next(one.plan.where for one in found.local.values() if one.plan is not None)
     assert where is not None
     other = msgspec.structs.replace(where, quant="Q2_K")
-    known = Learned()
+    known = Calibration()
     for _ in range(3):
         known = known.with_run(other, decode=1.0).with_run(where, prefill=1.0)
     assert known.knows(other)
@@ -69,15 +69,15 @@ def test_a_damaged_file_is_left_out(user: Path, monkeypatch: pytest.MonkeyPatch)
         raise ModelFileError(f"{path} is odd.")
 
     monkeypatch.setattr("edgechat.planner.ranking.candidates.read_model", damaged)
-    assert mine not in overview(models, Wishes()).local
+    assert mine not in overview(models, PlanRequest()).local
 
 
 def test_the_pace_of_a_download(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = [5.0]
     monkeypatch.setattr(time, "monotonic", lambda: clock[0])
     one, two = (RemoteFile(name, 100 << 20, "0" * 64) for name in "ab")
-    pace = Pace(200 << 20)
-    assert pace.standing() == Standing(0, 200 << 20)
+    pace = DownloadPace(200 << 20)
+    assert pace.standing() == ProgressSample(0, 200 << 20)
     pace.has(one, 50 << 20)  # was here
     for step in range(1, 6):
         clock[0] += 1
@@ -88,6 +88,6 @@ def test_the_pace_of_a_download(monkeypatch: pytest.MonkeyPatch) -> None:
     assert found.line == "50% 100 MiB of 200 MiB, 10.0 MiB/s, 0:10 left"
     pace.has(two, 100 << 20)
     assert pace.standing().size == "100% 200 MiB of 200 MiB"
-    assert Standing(0, 0).share == 1.0
-    assert Standing(5 << 20, 10 << 20).line == "50% 5 MiB of 10 MiB"
+    assert ProgressSample(0, 0).share == 1.0
+    assert ProgressSample(5 << 20, 10 << 20).line == "50% 5 MiB of 10 MiB"
     assert (speed(2000.0), duration(3661), duration(1e12)) == ("2 KiB/s", "1:01:01", "99:59:59")

@@ -23,7 +23,7 @@ from edgechat.planner.drafting import DRAFTED
 from edgechat.planner.estimate import dry_run as dry_runs
 from edgechat.planner.estimate.dry_run import DryRun, dry_run
 from edgechat.planner.prepare import prepare
-from edgechat.planner.request import Wishes
+from edgechat.planner.request import PlanRequest
 from tests.kit import HYBRID, Spec, build, corrupt, pair, tiny
 from tests.planner.headers import little
 
@@ -100,13 +100,13 @@ def test_wishes_win_over_settings(model: str) -> None:
     settings.settings_file().write_text("context = 1024\nthreads = 7\n")
     made = prepare(model)
     assert (made.context, made.threads) == (1024, 7)
-    made = prepare(model, Wishes(context=2048, threads=1))
+    made = prepare(model, PlanRequest(context=2048, threads=1))
     assert (made.context, made.threads) == (2048, 1)
 
 
 def test_a_context_beyond_training_is_cut_and_noted(model: str) -> None:
     settings.settings_file().write_text("context = 100000\n")
-    for made in (prepare(model), prepare(model, Wishes(context=200000))):
+    for made in (prepare(model), prepare(model, PlanRequest(context=200000))):
         assert made.context == TRAINED
         assert "00000" in made.notes[0]
 
@@ -125,7 +125,7 @@ def test_a_script_needs_no_model(home: Path) -> None:
     path.write_text("{}")
     made = prepare(str(path))
     assert (made.backend, made.context, made.threads, made.model_path) == ("scripted", 4096, 1, str(path))
-    assert prepare(str(path), Wishes(context=100)).context == 100
+    assert prepare(str(path), PlanRequest(context=100)).context == 100
 
 
 def test_planning_loads_nothing_heavy(model: str) -> None:
@@ -210,19 +210,19 @@ def test_why_no_model_drafts(large: Put) -> None:
 def test_the_catalogue_says_why(large: Put, home: Path) -> None:
     large(little())
     assert prepare("small").no_draft == "No model drafts for it. It is one."
-    nobody = prepare("large", Wishes(draft="none"))
+    nobody = prepare("large", PlanRequest(draft="none"))
     assert (nobody.draft, nobody.ngrams, nobody.no_draft) == (
         None,
         False,
         "Nobody drafts for it, as asked for.",
     )
-    only = prepare("large", Wishes(draft="ngram"))
+    only = prepare("large", PlanRequest(draft="ngram"))
     assert (only.draft, only.ngrams, only.no_draft) == (None, True, "")
 
 
 def test_a_draft_by_its_path(model: str) -> None:
     target, draft = pair(0.05)
-    made = prepare(str(target), Wishes(draft=str(draft)))
+    made = prepare(str(target), PlanRequest(draft=str(draft)))
     assert made.draft is not None
     assert (made.draft.model_path, made.ngrams) == (str(draft), True)
     assert made.n_outputs_max == made.n_seq_max + DRAFTED
@@ -238,7 +238,7 @@ def test_what_cannot_draft_is_an_error_for_who_names_it(model: str, home: Path) 
     }
     for words, (one, other, kind) in known.items():
         with pytest.raises(kind, match=words) as caught:
-            prepare(one, Wishes(draft=other))
+            prepare(one, PlanRequest(draft=other))
         assert caught.value.hint
         settings.settings_file().write_text(f"draft = {json.dumps(other)}\n")
         made = prepare(one)  # a setting is for all models, and not for each
@@ -249,7 +249,7 @@ def test_what_cannot_draft_is_an_error_for_who_names_it(model: str, home: Path) 
 
 def test_a_draft_that_does_not_fit(monkeypatch: pytest.MonkeyPatch) -> None:
     target, draft = (str(one) for one in pair(0.05))
-    alone = prepare(target, Wishes(context=4096))
+    alone = prepare(target, PlanRequest(context=4096))
     real = planning.look
 
     def look(*args: object) -> DeviceProfile:
@@ -257,33 +257,33 @@ def test_a_draft_that_does_not_fit(monkeypatch: pytest.MonkeyPatch) -> None:
         return replace(profile, memory=Memory(profile.memory.total, alone.total_bytes))
 
     monkeypatch.setattr(planning, "look", look)
-    assert prepare(target, Wishes(context=4096)).total_bytes == alone.total_bytes
+    assert prepare(target, PlanRequest(context=4096)).total_bytes == alone.total_bytes
     with pytest.raises(DoesNotFit, match=r"with draft-.* to draft for it"):
-        prepare(target, Wishes(context=4096, draft=draft))
+        prepare(target, PlanRequest(context=4096, draft=draft))
 
 
 def test_settings_say_who_drafts(model: str) -> None:
     target, draft = (str(one) for one in pair(0.05))
     settings.settings_file().write_text(f"draft = {json.dumps(draft)}\n")
     assert prepare(target).draft is not None
-    assert prepare(target, Wishes(draft="ngram")).draft is None
+    assert prepare(target, PlanRequest(draft="ngram")).draft is None
     settings.settings_file().write_text('draft = "none"\n')
     assert not prepare(target).ngrams
-    assert prepare(target, Wishes(draft="auto")).ngrams
+    assert prepare(target, PlanRequest(draft="auto")).ngrams
 
 
 def test_a_script_is_drafted_for_by_another(home: Path) -> None:
     one, other = home / "one.scripted.json", home / "other.scripted.json"
     for path in (one, other):
         path.write_text("{}")
-    made = prepare(str(one), Wishes(draft=str(other)))
+    made = prepare(str(one), PlanRequest(draft=str(other)))
     assert made.draft is not None
     assert (made.draft.model_path, made.ngrams, made.n_outputs_max) == (str(other), True, 4 + DRAFTED)
-    plain = prepare(str(one), Wishes(draft="none"))
+    plain = prepare(str(one), PlanRequest(draft="none"))
     assert (plain.draft, plain.ngrams, plain.n_outputs_max) == (None, False, 4)
     for wrong in (str(one), str(tiny())):
         with pytest.raises(NotADraft):
-            prepare(str(one), Wishes(draft=wrong))
+            prepare(str(one), PlanRequest(draft=wrong))
 
 
 def test_switched_thinking_has_its_own_sampling(model: str, home: Path) -> None:

@@ -20,10 +20,10 @@ from edgechat.models.quality import QualityClass, kl_divergence, quality_class
 from edgechat.planner.estimate.speed import Prediction
 from edgechat.planner.machine import Machine
 from edgechat.planner.plan import as_json
-from edgechat.planner.ranking.option import Option, why_not
+from edgechat.planner.ranking.option import RankedFile, why_not
 from edgechat.planner.ranking.ranking import best_of, choose, likeliest, planned, rate
 from edgechat.planner.ranking.scoring import Verdict, base_of, loss_of, score, thinks, verdict_of, worth_of
-from edgechat.planner.request import NO_WISHES, READABLE, Wishes
+from edgechat.planner.request import NO_WISHES, READABLE, PlanRequest
 from tests.planner import golden
 from tests.planner.golden import profile
 
@@ -36,11 +36,11 @@ _kinds = st.sampled_from(["CPU", "GPU 4", "GPU 8", "GPU 12", "GPU 24", "unified 
 _names = st.sampled_from(["llama-3.1-8b", "qwen3.5-4b", "qwen3-coder-30b-a3b", "gemma-3-1b", "gemma-4-e2b"])
 
 
-def all_of(name: str, machine: DeviceProfile, wishes: Wishes = NO_WISHES) -> list[Option]:
+def all_of(name: str, machine: DeviceProfile, wishes: PlanRequest = NO_WISHES) -> list[RankedFile]:
     return [rate(one, Machine(machine), wishes) for one in MODELS[name]]
 
 
-def chosen(name: str, machine: DeviceProfile, wishes: Wishes = NO_WISHES) -> Option | None:
+def chosen(name: str, machine: DeviceProfile, wishes: PlanRequest = NO_WISHES) -> RankedFile | None:
     return choose(all_of(name, machine, wishes), wishes)
 
 
@@ -85,7 +85,7 @@ def test_more_bandwidth_never_gives_less(name: str, ram: int, bandwidth: float, 
 @given(_rams, _kinds, st.sampled_from([None, 4096, 32768]))
 def test_the_likeliest_is_the_best(ram: int, kind: str, context: int | None) -> None:
     """What formulas put first is what planning every file chooses, or as good to a hundredth of a class."""
-    machine, wishes = profile(ram, kind), Wishes(context=context)
+    machine, wishes = profile(ram, kind), PlanRequest(context=context)
     for name in ("llama-3.1-8b", "qwen3-coder-30b-a3b", "gemma-4-e2b"):
         quick = best_of(MODELS[name], Machine(machine), wishes)
         thorough = max(all_of(name, machine, wishes), key=lambda one: one.rank)
@@ -97,7 +97,7 @@ def test_the_likeliest_is_the_best(ram: int, kind: str, context: int | None) -> 
 
 @given(st.sampled_from([16, 32, 64]), st.floats(0.5, 200))
 def test_a_speed_that_is_asked_for_is_kept_or_said_to_be_impossible(ram: int, least: float) -> None:
-    wishes = Wishes(min_tps=least)
+    wishes = PlanRequest(min_tps=least)
     found = chosen("llama-3.1-8b", profile(ram), wishes)
     assert found is not None
     assert found.plan is not None
@@ -109,7 +109,7 @@ def test_a_speed_that_is_asked_for_is_kept_or_said_to_be_impossible(ram: int, le
 
 @pytest.mark.parametrize("floor", list(QualityClass))
 def test_a_quality_that_is_asked_for_is_kept(floor: QualityClass) -> None:
-    found = chosen("llama-3.1-8b", profile(64), Wishes(quality=floor))
+    found = chosen("llama-3.1-8b", profile(64), PlanRequest(quality=floor))
     assert found is not None
     assert found.quant is not None
     known = quality_class(found.quant)
@@ -119,7 +119,7 @@ def test_a_quality_that_is_asked_for_is_kept(floor: QualityClass) -> None:
 
 
 def test_a_quality_that_does_not_fit_is_said_to_be_impossible() -> None:
-    found = chosen("llama-3.1-8b", profile(8), Wishes(quality=QualityClass.REFERENCE))
+    found = chosen("llama-3.1-8b", profile(8), PlanRequest(quality=QualityClass.REFERENCE))
     assert found is not None
     assert found.plan is not None
     assert found.verdict is Verdict.POOR
@@ -128,7 +128,7 @@ def test_a_quality_that_does_not_fit_is_said_to_be_impossible() -> None:
 
 @pytest.mark.parametrize("context", [1000, 8192, 40000])
 def test_a_context_that_is_asked_for_is_kept(context: int) -> None:
-    found = chosen("llama-3.1-8b", profile(16), Wishes(context=context))
+    found = chosen("llama-3.1-8b", profile(16), PlanRequest(context=context))
     assert found is not None
     assert found.plan is not None
     assert 0 <= found.plan.context - context < 256
@@ -136,7 +136,7 @@ def test_a_context_that_is_asked_for_is_kept(context: int) -> None:
 
 
 def test_a_context_beyond_training_is_the_last_choice() -> None:
-    wishes = Wishes(context=32768)
+    wishes = PlanRequest(context=32768)
     machine = profile(16, bandwidth=4e11)
     options = [rate(MODELS[name][0], Machine(machine), wishes) for name in ("tinyllama-1.1b", "llama-3.2-1b")]
     assert [one.verdict for one in options] == [Verdict.SHORT, Verdict.POOR]
@@ -167,7 +167,7 @@ def near(value: float) -> Callable[[float], bool]:
     return lambda other: math.isclose(value, other, rel_tol=0.06)
 
 
-def check(option: Option, first: Option, said: str, wishes: Wishes = NO_WISHES) -> None:
+def check(option: RankedFile, first: RankedFile, said: str, wishes: PlanRequest = NO_WISHES) -> None:
     """Assert that each clause is true, and that the sentence is one."""
     assert re.fullmatch(r"[A-Z].*\.", said.removeprefix(option.variant.model).strip().capitalize())
     assert "  " not in said
@@ -289,7 +289,7 @@ def test_a_model_that_thinks_is_waited_for_longer() -> None:
         assert verdict_of(plain, header, "Q4_K_M", 8192, predicted(tps), NO_WISHES) is Verdict.FITS
         found = verdict_of(thinker, thinker.header(), "Q4_K_M", 8192, predicted(tps), NO_WISHES)
         assert (found is Verdict.FITS) == ok
-        asked = verdict_of(thinker, header, "Q4_K_M", 8192, predicted(tps), Wishes(min_tps=8))
+        asked = verdict_of(thinker, header, "Q4_K_M", 8192, predicted(tps), PlanRequest(min_tps=8))
         assert asked is Verdict.FITS
 
 

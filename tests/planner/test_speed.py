@@ -9,14 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgechat.device.bandwidth import Speed
+from edgechat.device.bandwidth import MemorySpeed
 from edgechat.models.formats.quants import GgmlType, type_of
 from edgechat.planner.estimate.shape import ModelShape, shape_of
 from edgechat.planner.estimate.speed import (
     PROMPT,
     Correction,
+    DeviceRate,
     Forecast,
-    Rate,
     forecast,
     predict,
     rate_of_card,
@@ -36,7 +36,7 @@ _more = st.floats(1, 100)
 
 
 def on_processor(shape: ModelShape, bandwidth: float, compute: float) -> Forecast:
-    return forecast(shape, Layout().placed(shape), {None: Rate(bandwidth, compute)}, PER_TOKEN)
+    return forecast(shape, Layout().placed(shape), {None: DeviceRate(bandwidth, compute)}, PER_TOKEN)
 
 
 @given(_shapes, _bandwidths, _computes, _more, st.integers(0, 10**6))
@@ -85,9 +85,9 @@ def test_no_prompt_is_read_slower_than_it_would_be_written(
     """On any processor and any card, a server's among them."""
     n = min(n_on_card, len(shape.parts))
     on = Layout(("A",), (n,)) if n else Layout()
-    rates: dict[str | None, Rate] = {
-        None: Rate(bandwidth, compute),
-        "A": Rate(wider * bandwidth, faster * compute),
+    rates: dict[str | None, DeviceRate] = {
+        None: DeviceRate(bandwidth, compute),
+        "A": DeviceRate(wider * bandwidth, faster * compute),
     }
     found = forecast(replace(shape, main_type=kind), on.placed(shape), rates, PER_TOKEN)
     assert found.prefilling(1, depth) <= found.decoding(depth + 0.5) * (1 + 1e-9)
@@ -124,7 +124,7 @@ def test_more_bits_are_never_written_faster(
 def test_more_threads_are_never_slower(
     shape: ModelShape, bandwidth: float, compute: float, measured: int, threads: int
 ) -> None:
-    speed = Speed(bandwidth=bandwidth, compute=compute, threads=measured)
+    speed = MemorySpeed(bandwidth=bandwidth, compute=compute, threads=measured)
     rates = [rate_of_processor(speed, n) for n in (threads, threads + 1, measured)]
     found = [forecast(shape, Layout().placed(shape), {None: one}, PER_TOKEN) for one in rates]
     for few, many in ((found[0], found[1]), (found[0], found[2])):
@@ -145,9 +145,9 @@ def test_layers_on_a_faster_card_are_never_slower(
     shape: ModelShape, n: int, bandwidth: float, more: float
 ) -> None:
     parts = len(shape.parts)
-    rates: dict[str | None, Rate] = {
-        None: Rate(bandwidth, 4e11),
-        "A": Rate(more * bandwidth, more * 4e11),
+    rates: dict[str | None, DeviceRate] = {
+        None: DeviceRate(bandwidth, 4e11),
+        "A": DeviceRate(more * bandwidth, more * 4e11),
     }
     few, many = min(n, parts - 1), min(n + 1, parts)
     layouts = [Layout(("A",), (count,)) if count else Layout() for count in (few, many)]
@@ -169,7 +169,7 @@ def test_a_token_reads_what_is_active() -> None:
 
 def test_experts_in_ram_are_read_from_there() -> None:
     shape = SHAPES["qwen3-30b-a3b"]
-    rates: dict[str | None, Rate] = {None: Rate(20e9, 1e11), "A": Rate(500e9, 1e13)}
+    rates: dict[str | None, DeviceRate] = {None: DeviceRate(20e9, 1e11), "A": DeviceRate(500e9, 1e13)}
     n = len(shape.parts)
     times = [
         forecast(shape, Layout(("A",), (n,), experts).placed(shape), rates, 98304).decode
@@ -192,17 +192,17 @@ def test_predictions_are_finite_and_corrected(
 
 
 def test_cards_are_guessed_from_what_they_are() -> None:
-    slow = Rate(50e9, 4e11)
+    slow = DeviceRate(50e9, 4e11)
     small, large = rate_of_card(card("nvidia", 8 << 30), slow), rate_of_card(card("nvidia", 24 << 30), slow)
     assert 200e9 < small.bandwidth < 350e9 < 600e9 < large.bandwidth < 1.1e12
     assert small.compute < large.compute
-    chip = rate_of_card(card("apple", 12 << 30, shares_ram=True), Rate(200e9, 1e12))
+    chip = rate_of_card(card("apple", 12 << 30, shares_ram=True), DeviceRate(200e9, 1e12))
     assert chip.bandwidth == 200e9  # it is the same memory
     assert chip.compute >= 3e12
     server = replace(card("other", 8 << 30), devices=("RPC0",))
     assert rate_of_card(server, slow) == slow
     assert rate_of_processor(None).bandwidth < slow.bandwidth
-    assert rate_of_processor(Speed(bandwidth=5e10, compute=4e11, threads=4)) == slow
+    assert rate_of_processor(MemorySpeed(bandwidth=5e10, compute=4e11, threads=4)) == slow
 
 
 @pytest.mark.parametrize(

@@ -12,14 +12,14 @@ import pytest
 
 from edgechat import settings
 from edgechat.engine.types import ChatRequest, Delta, Message, ModelInfo, Sampling
-from edgechat.engine.worker.supervisor import EngineProcess
+from edgechat.engine.worker.supervisor import EngineSupervisor
 from edgechat.native.params import LoadParams
 from edgechat.planner.estimate import footprint
-from edgechat.planner.estimate.speed import Rate
+from edgechat.planner.estimate.speed import DeviceRate
 from edgechat.planner.placement.budget import RAM
 from edgechat.planner.plan import LoadPlan
 from edgechat.planner.prepare import prepare
-from edgechat.planner.request import Wishes
+from edgechat.planner.request import PlanRequest
 from tests.kit import DENSE, KINDS, NOT_PRINTABLE, Spec, build
 from tests.rpc_server import RpcServer
 
@@ -27,7 +27,7 @@ MIB = 2**20
 LAYERS = 12
 BIG = {"n_layers": LAYERS, "n_embd": 256, "n_ff": 1024}
 """Some 4 MiB a layer in F32."""
-WISHES = Wishes(context=1024, threads=1)
+WISHES = PlanRequest(context=1024, threads=1)
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +53,7 @@ def with_servers(*servers: RpcServer) -> None:
 
 async def reply(plan: LoadPlan) -> tuple[str, ModelInfo, LoadPlan]:
     """Return a few greedy tokens of the real worker, what it says of its load, and the plan it loaded by."""
-    engine = EngineProcess(plan)
+    engine = EngineSupervisor(plan)
     request = ChatRequest(
         id="r",
         messages=(Message("user", "The quick brown fox jumps over the lazy dog."),),
@@ -144,7 +144,7 @@ async def test_what_fits_on_the_larger_leaves_the_smaller_alone(two: tuple[RpcSe
 
 async def test_experts_stay_in_ram_where_a_card_is_faster(moe: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     plain, _, _ = await reply(prepare(str(moe), WISHES))
-    monkeypatch.setattr(footprint, "rate_of_card", lambda card, slow: Rate(20 * slow.bandwidth, 1e13))
+    monkeypatch.setattr(footprint, "rate_of_card", lambda card, slow: DeviceRate(20 * slow.bandwidth, 1e13))
     with RpcServer(100 * MIB) as server:
         with_servers(server)
         made = prepare(str(moe), WISHES)
@@ -167,7 +167,7 @@ async def test_a_device_that_was_filled_meanwhile(dense: Path) -> None:
     told: list[str] = []
     with RpcServer(20 * MIB) as server:
         with_servers(server)
-        engine = EngineProcess(msgspec.structs.replace(made, rpc=(server.address,)), on_note=told.append)
+        engine = EngineSupervisor(msgspec.structs.replace(made, rpc=(server.address,)), on_note=told.append)
         try:
             model = await engine.start()
         finally:

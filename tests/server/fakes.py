@@ -12,7 +12,6 @@ import msgspec
 import numpy as np
 
 from edgechat.engine.types import (
-    Called,
     ChatRequest,
     Delta,
     Dropped,
@@ -26,13 +25,14 @@ from edgechat.engine.types import (
     SpeculationStats,
     Timings,
     ToolCall,
+    ToolCallBegun,
     Translated,
     Usage,
 )
 from edgechat.errors import ModelNotFound
 from edgechat.planner.plan import LoadPlan
 from edgechat.server.app import make_app
-from edgechat.server.http.access_policy import Door
+from edgechat.server.http.access_policy import AccessRules
 from edgechat.server.pool.available_models import ModelCard
 from edgechat.server.pool.models import State
 from edgechat.server.serving import Server, listen, url_of
@@ -47,8 +47,8 @@ def thought(text: str, tokens: int = 1) -> Delta:
     return Delta("", text, True, tokens)
 
 
-def called(name: str, arguments: str, id: str) -> Called:
-    return Called("", ToolCall(id, name, arguments), 1)
+def called(name: str, arguments: str, id: str) -> ToolCallBegun:
+    return ToolCallBegun("", ToolCall(id, name, arguments), 1)
 
 
 def finished(reason: FinishReason = "stop", *, dropped: int = 0, drafted: int = 0) -> Finished:
@@ -151,7 +151,7 @@ class FakeModels:
 @asynccontextmanager
 async def serving(
     models: FakeModels,
-    door: Door | None = None,
+    door: AccessRules | None = None,
     *,
     host: str = "127.0.0.1",
     think: bool | None = None,
@@ -160,7 +160,7 @@ async def serving(
 ) -> AsyncIterator[str]:
     """Serve the models on a free port; give the address."""
     listener = listen(host, 0)
-    app = make_app(models, door or Door(KEY), think=think, strict=strict, tell=tell)
+    app = make_app(models, door or AccessRules(KEY), think=think, strict=strict, tell=tell)
     server = Server(app, drain=partial(asyncio.sleep, 0))
     task = asyncio.create_task(server.serve(sockets=[listener]))
     while not server.started:

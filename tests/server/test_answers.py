@@ -9,7 +9,7 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edgechat.engine.types import Arguments, Delta, RequestEvent, TokenChance
+from edgechat.engine.types import Delta, RequestEvent, TokenLogprobs, ToolCallArguments
 from edgechat.server.http.refusal import Refusal
 from edgechat.server.protocol.answers import Answers
 from edgechat.server.protocol.chat import ChatBody
@@ -19,12 +19,12 @@ from edgechat.server.protocol.decoding import decoded
 from tests.server.fakes import called, finished, thought
 
 TEXT = st.text(max_size=8)
-CHANCE = st.builds(TokenChance, st.binary(max_size=4), st.floats(-9, 0))
+CHANCE = st.builds(TokenLogprobs, st.binary(max_size=4), st.floats(-9, 0))
 WORDS = st.builds(
     lambda text, chances: Delta("", text, False, 1, tuple(chances)), TEXT, st.lists(CHANCE, max_size=2)
 )
 CALL = st.lists(TEXT, max_size=3).map(
-    lambda pieces: [called("f", "", id="call_x"), *(Arguments("", piece, 1) for piece in pieces)]
+    lambda pieces: [called("f", "", id="call_x"), *(ToolCallArguments("", piece, 1) for piece in pieces)]
 )
 EVENTS = st.one_of(WORDS.map(lambda one: [one]), TEXT.map(lambda text: [thought(text)]), CALL)
 COURSES = st.lists(

@@ -14,15 +14,15 @@ from openai import AsyncOpenAI
 from pydantic import BaseModel
 
 from edgechat.engine.types import (
-    Arguments,
     ChatRequest,
     Delta,
     Dropped,
     Message,
     Sampling,
-    TokenChance,
+    TokenLogprobs,
     Tool,
     ToolCall,
+    ToolCallArguments,
 )
 from edgechat.errors import PromptTooLong
 from edgechat.planner.plan import LoadPlan
@@ -152,8 +152,8 @@ async def test_calls_of_tools() -> None:
     script = [
         "I look.",
         called("weather", "", id="call_a"),
-        Arguments("", '{"place": ', 2),
-        Arguments("", '"Rome"}', 3),
+        ToolCallArguments("", '{"place": ', 2),
+        ToolCallArguments("", '"Rome"}', 3),
         called("weather", '{"place": "Oslo"}', id="call_b"),
         finished("tools"),
     ]
@@ -219,7 +219,7 @@ async def test_what_no_grammar_can_keep_of_a_tools_schema_is_told() -> None:
 
 
 async def test_a_call_that_is_cut_short_is_not_lost() -> None:
-    script = [called("weather", "", id="call_a"), Arguments("", '{"pla', 2), finished("length")]
+    script = [called("weather", "", id="call_a"), ToolCallArguments("", '{"pla', 2), finished("length")]
     async with client_of(FakeModels(script)) as client:
         done = await client.chat.completions.create(model="default", messages=HELLO, tools=[WEATHER])
         assert done.choices[0].finish_reason == "length"
@@ -474,7 +474,7 @@ async def test_structured_answers() -> None:
 
 
 async def test_logprobs() -> None:
-    chance = TokenChance(b"Hi", -0.25, ((b"Hi", -0.25), (b"\xe2", -2.0)))
+    chance = TokenLogprobs(b"Hi", -0.25, ((b"Hi", -0.25), (b"\xe2", -2.0)))
     models = FakeModels([Delta("", "Hi", False, 1, (chance,)), Delta("", "", False, 2, (chance,))])
     async with client_of(models) as client:
         done = await client.chat.completions.create(

@@ -9,7 +9,7 @@ import msgspec
 import openai
 import pytest
 
-from edgechat.engine.types import Delta, Sampling, TokenChance
+from edgechat.engine.types import Delta, Sampling, TokenLogprobs
 from edgechat.errors import PromptTooLong
 from edgechat.settings import SamplingDefaults
 from tests.server.fakes import FakeModels, finished
@@ -78,8 +78,8 @@ async def test_several_prompts_and_tokens() -> None:
 async def test_logprobs_tell_where_in_the_text() -> None:
     models = FakeModels(
         [
-            Delta("", "Hé", False, 1, (TokenChance("Hé".encode(), -0.5, ((b"A", -1.0), (b"B", -2.0))),)),
-            Delta("", "y", False, 2, (TokenChance(b"y", -0.25),)),
+            Delta("", "Hé", False, 1, (TokenLogprobs("Hé".encode(), -0.5, ((b"A", -1.0), (b"B", -2.0))),)),
+            Delta("", "y", False, 2, (TokenLogprobs(b"y", -0.25),)),
         ]
     )
     async with client_of(models) as client:

@@ -8,7 +8,7 @@ import random
 import pytest
 
 from edgechat.server.http import connection, exchange
-from edgechat.server.http.access_policy import Door
+from edgechat.server.http.access_policy import AccessRules
 from tests.server.fakes import KEY, FakeModels, serving
 from tests.server.raw import Raw, ask
 
@@ -45,14 +45,14 @@ async def test_a_name_that_is_rebound_to_us_is_refused_on_every_bind(host: str) 
 
 
 async def test_a_server_for_others_may_be_called_by_its_own_names() -> None:
-    async with serving(FakeModels(), Door(KEY, frozenset({"box.local"})), host="0.0.0.0") as url:
+    async with serving(FakeModels(), AccessRules(KEY, frozenset({"box.local"})), host="0.0.0.0") as url:
         port = url.rpartition(":")[2]
         assert (await ask(url, Host=f"box.local:{port}"))[0] == 200
         assert (await ask(url, Host="box.local"))[0] == 403
 
 
 async def test_a_name_that_it_has_elsewhere_may_come_with_any_port() -> None:
-    async with serving(FakeModels(), Door(KEY, aliases=frozenset({"nas.lan"}))) as url:
+    async with serving(FakeModels(), AccessRules(KEY, aliases=frozenset({"nas.lan"}))) as url:
         for name in ("nas.lan", "nas.lan:443", "NAS.lan:11434"):
             assert (await ask(url, Host=name))[0] == 200, name
         for name in ("other.lan", "nas.lan.evil", "nas.lan@evil", "nas.lan:x"):
@@ -142,7 +142,7 @@ async def test_pages_of_other_origins_are_refused_and_never_named_in_the_answer(
 
 
 async def test_a_named_origin_may_and_only_that_one() -> None:
-    async with serving(FakeModels(), Door(KEY, origins=frozenset({PAGE}))) as url:
+    async with serving(FakeModels(), AccessRules(KEY, origins=frozenset({PAGE}))) as url:
         asked = "authorization, content-type, x-stainless-os, X-Title, http-referer"
         status, headers, _ = await ask(
             url,

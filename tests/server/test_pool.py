@@ -17,8 +17,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from edgechat import paths
 from edgechat.engine.types import ChatRequest, Delta, Finished, Message
-from edgechat.engine.worker.connection import WorkerLife
-from edgechat.engine.worker.supervisor import EngineProcess, EngineState
+from edgechat.engine.worker.connection import WorkerConnection
+from edgechat.engine.worker.supervisor import EngineState, EngineSupervisor
 from edgechat.errors import (
     DoesNotFit,
     Draining,
@@ -31,9 +31,9 @@ from edgechat.errors import (
 )
 from edgechat.planner.plan import LoadPlan
 from edgechat.server.factory import UPKEEP
-from edgechat.server.pool.available_models import Known, ModelCard
-from edgechat.server.pool.model_slot import Lane
-from edgechat.server.pool.pool import Pool, Served
+from edgechat.server.pool.available_models import AvailableModel, ModelCard
+from edgechat.server.pool.model_slot import ModelSlot
+from edgechat.server.pool.pool import Pool, PooledModel
 from tests.engine.test_process import workers
 
 LONG = "a reply that takes its time " * 8
@@ -54,20 +54,20 @@ class Machine:
         self.planned: list[str] = []
         self.default = self.add("one")
 
-    def add(self, name: str, size: int = 4, context: int = 4096, **script: Any) -> Known:
+    def add(self, name: str, size: int = 4, context: int = 4096, **script: Any) -> AvailableModel:
         path = self.folder / f"{name}.scripted.json"
         fields = {"reply": f"I am {name}.", "rules": RULES, "token_ms": 3} | script
         path.write_text(json.dumps(fields))
         self.sizes[str(path)], self.contexts[str(path)] = size, context
-        return Known(name, str(path), path)
+        return AvailableModel(name, str(path), path)
 
-    def find(self, name: str) -> Known:
+    def find(self, name: str) -> AvailableModel:
         path = self.folder / f"{name.partition(':')[0]}.scripted.json"
         if not path.exists():
             raise ModelNotFound(f"{name} is not on this machine.", hint=f"edgechat pull {name}")
-        return Known(name, str(path), path)
+        return AvailableModel(name, str(path), path)
 
-    def card(self, known: Known) -> ModelCard:
+    def card(self, known: AvailableModel) -> ModelCard:
         return ModelCard(id=known.id, created=1)
 
     def cards(self) -> list[ModelCard]:
@@ -106,11 +106,13 @@ def _engine(
     plan: LoadPlan,
     on_note: Callable[[str], None],
     on_state: Callable[[EngineState], None],
-) -> EngineProcess:
-    return EngineProcess(plan, idle_seconds=idle_seconds, upkeep=UPKEEP, on_state=on_state, on_note=on_note)
+) -> EngineSupervisor:
+    return EngineSupervisor(
+        plan, idle_seconds=idle_seconds, upkeep=UPKEEP, on_state=on_state, on_note=on_note
+    )
 
 
-async def answer(served: Served, text: str = "hi", name: str = "r") -> str:
+async def answer(served: PooledModel, text: str = "hi", name: str = "r") -> str:
     request = ChatRequest(id=name, messages=(Message("user", text),))
     return "".join([event.text async for event in served.stream(request) if isinstance(event, Delta)])
 
@@ -233,15 +235,15 @@ async def test_who_leaves_while_another_model_is_unloaded_leaves_nothing_half_do
     pool = make()
     await said(pool)
     unloading, closed = asyncio.Event(), asyncio.Event()
-    close = WorkerLife.close
+    close = WorkerConnection.close
 
-    async def slowly(life: WorkerLife) -> None:
+    async def slowly(life: WorkerConnection) -> None:
         unloading.set()
         await asyncio.sleep(0.2)
         await close(life)
         closed.set()
 
-    monkeypatch.setattr(WorkerLife, "close", slowly)
+    monkeypatch.setattr(WorkerConnection, "close", slowly)
     leaving = asyncio.create_task(said(pool, "large"))
     await unloading.wait()
     leaving.cancel()
@@ -275,7 +277,7 @@ async def test_a_request_whose_engine_has_died_waits_for_its_turn_like_any_other
 async def test_a_request_is_tried_no_third_time(make: Made, monkeypatch: pytest.MonkeyPatch) -> None:
     pool = make()
     async with pool.serve() as served:
-        monkeypatch.setattr(Lane, "is_ready", True)  # whatever its engine says
+        monkeypatch.setattr(ModelSlot, "is_ready", True)  # whatever its engine says
         workers()[0].kill()
         await until(lambda: pool.state[0] == "degraded")
         with pytest.raises(EngineGone):
@@ -408,7 +410,7 @@ async def test_choices_take_a_place_each(make: Made, machine: Machine) -> None:
 def test_when_to_try_again_follows_from_how_fast_requests_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 1000.0
     monkeypatch.setattr("edgechat.server.pool.model_slot.time.monotonic", lambda: now)
-    lane = Lane(Known("one", "one", Path("one")))
+    lane = ModelSlot(AvailableModel("one", "one", Path("one")))
     unknown = lane.seconds_until_free()
     assert unknown > 0
     for _ in range(10):
@@ -457,7 +459,7 @@ async def test_a_crash_is_told_and_the_next_request_works(make: Made, machine: M
 
 async def _serves(pool: Pool, model: str, process: psutil.Process) -> bool:
     engine = pool._lanes[model].engine
-    assert isinstance(engine, EngineProcess)
+    assert isinstance(engine, EngineSupervisor)
     assert engine._worker is not None
     return engine._worker._process.pid == process.pid
 

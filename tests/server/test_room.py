@@ -31,7 +31,7 @@ from edgechat.errors import (
     QueueFull,
 )
 from edgechat.planner.plan import LoadPlan
-from edgechat.server.pool.available_models import Known, ModelCard
+from edgechat.server.pool.available_models import AvailableModel, ModelCard
 from edgechat.server.pool.pool import Pool
 from tests.fakes import MODEL
 
@@ -127,7 +127,7 @@ class Pretender:
 class House:
     """The machine: what is taken of it."""
 
-    default = Known("a", "a", Path("a"))
+    default = AvailableModel("a", "a", Path("a"))
 
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
@@ -147,10 +147,10 @@ class House:
         for _ in range(self.random.randrange(4)):
             await asyncio.sleep(0)
 
-    def find(self, name: str) -> Known:
-        return Known(name, name, Path(name))
+    def find(self, name: str) -> AvailableModel:
+        return AvailableModel(name, name, Path(name))
 
-    def card(self, known: Known) -> ModelCard:
+    def card(self, known: AvailableModel) -> ModelCard:
         raise NotImplementedError
 
     def cards(self) -> list[ModelCard]:

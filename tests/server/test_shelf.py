@@ -19,10 +19,10 @@ from edgechat.engine.types import ChatRequest, Delta, Message
 from edgechat.errors import DoesNotFit, ModelFileError, ModelNotFound
 from edgechat.models.local.locations import own_folder
 from edgechat.planner import machine
-from edgechat.planner.estimate.calibration import Learned
-from edgechat.planner.request import Wishes
+from edgechat.planner.estimate.calibration import Calibration
+from edgechat.planner.request import PlanRequest
 from edgechat.server.factory import real_pool
-from edgechat.server.pool.available_models import Shelf, first_model
+from edgechat.server.pool.available_models import AvailableModels, first_model
 from edgechat.server.pool.pool import Pool
 from tests import homes
 from tests.engine.test_process import workers
@@ -43,7 +43,7 @@ def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_names_of_the_list_are_found_and_paths_are_not(mine: Path, tmp_path: Path) -> None:
-    shelf = Shelf("guide")
+    shelf = AvailableModels("guide")
     assert shelf.find("chatty").path == mine / "chatty.gguf"
     assert shelf.find("CHATTY.gguf").id == "chatty"
     assert shelf.find("") == shelf.find("default") == shelf.find(" Guide ") == shelf.default
@@ -70,12 +70,12 @@ def test_a_file_in_the_folder_of_the_server_takes_nobodys_name(
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
     Path("chatty").write_bytes(b"no model at all")
-    found = Shelf("guide").find("chatty")
+    found = AvailableModels("guide").find("chatty")
     assert Path(found.wanted) == mine / "chatty.gguf"
 
 
 def test_what_could_be_pulled_is_named_with_the_command(mine: Path) -> None:
-    shelf = Shelf("guide")
+    shelf = AvailableModels("guide")
     for name in ("qwen3.6-27b", "owner/some-model"):
         with pytest.raises(ModelNotFound, match="not on this machine") as error:
             shelf.find(name)
@@ -88,16 +88,16 @@ def test_what_could_be_pulled_is_named_with_the_command(mine: Path) -> None:
 
 
 def test_a_default_that_is_a_file_goes_by_its_name_and_is_there_once(mine: Path) -> None:
-    shelf = Shelf(str(mine / "chatty.gguf"))
+    shelf = AvailableModels(str(mine / "chatty.gguf"))
     assert shelf.default.id == "chatty"
     assert shelf.find("edgechat/chatty") == shelf.default
     assert [card.id for card in shelf.cards()].count("chatty") == 1
     with pytest.raises(ModelNotFound):
-        Shelf(str(mine / "nothing.gguf"))
+        AvailableModels(str(mine / "nothing.gguf"))
 
 
 def test_a_default_from_elsewhere_and_a_model_of_its_name_are_two(mine: Path, tmp_path: Path) -> None:
-    shelf = Shelf(str(homes.place(tiny("dense"), tmp_path / "elsewhere" / "chatty.gguf")))
+    shelf = AvailableModels(str(homes.place(tiny("dense"), tmp_path / "elsewhere" / "chatty.gguf")))
     assert shelf.find("chatty") == shelf.default
     other = shelf.find("edgechat/chatty")
     assert (other.id, other.path) == ("edgechat/chatty", mine / "chatty.gguf")
@@ -107,13 +107,13 @@ def test_a_default_from_elsewhere_and_a_model_of_its_name_are_two(mine: Path, tm
 def test_of_several_quantizations_each_is_there_beside_the_one_that_is_chosen(mine: Path) -> None:
     for quant in ("Q4_K_M", "Q8_0"):
         homes.place(tiny("dense"), mine / f"Qwen3-8B-{quant}.gguf")
-    shelf = Shelf("qwen3-8b")
+    shelf = AvailableModels("qwen3-8b")
     assert shelf.find("qwen3") == shelf.find("Qwen3-8B") == shelf.default
     for quant in ("Q4_K_M", "Q8_0"):
         found = shelf.find(f"qwen3-8b:{quant}")
         assert found.id == found.wanted == f"qwen3-8b:{quant}"
         assert found.id in {card.id for card in shelf.cards()}
-    exact = Shelf("qwen3-8b:Q8_0")
+    exact = AvailableModels("qwen3-8b:Q8_0")
     assert exact.find("qwen3-8b:q8_0") == exact.find("qwen3-8b") == exact.default
     assert exact.default.path == mine / "Qwen3-8B-Q8_0.gguf"
 
@@ -121,7 +121,7 @@ def test_of_several_quantizations_each_is_there_beside_the_one_that_is_chosen(mi
 def test_the_cards(mine: Path) -> None:
     homes.place(build(Spec(shape=BERT, name="short", seed=2)), mine / "a-second.gguf")
     (mine / "broken.gguf").write_bytes(b"GGUF, more or less")
-    cards = {card.id: card for card in Shelf("guide").cards()}
+    cards = {card.id: card for card in AvailableModels("guide").cards()}
     assert next(iter(cards)) == "guide"
     assert list(cards)[1:] == ["a-second", "chatty", "embedder"]
     assert (cards["chatty"].kind, cards["chatty"].context) == ("chat", 4096)
@@ -159,7 +159,9 @@ def _carries(n_bytes: int, monkeypatch: pytest.MonkeyPatch) -> None:
 
     real = machine.look
     monkeypatch.setattr("edgechat.planner.prepare.look", look)
-    monkeypatch.setattr(Learned, "read", Learned)  # loads so small teach that the program takes far less
+    monkeypatch.setattr(
+        Calibration, "read", Calibration
+    )  # loads so small teach that the program takes far less
 
 
 async def reply(pool: Pool, model: str) -> str:
@@ -245,7 +247,7 @@ async def test_only_the_default_is_loaded_although_it_does_not_fit(
     mine: Path, pools: list[Pool], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _carries(40 * MIB, monkeypatch)
-    pools.append(pool := real_pool("chatty", Wishes(anyway=True, context=512)))
+    pools.append(pool := real_pool("chatty", PlanRequest(anyway=True, context=512)))
     assert await reply(pool, "")
     with pytest.raises(DoesNotFit):
         await embedding(pool, "embedder")

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from edgechat.engine.types import ChatRequest, Finished, Message
-from edgechat.engine.worker.supervisor import EngineProcess
+from edgechat.engine.worker.supervisor import EngineSupervisor
 from edgechat.errors import BadRequest
 from edgechat.planner.prepare import prepare
 from tests.kit import tiny
@@ -48,7 +48,7 @@ async def test_tokens_and_texts() -> None:
 @pytest.mark.parametrize("model", ["guide", "qwen3-embedding"])
 async def test_a_real_models_tokens_come_back_as_the_text(model: str) -> None:
     plan = prepare(str(tiny(model)) if model != "guide" else model, may_embed=True)
-    engine = EngineProcess(plan)
+    engine = EngineSupervisor(plan)
     try:
         made = await engine.translate("a", TEXT)
         assert made is not None
@@ -65,7 +65,7 @@ async def test_a_real_models_tokens_come_back_as_the_text(model: str) -> None:
 
 
 async def test_nobody_waits_for_a_long_text(tmp_path: Path) -> None:
-    engine = EngineProcess(prepare("guide"))
+    engine = EngineSupervisor(prepare("guide"))
     try:
         await engine.start()
         long = asyncio.ensure_future(engine.translate("long", "word " * 100_000))

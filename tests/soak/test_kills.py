@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from edgechat.engine.types import ChatRequest, Delta, Message
-from edgechat.engine.worker.supervisor import EngineProcess
+from edgechat.engine.worker.supervisor import EngineSupervisor
 from edgechat.errors import EngineCrashed
 from edgechat.planner.plan import LoadPlan
 
@@ -26,7 +26,7 @@ async def test_workers_killed_at_random_moments(tmp_path: Path) -> None:
     path = tmp_path / "model.scripted.json"
     path.write_text(json.dumps({"reply": REPLY, "token_ms": 1, "load_ms": 50}))
     plan = LoadPlan(model_path=str(path), model_name="m", backend="scripted", context=8192, threads=1)
-    engine = EngineProcess(plan)
+    engine = EngineSupervisor(plan)
     chance = random.Random(1)
 
     async def say(number: int) -> str:

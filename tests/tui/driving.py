@@ -13,7 +13,7 @@ from edgechat.chat.storage.store import Store
 from edgechat.planner.plan import LoadPlan
 from edgechat.settings import Settings
 from edgechat.tui.app import EdgechatApp
-from edgechat.tui.models.shelf import Shelf
+from edgechat.tui.models.shelf import ModelLibrary
 from edgechat.tui.session import Services
 from edgechat.tui.transcript.transcript import Transcript
 from tests.fakes import FakeEngine
@@ -32,7 +32,7 @@ def app_with(
     kind: type[EdgechatApp] = EdgechatApp,
     draft: str | None = None,
     settings: Settings = Settings(),  # noqa: B008  (it is frozen)
-    shelf: Shelf | None = None,
+    shelf: ModelLibrary | None = None,
 ) -> EdgechatApp:
     def engine_for(plan: LoadPlan, _replan: object, _note: object, lasting: bool) -> FakeEngine:
         engine.reopen(plan, lasting=lasting)

@@ -11,14 +11,14 @@ from edgechat.engine.worker.snapshot import (
     CacheMap,
     CacheStats,
     DraftCache,
-    Drafting,
-    OnDisk,
+    DraftingState,
     PromptUse,
     Run,
+    SchedulerState,
     SlotState,
     Snapshot,
     SourceState,
-    Work,
+    StatesOnDisk,
 )
 from edgechat.native.buffers import Buffer
 from edgechat.planner.estimate.actual_load import Difference
@@ -34,7 +34,7 @@ RUNS = (
     Run(343, 830, 1, "own"),
     Run(343, 1204, 1, "kept"),
 )
-DRAFTING = Drafting(
+DRAFTING = DraftingState(
     sources=(SourceState("model", 0.713, 1.42), SourceState("ngram", 0.48, 1.08)),
     lengths=(3,),
     step_seconds=0.0243,
@@ -96,7 +96,7 @@ def snapshot(runs: tuple[Run, ...] = RUNS, cells: int = 4096, **changes: object)
         "draft_cache": DraftCache(4096, 1210),
         "prompt": PromptUse(830, 812, 18),
         "drafting": DRAFTING,
-        "work": Work(
+        "work": SchedulerState(
             running=1,
             waiting=0,
             settling=False,
@@ -104,7 +104,7 @@ def snapshot(runs: tuple[Run, ...] = RUNS, cells: int = 4096, **changes: object)
             step_seconds=0.0243,
             prompt_token_seconds=0.0019,
         ),
-        "on_disk": OnDisk(12, 310 * MIB),
+        "on_disk": StatesOnDisk(12, 310 * MIB),
         "memory_bytes": 1934 * MIB,
     }
     return Snapshot(**usual | changes)  # type: ignore[arg-type]

@@ -19,24 +19,24 @@ from edgechat.models.catalogue import CatalogueEntry
 from edgechat.models.formats.header import ModelHeader
 from edgechat.models.local.inventory import LocalModel
 from edgechat.models.local.locations import Place
-from edgechat.models.local.scan import File
+from edgechat.models.local.scan import ModelPartFile
 from edgechat.models.local.stores import FoundModel
-from edgechat.models.local.usage import Use
-from edgechat.planner.estimate.calibration import Learned, Where
+from edgechat.models.local.usage import ModelUse
+from edgechat.planner.estimate.calibration import Calibration, RunConditions
 from edgechat.planner.estimate.speed import Prediction
-from edgechat.planner.header_summary import Glance
-from edgechat.planner.listing import Row
+from edgechat.planner.header_summary import HeaderSummary
+from edgechat.planner.listing import ModelRow
 from edgechat.planner.plan import Alternative, DeviceMemory, Divergence, LoadPlan
 from edgechat.planner.ranking.candidates import Variant
-from edgechat.planner.ranking.option import Option
+from edgechat.planner.ranking.option import RankedFile
 from edgechat.planner.ranking.scoring import Verdict
-from edgechat.planner.ranking.survey import Found, Overview
+from edgechat.planner.ranking.survey import SurveyFindings, SurveyOverview
 from edgechat.tui.models.pulls import Pulls
-from edgechat.tui.models.shelf import Shelf
+from edgechat.tui.models.shelf import ModelLibrary
 from edgechat.tui.theme import TERMINAL
 
 GIB = 1 << 30
-WHERE = Where(machine="m", build="b", backend="CPU", architecture="llama", quant="Q4_K_M")
+WHERE = RunConditions(machine="m", build="b", backend="CPU", architecture="llama", quant="Q4_K_M")
 
 
 def entry(name: str, quality: int | None = 4, **more: Any) -> CatalogueEntry:
@@ -81,11 +81,11 @@ def option(
     verdict: Verdict = Verdict.FITS,
     of: CatalogueEntry | None = None,
     path: Path | None = None,
-) -> Option:
+) -> RankedFile:
     variant = Variant(model, quant, size, _no_header, path, of)
     if verdict is Verdict.TOO_LARGE:
-        return Option(variant, verdict, -9.0, why_not=f"{model} needs 99 GiB, but 16 GiB are free.")
-    return Option(variant, verdict, 1.0, plan(model, quant, size, tps))
+        return RankedFile(variant, verdict, -9.0, why_not=f"{model} needs 99 GiB, but 16 GiB are free.")
+    return RankedFile(variant, verdict, 1.0, plan(model, quant, size, tps))
 
 
 def row(
@@ -97,22 +97,24 @@ def row(
     damage: str = "",
     used: float | None = None,
     size: int = 2 * GIB,
-) -> Row:
-    found = FoundModel(place, name, (File(path, size, 0),), "Q4_K_M", tags=(name.removeprefix("ollama/"),))
+) -> ModelRow:
+    found = FoundModel(
+        place, name, (ModelPartFile(path, size, 0),), "Q4_K_M", tags=(name.removeprefix("ollama/"),)
+    )
     model = LocalModel(name, f"{place.value}/{name}", found, of, "Q4_K_M")
-    use = Use(str(path), used) if used is not None else None
-    return Row(model, Glance(needs=((4096, GIB),), damage=damage), use, 16 * GIB)
+    use = ModelUse(str(path), used) if used is not None else None
+    return ModelRow(model, HeaderSummary(needs=((4096, GIB),), damage=damage), use, 16 * GIB)
 
 
 @dataclass
 class Fake:
     """What a shelf of the tests knows; `gate` holds up what is held against the machine."""
 
-    rows: Sequence[Row] = ()
+    rows: Sequence[ModelRow] = ()
     entries: Sequence[CatalogueEntry] = ()
-    best: Sequence[Option] = ()
-    local: dict[Path, Option] = field(default_factory=dict)
-    ladders: dict[str, Sequence[Option]] = field(default_factory=dict)
+    best: Sequence[RankedFile] = ()
+    local: dict[Path, RankedFile] = field(default_factory=dict)
+    ladders: dict[str, Sequence[RankedFile]] = field(default_factory=dict)
     offline: str = ""
     problem: EdgechatError | None = None
     gate: threading.Event = field(default_factory=threading.Event)
@@ -122,7 +124,7 @@ class Fake:
     def __post_init__(self) -> None:
         self.gate.set()
 
-    def shelf(self, **others: Callable[..., Any]) -> Shelf:
+    def shelf(self, **others: Callable[..., Any]) -> ModelLibrary:
         """Return the shelf; what is downloaded and deleted is real, unless it is among `others`."""
         mine = {
             "catalogue": lambda: self.entries,
@@ -131,32 +133,32 @@ class Fake:
             "ladder": self._ladder,
             "offline": lambda: self.offline,
         }
-        return replace(Shelf.real(), **(mine | others))
+        return replace(ModelLibrary.real(), **(mine | others))
 
-    def _overview(self, _rows: Sequence[Row]) -> Overview:
+    def _overview(self, _rows: Sequence[ModelRow]) -> SurveyOverview:
         self.gate.wait(10)
         if self.problem is not None:
             raise self.problem
         cpu = Cpu("A processor", (Core((0,)), Core((1,))), frozenset({0, 1}))
         profile = DeviceProfile(cpu, Memory(32 * GIB, 16 * GIB))
         chosen = next((one for one in self.best if one.plan is not None), None)
-        found = Found(None, "32 GiB of RAM, 16 GiB free", tuple(self.best), chosen)
-        history = Learned()
+        found = SurveyFindings(None, "32 GiB of RAM, 16 GiB free", tuple(self.best), chosen)
+        history = Calibration()
         for _ in range(3 if self.measured else 0):
             history = history.with_run(WHERE, decode=1.0)
-        return Overview(profile, found, self.local, history)
+        return SurveyOverview(profile, found, self.local, history)
 
-    def _ladder(self, name: str) -> Found:
+    def _ladder(self, name: str) -> SurveyFindings:
         self.asked.append(name)
         options = tuple(self.ladders.get(name, ()))
         chosen = next((one for one in options if one.plan is not None), None)
-        return Found(name, "a machine", options or (option(name),), chosen)
+        return SurveyFindings(name, "a machine", options or (option(name),), chosen)
 
 
 class Stage(App[None]):
     """Shows one screen, and keeps what it returns."""
 
-    def __init__(self, shelf: Shelf, screen: Callable[[Shelf, Pulls], Screen[Any]]) -> None:
+    def __init__(self, shelf: ModelLibrary, screen: Callable[[ModelLibrary, Pulls], Screen[Any]]) -> None:
         super().__init__(ansi_color=True)
         self.register_theme(TERMINAL)
         self.theme = TERMINAL.name

@@ -18,7 +18,7 @@ from textual.screen import ModalScreen, Screen
 
 from edgechat.engine.types import ChatRequest, Finished, Message
 from edgechat.engine.worker.snapshot import KINDS, CacheMap, CacheStats, Kind, Run
-from edgechat.engine.worker.supervisor import EngineProcess
+from edgechat.engine.worker.supervisor import EngineSupervisor
 from edgechat.native.buffers import Buffer
 from edgechat.planner.plan import LoadPlan
 from edgechat.tui.engine_room.cells import MARKS, cells_of, drawing
@@ -333,7 +333,7 @@ def plan(tmp_path: Path) -> LoadPlan:
 
 @pytest.mark.skipif(sys.platform == "win32", reason="POSIX signals")
 async def test_a_real_engine_is_shown_and_its_death_too(plan: LoadPlan) -> None:
-    engine = EngineProcess(msgspec.structs.replace(plan, ngrams=True))
+    engine = EngineSupervisor(msgspec.structs.replace(plan, ngrams=True))
     app = RoomApp()
     try:
         async with app.run_test(size=(160, 60)) as pilot:

@@ -11,8 +11,8 @@ import pytest
 from edgechat.errors import SettingsError
 from edgechat.models.local.locations import Place
 from edgechat.planner.ranking.scoring import Verdict
-from edgechat.tui.models.first_run import Chosen, FirstRun
-from edgechat.tui.models.pulls import State
+from edgechat.tui.models.first_run import FirstRun, FirstRunChoice
+from edgechat.tui.models.pulls import PullState
 from edgechat.tui.models.screen import ModelsScreen
 from tests.cli.pulling import sized
 from tests.hub import Fault, Hub
@@ -74,7 +74,7 @@ async def test_the_guide_is_there_before_anything_is_known(tmp_path: Path) -> No
         await pilot.pause()
         assert app.results == []
         await pilot.press("g")
-        await until(pilot, lambda: app.results == [Chosen("guide")])
+        await until(pilot, lambda: app.results == [FirstRunChoice("guide")])
         fake.gate.set()
 
 
@@ -95,9 +95,9 @@ async def test_enter_pulls_what_is_recommended_and_begins_with_the_guide(
         await until(pilot, lambda: "sking the hub" in text_of(pilot) or bool(app.results))
         await until(pilot, lambda: bool(app.results), 20)
         (chosen,) = app.results
-        assert (chosen.model, chosen.coming.state) == ("guide", State.COMING)
+        assert (chosen.model, chosen.coming.state) == ("guide", PullState.COMING)
         await until(pilot, lambda: chosen.coming.is_over, 20)
-        assert (chosen.coming.state, chosen.coming.model) == (State.DONE, "mid-8b")
+        assert (chosen.coming.state, chosen.coming.model) == (PullState.DONE, "mid-8b")
 
 
 async def test_what_is_here_is_one_digit_away(tmp_path: Path) -> None:
@@ -106,14 +106,14 @@ async def test_what_is_here_is_one_digit_away(tmp_path: Path) -> None:
         await until(pilot, lambda: "Here already" in text_of(pilot))
         await pilot.press("9")
         await pilot.press("2")
-        await until(pilot, lambda: app.results == [Chosen("ollama/llama3.2:3b")])
+        await until(pilot, lambda: app.results == [FirstRunChoice("ollama/llama3.2:3b")])
 
 
 async def test_escape_is_the_guide(tmp_path: Path) -> None:
     app = stage(world(tmp_path))
     async with app.run_test(size=(100, 40)) as pilot:
         await pilot.press("escape")
-        await until(pilot, lambda: app.results == [Chosen("guide")])
+        await until(pilot, lambda: app.results == [FirstRunChoice("guide")])
 
 
 async def test_all_models(tmp_path: Path) -> None:
@@ -127,7 +127,7 @@ async def test_all_models(tmp_path: Path) -> None:
         await pilot.press("m")
         await until(pilot, lambda: "Can be pulled" in text_of(pilot))
         await pilot.press("enter")
-        await until(pilot, lambda: app.results == [Chosen("mine")])
+        await until(pilot, lambda: app.results == [FirstRunChoice("mine")])
 
 
 async def test_without_a_network(tmp_path: Path) -> None:
@@ -138,7 +138,7 @@ async def test_without_a_network(tmp_path: Path) -> None:
         await until(pilot, lambda: "cannot be pulled now: EDGECHAT_OFFLINE" in text_of(pilot))
         assert "Pull it" not in text_of(pilot)
         await pilot.press("enter")
-        await until(pilot, lambda: app.results == [Chosen("mine")])
+        await until(pilot, lambda: app.results == [FirstRunChoice("mine")])
 
 
 @pytest.mark.usefixtures("no_waits")
@@ -151,7 +151,7 @@ async def test_a_hub_that_is_not_there_is_no_dead_end(hub: Hub, hf_cache: Path, 
         await until(pilot, lambda: "Try again" in text_of(pilot), 20)
         assert "failed: " in text_of(pilot)
         await pilot.press("g")
-        await until(pilot, lambda: app.results == [Chosen("guide")])
+        await until(pilot, lambda: app.results == [FirstRunChoice("guide")])
 
 
 async def test_what_is_recommended_may_be_here(tmp_path: Path) -> None:
@@ -164,7 +164,7 @@ async def test_what_is_recommended_may_be_here(tmp_path: Path) -> None:
         await until(pilot, lambda: "4.0 GiB on this machine" in text_of(pilot))
         assert "Chat with it" in text_of(pilot)
         await pilot.press("enter")
-        await until(pilot, lambda: app.results == [Chosen("mid-8b")])
+        await until(pilot, lambda: app.results == [FirstRunChoice("mid-8b")])
 
 
 async def test_where_nothing_fits(tmp_path: Path) -> None:
@@ -175,7 +175,7 @@ async def test_where_nothing_fits(tmp_path: Path) -> None:
     async with app.run_test(size=(60, 24)) as pilot:
         await until(pilot, lambda: "Nothing of the catalogue fits" in text_of(pilot))
         await pilot.press("enter")
-        await until(pilot, lambda: app.results == [Chosen("guide")])
+        await until(pilot, lambda: app.results == [FirstRunChoice("guide")])
 
 
 async def test_what_is_wrong_is_said(tmp_path: Path) -> None:
@@ -185,4 +185,4 @@ async def test_what_is_wrong_is_said(tmp_path: Path) -> None:
     async with app.run_test(size=(60, 24)) as pilot:
         await until(pilot, lambda: "settings.toml is odd. Mend it." in text_of(pilot))
         await pilot.press("enter")
-        await until(pilot, lambda: app.results == [Chosen("mine")])
+        await until(pilot, lambda: app.results == [FirstRunChoice("mine")])

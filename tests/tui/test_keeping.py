@@ -97,7 +97,7 @@ async def test_an_engine_that_does_not_come_to_an_end_does_not_hold_up_the_way_o
     monkeypatch.setattr("edgechat.tui.session._LEAVING", 0.2)
 
     class Slow(FakeEngine):
-        async def leave(self, chat: str | None = None) -> None:
+        async def persist(self, chat: str | None = None) -> None:
             await asyncio.sleep(60)
 
     engine = Slow()

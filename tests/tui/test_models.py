@@ -20,14 +20,14 @@ from edgechat.models.local.inventory import inventory
 from edgechat.models.local.locations import Place
 from edgechat.models.request import wanted
 from edgechat.planner.listing import rows
-from edgechat.planner.ranking.download_choice import Picked, Source
-from edgechat.planner.ranking.pulling import Decided, Part
+from edgechat.planner.ranking.download_choice import DownloadChoice, RepoSource
+from edgechat.planner.ranking.pulling import PullDecision, PullPart
 from edgechat.planner.ranking.scoring import Verdict
 from edgechat.process.owner import this_process
-from edgechat.tui.models.items import Section
-from edgechat.tui.models.pulls import Pulls, State
+from edgechat.tui.models.items import ModelGroup
+from edgechat.tui.models.pulls import Pulls, PullState
 from edgechat.tui.models.screen import ModelsScreen
-from edgechat.tui.models.shelf import Shelf
+from edgechat.tui.models.shelf import ModelLibrary
 from tests import homes
 from tests.cli.pulling import REPO, partial, sized
 from tests.hub import Fault, Hub
@@ -299,7 +299,7 @@ async def test_a_pull_goes_on_beside_and_ends_here(hub: Hub, hf_cache: Path) -> 
         await until(pilot, lambda: "of 2 MiB" in line(pilot, "mid-8b") and "━" in line(pilot, "mid-8b"), 20)
         await until(pilot, lambda: "On this machine" in text_of(pilot), 20)
         assert "On their way" not in text_of(pilot)
-        assert app.screen._board.item.section is Section.HERE  # type: ignore[attr-defined]
+        assert app.screen._board.item.section is ModelGroup.HERE  # type: ignore[attr-defined]
         await pilot.press("enter")
         await until(pilot, lambda: app.results == ["mid-8b"])
 
@@ -369,7 +369,7 @@ async def test_another_quantization(hub: Hub, hf_cache: Path) -> None:
         await pilot.press("tab", "down", "enter")
         await until(pilot, lambda: bool(app.pulls.all))
         assert (app.pulls.all[0].name, app.pulls.all[0].quant) == ("mid-8b", "Q3_K_M")
-        await until(pilot, lambda: app.pulls.all[0].state is State.DONE, 20)
+        await until(pilot, lambda: app.pulls.all[0].state is PullState.DONE, 20)
         await until(pilot, lambda: "On this machine" in text_of(pilot))
         assert inventory().find("mid-8b")[0].quant == "Q3_K_M"
 
@@ -395,11 +395,11 @@ async def test_what_turns_out_not_to_fit_is_asked_about(tmp_path: Path) -> None:
     """The planner may find that out only once the hub was asked."""
     calls: list[bool] = []
 
-    def decide(*_: Any) -> Decided:
-        source = Source(wanted("owner/mid-8b-GGUF"), None, ())  # type: ignore[arg-type]
+    def decide(*_: Any) -> PullDecision:
+        source = RepoSource(wanted("owner/mid-8b-GGUF"), None, ())  # type: ignore[arg-type]
         choice = ModelChoice("mid", "Q4_K_M", ())
-        picked = Picked(source, choice, "a machine", why_not="It needs more than there is.")
-        return Decided((Part(source, choice),), ((),), picked)
+        picked = DownloadChoice(source, choice, "a machine", why_not="It needs more than there is.")
+        return PullDecision((PullPart(source, choice),), ((),), picked)
 
     def bring(*_: Any) -> tuple[()]:
         calls.append(True)
@@ -439,7 +439,7 @@ async def test_a_repository_that_is_named(hub: Hub, hf_cache: Path) -> None:
         await pilot.press("slash", *REPO.replace("/", "\n").replace("\n", "/"))
         await until(pilot, lambda: "On the hub" in text_of(pilot))
         await pilot.press("down", "enter")
-        await until(pilot, lambda: bool(app.pulls.all) and app.pulls.all[0].state is State.DONE, 20)
+        await until(pilot, lambda: bool(app.pulls.all) and app.pulls.all[0].state is PullState.DONE, 20)
         assert app.pulls.all[0].name == REPO
 
 
@@ -454,7 +454,7 @@ def user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 async def test_deleting_asks_and_tells_what_is_freed(user: Path) -> None:
     path = homes.place(tiny(), paths.data_dir() / "models" / "mine.gguf")
-    app = stage(Fake(), inventory=Shelf.real().inventory)
+    app = stage(Fake(), inventory=ModelLibrary.real().inventory)
     async with app.run_test(size=(60, 30)) as pilot:
         await at(pilot, "mine")
         await pilot.press("d")
@@ -472,7 +472,7 @@ async def test_deleting_asks_and_tells_what_is_freed(user: Path) -> None:
 
 async def test_what_another_tool_keeps_is_not_deleted(user: Path) -> None:
     blob = homes.in_ollama(user, tiny(), "llama3.2:3b")
-    app = stage(Fake(), inventory=Shelf.real().inventory)
+    app = stage(Fake(), inventory=ModelLibrary.real().inventory)
     async with app.run_test(size=(100, 30)) as pilot:
         await at(pilot, "ollama/llama3.2:3b")
         await pilot.press("d")
@@ -486,7 +486,7 @@ async def test_what_another_tool_keeps_is_not_deleted(user: Path) -> None:
 async def test_the_real_shelf(user: Path) -> None:
     """The catalogue that is shipped, held against the machine that runs the tests; keys go on meanwhile."""
     homes.place(tiny(), paths.data_dir() / "models" / "mine.gguf")
-    app = Stage(Shelf.real(), lambda shelf, pulls: ModelsScreen(shelf, pulls))
+    app = Stage(ModelLibrary.real(), lambda shelf, pulls: ModelsScreen(shelf, pulls))
     async with app.run_test(size=(100, 40)) as pilot:
         gaps: list[float] = []
 

@@ -17,9 +17,9 @@ from edgechat.models.hub.cache_layout import HubStore
 from edgechat.models.hub.listing import resolve_remote
 from edgechat.models.hub.names import HubName
 from edgechat.models.local.resolve import resolve
-from edgechat.planner.ranking.pulling import Decided
-from edgechat.tui.models.pulls import Pull, Pulls, State
-from edgechat.tui.models.shelf import Shelf
+from edgechat.planner.ranking.pulling import PullDecision
+from edgechat.tui.models.pulls import Pull, Pulls, PullState
+from edgechat.tui.models.shelf import ModelLibrary
 from tests.cli.pulling import REPO, partial, sized
 from tests.hub import Fault, Hub
 from tests.kit import tiny
@@ -29,7 +29,7 @@ SLOW = Fault(pause=0.01, piece=1 << 14)
 
 @pytest.fixture
 async def pulls(hub: Hub, hf_cache: Path) -> AsyncIterator[Pulls]:
-    made = Pulls(Shelf.real())
+    made = Pulls(ModelLibrary.real())
     yield made
     await made.close()
 
@@ -49,7 +49,7 @@ async def test_a_model_is_brought_and_can_be_named(hub: Hub, pulls: Pulls) -> No
     hub.add(REPO, {"tiny-F32.gguf": sized(2_000_000)})
     hub.fail("store", SLOW)
     done: list[Pull] = []
-    seen: list[State] = []
+    seen: list[PullState] = []
     lines: set[str] = set()
 
     def heard(one: Pull) -> None:
@@ -61,8 +61,13 @@ async def test_a_model_is_brought_and_can_be_named(hub: Hub, pulls: Pulls) -> No
     pull = pulls.start(REPO)
     assert pulls.start(REPO) is pull
     await over(pull)
-    assert (pull.state, pull.error, done) == (State.DONE, None, [pull])
-    assert list(dict.fromkeys(seen)) == [State.WAITING, State.ASKING, State.COMING, State.DONE]
+    assert (pull.state, pull.error, done) == (PullState.DONE, None, [pull])
+    assert list(dict.fromkeys(seen)) == [
+        PullState.WAITING,
+        PullState.ASKING,
+        PullState.COMING,
+        PullState.DONE,
+    ]
     assert any(f"{REPO} asking the hub for {REPO}" in line for line in lines)
     assert any("% " in line and "of 2 MiB" in line for line in lines)
     assert pulls.line() == ""
@@ -77,14 +82,14 @@ async def test_stopped_and_gone_on_with(hub: Hub, pulls: Pulls, hf_cache: Path) 
     await until(lambda: partial(hf_cache) > 300_000)
     pulls.stop(pull)
     await over(pull)
-    assert pull.state is State.STOPPED
+    assert pull.state is PullState.STOPPED
     assert pull.line.startswith("stopped at ")
     kept = partial(hf_cache)
     assert kept > 300_000
     hub.mend()
     again = pulls.retry(pull)
     await over(again)
-    assert again.state is State.DONE
+    assert again.state is PullState.DONE
     assert pulls.all == [again]
     assert kept in {one.range[0] for one in hub.requests("store") if one.range}
 
@@ -98,7 +103,7 @@ async def test_the_end_of_the_app_keeps_what_came(hub: Hub, pulls: Pulls, hf_cac
     await pulls.close()
     assert time.monotonic() - start < 1.5
     await asyncio.sleep(0)
-    assert (waiting.state, pull.state) == (State.STOPPED, State.STOPPED)
+    assert (waiting.state, pull.state) == (PullState.STOPPED, PullState.STOPPED)
     assert partial(hf_cache) > 100_000
 
 
@@ -110,7 +115,7 @@ async def test_a_wait_for_the_next_try_is_no_reason_to_wait(hub: Hub, pulls: Pul
     await until(lambda: "Trying again in 60 s" in pull.line)
     pulls.stop(pull)
     await asyncio.wait_for(over(pull), 1.0)
-    assert pull.state is State.STOPPED
+    assert pull.state is PullState.STOPPED
 
 
 async def test_another_program_that_downloads_it_is_no_reason_to_wait(hub: Hub, pulls: Pulls) -> None:
@@ -123,10 +128,10 @@ async def test_another_program_that_downloads_it_is_no_reason_to_wait(hub: Hub, 
         await until(lambda: "Another program is downloading" in pull.line)
         pulls.stop(pull)
         await asyncio.wait_for(over(pull), 2.0)
-        assert pull.state is State.STOPPED
+        assert pull.state is PullState.STOPPED
     again = pulls.retry(pull)
     await over(again)
-    assert again.state is State.DONE
+    assert again.state is PullState.DONE
 
 
 async def test_one_at_a_time(hub: Hub, pulls: Pulls) -> None:
@@ -134,12 +139,12 @@ async def test_one_at_a_time(hub: Hub, pulls: Pulls) -> None:
     hub.add("owner/other", {"other-F32.gguf": tiny()})
     hub.fail("store", SLOW)
     first, second, third = (pulls.start(name) for name in (REPO, "owner/other", "owner/third"))
-    assert (second.state, second.line) == (State.WAITING, "waiting for the one before it")
-    await until(lambda: first.state is State.COMING)
+    assert (second.state, second.line) == (PullState.WAITING, "waiting for the one before it")
+    await until(lambda: first.state is PullState.COMING)
     assert pulls.line().endswith(", 2 more")
     pulls.stop(third)
     await over(second)
-    assert (first.state, second.state, third.state) == (State.DONE, State.DONE, State.STOPPED)
+    assert (first.state, second.state, third.state) == (PullState.DONE, PullState.DONE, PullState.STOPPED)
     pulls.forget(third)
     assert pulls.all == [first, second]
 
@@ -154,7 +159,7 @@ async def test_wrong_bytes(hub: Hub, pulls: Pulls) -> None:
     hub.mend()
     again = pulls.retry(pull)
     await over(again)
-    assert again.state is State.DONE
+    assert again.state is PullState.DONE
 
 
 @pytest.mark.usefixtures("no_waits")
@@ -167,7 +172,7 @@ async def test_a_hub_that_is_not_there(hub: Hub, pulls: Pulls) -> None:
 
 async def test_offline(hub: Hub, pulls: Pulls, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("EDGECHAT_OFFLINE", "1")
-    assert Shelf.real().offline() == "EDGECHAT_OFFLINE"
+    assert ModelLibrary.real().offline() == "EDGECHAT_OFFLINE"
     pull = pulls.start(REPO)
     await over(pull)
     assert isinstance(pull.error, OfflineMode)
@@ -184,11 +189,11 @@ async def test_a_full_disk(hub: Hub, pulls: Pulls, small_disk: Path) -> None:
 
 async def test_what_does_not_fit_comes_only_where_someone_insists(hub: Hub, hf_cache: Path) -> None:
     hub.add(REPO, {"tiny-F32.gguf": tiny()})
-    real = Shelf.real()
+    real = ModelLibrary.real()
 
-    def decide(*words: object) -> Decided:
+    def decide(*words: object) -> PullDecision:
         found = real.decide(*words)  # type: ignore[arg-type]
-        assert isinstance(found, Decided)
+        assert isinstance(found, PullDecision)
         assert found.picked is not None
         large = replace(found.picked, plan=None, why_not="It needs more.", instead="guide")
         return replace(found, picked=large)
@@ -200,15 +205,15 @@ async def test_what_does_not_fit_comes_only_where_someone_insists(hub: Hub, hf_c
     assert (pull.error.message, pull.error.hint) == ("It needs more.", "guide would fit.")
     again = pulls.retry(pull, anyway=True)
     await over(again)
-    assert again.state is State.DONE
+    assert again.state is PullState.DONE
     await pulls.close()
 
 
 async def test_a_fault_of_ours_ends_the_pull_and_not_the_app(hub: Hub, hf_cache: Path) -> None:
-    def decide(*_: object) -> Decided:
+    def decide(*_: object) -> PullDecision:
         raise ZeroDivisionError("never")
 
-    pulls = Pulls(replace(Shelf.real(), decide=decide))
+    pulls = Pulls(replace(ModelLibrary.real(), decide=decide))
     pull = pulls.start(REPO)
     await over(pull)
     assert isinstance(pull.error, EngineError)

@@ -14,8 +14,8 @@ from edgechat import settings
 from edgechat.settings import Preset, SamplingDefaults, Settings, documented
 from edgechat.tui import theme
 from edgechat.tui.settings.entries import entries
-from edgechat.tui.settings.row import Row
-from edgechat.tui.settings.screen import Heading, NewPreset, SettingsScreen
+from edgechat.tui.settings.row import SettingRow
+from edgechat.tui.settings.screen import GroupHeading, NewPreset, SettingsScreen
 from tests.tui.driving import text_of, until
 
 
@@ -51,11 +51,11 @@ def write(text: str) -> Path:
     return path
 
 
-def row(pilot: Pilot[None], *path: str) -> Row:
-    return next(one for one in pilot.app.screen.query(Row) if one.entry.path == path)
+def row(pilot: Pilot[None], *path: str) -> SettingRow:
+    return next(one for one in pilot.app.screen.query(SettingRow) if one.entry.path == path)
 
 
-async def at(pilot: Pilot[None], *path: str) -> Row:
+async def at(pilot: Pilot[None], *path: str) -> SettingRow:
     """Go to a setting."""
     found = row(pilot, *path)
     found.focus()
@@ -68,12 +68,12 @@ async def saved(pilot: Pilot[None], expected: Settings) -> None:
     await pilot.pause()
 
 
-def shown(one: Row) -> str:
+def shown(one: SettingRow) -> str:
     """Return the value as the row shows it."""
     return str(one.query_one(".row--value").render())  # type: ignore[no-untyped-call]
 
 
-def fault(one: Row) -> str:
+def fault(one: SettingRow) -> str:
     found = one.query_one(".row--fault")
     return str(found.render()) if found.display else ""  # type: ignore[no-untyped-call]
 
@@ -100,7 +100,7 @@ async def test_the_screen_shows_values_defaults_and_the_file(size: tuple[int, in
         assert "default: the one used last" in shown(row(pilot, "model"))
         assert "Counts when a model is loaded next." in row(pilot, "context").entry.told
         assert "Change" in text
-        for one in pilot.app.screen.query(Row):
+        for one in pilot.app.screen.query(SettingRow):
             assert one.region.right <= size[0]
 
 
@@ -228,7 +228,7 @@ async def test_presets_are_made_changed_and_deleted() -> None:
         await pilot.press("end", *"coder", "enter")
         await saved(pilot, Settings(presets={"coder": Preset()}))
         heading = pilot.app.screen.focused
-        assert isinstance(heading, Heading)
+        assert isinstance(heading, GroupHeading)
         await pilot.press("down", "down", "enter")
         await saved(pilot, Settings(presets={"coder": Preset(think=True)}))
         await pilot.press("down", "enter", *"0.5", "enter")
@@ -241,7 +241,7 @@ async def test_presets_are_made_changed_and_deleted() -> None:
         assert settings.load().presets
         await pilot.press("delete")
         await saved(pilot, Settings())
-        assert not any(one.preset for one in pilot.app.screen.query(Heading))
+        assert not any(one.preset for one in pilot.app.screen.query(GroupHeading))
 
 
 @pytest.mark.parametrize(("name", "said"), [("", "1 to 40"), ("a" * 41, "1 to 40"), ("old", "of that name")])
@@ -261,7 +261,7 @@ async def test_the_filter() -> None:
     async with Sample().run_test(size=(60, 24)) as pilot:
         await pilot.press("slash", *"battery")
         await pilot.pause()
-        assert [one.entry.path for one in pilot.app.screen.query(Row) if one.display] == [
+        assert [one.entry.path for one in pilot.app.screen.query(SettingRow) if one.display] == [
             ("settle_on_battery",)
         ]
         assert "Machine" in text_of(pilot)
@@ -281,7 +281,7 @@ async def test_the_filter() -> None:
 async def test_up_and_down_go_everywhere() -> None:
     async with Sample().run_test(size=(60, 24)) as pilot:
         await until(pilot, lambda: row(pilot, "model").has_focus)
-        n = len(pilot.app.screen.query(Row))
+        n = len(pilot.app.screen.query(SettingRow))
         for _ in range(n):
             await pilot.press("down")
         assert isinstance(pilot.app.screen.focused, NewPreset)
@@ -292,7 +292,7 @@ async def test_up_and_down_go_everywhere() -> None:
         assert pilot.app.screen.focused is pilot.app.screen.query_one("#settings-filter")
         await pilot.press("down", "pagedown", "pagedown")
         focused = pilot.app.screen.focused
-        assert isinstance(focused, Row)
+        assert isinstance(focused, SettingRow)
         assert focused.entry.path != ("model",)
         await pilot.press("home")
         assert row(pilot, "model").has_focus
@@ -366,7 +366,7 @@ async def test_nothing_of_the_file_reaches_the_terminal_raw() -> None:
 
 def test_a_key_that_comes_after_the_screen_was_left_changes_nothing() -> None:
     for entry in entries(Settings()):
-        row = Row(entry, None)  # in no screen any more
+        row = SettingRow(entry, None)  # in no screen any more
         if entry.editor != "choice":
             row.action_edit()
             assert row.editor is None

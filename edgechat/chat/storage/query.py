@@ -50,7 +50,7 @@ def folded(text: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Word:
+class SearchWord:
     """One of the words that are looked for."""
 
     text: str
@@ -87,7 +87,7 @@ class Snippet:
     """How many of the words the text has, be it outside the line."""
 
 
-def words_of(typed: str) -> list[Word]:
+def words_of(typed: str) -> list[SearchWord]:
     """Return the words of what was typed, of which nothing is syntax."""
     typed = unicodedata.normalize("NFC", typed[: 4 * _LONGEST].encode("utf-8", "replace").decode())
     texts = one_line(typed, _LONGEST).removesuffix("…").split()
@@ -95,13 +95,13 @@ def words_of(typed: str) -> list[Word]:
     return [_word(text, is_last=number == len(texts)) for number, text in enumerate(texts, 1)]
 
 
-def occur(words: list[Word], text: str) -> bool:
+def occur(words: list[SearchWord], text: str) -> bool:
     """Say whether all the words are in a text."""
     text = folded(text)
     return all(word.pattern.search(text) for word in words)
 
 
-def snippet(text: str, words: list[Word]) -> Snippet:
+def snippet(text: str, words: list[SearchWord]) -> Snippet:
     """Return one printable line of `text` where most of the words are; its beginning where none is."""
     whole = folded(text)
     places = [(start, number) for number, word in enumerate(words) for start in _starts(word, whole)]
@@ -118,7 +118,7 @@ def snippet(text: str, words: list[Word]) -> Snippet:
     return Snippet(line, marks(line, words), len({number for _, number in places}))
 
 
-def marks(line: str, words: list[Word]) -> tuple[tuple[int, int], ...]:
+def marks(line: str, words: list[SearchWord]) -> tuple[tuple[int, int], ...]:
     """Return where the words are in a line, in order and apart."""
     text = folded(line)
     found: list[tuple[int, int]] = []
@@ -130,7 +130,7 @@ def marks(line: str, words: list[Word]) -> tuple[tuple[int, int], ...]:
     return tuple(found)
 
 
-def _word(text: str, *, is_last: bool) -> Word:
+def _word(text: str, *, is_last: bool) -> SearchWord:
     is_literal = bool(_WIDE.search(text) or _SIGN.search(text))
     if is_literal:
         pattern = re.escape(folded(text))
@@ -139,10 +139,10 @@ def _word(text: str, *, is_last: bool) -> Word:
         parts = [_MARKS.join(map(re.escape, part)) for part in re.findall(r"[^\W_]+", bare)]
         behind = "" if is_last else r"(?![^\W_])"
         pattern = r"(?<![^\W_])" + r"[\W_]+".join(parts) + _MARKS + behind
-    return Word(text, is_last, is_literal, re.compile(pattern))
+    return SearchWord(text, is_last, is_literal, re.compile(pattern))
 
 
-def _starts(word: Word, text: str) -> list[int]:
+def _starts(word: SearchWord, text: str) -> list[int]:
     matches = word.pattern.finditer(text)
     return [match.start() for match, _ in zip(matches, range(_MOST_PLACES), strict=False)]
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from edgechat.chat.records import Chat, Hit
-from edgechat.chat.storage.query import Snippet, Word, marks, occur, snippet, words_of
+from edgechat.chat.storage.query import SearchWord, Snippet, marks, occur, snippet, words_of
 from edgechat.chat.storage.rows import CHAT, CHAT_OF_C, N_CHAT, attachments_of, chat_of
 from edgechat.text import one_line
 
@@ -34,7 +34,7 @@ def search(db: sqlite3.Connection, text: str, limit: int, chat_id: str | None) -
 
 
 def _turns(
-    db: sqlite3.Connection, words: list[Word], limit: int, chat_id: str | None
+    db: sqlite3.Connection, words: list[SearchWord], limit: int, chat_id: str | None
 ) -> Iterator[tuple[Any, ...]]:
     match = " AND ".join(filter(None, (word.match for word in words)))
     wheres, values = ["c.trashed_at IS NULL"], list[Any]()
@@ -74,7 +74,7 @@ def _bounds(db: sqlite3.Connection, chat_id: str | None) -> tuple[str, list[Any]
     return "AND said.rowid BETWEEN ? AND ?", list(db.execute(span, (chat_id,)).fetchone())
 
 
-def _hit(row: tuple[Any, ...], words: list[Word]) -> Hit:
+def _hit(row: tuple[Any, ...], words: list[SearchWord]) -> Hit:
     turn_id, role, created_at, content, attached = row[N_CHAT:]
     found = _best_snippet(content, attached, words)
     return Hit(
@@ -87,7 +87,7 @@ def _hit(row: tuple[Any, ...], words: list[Word]) -> Hit:
     )
 
 
-def _best_snippet(content: str, attached: str | None, words: list[Word]) -> Snippet:
+def _best_snippet(content: str, attached: str | None, words: list[SearchWord]) -> Snippet:
     best = snippet(content, words)
     if best.n_words < len(words):
         for one in attachments_of(attached):
@@ -96,7 +96,7 @@ def _best_snippet(content: str, attached: str | None, words: list[Word]) -> Snip
     return best
 
 
-def _titled(db: sqlite3.Connection, words: list[Word]) -> list[Chat]:
+def _titled(db: sqlite3.Connection, words: list[SearchWord]) -> list[Chat]:
     """Return the chats whose titles have the words, the ones that were used last."""
     shown = "FROM conversations WHERE trashed_at IS NULL"
     titles = db.execute(f"SELECT id, title {shown} ORDER BY updated_at DESC")
@@ -106,7 +106,7 @@ def _titled(db: sqlite3.Connection, words: list[Word]) -> list[Chat]:
     return [chat_of(row) for row in rows]
 
 
-def _title_hit(chat: Chat, words: list[Word]) -> Hit:
+def _title_hit(chat: Chat, words: list[SearchWord]) -> Hit:
     line = one_line(chat.title)
     return Hit(
         chat=chat,

@@ -19,7 +19,7 @@ from edgechat.text import by_drafts, escaped_json, printable
 ENDS = {"length": "stopped at --max-tokens", "context": "the context is full", "cancelled": "stopped"}
 
 
-class Answer:
+class AnswerPrinter:
     """Takes the events of one answer and prints them."""
 
     def __init__(self, status: StatusLine, *, as_json: bool, dropped: int, has_system: bool) -> None:

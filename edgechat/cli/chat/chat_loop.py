@@ -11,18 +11,18 @@ from dataclasses import dataclass, field
 
 from edgechat.chat.commands import sent
 from edgechat.chat.conversation import Conversation
-from edgechat.chat.engine import Manner
+from edgechat.chat.engine import GenerationOptions
 from edgechat.chat.storage.store import Store
-from edgechat.cli.chat.answer import Answer
-from edgechat.cli.chat.conversation import Wanted, offering_not_to_keep
+from edgechat.cli.chat.answer import AnswerPrinter
+from edgechat.cli.chat.conversation import ConversationChoice, offering_not_to_keep
 from edgechat.cli.chat.event_loop import Background
 from edgechat.cli.chat.screen_reader import SpokenAnswer, SpokenStatus
-from edgechat.cli.chat.slash_commands import Inside
+from edgechat.cli.chat.slash_commands import SlashCommands
 from edgechat.cli.commands.chats import counted
 from edgechat.cli.output.status import StatusLine
 from edgechat.cli.terminal_io import as_text, complain, note
 from edgechat.engine.types import ModelInfo, Overflow, Sampling
-from edgechat.engine.worker.supervisor import EngineProcess
+from edgechat.engine.worker.supervisor import EngineSupervisor
 from edgechat.errors import EdgechatError
 from edgechat.planner.drafting import asks_for_drafts
 from edgechat.planner.plan import LoadPlan
@@ -35,7 +35,7 @@ _STOPPING = 5.0
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class RunOptions:
     """What the command line said; None and empty mean that it said nothing."""
 
     model: str | None = None
@@ -48,7 +48,7 @@ class Options:
     stop: tuple[str, ...] = ()
     think: bool | None = None
     overflow: Overflow | None = None
-    wanted: Wanted = field(default_factory=Wanted)
+    wanted: ConversationChoice = field(default_factory=ConversationChoice)
     json: bool = False
     draft: str | None = None
     backend: Backend | None = None
@@ -63,25 +63,25 @@ class Options:
 
 
 @dataclass(frozen=True, slots=True)
-class Means:
+class ChatServices:
     """What a conversation is held with."""
 
-    options: Options
+    options: RunOptions
     said: Settings
     store: Store
     background: Background
     plan_for: Callable[[str], LoadPlan]
     """From a model's name to its plan, what there is to know of which is told. Raises EdgechatError."""
-    engine_for: Callable[[str, LoadPlan, Callable[[str], None]], EngineProcess]
+    engine_for: Callable[[str, LoadPlan, Callable[[str], None]], EngineSupervisor]
     """From a model and its plan to its engine, which tells what it has to change about the plan."""
     spoken: bool = False
     """Whether a screen reader reads it aloud."""
 
 
-class Talker:
+class ChatLoop:
     """One run of the command: the engine, and the conversation that it answers in."""
 
-    def __init__(self, means: Means, model: str, plan: LoadPlan, talk: Conversation) -> None:
+    def __init__(self, means: ChatServices, model: str, plan: LoadPlan, talk: Conversation) -> None:
         self.means = means
         self.options = means.options
         self.model = model
@@ -119,7 +119,7 @@ class Talker:
                 f"Going on with: {one_line(self.talk.chat.title)} ({counted(self.talk.n_messages)})",
                 file=sys.stderr,
             )
-        inside = Inside(self)
+        inside = SlashCommands(self)
         for line in self._lines():
             try:
                 if not inside.obeys(line):
@@ -169,7 +169,7 @@ class Talker:
 
     def _leave(self) -> None:
         if self.talk.kept_as is not None:
-            self.background.run(self.engine.leave(self.talk.kept_as))
+            self.background.run(self.engine.persist(self.talk.kept_as))
 
     # One answer.
 
@@ -207,20 +207,20 @@ class Talker:
             raise
         answer.end(self.engine.plan, model, self.talk.kept_as)
 
-    def _new_answer(self) -> Answer:
+    def _new_answer(self) -> AnswerPrinter:
         dropped, has_system = self.talk.dropped, self.talk.system is not None
         if isinstance(self.status, SpokenStatus) and not self.options.json:
             return SpokenAnswer(self.status, dropped=dropped, has_system=has_system)
-        return Answer(self.status, as_json=self.options.json, dropped=dropped, has_system=has_system)
+        return AnswerPrinter(self.status, as_json=self.options.json, dropped=dropped, has_system=has_system)
 
-    def _manner(self, model: ModelInfo) -> Manner:
+    def _manner(self, model: ModelInfo) -> GenerationOptions:
         """How the reply is written: as the command line says, else the chat, else the settings."""
         options, said, chat = self.options, self.means.said, self.talk.chat.settings
         think = chat.think if options.think is None else options.think
         if think is None and model.can_switch_thinking:
             think = said.think  # a wish for the models that know it; on the others it is no error
         sampling = options.sampling.over(chat.sampling.over(self.engine.plan.sampling_for(think)))
-        return Manner(
+        return GenerationOptions(
             sampling=Sampling(**sampling.given(), seed=options.seed),
             max_tokens=options.max_tokens,
             stop=options.stop,
@@ -238,7 +238,7 @@ class Talker:
                 f"another edgechat has gone on with this conversation meanwhile: {counted(more)} more."
             )
 
-    def _wait_for(self, answer: Answer, manner: Manner, *, alone: bool) -> None:
+    def _wait_for(self, answer: AnswerPrinter, manner: GenerationOptions, *, alone: bool) -> None:
         """Wait for the answer. In a conversation the first Ctrl+C stops it; else it ends the program."""
         streaming = self.background.begin(self._stream(answer, manner))
         try:
@@ -249,14 +249,14 @@ class Talker:
             self.background.begin(self._stop())
             streaming.result()
 
-    async def _stream(self, answer: Answer, manner: Manner) -> None:
+    async def _stream(self, answer: AnswerPrinter, manner: GenerationOptions) -> None:
         """Return when the answer has ended and is saved, however it came to its end."""
         self.answering = asyncio.create_task(self._take(answer, manner))
         await asyncio.wait([self.answering])
         if not self.answering.cancelled():
             self.answering.result()
 
-    async def _take(self, answer: Answer, manner: Manner) -> None:
+    async def _take(self, answer: AnswerPrinter, manner: GenerationOptions) -> None:
         async with aclosing(self.talk.answer(self.engine, manner)) as events:
             async for event in events:
                 answer.take(event)
@@ -273,7 +273,7 @@ class Talker:
         try:
             if self.talk.kept_as is not None:
                 self.status.show("saving the state of the conversation")
-                await self.engine.leave(self.talk.kept_as)
+                await self.engine.persist(self.talk.kept_as)
         finally:
             await self.engine.close()
             if self.answering is not None:  # it ends with its engine; what went wrong with it has been told

@@ -13,7 +13,7 @@ from edgechat.errors import ChatBusy, ChatNotFound, FolderError, StoreError
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class ConversationChoice:
     """Which conversation: a new one, unless `last` (of the command line's) or `chat` (an id) is given."""
 
     last: bool = False
@@ -39,7 +39,9 @@ async def open_store(*, keep: bool) -> Store:
     return await Store.open(store_path()) if keep else await Store.in_memory()
 
 
-async def conversation(store: Store, wanted: Wanted, model: str, system: str | None) -> Conversation:
+async def conversation(
+    store: Store, wanted: ConversationChoice, model: str, system: str | None
+) -> Conversation:
     """Return the conversation that is wanted. Raises ChatNotFound, ChatBusy and StoreError."""
     if wanted.is_new:
         return Conversation(store, model, front="run", system=system)
@@ -65,7 +67,7 @@ async def conversation(store: Store, wanted: Wanted, model: str, system: str | N
 
 
 @contextlib.contextmanager
-def offering_not_to_keep(wanted: Wanted) -> Iterator[None]:
+def offering_not_to_keep(wanted: ConversationChoice) -> Iterator[None]:
     """Tell, where a conversation cannot be kept, how to ask all the same."""
     try:
         yield

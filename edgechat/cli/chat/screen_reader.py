@@ -11,7 +11,7 @@ import sys
 import time
 from typing import TextIO
 
-from edgechat.cli.chat.answer import ENDS, Answer
+from edgechat.cli.chat.answer import ENDS, AnswerPrinter
 from edgechat.cli.output.status import StatusLine
 from edgechat.engine.types import Delta, Finished, RequestEvent
 from edgechat.errors import EdgechatError
@@ -51,7 +51,7 @@ class SpokenStatus(StatusLine):
         """There is nothing to take away."""
 
 
-class SpokenAnswer(Answer):
+class SpokenAnswer(AnswerPrinter):
     """An answer between sentences that say where it begins and ends."""
 
     def __init__(self, status: SpokenStatus, *, dropped: int, has_system: bool) -> None:
@@ -62,7 +62,7 @@ class SpokenAnswer(Answer):
         """The beginning of a sentence."""
 
     def take(self, event: RequestEvent) -> None:
-        """See `Answer.take`."""
+        """See `AnswerPrinter.take`."""
         if isinstance(event, Delta):
             if event.thinking and not self._thinking:
                 self._spoken.say("Thinking.")

@@ -17,7 +17,7 @@ from edgechat.errors import ChatBusy
 from edgechat.text import ago, one_line, printable
 
 if TYPE_CHECKING:
-    from edgechat.cli.chat.chat_loop import Talker
+    from edgechat.cli.chat.chat_loop import ChatLoop
 
 COMMANDS = (
     ("help", "", "List these commands"),
@@ -31,10 +31,10 @@ COMMANDS = (
 _SOME = 20
 
 
-class Inside:
+class SlashCommands:
     """Does what the commands say. They write to stderr, as all does that is no answer."""
 
-    def __init__(self, talker: Talker) -> None:
+    def __init__(self, talker: ChatLoop) -> None:
         self.ended = False
         self._talker = talker
 

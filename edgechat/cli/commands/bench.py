@@ -24,22 +24,22 @@ import msgspec
 
 from edgechat.bench import plot
 from edgechat.bench.asking import measure
-from edgechat.bench.figures import PLAIN, Ask, Report, Way
+from edgechat.bench.figures import PLAIN, BenchReport, BenchTask, DecodingRun
 from edgechat.cli.output.layout import sheet, styled, table
 from edgechat.cli.output.status import StatusLine
 from edgechat.planner.placement.fallback import refit
 from edgechat.planner.plan import LoadPlan
 from edgechat.planner.prepare import prepare
-from edgechat.planner.request import Wishes
+from edgechat.planner.request import PlanRequest
 from edgechat.text import escaped_json, flat, mebibytes
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class BenchOptions:
     """What the command line said."""
 
     model: str
-    wishes: Wishes
+    wishes: PlanRequest
     rounds: int = 5
     tokens: int = 48
     plot: Path | None = None
@@ -47,7 +47,7 @@ class Options:
     json: bool = False
 
 
-def run(options: Options) -> int:
+def run(options: BenchOptions) -> int:
     """Run the command; return the exit code. Raises EdgechatError."""
     if options.plot is not None:
         plot.check(options.plot)
@@ -55,7 +55,7 @@ def run(options: Options) -> int:
     try:
         status.show("looking at this machine, and at the model's header")
         plan, told = refit(prepare(options.model, options.wishes))
-        report = measure(Ask(plan, options.rounds, options.tokens), status.show)
+        report = measure(BenchTask(plan, options.rounds, options.tokens), status.show)
     finally:
         status.clear()
     if options.plot is not None:
@@ -69,7 +69,7 @@ def run(options: Options) -> int:
     return 0
 
 
-def _rows(report: Report, plan: LoadPlan, told: tuple[str, ...]) -> Iterator[tuple[str, str]]:
+def _rows(report: BenchReport, plan: LoadPlan, told: tuple[str, ...]) -> Iterator[tuple[str, str]]:
     layers = f"{plan.gpu_layers} layers on {', '.join(plan.devices)}, " if plan.devices else ""
     yield "Model", f"{plan.model_name} {plan.quant or ''} ({report.architecture})".replace("  ", " ")
     by = "MLX" if plan.backend == "mlx" else f"{plan.threads} threads"
@@ -90,7 +90,7 @@ def _rows(report: Report, plan: LoadPlan, told: tuple[str, ...]) -> Iterator[tup
     yield "Decoding", _whole(table(_ways(report)))
 
 
-def _speeds(report: Report) -> list[tuple[str, ...]]:
+def _speeds(report: BenchReport) -> list[tuple[str, ...]]:
     rates = [(one.depth, one.prompt_tps, one.decode_tps) for one in report.depths]
     rows = [
         (f"{depth} tokens", f"{read:.0f} tokens/s", f"{write:.1f} tokens/s") for depth, read, write in rates
@@ -98,7 +98,7 @@ def _speeds(report: Report) -> list[tuple[str, ...]]:
     return [("behind", "reads", "writes"), *rows]
 
 
-def _calls(report: Report) -> list[tuple[str, ...]]:
+def _calls(report: BenchReport) -> list[tuple[str, ...]]:
     """Return C(n) as a table: what a call of n tokens takes, and how much more than one of a single token."""
     first = report.curve_ms.get(1, 0.0)
     rows = [("rows", *(str(n) for n in report.curve_ms))]
@@ -108,7 +108,7 @@ def _calls(report: Report) -> list[tuple[str, ...]]:
     return rows
 
 
-def _ways(report: Report) -> list[tuple[str, ...]]:
+def _ways(report: BenchReport) -> list[tuple[str, ...]]:
     rows: list[tuple[str, ...]] = [("task", "way", "tokens/s", "of plain", "drafts that stood")]
     for way in report.ways:
         stood = f"{way.accepted} of {way.drafted}" if way.drafted else ""
@@ -117,7 +117,7 @@ def _ways(report: Report) -> list[tuple[str, ...]]:
     return rows
 
 
-def _of_plain(report: Report, way: Way) -> float | None:
+def _of_plain(report: BenchReport, way: DecodingRun) -> float | None:
     plain = next((one.rate for one in report.ways if (one.task, one.name) == (way.task, PLAIN)), 0.0)
     return way.rate / plain if plain > 0 and way.name != PLAIN and way.rate > 0 else None
 
@@ -127,7 +127,7 @@ def _whole(text: str) -> str:
     return "\n".join(f"  {line}" for line in text.splitlines())
 
 
-def _object(report: Report, plan: LoadPlan) -> dict[str, Any]:
+def _object(report: BenchReport, plan: LoadPlan) -> dict[str, Any]:
     return {
         "model": plan.model_name,
         "backend": plan.backend,

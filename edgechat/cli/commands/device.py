@@ -32,7 +32,7 @@ import msgspec
 from edgechat import paths
 from edgechat.cli.output.layout import sheet, styled
 from edgechat.cli.output.status import StatusLine
-from edgechat.device.bandwidth import Speed
+from edgechat.device.bandwidth import MemorySpeed
 from edgechat.device.cpu import Cpu, choose_threads
 from edgechat.device.gpu.accelerators import Accelerator
 from edgechat.device.memory import Memory
@@ -148,7 +148,7 @@ def _card(card: Accelerator, *, has_mlx: bool) -> str:
     return f"{card.name}: {memory} ({use}{', MLX' if has_mlx else ''})"
 
 
-def _speed(speed: Speed | None) -> str:
+def _speed(speed: MemorySpeed | None) -> str:
     if speed is None:
         return "not measured"
     figures = f"{speed.bandwidth / 1e9:.0f} GB/s from memory, {speed.compute / 1e9:.0f} GFLOP/s"

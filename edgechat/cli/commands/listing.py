@@ -23,7 +23,7 @@ from typing import Any
 
 from edgechat.cli.output.layout import table
 from edgechat.cli.output.status import StatusLine
-from edgechat.planner.listing import Row, rows
+from edgechat.planner.listing import ModelRow, rows
 from edgechat.text import ago, escaped_json, flat, mebibytes
 
 _HEADINGS = ("NAME", "QUANT", "SIZE", "CONTEXT", "LAST USED", "FITS NOW", "WHERE")
@@ -39,7 +39,7 @@ def run(*, json: bool) -> int:
     return 0
 
 
-def _rows() -> list[Row]:
+def _rows() -> list[ModelRow]:
     status = StatusLine(sys.stderr)
     try:
         return rows(lambda name: status.show(f"reading the header of {name}"))
@@ -47,7 +47,7 @@ def _rows() -> list[Row]:
         status.clear()
 
 
-def _cells(row: Row) -> tuple[str, ...]:
+def _cells(row: ModelRow) -> tuple[str, ...]:
     used = ""
     if row.use is not None:
         used = "loaded" if row.use.is_loaded else ago(time.time() - row.use.when)
@@ -63,7 +63,7 @@ def _cells(row: Row) -> tuple[str, ...]:
     )
 
 
-def _object(row: Row) -> dict[str, Any]:
+def _object(row: ModelRow) -> dict[str, Any]:
     model, glance = row.model, row.glance
     return {
         "name": model.name,

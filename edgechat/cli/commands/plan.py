@@ -32,27 +32,27 @@ import msgspec
 from edgechat import settings
 from edgechat.cli.output.layout import sheet, styled
 from edgechat.cli.output.status import StatusLine
-from edgechat.planner.machine import Described
+from edgechat.planner.machine import MachineDescription
 from edgechat.planner.placement.budget import RAM
 from edgechat.planner.plan import LABELS, LoadPlan, as_json
-from edgechat.planner.ranking.option import Option
+from edgechat.planner.ranking.option import RankedFile
 from edgechat.planner.ranking.scoring import Verdict
-from edgechat.planner.ranking.survey import Found, all_models, one_model
-from edgechat.planner.request import NO_WISHES, Wishes
+from edgechat.planner.ranking.survey import SurveyFindings, all_models, one_model
+from edgechat.planner.request import NO_WISHES, PlanRequest
 from edgechat.text import escaped_json, figure, flat, mebibytes, seconds
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class PlanOptions:
     """What the command line said."""
 
     models: tuple[str, ...] = ()
-    described: Described = field(default_factory=Described)
-    wishes: Wishes = NO_WISHES
+    described: MachineDescription = field(default_factory=MachineDescription)
+    wishes: PlanRequest = NO_WISHES
     json: bool = False
 
 
-def run(options: Options) -> int:
+def run(options: PlanOptions) -> int:
     """Run the command; return the exit code: 1 where nothing fits. Raises EdgechatError."""
     status = StatusLine(sys.stderr)
     status.show("looking at this machine")
@@ -78,14 +78,14 @@ def run(options: Options) -> int:
     return 0 if all(one.chosen for one in found) else 1
 
 
-def _as_json(found: Sequence[Found], options: Options) -> Any:
+def _as_json(found: Sequence[SurveyFindings], options: PlanOptions) -> Any:
     if not options.models:
         return [_object(one) for one in found[0].options]
     objects = [_object(one.chosen or _smallest(one.options)) for one in found]
     return objects[0] if len(objects) == 1 else objects
 
 
-def _object(option: Option) -> dict[str, Any]:
+def _object(option: RankedFile) -> dict[str, Any]:
     if option.plan is None:
         return {
             "model": option.variant.model,
@@ -98,7 +98,7 @@ def _object(option: Option) -> dict[str, Any]:
     return as_json(option.plan) | {"verdict": option.verdict.label}
 
 
-def _lines(found: Found) -> Iterator[str]:
+def _lines(found: SurveyFindings) -> Iterator[str]:
     if found.name is not None:
         yield from _table(list(_ladder(found)))
         yield ""
@@ -117,7 +117,7 @@ def _table(rows: Sequence[Sequence[str]]) -> Iterator[str]:
         yield flat(f"{cells[0]} {'  '.join(cells[1:])}".rstrip())
 
 
-def _ladder(found: Found) -> Iterator[tuple[str, ...]]:
+def _ladder(found: SurveyFindings) -> Iterator[tuple[str, ...]]:
     yield " ", "QUANT", "BACKEND", "SIZE", "CONTEXT", "ON GPU", "TOKENS/S", "FIRST", "LOSS", "VERDICT"
     for option in found.options:
         made = option.plan
@@ -138,7 +138,7 @@ _HEADINGS = {
 }
 
 
-def _catalogue(found: Found) -> Iterator[str]:
+def _catalogue(found: SurveyFindings) -> Iterator[str]:
     """Yield one table, with headings between the verdicts; what is too large is told in `_choice`."""
     rows = [(" ", "MODEL", "QUANT", "SIZE", "CTX", "GPU", "TOK/S", "FIRST", "SCORE")]
     fitting = [(option, option.plan) for option in found.options if option.plan is not None]
@@ -159,11 +159,11 @@ def _catalogue(found: Found) -> Iterator[str]:
         yield line
 
 
-def _mark(option: Option, found: Found) -> str:
+def _mark(option: RankedFile, found: SurveyFindings) -> str:
     return "*" if found.chosen is not None and option.variant is found.chosen.variant else " "
 
 
-def _figures(option: Option, made: LoadPlan) -> tuple[str, str, str]:
+def _figures(option: RankedFile, made: LoadPlan) -> tuple[str, str, str]:
     """Return the share of the load that is on accelerators, the tokens a second, the time to the first."""
     taken = sum(one.total_bytes for one in made.memory if one.name != RAM)
     share = f"{100 * taken / max(1, made.total_bytes):.0f}%" if made.gpu_layers else ""
@@ -171,7 +171,7 @@ def _figures(option: Option, made: LoadPlan) -> tuple[str, str, str]:
     return share, figure(found.decode_tps), seconds(found.ttft_ms / 1000)
 
 
-def _choice(found: Found) -> Iterator[tuple[str, str]]:
+def _choice(found: SurveyFindings) -> Iterator[tuple[str, str]]:
     large = [one for one in found.options if one.plan is None]
     if found.name is None and large:
         yield "Too large", ", ".join(one.variant.model for one in large)
@@ -203,5 +203,5 @@ def _choice(found: Found) -> Iterator[tuple[str, str]]:
         yield "Or", f"{other.model} {other.quant or ''}{by}{context}: {other.why_not}"
 
 
-def _smallest(options: Sequence[Option]) -> Option:
+def _smallest(options: Sequence[RankedFile]) -> RankedFile:
     return min(options, key=lambda one: one.variant.size)

@@ -21,21 +21,21 @@ from dataclasses import dataclass
 from typing import Any
 
 from edgechat.cli.output.layout import sheet, styled
-from edgechat.cli.output.progress import Progress
+from edgechat.cli.output.progress import DownloadProgress
 from edgechat.cli.output.pull_report import as_object, of_local_file, result, shown
 from edgechat.cli.output.status import StatusLine
 from edgechat.errors import DoesNotFit
-from edgechat.models.hub.download import Fetched
+from edgechat.models.hub.download import FetchedFile
 from edgechat.models.request import wanted
 from edgechat.planner.placement.backends import FORMATS
-from edgechat.planner.ranking.download_choice import Picked
-from edgechat.planner.ranking.pulling import Decided, Here, bring, decide
+from edgechat.planner.ranking.download_choice import DownloadChoice
+from edgechat.planner.ranking.pulling import LocalModelEntry, PullDecision, bring, decide
 from edgechat.settings import Backend
 from edgechat.text import escaped_json, flat, one_line
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class PullOptions:
     """What the command line said."""
 
     model: str
@@ -50,7 +50,7 @@ class Options:
     json: bool = False
 
 
-def run(options: Options) -> int:
+def run(options: PullOptions) -> int:
     """Run the command; return the exit code. Raises EdgechatError."""
     reads = FORMATS[options.backend] if options.backend else None
     want = wanted(options.model, options.quant, options.revision, reads)
@@ -64,7 +64,7 @@ def run(options: Options) -> int:
         )
     finally:
         status.clear()
-    if isinstance(decided, Here):
+    if isinstance(decided, LocalModelEntry):
         return _without_hub(decided, options)
     picked = decided.picked
     if picked is not None:
@@ -75,7 +75,7 @@ def run(options: Options) -> int:
     return _bring(decided, options)
 
 
-def _without_hub(here: Here, options: Options) -> int:
+def _without_hub(here: LocalModelEntry, options: PullOptions) -> int:
     """Say what is here of a model of the catalogue, of whose repository nothing is known."""
     if options.json:
         _print_json(of_local_file(here, options.dry_run))
@@ -84,7 +84,7 @@ def _without_hub(here: Here, options: Options) -> int:
     return 0
 
 
-def _insist(picked: Picked, options: Options) -> None:
+def _insist(picked: DownloadChoice, options: PullOptions) -> None:
     """Go on with a model that does not fit only where someone wants it all the same. Raises DoesNotFit."""
     if options.force:
         return
@@ -96,11 +96,11 @@ def _insist(picked: Picked, options: Options) -> None:
     raise DoesNotFit(picked.why_not, hint=f"{instead}To download it all the same: --force")
 
 
-def _bring(decided: Decided, options: Options) -> int:
+def _bring(decided: PullDecision, options: PullOptions) -> int:
     started = time.monotonic()
-    fetched: tuple[tuple[Fetched, ...], ...] = ()
+    fetched: tuple[tuple[FetchedFile, ...], ...] = ()
     if not options.dry_run:
-        progress = Progress(decided.total)
+        progress = DownloadProgress(decided.total)
         try:
             fetched = bring(decided, progress)
         except KeyboardInterrupt:

@@ -20,26 +20,26 @@ from edgechat.chat.conversation import Conversation
 from edgechat.chat.storage.last_model import DEFAULT_MODEL, remember, remembered
 from edgechat.chat.storage.store import Store
 from edgechat.chat.upkeep import upkeep
-from edgechat.cli.chat.chat_loop import Means, Options, Talker
+from edgechat.cli.chat.chat_loop import ChatLoop, ChatServices, RunOptions
 from edgechat.cli.chat.conversation import conversation, offering_not_to_keep, open_store
 from edgechat.cli.chat.event_loop import Background
 from edgechat.cli.terminal_io import note
-from edgechat.engine.worker.supervisor import EngineProcess
+from edgechat.engine.worker.supervisor import EngineSupervisor
 from edgechat.errors import EdgechatError, ModelNotFound, StoreError
 from edgechat.planner.drafting import asks_for_drafts
 from edgechat.planner.plan import LoadPlan
 from edgechat.planner.prepare import prepare
-from edgechat.planner.request import Wishes
+from edgechat.planner.request import PlanRequest
 from edgechat.settings import Settings
 
-__all__ = ["PIPED_LIMIT", "Options", "run"]
+__all__ = ["PIPED_LIMIT", "RunOptions", "run"]
 
 _SIGNALLED = 128  # what shells add to the number of the signal that ended a program
 PIPED_LIMIT = 16 * 2**20
 """Bytes read from a pipe; more than any context holds."""
 
 
-def run(options: Options) -> int:
+def run(options: RunOptions) -> int:
     """Run the command; return the exit code. Raises EdgechatError."""
     prompt = None if options.converse else _whole_prompt(None if options.prompt == "-" else options.prompt)
     going_on = options.wanted.as_option
@@ -75,14 +75,14 @@ def _heed_signals() -> None:
         signal.signal(number, leave)
 
 
-def _talk(options: Options, said: Settings, store: Store, background: Background) -> None:
+def _talk(options: RunOptions, said: Settings, store: Store, background: Background) -> None:
     system = options.system_of(said) if options.wanted.is_new else options.system
     talk = background.run(conversation(store, options.wanted, options.model or DEFAULT_MODEL, system))
     if options.model is not None:
         model, plan = options.model, _plan(options, options.model, talk)
     else:
         model, plan = _chosen(options, said, background.run(remembered(store)))
-    means = Means(
+    means = ChatServices(
         options=options,
         said=said,
         store=store,
@@ -91,14 +91,14 @@ def _talk(options: Options, said: Settings, store: Store, background: Background
         engine_for=partial(_engine, options, said, store),
         spoken=options.screen_reader or said.screen_reader,
     )
-    talker = Talker(means, model, plan, talk)
+    talker = ChatLoop(means, model, plan, talk)
     talker.main(options.prompt)
     if options.converse:  # as the app does
         with contextlib.suppress(StoreError):
             background.run(remember(store, talker.model))
 
 
-def _chosen(options: Options, said: Settings, last: str | None) -> tuple[str, LoadPlan]:
+def _chosen(options: RunOptions, said: Settings, last: str | None) -> tuple[str, LoadPlan]:
     """Return the model that the settings name, else the one used last, else the guide; and its plan."""
     model = said.model or last or DEFAULT_MODEL
     try:
@@ -111,17 +111,17 @@ def _chosen(options: Options, said: Settings, last: str | None) -> tuple[str, Lo
 
 
 def _engine(
-    options: Options,
+    options: RunOptions,
     said: Settings,
     store: Store,
     model: str,
     plan: LoadPlan,
     on_note: Callable[[str], None],
-) -> EngineProcess:
+) -> EngineSupervisor:
     chosen = upkeep(said, lasting=store.lasting)
     if options.prompt is not None:  # after one question nobody waits for the next
         chosen = msgspec.structs.replace(chosen, settle=False)
-    return EngineProcess(
+    return EngineSupervisor(
         plan,
         idle_seconds=60 * said.idle_minutes,
         upkeep=chosen,
@@ -130,13 +130,13 @@ def _engine(
     )
 
 
-def _wishes(options: Options) -> Wishes:
-    return Wishes(
+def _wishes(options: RunOptions) -> PlanRequest:
+    return PlanRequest(
         context=options.context, draft=options.draft, backend=options.backend, anyway=options.anyway
     )
 
 
-def _plan(options: Options, model: str, talk: Conversation) -> LoadPlan:
+def _plan(options: RunOptions, model: str, talk: Conversation) -> LoadPlan:
     """Plan the load, and tell what there is to know of it."""
     try:
         plan = prepare(model, _wishes(options))
@@ -150,7 +150,7 @@ def _plan(options: Options, model: str, talk: Conversation) -> LoadPlan:
     return _told(options, plan)
 
 
-def _told(options: Options, plan: LoadPlan) -> LoadPlan:
+def _told(options: RunOptions, plan: LoadPlan) -> LoadPlan:
     for told in plan.notes:
         note(told)
     if plan.no_draft and asks_for_drafts(options.draft):

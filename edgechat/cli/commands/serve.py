@@ -19,12 +19,12 @@ from edgechat.cli.output.server_banner import first_screen
 from edgechat.cli.terminal_io import complain, note
 from edgechat.errors import BackendMissing, EdgechatError, SettingsError
 from edgechat.planner.plan import LoadPlan
-from edgechat.planner.request import Wishes
+from edgechat.planner.request import PlanRequest
 from edgechat.settings import Backend, Settings
 from edgechat.text import one_line
 
 if TYPE_CHECKING:
-    from edgechat.server.http.access_policy import Door
+    from edgechat.server.http.access_policy import AccessRules
     from edgechat.server.http.api_key import Key
     from edgechat.server.pool.pool import Pool
 
@@ -36,7 +36,7 @@ _OPEN_KEY = 16
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class ServeOptions:
     """What the command line said; None and empty mean that it said nothing."""
 
     model: str | None = None
@@ -56,19 +56,19 @@ class Options:
     verbose: bool = False
 
     @property
-    def wishes(self) -> Wishes:
+    def wishes(self) -> PlanRequest:
         """How models are to be loaded."""
-        return Wishes(context=self.context, draft=self.draft, backend=self.backend, anyway=self.anyway)
+        return PlanRequest(context=self.context, draft=self.draft, backend=self.backend, anyway=self.anyway)
 
 
-def run(options: Options) -> int:
+def run(options: ServeOptions) -> int:
     """Run the command until it is stopped; return the exit code. Raises EdgechatError."""
     _need_packages()
     if Debug.on:
         logging.getLogger("edgechat.server").setLevel(logging.DEBUG)
     from edgechat.planner.prepare import prepare
     from edgechat.server.factory import real_pool
-    from edgechat.server.http.access_policy import Door
+    from edgechat.server.http.access_policy import AccessRules
     from edgechat.server.pool.available_models import first_model
     from edgechat.server.serving import is_loopback, listen
 
@@ -81,14 +81,16 @@ def run(options: Options) -> int:
         plan = prepare(name, options.wishes, may_embed=True)
         key = _key(options, listener)
         hosts = frozenset() if is_loopback(listener) else _own_names(options.host)
-        door = Door(key.text if key else None, hosts, origins, aliases)
+        door = AccessRules(key.text if key else None, hosts, origins, aliases)
         logged = not sys.stdout.isatty()
         print(first_screen(name, listener, key, embeds=plan.embeddings, logged=logged), flush=True)
         asyncio.run(_serve(options, said, listener, door, pool))
     return 0
 
 
-async def _serve(options: Options, said: Settings, listener: socket.socket, door: Door, pool: Pool) -> None:
+async def _serve(
+    options: ServeOptions, said: Settings, listener: socket.socket, door: AccessRules, pool: Pool
+) -> None:
     from edgechat.server.app import make_app
     from edgechat.server.serving import Server
 
@@ -125,7 +127,7 @@ def _need_packages() -> None:
         )
 
 
-def _key(options: Options, listener: socket.socket) -> Key | None:
+def _key(options: ServeOptions, listener: socket.socket) -> Key | None:
     """Return the key to ask for; None for none. Raises SettingsError where that would let strangers in."""
     from edgechat.server.http.api_key import find_key
     from edgechat.server.serving import is_loopback

@@ -26,9 +26,9 @@ from edgechat.models.formats.header import ModelHeader
 from edgechat.models.formats.header_reading import read_model
 from edgechat.models.local.inventory import LocalModel
 from edgechat.models.local.resolve import located
-from edgechat.models.local.usage import Use, use_of
+from edgechat.models.local.usage import ModelUse, use_of
 from edgechat.planner.draft_plan import with_draft
-from edgechat.planner.estimate.calibration import Learned
+from edgechat.planner.estimate.calibration import Calibration
 from edgechat.planner.estimate.dry_run import DryRun
 from edgechat.planner.machine import Machine, look
 from edgechat.planner.plan import LoadPlan, as_json
@@ -47,12 +47,12 @@ _THINKING = {
 
 
 @dataclass(frozen=True, slots=True)
-class Shown:
+class ShownModel:
     """Everything that is said of a model."""
 
     model: LocalModel
     header: ModelHeader
-    use: Use | None
+    use: ModelUse | None
     plan: LoadPlan | None
     why_not: str = ""
 
@@ -63,7 +63,7 @@ def run(name: str, *, json: bool) -> int:
     status.show("reading the header")
     try:
         with DryRun() as dry:
-            machine = Machine(look(dry), history=Learned.read(), dry=dry)
+            machine = Machine(look(dry), history=Calibration.read(), dry=dry)
             found = [_shown(one, machine) for one in located(name)]
     finally:
         status.clear()
@@ -76,18 +76,18 @@ def run(name: str, *, json: bool) -> int:
     return 0
 
 
-def _shown(one: LocalModel, machine: Machine) -> Shown:
+def _shown(one: LocalModel, machine: Machine) -> ShownModel:
     header, use = read_model(one.path), use_of(one.path)
     variant, wishes = of_local(one), settled(NO_WISHES, settings.load())
     try:
         made = planned(variant, header, machine, wishes)
         made = with_draft(made, variant, header, machine, wishes, insists=False)
     except DoesNotFit as error:
-        return Shown(one, header, use, None, error.message)
-    return Shown(one, header, use, made)
+        return ShownModel(one, header, use, None, error.message)
+    return ShownModel(one, header, use, made)
 
 
-def _rows(one: Shown) -> Iterator[tuple[str, str]]:
+def _rows(one: ShownModel) -> Iterator[tuple[str, str]]:
     model, header = one.model, one.header
     yield "Model", _title(one)
     if model.entry is not None:
@@ -119,11 +119,11 @@ def _rows(one: Shown) -> Iterator[tuple[str, str]]:
     yield "Plan", _plan(one)
 
 
-def _title(one: Shown) -> str:
+def _title(one: ShownModel) -> str:
     return one_line(one.header.name or one.model.path.name)
 
 
-def _licence(one: Shown) -> str | None:
+def _licence(one: ShownModel) -> str | None:
     if one.header.licence:
         return one_line(one.header.licence)
     return one.model.entry.licence if one.model.entry is not None else None
@@ -140,13 +140,13 @@ def _bits(header: ModelHeader) -> float:
     return 8 * header.weights_bytes / max(1, header.n_params)
 
 
-def _where(one: Shown) -> str:
+def _where(one: ShownModel) -> str:
     found = one.model.found
     source = f", {found.repo}" if found.repo else f", {', '.join(found.tags)}" if found.tags else ""
     return flat(f"{found.place.value}{source}")
 
 
-def _plan(one: Shown) -> str:
+def _plan(one: ShownModel) -> str:
     """Return the plan in two lines."""
     made = one.plan
     if made is None or made.predicted is None:
@@ -168,7 +168,7 @@ def _count(n: int) -> str:
     return str(n)
 
 
-def _object(one: Shown) -> dict[str, Any]:
+def _object(one: ShownModel) -> dict[str, Any]:
     model, header = one.model, one.header
     return {
         "name": model.name,

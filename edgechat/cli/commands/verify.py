@@ -9,7 +9,7 @@ from edgechat.cli.output.status import StatusLine
 from edgechat.models.local.inventory import LocalModel, inventory
 from edgechat.models.local.locations import Place
 from edgechat.models.local.resolve import located
-from edgechat.models.local.verifying import Verified, verify
+from edgechat.models.local.verifying import Verification, verify
 from edgechat.text import flat, mebibytes, one_line
 
 
@@ -26,7 +26,7 @@ def run(name: str | None) -> int:
     return int(n_damaged > 0)
 
 
-def _verified(one: LocalModel) -> Verified:
+def _verified(one: LocalModel) -> Verification:
     status = StatusLine(sys.stderr)
     total = max(1, one.size)
 
@@ -39,7 +39,7 @@ def _verified(one: LocalModel) -> Verified:
         status.clear()
 
 
-def _words(one: LocalModel, found: Verified) -> str:
+def _words(one: LocalModel, found: Verification) -> str:
     if found.damage:
         return f"DAMAGED  {flat(one.name)}: {flat(found.damage)}\n         {flat(_remedy(one))}"
     how = "the hashes are as known" if found.hashed else "header and size are sound; no hash is known"

@@ -9,7 +9,7 @@ from typing import TextIO
 
 from edgechat.cli.output.status import StatusLine
 from edgechat.models.choices import RemoteFile
-from edgechat.models.hub.progress import Pace
+from edgechat.models.hub.progress import DownloadPace
 from edgechat.text import flat, mebibytes, one_line
 
 EVERY = 10.0
@@ -17,14 +17,14 @@ EVERY = 10.0
 _OFTEN = 0.2
 
 
-class Progress:
-    """Of several files together; what models/download.py tells is an Observer's."""
+class DownloadProgress:
+    """Of several files together; what models/download.py tells is a DownloadObserver's."""
 
     def __init__(self, total: int, stream: TextIO | None = None) -> None:
         self._stream = stream or sys.stderr
         self._on = self._stream.isatty()
         self._status = StatusLine(self._stream)
-        self._pace = Pace(total)
+        self._pace = DownloadPace(total)
         self._shown = time.monotonic()
 
     def has(self, file: RemoteFile, n: int) -> None:

@@ -10,15 +10,15 @@ from typing import Any
 import msgspec
 
 from edgechat.models.choices import RemoteFile
-from edgechat.models.hub.download import Fetched
+from edgechat.models.hub.download import FetchedFile
 from edgechat.models.local.stores import found_at
 from edgechat.planner.plan import LABELS, as_json
-from edgechat.planner.ranking.download_choice import Picked
-from edgechat.planner.ranking.pulling import Decided, Here, Part
+from edgechat.planner.ranking.download_choice import DownloadChoice
+from edgechat.planner.ranking.pulling import LocalModelEntry, PullDecision, PullPart
 from edgechat.text import flat, mebibytes, one_line
 
 
-def shown(decided: Decided, picked: Picked) -> Iterator[tuple[str, str]]:
+def shown(decided: PullDecision, picked: DownloadChoice) -> Iterator[tuple[str, str]]:
     """Yield the choice and its reasons."""
     first = decided.parts[0]
     listing, choice, made = first.source.remote.listing, first.choice, picked.plan
@@ -46,7 +46,9 @@ def shown(decided: Decided, picked: Picked) -> Iterator[tuple[str, str]]:
         yield "Draft", f"None. {decided.no_draft}"
 
 
-def result(decided: Decided, fetched: Sequence[Fetched], dry_run: bool, seconds: float) -> Iterator[str]:
+def result(
+    decided: PullDecision, fetched: Sequence[FetchedFile], dry_run: bool, seconds: float
+) -> Iterator[str]:
     """Yield what is here now, and what to do with it."""
     for part, files in zip(decided.parts, decided.missing, strict=True):
         if part.choice.format == "mlx":
@@ -68,7 +70,7 @@ def result(decided: Decided, fetched: Sequence[Fetched], dry_run: bool, seconds:
         yield f"Chat with it: edgechat run {_typed(decided.parts[0])}"
 
 
-def _folder(part: Part, missing: Sequence[RemoteFile], dry_run: bool) -> str:
+def _folder(part: PullPart, missing: Sequence[RemoteFile], dry_run: bool) -> str:
     """Return what is here of a model that is a folder, whose many files nobody wants to read of."""
     name, path = one_line(part.source.want.hub.repo), flat(str(part.model_path))
     if not missing:
@@ -81,17 +83,19 @@ def _folder(part: Part, missing: Sequence[RemoteFile], dry_run: bool) -> str:
     return f"{name} is here, {n}, {size}: {path}"
 
 
-def _checked(decided: Decided) -> str:
+def _checked(decided: PullDecision) -> str:
     several = any(part.choice.format == "mlx" for part in decided.parts)
     return "all hashes are the hub's" if several else "the SHA-256 is the hub's"
 
 
-def _typed(part: Part) -> str:
+def _typed(part: PullPart) -> str:
     name = part.name
     return flat(shlex.quote(name)) if os.path.isabs(name) else name
 
 
-def as_object(decided: Decided, fetched: Sequence[Fetched], dry_run: bool, seconds: float) -> dict[str, Any]:
+def as_object(
+    decided: PullDecision, fetched: Sequence[FetchedFile], dry_run: bool, seconds: float
+) -> dict[str, Any]:
     """Return what programs get: see cli/pull.py."""
     made = decided.picked.plan if decided.picked else None
     first = decided.parts[0]
@@ -108,7 +112,7 @@ def as_object(decided: Decided, fetched: Sequence[Fetched], dry_run: bool, secon
     }
 
 
-def of_local_file(here: Here, dry_run: bool) -> dict[str, Any]:
+def of_local_file(here: LocalModelEntry, dry_run: bool) -> dict[str, Any]:
     """Return the same of a file that is here, while nothing is known of its repository."""
     found, want = found_at(here.path), here.want
     files = [
@@ -120,7 +124,7 @@ def of_local_file(here: Here, dry_run: bool) -> dict[str, Any]:
     return known | none | {"resumed_bytes": 0, "plan": None}
 
 
-def _described(part: Part, missing: Sequence[RemoteFile]) -> dict[str, Any]:
+def _described(part: PullPart, missing: Sequence[RemoteFile]) -> dict[str, Any]:
     listing = part.source.remote.listing
     return {
         "model": part.source.want.name,

@@ -1,8 +1,8 @@
 """The accelerators: each once, though several sources have seen it, with what of its memory may be taken.
 
 ggml lists what this build of llama.cpp can compute on; the driver (NVML), the kernel (sysfs) and torch tell
-of cards that it cannot, and what other programs have taken. A source's word is a Sighting; cards are matched
-by PCI address, or where a source has none by maker.
+of cards that it cannot, and what other programs have taken. What a source says of a card is a GpuReading;
+cards are matched by PCI address, or by maker if a source has no address.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _WORDS: tuple[tuple[str, Vendor], ...] = (
 _SOFTWARE = ("llvmpipe", "swiftshader", "lavapipe")
 
 
-class Sighting(msgspec.Struct, frozen=True, kw_only=True):
+class GpuReading(msgspec.Struct, frozen=True, kw_only=True):
     """What one source says of one card."""
 
     source: Source
@@ -84,17 +84,17 @@ class Accelerator:
         return self.vendor == "apple" and self.shares_ram
 
 
-def sightings_of(devices: Iterable[NativeDevice]) -> list[Sighting]:
+def sightings_of(devices: Iterable[NativeDevice]) -> list[GpuReading]:
     """Return ggml's devices that hold layers, without those that only look like a GPU."""
     wanted = [device for device in devices if device.kind in ("gpu", "igpu") and not _is_software(device)]
     return [_sighting(device) for device in wanted]
 
 
-def _sighting(device: NativeDevice) -> Sighting:
+def _sighting(device: NativeDevice) -> GpuReading:
     words = device.description.lower()
     by_word = next((vendor for word, vendor in _WORDS if word in words), None)
     vendor = by_word or _BACKENDS.get(device.backend, "other")
-    return Sighting(
+    return GpuReading(
         source="ggml",
         vendor=vendor,
         name=device.description or device.name,
@@ -112,12 +112,12 @@ def _is_software(device: NativeDevice) -> bool:
     return any(name in device.description.lower() for name in _SOFTWARE)
 
 
-def merge(sightings: Sequence[Sighting], memory: Memory) -> tuple[Accelerator, ...]:
+def merge(sightings: Sequence[GpuReading], memory: Memory) -> tuple[Accelerator, ...]:
     """Return each card once; where sources contradict each other the one listed first is believed.
 
     sightings: of the most trusted source first. memory: what the RAM has, for cards that share it.
     """
-    cards: list[list[Sighting]] = []
+    cards: list[list[GpuReading]] = []
     for sighting in sightings:
         card = _card_of(sighting, cards)
         if card is None:
@@ -127,7 +127,7 @@ def merge(sightings: Sequence[Sighting], memory: Memory) -> tuple[Accelerator, .
     return tuple(_accelerator(card, memory) for card in cards)
 
 
-def _card_of(sighting: Sighting, cards: list[list[Sighting]]) -> list[Sighting] | None:
+def _card_of(sighting: GpuReading, cards: list[list[GpuReading]]) -> list[GpuReading] | None:
     """Return the card that this source sees here, if it is known already: by address, else by maker."""
     for card in cards:
         if sighting.pci and sighting.pci in _addresses(card):
@@ -139,20 +139,20 @@ def _card_of(sighting: Sighting, cards: list[list[Sighting]]) -> list[Sighting] 
     return None
 
 
-def _addresses(card: list[Sighting]) -> set[str]:
+def _addresses(card: list[GpuReading]) -> set[str]:
     return {seen.pci for seen in card if seen.pci}
 
 
-def _seen_by(sighting: Sighting, card: list[Sighting]) -> bool:
+def _seen_by(sighting: GpuReading, card: list[GpuReading]) -> bool:
     """Say whether this source, or this backend of ggml, has spoken of the card: then it means another one."""
     return any(seen.source == sighting.source and _family(seen) == _family(sighting) for seen in card)
 
 
-def _family(sighting: Sighting) -> str:
+def _family(sighting: GpuReading) -> str:
     return (sighting.device or "").rstrip("0123456789")
 
 
-def _accelerator(card: list[Sighting], memory: Memory) -> Accelerator:
+def _accelerator(card: list[GpuReading], memory: Memory) -> Accelerator:
     knowing = [seen for seen in card if seen.total > 0]
     total = knowing[0].total if knowing else 0
     # A source may mean something else: NVML the whole card where we have a slice of it, a heap and not all

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from edgechat.device.cgroup import read_number, read_text
-from edgechat.device.gpu.accelerators import Sighting, Vendor
+from edgechat.device.gpu.accelerators import GpuReading, Vendor
 
 _VENDORS: dict[str, Vendor] = {"0x10de": "nvidia", "0x1002": "amd", "0x8086": "intel"}
 _NAMES = {"nvidia": "NVIDIA GPU", "amd": "AMD GPU", "intel": "Intel GPU"}
@@ -19,7 +19,7 @@ _CLASSES = ("0x0300", "0x0302", "0x0380", "0x1200")
 _ACCELERATOR = "0x1200"
 
 
-def sightings(root: Path = Path("/")) -> list[Sighting]:
+def sightings(root: Path = Path("/")) -> list[GpuReading]:
     """Return the cards of NVIDIA, AMD and Intel on the PCI bus, in the order of their addresses.
 
     root: where /sys is looked for.
@@ -31,7 +31,7 @@ def sightings(root: Path = Path("/")) -> list[Sighting]:
     return [card for folder in folders for card in _card(folder)]
 
 
-def _card(folder: Path) -> Iterator[Sighting]:
+def _card(folder: Path) -> Iterator[GpuReading]:
     vendor = _VENDORS.get(read_text(folder / "vendor").strip())
     kind = read_text(folder / "class").strip()[:6]
     if vendor is None or kind not in _CLASSES or (vendor == "intel" and kind == _ACCELERATOR):
@@ -42,21 +42,21 @@ def _card(folder: Path) -> Iterator[Sighting]:
         yield _amd(folder, pci, name)
     elif vendor == "intel":
         # Intel's processors have their own graphics on the first bus; a card is behind a bridge.
-        yield Sighting(source="kernel", vendor=vendor, name=name, pci=pci, shares_ram=pci[5:7] == "00")
+        yield GpuReading(source="kernel", vendor=vendor, name=name, pci=pci, shares_ram=pci[5:7] == "00")
     else:
-        yield Sighting(source="kernel", vendor=vendor, name=name, pci=pci)
+        yield GpuReading(source="kernel", vendor=vendor, name=name, pci=pci)
 
 
-def _amd(folder: Path, pci: str, name: str) -> Sighting:
+def _amd(folder: Path, pci: str, name: str) -> GpuReading:
     vram, vram_free = _pool(folder, "vram")
     shares = _is_apu(folder)
     if not shares:
-        return Sighting(
+        return GpuReading(
             source="kernel", vendor="amd", name=name, pci=pci, total=vram, free=vram_free, shares_ram=False
         )
     # What the firmware set aside is not in MemTotal; the GTT is RAM like any other.
     gtt, gtt_free = _pool(folder, "gtt")
-    return Sighting(
+    return GpuReading(
         source="kernel",
         vendor="amd",
         name=name,

@@ -5,12 +5,12 @@ from __future__ import annotations
 import platform
 import re
 
-from edgechat.device.gpu.accelerators import Sighting
+from edgechat.device.gpu.accelerators import GpuReading
 
 _LARGE = 36 * 2**30
 
 
-def mac_sightings() -> list[Sighting]:
+def mac_sightings() -> list[GpuReading]:
     """Return the GPU of this Mac; nothing elsewhere, and on Macs with Intel processors."""
     if platform.system() != "Darwin" or platform.machine() != "arm64":
         return []
@@ -24,7 +24,7 @@ def mac_sightings() -> list[Sighting]:
     return [mac_gpu(answer.stdout)]
 
 
-def mac_gpu(answer: str) -> Sighting:
+def mac_gpu(answer: str) -> GpuReading:
     """Return the GPU from what `sysctl` printed.
 
     Metal may keep a share of the RAM in use: two thirds of it, three quarters above 36 GiB, or what someone
@@ -36,7 +36,7 @@ def mac_gpu(answer: str) -> Sighting:
     return metal(ram, facts.get("machdep.cpu.brand_string", "Apple GPU"), set_mib * 2**20)
 
 
-def metal(ram: int, name: str, limit: int = 0) -> Sighting:
+def metal(ram: int, name: str, limit: int = 0) -> GpuReading:
     """Return the GPU of a Mac with so much RAM; limit: bytes that someone has set for it, or 0."""
     total = limit or (ram * 2 // 3 if ram <= _LARGE else ram * 3 // 4)
-    return Sighting(source="kernel", vendor="apple", name=name, total=total, free=total, shares_ram=True)
+    return GpuReading(source="kernel", vendor="apple", name=name, total=total, free=total, shares_ram=True)

@@ -13,14 +13,14 @@ from typing import Any
 
 import pynvml
 
-from edgechat.device.gpu.accelerators import Sighting
+from edgechat.device.gpu.accelerators import GpuReading
 
 _WSL = "/usr/lib/wsl/lib/libnvidia-ml.so.1"
 """Where Windows lends its driver to Linux, which its loader does not search by itself."""
 _MOST_CARDS = 64
 
 
-def sightings() -> list[Sighting]:
+def sightings() -> list[GpuReading]:
     """Return the cards that the driver knows, none where there is no NVIDIA driver.
 
     Raises pynvml.NVMLError, with the driver's own words, where it knows itself to be broken.
@@ -39,7 +39,7 @@ def sightings() -> list[Sighting]:
         pynvml.nvmlShutdown()
 
 
-def _card(index: int) -> Sighting | None:
+def _card(index: int) -> GpuReading | None:
     """Return a card; None where we may not look at it. What it does not tell stays unknown."""
     handle = _told(pynvml.nvmlDeviceGetHandleByIndex, index)
     if handle is None:
@@ -47,7 +47,7 @@ def _card(index: int) -> Sighting | None:
     pci = _told(pynvml.nvmlDeviceGetPciInfo, handle)
     # A chip that shares the RAM (Jetson, GB10) has no memory of its own to tell of.
     memory = _told(pynvml.nvmlDeviceGetMemoryInfo, handle)
-    return Sighting(
+    return GpuReading(
         source="nvml",
         vendor="nvidia",
         name=_told(pynvml.nvmlDeviceGetName, handle) or "",

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from edgechat.device.gpu.accelerators import Sighting, Vendor
+from edgechat.device.gpu.accelerators import GpuReading, Vendor
 from edgechat.process.ask import ChildFailed, answer, ask
 from edgechat.process.spawn import frozen
 
@@ -15,19 +15,21 @@ TIME_LIMITS = {"nvml": 10.0, "torch": 30.0}
 """Seconds. Importing torch alone takes two to ten."""
 
 
-class Seen(msgspec.Struct, frozen=True):
+class SourceAnswer(msgspec.Struct, frozen=True):
     """The child's answer: the cards, or what went wrong."""
 
-    sightings: tuple[Sighting, ...] = ()
+    sightings: tuple[GpuReading, ...] = ()
     error: str | None = None
 
 
-def read_source(source: Literal["nvml", "torch"]) -> tuple[Sighting, ...]:
+def read_source(source: Literal["nvml", "torch"]) -> tuple[GpuReading, ...]:
     """Ask a child for what a source sees; nothing where it is not installed. Raises ChildFailed."""
     if source == "torch" and not has_torch():
         return ()
     try:
-        seen = msgspec.msgpack.decode(ask("gpu", source.encode(), limit=TIME_LIMITS[source]), type=Seen)
+        seen = msgspec.msgpack.decode(
+            ask("gpu", source.encode(), limit=TIME_LIMITS[source]), type=SourceAnswer
+        )
     except msgspec.DecodeError as error:
         raise ChildFailed(f"gave an answer that makes no sense: {error}") from error
     if seen.error is not None:
@@ -45,22 +47,22 @@ def main() -> None:
     answer(lambda request: msgspec.msgpack.encode(_look(request.decode())))
 
 
-def _look(source: str) -> Seen:
+def _look(source: str) -> SourceAnswer:
     try:
         if source == "torch":
-            return Seen(tuple(_torch()))
+            return SourceAnswer(tuple(_torch()))
         from edgechat.device.gpu import nvml
 
-        return Seen(tuple(nvml.sightings()))
+        return SourceAnswer(tuple(nvml.sightings()))
     except Exception as error:
-        return Seen(error=str(error)[:500] or type(error).__name__)
+        return SourceAnswer(error=str(error)[:500] or type(error).__name__)
 
 
-def _torch() -> list[Sighting]:
+def _torch() -> list[GpuReading]:
     import torch  # type: ignore[import-not-found,unused-ignore]
 
     module: Any = torch
-    found: list[Sighting] = []
+    found: list[GpuReading] = []
     if module.cuda.is_available():
         vendor: Vendor = "amd" if module.version.hip else "nvidia"
         found += [_torch_card(module.cuda, index, vendor) for index in range(module.cuda.device_count())]
@@ -69,11 +71,11 @@ def _torch() -> list[Sighting]:
     if module.backends.mps.is_available():
         total = int(module.mps.recommended_max_memory())
         free = total - int(module.mps.driver_allocated_memory())
-        found.append(Sighting(source="torch", vendor="apple", total=total, free=free, shares_ram=True))
+        found.append(GpuReading(source="torch", vendor="apple", total=total, free=free, shares_ram=True))
     return found
 
 
-def _torch_card(module: Any, index: int, vendor: Vendor) -> Sighting:
+def _torch_card(module: Any, index: int, vendor: Vendor) -> GpuReading:
     """Return a card of torch.cuda or torch.xpu, which speak alike."""
     about = module.get_device_properties(index)
     try:
@@ -85,6 +87,6 @@ def _torch_card(module: Any, index: int, vendor: Vendor) -> Sighting:
     if bus is not None:
         pci = f"{getattr(about, 'pci_domain_id', 0):04x}:{bus:02x}:{getattr(about, 'pci_device_id', 0):02x}.0"
     shares = bool(getattr(about, "is_integrated", False)) or None
-    return Sighting(
+    return GpuReading(
         source="torch", vendor=vendor, name=about.name, pci=pci, total=total, free=free, shares_ram=shares
     )

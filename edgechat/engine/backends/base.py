@@ -30,7 +30,7 @@ class Interrupted(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class BatchPart:
     """A run of tokens of one sequence inside a batch.
 
     The first token takes position `start`, which is the sequence's present length. Logits are wanted for
@@ -109,10 +109,10 @@ class Vocabulary(Protocol):
         ...
 
 
-class Drawing(Protocol):
+class TokenDrawing(Protocol):
     """Choosing tokens where the logits are: on a GPU that works ahead while the engine shows what it has."""
 
-    def next_token(self, part: Part, sampling: Sampling, number: float) -> int:
+    def next_token(self, part: BatchPart, sampling: Sampling, number: float) -> int:
         """Compute a run of one sequence and return the token that comes after it.
 
         It is what `Sampler.choose` takes, without penalties; number: from 0 to 1, what the draw falls upon.
@@ -132,7 +132,7 @@ class Interruption(Protocol):
         """Let calls run to their end again. Look at what the interrupt was for afterwards, not before."""
         ...
 
-    def decode_interruptibly(self, parts: Seq[Part]) -> Logits:
+    def decode_interruptibly(self, parts: Seq[BatchPart]) -> Logits:
         """Compute a batch; see `Backend.decode`. Raises Interrupted, too."""
         ...
 
@@ -141,7 +141,7 @@ class Backend(Protocol):
     """A loaded model with its cache. One thread; whoever makes it closes it."""
 
     capabilities: Capabilities
-    drawing: Drawing | None
+    drawing: TokenDrawing | None
     """None: the engine chooses tokens, from logits."""
     interruption: Interruption | None
     """None: calls cannot be ended early."""
@@ -168,7 +168,7 @@ class Backend(Protocol):
     state_format: str
     """What a saved state depends on besides the model's file: cache type, build and the like."""
 
-    def decode(self, parts: Seq[Part]) -> Logits:
+    def decode(self, parts: Seq[BatchPart]) -> Logits:
         """Compute a batch; return one row of logits for each wanted token, in the order of the parts.
 
         The rows are valid until the next call. Raises CacheFull, or DecodeFailed.

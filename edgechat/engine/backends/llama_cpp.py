@@ -15,13 +15,13 @@ import numpy as np
 import numpy.typing as npt
 
 from edgechat.engine.backends.base import (
+    BatchPart,
     CacheFull,
     Capabilities,
-    Drawing,
     Interrupted,
     Interruption,
     Logits,
-    Part,
+    TokenDrawing,
     Vocabulary,
 )
 from edgechat.errors import LoadFailed
@@ -73,7 +73,7 @@ class LlamaCppBackend:
         self.rolls_back_alone = self._recurrent
         cuts = not (self._recurrent or self._window)
         shifts = cuts and self._context.can_shift
-        self.drawing: Drawing | None = None
+        self.drawing: TokenDrawing | None = None
         # Accelerators finish what they have begun, and an aborted call would leave half of a recurrent state.
         self.interruption: Interruption | None = None if self._recurrent or plan.devices else self
         self.capabilities = Capabilities(mixes=True, cuts=cuts, shifts=shifts, saves=True)
@@ -91,11 +91,11 @@ class LlamaCppBackend:
         )
         return counted_once(found.buffers, sum(buffer.weights for buffer in plan.buffers))
 
-    def decode(self, parts: Sequence[Part]) -> Logits:
+    def decode(self, parts: Sequence[BatchPart]) -> Logits:
         """Compute a batch; see `Backend.decode`."""
         return self._decode(parts)
 
-    def _decode(self, parts: Sequence[Part], *, abortable: bool = False) -> Logits:
+    def _decode(self, parts: Sequence[BatchPart], *, abortable: bool = False) -> Logits:
         runs = [(part.seq, part.start, part.tokens, part.n_logits) for part in parts]
         rows = self._context.decode(runs, abortable=abortable)
         if rows is None:
@@ -104,14 +104,14 @@ class LlamaCppBackend:
         self._alone = (parts[0].seq, len(parts[0].tokens)) if len(parts) == 1 else (-1, 0)
         return rows
 
-    def decode_interruptibly(self, parts: Sequence[Part]) -> Logits:
+    def decode_interruptibly(self, parts: Sequence[BatchPart]) -> Logits:
         """Compute a batch that `interrupt` may end; see `Interruption`."""
         try:
             return self._decode(parts, abortable=True)
         except Aborted:
             raise Interrupted(tuple(self._kept(part) for part in parts)) from None
 
-    def _kept(self, part: Part) -> int | None:
+    def _kept(self, part: BatchPart) -> int | None:
         """Return how many tokens of a part an aborted call has left; None if the sequence is lost."""
         length = self._context.last_position(part.seq) + 1
         if length < part.start or (length and not self._can_cut(part.seq, length)):

@@ -25,12 +25,12 @@ import numpy as np
 import numpy.typing as npt
 
 from edgechat.engine.backends.base import (
+    BatchPart,
     CacheFull,
     Capabilities,
-    Drawing,
     Interruption,
     Logits,
-    Part,
+    TokenDrawing,
     Vocabulary,
 )
 from edgechat.errors import LoadFailed
@@ -153,7 +153,7 @@ class ScriptedBackend:
                 on_progress(step / 10)
         if self._script.load_error:
             raise LoadFailed(self._script.load_error)
-        self.drawing: Drawing | None = None
+        self.drawing: TokenDrawing | None = None
         self.interruption: Interruption | None = None
         self.capabilities = Capabilities(
             mixes=self._script.mixes,
@@ -178,7 +178,7 @@ class ScriptedBackend:
         self.train_context = plan.context
         self._cache: dict[int, list[Cell]] = {}
 
-    def decode(self, parts: Sequence[Part]) -> Logits:
+    def decode(self, parts: Sequence[BatchPart]) -> Logits:
         """See `Backend.decode`."""
         if len({part.seq for part in parts}) > 1 and not self.capabilities.mixes:
             raise ValueError("this script cannot mix sequences in a batch")
@@ -201,7 +201,7 @@ class ScriptedBackend:
         self._take_time(parts)
         return np.array(rows, np.float32).reshape(len(rows), self.vocabulary.size)
 
-    def _take_time(self, parts: Sequence[Part]) -> None:
+    def _take_time(self, parts: Sequence[BatchPart]) -> None:
         streams = [part for part in parts if len(part.tokens) == 1 or part.n_logits > 1]  # some with drafts
         prompt = sum(len(part.tokens) for part in parts if part not in streams)
         step = self._script.token_ms * bool(streams)

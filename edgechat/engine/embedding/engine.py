@@ -21,7 +21,7 @@ from edgechat.engine.prompt import translation
 from edgechat.engine.prompt.preparation import fault
 from edgechat.engine.prompt.token_estimate import at_least
 from edgechat.engine.types import Embed, Embedded, ErrorInfo, Event, Failed, Finished, Timings, Usage
-from edgechat.engine.worker.snapshot import CacheMap, CacheStats, Drafting, Snapshot, Work
+from edgechat.engine.worker.snapshot import CacheMap, CacheStats, DraftingState, SchedulerState, Snapshot
 from edgechat.errors import EdgechatError, NotEmbeddable, PromptTooLong
 
 _BATCH = 512
@@ -31,7 +31,7 @@ _LARGEST = 48 << 20
 _NO_DRAFTS = "It makes embeddings."
 
 
-class Words(translation.Words, Protocol):
+class EmbedderVocabulary(translation.PlainVocabulary, Protocol):
     """What an embedder tells of its tokens."""
 
     def whole(self, text: str) -> list[int]:
@@ -43,7 +43,7 @@ class Embedder(Protocol):
     """What computes embeddings; `backends.llama_cpp_embedding.LlamaCppEmbedder` is one."""
 
     @property
-    def vocabulary(self) -> Words:
+    def vocabulary(self) -> EmbedderVocabulary:
         """Its tokens."""
         ...
 
@@ -89,7 +89,7 @@ class EmbeddingEngine:
         return not self._jobs
 
     @property
-    def words(self) -> Words:
+    def words(self) -> EmbedderVocabulary:
         """The tokens of the model."""
         return self._embedder.vocabulary
 
@@ -180,7 +180,7 @@ class EmbeddingEngine:
 
     def look(self) -> Snapshot:
         """Return what there is now. Nothing is cached, and nobody drafts."""
-        work = Work(
+        work = SchedulerState(
             running=min(len(self._jobs), self._embedder.n_seq_max),
             waiting=max(0, len(self._jobs) - self._embedder.n_seq_max),
             settling=False,
@@ -189,7 +189,7 @@ class EmbeddingEngine:
             prompt_token_seconds=self._seconds,
             batches=tuple(self._batches),
         )
-        drafting = Drafting(
+        drafting = DraftingState(
             sources=(), lengths=(), step_seconds=0.0, costs=(), speedup=1.0, purse=0.0, why_off=_NO_DRAFTS
         )
         return Snapshot(

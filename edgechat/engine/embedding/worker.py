@@ -19,13 +19,13 @@ from edgechat.engine.types import (
     Generate,
     Inspect,
     Inspected,
-    Leave,
-    Left,
     ModelInfo,
+    Persist,
+    Persisted,
     Translate,
 )
 from edgechat.engine.worker.kinds import cannot_chat
-from edgechat.engine.worker.load_report import Experience, anonymous_memory
+from edgechat.engine.worker.load_report import LoadReport, anonymous_memory
 from edgechat.models.local.usage import note_use
 from edgechat.planner.plan import LoadPlan
 
@@ -38,7 +38,7 @@ def load(plan: LoadPlan, progress: Callable[[float], None]) -> tuple[EmbeddingEn
     began = time.perf_counter()
     backend = LlamaCppEmbedder(plan, progress)
     touched, n_vocab = backend.touched_bytes, backend.vocabulary.size
-    found = Experience(plan).loaded(backend.buffers, touched, anonymous_memory(), n_vocab)
+    found = LoadReport(plan).loaded(backend.buffers, touched, anonymous_memory(), n_vocab)
     engine = EmbeddingEngine(backend)
     engine.warm_up()
     note_use(plan.model_path)
@@ -69,8 +69,8 @@ def obey(engine: EmbeddingEngine, command: Command) -> list[Event]:
             return engine.cancel(request_id)
         case Inspect():
             return [Inspected(engine.look())]
-        case Leave(chat):
-            return [Left(chat)]  # nothing is kept of anybody
+        case Persist(chat):
+            return [Persisted(chat)]  # nothing is kept of anybody
         case Translate():
             return [translate(engine.words, command)]
         case Generate(request):

@@ -18,16 +18,16 @@ import msgspec
 from edgechat.device.load import on_battery
 from edgechat.engine.backends.base import Backend
 from edgechat.engine.kv.prefix_cache import Node, Slot, common_prefix
-from edgechat.engine.kv.state_file import Saved
-from edgechat.engine.kv.state_store import States, worth_saving
+from edgechat.engine.kv.state_file import SavedState
+from edgechat.engine.kv.state_store import KVStateStore, worth_saving
 from edgechat.engine.prompt.preparation import Preparation, explained, fault
 from edgechat.engine.prompt.prompts import Prompts
 from edgechat.engine.reply.reply import Reply
 from edgechat.engine.sampling.sampler import Sampler
 from edgechat.engine.scheduling.scheduler import Scheduler
 from edgechat.engine.scheduling.sequence import Sequence
-from edgechat.engine.types import ChatRequest, Event, Left, Message, Sampling, Settled, Upkeep
-from edgechat.engine.worker.snapshot import OnDisk
+from edgechat.engine.types import CachePolicy, ChatRequest, Event, Message, Persisted, Prewarmed, Sampling
+from edgechat.engine.worker.snapshot import StatesOnDisk
 
 _CHATS = 32
 """Chats whose last turn is remembered; one more, and the oldest is put on disk."""
@@ -40,7 +40,7 @@ _SETTLE_SECONDS = 2.0
 
 
 @dataclass(slots=True)
-class Kept:
+class CachedChat:
     """The last turn of a chat."""
 
     request: ChatRequest
@@ -67,14 +67,14 @@ class _Saving:
     """A state on its way to the disk."""
 
     chat: str
-    kept: Kept
+    kept: CachedChat
     least_seconds: float
     """Of prefill that would be lost without it."""
     writing: Future[bool] | None = None
     """None while it is not known yet what the next turn begins with."""
 
 
-class Keeper:
+class ChatCache:
     """The chats of an engine, from the end of one turn to the beginning of the next."""
 
     def __init__(
@@ -83,8 +83,8 @@ class Keeper:
         backend: Backend,
         prompts: Prompts,
         preparation: Preparation,
-        upkeep: Upkeep,
-        states: States | None,
+        upkeep: CachePolicy,
+        states: KVStateStore | None,
     ) -> None:
         self._scheduler = scheduler
         self._backend = backend
@@ -92,8 +92,8 @@ class Keeper:
         self._preparation = preparation
         self._upkeep = upkeep
         self._states = states if backend.capabilities.saves else None
-        self._kept: dict[str, Kept] = {}
-        self._reading: list[tuple[Sequence, Future[Saved | None]]] = []
+        self._kept: dict[str, CachedChat] = {}
+        self._reading: list[tuple[Sequence, Future[SavedState | None]]] = []
         self._saving: list[_Saving] = []
         self._leaving: list[tuple[str | None, list[_Saving]]] = []
 
@@ -121,7 +121,7 @@ class Keeper:
         """The last request of each chat that is remembered, that which ended last behind the others."""
         return {chat: kept.request for chat, kept in self._kept.items()}
 
-    def on_disk(self) -> OnDisk | None:
+    def on_disk(self) -> StatesOnDisk | None:
         """Return what the states on disk take, as it was counted last; None before that."""
         return self._states.usage() if self._states is not None else None
 
@@ -151,7 +151,7 @@ class Keeper:
             return
         old = self._kept.pop(chat, None)
         saved, tip = old.saved if old else [], slot.tip if slot else None
-        self._kept[chat] = Kept(sequence.request, reply, saved, slot, tip, settles=self._upkeep.settle)
+        self._kept[chat] = CachedChat(sequence.request, reply, saved, slot, tip, settles=self._upkeep.settle)
         if len(self._kept) > _CHATS:
             self._save(oldest := next(iter(self._kept)), _LEAVE_SECONDS)
             del self._kept[oldest]
@@ -180,7 +180,7 @@ class Keeper:
         left = [one for one in self._leaving if not set(one[1]) & set(self._saving)]
         for one in left:
             self._leaving.remove(one)
-        return [Left(chat) for chat, _ in left]
+        return [Persisted(chat) for chat, _ in left]
 
     def _next_to_settle(self) -> str | None:
         return next((chat for chat, kept in reversed(self._kept.items()) if kept.settles), None)
@@ -197,7 +197,7 @@ class Keeper:
             if tokens := prepared.result():
                 self._scheduler.add(_settling(kept, tokens))
 
-    def _next_prompt(self, kept: Kept) -> Future[list[int]]:
+    def _next_prompt(self, kept: CachedChat) -> Future[list[int]]:
         """Return what every next turn of a chat begins with, which is prepared beside what runs."""
         if kept.next_prompt is None:
             work = partial(self._beginning, kept.request, kept.reply, self._scheduler.cells)
@@ -219,11 +219,11 @@ class Keeper:
         self._scheduler.remove(sequence, keep_cache=True)
         self._save(chat, _SETTLE_SECONDS)
         n_cached = sequence.n_cached or 0
-        return [Settled(sequence.id, len(sequence.tokens), len(sequence.tokens) - n_cached)]
+        return [Prewarmed(sequence.id, len(sequence.tokens), len(sequence.tokens) - n_cached)]
 
     # The disk.
 
-    def leave(self, chat: str | None) -> None:
+    def persist(self, chat: str | None) -> None:
         """Put a chat's state on disk, or every chat's; `look_around` tells when that is done."""
         print(f"prefix cache: {self._scheduler.cache.stats}", file=sys.stderr)
         chats = list(self._kept) if chat is None else [chat] if chat in self._kept else []
@@ -286,7 +286,7 @@ class Keeper:
         kept.saved = tokens[:n]
         return self._states.save(chat, kept.saved, state)
 
-    def _read(self, sequence: Sequence) -> Future[Saved | None] | None:
+    def _read(self, sequence: Sequence) -> Future[SavedState | None] | None:
         """Begin to read a chat's state, where it has more of the prompt than there is in memory."""
         chat = sequence.request.chat
         if self._states is None or chat is None:
@@ -297,7 +297,7 @@ class Keeper:
             return None
         return self._states.load(chat)
 
-    def _take(self, sequence: Sequence, reading: Future[Saved | None]) -> None:
+    def _take(self, sequence: Sequence, reading: Future[SavedState | None]) -> None:
         """Put what was read into the cache, and queue the turn that waited for it."""
         try:
             saved = reading.result()
@@ -307,7 +307,7 @@ class Keeper:
             fault(error)
         self._scheduler.add(sequence)
 
-    def _restore(self, sequence: Sequence, saved: Saved) -> None:
+    def _restore(self, sequence: Sequence, saved: SavedState) -> None:
         shared = common_prefix(saved.tokens, sequence.tokens)
         cuts = self._backend.capabilities.cuts
         _, here = self._scheduler.cache.best(sequence.tokens, len(sequence.tokens) - 1)
@@ -326,7 +326,7 @@ class Keeper:
             self._states.close()
 
 
-def _settling(kept: Kept, tokens: list[int]) -> Sequence:
+def _settling(kept: CachedChat, tokens: list[int]) -> Sequence:
     """Return the sequence that brings `tokens` into the cache."""
     quiet = Sampling(temperature=0)
     return Sequence(

@@ -41,7 +41,7 @@ _SYNC = 64 << 20
 """Bytes after which what was written is made to reach the disk, so that to stop takes no longer than that."""
 
 
-class Refused(Exception):
+class StateRefused(Exception):
     """A file that is not used; the message says why. `broken`: it is of no use to anybody."""
 
     def __init__(self, why: str, *, broken: bool = False) -> None:
@@ -49,12 +49,12 @@ class Refused(Exception):
         self.broken = broken
 
 
-class Stopped(Exception):
+class WriteStopped(Exception):
     """Nobody wants it any more."""
 
 
 @dataclass(frozen=True, slots=True)
-class Head:
+class StateHeader:
     """What a file says of itself."""
 
     tokens: int
@@ -69,7 +69,7 @@ class Head:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Saved:
+class SavedState:
     """A state and the tokens it is of."""
 
     tokens: list[int]
@@ -83,9 +83,9 @@ def key_of(fingerprint: bytes) -> bytes:
 
 @contextlib.contextmanager
 def opened(path: Path) -> Iterator[int]:
-    """Open a file for reading. Raises OSError; Refused where it is no plain file.
+    """Open a file for reading. Raises OSError; StateRefused where it is no plain file.
 
-    Where a Refused is raised inside that says that the file is broken, it is removed.
+    Where a StateRefused is raised inside that says that the file is broken, it is removed.
     """
     # A link leads out of our folder, and to open a pipe would wait for its writer.
     fd = os.open(path, os.O_RDONLY | _NOFOLLOW | _NONBLOCK | _BINARY)
@@ -93,9 +93,9 @@ def opened(path: Path) -> Iterator[int]:
     broken = False
     try:
         if not stat.S_ISREG(found.st_mode):
-            raise Refused("it is no plain file")
+            raise StateRefused("it is no plain file")
         yield fd
-    except Refused as error:
+    except StateRefused as error:
         broken = error.broken
         raise
     finally:
@@ -114,7 +114,7 @@ def created(path: Path) -> Iterator[int]:
         os.close(fd)
 
 
-def read_head(fd: int, key: bytes, *, at_most: int) -> Head:
+def read_head(fd: int, key: bytes, *, at_most: int) -> StateHeader:
     """Read the beginning of a file of no more than `at_most` bytes.
 
     Raises OSError; Refused unless it is sound, of this key and as long as it says.
@@ -122,10 +122,10 @@ def read_head(fd: int, key: bytes, *, at_most: int) -> Head:
     return _head(os.read(fd, _HEAD.size + _CRC.size), os.fstat(fd).st_size, key, at_most)
 
 
-def read(fd: int, key: bytes, *, at_most: int, wanted: Callable[[], bool]) -> Saved:
+def read(fd: int, key: bytes, *, at_most: int, wanted: Callable[[], bool]) -> SavedState:
     """Read and verify a whole file of no more than `at_most` bytes.
 
-    Raises OSError, MemoryError; Refused where a byte is wrong; Stopped once it is not `wanted`.
+    Raises OSError, MemoryError; StateRefused where a byte is wrong; WriteStopped once it is not `wanted`.
     """
     import numpy as np
 
@@ -136,12 +136,12 @@ def read(fd: int, key: bytes, *, at_most: int, wanted: Callable[[], bool]) -> Sa
     with open(fd, "rb", buffering=0, closefd=False) as file:
         for block in _blocks(tokens.view(np.uint8), state):
             if not wanted():
-                raise Stopped
+                raise WriteStopped
             _fill(file, block)
             crc = zlib.crc32(block, crc)
         if file.read(_CRC.size) != _CRC.pack(crc):
-            raise Refused("its checksum is wrong", broken=True)
-    return Saved(tokens.tolist(), state)
+            raise StateRefused("its checksum is wrong", broken=True)
+    return SavedState(tokens.tolist(), state)
 
 
 def write(
@@ -161,7 +161,7 @@ def write(
     crc, unsynced = zlib.crc32(head), 0
     for block in _blocks(tokens.astype("<u4", copy=False).view(np.uint8), state):
         if not wanted():
-            raise Stopped
+            raise WriteStopped
         crc = zlib.crc32(block, crc)
         _drain(fd, block)
         unsynced += len(block)
@@ -172,22 +172,22 @@ def write(
     os.fsync(fd)
 
 
-def _head(raw: bytes, file_size: int, key: bytes, at_most: int) -> Head:
+def _head(raw: bytes, file_size: int, key: bytes, at_most: int) -> StateHeader:
     if len(raw) < _HEAD.size + _CRC.size or not raw.startswith(_MAGIC):
-        raise Refused("it is no saved state", broken=True)
+        raise StateRefused("it is no saved state", broken=True)
     _, version, found, tokens, size = _HEAD.unpack_from(raw)
     if version != _VERSION:
-        raise Refused("another version of edgechat wrote it")
+        raise StateRefused("another version of edgechat wrote it")
     if _CRC.pack(zlib.crc32(raw[: _HEAD.size])) != raw[_HEAD.size :]:
-        raise Refused("its head is damaged", broken=True)
-    head = Head(tokens, size)
+        raise StateRefused("its head is damaged", broken=True)
+    head = StateHeader(tokens, size)
     # Before anything is allocated: what it announces is there, and is no more than may be kept.
     if head.file_size != file_size:
-        raise Refused(f"it should have {head.file_size} bytes and has {file_size}", broken=True)
+        raise StateRefused(f"it should have {head.file_size} bytes and has {file_size}", broken=True)
     if found != key:
-        raise Refused("it is of another model, or was computed in another way")
+        raise StateRefused("it is of another model, or was computed in another way")
     if file_size > at_most:
-        raise Refused(f"it has {file_size} bytes, and no more than {at_most} may be kept")
+        raise StateRefused(f"it has {file_size} bytes, and no more than {at_most} may be kept")
     return head
 
 
@@ -202,7 +202,7 @@ def _fill(file: FileIO, block: memoryview) -> None:
     while block:
         n = file.readinto(block)
         if not n:
-            raise Refused("it ends too early", broken=True)
+            raise StateRefused("it ends too early", broken=True)
         block = block[n:]
 
 

@@ -19,9 +19,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from edgechat.engine.kv import state_file, state_folder
-from edgechat.engine.kv.state_file import Head, Refused, Saved, Stopped
+from edgechat.engine.kv.state_file import SavedState, StateHeader, StateRefused, WriteStopped
 from edgechat.engine.kv.state_folder import folder, forget, prune
-from edgechat.engine.worker.snapshot import OnDisk
+from edgechat.engine.worker.snapshot import StatesOnDisk
 from edgechat.errors import EdgechatError
 from edgechat.text import one_line
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
-__all__ = ["Head", "Saved", "States", "folder", "forget", "prune", "worth_saving"]
+__all__ = ["KVStateStore", "SavedState", "StateHeader", "folder", "forget", "prune", "worth_saving"]
 
 _T = TypeVar("_T")
 
@@ -48,7 +48,7 @@ def worth_saving(
 ) -> bool:
     """Say whether to read a state of `size` bytes takes less time than to compute its tokens again.
 
-    bandwidth: bytes per second; `States.bandwidth` once there is one.
+    bandwidth: bytes per second; `KVStateStore.bandwidth` once there is one.
     """
     return size / bandwidth < tokens * seconds_per_token
 
@@ -66,7 +66,7 @@ class _Write:
         return self.state is not None
 
 
-class States:
+class KVStateStore:
     """The states of chats with one model, written and read in a thread of its own. Close it.
 
     Nothing that is wrong with the disk or a file is raised: a line on stderr says what it was. A chat that is
@@ -86,7 +86,7 @@ class States:
         self._queued: dict[str, _Write] = {}
         self._running: _Write | None = None
         self._stopped = False
-        self._usage: OnDisk | None = None
+        self._usage: StatesOnDisk | None = None
         self._counted = -_COUNT_EVERY
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="states")
         self._key = self._thread.submit(
@@ -116,7 +116,7 @@ class States:
         done.add_done_callback(lambda _: self._let_go(write))  # it may have been cancelled
         return done
 
-    def load(self, chat: str) -> Future[Saved | None]:
+    def load(self, chat: str) -> Future[SavedState | None]:
         """Read the state of a chat, checked to the last byte; None where there is none that can be used.
 
         A damaged file is removed; one that is another model's is left for it.
@@ -124,7 +124,7 @@ class States:
         state_folder.check_id(chat)
         return self._submit(lambda: self._load(chat), None)
 
-    def peek(self, chat: str) -> Head | None:
+    def peek(self, chat: str) -> StateHeader | None:
         """Say how large the state is that `load` would find, or None: at once, by the file's head alone.
 
         What is still to be written counts. The rest of the file may yet turn out to be damaged. Waits for the
@@ -134,11 +134,11 @@ class States:
         with self._lock:
             for write in (self._queued.get(chat), self._running):
                 if write is not None and write.chat == chat and write.state is not None:
-                    return Head(len(write.tokens), len(write.state))
+                    return StateHeader(len(write.tokens), len(write.state))
         try:
             with state_file.opened(state_folder.path_of(chat)) as fd:
                 return state_file.read_head(fd, self._key.result(), at_most=self._readable)
-        except (OSError, EdgechatError, Refused):
+        except (OSError, EdgechatError, StateRefused):
             return None
 
     def forget(self, chat: str) -> None:
@@ -152,7 +152,7 @@ class States:
         except EdgechatError as error:
             _say(chat, "removed", error)
 
-    def usage(self) -> OnDisk | None:
+    def usage(self) -> StatesOnDisk | None:
         """Return what all states take, as it was a moment ago: at once, the thread counts them anew."""
         now = time.monotonic()
         if now - self._counted >= _COUNT_EVERY:
@@ -201,7 +201,7 @@ class States:
 
     def _count(self) -> None:
         with contextlib.suppress(EdgechatError):
-            self._usage = OnDisk(*state_folder.usage())
+            self._usage = StatesOnDisk(*state_folder.usage())
 
     def _save(self, write: _Write) -> bool:
         with self._lock:
@@ -211,9 +211,9 @@ class States:
             self._running = write
         try:
             return self._write(write)
-        except Stopped:
+        except WriteStopped:
             return False
-        except (OSError, EdgechatError, Refused) as error:
+        except (OSError, EdgechatError, StateRefused) as error:
             _say(write.chat, "saved", error)
             return False
         finally:
@@ -223,14 +223,14 @@ class States:
     def _write(self, write: _Write) -> bool:
         state = write.state
         if state is None:
-            raise Stopped
+            raise WriteStopped
         key, place = self._key.result(), state_folder.made_folder()
-        limit, size = self._limit(place), Head(len(write.tokens), len(state)).file_size
+        limit, size = self._limit(place), StateHeader(len(write.tokens), len(state)).file_size
         if size <= limit:
             self._put(write, state, key)
         state_folder.evict(limit, keep=write.chat if size <= limit else None)
         if size > limit > 0:
-            raise Refused(f"it takes {size} bytes, and all together may take {limit}")
+            raise StateRefused(f"it takes {size} bytes, and all together may take {limit}")
         return size <= limit
 
     def _put(self, write: _Write, state: npt.NDArray[np.uint8], key: bytes) -> None:
@@ -241,25 +241,25 @@ class States:
             # Under the lock: whoever forgets the chat finds the file, or it does not get there.
             with self._lock:
                 if not write.is_wanted:
-                    raise Stopped
+                    raise WriteStopped
                 os.replace(draft, state_folder.path_of(write.chat))
         except BaseException:
             with contextlib.suppress(OSError):
                 draft.unlink()
             raise
 
-    def _load(self, chat: str) -> Saved | None:
+    def _load(self, chat: str) -> SavedState | None:
         if self.limit == 0 or self._stopped:
             return None
         try:
             return self._read(state_folder.path_of(chat))
-        except (FileNotFoundError, Stopped):
+        except (FileNotFoundError, WriteStopped):
             return None
-        except (OSError, EdgechatError, MemoryError, Refused) as error:
+        except (OSError, EdgechatError, MemoryError, StateRefused) as error:
             _say(chat, "used", error)
             return None
 
-    def _read(self, path: Path) -> Saved:
+    def _read(self, path: Path) -> SavedState:
         key, began = self._key.result(), time.perf_counter()
         with state_file.opened(path) as fd:
             saved = state_file.read(fd, key, at_most=self._readable, wanted=lambda: not self._stopped)

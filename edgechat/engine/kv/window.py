@@ -23,7 +23,7 @@ MOST_TOKENS = 2**40
 
 
 @dataclass(frozen=True, slots=True)
-class Window:
+class ContextWindow:
     """What is sent of a conversation: its head and its turns, but for a run of old ones."""
 
     head: int
@@ -48,7 +48,7 @@ class Window:
         turns = self.turns[: self.first] + self.turns[stop:]
         return [*range(self.head), *(at for turn in turns for at in turn)]
 
-    def narrower(self, by: int = 1) -> Window | None:
+    def narrower(self, by: int = 1) -> ContextWindow | None:
         """Leave out one turn more, and further ones until it is `by` tokens less; None if none can leave."""
         start = self.first + self.dropped
         if start >= self.current:
@@ -60,12 +60,12 @@ class Window:
         return replace(self, dropped=stop - self.first, tokens=self.tokens - gone)
 
 
-def whole(n_messages: int) -> Window:
+def whole(n_messages: int) -> ContextWindow:
     """Return the window from which nothing leaves."""
-    return Window(head=n_messages, turns=(), sizes=(), first=0, dropped=0, current=0, tokens=0)
+    return ContextWindow(head=n_messages, turns=(), sizes=(), first=0, dropped=0, current=0, tokens=0)
 
 
-def window_of(messages: Sequence[tuple[Role, int]], cells: int, *, fixed: int = 0) -> Window:
+def window_of(messages: Sequence[tuple[Role, int]], cells: int, *, fixed: int = 0) -> ContextWindow:
     """Return what of `messages` (role and tokens of each) is sent where the context holds `cells` tokens.
 
     fixed: tokens of a prompt that belong to no message.
@@ -94,7 +94,7 @@ def window_of(messages: Sequence[tuple[Role, int]], cells: int, *, fixed: int = 
                 while tokens > cells // 2 and first + dropped < current:
                     tokens -= sizes[first + dropped]
                     dropped += 1
-    return Window(head, turns, tuple(sizes), first, dropped, current, tokens)
+    return ContextWindow(head, turns, tuple(sizes), first, dropped, current, tokens)
 
 
 def turns_of(roles: Sequence[Role]) -> tuple[range, ...]:

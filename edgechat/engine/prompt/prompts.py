@@ -12,11 +12,11 @@ from msgspec.structs import replace
 
 from edgechat.engine.backends.base import Vocabulary
 from edgechat.engine.kv.prefix_cache import common_prefix
-from edgechat.engine.kv.window import Window, whole, window_of
+from edgechat.engine.kv.window import ContextWindow, whole, window_of
 from edgechat.engine.prompt.control_tokens import ControlTokens
 from edgechat.engine.prompt.template import TEXT_LIMIT, ChatTemplate
 from edgechat.engine.prompt.thinking import HARMONY_FINAL
-from edgechat.engine.prompt.token_estimate import LONGEST_PIECE, Sizes, at_least, n_bytes, said
+from edgechat.engine.prompt.token_estimate import LONGEST_PIECE, TokenEstimate, at_least, n_bytes, said
 from edgechat.engine.types import ChatRequest, Message
 from edgechat.errors import BadRequest, PromptTooLong, SwitchUnknown, TemplateError
 
@@ -48,7 +48,7 @@ class Prompt:
 class _Draft:
     """A window of some messages, rendered."""
 
-    window: Window
+    window: ContextWindow
     messages: list[Message]
     text: str
     tokens: list[int]
@@ -70,7 +70,7 @@ class Prompts:
         self._template = template
         self._vocabulary = vocabulary
         self.control_tokens = ControlTokens(vocabulary)
-        self._sizes = Sizes(template, vocabulary, self.control_tokens)
+        self._sizes = TokenEstimate(template, vocabulary, self.control_tokens)
         self._endings: dict[bool | None, tuple[str | None, str]] = {}
         self._lock = threading.RLock()
         """Requests are prepared in one thread, and windows moved in another."""
@@ -164,7 +164,7 @@ class Prompts:
         """
         if request.overflow == "error":
             return None
-        window: Window | None = self._window(request, request.messages, cells, exact=True)
+        window: ContextWindow | None = self._window(request, request.messages, cells, exact=True)
         while window is not None and window.dropped <= dropped:
             window = window.narrower()
         if window is None:
@@ -182,7 +182,7 @@ class Prompts:
 
     def _window(
         self, request: ChatRequest, messages: Sequence[Message], cells: int, *, exact: bool = False
-    ) -> Window:
+    ) -> ContextWindow:
         """Return what is sent of `messages`; exact: not only which, but of what size."""
         if request.overflow == "error":
             return whole(len(messages))
@@ -198,7 +198,7 @@ class Prompts:
         return window_of(self._sizes.of(messages, added, cells), cells, fixed=fixed)
 
     def _fit(
-        self, request: ChatRequest, messages: Sequence[Message], window: Window, cells: int, most: int
+        self, request: ChatRequest, messages: Sequence[Message], window: ContextWindow, cells: int, most: int
     ) -> _Draft:
         """Render what `window` keeps; while that is more than `most` tokens, leave further turns out."""
         while True:

@@ -49,7 +49,7 @@ _UNKNOWN = Overhead(alone=64, ruled=64, message=8, keeps_thinking=False)
 """More than most templates add; for those that refuse the messages they are tried with."""
 
 
-class Sizes:
+class TokenEstimate:
     """How many tokens a message takes: an estimate from its own text and what the template adds to any."""
 
     def __init__(self, template: ChatTemplate, vocabulary: Vocabulary, control: ControlTokens) -> None:

@@ -14,7 +14,7 @@ MOST_WITH_MARKS = 2**15
 MOST_TOKENS = 2**17
 
 
-class Words(Protocol):
+class PlainVocabulary(Protocol):
     """The tokens of a model, as far as this needs them."""
 
     @property
@@ -31,7 +31,7 @@ class Words(Protocol):
         ...
 
 
-def translate(words: Words, command: Translate) -> Translated:
+def translate(words: PlainVocabulary, command: Translate) -> Translated:
     """Return the tokens of a text, or the text of tokens. Raises BadRequest."""
     what = command.what
     if isinstance(what, str):

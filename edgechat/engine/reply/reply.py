@@ -7,15 +7,15 @@ from enum import Enum
 
 from edgechat.engine.prompt.thinking import Marks
 from edgechat.engine.reply.tool_calls.scan import held_back
-from edgechat.engine.reply.tool_calls.splitter import Argued, Ending, Item, Splitter
+from edgechat.engine.reply.tool_calls.splitter import ArgumentsText, Ending, Item, Splitter
 from edgechat.engine.types import ToolCall
 
 Piece = tuple[str, bool]
 """Text, and whether it is thinking."""
-Shown = Piece | ToolCall | Argued
+Shown = Piece | ToolCall | ArgumentsText
 
 
-class Where(Enum):
+class ReplyPart(Enum):
     """The part of the reply that the next character belongs to."""
 
     START = "start"
@@ -51,14 +51,14 @@ class Reply:
         """Of the answer, what a stop string may begin with."""
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         if marks is None:
-            self.where = Where.ANSWER
+            self.where = ReplyPart.ANSWER
         else:
-            self.where = Where.THINKING if thinking else Where.START
+            self.where = ReplyPart.THINKING if thinking else ReplyPart.START
 
     @property
     def n_answer(self) -> int:
         """Characters of the answer so far, with those that are held back."""
-        outside = 0 if self.where is Where.THINKING else len(self._held)
+        outside = 0 if self.where is ReplyPart.THINKING else len(self._held)
         in_calls = self._calls.n_held if self._calls is not None else 0
         return self.n_shown + len(self._answer) + in_calls + outside
 
@@ -94,9 +94,9 @@ class Reply:
         shown: list[Shown] = []
         while self._held and not self.stopped:
             before = (self.where, len(self._held))
-            if self.where is Where.ANSWER:
+            if self.where is ReplyPart.ANSWER:
                 shown += self._answered()
-            elif self.where is Where.THINKING:
+            elif self.where is ReplyPart.THINKING:
                 text = self._thought(final=final)
                 shown += [(text, True)] if text else []
             else:
@@ -109,24 +109,24 @@ class Reply:
         """Before a thought or an answer: pass over white space and marks."""
         assert self._marks is not None
         self._held = self._held.lstrip()
-        opening = self._marks.skip + ((self._marks.open,) if self.where is Where.START else ())
+        opening = self._marks.skip + ((self._marks.open,) if self.where is ReplyPart.START else ())
         opening += self._calls.skip if self._calls is not None else ()
         for mark in opening:
             if self._held.startswith(mark):
                 self._held = self._held[len(mark) :]
                 if mark == self._marks.open:
-                    self.where = Where.THINKING
+                    self.where = ReplyPart.THINKING
                 return
         undecided = any(mark.startswith(self._held) for mark in opening)
         if self._held and (final or not undecided):
-            self.where = Where.ANSWER
+            self.where = ReplyPart.ANSWER
 
     def _thought(self, *, final: bool) -> str:
         assert self._marks is not None
         close = self._marks.close
         at = self._held.find(close)
         if at >= 0:
-            self.where = Where.BEFORE_ANSWER
+            self.where = ReplyPart.BEFORE_ANSWER
             return self._take(at, drop=len(close))
         return self._take(len(self._held) - (0 if final else held_back(self._held, (close,))))
 
@@ -145,10 +145,10 @@ class Reply:
                 shown += self._said(item)
                 continue
             shown += self._said("", final=True)
-            if isinstance(item, ToolCall | Argued):
+            if isinstance(item, ToolCall | ArgumentsText):
                 shown.append(item)
             elif item is Ending.MESSAGE and self._marks is not None:
-                self.where, self._held = Where.START, self._calls.rest()
+                self.where, self._held = ReplyPart.START, self._calls.rest()
             else:
                 self.stopped = True
         return shown

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence as Seq
 
-from edgechat.engine.backends.base import Backend, Interruption, Part
+from edgechat.engine.backends.base import Backend, BatchPart, Interruption
 from edgechat.engine.kv.prefix_cache import PrefixCache, Slot, common_prefix
 from edgechat.engine.scheduling.call_cost import CallCost, even_share
 from edgechat.engine.scheduling.sequence import Sequence
@@ -24,7 +24,7 @@ _SHIFT_SECONDS = 1.0
 _LEAST_SHIFTED = 64
 """... or tokens, where nobody knows what one costs."""
 
-Planned = list[tuple[Sequence, Part]]
+Planned = list[tuple[Sequence, BatchPart]]
 
 
 class Scheduler:
@@ -201,7 +201,7 @@ class Scheduler:
         """Return the stream whose last token is the oldest."""
         return [min(streams, key=lambda one: one.last_token)] if streams else []
 
-    def _part(self, sequence: Sequence, size: int) -> tuple[Sequence, Part]:
+    def _part(self, sequence: Sequence, size: int) -> tuple[Sequence, BatchPart]:
         """Return the next tokens of a sequence, `size` at the most."""
         assert sequence.slot is not None
         start = sequence.slot.length
@@ -210,7 +210,7 @@ class Scheduler:
             stop = min(stop, sequence.boundary)  # where the slot is forked
         last = stop == len(sequence.tokens)
         tokens = sequence.tokens[start:stop]
-        return sequence, Part(sequence.slot.id, start, tokens, int(last and sequence.generates))
+        return sequence, BatchPart(sequence.slot.id, start, tokens, int(last and sequence.generates))
 
     def _within_cache(self, planned: Planned) -> Planned:
         """Evict idle slots, then put the youngest back in the queue, until the batch finds free cells."""

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from edgechat.engine.kv.prefix_cache import Slot
 from edgechat.engine.reply.reply import Piece, Reply
-from edgechat.engine.sampling.logprobs import Chances
+from edgechat.engine.sampling.logprobs import Logprobs
 from edgechat.engine.sampling.sampler import Sampler
 from edgechat.engine.speculative.draft import Draft
 from edgechat.engine.speculative.tally import Tally
@@ -53,7 +53,7 @@ class Sequence:
     calls: list[ToolCall] = field(default_factory=list)
     """... and what it wants called, with the arguments in pieces here:"""
     arguments: list[list[str]] = field(default_factory=list)
-    chances: Chances | None = None
+    chances: Logprobs | None = None
     """How likely its tokens were, where the request wants to know."""
     draft: Draft | None = None
     """Tokens that are guessed to come next, in the batch that is being computed."""

@@ -35,7 +35,7 @@ def class_of_match(length: int) -> int:
     return bisect(_MATCHES, length)
 
 
-class Counts(msgspec.Struct):
+class AcceptanceCounts(msgspec.Struct):
     """What was tried and what stood, of each class and each position."""
 
     tried: list[float]
@@ -50,7 +50,7 @@ class Acceptance:
         self.by_class = _none(CLASSES[source])
         self.by_position = _none(MOST[source])
 
-    def start_with(self, by_class: Counts, by_position: Counts) -> None:
+    def start_with(self, by_class: AcceptanceCounts, by_position: AcceptanceCounts) -> None:
         """Take what was learnt before, less sure of it."""
         for mine, theirs in ((self.by_class, by_class), (self.by_position, by_position)):
             if len(theirs.tried) != len(mine.tried) or len(theirs.stood) != len(mine.stood):
@@ -89,11 +89,11 @@ class Acceptance:
             counts.stood = [factor * n for n in counts.stood]
 
 
-def _none(n: int) -> Counts:
-    return Counts([0.0] * n, [0.0] * n)
+def _none(n: int) -> AcceptanceCounts:
+    return AcceptanceCounts([0.0] * n, [0.0] * n)
 
 
-def _rate(counts: Counts, at: int, overall: float, hopeful: bool) -> float:
+def _rate(counts: AcceptanceCounts, at: int, overall: float, hopeful: bool) -> float:
     n = counts.tried[at] + _WEIGHT
     rate = (counts.stood[at] + _WEIGHT * overall) / n
     if hopeful:
@@ -101,6 +101,6 @@ def _rate(counts: Counts, at: int, overall: float, hopeful: bool) -> float:
     return min(rate, 0.995)
 
 
-def _count(counts: Counts, at: int, stood: bool) -> None:
+def _count(counts: AcceptanceCounts, at: int, stood: bool) -> None:
     counts.tried[at] = _FADING * counts.tried[at] + 1
     counts.stood[at] = _FADING * counts.stood[at] + stood

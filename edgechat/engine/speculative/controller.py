@@ -43,7 +43,7 @@ _AGEING = 0.9
 
 
 @dataclass(frozen=True, slots=True)
-class Bid:
+class DraftOffer:
     """What could be drafted for a stream."""
 
     source: Source
@@ -52,7 +52,7 @@ class Bid:
 
 
 @dataclass(slots=True)
-class Choice:
+class DraftChoice:
     """What to draft for a stream."""
 
     source: Source
@@ -107,7 +107,7 @@ class Controller:
         rates = self.acceptance[source]
         return [rates.at_position(at, hopeful=self.hopeful) for at in range(start, MOST[source])]
 
-    def choose(self, bids: Sequence[Sequence[Bid]], most: int) -> list[Choice | None]:
+    def choose(self, bids: Sequence[Sequence[DraftOffer]], most: int) -> list[DraftChoice | None]:
         """Return what to draft for each stream out of its bids; `most` tokens in all.
 
         Each stream takes its best bid. Then the batch takes the likeliest tokens of all of them, as many as
@@ -124,7 +124,7 @@ class Controller:
             value = made - self._pace * (self._extra(sum(lengths)) + self._drafting(taken, lengths))
             if value > best_value:
                 best, best_value = list(lengths), value
-        return [Choice(bid.source, n) if bid and n else None for bid, n in zip(taken, best, strict=True)]
+        return [DraftChoice(bid.source, n) if bid and n else None for bid, n in zip(taken, best, strict=True)]
 
     def goes_on(self, chances: Sequence[float], n_beside: int, longest: int) -> bool:
         """Say whether to draft another token with the model, those before it having these chances.
@@ -234,12 +234,12 @@ class Controller:
         ratio = self.cost.least_ratio if self.hopeful else self.cost.ratio
         return max(ratio(self._streams + n) - self.cost.ratio(self._streams), 0.0) if n else 0.0
 
-    def _drafting(self, taken: Sequence[Bid | None], lengths: Sequence[int]) -> float:
+    def _drafting(self, taken: Sequence[DraftOffer | None], lengths: Sequence[int]) -> float:
         """Return what drafting costs: streams draft together, in as many rounds as the longest draft."""
         rounds = [n for bid, n in zip(taken, lengths, strict=True) if bid and bid.source == "model"]
         return max(rounds, default=0) * self.round_cost
 
-    def _alone(self, bid: Bid) -> float:
+    def _alone(self, bid: DraftOffer) -> float:
         """Return what a bid is worth if no other stream drafts."""
         price = self._pace * self.round_cost if bid.source == "model" else 0.0
         return max((value - n * price for n, value in enumerate(self._values(bid.chances, 0))), default=0.0)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from edgechat.engine.backends.base import Backend, CacheFull, Logits, Part
+from edgechat.engine.backends.base import Backend, BatchPart, CacheFull, Logits
 from edgechat.engine.kv.prefix_cache import PrefixCache, Slot, common_prefix
 from edgechat.engine.sampling.sampler import top_ids
 from edgechat.engine.scheduling.sequence import Sequence as Stream
@@ -112,11 +112,11 @@ class ModelDrafter:
         seconds: list[float] = []
         if whole:
             n = min(self._backend.n_batch, self._backend.context)
-            self._backend.decode([Part(0, 0, list(token) * n, 1)])
+            self._backend.decode([BatchPart(0, 0, list(token) * n, 1)])
             self._backend.truncate(0, 0)
         for _ in range(4):
             began = time.perf_counter()
-            self._backend.decode([Part(0, 0, token, 1)])
+            self._backend.decode([BatchPart(0, 0, token, 1)])
             seconds.append(time.perf_counter() - began)
             self._backend.truncate(0, 0)
         return min(seconds)
@@ -146,13 +146,13 @@ class ModelDrafter:
         stop = min(place.n_said + n_tokens, len(stream.tokens) - 1)
         while place.n_said < stop:
             tokens = stream.tokens[place.n_said : min(stop, place.n_said + self._backend.n_batch)]
-            if self._decode([Part(place.slot.id, place.n_said, tokens, 0)]) is None:
+            if self._decode([BatchPart(place.slot.id, place.n_said, tokens, 0)]) is None:
                 return False
             self._cache.extend(place.slot, tokens)
             place.n_said += len(tokens)
         return True
 
-    def draft(self, wanted: Sequence[Wanted]) -> int:
+    def draft(self, wanted: Sequence[DraftRequest]) -> int:
         """Draft for several streams at once, a token of each in every round. Returns the rounds.
 
         Each draft grows until it is as long as wanted or its `goes_on` says no. Raises DecodeFailed.
@@ -176,9 +176,9 @@ class ModelDrafter:
             ]
         return rounds
 
-    def _within_a_batch(self, wanted: Sequence[Wanted]) -> list[Wanted]:
+    def _within_a_batch(self, wanted: Sequence[DraftRequest]) -> list[DraftRequest]:
         """Return those who have a place and whose unread tokens fit into one call, with the others'."""
-        found: list[Wanted] = []
+        found: list[DraftRequest] = []
         left = self._backend.n_batch
         for one in wanted:
             place = self._place(one.stream)
@@ -190,19 +190,19 @@ class ModelDrafter:
                 left -= n_unread
         return found
 
-    def _goes_on(self, one: Wanted) -> bool:
+    def _goes_on(self, one: DraftRequest) -> bool:
         """Say whether a draft grows: nothing follows what ends a reply."""
         tokens = one.draft.tokens
         ends = self._backend.vocabulary.is_end(tokens[-1])
         return len(tokens) < one.most and not ends and one.goes_on(one.draft.confidence)
 
-    def _part(self, one: Wanted) -> Part:
+    def _part(self, one: DraftRequest) -> BatchPart:
         place = self._places[one.stream]
         start = place.slot.length
         said = one.stream.tokens[start:]
-        return Part(place.slot.id, start, said or one.draft.tokens[-1:], 1)
+        return BatchPart(place.slot.id, start, said or one.draft.tokens[-1:], 1)
 
-    def _guess(self, one: Wanted, row: Logits) -> bool:
+    def _guess(self, one: DraftRequest, row: Logits) -> bool:
         """Add the next token to a draft, chosen from its logits as the target chooses from its own.
 
         False where it is not worth it. That is decided by how sure the draft is, before a token is drawn: to
@@ -245,7 +245,7 @@ class ModelDrafter:
         place.n_said = place.slot.length
         return place
 
-    def _decode(self, parts: Sequence[Part]) -> Logits | None:
+    def _decode(self, parts: Sequence[BatchPart]) -> Logits | None:
         """Compute a batch; None where there is no room for it even without what is idle."""
         while True:
             try:
@@ -270,7 +270,7 @@ class ModelDrafter:
 
 
 @dataclass(slots=True)
-class Wanted:
+class DraftRequest:
     """A draft that a small model is asked for."""
 
     stream: Stream

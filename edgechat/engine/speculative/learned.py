@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 
 from edgechat import paths
-from edgechat.engine.speculative.acceptance import Counts
+from edgechat.engine.speculative.acceptance import AcceptanceCounts
 from edgechat.engine.speculative.controller import Controller
 from edgechat.engine.speculative.draft import Source
 from edgechat.engine.speculative.step_cost import Shape
@@ -28,25 +28,25 @@ _PAUSE = 5.0
 """Seconds between two writes."""
 
 
-class Rates(msgspec.Struct, frozen=True):
+class AcceptanceRates(msgspec.Struct, frozen=True):
     """How often the drafts of one source stand."""
 
-    by_class: Counts
-    by_position: Counts
+    by_class: AcceptanceCounts
+    by_position: AcceptanceCounts
 
 
-class Lesson(msgspec.Struct, frozen=True, kw_only=True):
+class DraftRecord(msgspec.Struct, frozen=True, kw_only=True):
     """What was learnt in one place."""
 
     place: str
     shapes: dict[int, Shape] = {}
     round_cost: float = 0.0
-    rates: dict[Source, Rates] = {}
+    rates: dict[Source, AcceptanceRates] = {}
     when: float = 0.0
     """In seconds since 1970."""
 
 
-class Lessons:
+class DraftHistory:
     """The lessons of one load."""
 
     def __init__(self, plan: LoadPlan) -> None:
@@ -80,9 +80,10 @@ class Lessons:
             return
         self._written = now
         rates = {
-            source: Rates(one.by_class, one.by_position) for source, one in controller.acceptance.items()
+            source: AcceptanceRates(one.by_class, one.by_position)
+            for source, one in controller.acceptance.items()
         }
-        mine = Lesson(
+        mine = DraftRecord(
             place=self._place,
             shapes=controller.cost.shapes,
             round_cost=controller.round_cost,
@@ -94,9 +95,9 @@ class Lessons:
             paths.replace(_path(), msgspec.json.encode([*others[-_PLACES + 1 :], mine]))
 
 
-def _read() -> list[Lesson]:
+def _read() -> list[DraftRecord]:
     try:
-        return msgspec.json.decode(paths.read_bytes(_path(), _MOST_READ), type=list[Lesson])
+        return msgspec.json.decode(paths.read_bytes(_path(), _MOST_READ), type=list[DraftRecord])
     except (OSError, FolderError, msgspec.MsgspecError, RecursionError):
         return []
 

@@ -8,13 +8,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from edgechat.engine.backends.base import Backend, CacheFull, Part
+from edgechat.engine.backends.base import Backend, BatchPart, CacheFull
 from edgechat.engine.kv.prefix_cache import PrefixCache
 from edgechat.engine.scheduling.scheduler import Planned, Scheduler
 from edgechat.engine.scheduling.sequence import Sequence as Stream
-from edgechat.engine.speculative.controller import Bid, Controller
+from edgechat.engine.speculative.controller import Controller, DraftOffer
 from edgechat.engine.speculative.draft import MOST, Draft, Source
-from edgechat.engine.speculative.drafters import ModelDrafter, NgramDrafter, Wanted
+from edgechat.engine.speculative.drafters import DraftRequest, ModelDrafter, NgramDrafter
 from edgechat.engine.speculative.step_cost import LARGEST
 from edgechat.errors import DecodeFailed
 from edgechat.planner.plan import LoadPlan
@@ -134,7 +134,7 @@ class Speculation:
             self._skip = min(self._skip + max(step.looking / (_OVERHEAD * plain) - 1, 0.0), _LONGEST_SKIP)
         return planned
 
-    def _is_stream(self, stream: Stream, part: Part) -> bool:
+    def _is_stream(self, stream: Stream, part: BatchPart) -> bool:
         """Say whether a part is the next token of a reply, not the end of a prompt that will be forked."""
         forked = not self._backend.capabilities.cuts and part.start < stream.boundary
         return part.n_logits == 1 and len(part.tokens) == 1 and not forked
@@ -158,7 +158,7 @@ class Speculation:
         planned_in_all = sum(one.length for one in chosen if one is not None)
         n_with_model = sum(one.source == "model" for one in chosen if one is not None)
         more = (most - planned_in_all) // max(n_with_model, 1)
-        wanted: list[Wanted] = []
+        wanted: list[DraftRequest] = []
         for at, choice in enumerate(chosen):
             guess = guesses[at]
             if choice is None:
@@ -173,7 +173,7 @@ class Speculation:
                 beside = planned_in_all - choice.length
                 takes = partial(self._takes, n_beside=beside, longest=longest)
                 goes_on = partial(self._goes_on, n_beside=beside, longest=longest)
-                wanted.append(Wanted(streams[at], draft, longest, takes, goes_on))
+                wanted.append(DraftRequest(streams[at], draft, longest, takes, goes_on))
         if wanted:
             self._ask_model(wanted, step)
             self._trim(drafts)
@@ -197,13 +197,13 @@ class Speculation:
             guess.cut(stream.sampler.allowed(stream.said, guess.tokens))
         return guess if guess is not None and guess.tokens else None
 
-    def _bids(self, stream: Stream, guess: Draft | None, limit: int) -> list[Bid]:
-        bids: list[Bid] = []
+    def _bids(self, stream: Stream, guess: Draft | None, limit: int) -> list[DraftOffer]:
+        bids: list[DraftOffer] = []
         if guess is not None:
-            bids.append(Bid("ngram", self.controller.chances(guess.confidence, "ngram")))
+            bids.append(DraftOffer("ngram", self.controller.chances(guess.confidence, "ngram")))
         may = "model" in self.sources and limit > 0
         if self._model is not None and may and self._is_ready(self._model, stream):
-            bids.append(Bid("model", self.controller.prospects("model")[:limit]))
+            bids.append(DraftOffer("model", self.controller.prospects("model")[:limit]))
         return bids
 
     def _is_ready(self, model: ModelDrafter, stream: Stream) -> bool:
@@ -242,7 +242,7 @@ class Speculation:
         chances = self.controller.chances(classes, "model")
         return len(chances) < longest and self.controller.goes_on(chances, n_beside, longest)
 
-    def _ask_model(self, wanted: list[Wanted], step: _Step) -> None:
+    def _ask_model(self, wanted: list[DraftRequest], step: _Step) -> None:
         assert self._model is not None
         began = time.perf_counter()
         try:
@@ -264,14 +264,16 @@ class Speculation:
                 chances = self.controller.chances(draft.confidence, "model")
                 draft.cut(self.controller.worth_verifying(chances, beside))
 
-    def _with(self, pair: tuple[Stream, Part], draft: Draft | None, step: _Step) -> tuple[Stream, Part]:
+    def _with(
+        self, pair: tuple[Stream, BatchPart], draft: Draft | None, step: _Step
+    ) -> tuple[Stream, BatchPart]:
         stream, part = pair
         if draft is None or not draft.tokens:
             return pair
         stream.draft = draft
         step.n_rows += len(draft.tokens)
         tokens = [*part.tokens, *draft.tokens]
-        return stream, Part(part.seq, part.start, tokens, len(tokens))
+        return stream, BatchPart(part.seq, part.start, tokens, len(tokens))
 
     def _lose_model(self, error: Exception) -> None:
         """The draft model is broken: nobody needs it."""

@@ -19,8 +19,7 @@ import psutil
 from edgechat import paths
 from edgechat.device.memory import oom_kills
 from edgechat.engine.types import (
-    Arguments,
-    Called,
+    CachePolicy,
     Cancel,
     ChatRequest,
     Command,
@@ -34,18 +33,19 @@ from edgechat.engine.types import (
     Generate,
     Inspect,
     Inspected,
-    Leave,
-    Left,
     Load,
     Loaded,
     Loading,
     ModelInfo,
+    Persist,
+    Persisted,
     Prefill,
     RequestEvent,
     Timings,
+    ToolCallArguments,
+    ToolCallBegun,
     Translate,
     Translated,
-    Upkeep,
     Usage,
 )
 from edgechat.engine.worker.snapshot import Snapshot
@@ -60,11 +60,14 @@ _GOODBYE = 2.0
 _SIGKILL = 9  # signal.SIGKILL, which Windows does not have
 
 
-class WorkerLife:
+class WorkerConnection:
     """One life of the worker process."""
 
     def __init__(
-        self, process: asyncio.subprocess.Process, log: Path | None, on_end: Callable[[WorkerLife], None]
+        self,
+        process: asyncio.subprocess.Process,
+        log: Path | None,
+        on_end: Callable[[WorkerConnection], None],
     ) -> None:
         self.victims: set[str] = set()
         """The requests that were running when it died."""
@@ -84,7 +87,7 @@ class WorkerLife:
         self._reader = asyncio.ensure_future(self._read())
 
     @classmethod
-    async def spawn(cls, on_end: Callable[[WorkerLife], None]) -> WorkerLife:
+    async def spawn(cls, on_end: Callable[[WorkerConnection], None]) -> WorkerConnection:
         """Start the process; its stderr goes to a log file of its own."""
         log, handle = _opened_log()
         try:
@@ -105,7 +108,7 @@ class WorkerLife:
         return not self._reader.done()
 
     async def load(
-        self, plan: LoadPlan, upkeep: Upkeep, on_progress: Callable[[float], None] | None
+        self, plan: LoadPlan, upkeep: CachePolicy, on_progress: Callable[[float], None] | None
     ) -> ModelInfo:
         """Load the model and wait for it. Raises EngineClosed where `close` ends that."""
         self.send(Load(plan, upkeep))
@@ -133,7 +136,7 @@ class WorkerLife:
             self.send(Generate(request))
             while not finished:
                 match await events.get():
-                    case Dropped() | Prefill() | Delta() | Called() | Arguments() as event:
+                    case Dropped() | Prefill() | Delta() | ToolCallBegun() | ToolCallArguments() as event:
                         yield event
                     case Finished() as event:
                         finished = True
@@ -182,10 +185,10 @@ class WorkerLife:
                 self._abandoned.add(request.request_id)
                 self.send(Cancel(request.request_id))
 
-    async def leave(self, chat: str | None, seconds: float) -> None:
+    async def persist(self, chat: str | None, seconds: float) -> None:
         """Have a chat's state (None: every chat's) put on disk; wait so long for it at most."""
         left = self._left.setdefault(chat, asyncio.Event())
-        self.send(Leave(chat))
+        self.send(Persist(chat))
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(left.wait(), seconds)
 
@@ -242,7 +245,7 @@ class WorkerLife:
                 stream.put_nowait(None)
 
     def _hand_on(self, event: Event) -> None:
-        if isinstance(event, Left):
+        if isinstance(event, Persisted):
             self._left.pop(event.chat, asyncio.Event()).set()
             return
         if isinstance(event, Inspected):

@@ -11,7 +11,7 @@ import msgspec
 import psutil
 
 from edgechat.engine.backends.base import Vocabulary
-from edgechat.engine.engine import Engine
+from edgechat.engine.engine import EngineCore
 from edgechat.engine.kv.prefix_cache import PrefixCache, Slot
 from edgechat.engine.kv.window import turns_of
 from edgechat.engine.speculative.acceptance import Acceptance
@@ -21,14 +21,14 @@ from edgechat.engine.worker.snapshot import (
     MOST_RUNS,
     CacheMap,
     DraftCache,
-    Drafting,
+    DraftingState,
     Kind,
     PromptUse,
     Run,
+    SchedulerState,
     SlotState,
     Snapshot,
     SourceState,
-    Work,
 )
 
 _ROWS = (1, 2, 4, 8, 16)
@@ -53,7 +53,7 @@ class _Pinned:
 class Inspector:
     """Takes snapshots of an engine."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: EngineCore) -> None:
         self._engine = engine
         self._process = psutil.Process()
         self._pinned: dict[str, _Pinned] = {}
@@ -134,14 +134,14 @@ class Inspector:
             return None
         return PromptUse(last.prompt_tokens, last.cached_tokens, last.prompt_tokens - last.cached_tokens)
 
-    def _drafting(self) -> Drafting:
+    def _drafting(self) -> DraftingState:
         speculation = self._engine.speculation
         control = speculation.controller
         sources = tuple(
             SourceState(one, _share(control.acceptance[one]), 1 + control.pays(one))
             for one in speculation.present
         )
-        return Drafting(
+        return DraftingState(
             sources=sources,
             lengths=speculation.lengths,
             step_seconds=control.cost.level,
@@ -161,10 +161,10 @@ class Inspector:
             return "No draft is likely to pay for itself now; one is tried now and then."
         return ""
 
-    def _work(self) -> Work:
+    def _work(self) -> SchedulerState:
         scheduler = self._engine.scheduler
         cost = scheduler.cost
-        return Work(
+        return SchedulerState(
             running=sum(one.generates for one in scheduler.running),
             waiting=sum(one.generates for one in scheduler.waiting) + self._engine.n_waiting,
             settling=any(not one.generates for one in scheduler.sequences),

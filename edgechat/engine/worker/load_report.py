@@ -7,8 +7,8 @@ import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from edgechat.device.load import Disturbance, Moment, disturbance, moment
-from edgechat.engine.types import Called, Delta, Event, Finished
+from edgechat.device.load import Disturbance, LoadSample, disturbance, moment
+from edgechat.engine.types import Delta, Event, Finished, ToolCallBegun
 from edgechat.native.buffers import Buffer
 from edgechat.planner.estimate.actual_load import Difference, differences
 from edgechat.planner.estimate.calibration import learn
@@ -24,7 +24,7 @@ _HOT = 0.25
 """What a run weighs for which the processor was too hot: a state of the machine, unless it is always so."""
 
 
-class Experience:
+class LoadReport:
     """The experience with one load."""
 
     def __init__(self, plan: LoadPlan, keep: Callable[[], None] = lambda: None) -> None:
@@ -35,8 +35,8 @@ class Experience:
         # Only where no accelerator computes it is known how many threads should be at work all the time.
         on_processor = plan.backend == "llama.cpp" and not plan.devices
         self._threads = plan.threads if on_processor else None
-        self._began: Moment | None = None
-        self._wrote: Moment | None = None
+        self._began: LoadSample | None = None
+        self._wrote: LoadSample | None = None
 
     def begins(self, n_running: int) -> None:
         """Before each step: look at what else the machine does, where a request is there that was not."""
@@ -66,7 +66,7 @@ class Experience:
         """Learn the speed from requests that ran alone, on a machine that did little else."""
         self._shared = self._shared or n_running > 1
         for event in events:
-            if isinstance(event, Delta | Called) and self._wrote is None:
+            if isinstance(event, Delta | ToolCallBegun) and self._wrote is None:
                 self._wrote = moment()
             elif isinstance(event, Finished):
                 if not self._shared:

@@ -107,7 +107,7 @@ class SourceState(msgspec.Struct, frozen=True):
     """How many times as fast as plain decoding its drafts are likely to make the next steps; 1 at least."""
 
 
-class Drafting(msgspec.Struct, frozen=True, kw_only=True):
+class DraftingState(msgspec.Struct, frozen=True, kw_only=True):
     """The controller of speculation."""
 
     sources: tuple[SourceState, ...]
@@ -126,7 +126,7 @@ class Drafting(msgspec.Struct, frozen=True, kw_only=True):
     """Why nobody drafts now; '' where somebody may."""
 
 
-class Work(msgspec.Struct, frozen=True, kw_only=True):
+class SchedulerState(msgspec.Struct, frozen=True, kw_only=True):
     """The scheduler."""
 
     running: int
@@ -143,7 +143,7 @@ class Work(msgspec.Struct, frozen=True, kw_only=True):
     """Calls since the load that computed one sequence, two, and so on."""
 
 
-class OnDisk(msgspec.Struct, frozen=True):
+class StatesOnDisk(msgspec.Struct, frozen=True):
     """The states of chats that are kept on disk, of all models."""
 
     count: int
@@ -157,9 +157,9 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     draft_cache: DraftCache | None
     prompt: PromptUse | None
     """None before the first request."""
-    drafting: Drafting
-    work: Work
-    on_disk: OnDisk | None
+    drafting: DraftingState
+    work: SchedulerState
+    on_disk: StatesOnDisk | None
     """None where nothing is kept there, or it is not counted yet."""
     memory_bytes: int
     """Resident memory of the worker."""

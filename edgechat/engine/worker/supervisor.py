@@ -1,6 +1,6 @@
 """The front end's side of the worker process: start it, stream from it, survive its death.
 
-One EngineProcess stands for one model. Its worker comes with the first request and goes when it has been
+One EngineSupervisor stands for one model. Its worker comes with the first request and goes when it has been
 idle for a while, which gives all its memory back; the next request brings a new one. A crash is the same
 thing without the idle time.
 """
@@ -19,6 +19,7 @@ import msgspec
 
 from edgechat.engine.kv.state_folder import check_id
 from edgechat.engine.types import (
+    CachePolicy,
     Cancel,
     ChatRequest,
     Embed,
@@ -28,9 +29,8 @@ from edgechat.engine.types import (
     RequestEvent,
     Translate,
     Translated,
-    Upkeep,
 )
-from edgechat.engine.worker.connection import WorkerLife, cancelled, closed, tail
+from edgechat.engine.worker.connection import WorkerConnection, cancelled, closed, tail
 from edgechat.engine.worker.kinds import cannot_chat, cannot_embed
 from edgechat.engine.worker.snapshot import Snapshot
 from edgechat.errors import EngineCrashed, EngineError, EngineGone, OutOfMemory, RequestRefused
@@ -52,7 +52,7 @@ class EngineState(Enum):
     READY = "ready"
 
 
-class EngineProcess:
+class EngineSupervisor:
     """A model in a worker process. Belongs to one event loop."""
 
     def __init__(
@@ -60,7 +60,7 @@ class EngineProcess:
         plan: LoadPlan,
         *,
         idle_seconds: float = 600.0,
-        upkeep: Upkeep = Upkeep(),  # noqa: B008  (it is frozen)
+        upkeep: CachePolicy = CachePolicy(),  # noqa: B008  (it is frozen)
         replan: Callable[[], LoadPlan] | None = None,
         on_state: Callable[[EngineState], None] | None = None,
         on_note: Callable[[str], None] = lambda _note: None,
@@ -77,7 +77,7 @@ class EngineProcess:
         self._upkeep = upkeep
         self._on_state = on_state
         self._on_note = on_note
-        self._worker: WorkerLife | None = None
+        self._worker: WorkerConnection | None = None
         self._ending: asyncio.Task[None] | None = None
         """The end of the worker before, which goes on where nobody waits for it any more."""
         self._log: Path | None = None
@@ -177,13 +177,13 @@ class EngineProcess:
         elif self._worker is not None:
             self._worker.send(Cancel(request_id))
 
-    async def leave(self, chat: str | None = None) -> None:
+    async def persist(self, chat: str | None = None) -> None:
         """Nobody looks at this chat (None: at any) any more: its state goes to disk, if that is worth it.
 
         Returns when that is done, or has taken too long.
         """
         if self._worker is not None and self._worker.alive and self.state is EngineState.READY:
-            await self._worker.leave(chat, _LEAVING)
+            await self._worker.persist(chat, _LEAVING)
 
     def forget(self, chat: str) -> None:
         """Keep nothing of a chat, which is deleted. Raises ValueError for what is no id of ours."""
@@ -243,7 +243,7 @@ class EngineProcess:
     @contextlib.asynccontextmanager
     async def _answering(
         self, request_id: str, digest: bytes, on_progress: Callable[[float], None] | None, may_load: bool
-    ) -> AsyncIterator[WorkerLife | None]:
+    ) -> AsyncIterator[WorkerConnection | None]:
         """Yield the worker for a request, and remember if that kills it; None: it was cancelled meanwhile."""
         if self._crashes[digest] >= _CRASHES_ALLOWED:
             raise RequestRefused(
@@ -259,7 +259,7 @@ class EngineProcess:
                     self._crashes[digest] += 1
                 raise
 
-    async def _is_to_blame(self, request_id: str, worker: WorkerLife) -> bool:
+    async def _is_to_blame(self, request_id: str, worker: WorkerConnection) -> bool:
         """Say whether a request has killed its worker, as far as anybody can know."""
         if worker.victims != {request_id}:  # with others beside it nobody knows
             return False
@@ -267,7 +267,7 @@ class EngineProcess:
 
     async def _ready_for(
         self, request_id: str, on_progress: Callable[[float], None] | None, may_load: bool
-    ) -> WorkerLife | None:
+    ) -> WorkerConnection | None:
         """Return the worker; None if the request was cancelled while the model was loading."""
         self._loading.add(request_id)
         try:
@@ -283,7 +283,7 @@ class EngineProcess:
 
     async def _ready(
         self, on_progress: Callable[[float], None] | None, *, may_load: bool = True
-    ) -> WorkerLife:
+    ) -> WorkerConnection:
         async with self._changing:
             if self._worker is not None and self._worker.alive and self.state is EngineState.READY:
                 return self._worker
@@ -321,7 +321,7 @@ class EngineProcess:
         self._plan = self._last = plan
         for note in told:
             self._on_note(note)
-        self._worker = await WorkerLife.spawn(self._worker_ended)
+        self._worker = await WorkerConnection.spawn(self._worker_ended)
         self._log = self._worker.log
         if self._closed:
             raise closed()
@@ -339,7 +339,7 @@ class EngineProcess:
     async def _stop_unless_used(self) -> None:
         async with self._changing:
             if not self._users:
-                await self.leave()
+                await self.persist()
             if not self._users:  # nobody has come meanwhile
                 await self._end_worker()
 
@@ -360,7 +360,7 @@ class EngineProcess:
         finally:
             self._become(EngineState.STOPPED)
 
-    def _worker_ended(self, worker: WorkerLife) -> None:
+    def _worker_ended(self, worker: WorkerConnection) -> None:
         if worker is self._worker and self.state is EngineState.READY:
             self._become(EngineState.STOPPED)
 

@@ -25,16 +25,17 @@ from edgechat.device import mlx
 from edgechat.engine.backends.base import Backend, Interruption
 from edgechat.engine.embedding import worker
 from edgechat.engine.embedding.engine import EmbeddingEngine
-from edgechat.engine.engine import Engine
+from edgechat.engine.engine import EngineCore
 from edgechat.engine.kv.fingerprint import fingerprint_of
-from edgechat.engine.kv.state_store import States
+from edgechat.engine.kv.state_store import KVStateStore
 from edgechat.engine.prompt.preparation import fault
 from edgechat.engine.prompt.template import ChatTemplate, TemplateProcess
 from edgechat.engine.speculative.controller import Controller
 from edgechat.engine.speculative.draft_model import load_draft
-from edgechat.engine.speculative.learned import Lessons
+from edgechat.engine.speculative.learned import DraftHistory
 from edgechat.engine.speculative.step_cost import StepCost, slope_of
 from edgechat.engine.types import (
+    CachePolicy,
     Cancel,
     ChatRequest,
     Command,
@@ -46,18 +47,17 @@ from edgechat.engine.types import (
     Generate,
     Inspect,
     Inspected,
-    Leave,
-    Left,
     Load,
     Loaded,
     Loading,
     ModelInfo,
+    Persist,
+    Persisted,
     Translate,
-    Upkeep,
 )
 from edgechat.engine.worker.inspection import Inspector
 from edgechat.engine.worker.kinds import cannot_embed
-from edgechat.engine.worker.load_report import Experience, anonymous_memory
+from edgechat.engine.worker.load_report import LoadReport, anonymous_memory
 from edgechat.errors import EdgechatError, EngineError
 from edgechat.models.local.usage import note_use
 from edgechat.planner.plan import LoadPlan
@@ -143,8 +143,8 @@ class Pipe:
 
 
 def load(
-    plan: LoadPlan, upkeep: Upkeep, tell: Callable[[list[Event]], None]
-) -> tuple[Engine, ModelInfo, Experience]:
+    plan: LoadPlan, upkeep: CachePolicy, tell: Callable[[list[Event]], None]
+) -> tuple[EngineCore, ModelInfo, LoadReport]:
     """Load by the plan, telling the progress, and compute one token before calling it ready."""
     began = time.perf_counter()
     renderer = TemplateProcess()
@@ -152,12 +152,12 @@ def load(
     words = backend.vocabulary
     template = ChatTemplate(backend.chat_template, bos=words.bos, eos=words.eos, process=renderer)
     identity = partial(fingerprint_of, plan.model_path, backend.state_format)
-    states = None if upkeep.disk_bytes == 0 else States(upkeep.disk_bytes, identity)
-    controller, lessons = Controller(StepCost(slope_of(plan.forecast))), Lessons(plan)
-    experience = Experience(plan, lambda: lessons.keep(controller))
+    states = None if upkeep.disk_bytes == 0 else KVStateStore(upkeep.disk_bytes, identity)
+    controller, lessons = Controller(StepCost(slope_of(plan.forecast))), DraftHistory(plan)
+    experience = LoadReport(plan, lambda: lessons.keep(controller))
     found = experience.loaded(backend.buffers, backend.touched_bytes, anonymous_memory(), words.size)
     drafter, no_draft = load_draft(plan.for_draft(), backend, partial(_backend, progress=None))
-    engine = Engine(
+    engine = EngineCore(
         backend,
         template,
         upkeep=upkeep,
@@ -234,7 +234,7 @@ def serve_embeddings(engine: EmbeddingEngine, pipe: Pipe) -> None:
         pipe.send(engine.step())
 
 
-def serve(engine: Engine, pipe: Pipe, experience: Experience) -> None:
+def serve(engine: EngineCore, pipe: Pipe, experience: LoadReport) -> None:
     """Step while there is work, wait for commands while there is none."""
     inspector = Inspector(engine)
     pipe.interruption = engine.backend.interruption
@@ -266,21 +266,21 @@ def _safely(obey: Callable[[Command], list[Event]], command: Command) -> list[Ev
                 | Translate(request_id)
             ):
                 return [Failed(request_id, failed)]
-            case Leave(chat):
-                return [Left(chat)]
+            case Persist(chat):
+                return [Persisted(chat)]
             case Inspect():
                 return [Inspected(None)]
         return []
 
 
-def _obey(engine: Engine, inspector: Inspector, command: Command) -> list[Event]:
+def _obey(engine: EngineCore, inspector: Inspector, command: Command) -> list[Event]:
     match command:
         case Generate(request):
             engine.begin(request)
         case Cancel(request_id):
             return engine.cancel(request_id)
-        case Leave(chat):
-            engine.leave(chat)
+        case Persist(chat):
+            engine.persist(chat)
         case Forget(chat):
             engine.forget(chat)
         case Inspect(chat):

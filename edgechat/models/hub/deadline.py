@@ -21,7 +21,7 @@ class OutOfTime(Exception):
         self.stalled = stalled
 
 
-class Watch:
+class ProgressWatch:
     """What the work tells of its progress; any thread may look."""
 
     def __init__(self) -> None:
@@ -51,7 +51,7 @@ class _Outcome(Generic[T]):
         self.error: BaseException | None = None
         self.done = threading.Event()
 
-    def run(self, work: Callable[[Watch], T], watch: Watch) -> None:
+    def run(self, work: Callable[[ProgressWatch], T], watch: ProgressWatch) -> None:
         try:
             self.value.append(work(watch))
         except BaseException as error:  # it is raised again where the work was asked for
@@ -59,13 +59,13 @@ class _Outcome(Generic[T]):
         self.done.set()
 
 
-def within(seconds: float, idle: float, work: Callable[[Watch], T]) -> T:
+def within(seconds: float, idle: float, work: Callable[[ProgressWatch], T]) -> T:
     """Return what `work` returns, in a thread of its own, or raise what it raises.
 
     seconds: for all of it, or math.inf; idle: without a beat of the watch. Raises OutOfTime when either is
     over; the thread is then left to end by itself, and keeps no program from ending.
     """
-    watch, outcome = Watch(), _Outcome[T]()
+    watch, outcome = ProgressWatch(), _Outcome[T]()
     threading.Thread(target=outcome.run, args=(work, watch), name="hub", daemon=True).start()
     end = time.monotonic() + seconds
     try:

@@ -25,7 +25,7 @@ from edgechat.models.hub.endpoint import Endpoint, require_network
 from edgechat.models.hub.errors import nonsense
 from edgechat.models.hub.partial import Partial, disk_error
 from edgechat.models.hub.ranged import RangedFile
-from edgechat.models.hub.transfer import Client, Cut, ask_hub
+from edgechat.models.hub.transfer import Client, ConnectionCut, ask_hub
 from edgechat.models.local.hashes import hash_for, is_git_sha1
 from edgechat.text import mebibytes, one_line
 
@@ -43,11 +43,11 @@ MOST = 50 * 10**9
 _ASK_LOCK_EVERY = 0.2
 
 
-class Stopped(Exception):
+class DownloadStopped(Exception):
     """Whoever asked for a download ended it; what has come is kept."""
 
 
-class Observer(Protocol):
+class DownloadObserver(Protocol):
     """Who is told how it goes, from any thread."""
 
     def has(self, file: RemoteFile, n: int) -> None:
@@ -61,7 +61,7 @@ class Observer(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Fetched:
+class FetchedFile:
     """What became of one file."""
 
     file: RemoteFile
@@ -75,16 +75,17 @@ def download(
     listing: RepoListing,
     files: Sequence[RemoteFile],
     revision: str,
-    seen: Observer,
+    seen: DownloadObserver,
     stop: threading.Event | None = None,
-) -> list[Fetched]:
+) -> list[FetchedFile]:
     """Bring files of a repository here, and put them into their places when all are complete.
 
     revision: what the listing was asked for: a branch, tag or commit. stop: ends it from another thread; a
-    connection that is silent is given up only when its own time is over. Raises HubError, DiskError, Stopped.
+    silent connection is given up only when its own time is over.
+    Raises HubError, DiskError, DownloadStopped.
     """
     store, stop = HubStore(listing), stop or threading.Event()
-    done: list[Fetched] = []
+    done: list[FetchedFile] = []
     for file in files:
         store.make_folders(file)
         with _locked(store, file, seen, stop):
@@ -97,7 +98,7 @@ def download(
     return done
 
 
-def _drop_stale(store: HubStore, revision: str, seen: Observer) -> None:
+def _drop_stale(store: HubStore, revision: str, seen: DownloadObserver) -> None:
     """Remove what our earlier downloads left of files that the revision does not hold any more.
 
     What other programs began is theirs, and other revisions may still hold what was begun for them.
@@ -115,12 +116,12 @@ def _drop_stale(store: HubStore, revision: str, seen: Observer) -> None:
 
 
 def _bring(
-    store: HubStore, file: RemoteFile, revision: str, seen: Observer, stop: threading.Event
-) -> Fetched:
+    store: HubStore, file: RemoteFile, revision: str, seen: DownloadObserver, stop: threading.Event
+) -> FetchedFile:
     """Return when the bytes of a file are here and verified; the lock is held."""
     if store.has_bytes(file):
         seen.has(file, file.size)
-        return Fetched(file, 0, 0)
+        return FetchedFile(file, 0, 0)
     name = one_line(file.name)
     require_network(False, f"{name} is not here")
     if file.size > MOST:
@@ -148,11 +149,11 @@ def _bring(
         store.end(file)
     finally:
         partial.close()
-    return Fetched(file, resumed, received)
+    return FetchedFile(file, resumed, received)
 
 
 def _fetch(
-    listing: RepoListing, file: RemoteFile, partial: Partial, seen: Observer, stop: threading.Event
+    listing: RepoListing, file: RemoteFile, partial: Partial, seen: DownloadObserver, stop: threading.Event
 ) -> int:
     """Return how many bytes came until all were there, over as many connections as it takes."""
     hub, ranged = Endpoint(listing.hub), RangedFile(file, listing.commit)
@@ -181,23 +182,23 @@ def _fetch(
             failures += 1
             seen.says(f"{error.message} Trying again in {wait:.0f} s.")
             if stop.wait(wait):
-                raise Stopped from error
+                raise DownloadStopped from error
     return received
 
 
 def _heeding(stop: threading.Event, told: Callable[[int], None]) -> Callable[[int], None]:
-    """Return what tells of progress, and raises Stopped where nobody wants it any more."""
+    """Return what tells of progress, and raises DownloadStopped where nobody wants it any more."""
 
     def tell(n: int) -> None:
         told(n)
         if stop.is_set():
-            raise Stopped
+            raise DownloadStopped
 
     return tell
 
 
 def _pieces(client: Client, url: str, ranged: RangedFile, partial: Partial) -> Iterator[bytes]:
-    """Yield what is missing, as it comes; what was there may have to be forgotten. Raises HubError, Cut."""
+    """Yield what is missing; may discard what was there. Raises HubError, ConnectionCut."""
     at, end = partial.size, ranged.file.size
     with client.get(url, ranged.headers(at, end) if at else None) as answer:
         same = ranged.same(answer)
@@ -205,13 +206,13 @@ def _pieces(client: Client, url: str, ranged: RangedFile, partial: Partial) -> I
         if start < at or not same:
             partial.restart()
         if start > partial.size:
-            raise Cut("another file is kept there now")
+            raise ConnectionCut("another file is kept there now")
         for piece in answer.pieces:
             if partial.size + len(piece) > end:
                 raise nonsense(answer.url, f"sends more of {one_line(ranged.file.name)} than there is")
             yield piece
     if partial.size < end:
-        raise Cut("the answer is shorter than it said")
+        raise ConnectionCut("the answer is shorter than it said")
 
 
 def _wait(error: HubUnreachable | RateLimited, failures: int) -> float | None:
@@ -236,7 +237,9 @@ def _wrong(listing: RepoListing, name: str, what: str) -> WrongBytes:
 
 
 @contextmanager
-def _locked(store: HubStore, file: RemoteFile, seen: Observer, stop: threading.Event) -> Iterator[None]:
+def _locked(
+    store: HubStore, file: RemoteFile, seen: DownloadObserver, stop: threading.Event
+) -> Iterator[None]:
     """Hold the lock of a file's bytes; where another process has it, say so and wait."""
     from filelock import FileLock, Timeout
 
@@ -255,12 +258,12 @@ def _locked(store: HubStore, file: RemoteFile, seen: Observer, stop: threading.E
 
 
 def _acquire(lock: FileLock, stop: threading.Event) -> None:
-    """Wait for a lock, for as long as someone wants it. Raises Stopped."""
+    """Wait for a lock, for as long as someone wants it. Raises DownloadStopped."""
     from filelock import Timeout
 
     while True:
         if stop.wait(_ASK_LOCK_EVERY):
-            raise Stopped
+            raise DownloadStopped
         with suppress(Timeout):
             lock.acquire(timeout=0)
             return

@@ -71,7 +71,7 @@ class _Info(msgspec.Struct):
     tags: list[str] = []
 
 
-class _Kept(msgspec.Struct):
+class _CachedListing(msgspec.Struct):
     """A listing in the cache: the hub's answer, as far as it was used."""
 
     info: _Info
@@ -154,7 +154,7 @@ def list_repo(repo: str, revision: str | None) -> RepoListing:
         info = msgspec.json.decode(body, type=_Info)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise nonsense(hub.url, f"gives a listing of {repo} that makes no sense") from error
-    kept = _Kept(info, time.time())
+    kept = _CachedListing(info, time.time())
     listing = _listing(hub, repo, kept)
     metadata_cache.keep_listing(hub.url, repo, revision, msgspec.json.encode(kept))
     return listing
@@ -165,12 +165,12 @@ def _kept(hub: Endpoint, name: HubName) -> RepoListing | None:
     if data is None:
         return None
     try:
-        return _listing(hub, name.repo, msgspec.json.decode(data, type=_Kept))
+        return _listing(hub, name.repo, msgspec.json.decode(data, type=_CachedListing))
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, HubAnswerError):
         return None
 
 
-def _listing(hub: Endpoint, repo: str, kept: _Kept) -> RepoListing:
+def _listing(hub: Endpoint, repo: str, kept: _CachedListing) -> RepoListing:
     """Return the listing of an answer. Raises HubAnswerError where a name could lead out of its folder."""
     files: list[RemoteFile] = []
     names = {one.rfilename for one in kept.info.siblings}

@@ -16,7 +16,7 @@ _LEAST = 0.2
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class ProgressSample:
     """How things stood at one moment."""
 
     here: int
@@ -48,7 +48,7 @@ class Standing:
         return self.size if left is None else f"{self.size}, {speed(self.rate)}, {duration(left)} left"
 
 
-class Pace:
+class DownloadPace:
     """Of several files together, whose bytes are `total`; told by one thread."""
 
     def __init__(self, total: int) -> None:
@@ -67,9 +67,9 @@ class Pace:
             self._received += max(0, n - before)
         return before is not None
 
-    def standing(self) -> Standing:
+    def standing(self) -> ProgressSample:
         """Return how things stand now."""
-        return Standing(sum(self._here.values()), self._total, self._rate())
+        return ProgressSample(sum(self._here.values()), self._total, self._rate())
 
     def _rate(self) -> float:
         now = time.monotonic()

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from edgechat.errors import RemoteFileChanged
 from edgechat.models.choices import RemoteFile
 from edgechat.models.hub.errors import changed, nonsense
-from edgechat.models.hub.transfer import Answer
+from edgechat.models.hub.transfer import HubResponse
 from edgechat.models.local.hashes import is_digest
 from edgechat.text import one_line
 
@@ -31,7 +31,7 @@ class RangedFile:
             found["If-Range"] = self.etag
         return found
 
-    def same(self, answer: Answer) -> bool:
+    def same(self, answer: HubResponse) -> bool:
         """Say whether the keeper calls the file what it did before, and remember what it does now.
 
         Raises RemoteFileChanged where the hub itself says that this is not the file that was listed.
@@ -46,7 +46,7 @@ class RangedFile:
         before, self.etag = self.etag, answer.headers.get("etag")
         return before in (None, self.etag)
 
-    def part(self, answer: Answer, at: int, end: int) -> tuple[int, int]:
+    def part(self, answer: HubResponse, at: int, end: int) -> tuple[int, int]:
         """Return where an answer begins and ends that should hold the bytes from `at` to before `end`.
 
         It may begin at 0 instead, and then holds all of the file; it may end earlier. Raises HubError.

@@ -13,12 +13,12 @@ from edgechat.models.formats.gguf import FIRST_READ, one_model, read_growing
 from edgechat.models.formats.gguf_cursor import AGAIN
 from edgechat.models.formats.header import ModelHeader
 from edgechat.models.formats.mlx.config import MAX_CONFIG
-from edgechat.models.formats.mlx.contents import MAX_TABLES, Contents, Table
+from edgechat.models.formats.mlx.contents import MAX_TABLES, Contents, TensorTable
 from edgechat.models.formats.mlx.safetensors import PREFIX, table_length, unsound
 from edgechat.models.hub.endpoint import Endpoint
 from edgechat.models.hub.errors import nonsense, unreachable
 from edgechat.models.hub.ranged import RangedFile
-from edgechat.models.hub.transfer import Client, Cut, ask_hub
+from edgechat.models.hub.transfer import Client, ConnectionCut, ask_hub
 from edgechat.text import one_line
 
 TIME_LIMIT = 120.0
@@ -72,7 +72,7 @@ def read_remote_contents(
         if config.size > MAX_CONFIG:
             raise unsound(config.name, f"it has more than {MAX_CONFIG} bytes")
         said = bytes(start(config).first(config.size))
-        tables: list[Table] = []
+        tables: list[TensorTable] = []
         for file in others:
             if file.name.endswith(".safetensors"):
                 left = MAX_TABLES - sum(len(table.data) for table in tables)
@@ -96,13 +96,13 @@ def _on_the_hub() -> Iterator[None]:
         raise ModelFileError(error.message, hint=hint) from error
 
 
-def _table(start: RemoteStart, file: RemoteFile, most: int) -> Table:
+def _table(start: RemoteStart, file: RemoteFile, most: int) -> TensorTable:
     """Return the table of a safetensors file; most: bytes that it may have."""
     name = PurePosixPath(file.name).name
     n = table_length(start.first(min(file.size, FIRST_TABLE)), file.size, name)
     if n > most:
         raise unsound(name, f"the tables of the model take more than {MAX_TABLES} bytes")
-    return Table(name, file.size, bytes(start.first(PREFIX + n)[PREFIX:]))
+    return TensorTable(name, file.size, bytes(start.first(PREFIX + n)[PREFIX:]))
 
 
 @dataclass(slots=True)
@@ -121,7 +121,7 @@ class RemoteStart:
             before = len(self.data)
             try:
                 self._fetch(n)
-            except Cut:
+            except ConnectionCut:
                 self.cuts += 1
             else:
                 # An answer without a byte gets us no further: it counts as a connection that was cut.
@@ -131,7 +131,7 @@ class RemoteStart:
         return self.data[:n]
 
     def _fetch(self, n: int) -> None:
-        """Ask for what is missing of the first n bytes, and take what comes. Raises HubError, Cut."""
+        """Fetch what is missing of the first n bytes. Raises HubError, ConnectionCut."""
         at = len(self.data)
         with self.client.get(self.url, self.ranged.headers(at, n)) as answer:
             if not self.ranged.same(answer):
@@ -148,4 +148,4 @@ class RemoteStart:
                 if len(self.data) >= end and answer.status == 200:
                     return
         if len(self.data) < end:
-            raise Cut("the answer is shorter than it said")
+            raise ConnectionCut("the answer is shorter than it said")

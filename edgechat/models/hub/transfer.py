@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from edgechat import __version__
 from edgechat.errors import HubError, HubUnreachable
-from edgechat.models.hub.deadline import OutOfTime, Watch, within
+from edgechat.models.hub.deadline import OutOfTime, ProgressWatch, within
 from edgechat.models.hub.endpoint import Endpoint, next_address
 from edgechat.models.hub.errors import CHECK, host, nonsense, refusal, unreachable
 
@@ -38,12 +38,12 @@ PATIENCE, SLOWEST = 60.0, 1024
 MAX_REDIRECTS = 5
 
 
-class Cut(Exception):
+class ConnectionCut(Exception):
     """The connection ended before the answer did."""
 
 
 @dataclass(slots=True)
-class Answer:
+class HubResponse:
     """A successful answer, its body still to be read; header names are in lower case."""
 
     url: str
@@ -53,14 +53,14 @@ class Answer:
     linked: Mapping[str, str]
     """What the hub itself said of the file when it sent us on: its x-linked-… and x-repo-commit headers."""
     pieces: Iterator[bytes]
-    """The body, as it comes. Raises Cut, HubUnreachable."""
+    """The body, as it comes. Raises ConnectionCut, HubUnreachable."""
 
 
 class Client:
     """Requests about one repository, over connections that are kept between them."""
 
     def __init__(
-        self, hub: Endpoint, repo: str, http: httpx2.Client, watch: Watch, token: str | None
+        self, hub: Endpoint, repo: str, http: httpx2.Client, watch: ProgressWatch, token: str | None
     ) -> None:
         self.hub = hub
         self.repo = repo
@@ -69,20 +69,20 @@ class Client:
         self._token = token
 
     def aside(self) -> AbstractContextManager[None]:
-        """Do something between two pieces of an answer that may take long: see Watch.aside."""
+        """Do something between two pieces of an answer that may take long: see ProgressWatch.aside."""
         return self._watch.aside()
 
     @contextmanager
-    def get(self, url: str, headers: Mapping[str, str] | None = None) -> Iterator[Answer]:
-        """Ask for `url`, and for where it leads. Raises HubError for everything but success; Cut."""
+    def get(self, url: str, headers: Mapping[str, str] | None = None) -> Iterator[HubResponse]:
+        """Request `url`, following redirects. Raises HubError unless it succeeds; ConnectionCut."""
         import httpx2
 
         try:
             yield from self._follow(url, headers)
         except (httpx2.RemoteProtocolError, httpx2.ReadError, httpx2.WriteError) as error:
-            raise Cut(str(error)) from error
+            raise ConnectionCut(str(error)) from error
 
-    def _follow(self, url: str, headers: Mapping[str, str] | None) -> Iterator[Answer]:
+    def _follow(self, url: str, headers: Mapping[str, str] | None) -> Iterator[HubResponse]:
         linked: dict[str, str] = {}
         for _ in range(MAX_REDIRECTS + 1):
             self._watch.beat()
@@ -94,13 +94,13 @@ class Client:
                 location = found.get("location") if 300 <= response.status_code < 400 else None
                 if location is None:
                     self._check(url, response.status_code, found)
-                    yield Answer(url, response.status_code, found, linked, self._pieces(url, response))
+                    yield HubResponse(url, response.status_code, found, linked, self._pieces(url, response))
                     return
             url = next_address(url, location)
         raise nonsense(self.hub.url, f"sends edgechat elsewhere more than {MAX_REDIRECTS} times")
 
     def read(self, url: str, limit: int) -> bytes:
-        """Return the whole answer of `url`, which may have `limit` bytes. Raises HubError, Cut."""
+        """Return the whole answer of `url`, which may have `limit` bytes. Raises HubError, ConnectionCut."""
         body = bytearray()
         with self.get(url) as answer:
             for piece in answer.pieces:
@@ -139,7 +139,7 @@ class Client:
         except httpx2.TimeoutException as error:
             raise _stalled(url, IDLE) from error
         except httpx2.TransportError as error:
-            raise Cut(str(error)) from error
+            raise ConnectionCut(str(error)) from error
 
 
 def ask_hub(hub: Endpoint, repo: str, seconds: float, work: Callable[[Client], T]) -> T:
@@ -149,7 +149,7 @@ def ask_hub(hub: Endpoint, repo: str, seconds: float, work: Callable[[Client], T
     go on for a moment when given up.
     """
 
-    def run(watch: Watch) -> T:
+    def run(watch: ProgressWatch) -> T:
         import httpx2
 
         try:
@@ -158,7 +158,7 @@ def ask_hub(hub: Endpoint, repo: str, seconds: float, work: Callable[[Client], T
                 return work(Client(hub, repo, http, watch, _token()))
         except (httpx2.HTTPError, httpx2.InvalidURL, httpx2.CookieConflict, httpx2.StreamError) as error:
             raise _failed(hub, error) from error
-        except Cut as error:
+        except ConnectionCut as error:
             raise unreachable(hub.url, "the connection was cut in the middle of an answer") from error
 
     try:

@@ -41,7 +41,7 @@ _FORGOTTEN = 3600.0
 
 
 @dataclass(frozen=True, slots=True)
-class Imported:
+class ImportedModel:
     """A model that is in our folder now."""
 
     path: Path
@@ -50,7 +50,7 @@ class Imported:
 
 def take_in(
     file: str, *, name: str | None = None, move: bool = False, tell: Callable[[int, int], None]
-) -> Imported:
+) -> ImportedModel:
     """Put a model into our folder, as `name` or as its file or folder is called.
 
     tell: hears how many bytes of how many are copied. Raises ModelNotFound, ModelFileError, NotImported.
@@ -86,7 +86,7 @@ def take_in(
         if targets[0].parent != folder:
             with contextlib.suppress(OSError):  # which it is where nothing came of it
                 targets[0].parent.rmdir()
-    return Imported(targets[0].parent if one.found.format == "mlx" else targets[0], how)
+    return ImportedModel(targets[0].parent if one.found.format == "mlx" else targets[0], how)
 
 
 def _targets(folder: Path, one: LocalModel, name: str | None) -> list[Path]:

@@ -19,7 +19,7 @@ MAX_FOLDERS = 4096
 
 
 @dataclass(frozen=True, slots=True)
-class File:
+class ModelPartFile:
     """One file of a model: a part of it, or all."""
 
     path: Path
@@ -84,7 +84,7 @@ def listed(folder: Path, skipped: Skipped) -> list[str]:
         return []
 
 
-def file_at(path: Path, digest: str | None = None) -> File | None:
+def file_at(path: Path, digest: str | None = None) -> ModelPartFile | None:
     """Return a file, or None for what is no regular one or leads nowhere."""
     try:
         found = os.stat(path)
@@ -92,4 +92,4 @@ def file_at(path: Path, digest: str | None = None) -> File | None:
         return None
     if not stat.S_ISREG(found.st_mode):
         return None
-    return File(path, found.st_size, found.st_mtime_ns, digest)
+    return ModelPartFile(path, found.st_size, found.st_mtime_ns, digest)

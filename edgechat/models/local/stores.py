@@ -28,7 +28,7 @@ from edgechat.models.hub.names import valid_repo
 from edgechat.models.local import locations, ollama
 from edgechat.models.local.hashes import is_digest
 from edgechat.models.local.locations import Place
-from edgechat.models.local.scan import MAX_FOLDERS, File, Skipped, file_at, listed, names
+from edgechat.models.local.scan import MAX_FOLDERS, ModelPartFile, Skipped, file_at, listed, names
 
 _GUIDE, _GUIDE_DRAFT = "guide.gguf", "guide-draft.gguf"
 _COMMIT = re.compile(r"[A-Za-z0-9]{1,64}", re.ASCII)
@@ -44,7 +44,7 @@ class FoundModel:
     label: str
     """Its name without ending and number, with its folder in that place: 'owner/name/BF16/model'. Of an MLX
     model its folder: 'owner/name'."""
-    files: tuple[File, ...]
+    files: tuple[ModelPartFile, ...]
     quant: str | None = None
     """The label in its name; of an MLX model as its config says."""
     repo: str | None = None
@@ -76,7 +76,7 @@ def all_models(skipped: Skipped) -> Iterator[FoundModel]:
     yield from _plain(Place.LLAMA_CPP, locations.llama_cpp_folder(), 1, skipped)
     for folder in _each_once(locations.ollama_folders()):
         for one in ollama.models(folder, skipped.note):
-            file = File(one.path, one.size, one.changed, one.sha256)
+            file = ModelPartFile(one.path, one.size, one.changed, one.sha256)
             yield FoundModel(Place.OLLAMA, one.tags[0], (file,), tags=one.tags)
 
 
@@ -157,7 +157,7 @@ def _repository(folder: Path, repo: str, skipped: Skipped) -> Iterator[FoundMode
     seen: set[str] = set()
     named: set[tuple[str, str]] = set()
     for snapshot in _snapshots(folder, skipped):
-        files: dict[str, File] = {}
+        files: dict[str, ModelPartFile] = {}
         for name in names(snapshot, 4, skipped):
             file = _linked(snapshot / name, blobs)
             if file is not None:
@@ -202,7 +202,7 @@ def _main(folder: Path) -> str | None:
     return found if _COMMIT.fullmatch(found) else None
 
 
-def _linked(path: Path, blobs: str) -> File | None:
+def _linked(path: Path, blobs: str) -> ModelPartFile | None:
     """Return a file of a snapshot: one that lies there itself, or a link into the repository's own blobs."""
     try:
         target = os.readlink(path)
@@ -215,12 +215,12 @@ def _linked(path: Path, blobs: str) -> File | None:
     return file_at(path, name if is_digest(name) else None)
 
 
-def _choices(files: dict[str, File]) -> tuple[ModelChoice, ...]:
+def _choices(files: dict[str, ModelPartFile]) -> tuple[ModelChoice, ...]:
     """Return the language models among the files of a folder: what a repository on the hub would offer."""
     return model_choices(RemoteFile(name, file.size) for name, file in files.items())
 
 
-def _usable(files: dict[str, File]) -> Iterator[tuple[ModelChoice, tuple[File, ...]]]:
+def _usable(files: dict[str, ModelPartFile]) -> Iterator[tuple[ModelChoice, tuple[ModelPartFile, ...]]]:
     """Yield the same with their files, without the safetensors that are no language model for MLX."""
     for choice in _choices(files):
         parts = tuple(files[name] for name in choice.file_names)

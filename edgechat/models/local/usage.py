@@ -23,7 +23,7 @@ _MAX_BYTES = 16_384
 _MAX_PROCESSES = 64
 
 
-class Use(msgspec.Struct, frozen=True):
+class ModelUse(msgspec.Struct, frozen=True):
     """The last use of a model."""
 
     path: str
@@ -46,15 +46,15 @@ def note_use(path: str) -> None:
         file = _folder() / hashlib.sha256(real.encode()).hexdigest()[:40]
         before = _read(file)
         others = [one for one in before.by if alive(one)] if before is not None else []
-        use = Use(real, time.time(), (*others[-_MAX_PROCESSES:], this_process()))
+        use = ModelUse(real, time.time(), (*others[-_MAX_PROCESSES:], this_process()))
         file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         paths.replace(file, msgspec.json.encode(use))
         _prune(file.parent)
 
 
-def uses() -> dict[str, Use]:
+def uses() -> dict[str, ModelUse]:
     """Return the last use of each model that was ever loaded, by its `path`."""
-    found: dict[str, Use] = {}
+    found: dict[str, ModelUse] = {}
     with contextlib.suppress(OSError, FolderError):
         for entry in list(os.scandir(_folder()))[: 2 * _MOST]:
             use = None if entry.name.startswith(".") else _read(Path(entry.path))
@@ -63,7 +63,7 @@ def uses() -> dict[str, Use]:
     return found
 
 
-def use_of(path: Path) -> Use | None:
+def use_of(path: Path) -> ModelUse | None:
     """Return the last use of one model, or None."""
     return uses().get(os.path.realpath(path))
 
@@ -72,9 +72,9 @@ def _folder() -> Path:
     return paths.data_dir() / "used"
 
 
-def _read(file: Path) -> Use | None:
+def _read(file: Path) -> ModelUse | None:
     try:
-        return msgspec.json.decode(paths.read_bytes(file, _MAX_BYTES), type=Use)
+        return msgspec.json.decode(paths.read_bytes(file, _MAX_BYTES), type=ModelUse)
     except (OSError, msgspec.MsgspecError, RecursionError, ValueError):
         return None
 

@@ -9,13 +9,13 @@ from edgechat.errors import ModelFileError
 from edgechat.models.formats.header_reading import read_model
 from edgechat.models.local.hashes import hash_for
 from edgechat.models.local.inventory import LocalModel
-from edgechat.models.local.scan import File
+from edgechat.models.local.scan import ModelPartFile
 
 _CHUNK = 4 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Verified:
+class Verification:
     """What was found out of a model."""
 
     hashed: bool
@@ -24,13 +24,13 @@ class Verified:
     """What is wrong; empty where nothing is."""
 
 
-def verify(one: LocalModel, tell: Callable[[int], None] = lambda _n: None) -> Verified:
+def verify(one: LocalModel, tell: Callable[[int], None] = lambda _n: None) -> Verification:
     """Read a model and compare it with what is known of it; `tell` hears how many bytes were read."""
     hashed = all(file.digest for file in one.found.files)
     try:
         read_model(one.path)  # first: a file that is mostly a hole would be hashed for hours
     except ModelFileError as error:
-        return Verified(hashed, error.message)
+        return Verification(hashed, error.message)
     read = 0
     for file in one.found.files:
         if file.digest is None:
@@ -38,18 +38,18 @@ def verify(one: LocalModel, tell: Callable[[int], None] = lambda _n: None) -> Ve
         try:
             found = _hashed(file, file.digest, _beyond(read, tell))
         except OSError as error:
-            return Verified(hashed, f"{file.path.name} cannot be read: {error.strerror or error}.")
+            return Verification(hashed, f"{file.path.name} cannot be read: {error.strerror or error}.")
         if found != file.digest:
-            return Verified(hashed, f"The bytes of {file.path.name} are not those that were downloaded.")
+            return Verification(hashed, f"The bytes of {file.path.name} are not those that were downloaded.")
         read += file.size
-    return Verified(hashed)
+    return Verification(hashed)
 
 
 def _beyond(before: int, tell: Callable[[int], None]) -> Callable[[int], None]:
     return lambda n: tell(before + n)
 
 
-def _hashed(file: File, like: str, tell: Callable[[int], None]) -> str:
+def _hashed(file: ModelPartFile, like: str, tell: Callable[[int], None]) -> str:
     """Return the hash of a file, of the kind that `like` is."""
     made = hash_for(like, file.size)
     done = 0

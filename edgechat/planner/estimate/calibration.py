@@ -52,7 +52,7 @@ _MOST_READ = 1 << 20
 """Bytes of the file: ten times what we write."""
 
 
-class Where(msgspec.Struct, frozen=True, order=True):
+class RunConditions(msgspec.Struct, frozen=True, order=True):
     """What a run's speed depends on."""
 
     machine: str
@@ -66,7 +66,7 @@ class Where(msgspec.Struct, frozen=True, order=True):
     model: str = ""
 
 
-class Seen(msgspec.Struct, frozen=True, array_like=True):
+class RunRecord(msgspec.Struct, frozen=True, array_like=True):
     """What one run took."""
 
     factor: float
@@ -77,45 +77,45 @@ class Seen(msgspec.Struct, frozen=True, array_like=True):
     """Less than 1 where it tells less."""
 
 
-class Runs(msgspec.Struct, frozen=True, kw_only=True):
+class RunHistory(msgspec.Struct, frozen=True, kw_only=True):
     """The last runs in one place, the newest last."""
 
-    where: Where
-    decode: tuple[Seen, ...] = ()
-    prefill: tuple[Seen, ...] = ()
+    where: RunConditions
+    decode: tuple[RunRecord, ...] = ()
+    prefill: tuple[RunRecord, ...] = ()
     beyond: tuple[int, ...] = ()
     """Bytes of memory of its own that the process took beyond its plan, or less than it."""
     when: float = 0.0
     """Of the last one, in seconds since 1970."""
 
 
-class _File(msgspec.Struct, frozen=True):
+class _CalibrationFile(msgspec.Struct, frozen=True):
     format: int
-    runs: list[Runs]
+    runs: list[RunHistory]
 
 
-class Learned:
+class Calibration:
     """What was learnt, as read at one moment."""
 
-    def __init__(self, runs: Iterable[Runs] = (), *, now: float | None = None) -> None:
+    def __init__(self, runs: Iterable[RunHistory] = (), *, now: float | None = None) -> None:
         """now: in seconds since 1970, as the age of runs counts."""
         self._runs = {one.where: one for one in runs}
         self._now = time.time() if now is None else now
 
     @classmethod
-    def read(cls) -> Learned:
+    def read(cls) -> Calibration:
         """Return what the file says; nothing where there is none."""
         try:
-            found = msgspec.json.decode(paths.read_bytes(_path(), _MOST_READ), type=_File)
+            found = msgspec.json.decode(paths.read_bytes(_path(), _MOST_READ), type=_CalibrationFile)
             return cls(found.runs if found.format == _FORMAT else ())
         except (OSError, FolderError, msgspec.MsgspecError, RecursionError):
             return cls()
 
-    def knows(self, where: Where) -> bool:
+    def knows(self, where: RunConditions) -> bool:
         """Say whether the speed of such loads was measured, and not only that of similar ones."""
         return where in self._runs and self._estimate(self._runs[where].decode) is not None
 
-    def correction(self, where: Where) -> Correction:
+    def correction(self, where: RunConditions) -> Correction:
         """Return how much slower than the roofline such a load was before, or the likest ones were."""
         decode, decode_of = self._factors(where, "decode")
         prefill, prefill_of = self._factors(where, "prefill")
@@ -123,15 +123,15 @@ class Learned:
             return Correction()
         return Correction(decode, prefill, f"corrected by {decode_of or prefill_of} on this machine")
 
-    def beyond(self, where: Where) -> int:
+    def beyond(self, where: RunConditions) -> int:
         """Return what such a process took beyond its plan at most; 0 where that was never seen."""
         alike = [one for one in self._near(where) if one.beyond]
         seen = [n for one in alike[:1] for n in one.beyond if abs(n) < _MOST_BYTES]
         return max(seen, default=0)
 
-    def _factors(self, where: Where, name: Literal["decode", "prefill"]) -> tuple[float, str]:
+    def _factors(self, where: RunConditions, name: Literal["decode", "prefill"]) -> tuple[float, str]:
         """Return by how much such a load is slower, and what tells; '' for nothing."""
-        found: dict[Where, float] = {}
+        found: dict[RunConditions, float] = {}
         for one in self._near(where):
             seen = self._estimate(one.decode if name == "decode" else one.prefill)
             if seen is not None:
@@ -146,7 +146,7 @@ class Learned:
             return _common(found.values()), "what other models did"
         return 1.0, ""
 
-    def _estimate(self, runs: Sequence[Seen]) -> float | None:
+    def _estimate(self, runs: Sequence[RunRecord]) -> float | None:
         """Return what runs in one place tell together; None where they are too few, or too old."""
         ages = [(one, max(0.0, self._now - one.when)) for one in runs if _LEAST < one.factor < _MOST]
         seen = [
@@ -161,10 +161,10 @@ class Learned:
         near = [(x, weight * min(1.0, (spread / max(abs(x - middle), spread)) ** 2)) for x, weight in seen]
         return math.exp(_quantile(near, _QUANTILE))
 
-    def _near(self, where: Where) -> list[Runs]:
+    def _near(self, where: RunConditions) -> list[RunHistory]:
         """Return the runs on this machine and build, the likest first, then the newest."""
 
-        def likeness(one: Runs) -> tuple[bool, bool, bool, bool, float]:
+        def likeness(one: RunHistory) -> tuple[bool, bool, bool, bool, float]:
             same, model = one.where.architecture == where.architecture, _is_model(one.where, where)
             alike = same and one.where.quant == where.quant
             return model and alike, model, alike, same, one.when
@@ -175,35 +175,37 @@ class Learned:
 
     def with_run(
         self,
-        where: Where,
+        where: RunConditions,
         *,
         decode: float | None = None,
         prefill: float | None = None,
         beyond: int | None = None,
         weight: float = 1.0,
-    ) -> Learned:
+    ) -> Calibration:
         """Return the same with one more run, the oldest forgotten."""
-        old = self._runs.get(where, Runs(where=where))
-        new = Runs(
+        old = self._runs.get(where, RunHistory(where=where))
+        new = RunHistory(
             where=where,
-            decode=_appended(old.decode, None if decode is None else Seen(decode, self._now, weight)),
-            prefill=_appended(old.prefill, None if prefill is None else Seen(prefill, self._now, weight)),
+            decode=_appended(old.decode, None if decode is None else RunRecord(decode, self._now, weight)),
+            prefill=_appended(
+                old.prefill, None if prefill is None else RunRecord(prefill, self._now, weight)
+            ),
             beyond=_appended(old.beyond, beyond),
             when=self._now,
         )
         others = [one for at, one in self._runs.items() if at != where]
         kept = sorted(others, key=lambda one: one.when)[-_PLACES + 1 :]
-        return Learned([*kept, new], now=self._now)
+        return Calibration([*kept, new], now=self._now)
 
     def write(self) -> None:
         """Put the file in the place of the old one. It is only a help: nothing is said where it fails."""
         with contextlib.suppress(OSError, FolderError):
-            found = _File(_FORMAT, list(self._runs.values()))
+            found = _CalibrationFile(_FORMAT, list(self._runs.values()))
             paths.replace(_path(), msgspec.json.format(msgspec.json.encode(found)))
 
 
 def learn(
-    where: Where,
+    where: RunConditions,
     *,
     decode: float | None = None,
     prefill: float | None = None,
@@ -211,7 +213,7 @@ def learn(
     weight: float = 1.0,
 ) -> None:
     """Keep what a run took; weight: less than 1 where it tells less. Takes a millisecond or two."""
-    Learned.read().with_run(where, decode=decode, prefill=prefill, beyond=beyond, weight=weight).write()
+    Calibration.read().with_run(where, decode=decode, prefill=prefill, beyond=beyond, weight=weight).write()
 
 
 @cache
@@ -242,11 +244,11 @@ def _common(factors: Iterable[float]) -> float:
     return found[0] if found[0] > 1 else min(found[-1], 1.0)
 
 
-def _is_model(found: Where, wanted: Where) -> bool:
+def _is_model(found: RunConditions, wanted: RunConditions) -> bool:
     return (found.model, found.architecture) == (wanted.model, wanted.architecture)
 
 
-def _called(where: Where) -> str:
+def _called(where: RunConditions) -> str:
     return where.model or f"{where.architecture} models"
 
 

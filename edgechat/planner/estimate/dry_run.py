@@ -20,7 +20,7 @@ from edgechat.models.formats.header import ModelHeader
 from edgechat.models.formats.skeleton import write_skeleton
 from edgechat.native import devices
 from edgechat.native.buffers import Breakdown
-from edgechat.native.devices import Inventory
+from edgechat.native.devices import DeviceInventory
 from edgechat.native.params import LoadParams
 from edgechat.process.child import Child, ChildLost
 from edgechat.text import one_line
@@ -31,7 +31,7 @@ TIME_LIMIT = 10.0
 """Seconds for one answer; an honest one takes milliseconds, more where a GPU has to wake up."""
 
 
-class Question(msgspec.Struct, frozen=True, tag="load"):
+class DryRunQuestion(msgspec.Struct, frozen=True, tag="load"):
     """A load of the skeleton at `path`."""
 
     path: str
@@ -44,14 +44,14 @@ class DevicesQuestion(msgspec.Struct, frozen=True, tag="devices"):
     rpc: tuple[str, ...] = ()
 
 
-AnyQuestion = Question | DevicesQuestion
+AnyQuestion = DryRunQuestion | DevicesQuestion
 
 
-class Answer(msgspec.Struct, frozen=True):
+class DryRunAnswer(msgspec.Struct, frozen=True):
     """What the load would take, or what there is; or why llama.cpp does not say."""
 
     breakdown: Breakdown | None = None
-    inventory: Inventory | None = None
+    inventory: DeviceInventory | None = None
     error: str = ""
 
 
@@ -107,7 +107,7 @@ class DryRun:
             raise DryRunFailed(f"llama.cpp's dry run gave no answer: {found}.")
         return found
 
-    def inventory(self, rpc: tuple[str, ...] = ()) -> Inventory:
+    def inventory(self, rpc: tuple[str, ...] = ()) -> DeviceInventory:
         """Return what llama.cpp can compute on and what of its memory is free now; no model need be shown.
 
         See `native.devices.read_inventory`, which asks a process that is made for it. Raises DryRunFailed.
@@ -120,19 +120,19 @@ class DryRun:
     def _ask(self, params: LoadParams) -> Breakdown | str:
         if self._skeleton is None and not self._failed:
             raise ValueError("no model was shown")
-        answer = self._answer(Question(str(self._skeleton), params), TIME_LIMIT)
+        answer = self._answer(DryRunQuestion(str(self._skeleton), params), TIME_LIMIT)
         return answer.breakdown or _reason(answer)
 
-    def _answer(self, question: AnyQuestion, seconds: float) -> Answer:
+    def _answer(self, question: AnyQuestion, seconds: float) -> DryRunAnswer:
         if self._failed or self._child is None:
-            return Answer(error=self._failed)
+            return DryRunAnswer(error=self._failed)
         try:
             asked = msgspec.msgpack.encode(question)
             payload = self._child.ask(asked, seconds=seconds, memory=MEMORY_LIMIT)
-            return msgspec.msgpack.decode(payload, type=Answer)
+            return msgspec.msgpack.decode(payload, type=DryRunAnswer)
         except (ChildLost, msgspec.DecodeError) as error:
             self._failed = f"its process {error}{self._last_words()}"
-            return Answer(error=self._failed)
+            return DryRunAnswer(error=self._failed)
 
     def _last_words(self) -> str:
         """Return the line of the log that says why an abort was."""
@@ -151,7 +151,7 @@ class DryRun:
         self._failed = self._failed or "it has ended"
 
 
-def _reason(answer: Answer) -> str:
+def _reason(answer: DryRunAnswer) -> str:
     return one_line(answer.error).removesuffix(".") or "it gave no reason"
 
 

@@ -18,11 +18,11 @@ from edgechat.native.buffers import Breakdown
 from edgechat.native.devices import inventory
 from edgechat.native.handles import Context, Model
 from edgechat.native.params import LoadParams
-from edgechat.planner.estimate.dry_run import Answer, AnyQuestion, DevicesQuestion, Question
+from edgechat.planner.estimate.dry_run import AnyQuestion, DevicesQuestion, DryRunAnswer, DryRunQuestion
 from edgechat.process import child, spawn
 
 
-class Loader:
+class SkeletonLoader:
     """The skeleton that was asked about last, loaded."""
 
     def __init__(self, *, portable: bool = False) -> None:
@@ -33,19 +33,19 @@ class Loader:
         self._said: list[str] = []
         self._tensors: dict[str, int] = {}
 
-    def answer(self, question: AnyQuestion) -> Answer:
+    def answer(self, question: AnyQuestion) -> DryRunAnswer:
         """Return what was asked for, or llama.cpp's own words for why it would not do it."""
         try:
             if isinstance(question, DevicesQuestion):
-                return Answer(inventory=inventory(question.rpc))
-            return Answer(self._breakdown(self._load(question), question.params))
+                return DryRunAnswer(inventory=inventory(question.rpc))
+            return DryRunAnswer(self._breakdown(self._load(question), question.params))
         except EdgechatError as error:
-            return Answer(error=error.message)
+            return DryRunAnswer(error=error.message)
         finally:
-            if isinstance(question, Question) and question.params.rpc:
+            if isinstance(question, DryRunQuestion) and question.params.rpc:
                 self.close()  # a server answers nobody else while a model of ours lies on it
 
-    def _load(self, question: Question) -> Model:
+    def _load(self, question: DryRunQuestion) -> Model:
         params = question.params
         key = (question.path, params.devices, params.split, params.experts_in_ram, params.rpc)
         if self._model is None or key != self._key:
@@ -80,10 +80,10 @@ class Loader:
 
 
 def main() -> None:
-    """Answer Question with Answer until the parent goes away."""
+    """Answer DryRunQuestion with DryRunAnswer until the parent goes away."""
     pipes = spawn.adopt_pipe()
     logs.install()
-    loader = Loader()
+    loader = SkeletonLoader()
 
     def answer(question: bytes) -> bytes:
         return msgspec.msgpack.encode(loader.answer(msgspec.msgpack.decode(question, type=AnyQuestion)))

@@ -17,7 +17,7 @@ from edgechat.planner.estimate.memory import (
     not_in_blocks,
 )
 from edgechat.planner.estimate.shape import ModelShape
-from edgechat.planner.estimate.speed import Rate, rate_of_card
+from edgechat.planner.estimate.speed import DeviceRate, rate_of_card
 from edgechat.planner.placement.budget import Budget, Needs
 from edgechat.planner.placement.layout import Extras, Layout, estimated, layouts
 
@@ -36,7 +36,7 @@ class Footprint:
     layouts: Callable[[ModelShape, Extras, Budget], Iterator[Layout]]
     needs: Callable[[ModelShape, Extras, Layout], dict[str, Needs]]
     """What a layout takes of each memory."""
-    rate: Callable[[Accelerator | None, Rate], Rate]
+    rate: Callable[[Accelerator | None, DeviceRate], DeviceRate]
     """Of a card, or (None) of the processor, whose rate with llama.cpp is given."""
     whole_cache: Callable[[ModelHeader], str]
     """Why the cache cannot be kept in 8 or 4 bits, as the end of a sentence; '' where it can."""
@@ -65,7 +65,7 @@ def _extras(header: ModelHeader, params: LoadParams, program: int) -> Extras:
     )
 
 
-def _rate(card: Accelerator | None, processor: Rate) -> Rate:
+def _rate(card: Accelerator | None, processor: DeviceRate) -> DeviceRate:
     return processor if card is None else rate_of_card(card, processor)
 
 

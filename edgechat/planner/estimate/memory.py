@@ -88,7 +88,7 @@ def layer_cache_bytes(
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class CacheRow:
     """What one layer keeps of one token."""
 
     layer: int
@@ -100,7 +100,7 @@ class Row:
     """0 where they are latent, in the keys."""
 
 
-def rows(header: ModelHeader) -> Iterator[Row]:
+def rows(header: ModelHeader) -> Iterator[CacheRow]:
     """Yield what each layer keeps that keeps keys and values. Raises ModelFileError."""
     if header.is_encoder:
         return
@@ -108,7 +108,7 @@ def rows(header: ModelHeader) -> Iterator[Row]:
     for layer, heads, windowed in _attention_layers(header):
         if (heads, windowed) not in known:
             known[heads, windowed] = _widths(header, heads, windowed)
-        yield Row(layer, windowed, *known[heads, windowed])
+        yield CacheRow(layer, windowed, *known[heads, windowed])
 
 
 def layer_recurrent_bytes(header: ModelHeader, n_seq: int, n_rs_seq: int = 0) -> tuple[int, ...]:

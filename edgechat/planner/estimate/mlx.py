@@ -14,7 +14,7 @@ from edgechat.native.params import CacheType, LoadParams
 from edgechat.planner.estimate.compute import widest
 from edgechat.planner.estimate.memory import layer_recurrent_bytes, not_in_blocks, padded, rows
 from edgechat.planner.estimate.shape import ModelShape
-from edgechat.planner.estimate.speed import Rate, rate_of_card
+from edgechat.planner.estimate.speed import DeviceRate, rate_of_card
 from edgechat.planner.placement.budget import MLX, RAM, Budget, Needs
 from edgechat.planner.placement.layout import Extras, Layout
 
@@ -37,7 +37,7 @@ _PROMPTS, _WRITING = 1.14, 1.05
 """Times as fast as llama.cpp with Metal, byte for byte, until both were measured here. From issue 1029 of
 ml-explore/mlx-examples (M3 Max, Llama 3.3 70B in 4 bits and in Q4_K_M): prompts were read 1.14 times as fast,
 and answers written 1.12 times, of which 1.07 is for fewer bytes."""
-_ALONE = Rate(bandwidth=1e8, compute=2e8)
+_ALONE = DeviceRate(bandwidth=1e8, compute=2e8)
 """On a processor MLX multiplies quantized matrices with one plain thread: 0.06 to 1.3 GB/s were measured."""
 
 
@@ -78,12 +78,12 @@ def needs(shape: ModelShape, extras: Extras, layout: Layout) -> dict[str, Needs]
     return {RAM: program, MLX: model} if layout.n else {RAM: model + program}
 
 
-def rate_of(card: Accelerator | None, processor: Rate) -> Rate:
+def rate_of(card: Accelerator | None, processor: DeviceRate) -> DeviceRate:
     """Return how fast MLX computes on the GPU of an Apple processor, or (None) on the processor itself."""
     if card is None:
         return _ALONE
     metal = rate_of_card(card, processor)
-    return Rate(_WRITING * metal.bandwidth, _PROMPTS * metal.compute)
+    return DeviceRate(_WRITING * metal.bandwidth, _PROMPTS * metal.compute)
 
 
 def _cache_bytes(header: ModelHeader, params: LoadParams) -> list[int]:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from edgechat.device.bandwidth import Speed
+from edgechat.device.bandwidth import MemorySpeed
 from edgechat.device.gpu.accelerators import Accelerator, Vendor
 from edgechat.models.formats.quants import GgmlType
 from edgechat.planner.estimate.shape import Layer, ModelShape
@@ -88,7 +88,7 @@ _ALONE = 2
 
 
 @dataclass(frozen=True, slots=True)
-class Rate:
+class DeviceRate:
     """What a device does in a second."""
 
     bandwidth: float
@@ -153,31 +153,31 @@ def predict(forecast: Forecast, correction: Correction) -> Prediction:
     )
 
 
-def rate_of_processor(speed: Speed | None, threads: int | None = None) -> Rate:
+def rate_of_processor(speed: MemorySpeed | None, threads: int | None = None) -> DeviceRate:
     """Return what was measured, or the rate of a slow laptop; threads: fewer than it was measured with.
 
     More gain nothing: it was measured with as many as compute best.
     """
     if speed is None:
-        return Rate(*_UNMEASURED)
+        return DeviceRate(*_UNMEASURED)
     share = 1.0 if threads is None else min(1.0, threads / max(1, speed.threads))
-    return Rate(min(1.0, _ALONE * share) * speed.bandwidth, share * speed.compute)
+    return DeviceRate(min(1.0, _ALONE * share) * speed.bandwidth, share * speed.compute)
 
 
-def rate_of_card(card: Accelerator, processor: Rate) -> Rate:
+def rate_of_card(card: Accelerator, processor: DeviceRate) -> DeviceRate:
     """Return what a card of this kind usually does."""
     if card.devices and card.devices[0].startswith("RPC"):
         return processor
     if not card.shares_ram:
-        return Rate(_READS * card.total, _OPERATIONS[card.vendor] * card.total)
+        return DeviceRate(_READS * card.total, _OPERATIONS[card.vendor] * card.total)
     compute = max(_SHARED[card.vendor], _SHARED_COMPUTE * processor.compute)
     if card.vendor == "apple":
         compute = max(compute, _APPLE * processor.bandwidth)
-    return Rate(processor.bandwidth, compute)
+    return DeviceRate(processor.bandwidth, compute)
 
 
 @dataclass(frozen=True, slots=True)
-class Placed:
+class PlacedPart:
     """A part of the model on a device: None is the processor."""
 
     part: Layer
@@ -187,8 +187,8 @@ class Placed:
 
 def forecast(
     shape: ModelShape,
-    placed: Sequence[Placed],
-    rates: Mapping[str | None, Rate],
+    placed: Sequence[PlacedPart],
+    rates: Mapping[str | None, DeviceRate],
     cache_bytes_per_token: int,
 ) -> Forecast:
     """Return the seconds of a load whose parts lie so. rates: of each device; None is the processor.
@@ -218,7 +218,7 @@ def forecast(
     )
 
 
-def _written(n_bytes: int, n: int, in_ram: bool, rate: Rate, one_row: float) -> float:
+def _written(n_bytes: int, n: int, in_ram: bool, rate: DeviceRate, one_row: float) -> float:
     """Return the seconds of one token alone in weights that lie in RAM, or on the card.
 
     A processor reads and computes by turns: where both take long, it takes longer than the longer one.
@@ -227,7 +227,7 @@ def _written(n_bytes: int, n: int, in_ram: bool, rate: Rate, one_row: float) -> 
     return math.hypot(reading, n / (one_row * rate.compute)) if in_ram else reading
 
 
-def _arithmetic(n: int, n_bytes: int, in_ram: bool, rate: Rate, kernel: float, fastest: float) -> float:
+def _arithmetic(n: int, n_bytes: int, in_ram: bool, rate: DeviceRate, kernel: float, fastest: float) -> float:
     """Return the seconds of one token of a large batch in weights that lie in RAM, or on the card."""
     if not in_ram:
         return n / rate.compute

@@ -16,7 +16,7 @@ from edgechat.device.profile import DeviceProfile
 from edgechat.errors import BackendMissing
 from edgechat.models.formats.header import Format
 from edgechat.planner.ranking.candidates import Variant
-from edgechat.planner.request import Wishes
+from edgechat.planner.request import PlanRequest
 from edgechat.process.spawn import frozen
 from edgechat.settings import Backend
 from edgechat.text import one_line
@@ -30,7 +30,7 @@ FORMATS: dict[Backend, Format] = {"llama.cpp": "gguf", "mlx": "mlx"}
 """What each of them reads."""
 
 
-def weighs_mlx(profile: DeviceProfile, wishes: Wishes) -> bool:
+def weighs_mlx(profile: DeviceProfile, wishes: PlanRequest) -> bool:
     """Say whether MLX models of the catalogue come into question that nobody has named."""
     if wishes.backend is not None:
         return wishes.backend == "mlx"
@@ -39,7 +39,7 @@ def weighs_mlx(profile: DeviceProfile, wishes: Wishes) -> bool:
     return profile.mlx_card is not None
 
 
-def runnable(files: Sequence[Variant], profile: DeviceProfile, wishes: Wishes) -> list[Variant]:
+def runnable(files: Sequence[Variant], profile: DeviceProfile, wishes: PlanRequest) -> list[Variant]:
     """Return those of the files of one model that may be chosen here, at least one. Raises BackendMissing."""
     if wishes.backend == "mlx" and not profile.mlx:
         raise without_mlx("MLX cannot be used here.")

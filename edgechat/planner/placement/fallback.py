@@ -16,7 +16,7 @@ from edgechat.device.profile import DeviceProfile
 from edgechat.errors import DoesNotFit, EdgechatError
 from edgechat.models.formats.header import ModelHeader
 from edgechat.models.formats.header_reading import read_model
-from edgechat.planner.estimate.calibration import Learned
+from edgechat.planner.estimate.calibration import Calibration
 from edgechat.planner.estimate.dry_run import DryRun
 from edgechat.planner.estimate.memory import CELLS
 from edgechat.planner.machine import look
@@ -94,7 +94,7 @@ def descend(
     plan: LoadPlan, header: ModelHeader, profile: DeviceProfile, measure: Measure | None, *, failed: bool
 ) -> tuple[LoadPlan, tuple[str, ...]]:
     """Return the first step from the plan downwards that fits this machine; see `refit`."""
-    on = chooser(plan.model_name, header, profile, measure, Learned.read(), threads=plan.threads)
+    on = chooser(plan.model_name, header, profile, measure, Calibration.read(), threads=plan.threads)
     told: list[str] = []
     while failed or not _fits(plan, on.budget):
         step = step_down(plan, header)

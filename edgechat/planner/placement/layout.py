@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from edgechat.planner.estimate.shape import Layer, ModelShape
-from edgechat.planner.estimate.speed import Placed
+from edgechat.planner.estimate.speed import PlacedPart
 from edgechat.planner.placement.budget import RAM, Budget, Needs
 
 
@@ -47,11 +47,11 @@ class Layout:
         kept = {name: count for name, count in counts.items() if count > 0}
         return Layout(tuple(kept), tuple(kept.values()), self.experts_in_ram if kept else 0)
 
-    def placed(self, shape: ModelShape) -> list[Placed]:
+    def placed(self, shape: ModelShape) -> list[PlacedPart]:
         """Return the parts with their devices."""
         on = self.devices_of(len(shape.parts))
         return [
-            Placed(part, device, experts_in_ram=layer < self.experts_in_ram)
+            PlacedPart(part, device, experts_in_ram=layer < self.experts_in_ram)
             for layer, (part, device) in enumerate(zip(shape.parts, on, strict=True))
         ]
 

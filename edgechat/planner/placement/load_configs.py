@@ -15,12 +15,12 @@ from edgechat.errors import DryRunFailed
 from edgechat.models.formats.header import ModelHeader
 from edgechat.native.buffers import Breakdown, Buffer
 from edgechat.native.params import CacheType, LoadParams
-from edgechat.planner.drafting import NOBODY, Drafting, cache_type_of, has_large_state
+from edgechat.planner.drafting import NOBODY, DraftCosts, cache_type_of, has_large_state
 from edgechat.planner.estimate.dry_run import MEMORY_LIMIT
 from edgechat.planner.estimate.footprint import Footprint, footprint_of
 from edgechat.planner.estimate.memory import CELLS, program_bytes, recurrent_bytes
 from edgechat.planner.estimate.shape import ModelShape
-from edgechat.planner.estimate.speed import Forecast, Rate, forecast
+from edgechat.planner.estimate.speed import DeviceRate, Forecast, forecast
 from edgechat.planner.placement.budget import RAM, Budget, Card, Needs, needs_of, together
 from edgechat.planner.placement.embedding import for_embeddings
 from edgechat.planner.placement.layout import Extras, Layout
@@ -32,7 +32,7 @@ Measure = Callable[[LoadParams], Breakdown]
 
 
 @dataclass(frozen=True, slots=True)
-class Load:
+class LoadConfig:
     """One way of loading the model."""
 
     params: LoadParams
@@ -44,7 +44,7 @@ class Load:
     """How we know what it takes, in words."""
     buffers: tuple[Buffer, ...] = ()
     """By type of buffer; empty where it is estimated."""
-    draft: Load | None = None
+    draft: LoadConfig | None = None
     """Of the model that drafts for it; what that takes is in `needs` too."""
 
     @property
@@ -57,28 +57,28 @@ class Load:
         """Bytes altogether."""
         return sum(one.total for one in self.needs.values())
 
-    def beside(self, draft: Load) -> Load:
+    def beside(self, draft: LoadConfig) -> LoadConfig:
         """Return this load with that of a model that drafts for it."""
         return replace(self, needs=together(self.needs, draft.needs), draft=draft)
 
 
 @dataclass(frozen=True)
-class Loader:
+class LoadConfigs:
     """A model on a machine."""
 
     header: ModelHeader
     shape: ModelShape
     budget: Budget
-    rates: Mapping[str | None, Rate]
+    rates: Mapping[str | None, DeviceRate]
     """Of the processor (None) and of each card."""
     measure: Measure | None = None
     beyond: int = 0
     """Bytes that processes around models like this were seen to take beyond `program`."""
     rpc: tuple[str, ...] = ()
     """Servers whose devices are among the cards."""
-    drafting: Drafting = NOBODY
+    drafting: DraftCosts = NOBODY
     """What drafts for it may take."""
-    draft: Loader | None = None
+    draft: LoadConfigs | None = None
     """The model that drafts for it and comes first, in the same budget."""
 
     @cached_property
@@ -102,7 +102,7 @@ class Loader:
         """Bytes of the process around the model."""
         return max(0, program_bytes(self.header.vocab_size, self.header.format) + self.beyond)
 
-    def load(self, context: int, cache_type: CacheType) -> Load:
+    def load(self, context: int, cache_type: CacheType) -> LoadConfig:
         """Return the fastest way that fits with this context; where none does, the processor's alone."""
         if self.draft is None:
             return self._load(context, cache_type)
@@ -111,10 +111,10 @@ class Loader:
         found = rest.load(context, cache_type)
         return found.beside(beside)
 
-    def _load(self, context: int, cache_type: CacheType) -> Load:
+    def _load(self, context: int, cache_type: CacheType) -> LoadConfig:
         cells = -(-context // CELLS) * CELLS
         about = self._about(self._params(cells, cache_type, Layout()))
-        tried: list[Load] = []
+        tried: list[LoadConfig] = []
         ways = self.footprint.layouts(self.shape, about, self.budget)
         ahead = [(self._forecast(one, cache_type), one) for one in ways]
         ahead.sort(key=lambda pair: pair[0].decode)  # stable: the plainest of equals stays first
@@ -132,9 +132,9 @@ class Loader:
         per_token = self.footprint.per_token(self.header, cache_type)
         return forecast(self.shape, on.placed(self.shape), self.rates, per_token)
 
-    def _fitted(self, cells: int, cache_type: CacheType, on: Layout, about: Extras) -> Load:
+    def _fitted(self, cells: int, cache_type: CacheType, on: Layout, about: Extras) -> LoadConfig:
         """Return the load, with layers taken off cards or put on them as llama.cpp's account says."""
-        best: Load | None = None
+        best: LoadConfig | None = None
         for _ in range(_TRIES):
             params = self._params(cells, cache_type, on)
             found = self._measured(self._estimated(params, on, about))
@@ -165,7 +165,7 @@ class Loader:
                 on = on.changed(name, -n_bytes // max(1, size))
         return on
 
-    def _more(self, found: Load, about: Extras) -> Layout | None:
+    def _more(self, found: LoadConfig, about: Extras) -> Layout | None:
         """Return a layout with more on a card where the account leaves room that the formulas did not see."""
         on, parts = found.layout, self.shape.parts
         if found.source != EXACT or not on.n:
@@ -184,7 +184,7 @@ class Loader:
     def _used(self, on: Layout) -> list[Card]:
         return [card for card in self.budget.cards if card.name in on.devices]
 
-    def exactly(self, params: LoadParams) -> Load:
+    def exactly(self, params: LoadParams) -> LoadConfig:
         """Return what a load with these parameters takes, whether it fits or not."""
         on = Layout(params.devices, params.split, params.experts_in_ram)
         plain = LoadParams.of(msgspec.structs.replace(params, threads=1))
@@ -204,8 +204,8 @@ class Loader:
         )
         return for_embeddings(made, self.header) if self.header.makes_embeddings else made
 
-    def _estimated(self, params: LoadParams, on: Layout, about: Extras) -> Load:
-        return Load(
+    def _estimated(self, params: LoadParams, on: Layout, about: Extras) -> LoadConfig:
+        return LoadConfig(
             params=params,
             layout=on,
             needs=self.footprint.needs(self.shape, about, on),
@@ -213,7 +213,7 @@ class Loader:
             source=self.footprint.source,
         )
 
-    def _measured(self, load: Load) -> Load:
+    def _measured(self, load: LoadConfig) -> LoadConfig:
         """Return the load with what llama.cpp's account says it takes, where it can be had."""
         if self.measure is None:
             return load

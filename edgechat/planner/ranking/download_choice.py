@@ -18,42 +18,42 @@ from edgechat.models.choices import ModelChoice
 from edgechat.models.formats.header import Format, ModelHeader
 from edgechat.models.formats.quants import canonical
 from edgechat.models.hub.listing import RemoteModel
-from edgechat.models.request import Wanted
+from edgechat.models.request import ModelRequest
 from edgechat.models.shipped import shipped_header
 from edgechat.models.shipped_mlx import mlx_header_of
 from edgechat.planner.draft_plan import drafted, without
 from edgechat.planner.drafting import asks_for_drafts
-from edgechat.planner.estimate.calibration import Learned
+from edgechat.planner.estimate.calibration import Calibration
 from edgechat.planner.estimate.dry_run import DryRun
-from edgechat.planner.machine import Described, Machine, look
+from edgechat.planner.machine import Machine, MachineDescription, look
 from edgechat.planner.placement.backends import runnable
 from edgechat.planner.plan import LoadPlan
-from edgechat.planner.plan_model import Draft
+from edgechat.planner.plan_model import DraftCandidate
 from edgechat.planner.prepare import settled
 from edgechat.planner.ranking.candidates import Variant
-from edgechat.planner.ranking.option import Option
+from edgechat.planner.ranking.option import RankedFile
 from edgechat.planner.ranking.ranking import choose, rate
 from edgechat.planner.ranking.survey import first_that_fits, in_words, measured, rated
-from edgechat.planner.request import Wishes
+from edgechat.planner.request import PlanRequest
 
 _DRAFT_QUANTS = ("Q8_0", "Q4_K_M", "Q4_0")
 """Of a draft that no catalogue recommends one for, the first that there is."""
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class RepoSource:
     """A repository as the hub listed it, and the models in it that are meant."""
 
-    want: Wanted
+    want: ModelRequest
     remote: RemoteModel
     choices: tuple[ModelChoice, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Picked:
+class DownloadChoice:
     """The model to download."""
 
-    source: Source
+    source: RepoSource
     """Where it is."""
     choice: ModelChoice
     machine: str
@@ -64,17 +64,17 @@ class Picked:
     """Why it does not."""
     instead: str | None = None
     """Name of a model of the catalogue that does."""
-    draft: tuple[Source, ModelChoice] | None = None
+    draft: tuple[RepoSource, ModelChoice] | None = None
     no_draft: str = ""
     """Why there is none although one was wanted."""
 
 
 def pick(
-    sources: Sequence[Source],
-    begun: Callable[[Source, ModelChoice], int],
-    draft_of: Callable[[Format], tuple[Source | None, str]],
-    wishes: Wishes,
-) -> Picked:
+    sources: Sequence[RepoSource],
+    begun: Callable[[RepoSource, ModelChoice], int],
+    draft_of: Callable[[Format], tuple[RepoSource | None, str]],
+    wishes: PlanRequest,
+) -> DownloadChoice:
     """Choose among the models of repositories.
 
     begun: how far an earlier download of one came; of two with the same verdict the one that came further is
@@ -85,7 +85,7 @@ def pick(
     wishes = settled(wishes, settings.load())
     with (
         DryRun() as dry,
-        Machine(measured(look(dry), Described()), history=Learned.read(), dry=dry) as machine,
+        Machine(measured(look(dry), MachineDescription()), history=Calibration.read(), dry=dry) as machine,
     ):
         files = {id(one): (one, source, choice) for source in sources for one, choice in _variants(source)}
         known = runnable([one for one, _, _ in files.values()], machine.profile, wishes)
@@ -97,19 +97,19 @@ def pick(
             found = first_that_fits(machine, wishes)
             instead = found.variant.model if found else None
             _, source, choice = files[id(least.variant)]
-            return Picked(source, choice, words, why_not=least.why_not, instead=instead)
+            return DownloadChoice(source, choice, words, why_not=least.why_not, instead=instead)
         _, source, choice = files[id(chosen.variant)]
         header = source.remote.header(choice)
         if not _alike(header, chosen.variant.header()):
             chosen = _again(chosen, rate(chosen.variant, machine, wishes, header))
-        picked = Picked(source, choice, words, chosen.plan, chosen.why_not)
+        picked = DownloadChoice(source, choice, words, chosen.plan, chosen.why_not)
         small, no_draft = draft_of(choice.format)
         if small is None:
             return replace(picked, no_draft=no_draft)
         return _drafted(picked, chosen.variant, header, machine, wishes, small)
 
 
-def _again(chosen: Option, again: Option) -> Option:
+def _again(chosen: RankedFile, again: RankedFile) -> RankedFile:
     """Return a choice as it is by the header of the file itself, with the reasons why it was made."""
     made, before = again.plan, chosen.plan
     if made is not None and before is not None:
@@ -119,7 +119,7 @@ def _again(chosen: Option, again: Option) -> Option:
     return replace(chosen, plan=made, why_not=again.why_not)
 
 
-def _variants(source: Source) -> list[tuple[Variant, ModelChoice]]:
+def _variants(source: RepoSource) -> list[tuple[Variant, ModelChoice]]:
     """Return what the planner may choose from: what headers are shipped of, or else all."""
     shipped = [one for one in map(partial(_shipped, source), source.choices) if one is not None]
     if shipped:
@@ -140,7 +140,7 @@ def _variants(source: Source) -> list[tuple[Variant, ModelChoice]]:
     ]
 
 
-def _shipped(source: Source, choice: ModelChoice) -> tuple[Variant, ModelChoice] | None:
+def _shipped(source: RepoSource, choice: ModelChoice) -> tuple[Variant, ModelChoice] | None:
     """Return a model of the catalogue whose header comes with edgechat, or about that; else None."""
     entry, size = source.want.entry, choice.total_bytes
     if entry is None:
@@ -158,7 +158,9 @@ def _shipped(source: Source, choice: ModelChoice) -> tuple[Variant, ModelChoice]
     return Variant(entry.name, quant, size, lambda: known, entry=entry, format=choice.format), choice
 
 
-def _chosen(options: Sequence[Option], wishes: Wishes, begun: Callable[[Option], int]) -> Option | None:
+def _chosen(
+    options: Sequence[RankedFile], wishes: PlanRequest, begun: Callable[[RankedFile], int]
+) -> RankedFile | None:
     best = choose(options, wishes)
     if best is None or best.plan is None:
         return None
@@ -182,15 +184,20 @@ def _alike(one: ModelHeader, other: ModelHeader) -> bool:
 
 
 def _drafted(
-    picked: Picked, variant: Variant, header: ModelHeader, machine: Machine, wishes: Wishes, source: Source
-) -> Picked:
+    picked: DownloadChoice,
+    variant: Variant,
+    header: ModelHeader,
+    machine: Machine,
+    wishes: PlanRequest,
+    source: RepoSource,
+) -> DownloadChoice:
     """Return the same with the draft, where it fits beside."""
     if picked.plan is None or not picked.plan.ngrams:
         return replace(picked, no_draft=picked.plan.no_draft if picked.plan else "")
     choice, asked = _draft_of(source), asks_for_drafts(wishes.draft)
     try:
         its = source.remote.header(choice)
-        beside = Draft(source.want.name, its, machine.measuring(its), asked=asked)
+        beside = DraftCandidate(source.want.name, its, machine.measuring(its), asked=asked)
         made = drafted(picked.plan, variant, header, machine, wishes, beside)
     except (DoesNotFit, HubError, ModelFileError, NotADraft) as error:
         if asked and isinstance(error, HubError | ModelFileError):
@@ -200,7 +207,7 @@ def _drafted(
     return replace(picked, draft=draft, no_draft=made.no_draft, plan=made)
 
 
-def _draft_of(source: Source) -> ModelChoice:
+def _draft_of(source: RepoSource) -> ModelChoice:
     entry = source.want.entry
     recommended = canonical(entry.quant) if entry and entry.quant else ""
     by_quant = {canonical(one.quant or ""): one for one in source.choices}

@@ -12,7 +12,7 @@ from edgechat.planner.estimate.speed import Prediction
 from edgechat.planner.plan import LABELS, Alternative, LoadPlan
 from edgechat.planner.ranking.candidates import Variant
 from edgechat.planner.ranking.scoring import Verdict, base_of, loss_of, score, thinks
-from edgechat.planner.request import Wishes
+from edgechat.planner.request import PlanRequest
 from edgechat.text import figure, mebibytes, seconds
 
 _FELT = 1.05
@@ -22,7 +22,7 @@ _SEEN = 0.002
 
 
 @dataclass(frozen=True, slots=True)
-class Option:
+class RankedFile:
     """A file held against this machine."""
 
     variant: Variant
@@ -52,7 +52,7 @@ class Option:
         return self.plan.predicted
 
 
-def alternative(option: Option, first: Option, wishes: Wishes) -> Alternative:
+def alternative(option: RankedFile, first: RankedFile, wishes: PlanRequest) -> Alternative:
     """Return an option that was not taken, and why the first one was taken instead."""
     made = option.plan
     return Alternative(
@@ -65,17 +65,17 @@ def alternative(option: Option, first: Option, wishes: Wishes) -> Alternative:
     )
 
 
-def rival(first: Option, others: Iterable[Option]) -> Option | None:
+def rival(first: RankedFile, others: Iterable[RankedFile]) -> RankedFile | None:
     """Return the best way to have the same model computed by another backend; None where there is none."""
     found = (one for one in others if one.variant.model == first.variant.model)
     return max((one for one in found if one.variant.format != first.variant.format), key=_rank, default=None)
 
 
-def _rank(option: Option) -> tuple[Verdict, float]:
+def _rank(option: RankedFile) -> tuple[Verdict, float]:
     return option.rank
 
 
-def weighed(first: Option, others: Iterable[Option]) -> Option:
+def weighed(first: RankedFile, others: Iterable[RankedFile]) -> RankedFile:
     """Return the option that is taken with the reason why its backend is, where another one could."""
     other = rival(first, others)
     if other is None or first.plan is None:
@@ -88,7 +88,7 @@ def weighed(first: Option, others: Iterable[Option]) -> Option:
     return replace(first, plan=msgspec.structs.replace(first.plan, reasons=(reason, *first.plan.reasons)))
 
 
-def why_not(option: Option, first: Option, wishes: Wishes) -> str:
+def why_not(option: RankedFile, first: RankedFile, wishes: PlanRequest) -> str:
     """Return why an option was not taken, as a sentence."""
     if option.plan is None:
         return option.why_not
@@ -97,7 +97,7 @@ def why_not(option: Option, first: Option, wishes: Wishes) -> str:
     return _compared(option, first)
 
 
-def _compared(option: Option, first: Option) -> str:
+def _compared(option: RankedFile, first: RankedFile) -> str:
     """Return what speaks against an option that fits, and what for it."""
     cons = [text for text, better in _differences(option, first) if not better]
     pros = [text for text, better in _differences(option, first) if better]
@@ -106,7 +106,7 @@ def _compared(option: Option, first: Option) -> str:
     return _sentence(", and ".join(cons[:2]) + (f", but {pros[0]}" if pros else ""))
 
 
-def _unfit(option: Option, made: LoadPlan, wishes: Wishes) -> str:
+def _unfit(option: RankedFile, made: LoadPlan, wishes: PlanRequest) -> str:
     if option.verdict is Verdict.SHORT:
         return f"It was trained on no more than {made.context} tokens."
     if option.verdict is Verdict.POOR:
@@ -124,7 +124,7 @@ def _unfit(option: Option, made: LoadPlan, wishes: Wishes) -> str:
     return f"It would write {speed}, slower than people read."
 
 
-def _differences(option: Option, first: Option) -> Iterator[tuple[str, bool]]:
+def _differences(option: RankedFile, first: RankedFile) -> Iterator[tuple[str, bool]]:
     """Yield what differs to someone who uses it, and whether the option is the better one in that."""
     made, chosen = option.plan, first.plan
     assert made is not None
@@ -157,7 +157,7 @@ def _sentence(text: str) -> str:
     return f"{text[0].upper()}{text[1:]}."
 
 
-def why(first: Option, wishes: Wishes) -> str:
+def why(first: RankedFile, wishes: PlanRequest) -> str:
     """Return why an option was taken, as a sentence."""
     made = first.plan
     assert made is not None
@@ -168,7 +168,7 @@ def why(first: Option, wishes: Wishes) -> str:
     return f"{what}: {_because(first, wishes)}."
 
 
-def _because(first: Option, wishes: Wishes) -> str:
+def _because(first: RankedFile, wishes: PlanRequest) -> str:
     if first.verdict is Verdict.FITS:
         return "the best balance of quality and speed that fits here"
     if first.verdict is Verdict.SHORT:

@@ -19,24 +19,24 @@ from edgechat.errors import EdgechatError, HubError, HubUnreachable, ModelNotFou
 from edgechat.models.choices import ModelChoice, RemoteFile
 from edgechat.models.formats.header import Format
 from edgechat.models.hub.cache_layout import HubStore, check_space
-from edgechat.models.hub.download import Fetched, Observer, download
+from edgechat.models.hub.download import DownloadObserver, FetchedFile, download
 from edgechat.models.hub.listing import resolve_remote
 from edgechat.models.local.resolve import local_files, resolve
-from edgechat.models.request import Wanted, matching, wanted
+from edgechat.models.request import ModelRequest, matching, wanted
 from edgechat.planner.drafting import AUTO, NGRAM, NONE
 from edgechat.planner.machine import look
 from edgechat.planner.placement.backends import weighs_mlx
 from edgechat.planner.prepare import settled
-from edgechat.planner.ranking.download_choice import Picked, Source, pick
-from edgechat.planner.request import Wishes
+from edgechat.planner.ranking.download_choice import DownloadChoice, RepoSource, pick
+from edgechat.planner.request import PlanRequest
 from edgechat.settings import Backend
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class PullPart:
     """A model to bring here: the one that was asked for, or its draft."""
 
-    source: Source
+    source: RepoSource
     choice: ModelChoice
 
     @property
@@ -76,14 +76,14 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True)
-class Decided:
+class PullDecision:
     """What a pull brings."""
 
-    parts: tuple[Part, ...]
+    parts: tuple[PullPart, ...]
     """The model, and its draft where one comes too."""
     missing: tuple[tuple[RemoteFile, ...], ...]
     """The files of each part that were not here."""
-    picked: Picked | None = None
+    picked: DownloadChoice | None = None
     """The choice with its plan; None where the hub could not be asked, and all is here."""
     no_draft: str = ""
     """Why no draft comes although one was wanted."""
@@ -100,21 +100,21 @@ class Decided:
 
 
 @dataclass(frozen=True, slots=True)
-class Here:
+class LocalModelEntry:
     """A model of the catalogue that is on this machine, while nothing is known of its repository."""
 
-    want: Wanted
+    want: ModelRequest
     quant: str
     path: Path
 
 
 def decide(
-    want: Wanted,
+    want: ModelRequest,
     *,
     draft: str | None = None,
     backend: Backend | None = None,
     tell: Callable[[str], None] = lambda _what: None,
-) -> Decided | Here:
+) -> PullDecision | LocalModelEntry:
     """Return what a pull of this would bring; `tell` hears what goes on.
 
     draft: 'auto', 'none' or the name of a model; None: as settings.toml says, else auto. backend: what it is
@@ -123,7 +123,7 @@ def decide(
     """
     said = settings.load()
     wish = draft or (said.draft if said.draft in (NONE, NGRAM) else AUTO)
-    wishes = Wishes(draft=wish, backend=backend)
+    wishes = PlanRequest(draft=wish, backend=backend)
     wants = _wants(want, wishes)
     try:
         sources = _sources(wants, said.offline, tell)
@@ -133,13 +133,13 @@ def decide(
         return _from_memory(sources, sources[0].remote.unasked)
     tell("looking at this machine, and at the model's header")
     picked = pick(sources, _begun, lambda format: _draft(wish, want, format, said.offline), wishes)
-    parts = [Part(picked.source, picked.choice)]
+    parts = [PullPart(picked.source, picked.choice)]
     if picked.draft is not None:
-        parts.append(Part(*picked.draft))
+        parts.append(PullPart(*picked.draft))
     return _decided(tuple(parts), picked, picked.no_draft)
 
 
-def _wants(want: Wanted, wishes: Wishes) -> list[Wanted]:
+def _wants(want: ModelRequest, wishes: PlanRequest) -> list[ModelRequest]:
     """Return the repositories that come into question: those of a model of the catalogue may be several."""
     entry = want.entry
     if entry is None or want.quant is not None or want.hub.revision is not None or not entry.mlx:
@@ -153,11 +153,11 @@ def _wants(want: Wanted, wishes: Wishes) -> list[Wanted]:
 
 
 def bring(
-    decided: Decided, seen: Observer, stop: threading.Event | None = None
-) -> tuple[tuple[Fetched, ...], ...]:
+    decided: PullDecision, seen: DownloadObserver, stop: threading.Event | None = None
+) -> tuple[tuple[FetchedFile, ...], ...]:
     """Download what is missing; return what became of the files of each part. `stop`: see `download`.
 
-    Raises DiskError where the disk has not the room; HubError, Stopped.
+    Raises DiskError where the disk has not the room; HubError, DownloadStopped.
     """
     check_space(sum(part.needed() for part in decided.parts))
     return tuple(
@@ -168,13 +168,15 @@ def bring(
     )
 
 
-def _decided(parts: tuple[Part, ...], picked: Picked | None = None, no_draft: str = "") -> Decided:
-    return Decided(parts, tuple(part.missing() for part in parts), picked, no_draft)
+def _decided(
+    parts: tuple[PullPart, ...], picked: DownloadChoice | None = None, no_draft: str = ""
+) -> PullDecision:
+    return PullDecision(parts, tuple(part.missing() for part in parts), picked, no_draft)
 
 
-def _sources(wants: Sequence[Wanted], offline: bool, tell: Callable[[str], None]) -> list[Source]:
+def _sources(wants: Sequence[ModelRequest], offline: bool, tell: Callable[[str], None]) -> list[RepoSource]:
     """Ask the hub for repositories, of which one will do. Raises why there is not the first, if none is."""
-    found: list[Source] = []
+    found: list[RepoSource] = []
     failure: HubError | ModelNotFound | None = None
     for want in wants:
         tell(f"asking the hub for {want.hub.repo}")
@@ -187,12 +189,12 @@ def _sources(wants: Sequence[Wanted], offline: bool, tell: Callable[[str], None]
     return found
 
 
-def _source(want: Wanted, offline: bool) -> Source:
+def _source(want: ModelRequest, offline: bool) -> RepoSource:
     remote = resolve_remote(want.hub, offline=offline)
-    return Source(want, remote, matching(want, remote))
+    return RepoSource(want, remote, matching(want, remote))
 
 
-def _draft(wish: str, want: Wanted, format: Format, offline: bool) -> tuple[Source | None, str]:
+def _draft(wish: str, want: ModelRequest, format: Format, offline: bool) -> tuple[RepoSource | None, str]:
     """Return where the draft is that was asked for, in the model's own format, or why there is none."""
     if wish in (NONE, NGRAM):
         return None, ""
@@ -206,9 +208,9 @@ def _draft(wish: str, want: Wanted, format: Format, offline: bool) -> tuple[Sour
         return None, f"Its draft, {want.entry.draft}, cannot be had. {error.message}"
 
 
-def _begun(source: Source, choice: ModelChoice) -> int:
+def _begun(source: RepoSource, choice: ModelChoice) -> int:
     """Return 2 for a model that is here, 1 for one of which a part is, or 0."""
-    part = Part(source, choice)
+    part = PullPart(source, choice)
     if any(file.digest is None for file in choice.files):
         return 0
     # A tokenizer may be another model's as well.
@@ -216,28 +218,28 @@ def _begun(source: Source, choice: ModelChoice) -> int:
     return 2 if not part.needed() else 1 if part.needed() < choice.total_bytes - small else 0
 
 
-def _without_hub(wants: Sequence[Wanted], why: HubError) -> Here:
+def _without_hub(wants: Sequence[ModelRequest], why: HubError) -> LocalModelEntry:
     """Return what is here of a model of the catalogue. Raises `why` where nothing is."""
     by_format = {want.format: want for want in wants}
     found = local_files(wants[0].entry) if wants[0].entry else {}
     for quant, path in found.items():
         want = by_format.get("mlx" if path.is_dir() else "gguf")
         if want is not None and want.quant in (None, quant):
-            return Here(want, quant, path)
+            return LocalModelEntry(want, quant, path)
     raise why
 
 
-def _from_memory(sources: Sequence[Source], why: HubError) -> Decided:
+def _from_memory(sources: Sequence[RepoSource], why: HubError) -> PullDecision:
     """Return what is here of repositories that cannot be asked now. Raises `why` where none is all here."""
     for source in sources:
         for one in source.choices:
-            part = Part(source, one)
+            part = PullPart(source, one)
             if not part.missing():
                 return _decided((part,))
     raise why
 
 
-def _own_copy(want: Wanted, file: RemoteFile) -> Path | None:
+def _own_copy(want: ModelRequest, file: RemoteFile) -> Path | None:
     """Return the file in edgechat's own folder, where a model of the catalogue may have been put by hand."""
     path = paths.data_dir() / "models" / file.name.rpartition("/")[2]
     same = (

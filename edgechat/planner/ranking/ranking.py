@@ -21,15 +21,15 @@ from edgechat.native.params import CacheType
 from edgechat.planner.drafting import AUTO, drafting
 from edgechat.planner.estimate.speed import predict
 from edgechat.planner.machine import Machine
-from edgechat.planner.model_on_machine import Chooser, chooser
+from edgechat.planner.model_on_machine import ModelOnMachine, chooser
 from edgechat.planner.placement.budget import SPARE
-from edgechat.planner.placement.load_configs import Load
+from edgechat.planner.placement.load_configs import LoadConfig
 from edgechat.planner.plan import Divergence, LoadPlan
-from edgechat.planner.plan_model import ENOUGH, Draft, plan, threads_for, types
+from edgechat.planner.plan_model import ENOUGH, DraftCandidate, plan, threads_for, types
 from edgechat.planner.ranking.candidates import Variant
-from edgechat.planner.ranking.option import Option, alternative, rival, weighed, why
+from edgechat.planner.ranking.option import RankedFile, alternative, rival, weighed, why
 from edgechat.planner.ranking.scoring import Verdict, base_of, verdict_of, worth_of
-from edgechat.planner.request import NO_WISHES, Wishes
+from edgechat.planner.request import NO_WISHES, PlanRequest
 
 _NEAR = 0.01
 """Nats by which a guess may be too good."""
@@ -50,10 +50,10 @@ def planned(
     variant: Variant,
     header: ModelHeader,
     machine: Machine,
-    wishes: Wishes,
+    wishes: PlanRequest,
     *,
     nearest: bool = True,
-    draft: Draft | None = None,
+    draft: DraftCandidate | None = None,
 ) -> LoadPlan:
     """Return the plan for a file, with what its quantization loses; see `choose.plan`."""
     made = plan(
@@ -77,31 +77,33 @@ def planned(
     )
 
 
-def rate(variant: Variant, machine: Machine, wishes: Wishes, header: ModelHeader | None = None) -> Option:
+def rate(
+    variant: Variant, machine: Machine, wishes: PlanRequest, header: ModelHeader | None = None
+) -> RankedFile:
     """Return a file with its plan and its worth. Raises HubError, and ModelFileError where it is damaged."""
     header = header or variant.header()
     try:
         made = planned(variant, header, machine, wishes, nearest=False)
     except DoesNotFit as error:
-        return Option(variant, Verdict.TOO_LARGE, -math.inf, why_not=error.message)
+        return RankedFile(variant, Verdict.TOO_LARGE, -math.inf, why_not=error.message)
     assert made.predicted is not None
     # A context that llama.cpp rounded is what was asked for; one that training cut is not.
     context = min(made.context, header.context_length or made.context)
     verdict = verdict_of(variant, header, made.quant, context, made.predicted, wishes)
     worth = worth_of(variant, made.quant, context, made.cache_type, made.predicted)
-    return Option(variant, verdict, worth, made)
+    return RankedFile(variant, verdict, worth, made)
 
 
-def best_of(variants: Sequence[Variant], machine: Machine, wishes: Wishes) -> Option | None:
+def best_of(variants: Sequence[Variant], machine: Machine, wishes: PlanRequest) -> RankedFile | None:
     """Return the best file of one model, planning few of them; None where no header can be read."""
     found = [one for files in _by_format(variants) if (one := _best_of(files, machine, wishes)) is not None]
     best = max(found, key=lambda one: one.rank, default=None)
     return weighed(best, found) if best is not None else None
 
 
-def _best_of(variants: Sequence[Variant], machine: Machine, wishes: Wishes) -> Option | None:
+def _best_of(variants: Sequence[Variant], machine: Machine, wishes: PlanRequest) -> RankedFile | None:
     """Return the same of files of one format."""
-    found: list[Option] = []
+    found: list[RankedFile] = []
     for variant, guess in likeliest(variants, machine, wishes):
         large = guess[0] is Verdict.TOO_LARGE
         best = max(found, key=lambda one: one.rank, default=None)
@@ -117,7 +119,7 @@ def _best_of(variants: Sequence[Variant], machine: Machine, wishes: Wishes) -> O
     return max(found, key=lambda one: one.rank, default=None)
 
 
-def choose(options: Iterable[Option], wishes: Wishes = NO_WISHES) -> Option | None:
+def choose(options: Iterable[RankedFile], wishes: PlanRequest = NO_WISHES) -> RankedFile | None:
     """Return the best option that fits, with the nearest others as its plan's alternatives.
 
     Of equals the first one given.
@@ -140,7 +142,7 @@ def choose(options: Iterable[Option], wishes: Wishes = NO_WISHES) -> Option | No
 
 
 def likeliest(
-    variants: Sequence[Variant], machine: Machine, wishes: Wishes
+    variants: Sequence[Variant], machine: Machine, wishes: PlanRequest
 ) -> list[tuple[Variant, tuple[Verdict, float]]]:
     """Return the files of one model with their likely ranks, the likeliest choice first.
 
@@ -158,7 +160,7 @@ def _by_format(variants: Iterable[Variant]) -> list[list[Variant]]:
 
 
 def _likeliest(
-    variants: Sequence[Variant], machine: Machine, wishes: Wishes
+    variants: Sequence[Variant], machine: Machine, wishes: PlanRequest
 ) -> list[tuple[Variant, tuple[Verdict, float]]]:
     """Return the same for files of one format."""
     for sample, header in samples(variants):
@@ -180,7 +182,9 @@ def samples(variants: Sequence[Variant]) -> Iterator[tuple[Variant, ModelHeader]
             yield sample, sample.header()
 
 
-def _guess(variant: Variant, sample: Chooser, factor: float, wishes: Wishes) -> tuple[Verdict, float]:
+def _guess(
+    variant: Variant, sample: ModelOnMachine, factor: float, wishes: PlanRequest
+) -> tuple[Verdict, float]:
     """Return the rank that a file seems to deserve, by formula; factor: its size over the sample's."""
     shape = sample.loader.shape.scaled(factor, type_of(variant.quant))
     on = replace(sample, loader=replace(sample.loader, shape=shape))
@@ -193,7 +197,7 @@ def _guess(variant: Variant, sample: Chooser, factor: float, wishes: Wishes) -> 
     return verdict, worth_of(variant, quant, context, load.params.cache_type, predicted)
 
 
-def _guessed(on: Chooser, wishes: Wishes) -> Load | None:
+def _guessed(on: ModelOnMachine, wishes: PlanRequest) -> LoadConfig | None:
     """Return about the load that `choose.plan` would choose, by formula; None where none fits."""
     trained = on.header.context_length or ENOUGH
     allowed = types(on, wishes)

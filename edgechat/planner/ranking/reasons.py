@@ -5,19 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from edgechat.planner.estimate.memory import recurrent_bytes
-from edgechat.planner.model_on_machine import Chooser
+from edgechat.planner.model_on_machine import ModelOnMachine
 from edgechat.planner.placement import embedding
 from edgechat.planner.placement.budget import RAM
-from edgechat.planner.placement.load_configs import Load
+from edgechat.planner.placement.load_configs import LoadConfig
 from edgechat.planner.plan import BACKENDS, LoadPlan
-from edgechat.planner.request import Wishes
+from edgechat.planner.request import PlanRequest
 from edgechat.text import figure, mebibytes, seconds
 
 LONGEST, USUAL = 32768, 16384
 """Tokens: more than the one is never taken by itself, more than the other only where filling it is quick."""
 
 
-def context(on: Chooser, load: Load, slower: bool) -> str:
+def context(on: ModelOnMachine, load: LoadConfig, slower: bool) -> str:
     """Return why the context is as long as it is; slower: a longer one would have been slower."""
     trained = on.header.context_length
     cache = "" if load.params.cache_type == "f16" else f", with the cache in {load.params.cache_type}"
@@ -34,7 +34,7 @@ def context(on: Chooser, load: Load, slower: bool) -> str:
     return f"Context {load.context}{cache}: more would leave too little of {free} to the rest."
 
 
-def backend(on: Chooser, wishes: Wishes) -> Iterator[str]:
+def backend(on: ModelOnMachine, wishes: PlanRequest) -> Iterator[str]:
     """Yield what computes the model, where that does not go without saying."""
     name = BACKENDS[on.header.format]
     asked = name in (wishes.backend, wishes.prefers)
@@ -49,7 +49,7 @@ def backend(on: Chooser, wishes: Wishes) -> Iterator[str]:
         yield f"MLX computes it{how}, on the processor, for which it is not made: far slower than llama.cpp."
 
 
-def split(on: Chooser, load: Load) -> Iterator[str]:
+def split(on: ModelOnMachine, load: LoadConfig) -> Iterator[str]:
     """Yield where the layers are, if there is a choice."""
     layers, parts = load.layout, len(on.loader.shape.parts)
     if on.header.format == "mlx":
@@ -65,7 +65,7 @@ def split(on: Chooser, load: Load) -> Iterator[str]:
     yield f"Of {parts} layers (the output counts as one) {where}{rest}{experts}."
 
 
-def memory(on: Chooser, load: Load) -> str:
+def memory(on: ModelOnMachine, load: LoadConfig) -> str:
     """Return what is needed where, how we know, and what is free."""
     texts = []
     for name, needs in load.needs.items():
@@ -81,7 +81,7 @@ def memory(on: Chooser, load: Load) -> str:
     return f"Needs {'; '.join(texts)} ({load.source}); {on.budget.in_words}{cards}."
 
 
-def sequences(on: Chooser) -> str:
+def sequences(on: ModelOnMachine) -> str:
     """Return how many sequences there are and what they cost."""
     state = recurrent_bytes(on.header, 1)
     n = on.loader.n_seq_max

@@ -16,7 +16,7 @@ from edgechat.models.quality import QualityClass, kl_divergence, quality_class, 
 from edgechat.planner.estimate.speed import Prediction
 from edgechat.planner.plan_model import ENOUGH
 from edgechat.planner.ranking.candidates import Variant
-from edgechat.planner.request import READABLE, Wishes
+from edgechat.planner.request import READABLE, PlanRequest
 
 FLUENT = 20.0
 """Tokens a second: more is hardly felt."""
@@ -58,7 +58,7 @@ def verdict_of(
     quant: str | None,
     context: int,
     predicted: Prediction,
-    wishes: Wishes,
+    wishes: PlanRequest,
 ) -> Verdict:
     """Return the verdict on a file that fits."""
     if wishes.context is not None and context < wishes.context:

@@ -13,16 +13,16 @@ from edgechat.device.profile import DeviceProfile
 from edgechat.errors import BackendMissing, HubError, ModelFileError
 from edgechat.models.local.inventory import LocalModel
 from edgechat.planner.draft_plan import with_draft
-from edgechat.planner.estimate.calibration import Learned
+from edgechat.planner.estimate.calibration import Calibration
 from edgechat.planner.estimate.dry_run import DryRun
 from edgechat.planner.estimate.speed import rate_of_processor
-from edgechat.planner.machine import Described, Machine, look
+from edgechat.planner.machine import Machine, MachineDescription, look
 from edgechat.planner.placement.backends import runnable, weighs_mlx, without_mlx
 from edgechat.planner.ranking.candidates import Variant, everything, of_local, variants
-from edgechat.planner.ranking.option import Option
+from edgechat.planner.ranking.option import RankedFile
 from edgechat.planner.ranking.ranking import best_of, choose, likeliest, rate, samples
 from edgechat.planner.ranking.scoring import Verdict
-from edgechat.planner.request import Wishes
+from edgechat.planner.request import PlanRequest
 from edgechat.process.ask import ChildFailed
 from edgechat.text import mebibytes
 
@@ -37,26 +37,26 @@ _REMOTE_LOOKS = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class SurveyFindings:
     """What was found out."""
 
     name: str | None
     """Of the model that was asked about; None for the whole catalogue."""
     machine: str
     """In words."""
-    options: tuple[Option, ...]
+    options: tuple[RankedFile, ...]
     """Files from large to small, or one of each model, best first; never empty."""
-    chosen: Option | None
+    chosen: RankedFile | None
     """With its alternatives; None where nothing fits."""
-    instead: Option | None = None
+    instead: RankedFile | None = None
     """The best of the catalogue that fits, where nothing does that was asked about."""
     unread: int = 0
     """Files of a repository on the hub that were not looked at: they seemed to be the worse choice."""
 
 
 def one_model(
-    name: str, wishes: Wishes, described: Described, *, offline: bool, insists: bool = True
-) -> Found:
+    name: str, wishes: PlanRequest, described: MachineDescription, *, offline: bool, insists: bool = True
+) -> SurveyFindings:
     """Hold every file of a model against a machine. insists: see `beside.with_draft`.
 
     Raises ModelNotFound, ModelFileError, BackendMissing, HubError, SettingsError; for a draft that is asked
@@ -71,10 +71,12 @@ def one_model(
             instead = None if chosen else first_that_fits(machine, wishes)
     options.sort(key=lambda one: one.variant.size, reverse=True)
     unread = len(files) - len(options)
-    return Found(name, in_words(machine.profile), tuple(options), chosen, instead, unread)
+    return SurveyFindings(name, in_words(machine.profile), tuple(options), chosen, instead, unread)
 
 
-def _with_draft(chosen: Option | None, machine: Machine, wishes: Wishes, *, insists: bool) -> Option | None:
+def _with_draft(
+    chosen: RankedFile | None, machine: Machine, wishes: PlanRequest, *, insists: bool
+) -> RankedFile | None:
     if chosen is None or chosen.plan is None:
         return chosen
     one = chosen.variant
@@ -82,48 +84,50 @@ def _with_draft(chosen: Option | None, machine: Machine, wishes: Wishes, *, insi
     return replace(chosen, plan=made)
 
 
-def all_models(wishes: Wishes, described: Described) -> Found:
+def all_models(wishes: PlanRequest, described: MachineDescription) -> SurveyFindings:
     """Hold the best file of every model of the catalogue against a machine; the network is not asked.
 
     Raises BackendMissing.
     """
     with _catalogue_on(described, wishes) as (models, machine):
         options = _ranked(models, machine, wishes)
-    return Found(None, in_words(machine.profile), tuple(options), choose(options, wishes))
+    return SurveyFindings(None, in_words(machine.profile), tuple(options), choose(options, wishes))
 
 
 @dataclass(frozen=True, slots=True)
-class Overview:
+class SurveyOverview:
     """The catalogue and the models that are here, held against this machine."""
 
     profile: DeviceProfile
-    found: Found
+    found: SurveyFindings
     """Of the whole catalogue."""
-    local: Mapping[Path, Option]
+    local: Mapping[Path, RankedFile]
     """Of the files that are here, by path; those that cannot be read, or computed here, are left out."""
-    history: Learned
+    history: Calibration
 
-    def has_measured(self, option: Option) -> bool:
+    def has_measured(self, option: RankedFile) -> bool:
         """Say whether loads of such a model in such a quantization were measured on this machine."""
         made = option.plan
         return made is not None and made.where is not None and self.history.knows(made.where)
 
 
-def overview(local: Sequence[LocalModel], wishes: Wishes) -> Overview:
+def overview(local: Sequence[LocalModel], wishes: PlanRequest) -> SurveyOverview:
     """Hold the catalogue and these models against this machine; the network is not asked."""
-    with _catalogue_on(Described(), wishes) as (models, machine):
+    with _catalogue_on(MachineDescription(), wishes) as (models, machine):
         options = _ranked(models, machine, wishes)
-        here: dict[Path, Option] = {}
+        here: dict[Path, RankedFile] = {}
         for one in local:
             with contextlib.suppress(ModelFileError, BackendMissing, OSError):
                 (variant,) = runnable([of_local(one)], machine.profile, wishes)
                 here[one.path] = rate(variant, machine.unasked, wishes)
-    found = Found(None, in_words(machine.profile), tuple(options), choose(options, wishes))
-    return Overview(machine.profile, found, here, machine.history)
+    found = SurveyFindings(None, in_words(machine.profile), tuple(options), choose(options, wishes))
+    return SurveyOverview(machine.profile, found, here, machine.history)
 
 
 @contextlib.contextmanager
-def _catalogue_on(described: Described, wishes: Wishes) -> Iterator[tuple[list[list[Variant]], Machine]]:
+def _catalogue_on(
+    described: MachineDescription, wishes: PlanRequest
+) -> Iterator[tuple[list[list[Variant]], Machine]]:
     with DryRun() as dry:
         models = everything(mlx=weighs_mlx(look(), wishes))
         for files in models:  # read while the process starts
@@ -133,7 +137,7 @@ def _catalogue_on(described: Described, wishes: Wishes) -> Iterator[tuple[list[l
 
 
 def _runnable(
-    models: Sequence[Sequence[Variant]], profile: DeviceProfile, wishes: Wishes
+    models: Sequence[Sequence[Variant]], profile: DeviceProfile, wishes: PlanRequest
 ) -> list[list[Variant]]:
     """Return the files that may be chosen of each model of which there is one. Raises BackendMissing."""
     if wishes.backend == "mlx" and not profile.mlx:
@@ -145,7 +149,7 @@ def _runnable(
     return found
 
 
-def _ranked(models: Sequence[Sequence[Variant]], machine: Machine, wishes: Wishes) -> list[Option]:
+def _ranked(models: Sequence[Sequence[Variant]], machine: Machine, wishes: PlanRequest) -> list[RankedFile]:
     """Return the best file of each model, best first; of equals the one that the catalogue names first."""
     found = {
         number: one
@@ -162,12 +166,14 @@ def _ranked(models: Sequence[Sequence[Variant]], machine: Machine, wishes: Wishe
         sure.add(doubtful)
 
 
-def _machine(profile: DeviceProfile, described: Described, dry: DryRun) -> Machine:
+def _machine(profile: DeviceProfile, described: MachineDescription, dry: DryRun) -> Machine:
     # What this machine's memory was seen to do is not what another's does.
-    return Machine(profile, history=Learned.read() if described.bandwidth is None else Learned(), dry=dry)
+    return Machine(
+        profile, history=Calibration.read() if described.bandwidth is None else Calibration(), dry=dry
+    )
 
 
-def rated(files: Sequence[Variant], machine: Machine, wishes: Wishes) -> list[Option]:
+def rated(files: Sequence[Variant], machine: Machine, wishes: PlanRequest) -> list[RankedFile]:
     """Hold files of one model against a machine; of a repository's only the likeliest, for headers are large.
 
     Raises HubError or ModelFileError where no header can be read.
@@ -177,7 +183,7 @@ def rated(files: Sequence[Variant], machine: Machine, wishes: Wishes) -> list[Op
     remote = [one for one in files if one.path is None and one.entry is None]
     if remote:
         looked += [one for one, _ in likeliest(remote, machine, wishes)[:_REMOTE_LOOKS]]
-    options: list[Option] = []
+    options: list[RankedFile] = []
     failure: HubError | ModelFileError | None = None
     for one in looked:
         try:
@@ -192,7 +198,7 @@ def rated(files: Sequence[Variant], machine: Machine, wishes: Wishes) -> list[Op
     return options
 
 
-def first_that_fits(machine: Machine, wishes: Wishes) -> Option | None:
+def first_that_fits(machine: Machine, wishes: PlanRequest) -> RankedFile | None:
     """Return the best model of the catalogue that fits; None where none does."""
     models = everything(mlx=weighs_mlx(machine.profile, wishes))
     for files in _runnable(models, machine.profile, wishes):
@@ -202,7 +208,7 @@ def first_that_fits(machine: Machine, wishes: Wishes) -> Option | None:
     return None
 
 
-def measured(profile: DeviceProfile, described: Described) -> DeviceProfile:
+def measured(profile: DeviceProfile, described: MachineDescription) -> DeviceProfile:
     """Return the machine that is planned for, the speed of this one measured if it never was."""
     if profile.speed is None and described.bandwidth is None:
         with contextlib.suppress(ChildFailed):  # `edgechat doctor` says why; it is guessed then

@@ -9,7 +9,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from edgechat.server.http.exchange import MODEL, TOKENS
 from edgechat.server.http.refusal import CUT
-from edgechat.server.pool.models import Models
+from edgechat.server.pool.models import ModelPool
 from edgechat.text import one_line
 
 _CLOSED = 499
@@ -18,11 +18,11 @@ _OTHER = "other"
 """What paths that there are not are counted by: what clients write is no label."""
 
 
-class Account:
+class AccessLog:
     """Counts requests, the refused ones too. Nothing of what they say is kept or told."""
 
     def __init__(
-        self, app: ASGIApp, models: Models, paths: Sequence[str], tell: Callable[[str], None] | None = None
+        self, app: ASGIApp, models: ModelPool, paths: Sequence[str], tell: Callable[[str], None] | None = None
     ) -> None:
         """`paths`: those of the app; what goes on with a parameter counts as what is before that."""
         self._app = app

@@ -33,7 +33,7 @@ TRUSTED = "edgechat.trusted"
 
 
 @dataclass(frozen=True, slots=True)
-class Door:
+class AccessRules:
     """What opens it."""
 
     key: str | None
@@ -46,10 +46,10 @@ class Door:
     """Names that it has elsewhere, as behind a proxy or in a container: with any port, or none."""
 
 
-class Guard:
+class AccessPolicy:
     """Refuses whoever may not; the app behind it sees the rest."""
 
-    def __init__(self, app: ASGIApp, door: Door) -> None:
+    def __init__(self, app: ASGIApp, door: AccessRules) -> None:
         self._app = app
         self._door = door
         self._expected = f"Bearer {door.key}".encode() if door.key is not None else None

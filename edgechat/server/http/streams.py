@@ -17,7 +17,7 @@ from edgechat.errors import EngineError, PromptTooLong
 from edgechat.server.http.exchange import Exchange
 from edgechat.server.http.http_errors import refusal_of
 from edgechat.server.http.refusal import CUT
-from edgechat.server.pool.models import Models, Served
+from edgechat.server.pool.models import ModelPool, ServedModel
 from edgechat.server.protocol.answers import Answers
 
 KEEP_ALIVE = 10.0
@@ -29,7 +29,7 @@ Hear = Callable[[int, RequestEvent], Awaitable[None]]
 """Takes the events of each answer, by its number."""
 
 
-async def generate(exchange: Exchange, models: Models, answers: Answers[Any]) -> None:
+async def generate(exchange: Exchange, models: ModelPool, answers: Answers[Any]) -> None:
     """Compute the answers and send them. Raises EdgechatError and Refusal where nothing is sent yet."""
     compute = partial(_compute, exchange, models, answers)
     try:
@@ -51,7 +51,7 @@ async def _send_whole(
     await exchange.answer(200, answers.whole())
 
 
-async def _compute(exchange: Exchange, models: Models, answers: Answers[Any], hear: Hear) -> None:
+async def _compute(exchange: Exchange, models: ModelPool, answers: Answers[Any], hear: Hear) -> None:
     """Have all answers computed at once; whoever is cancelled here stops them within a step."""
     try:
         async with models.serve(answers.asked, answers.n_choices, answers.priority) as served:
@@ -62,7 +62,7 @@ async def _compute(exchange: Exchange, models: Models, answers: Answers[Any], he
         raise PromptTooLong(error.message, hint=answers.shorter) from error
 
 
-async def _compute_with(served: Served, answers: Answers[Any], hear: Hear) -> None:
+async def _compute_with(served: ServedModel, answers: Answers[Any], hear: Hear) -> None:
     try:
         async with asyncio.TaskGroup() as group:
             for choice in range(answers.n_choices):
@@ -74,7 +74,7 @@ async def _compute_with(served: Served, answers: Answers[Any], hear: Hear) -> No
         raise error from None
 
 
-async def _follow(served: Served, request: ChatRequest, choice: int, hear: Hear) -> None:
+async def _follow(served: ServedModel, request: ChatRequest, choice: int, hear: Hear) -> None:
     event: RequestEvent | None = None
     async with aclosing(served.stream(request)) as events:
         async for event in events:

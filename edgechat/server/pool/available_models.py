@@ -22,7 +22,7 @@ from edgechat.errors import EdgechatError, ModelNotFound, StoreError
 from edgechat.models.hub.names import parse_model_name
 from edgechat.models.local.inventory import LocalModel, inventory
 from edgechat.models.local.resolve import entry_of, local_file, resolve
-from edgechat.planner.header_summary import Glance, glances
+from edgechat.planner.header_summary import HeaderSummary, glances
 from edgechat.text import one_line
 
 DEFAULT_NAMES = ("", "default")
@@ -32,7 +32,7 @@ _NEAREST = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class AvailableModel:
     """A model that is here."""
 
     id: str
@@ -54,7 +54,7 @@ class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
     """Tokens; of one that is not loaded what it was trained on, 0 where that is not known."""
 
 
-class Shelf:
+class AvailableModels:
     """What is on this machine now. Everything reads the disk: call it in a thread."""
 
     def __init__(self, default: str) -> None:
@@ -63,12 +63,12 @@ class Shelf:
         Raises ModelNotFound or ModelFileError.
         """
         found = resolve(default)
-        self.default = Known(found.name, default if found.entry else str(found.path), found.path)
+        self.default = AvailableModel(found.name, default if found.entry else str(found.path), found.path)
         entry = entry_of(default)
         self._of_several = entry is not None and len(inventory().of(entry)) > 1
         """Whether the planner chooses the default's file, of several quantizations."""
 
-    def find(self, name: str) -> Known:
+    def find(self, name: str) -> AvailableModel:
         """Return the model that a client means. Raises ModelNotFound."""
         wanted = name.strip().casefold()
         if wanted in DEFAULT_NAMES or wanted == self.default.id.casefold():
@@ -80,7 +80,7 @@ class Shelf:
             path = local_file(entry)
             if path is None:
                 raise _not_here(entry.name)
-            return self._same(Known(entry.name, entry.name, path))
+            return self._same(AvailableModel(entry.name, entry.name, path))
         known = inventory()
         found = known.find(name)
         if not found:
@@ -88,18 +88,18 @@ class Shelf:
             raise _not_here(name) if parse_model_name(name) else _unknown(name, names)
         return self._same(self._known(found[0]))
 
-    def _same(self, known: Known) -> Known:
+    def _same(self, known: AvailableModel) -> AvailableModel:
         """Return the default where it is the same file, so that it is not loaded twice."""
         same = known.path == self.default.path and not self._of_several
         return self.default if same or known.id == self.default.id else known
 
-    def _known(self, one: LocalModel) -> Known:
+    def _known(self, one: LocalModel) -> AvailableModel:
         # A default that is no model of the list may have the name of one.
         named = one.full_name if one.name.casefold() == self.default.id.casefold() else one.name
         # By its path where its name may lead elsewhere: to a file in the server's folder.
-        return Known(named, one.name if one.entry is not None else str(one.path), one.path)
+        return AvailableModel(named, one.name if one.entry is not None else str(one.path), one.path)
 
-    def card(self, known: Known) -> ModelCard:
+    def card(self, known: AvailableModel) -> ModelCard:
         """Return what is told of a model."""
         found = [one for one in inventory().models if one.path == known.path]
         if found:
@@ -140,7 +140,7 @@ async def first_model() -> str:
     return last
 
 
-def _card(known: Known, one: LocalModel, glance: Glance) -> ModelCard:
+def _card(known: AvailableModel, one: LocalModel, glance: HeaderSummary) -> ModelCard:
     return ModelCard(
         id=known.id,
         created=max((int(file.changed / 1e9) for file in one.found.files), default=0),

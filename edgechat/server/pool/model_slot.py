@@ -16,7 +16,7 @@ from edgechat.engine.worker.snapshot import Snapshot
 from edgechat.engine.worker.supervisor import EngineState
 from edgechat.errors import QueueFull
 from edgechat.planner.plan import LoadPlan
-from edgechat.server.pool.available_models import Known
+from edgechat.server.pool.available_models import AvailableModel
 
 _PLACES = 4
 """Places of a model that was not planned yet."""
@@ -27,8 +27,8 @@ _UNKNOWN = 5
 _LONGEST = 120
 
 
-class Engine(Protocol):
-    """What the pool needs of an engine; `edgechat.engine.worker.supervisor.EngineProcess` is one."""
+class SlotEngine(Protocol):
+    """What the pool needs of an engine; `edgechat.engine.worker.supervisor.EngineSupervisor` is one."""
 
     plan: LoadPlan
     model: ModelInfo | None
@@ -81,12 +81,12 @@ class Engine(Protocol):
         ...
 
 
-class Lane:
+class ModelSlot:
     """The way of requests to one model. Belongs to one event loop."""
 
-    def __init__(self, known: Known) -> None:
+    def __init__(self, known: AvailableModel) -> None:
         self.known = known
-        self.engine: Engine | None = None
+        self.engine: SlotEngine | None = None
         """None until it is planned for the first time."""
         self.taken = 0
         """Places of all requests that are here."""

@@ -13,7 +13,7 @@ from edgechat.server.pool.available_models import ModelCard
 State = Literal["loading", "ready", "degraded", "draining"]
 
 
-class Served(Protocol):
+class ServedModel(Protocol):
     """A loaded model, for as long as one request needs it."""
 
     name: str
@@ -50,7 +50,7 @@ class Served(Protocol):
         ...
 
 
-class Counts(Protocol):
+class RequestCounter(Protocol):
     """What is counted of requests."""
 
     def request(self, endpoint: str, status: int, model: str | None = None) -> None:
@@ -58,7 +58,7 @@ class Counts(Protocol):
         ...
 
 
-class Models(Protocol):
+class ModelPool(Protocol):
     """The models of this machine, loaded on demand."""
 
     @property
@@ -76,7 +76,7 @@ class Models(Protocol):
 
     def serve(
         self, model: str, places: int = 1, priority: Priority = "interactive"
-    ) -> AbstractAsyncContextManager[Served]:
+    ) -> AbstractAsyncContextManager[ServedModel]:
         """Let so many requests in at once, and load the model if it is not loaded.
 
         Raises QueueFull at once where too many wait, sooner for the background; ModelNotFound, DoesNotFit,
@@ -85,7 +85,7 @@ class Models(Protocol):
         ...
 
     @property
-    def metrics(self) -> Counts:
+    def metrics(self) -> RequestCounter:
         """What is counted."""
         ...
 

@@ -25,30 +25,30 @@ from edgechat.engine.types import (
 )
 from edgechat.errors import Draining, EngineError, EngineGone
 from edgechat.planner.plan import LoadPlan
-from edgechat.server.metrics import Look, Metrics
-from edgechat.server.pool.available_models import DEFAULT_NAMES, Known, ModelCard
-from edgechat.server.pool.model_slot import Engine, Lane
+from edgechat.server.metrics import Metrics, ModelGauges
+from edgechat.server.pool.available_models import DEFAULT_NAMES, AvailableModel, ModelCard
+from edgechat.server.pool.model_slot import ModelSlot, SlotEngine
 from edgechat.server.pool.models import State
-from edgechat.server.pool.residency import MakeEngine, Placing, Prepare, Told
+from edgechat.server.pool.residency import MakeEngine, Prepare, ResidencyManager, Told
 
 _NAMES_KEPT = 256
 _LOOKING = 1.0
 """Seconds that a look into an engine may take; without it the rest is told all the same."""
 
 
-class Names(Protocol):
-    """What clients may ask for; `edgechat.server.pool.available_models.Shelf` is one. Called in threads."""
+class ModelNames(Protocol):
+    """The models that clients may request, see `edgechat.server.pool.available_models`. Called in threads."""
 
     @property
-    def default(self) -> Known:
+    def default(self) -> AvailableModel:
         """The model of who asks for none."""
         ...
 
-    def find(self, name: str) -> Known:
+    def find(self, name: str) -> AvailableModel:
         """Return the model that a name means. Raises ModelNotFound."""
         ...
 
-    def card(self, known: Known) -> ModelCard:
+    def card(self, known: AvailableModel) -> ModelCard:
         """Return what is told of one."""
         ...
 
@@ -57,16 +57,16 @@ class Names(Protocol):
         ...
 
 
-class Served:
+class PooledModel:
     """A loaded model, for as long as one request needs it."""
 
     def __init__(
         self,
-        lane: Lane,
-        engine: Engine,
+        lane: ModelSlot,
+        engine: SlotEngine,
         metrics: Metrics,
         arrived: float,
-        load_again: Callable[[Lane], Awaitable[None]],
+        load_again: Callable[[ModelSlot], Awaitable[None]],
     ) -> None:
         self.name = lane.id
         self._lane, self._engine = lane, engine
@@ -146,7 +146,7 @@ class Pool:
         self,
         engines: MakeEngine,
         prepare: Prepare,
-        shelf: Names,
+        shelf: ModelNames,
         *,
         most_waiting: int = 32,
         patience: float = 60.0,
@@ -159,10 +159,10 @@ class Pool:
         self.metrics = Metrics()
         self._shelf = shelf
         self._most_waiting = most_waiting
-        self._lanes: dict[str, Lane] = {}
-        self._asked_as: dict[str, Lane] = {}
+        self._lanes: dict[str, ModelSlot] = {}
+        self._asked_as: dict[str, ModelSlot] = {}
         """The same by what clients call them, so that the disk is not searched for a model that is loaded."""
-        self._placing = Placing(
+        self._placing = ResidencyManager(
             self._lanes, shelf.default, self.metrics, engines, prepare, patience=patience, on_note=on_note
         )
         self._draining = False
@@ -222,7 +222,7 @@ class Pool:
     @contextlib.asynccontextmanager
     async def serve(
         self, model: str = "", places: int = 1, priority: Priority = "interactive"
-    ) -> AsyncIterator[Served]:
+    ) -> AsyncIterator[PooledModel]:
         """Let so many requests in at once, and load the model if it is not loaded.
 
         Raises QueueFull at once where too many wait, or later where busy models leave no room in time;
@@ -239,7 +239,7 @@ class Pool:
             lane.held += 1
             try:
                 with engine.holding():
-                    yield Served(lane, engine, self.metrics, arrived, self._load_again)
+                    yield PooledModel(lane, engine, self.metrics, arrived, self._load_again)
             finally:
                 lane.held -= 1
                 self._placing.left()
@@ -267,7 +267,7 @@ class Pool:
         engines = [lane.engine for lane in self._lanes.values() if lane.engine is not None]
         await asyncio.gather(*(engine.close() for engine in engines))
 
-    async def _lane(self, model: str) -> Lane:
+    async def _lane(self, model: str) -> ModelSlot:
         """Return the lane of a model; of one that nobody has asked for, a new one. Raises ModelNotFound."""
         name = model.strip().casefold()
         lane = self._asked_as.get(name)
@@ -277,7 +277,7 @@ class Pool:
         known = self._shelf.default if default else await asyncio.to_thread(self._shelf.find, model)
         lane = next((one for one in self._lanes.values() if one.file == known.path), None)
         if lane is None:
-            lane = self._lanes.setdefault(known.id, Lane(known))
+            lane = self._lanes.setdefault(known.id, ModelSlot(known))
         self._asked_as[name] = lane
         if len(self._asked_as) > _NAMES_KEPT:
             del self._asked_as[next(iter(self._asked_as))]
@@ -287,23 +287,23 @@ class Pool:
         if self._draining:
             raise Draining("The server is ending.", hint="Send the request again when it is back.")
 
-    async def _load(self, lane: Lane) -> None:
+    async def _load(self, lane: ModelSlot) -> None:
         try:
             await self._placing.load(lane)
         except EngineError:
             self._refuse_if_draining()
             raise
 
-    async def _load_again(self, lane: Lane) -> None:
+    async def _load_again(self, lane: ModelSlot) -> None:
         """Load a model whose engine was gone when a request came to it, which has its place already."""
         while not lane.is_ready:
             await self._load(lane)
 
 
-async def _look(lane: Lane) -> Look:
+async def _look(lane: ModelSlot) -> ModelGauges:
     assert lane.engine is not None
     snapshot = None
     if lane.is_ready:
         with contextlib.suppress(TimeoutError):
             snapshot = await asyncio.wait_for(lane.engine.inspect(), _LOOKING)
-    return Look(lane.id, lane.engine.plan, lane.is_ready, lane.taken, snapshot)
+    return ModelGauges(lane.id, lane.engine.plan, lane.is_ready, lane.taken, snapshot)

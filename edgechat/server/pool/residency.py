@@ -19,14 +19,14 @@ from edgechat.errors import DoesNotFit, EdgechatError, EngineCrashed, EngineErro
 from edgechat.planner.placement.residents import is_lesser
 from edgechat.planner.plan import LoadPlan
 from edgechat.server.metrics import Metrics
-from edgechat.server.pool.available_models import Known
-from edgechat.server.pool.model_slot import Engine, Lane
+from edgechat.server.pool.available_models import AvailableModel
+from edgechat.server.pool.model_slot import ModelSlot, SlotEngine
 
 CLAIMING = 0.25
 """The last share of the patience, in which busy models take no new requests: somebody has to give way."""
 
 Told = Callable[[str], None]
-MakeEngine = Callable[[LoadPlan, Told, Callable[[EngineState], None]], Engine]
+MakeEngine = Callable[[LoadPlan, Told, Callable[[EngineState], None]], SlotEngine]
 """From a plan to its engine, which tells what it has to change about the plan, and what it does."""
 
 
@@ -38,13 +38,13 @@ class Prepare(Protocol):
         ...
 
 
-class Placing:
+class ResidencyManager:
     """The memory that all models of a server share. Belongs to one event loop."""
 
     def __init__(
         self,
-        lanes: Mapping[str, Lane],
-        default: Known,
+        lanes: Mapping[str, ModelSlot],
+        default: AvailableModel,
         metrics: Metrics,
         engines: MakeEngine,
         prepare: Prepare,
@@ -63,7 +63,7 @@ class Placing:
         """Hear that a request is no longer with its engine; whoever waits for room looks again."""
         self._left.set()
 
-    async def load(self, lane: Lane) -> None:
+    async def load(self, lane: ModelSlot) -> None:
         """Wait for the load of a lane's model, which all that wait for it share; the last one stops it."""
         if lane.loading is None or lane.loading.done():
             lane.loading = asyncio.create_task(self._place(lane))
@@ -83,7 +83,7 @@ class Placing:
             raise EngineError("The load was stopped.")
         task.result()
 
-    async def _place(self, lane: Lane) -> None:
+    async def _place(self, lane: ModelSlot) -> None:
         """Load a model, once no other load goes on and there is room for it."""
         lane.progress = 0.0
         async with self._placing:
@@ -103,7 +103,7 @@ class Placing:
             self._metrics.loaded(lane.id, time.perf_counter() - began)
             lane.trouble = ""
 
-    def _failed(self, lane: Lane, error: EdgechatError) -> None:
+    def _failed(self, lane: ModelSlot, error: EdgechatError) -> None:
         self._metrics.load_failed(lane.id)
         if isinstance(error, EngineCrashed):
             self._metrics.crashed(lane.id)
@@ -111,7 +111,7 @@ class Placing:
         if lane.known == self._default and not isinstance(error, QueueFull):
             lane.trouble = f"{lane.id} could not be loaded: {error.message}"
 
-    def _became(self, lane: Lane, state: EngineState) -> None:
+    def _became(self, lane: ModelSlot, state: EngineState) -> None:
         """Hear what an engine does."""
         self._left.set()
         if state is EngineState.STOPPED and lane.engine is not None and lane.engine.has_crashed:
@@ -119,7 +119,7 @@ class Placing:
             lane.trouble = f"The engine of {lane.id} has crashed; the next request starts it again."
             self._on_note(f"{lane.trouble} Its log: {lane.engine.log_path}")
 
-    async def _plan(self, lane: Lane) -> None:
+    async def _plan(self, lane: ModelSlot) -> None:
         """Make room for a model, and let its engine have the plan for that."""
         if lane.engine is not None and lane.engine.has_crashed and not self._others(lane):
             return  # it knows best what to do with less of
@@ -129,10 +129,10 @@ class Placing:
         else:
             lane.engine.plan = plan
 
-    def _others(self, lane: Lane) -> list[Lane]:
+    def _others(self, lane: ModelSlot) -> list[ModelSlot]:
         return [one for one in self._lanes.values() if one is not lane and one.takes_memory]
 
-    async def _with_room(self, lane: Lane) -> LoadPlan:
+    async def _with_room(self, lane: ModelSlot) -> LoadPlan:
         """Return the plan of a model for what is free, having unloaded others where it needs that."""
         end = time.monotonic() + self._patience
         while others := self._others(lane):
@@ -154,12 +154,12 @@ class Placing:
         return await self._planned(lane)
 
     async def _planned(
-        self, lane: Lane, *, staying: Sequence[Lane] = (), leaving: Sequence[Lane] = ()
+        self, lane: ModelSlot, *, staying: Sequence[ModelSlot] = (), leaving: Sequence[ModelSlot] = ()
     ) -> LoadPlan:
         stay, leave = ([one.engine.plan for one in lanes if one.engine] for lanes in (staying, leaving))
         return await asyncio.to_thread(self._prepare, lane.known.wanted, staying=stay, leaving=leave)
 
-    async def _somebody_leaves(self, lane: Lane, others: Sequence[Lane], end: float) -> None:
+    async def _somebody_leaves(self, lane: ModelSlot, others: Sequence[ModelSlot], end: float) -> None:
         """Wait until one of the others is idle, or gone. Raises QueueFull where the patience ends before."""
         claim = end - CLAIMING * self._patience
         while all(one.held and one.takes_memory for one in others):
@@ -173,13 +173,13 @@ class Placing:
                 await asyncio.wait_for(self._left.wait(), (claim if now < claim else end) - now)
 
 
-def _longest_idle(lanes: Sequence[Lane]) -> Lane | None:
+def _longest_idle(lanes: Sequence[ModelSlot]) -> ModelSlot | None:
     """Return the one that was not used for longest, of those that nobody uses now; None: all are in use."""
     idle = [one for one in lanes if one.takes_memory and not one.held]
     return min(idle, key=lambda one: one.last_used, default=None)
 
 
-async def _unload(lane: Lane) -> None:
+async def _unload(lane: ModelSlot) -> None:
     """Unload an idle model; nobody new gets to it meanwhile, and half of that is not left behind."""
     assert lane.engine is not None
     lane.claimed = True
@@ -191,7 +191,7 @@ async def _unload(lane: Lane) -> None:
         raise
 
 
-def _no_room(lane: Lane, others: Sequence[Lane]) -> QueueFull:
+def _no_room(lane: ModelSlot, others: Sequence[ModelSlot]) -> QueueFull:
     busy = " and ".join(one.id for one in others)
     seconds = max(one.seconds_until_free() for one in others)
     return QueueFull(

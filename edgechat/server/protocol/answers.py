@@ -11,10 +11,10 @@ from msgspec import UNSET, UnsetType
 
 from edgechat.engine.types import ChatRequest, Delta, Finished, Priority, RequestEvent
 from edgechat.server.http.refusal import Refusal
-from edgechat.server.pool.models import Served
+from edgechat.server.pool.models import ServedModel
 from edgechat.server.protocol.ending import FinishReason, reason_of
-from edgechat.server.protocol.generation import Generation
-from edgechat.server.protocol.usage import Usage, usage_of
+from edgechat.server.protocol.generation import GenerationBody
+from edgechat.server.protocol.usage import UsageBody, usage_of
 
 Part = TypeVar("Part")
 """What is new of an answer."""
@@ -27,7 +27,7 @@ class Answers(ABC, Generic[Part]):
     kind: ClassVar[str]
     """What their ids begin with."""
 
-    def __init__(self, body: Generation, *, prompts: int = 1) -> None:
+    def __init__(self, body: GenerationBody, *, prompts: int = 1) -> None:
         """Raise Refusal for what contradicts itself."""
         if body.stream_options is not None and not body.stream:
             raise Refusal("stream_options needs stream: true.", param="stream_options")
@@ -53,7 +53,7 @@ class Answers(ABC, Generic[Part]):
         """Return what to do about a prompt that is too long."""
 
     @abstractmethod
-    def request(self, served: Served, choice: int) -> ChatRequest:
+    def request(self, served: ServedModel, choice: int) -> ChatRequest:
         """Return what the engine is asked for one of them."""
 
     def begin(self) -> list[bytes]:
@@ -111,12 +111,12 @@ class Answers(ABC, Generic[Part]):
 
     @abstractmethod
     def _chunk(
-        self, parts: list[Part], end: Finished | None = None, *, usage: Usage | UnsetType = UNSET
+        self, parts: list[Part], end: Finished | None = None, *, usage: UsageBody | UnsetType = UNSET
     ) -> bytes:
         """Return the JSON that tells of parts. end: the end of the answer that they are of."""
 
     def _done(self) -> list[Finished]:
         return [end for end in self._ends if end is not None]
 
-    def _usage(self) -> Usage:
+    def _usage(self) -> UsageBody:
         return usage_of(self._done(), reasoning=sum(self._reasoning), prompts=self._prompts)

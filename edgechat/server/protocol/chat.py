@@ -15,7 +15,7 @@ from edgechat.engine.types import ChatRequest, Overflow, Tool
 from edgechat.errors import BadRequest
 from edgechat.server.http.http_errors import refusal_of
 from edgechat.server.http.refusal import Refusal
-from edgechat.server.protocol.generation import Generation, Labels, Tokens
+from edgechat.server.protocol.generation import GenerationBody, Labels, Tokens
 from edgechat.server.protocol.messages import ChatMessage, FunctionName, as_messages
 from edgechat.server.protocol.strictness import Echoed, taken
 
@@ -131,7 +131,7 @@ class TemplateSwitches(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     enable_thinking: bool | None = None
 
 
-class ChatBody(Generation, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class ChatBody(GenerationBody, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A chat to be answered."""
 
     messages: Annotated[list[ChatMessage], Meta(min_length=1, max_length=4096)]

@@ -10,22 +10,22 @@ from msgspec import UNSET, UnsetType
 
 from edgechat.engine.reply.tool_calls.tools import held_tools, unkept
 from edgechat.engine.types import (
-    Arguments,
-    Called,
     ChatRequest,
     Delta,
     Effort,
     Finished,
     ModelInfo,
     RequestEvent,
-    TokenChance,
+    TokenLogprobs,
     ToolCall,
+    ToolCallArguments,
+    ToolCallBegun,
 )
-from edgechat.server.pool.models import Served
+from edgechat.server.pool.models import ServedModel
 from edgechat.server.protocol.answers import LONGER, Answers
 from edgechat.server.protocol.chat import ChatBody
 from edgechat.server.protocol.ending import FinishReason
-from edgechat.server.protocol.usage import AnswerTimings, Usage, timings_of
+from edgechat.server.protocol.usage import AnswerTimings, UsageBody, timings_of
 
 _EFFORTS: dict[str, Effort] = {
     "none": "low",
@@ -70,7 +70,7 @@ class PartOfCall(msgspec.Struct, frozen=True, kw_only=True):
     function: PartOfFunction
 
 
-class Chance(msgspec.Struct, frozen=True, kw_only=True):
+class TopLogprob(msgspec.Struct, frozen=True, kw_only=True):
     """How likely a token was in its place: the natural logarithm."""
 
     token: str
@@ -78,10 +78,10 @@ class Chance(msgspec.Struct, frozen=True, kw_only=True):
     bytes: list[int]
 
 
-class TokenLogprob(Chance, frozen=True, kw_only=True):
+class TokenLogprob(TopLogprob, frozen=True, kw_only=True):
     """A token of the answer, and others in its place."""
 
-    top_logprobs: list[Chance]
+    top_logprobs: list[TopLogprob]
 
 
 class ChoiceLogprobs(msgspec.Struct, frozen=True):
@@ -90,7 +90,7 @@ class ChoiceLogprobs(msgspec.Struct, frozen=True):
     content: list[TokenLogprob]
 
 
-class Answer(msgspec.Struct, frozen=True, kw_only=True):
+class AnswerMessage(msgspec.Struct, frozen=True, kw_only=True):
     """What the model says."""
 
     role: Literal["assistant"] = "assistant"
@@ -102,11 +102,11 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     refusal: None = None
 
 
-class Choice(msgspec.Struct, frozen=True, kw_only=True):
+class ChatChoice(msgspec.Struct, frozen=True, kw_only=True):
     """One of the answers."""
 
     index: int
-    message: Answer
+    message: AnswerMessage
     logprobs: ChoiceLogprobs | None = None
     finish_reason: FinishReason
 
@@ -137,8 +137,8 @@ class ChatCompletion(msgspec.Struct, frozen=True, kw_only=True):
     object: Literal["chat.completion"] = "chat.completion"
     created: int
     model: str
-    choices: list[Choice]
-    usage: Usage
+    choices: list[ChatChoice]
+    usage: UsageBody
     timings: AnswerTimings
     truncated: int | UnsetType = UNSET
     """Extension: turns of the chat that were left out, where that was allowed and necessary."""
@@ -154,7 +154,7 @@ class ChatChunk(msgspec.Struct, frozen=True, kw_only=True):
     created: int
     model: str
     choices: list[ChoiceChunk]
-    usage: Usage | UnsetType = UNSET
+    usage: UsageBody | UnsetType = UNSET
     timings: AnswerTimings | UnsetType = UNSET
     truncated: int | UnsetType = UNSET
     unenforced: list[str] | UnsetType = UNSET
@@ -181,7 +181,7 @@ class ChatAnswers(Answers[ChoiceChunk]):
             return f"What may not be left out is too long by itself: shorten the last message; {LONGER}"
         return f'Shorten it; "overflow": "window" leaves out the oldest turns, and {LONGER}'
 
-    def request(self, served: Served, choice: int) -> ChatRequest:
+    def request(self, served: ServedModel, choice: int) -> ChatRequest:
         """Return what the engine is asked for one of them."""
         think, effort = self._thinking(served.model)
         return msgspec.structs.replace(
@@ -224,9 +224,9 @@ class ChatAnswers(Answers[ChoiceChunk]):
         return [ChoiceChunk(index=at, delta=role) for at in range(self.n_choices)]
 
     def _part(self, choice: int, event: RequestEvent) -> ChoiceChunk | None:
-        if isinstance(event, Called):
+        if isinstance(event, ToolCallBegun):
             return self._called(choice, event.call)
-        if isinstance(event, Arguments):
+        if isinstance(event, ToolCallArguments):
             return self._argued(choice, PartOfFunction(arguments=event.text))
         return super()._part(choice, event)
 
@@ -253,7 +253,7 @@ class ChatAnswers(Answers[ChoiceChunk]):
         return ChoiceChunk(index=choice, delta=PartOfAnswer(), finish_reason=reason)
 
     def _chunk(
-        self, parts: list[ChoiceChunk], end: Finished | None = None, *, usage: Usage | UnsetType = UNSET
+        self, parts: list[ChoiceChunk], end: Finished | None = None, *, usage: UsageBody | UnsetType = UNSET
     ) -> bytes:
         told = ChatChunk(
             id=self._id,
@@ -267,7 +267,7 @@ class ChatAnswers(Answers[ChoiceChunk]):
         )
         return msgspec.json.encode(told)
 
-    def _joined(self, index: int, parts: Sequence[ChoiceChunk]) -> Choice:
+    def _joined(self, index: int, parts: Sequence[ChoiceChunk]) -> ChatChoice:
         """Put the parts of an answer together."""
 
         def joined(get: Callable[[PartOfAnswer], str | UnsetType]) -> str:
@@ -277,9 +277,9 @@ class ChatAnswers(Answers[ChoiceChunk]):
         calls = _calls([call for part in parts for call in part.delta.tool_calls or ()])
         function = _function([part.delta.function_call for part in parts if part.delta.function_call])
         chances = [one for part in parts if part.logprobs for one in part.logprobs.content]
-        return Choice(
+        return ChatChoice(
             index=index,
-            message=Answer(
+            message=AnswerMessage(
                 content=content if content or not (calls or function) else None,
                 reasoning_content=thought or UNSET,
                 tool_calls=calls or UNSET,
@@ -310,11 +310,11 @@ def _function(parts: Sequence[PartOfFunction]) -> CalledFunction | UnsetType:
     return CalledFunction(name=name, arguments="".join(part.arguments for part in parts))
 
 
-def _logprob(chance: TokenChance) -> TokenLogprob:
+def _logprob(chance: TokenLogprobs) -> TokenLogprob:
     others = [_chance(token, logprob) for token, logprob in chance.others]
     own = _chance(chance.token, chance.logprob)
     return TokenLogprob(token=own.token, logprob=own.logprob, bytes=own.bytes, top_logprobs=others)
 
 
-def _chance(token: bytes, logprob: float) -> Chance:
-    return Chance(token=token.decode("utf-8", "replace"), logprob=logprob, bytes=list(token))
+def _chance(token: bytes, logprob: float) -> TopLogprob:
+    return TopLogprob(token=token.decode("utf-8", "replace"), logprob=logprob, bytes=list(token))

@@ -7,14 +7,14 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from edgechat.engine.types import ChatRequest, Delta, Finished, TokenChance
+from edgechat.engine.types import ChatRequest, Delta, Finished, TokenLogprobs
 from edgechat.server.http.refusal import Refusal
-from edgechat.server.pool.models import Served
+from edgechat.server.pool.models import ServedModel
 from edgechat.server.protocol.answers import LONGER, Answers
 from edgechat.server.protocol.ending import FinishReason
-from edgechat.server.protocol.generation import MOST_CHOICES, Choices, Generation
+from edgechat.server.protocol.generation import MOST_CHOICES, Choices, GenerationBody
 from edgechat.server.protocol.texts import Texts, texts_of
-from edgechat.server.protocol.usage import AnswerTimings, Usage, timings_of
+from edgechat.server.protocol.usage import AnswerTimings, UsageBody, timings_of
 
 _MOST_TOKENS = 16
 """Where nothing is said: OpenAI's own."""
@@ -25,7 +25,7 @@ Suffix = Annotated[
 ]
 
 
-class CompletionBody(Generation, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class CompletionBody(GenerationBody, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Text to be gone on with."""
 
     prompt: Annotated[
@@ -85,7 +85,7 @@ class Completion(msgspec.Struct, frozen=True, kw_only=True):
     created: int
     model: str
     choices: list[CompletionChoice]
-    usage: Usage | UnsetType = UNSET
+    usage: UsageBody | UnsetType = UNSET
     timings: AnswerTimings | UnsetType = UNSET
 
 
@@ -108,7 +108,7 @@ class CompletionAnswers(Answers[CompletionChoice]):
         """Return what to do about a prompt that is too long."""
         return f"Shorten it; {LONGER}"
 
-    def request(self, served: Served, choice: int) -> ChatRequest:
+    def request(self, served: ServedModel, choice: int) -> ChatRequest:
         """Return what the engine is asked for one of them."""
         body = self._body
         # What the makers hold against repetition is for chats: a text may have to repeat itself.
@@ -173,7 +173,7 @@ class CompletionAnswers(Answers[CompletionChoice]):
         parts: list[CompletionChoice],
         end: Finished | None = None,
         *,
-        usage: Usage | UnsetType = UNSET,
+        usage: UsageBody | UnsetType = UNSET,
     ) -> bytes:
         return self._written(parts, usage=usage, timings=UNSET if end is None else timings_of([end]))
 
@@ -181,7 +181,7 @@ class CompletionAnswers(Answers[CompletionChoice]):
         self,
         choices: list[CompletionChoice],
         *,
-        usage: Usage | UnsetType,
+        usage: UsageBody | UnsetType,
         timings: AnswerTimings | UnsetType,
     ) -> bytes:
         told = Completion(
@@ -194,7 +194,7 @@ class CompletionAnswers(Answers[CompletionChoice]):
         )
         return msgspec.json.encode(told)
 
-    def _logprobs(self, choice: int, chances: tuple[TokenChance, ...]) -> CompletionLogprobs:
+    def _logprobs(self, choice: int, chances: tuple[TokenLogprobs, ...]) -> CompletionLogprobs:
         tokens = [one.token.decode("utf-8", "replace") for one in chances]
         offsets = []
         for token in tokens:

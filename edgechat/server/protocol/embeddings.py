@@ -11,7 +11,7 @@ from msgspec import Meta, Raw
 
 from edgechat.engine.types import Embedded
 from edgechat.server.http.refusal import Refusal
-from edgechat.server.pool.models import Served
+from edgechat.server.pool.models import ServedModel
 from edgechat.server.protocol.generation import Model
 from edgechat.server.protocol.texts import Texts, texts_of
 
@@ -46,7 +46,7 @@ class EmbeddingBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
             raise Refusal(f"More than {_MOST_TEXTS} texts at once.", param="input")
         return found
 
-    def check(self, served: Served) -> None:
+    def check(self, served: ServedModel) -> None:
         """Raise Refusal for another number of dimensions than the model's."""
         numbers = served.model.embedding
         if numbers and self.dimensions not in (None, numbers):

@@ -58,7 +58,7 @@ class StreamOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     ] = None
 
 
-class Generation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class GenerationBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How text is to be generated. What a field does not say is as the model's makers recommend."""
 
     model: Model = None

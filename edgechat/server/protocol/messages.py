@@ -23,7 +23,7 @@ FunctionName = Annotated[str, Meta(pattern="^[a-zA-Z0-9_.-]{1,64}$")]
 CallId = Annotated[str, Meta(min_length=1, max_length=128)]
 
 
-class Part(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", forbid_unknown_fields=True):
+class ContentPart(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", forbid_unknown_fields=True):
     """A piece of a message. Images, sounds and files are refused: models are sent text alone."""
 
     cache_control: Echoed = None
@@ -34,7 +34,7 @@ class Part(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", forbid_u
         raise NotImplementedError
 
 
-class TextPart(Part, frozen=True, kw_only=True, tag="text", forbid_unknown_fields=True):
+class TextPart(ContentPart, frozen=True, kw_only=True, tag="text", forbid_unknown_fields=True):
     """A piece of text."""
 
     text: str
@@ -54,7 +54,7 @@ class OutputTextPart(TextPart, frozen=True, kw_only=True, tag="output_text", for
     """The same, of an answer."""
 
 
-class RefusalPart(Part, frozen=True, kw_only=True, tag="refusal", forbid_unknown_fields=True):
+class RefusalPart(ContentPart, frozen=True, kw_only=True, tag="refusal", forbid_unknown_fields=True):
     """What a model said in place of an answer."""
 
     refusal: str
@@ -74,7 +74,7 @@ Content = (
 )
 
 
-class Function(msgspec.Struct, frozen=True, kw_only=True):
+class FunctionBody(msgspec.Struct, frozen=True, kw_only=True):
     """What was called, and with what: a JSON object, or its text. What clients add is taken."""
 
     name: FunctionName
@@ -87,16 +87,16 @@ class Function(msgspec.Struct, frozen=True, kw_only=True):
         return ToolCall(id, self.name, msgspec.json.encode(self.arguments).decode())
 
 
-class Call(msgspec.Struct, frozen=True, kw_only=True):
+class ToolCallBody(msgspec.Struct, frozen=True, kw_only=True):
     """A call that the model wanted made. What clients add is taken."""
 
     id: CallId
-    function: Function
+    function: FunctionBody
     type: Literal["function"] = "function"
     index: int | None = None
 
 
-class Sent(msgspec.Struct, frozen=True, kw_only=True, tag_field="role", forbid_unknown_fields=True):
+class MessageBody(msgspec.Struct, frozen=True, kw_only=True, tag_field="role", forbid_unknown_fields=True):
     """A message, with what clients keep beside its content."""
 
     name: Name = None
@@ -105,25 +105,25 @@ class Sent(msgspec.Struct, frozen=True, kw_only=True, tag_field="role", forbid_u
     provider_specific_fields: Echoed = None
 
 
-class SystemMessage(Sent, frozen=True, kw_only=True, tag="system", forbid_unknown_fields=True):
+class SystemMessage(MessageBody, frozen=True, kw_only=True, tag="system", forbid_unknown_fields=True):
     """What the model is told to be."""
 
     content: Content
 
 
-class DeveloperMessage(Sent, frozen=True, kw_only=True, tag="developer", forbid_unknown_fields=True):
+class DeveloperMessage(MessageBody, frozen=True, kw_only=True, tag="developer", forbid_unknown_fields=True):
     """The same, by its newer name."""
 
     content: Content
 
 
-class UserMessage(Sent, frozen=True, kw_only=True, tag="user", forbid_unknown_fields=True):
+class UserMessage(MessageBody, frozen=True, kw_only=True, tag="user", forbid_unknown_fields=True):
     """What somebody asks."""
 
     content: Content
 
 
-class AssistantMessage(Sent, frozen=True, kw_only=True, tag="assistant", forbid_unknown_fields=False):
+class AssistantMessage(MessageBody, frozen=True, kw_only=True, tag="assistant", forbid_unknown_fields=False):
     """What the model answered, as it was or with whatever clients have added to it."""
 
     content: Content | UnsetType | None = UNSET
@@ -132,9 +132,9 @@ class AssistantMessage(Sent, frozen=True, kw_only=True, tag="assistant", forbid_
         str | None, Meta(description="The same, as other servers call it; reasoning_content goes first.")
     ] = None
     reasoning_details: Echoed = None
-    tool_calls: Annotated[list[Call], Meta(max_length=128)] | None = None
+    tool_calls: Annotated[list[ToolCallBody], Meta(max_length=128)] | None = None
     function_call: Annotated[
-        Function | None, Meta(description="The same, as it was before tools: one call.")
+        FunctionBody | None, Meta(description="The same, as it was before tools: one call.")
     ] = None
     refusal: Annotated[
         str | None, Meta(description="What was said in place of an answer, where there is no content.")
@@ -147,7 +147,7 @@ class AssistantMessage(Sent, frozen=True, kw_only=True, tag="assistant", forbid_
     annotations: Echoed = None
 
 
-class ToolMessage(Sent, frozen=True, kw_only=True, tag="tool", forbid_unknown_fields=True):
+class ToolMessage(MessageBody, frozen=True, kw_only=True, tag="tool", forbid_unknown_fields=True):
     """What a call gave."""
 
     content: Content
@@ -155,7 +155,7 @@ class ToolMessage(Sent, frozen=True, kw_only=True, tag="tool", forbid_unknown_fi
     name: Annotated[str | None, Meta(description="Not needed: the call has it.")] = None
 
 
-class FunctionMessage(Sent, frozen=True, kw_only=True, tag="function", forbid_unknown_fields=True):
+class FunctionMessage(MessageBody, frozen=True, kw_only=True, tag="function", forbid_unknown_fields=True):
     """What a function_call gave."""
 
     content: Content | None

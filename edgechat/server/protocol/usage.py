@@ -23,7 +23,7 @@ class CompletionDetails(msgspec.Struct, frozen=True):
     rejected_prediction_tokens: int
 
 
-class Usage(msgspec.Struct, frozen=True, kw_only=True):
+class UsageBody(msgspec.Struct, frozen=True, kw_only=True):
     """Tokens of all answers to a request; its prompt counts once."""
 
     prompt_tokens: int
@@ -41,7 +41,7 @@ class AnswerTimings(msgspec.Struct, frozen=True):
     decode_tps: float
 
 
-def usage_of(ends: Sequence[Finished], *, reasoning: int = 0, prompts: int = 1) -> Usage:
+def usage_of(ends: Sequence[Finished], *, reasoning: int = 0, prompts: int = 1) -> UsageBody:
     """Return the usage of `ends`, of which each run of len(ends) / prompts has one prompt."""
     each = max(1, len(ends) // prompts)
     runs = [ends[at : at + each] for at in range(0, len(ends), each)]
@@ -51,7 +51,7 @@ def usage_of(ends: Sequence[Finished], *, reasoning: int = 0, prompts: int = 1) 
     drafts = [one.speculation for one in ends if one.speculation is not None]
     accepted = sum(one.accepted_tokens for one in drafts)
     drafted = sum(one.drafted_tokens for one in drafts)
-    return Usage(
+    return UsageBody(
         prompt_tokens=prompt,
         completion_tokens=written,
         total_tokens=prompt + written,

@@ -8,7 +8,7 @@ from contextlib import aclosing, suppress
 from typing import TYPE_CHECKING
 
 from edgechat.chat.conversation import Conversation
-from edgechat.chat.engine import Manner
+from edgechat.chat.engine import GenerationOptions
 from edgechat.chat.messages import not_sent
 from edgechat.chat.records import Turn
 from edgechat.engine.types import Delta, Dropped, Finished, Prefill, RequestEvent
@@ -17,7 +17,7 @@ from edgechat.tui.session import AppEngine
 from edgechat.tui.transcript.live import LiveReply
 
 if TYPE_CHECKING:
-    from edgechat.tui.chat.conversation_view import Talk
+    from edgechat.tui.chat.conversation_view import ConversationView
 
 _FRAME = 1 / 15
 _SLOWEST_FRAME = 0.5
@@ -25,10 +25,10 @@ _IDLE_SHARE = 3
 """Painting takes at most one part in so many of the time, so that keys come through on a busy machine."""
 
 
-class Answer:
+class ReplyEvents:
     """Shows the events of one reply: text as pieces, the rest as what the talk is doing."""
 
-    def __init__(self, talk: Talk, conversation: Conversation) -> None:
+    def __init__(self, talk: ConversationView, conversation: Conversation) -> None:
         self._talk = talk
         self._conversation = conversation
         self._live = LiveReply(talk)
@@ -38,7 +38,7 @@ class Answer:
         """When the first token came; None before it, and once the engine has told its own figures."""
         self._trouble_told = False
 
-    async def run(self, engine: AppEngine, manner: Manner) -> None:
+    async def run(self, engine: AppEngine, manner: GenerationOptions) -> None:
         """Stream the reply to its end. Whatever that is, the pieces show it, errors included."""
         talk, conversation = self._talk, self._conversation
         before, dropped = len(conversation.turns), conversation.dropped

@@ -16,7 +16,7 @@ from edgechat.chat.conversation import lasting_name
 from edgechat.chat.records import TRASH_DAYS
 from edgechat.errors import ChatBusy, ChatNotFound, StoreError
 from edgechat.text import one_line
-from edgechat.tui.chat.conversation_view import Draft, Talk
+from edgechat.tui.chat.conversation_view import ConversationView, UnsentPrompt
 
 if TYPE_CHECKING:
     from edgechat.chat.conversation import Conversation
@@ -30,20 +30,20 @@ _HISTORY = 200
 _ENDED = {"complete": "has ended", "stopped": "was stopped", "failed": "has failed"}
 
 
-class Desk:
+class ConversationManager:
     """Opens, leaves, deletes and brings back conversations for the chat screen.
 
-    What is typed and not sent is one Draft for each conversation: in the prompt while that is shown, else
-    its talk's, and always in the store as well.
+    Each conversation has one UnsentPrompt: in the prompt while it is shown, else in its view, and always in
+    the store as well.
     """
 
     def __init__(self, screen: ChatScreen) -> None:
         self._screen = screen
-        self._behind: list[Talk] = []
+        self._behind: list[ConversationView] = []
         self._deleted: list[str] = []
         """The ids of what was deleted here, for Ctrl+Z; the trash has more."""
         self._titles: dict[str, str] = {}
-        self._new = Draft()
+        self._new = UnsentPrompt()
         """What was written for a new conversation while an older one is shown."""
         self._saving: asyncio.TimerHandle | None = None
 
@@ -61,7 +61,7 @@ class Desk:
             self._note_title(talk)
         return self._titles.get(chat_id)
 
-    def _note_title(self, talk: Talk) -> None:
+    def _note_title(self, talk: ConversationView) -> None:
         if talk.conversation is not None:
             self._titles[talk.id] = talk.conversation.chat.title
 
@@ -85,13 +85,13 @@ class Desk:
         if focus:
             screen.prompt.focus()
 
-    async def _load(self, chat_id: str) -> Talk:
+    async def _load(self, chat_id: str) -> ConversationView:
         session = self._screen.session
-        talk = Talk(session, await session.open(chat_id))
+        talk = ConversationView(session, await session.open(chat_id))
         talk.draft = _decoded(await (await session.store()).unsent(chat_id))
         return talk
 
-    def _tell_model(self, talk: Talk) -> None:
+    def _tell_model(self, talk: ConversationView) -> None:
         conversation, model = talk.conversation, self._screen.session.model
         if conversation is None or model is None:
             return
@@ -101,14 +101,14 @@ class Desk:
             told = f"{was} wrote here last; now {now} answers. /model changes it."
             self._screen.notify(told, timeout=6, markup=False)
 
-    def new_talk(self) -> Talk:
+    def new_talk(self) -> ConversationView:
         """Return a new conversation, with what was written for it before."""
-        talk = Talk(self._screen.session)
+        talk = ConversationView(self._screen.session)
         talk.system = self._screen.session.said.system
-        talk.draft, self._new = self._new, Draft()
+        talk.draft, self._new = self._new, UnsentPrompt()
         return talk
 
-    def left(self, talk: Talk) -> None:
+    def left(self, talk: ConversationView) -> None:
         """Put what was computed of a conversation on disk, or let its reply go on behind the one shown."""
         self._note_title(talk)
         if not (talk.is_stored or talk.answering):
@@ -117,7 +117,7 @@ class Desk:
         if talk.answering:
             self._behind.append(talk)
         elif talk.conversation is not None:
-            self._screen.run_worker(self._screen.session.leave(talk.conversation), group="leave")
+            self._screen.run_worker(self._screen.session.persist(talk.conversation), group="leave")
 
     def settle(self) -> None:
         """Let go of conversations behind the one shown whose replies have ended, and say so."""
@@ -129,7 +129,7 @@ class Desk:
                 how = _ENDED.get(talk.conversation.turns[-1].state, "was interrupted")
                 self._screen.notify(f"The reply in “{title}” {how}.", markup=False)
 
-    def not_sent(self, talk: Talk, draft: Draft) -> None:
+    def not_sent(self, talk: ConversationView, draft: UnsentPrompt) -> None:
         """Keep what a conversation behind the one shown could not send."""
         if talk.is_stored:
             talk.draft = draft.before(talk.draft)
@@ -151,10 +151,10 @@ class Desk:
             await talk.wind_down()
         if self._screen.is_attached:
             talks[0].draft = self._screen.unsent()
-            kept: dict[str | None, Draft] = {None: self._new}
+            kept: dict[str | None, UnsentPrompt] = {None: self._new}
             for talk in talks:
                 key = talk.id if talk.is_stored else None
-                kept[key] = kept.get(key, Draft()).before(_whole(talk))
+                kept[key] = kept.get(key, UnsentPrompt()).before(_whole(talk))
             for key, draft in kept.items():
                 with contextlib.suppress(StoreError):
                     await self._save(key, draft)
@@ -181,20 +181,20 @@ class Desk:
             self._screen.talk.draft = self._screen.unsent()
             self.keep(self._screen.talk)
 
-    def sent(self, talk: Talk) -> None:
+    def sent(self, talk: ConversationView) -> None:
         """Forget what is a question in the store now."""
         self.keep(talk)
         self._screen.run_worker(self._save(None, self._new), group="unsent", exit_on_error=False)
 
-    def keep(self, talk: Talk) -> None:
+    def keep(self, talk: ConversationView) -> None:
         """Save what a conversation has that is not sent; nothing, where that is so."""
         key, draft = talk.id if talk.is_stored else None, _whole(talk)
         self._screen.run_worker(self._save(key, draft), group="unsent", exit_on_error=False)
 
-    async def _save(self, chat_id: str | None, draft: Draft) -> None:
+    async def _save(self, chat_id: str | None, draft: UnsentPrompt) -> None:
         size = len(draft.text) + sum(len(one.text) for one in draft.attachments)
         if size > _MOST_LETTERS:
-            draft = Draft(draft.text[:_MOST_LETTERS])
+            draft = UnsentPrompt(draft.text[:_MOST_LETTERS])
         store = await self._screen.session.store()
         await store.keep_unsent(chat_id, "" if draft.is_empty else msgspec.json.encode(draft).decode())
 
@@ -256,10 +256,10 @@ class Desk:
             self._forget_deleted(chat_id)
 
     async def _is_sure(self, question: str) -> bool:
-        from edgechat.tui.models.dialogs import Sure
+        from edgechat.tui.models.dialogs import ConfirmDialog
 
         return await self._screen.app.push_screen_wait(
-            Sure(Content(question.strip()), yes="Delete it", no="Keep it")
+            ConfirmDialog(Content(question.strip()), yes="Delete it", no="Keep it")
         )
 
     def _forget_deleted(self, chat_id: str) -> None:
@@ -310,12 +310,12 @@ def _exported(conversation: Conversation, name: str) -> Path:
     return path.absolute()
 
 
-def _whole(talk: Talk) -> Draft:
+def _whole(talk: ConversationView) -> UnsentPrompt:
     """Return all that a talk has which is not in the store."""
     return talk.draft if talk.unsaved is None else talk.unsaved.before(talk.draft)
 
 
-def _decoded(kept: str) -> Draft:
+def _decoded(kept: str) -> UnsentPrompt:
     with contextlib.suppress(msgspec.DecodeError, msgspec.ValidationError):
-        return msgspec.json.decode(kept or "{}", type=Draft)
-    return Draft()
+        return msgspec.json.decode(kept or "{}", type=UnsentPrompt)
+    return UnsentPrompt()

@@ -19,7 +19,7 @@ from edgechat.chat.records import Attachment, ChatSettings, Turn
 from edgechat.engine.types import Finished
 from edgechat.errors import EdgechatError
 from edgechat.text import one_line
-from edgechat.tui.chat.answer import Answer
+from edgechat.tui.chat.answer import ReplyEvents
 from edgechat.tui.chat.prompt import attachments as files
 from edgechat.tui.session import Session
 from edgechat.tui.transcript.pieces import CutPiece, Piece, ProblemPiece, WelcomePiece
@@ -27,14 +27,14 @@ from edgechat.tui.transcript.transcript import Transcript
 from edgechat.tui.transcript.turns import cut_note, pieces_of
 
 
-class Draft(msgspec.Struct, omit_defaults=True):
+class UnsentPrompt(msgspec.Struct, omit_defaults=True):
     """What is in the prompt and not sent; kept in the store as JSON."""
 
     text: str = ""
     attachments: list[Attachment] = []
     edits: str = ""
     """The id of the question that these are other words for; empty: they are a new one."""
-    aside: Draft | None = None
+    aside: UnsentPrompt | None = None
     """What was in the prompt before it was wanted for this; None: it is the prompt's own."""
 
     @property
@@ -42,7 +42,7 @@ class Draft(msgspec.Struct, omit_defaults=True):
         """Whether there is nothing to keep."""
         return not (self.text or self.attachments or (self.aside is not None and not self.aside.is_empty))
 
-    def before(self, other: Draft) -> Draft:
+    def before(self, other: UnsentPrompt) -> UnsentPrompt:
         """Return this and what was written after it: as one text, or one set aside for the other."""
         if self.is_empty or other.is_empty:
             return other if self.is_empty else self
@@ -50,10 +50,10 @@ class Draft(msgspec.Struct, omit_defaults=True):
             aside = other if self.aside is None else self.aside.before(other)
             return msgspec.structs.replace(self, aside=aside)
         text = "\n".join(part for part in (self.text, other.text) if part)
-        return Draft(text, [*self.attachments, *other.attachments])
+        return UnsentPrompt(text, [*self.attachments, *other.attachments])
 
 
-class Talk:
+class ConversationView:
     """One conversation, its pieces and its running reply. A new one is stored with its first question."""
 
     def __init__(
@@ -76,15 +76,15 @@ class Talk:
         """Tokens of the context that it takes."""
         self.speed = self.speedup = 0.0
         """See StatusBar."""
-        self.draft = Draft()
+        self.draft = UnsentPrompt()
         """What was in the prompt when it was shown last."""
-        self.unsaved: Draft | None = None
+        self.unsaved: UnsentPrompt | None = None
         """A question that is on its way to the store."""
-        self.on_change: Callable[[Talk], None] = lambda _talk: None
+        self.on_change: Callable[[ConversationView], None] = lambda _talk: None
         """Hears that one of the above is another."""
-        self.on_unsent: Callable[[Talk, Draft], None] = lambda _talk, _draft: None
+        self.on_unsent: Callable[[ConversationView, UnsentPrompt], None] = lambda _talk, _draft: None
         """Gets back what could not be sent."""
-        self.on_saved: Callable[[Talk], None] = lambda _talk: None
+        self.on_saved: Callable[[ConversationView], None] = lambda _talk: None
         """Hears that a question is in the store."""
         self.on_told: Callable[[str], None] = lambda _words: None
         """Hears what there is to know beside the conversation."""
@@ -197,7 +197,7 @@ class Talk:
         self._stopping = False
         self._answering = answering
 
-    async def ask(self, draft: Draft) -> None:
+    async def ask(self, draft: UnsentPrompt) -> None:
         """Save a question, or other words for one, and stream the reply; else give it back."""
         known = len(self._turns)
         if not await self._save(draft):
@@ -211,7 +211,7 @@ class Talk:
             self._transcript.anchor()
         await self._answer(draft)
 
-    async def _save(self, draft: Draft) -> bool:
+    async def _save(self, draft: UnsentPrompt) -> bool:
         """Save a question. Until it is in the store it is `unsaved`, and kept as what was not sent."""
         saved = False
         self.unsaved = draft
@@ -236,7 +236,7 @@ class Talk:
             self.on_unsent(self, draft)
         return saved
 
-    async def _with_files(self, draft: Draft) -> tuple[Attachment, ...]:
+    async def _with_files(self, draft: UnsentPrompt) -> tuple[Attachment, ...]:
         """Return the attachments, and the files that the text names. Raises AttachmentError."""
         if "@" not in draft.text:
             return tuple(draft.attachments)
@@ -320,7 +320,7 @@ class Talk:
             await self.conversation.set_settings(self.settings)
         return self.conversation
 
-    async def _answer(self, asked: Draft | None = None) -> None:
+    async def _answer(self, asked: UnsentPrompt | None = None) -> None:
         """Stream the reply to the last question. asked: what to give back where it turns out too long."""
         try:
             engine = await self._session.engine()
@@ -329,10 +329,10 @@ class Talk:
             if engine.model is None and self._session.said.think is not None:
                 await engine.start(lambda share: self.tell("Loading the model", share))
             question = conversation.turns[-1]
-            await Answer(self, conversation).run(engine, self._session.manner(self.settings))
+            await ReplyEvents(self, conversation).run(engine, self._session.manner(self.settings))
             if question not in conversation.turns:
                 self._show_turns(with_problems=True)
-                self.on_unsent(self, asked or Draft(question.content, list(question.attachments)))
+                self.on_unsent(self, asked or UnsentPrompt(question.content, list(question.attachments)))
             self.draw_cut()
         except EdgechatError as exc:
             self.tell_problem(exc)

@@ -8,18 +8,18 @@ from typing import TYPE_CHECKING
 
 from edgechat.errors import ChatBusy, EdgechatError, EngineClosed
 from edgechat.text import one_line
-from edgechat.tui.models.pulls import Pull, Pulls, State
-from edgechat.tui.models.shelf import Shelf
+from edgechat.tui.models.pulls import Pull, Pulls, PullState
+from edgechat.tui.models.shelf import ModelLibrary
 
 if TYPE_CHECKING:
     from edgechat.tui.chat.screen import ChatScreen
-    from edgechat.tui.models.first_run import Chosen
+    from edgechat.tui.models.first_run import FirstRunChoice
 
 
-class Models:
+class ModelController:
     """The models for the chat screen: one that answers, and those that are being pulled."""
 
-    def __init__(self, screen: ChatScreen, shelf: Shelf) -> None:
+    def __init__(self, screen: ChatScreen, shelf: ModelLibrary) -> None:
         self._screen = screen
         self._shelf = shelf
         self._names: dict[bool, list[tuple[str, str]]] = {}
@@ -67,7 +67,9 @@ class Models:
         """Say what this machine can carry, and let a model be chosen. Raises EdgechatError."""
         from edgechat.tui.models.first_run import FirstRun
 
-        chosen: Chosen | None = await self._screen.app.push_screen_wait(FirstRun(self._shelf, self.pulls))
+        chosen: FirstRunChoice | None = await self._screen.app.push_screen_wait(
+            FirstRun(self._shelf, self.pulls)
+        )
         if chosen is None:
             return
         self._awaited = chosen.coming
@@ -103,7 +105,7 @@ class Models:
         """Show how a pull goes, and what went wrong with it where the models screen does not."""
         screen = self._screen
         screen.status.pulling = self.pulls.line()
-        if pull.state is State.FAILED and pull.error is not None and screen.is_current:
+        if pull.state is PullState.FAILED and pull.error is not None and screen.is_current:
             screen.tell_error(pull.error)
 
     def _pulled(self, pull: Pull) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from edgechat.engine.types import Finished
 
 if TYPE_CHECKING:
-    from edgechat.tui.chat.conversation_view import Talk
+    from edgechat.tui.chat.conversation_view import ConversationView
     from edgechat.tui.chat.screen import ChatScreen
     from edgechat.tui.conversations.sidebar import Sidebar
     from edgechat.tui.engine_room.room import EngineRoom
@@ -130,7 +130,7 @@ class Panels:
         if self._room is not None:
             self._room.show_reply(finished)
 
-    def changed(self, talk: Talk) -> None:
+    def changed(self, talk: ConversationView) -> None:
         """Show how fast a reply comes."""
         if self._room is not None and talk.answering and talk.speed:
             self._room.show_speed(talk.speed)

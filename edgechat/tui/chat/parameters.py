@@ -21,7 +21,7 @@ from edgechat.errors import EdgechatError, SettingsError
 from edgechat.settings import Preset, SamplingDefaults, checked
 from edgechat.text import one_line, printable
 from edgechat.tui.chat.command_handlers import THINK, number
-from edgechat.tui.terminal.resizing import OneSize
+from edgechat.tui.terminal.resizing import StaleResizeFilter
 from edgechat.tui.widgets.line_field import LineField
 from edgechat.tui.widgets.text_area import Area
 
@@ -38,7 +38,7 @@ class Parameters:
     """The name of a preset to keep it under; empty: none."""
 
 
-class ParametersScreen(OneSize, ModalScreen[None]):
+class ParametersScreen(StaleResizeFilter, ModalScreen[None]):
     """Edits them, until they are saved or left as they were; what cannot be saved can be put right."""
 
     DEFAULT_CSS = """

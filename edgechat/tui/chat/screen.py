@@ -2,7 +2,7 @@
 
 It shows one talk and asks it for more. Panels that are not on the first frame are imported when they are
 first opened. The file is long because every key and message of the screen ends here; what they lead to is
-in Talk, Desk, Panels, Models, and `obey`.
+in ConversationView, ConversationManager, Panels, ModelController, and `obey`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from edgechat.tui.chat.activity import Activity
 from edgechat.tui.chat.prompt.box import PromptBox
 from edgechat.tui.chat.prompt.pane import PromptPane
 from edgechat.tui.chat.status import KeyBar, StatusBar
-from edgechat.tui.terminal.resizing import OneSize
+from edgechat.tui.terminal.resizing import StaleResizeFilter
 from edgechat.tui.transcript.pieces import ThoughtPiece, WelcomePiece
 from edgechat.tui.transcript.transcript import Transcript
 
@@ -33,9 +33,9 @@ if TYPE_CHECKING:
     from edgechat.chat.records import Turn
     from edgechat.planner.plan import LoadPlan
     from edgechat.settings import Backend
-    from edgechat.tui.chat.conversation_manager import Desk
-    from edgechat.tui.chat.conversation_view import Draft, Talk
-    from edgechat.tui.chat.models import Models
+    from edgechat.tui.chat.conversation_manager import ConversationManager
+    from edgechat.tui.chat.conversation_view import ConversationView, UnsentPrompt
+    from edgechat.tui.chat.models import ModelController
     from edgechat.tui.chat.panels import Panels
     from edgechat.tui.session import Services, Session
 
@@ -45,7 +45,7 @@ _TOLD = 240
 """Letters of a message beside the chat."""
 
 
-class ChatScreen(OneSize, Screen[None]):
+class ChatScreen(StaleResizeFilter, Screen[None]):
     """Where people talk with a model."""
 
     DEFAULT_CSS = """
@@ -109,7 +109,7 @@ class ChatScreen(OneSize, Screen[None]):
         self._services = services
         self._wanted_model = model
         self._session: Session | None = None
-        self._talk: Talk | None = None
+        self._talk: ConversationView | None = None
         # What was typed before the prompt has the keys; None from then on.
         self._early: list[events.Key | events.Paste] | None = []
         self._welcome = WelcomePiece()
@@ -195,12 +195,12 @@ class ChatScreen(OneSize, Screen[None]):
         return self._session
 
     @property
-    def talk(self) -> Talk:
+    def talk(self) -> ConversationView:
         """The conversation that is shown."""
         if self._talk is None:
-            from edgechat.tui.chat.conversation_view import Talk
+            from edgechat.tui.chat.conversation_view import ConversationView
 
-            self._talk = Talk(self.session, welcome=self._welcome)
+            self._talk = ConversationView(self.session, welcome=self._welcome)
             self._take_up(self._talk)
         return self._talk
 
@@ -212,20 +212,20 @@ class ChatScreen(OneSize, Screen[None]):
         return Panels(self)
 
     @cached_property
-    def desk(self) -> Desk:
+    def desk(self) -> ConversationManager:
         """The conversations, shown and behind."""
-        from edgechat.tui.chat.conversation_manager import Desk
+        from edgechat.tui.chat.conversation_manager import ConversationManager
 
-        return Desk(self)
+        return ConversationManager(self)
 
     @cached_property
-    def models(self) -> Models:
+    def models(self) -> ModelController:
         """Which model answers, and which are being pulled."""
-        from edgechat.tui.chat.models import Models
-        from edgechat.tui.models.shelf import Shelf
+        from edgechat.tui.chat.models import ModelController
+        from edgechat.tui.models.shelf import ModelLibrary
 
         services = self._services
-        return Models(self, services.shelf if services and services.shelf else Shelf.real())
+        return ModelController(self, services.shelf if services and services.shelf else ModelLibrary.real())
 
     @property
     def answering(self) -> bool:
@@ -316,7 +316,7 @@ class ChatScreen(OneSize, Screen[None]):
 
     # The talk that is shown.
 
-    def show_talk(self, talk: Talk, *, turn: str = "") -> None:
+    def show_talk(self, talk: ConversationView, *, turn: str = "") -> None:
         """Show another conversation, at its end or at a turn; one that is being written goes on behind."""
         old = self._talk
         if old is not None and old is not talk:
@@ -331,7 +331,7 @@ class ChatScreen(OneSize, Screen[None]):
         self._answering_changed()
         self.show_thinking()
 
-    def _take_up(self, talk: Talk, turn: str = "") -> None:
+    def _take_up(self, talk: ConversationView, turn: str = "") -> None:
         talk.on_change = self._talk_changed
         talk.on_unsent = self._not_sent
         talk.on_saved = lambda one: self.desk.sent(one)
@@ -340,7 +340,7 @@ class ChatScreen(OneSize, Screen[None]):
         talk.show_in(self.transcript, turn=turn)
         self._talk_changed(talk)
 
-    def _talk_changed(self, talk: Talk) -> None:
+    def _talk_changed(self, talk: ConversationView) -> None:
         if talk is not self._talk or not self.is_attached:
             return
         self.panels.changed(talk)
@@ -356,14 +356,14 @@ class ChatScreen(OneSize, Screen[None]):
 
     # What is in the prompt.
 
-    def unsent(self) -> Draft:
+    def unsent(self) -> UnsentPrompt:
         """Return what is in the prompt and not sent."""
-        from edgechat.tui.chat.conversation_view import Draft
+        from edgechat.tui.chat.conversation_view import UnsentPrompt
 
         shown = self.talk.draft
-        return Draft(self.prompt.unsent, list(self.pane.attachments), shown.edits, shown.aside)
+        return UnsentPrompt(self.prompt.unsent, list(self.pane.attachments), shown.edits, shown.aside)
 
-    def show_draft(self, draft: Draft) -> None:
+    def show_draft(self, draft: UnsentPrompt) -> None:
         """Put this into the prompt, in place of what is there."""
         self.talk.draft = draft
         self.pane.put(draft.text, draft.attachments)
@@ -373,21 +373,21 @@ class ChatScreen(OneSize, Screen[None]):
 
     def borrow_prompt(self, text: str, turn: Turn | None = None) -> None:
         """Put other words for a turn, or a command, into the prompt; Escape brings back what was there."""
-        from edgechat.tui.chat.conversation_view import Draft
+        from edgechat.tui.chat.conversation_view import UnsentPrompt
 
         now = self.unsent()
         aside = None if now.is_empty and turn is None else now
         attachments = list(turn.attachments) if turn is not None else []
-        self.show_draft(Draft(text, attachments, turn.id if turn is not None else "", aside))
+        self.show_draft(UnsentPrompt(text, attachments, turn.id if turn is not None else "", aside))
         self.prompt.focus()
 
     def action_give_prompt_back(self) -> None:
         """Bring back what was set aside in the prompt."""
-        from edgechat.tui.chat.conversation_view import Draft
+        from edgechat.tui.chat.conversation_view import UnsentPrompt
 
-        self.show_draft(self.talk.draft.aside or Draft())
+        self.show_draft(self.talk.draft.aside or UnsentPrompt())
 
-    def _not_sent(self, talk: Talk, draft: Draft) -> None:
+    def _not_sent(self, talk: ConversationView, draft: UnsentPrompt) -> None:
         if talk is self._talk:
             self.show_draft(draft.before(self.unsent()))
             self.desk.keep(talk)
@@ -398,9 +398,9 @@ class ChatScreen(OneSize, Screen[None]):
 
     @on(PromptPane.Asked)
     def _ask(self, event: PromptPane.Asked) -> None:
-        from edgechat.tui.chat.conversation_view import Draft
+        from edgechat.tui.chat.conversation_view import UnsentPrompt
 
-        asked = Draft(event.text, list(event.attachments), self.talk.draft.edits)
+        asked = UnsentPrompt(event.text, list(event.attachments), self.talk.draft.edits)
         self.prompt.forget_history()
         self._give_prompt_back_unless_typed()
         if self.talk.answering:
@@ -410,10 +410,10 @@ class ChatScreen(OneSize, Screen[None]):
 
     def _give_prompt_back_unless_typed(self) -> None:
         """Show what was set aside for what has just been sent, before what was typed since."""
-        from edgechat.tui.chat.conversation_view import Draft
+        from edgechat.tui.chat.conversation_view import UnsentPrompt
 
-        since = Draft(self.prompt.text, list(self.pane.attachments))
-        self.show_draft((self.talk.draft.aside or Draft()).before(since))
+        since = UnsentPrompt(self.prompt.text, list(self.pane.attachments))
+        self.show_draft((self.talk.draft.aside or UnsentPrompt()).before(since))
 
     @on(PromptPane.Refused)
     def _refuse(self) -> None:

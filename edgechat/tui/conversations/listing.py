@@ -17,7 +17,7 @@ from textual.scroll_view import ScrollView
 from textual.strip import Strip
 from textual.style import Style
 
-from edgechat.tui.conversations.rows import Entry, Heading, Place, Row, height_of, lines_of
+from edgechat.tui.conversations.rows import ChatRow, HeadingRow, Place, Row, height_of, lines_of
 
 
 class ChatList(ScrollView, can_focus=True):
@@ -155,7 +155,7 @@ class ChatList(ScrollView, can_focus=True):
     def _lines(self, at: int) -> list[Content]:
         row = self._rows[at]
         is_current = isinstance(row, Place) and row.chat.id == self._current
-        writing = isinstance(row, Entry) and (row.writing or row.chat.id in self._writing)
+        writing = isinstance(row, ChatRow) and (row.writing or row.chat.id in self._writing)
         return lines_of(row, self._width, is_first=at == 0, is_current=is_current, writing=writing)
 
     def render_line(self, y: int) -> Strip:
@@ -204,7 +204,7 @@ class ChatList(ScrollView, can_focus=True):
     def _show_cursor(self) -> None:
         if self._cursor < len(self._rows):
             # With the heading over it, where it has one.
-            above = self._cursor > 0 and isinstance(self._rows[self._cursor - 1], Heading)
+            above = self._cursor > 0 and isinstance(self._rows[self._cursor - 1], HeadingRow)
             top = self._tops[self._cursor - 1] if above else self._tops[self._cursor]
             region = Region(0, top, self._width, self._tops[self._cursor + 1] - top)
             self.scroll_to_region(region, animate=False, force=True)

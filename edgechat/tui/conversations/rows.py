@@ -19,21 +19,21 @@ _CURRENT, _WRITING = "▌", "●"
 
 
 @dataclass(frozen=True, slots=True)
-class Heading:
+class HeadingRow:
     """A word over the rows that follow."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
-class Note:
+class NoteRow:
     """What is said in place of rows."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class ChatRow:
     """A conversation."""
 
     chat: Chat
@@ -48,7 +48,7 @@ class Entry:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class HitRow:
     """A place where the words are that are searched for."""
 
     hit: Hit
@@ -64,9 +64,9 @@ class Found:
         return self.hit.chat.id, self.hit.turn_id
 
 
-Place = Entry | Found
+Place = ChatRow | HitRow
 """A row that the cursor may be on."""
-Row = Heading | Note | Place
+Row = HeadingRow | NoteRow | Place
 
 
 def rows_of(headlines: Sequence[Headline], today: date) -> list[Row]:
@@ -77,47 +77,47 @@ def rows_of(headlines: Sequence[Headline], today: date) -> list[Row]:
         chat = headline.chat
         heading = "Pinned" if chat.pinned else _day(date.fromtimestamp(chat.updated_at), today)
         if heading != last:
-            rows.append(Heading(heading))
+            rows.append(HeadingRow(heading))
             last = heading
-        rows.append(Entry(chat, headline.writing))
+        rows.append(ChatRow(chat, headline.writing))
     return rows
 
 
 def rows_of_hits(hits: Sequence[Hit], most: int) -> list[Row]:
     """Return what was found, under how much that is; `most` is what was asked for."""
     if not hits:
-        return [Note("Nothing found")]
+        return [NoteRow("Nothing found")]
     count = f"The best {most}" if len(hits) >= most else f"{len(hits)} found"
-    return [Heading(count), *map(Found, hits)]
+    return [HeadingRow(count), *map(HitRow, hits)]
 
 
 def rows_of_trash(found: Sequence[Listed], now: float) -> list[Row]:
     """Return what is in the trash, each with the days after which it is gone for good."""
     if not found:
-        return [Note(f"The trash is empty. What is deleted stays in it for {TRASH_DAYS} days.")]
+        return [NoteRow(f"The trash is empty. What is deleted stays in it for {TRASH_DAYS} days.")]
     return [
-        Heading("Trash · gone for good in"),
-        *(Entry(one.chat, aside=_left(one.chat, now)) for one in found),
+        HeadingRow("Trash · gone for good in"),
+        *(ChatRow(one.chat, aside=_left(one.chat, now)) for one in found),
     ]
 
 
 def height_of(row: Row, width: int, *, is_first: bool) -> int:
     """Return how many lines `lines_of` gives."""
-    if isinstance(row, Found):
+    if isinstance(row, HitRow):
         return 2 + len(_snippet(row.hit, width))
-    if isinstance(row, Note):
+    if isinstance(row, NoteRow):
         return len(_note(row, width))
-    return 2 if isinstance(row, Heading) and not is_first else 1
+    return 2 if isinstance(row, HeadingRow) and not is_first else 1
 
 
 def lines_of(row: Row, width: int, *, is_first: bool, is_current: bool, writing: bool) -> list[Content]:
     """Return the lines of a row, each no wider than `width`; their styles are named ('.faint')."""
-    if isinstance(row, Heading):
+    if isinstance(row, HeadingRow):
         heading = Content(" " * _GUTTER + row.text).truncate(width, ellipsis=True).stylize(".heading")
         return [heading] if is_first else [Content(""), heading]
-    if isinstance(row, Note):
+    if isinstance(row, NoteRow):
         return _note(row, width)
-    if isinstance(row, Entry):
+    if isinstance(row, ChatRow):
         end = Content(f"{row.aside} ").stylize(".faint") if row.aside else Content("")
         end = Content(f"{_WRITING} ").stylize(".writing") if writing else end
         return [_title(row.chat, width, end, is_current)]
@@ -125,7 +125,7 @@ def lines_of(row: Row, width: int, *, is_first: bool, is_current: bool, writing:
     return [_title(row.chat, width, when, is_current, strong=True), *_snippet(row.hit, width), Content("")]
 
 
-def _note(note: Note, width: int) -> list[Content]:
+def _note(note: NoteRow, width: int) -> list[Content]:
     lines = Content(note.text).stylize(".faint").wrap(max(8, width - _GUTTER - 1))
     return [Content.assemble(" " * _GUTTER, line) for line in lines]
 

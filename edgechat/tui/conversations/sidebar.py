@@ -18,7 +18,7 @@ from edgechat.chat.records import Headline, Hit, Listed
 from edgechat.errors import EdgechatError
 from edgechat.text import one_line
 from edgechat.tui.conversations.listing import ChatList
-from edgechat.tui.conversations.rows import Found, Note, Place, rows_of, rows_of_hits, rows_of_trash
+from edgechat.tui.conversations.rows import HitRow, NoteRow, Place, rows_of, rows_of_hits, rows_of_trash
 from edgechat.tui.widgets.line_field import LineField
 
 _FIRST, _MORE, _MOST = 100, 1000, 20_000
@@ -30,7 +30,7 @@ _LOOK = 2.0
 """Seconds between two looks whether another program has written."""
 
 
-class Source(Protocol):
+class ChatSource(Protocol):
     """Where the conversations come from; `edgechat.chat.storage.store.Store` is one."""
 
     async def headlines(self, limit: int, offset: int) -> list[Headline]:
@@ -169,7 +169,7 @@ class Sidebar(Widget):
     class Closed(Message):
         """The keys are to go back to the prompt."""
 
-    def __init__(self, source: Source, *, id: str | None = None) -> None:
+    def __init__(self, source: ChatSource, *, id: str | None = None) -> None:
         super().__init__(id=id)
         self._source = source
         self._version: int | None = None
@@ -258,7 +258,7 @@ class Sidebar(Widget):
             else:
                 await self._read_list(from_top=is_new)
         except EdgechatError as error:
-            self._list.show([Note(one_line(error.message))])
+            self._list.show([NoteRow(one_line(error.message))])
         self._shown = words, in_trash
         if self._opens_first:
             self._open_first()
@@ -272,7 +272,7 @@ class Sidebar(Widget):
             wanted = _MORE
             page = await self._source.headlines(wanted, len(found))
             found = found + page
-        self._list.show(rows_of(found, date.today()) or [Note("No conversations yet")], from_top=from_top)
+        self._list.show(rows_of(found, date.today()) or [NoteRow("No conversations yet")], from_top=from_top)
 
     async def _look(self) -> None:
         if not (self.display and self.size and self.screen.is_current) or self._version is None:
@@ -328,7 +328,7 @@ class Sidebar(Widget):
             case "rename" if row is not None:
                 await self._edit_title(row)
             case "choose" if row is not None:
-                turn_id = row.hit.turn_id if isinstance(row, Found) else ""
+                turn_id = row.hit.turn_id if isinstance(row, HitRow) else ""
                 self.post_message(self.Chosen(row.chat.id, turn_id or None))
             case "pin" if row is not None:
                 self.post_message(self.Pinned(row.chat.id, not row.chat.pinned))

@@ -8,7 +8,7 @@ from typing import ClassVar
 from textual.content import Content
 
 from edgechat.engine.types import Finished, ModelInfo, SpeculationStats
-from edgechat.engine.worker.snapshot import Drafting, Snapshot
+from edgechat.engine.worker.snapshot import DraftingState, Snapshot
 from edgechat.text import one_line
 from edgechat.tui.engine_room.section import LABEL, NO_MODEL, Section, faint, row, said, table
 
@@ -26,7 +26,7 @@ class DraftsSection(Section):
     def __init__(self) -> None:
         super().__init__()
         self._info: ModelInfo | None = None
-        self._drafting: Drafting | None = None
+        self._drafting: DraftingState | None = None
         self._last: SpeculationStats | None = None
 
     def show_model(self, info: ModelInfo | None) -> None:

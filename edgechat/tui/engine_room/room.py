@@ -21,7 +21,7 @@ from edgechat.tui.engine_room.log import LogSection
 from edgechat.tui.engine_room.memory import MemorySection
 from edgechat.tui.engine_room.section import Section
 from edgechat.tui.engine_room.speed import SpeedSection
-from edgechat.tui.engine_room.watch import Inspectable, Watch
+from edgechat.tui.engine_room.watch import Inspectable, SnapshotPoller
 
 _TWO_COLUMNS = 96
 
@@ -55,7 +55,7 @@ class EngineRoom(VerticalScroll):
         self.cache = CacheSection()
         self.memory = MemorySection()
         self.log_lines = LogSection()
-        self._watch: Watch | None = None
+        self._watch: SnapshotPoller | None = None
 
     def compose(self) -> ComposeResult:
         """See Textual."""
@@ -119,13 +119,13 @@ class EngineRoom(VerticalScroll):
     def follow(
         self, engine: Callable[[], Inspectable | None], chat: Callable[[], str | None] = lambda: None
     ) -> None:
-        """Ask an engine from now on, whenever the panel is shown; see `Watch`.
+        """Ask an engine from now on, whenever the panel is shown; see `SnapshotPoller`.
 
         `cache.title_of` may be set as well: chats are then named by their titles.
         """
         if self._watch is not None:
             self._watch.stop()
-        self._watch = Watch(self, engine, chat)
+        self._watch = SnapshotPoller(self, engine, chat)
         if self.is_attached and self.display:
             self._watch.start()
 

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from textual.content import Content
 
-from edgechat.tui.markdown.layout import EMPTY, Line
+from edgechat.tui.markdown.layout import EMPTY, RenderedLine
 from edgechat.tui.transcript.sheet import Sheet
 
 LABEL = 12
@@ -62,15 +62,15 @@ class Section(Sheet):
         """Return a few words for the right end of the heading."""
         return ""
 
-    def lay_out(self, width: int) -> list[Line]:
+    def lay_out(self, width: int) -> list[RenderedLine]:
         """See `Sheet`."""
         aside = self.aside()
         gap = width - len(self.TITLE) - len(aside)
         beside = (" " * gap + aside, ".faint") if gap > 0 else ""
-        lines = [Line(Content.assemble((self.TITLE, ".heading"), beside))]
-        lines += [Line(line.truncate(width, ellipsis=True)) for line in self.body(width)]
+        lines = [RenderedLine(Content.assemble((self.TITLE, ".heading"), beside))]
+        lines += [RenderedLine(line.truncate(width, ellipsis=True)) for line in self.body(width)]
         if self.explained:
-            lines += [EMPTY, *(Line(line) for line in faint(self.MEANING, width))]
+            lines += [EMPTY, *(RenderedLine(line) for line in faint(self.MEANING, width))]
         return lines
 
 

@@ -11,7 +11,7 @@ from typing import ClassVar
 from textual.content import Content
 
 from edgechat.engine.types import Finished, Timings
-from edgechat.engine.worker.snapshot import Snapshot, Work
+from edgechat.engine.worker.snapshot import SchedulerState, Snapshot
 from edgechat.tui.engine_room.section import LABEL, Section, row, table
 
 _LEVELS = "▁▂▃▄▅▆▇█"
@@ -36,7 +36,7 @@ class SpeedSection(Section):
         """The last speed of each second that had one."""
         self._last = (-_FRESH, 0.0)
         self._replies: deque[Timings] = deque(maxlen=_REPLIES)
-        self._work: Work | None = None
+        self._work: SchedulerState | None = None
 
     def note(self, tokens_per_second: float) -> None:
         """Take the speed of now."""

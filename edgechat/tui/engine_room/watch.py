@@ -16,7 +16,7 @@ _LOG_BYTES = 8192
 
 
 class Inspectable(Protocol):
-    """An engine that can be looked into; `edgechat.engine.worker.supervisor.EngineProcess` is one."""
+    """An engine that can be looked into; `edgechat.engine.worker.supervisor.EngineSupervisor` is one."""
 
     async def inspect(self, chat: str | None = None) -> Snapshot | None:
         """Return what it does and knows now; None where there is nobody to ask."""
@@ -27,7 +27,7 @@ class Inspectable(Protocol):
         ...
 
 
-class Watch:
+class SnapshotPoller:
     """Feeds an engine room twice a second, from `start` to `stop`; both may be called again."""
 
     def __init__(

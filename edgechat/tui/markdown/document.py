@@ -7,7 +7,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from edgechat.tui.markdown.blocks import Block, BlockBuilder, Midlist
-from edgechat.tui.markdown.layout import EMPTY, Line, lines_of
+from edgechat.tui.markdown.layout import EMPTY, RenderedLine, lines_of
 
 if TYPE_CHECKING:
     from markdown_it import MarkdownIt
@@ -24,7 +24,7 @@ class Document:
         self._midlist: Midlist | None = None
         """Set while the tail goes on with a list of which the first items are settled."""
         self._width = 0
-        self._lines: list[Line] = []
+        self._lines: list[RenderedLine] = []
         """Of the settled blocks."""
         self._laid_out = 0
         """How many of the settled blocks those are."""
@@ -51,7 +51,7 @@ class Document:
             self._midlist = builder.cut_before(tokens[begin])
             self._tail = "\n".join(self._tail.split("\n")[line:])
 
-    def lines(self, width: int) -> list[Line]:
+    def lines(self, width: int) -> list[RenderedLine]:
         """Return all lines at a width; those of settled blocks are the same objects as before."""
         if width != self._width:
             self._width, self._lines, self._laid_out = width, [], 0
@@ -75,7 +75,7 @@ def _last_beginning(tokens: Sequence[Token]) -> int:
     return begin
 
 
-def _extend(lines: list[Line], block: Block, width: int) -> None:
+def _extend(lines: list[RenderedLine], block: Block, width: int) -> None:
     if lines and block.gap:
         lines.append(EMPTY)
     lines += lines_of(block, width)

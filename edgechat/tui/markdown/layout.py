@@ -15,17 +15,17 @@ _NARROWEST = 8
 _BETWEEN_COLUMNS = 2
 
 
-class Line(NamedTuple):
+class RenderedLine(NamedTuple):
     """A line on the screen; its first `lead` characters are ours, and left out of what is copied."""
 
     content: Content
     lead: int = 0
 
 
-EMPTY = Line(Content(""))
+EMPTY = RenderedLine(Content(""))
 
 
-def lines_of(block: Block, width: int) -> list[Line]:
+def lines_of(block: Block, width: int) -> list[RenderedLine]:
     """Return the lines of one block."""
     inner = max(_NARROWEST, width - len(block.first))
     match block.kind:
@@ -42,26 +42,26 @@ def lines_of(block: Block, width: int) -> list[Line]:
     return [_led(line, block.rest if at else block.first) for at, line in enumerate(body or [Content("")])]
 
 
-def _led(line: Content, lead: str) -> Line:
-    return Line(Content.assemble((lead, ".marker"), line), len(lead)) if lead else Line(line)
+def _led(line: Content, lead: str) -> RenderedLine:
+    return RenderedLine(Content.assemble((lead, ".marker"), line), len(lead)) if lead else RenderedLine(line)
 
 
-def _code(block: Block, width: int) -> list[Line]:
-    lines: list[Line] = []
+def _code(block: Block, width: int) -> list[RenderedLine]:
+    lines: list[RenderedLine] = []
     for run in runs(block.content.plain):
         lines += _code_run(run, block.language, width, block.rest if lines else block.first, block.rest)
     return lines
 
 
 @lru_cache(maxsize=256)
-def _code_run(run: str, language: str, width: int, first: str, rest: str) -> list[Line]:
+def _code_run(run: str, language: str, width: int, first: str, rest: str) -> list[RenderedLine]:
     # Kept, so that of a long piece of code only the last run is coloured and folded again.
-    lines: list[Line] = []
+    lines: list[RenderedLine] = []
     for line in coloured(run, language):
         for part in line.fold(width - 2) if line else [line]:
             lead = rest if lines else first
             bar = Content.assemble((lead, ".marker"), ("▏ ", ".faint"), part)
-            lines.append(Line(bar, len(lead) + 2))
+            lines.append(RenderedLine(bar, len(lead) + 2))
     return lines
 
 

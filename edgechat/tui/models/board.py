@@ -15,14 +15,14 @@ from textual.widgets import OptionList, Static
 
 from edgechat.text import one_line
 from edgechat.tui.models.details import Details, key_of
-from edgechat.tui.models.items import Item, Section
-from edgechat.tui.models.rows import Line, Rows
-from edgechat.tui.models.table import Table
+from edgechat.tui.models.items import ModelGroup, ModelItem
+from edgechat.tui.models.rows import ListLine, Rows
+from edgechat.tui.models.table import ColumnLayout
 from edgechat.tui.widgets.line_field import LineField
 
 if TYPE_CHECKING:
-    from edgechat.planner.listing import Row
-    from edgechat.planner.ranking.option import Option
+    from edgechat.planner.listing import ModelRow
+    from edgechat.planner.ranking.option import RankedFile
     from edgechat.tui.models.holdings import Holdings
 
 LOOK = 0.15
@@ -53,7 +53,7 @@ class Board(Vertical):
         """current: the name of the model of the chat."""
         super().__init__()
         self._holdings, self._current = holdings, current
-        self._items: dict[str, Item] = {}
+        self._items: dict[str, ModelItem] = {}
         self._looking: Timer | None = None
         self._wanted = ""  # the line to go to, once it is there
 
@@ -87,14 +87,14 @@ class Board(Vertical):
     # What one is at.
 
     @property
-    def item(self) -> Item | None:
+    def item(self) -> ModelItem | None:
         """The line of the list, with what a closer look has found."""
         key = self._list.key
         item = self._items.get(key) if key is not None else None
         return self._holdings.closely(item) if item is not None else None
 
     @property
-    def quant(self) -> Option | None:
+    def quant(self) -> RankedFile | None:
         """The quantization; None where one is not among them."""
         item = self.item
         ladder = self._holdings.ladder_of(item) if item is not None else None
@@ -103,7 +103,7 @@ class Board(Vertical):
         return next((one for n, one in enumerate(ladder.options) if key_of(one, n) == self._ladder.key), None)
 
     @property
-    def row(self) -> Row | None:
+    def row(self) -> ModelRow | None:
         """The model or the quantization, where that is here."""
         item, quant = self.item, self.quant
         if quant is None:
@@ -118,11 +118,11 @@ class Board(Vertical):
         self._wanted = go_to or self._wanted
         wanted = self._filter.value
         self._items = self._holdings.items(wanted)
-        table = Table(max(40, self._list.size.width - 1), self._current)
+        table = ColumnLayout(max(40, self._list.size.width - 1), self._current)
         self.query_one("#titles", Static).update(table.heading())
         self._list.show_lines(_lines(list(self._items.values()), table))
         for key, item in self._items.items():
-            if self._wanted == key or (item.section is Section.HERE and self._wanted == item.name):
+            if self._wanted == key or (item.section is ModelGroup.HERE and self._wanted == item.name):
                 self._list.go_to(key)
                 self._wanted = ""
                 break
@@ -182,12 +182,12 @@ class Board(Vertical):
         return True
 
 
-def _lines(found: Sequence[Item], table: Table) -> list[Line]:
-    lines: list[Line] = []
-    section: Section | None = None
+def _lines(found: Sequence[ModelItem], table: ColumnLayout) -> list[ListLine]:
+    lines: list[ListLine] = []
+    section: ModelGroup | None = None
     for one in found:
         if one.section is not section:
-            lines.append(Line(Content.styled(("\n" if lines else "") + one.section.value, "bold")))
+            lines.append(ListLine(Content.styled(("\n" if lines else "") + one.section.value, "bold")))
             section = one.section
-        lines.append(Line(table.line(one), one.key))
+        lines.append(ListLine(table.line(one), one.key))
     return lines

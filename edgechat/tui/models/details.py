@@ -11,12 +11,12 @@ from textual.widgets import Static
 
 from edgechat.text import printable
 from edgechat.tui.models import table, words
-from edgechat.tui.models.rows import Line, Rows
+from edgechat.tui.models.rows import ListLine, Rows
 
 if TYPE_CHECKING:
-    from edgechat.planner.ranking.option import Option
-    from edgechat.planner.ranking.survey import Found
-    from edgechat.tui.models.items import Item
+    from edgechat.planner.ranking.option import RankedFile
+    from edgechat.planner.ranking.survey import SurveyFindings
+    from edgechat.tui.models.items import ModelItem
 
 
 class Details(Vertical):
@@ -41,7 +41,9 @@ class Details(Vertical):
             yield Static(id="ladder-title")
             yield Rows(id="ladder")
 
-    def show(self, item: Item | None, ladder: Found | None, *, offline: str = "", waiting: str = "") -> None:
+    def show(
+        self, item: ModelItem | None, ladder: SurveyFindings | None, *, offline: str = "", waiting: str = ""
+    ) -> None:
         """Show an item. ladder: None while it is not known; `waiting` says why."""
         about = self.query_one("#about", Static)
         title = self.query_one("#ladder-title", Static)
@@ -57,12 +59,12 @@ class Details(Vertical):
         head, lines = table.ladder(ladder.options, max(20, rows.size.width - 1), best)
         title.update(head)
         keys = [key_of(one, number) for number, one in enumerate(ladder.options)]
-        rows.show_lines([Line(text, key) for text, key in zip(lines, keys, strict=True)])
+        rows.show_lines([ListLine(text, key) for text, key in zip(lines, keys, strict=True)])
         if item.asks != self._asks:
             self._asks = item.asks
             rows.go_to(next((key for key in keys if key.endswith(f":{best}")), keys[0]))
 
 
-def key_of(option: Option, number: int) -> str:
+def key_of(option: RankedFile, number: int) -> str:
     """Return what tells the quantizations of one model apart."""
     return f"{number}:{option.quant}"

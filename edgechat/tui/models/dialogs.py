@@ -12,14 +12,14 @@ from textual.content import Content
 from textual.screen import ModalScreen
 from textual.widgets import Button, Static
 
-from edgechat.tui.terminal.resizing import OneSize
+from edgechat.tui.terminal.resizing import StaleResizeFilter
 
 
-class Sure(OneSize, ModalScreen[bool]):
+class ConfirmDialog(StaleResizeFilter, ModalScreen[bool]):
     """A question with two answers; the one that changes nothing is the first."""
 
     DEFAULT_CSS = """
-    Sure {
+    ConfirmDialog {
         align: center middle;
         background: $background;
         & > VerticalScroll {
@@ -58,11 +58,11 @@ class Sure(OneSize, ModalScreen[bool]):
         self.dismiss(yes)
 
 
-class Reading(OneSize, ModalScreen[None]):
+class TextDialog(StaleResizeFilter, ModalScreen[None]):
     """A text that is read and left."""
 
     DEFAULT_CSS = """
-    Reading {
+    TextDialog {
         align: center middle;
         background: $background;
         & > VerticalScroll {

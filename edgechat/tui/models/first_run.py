@@ -19,17 +19,17 @@ from edgechat.planner.ranking.scoring import Verdict
 from edgechat.text import mebibytes, one_line, printable
 from edgechat.tui.chat.status import KeyBar
 from edgechat.tui.models.holdings import Holdings
-from edgechat.tui.models.items import Item, Section
-from edgechat.tui.models.pulls import Pull, State
-from edgechat.tui.models.rows import Line, Rows
+from edgechat.tui.models.items import ModelGroup, ModelItem
+from edgechat.tui.models.pulls import Pull, PullState
+from edgechat.tui.models.rows import ListLine, Rows
 from edgechat.tui.models.table import BEST, speed
-from edgechat.tui.terminal.resizing import OneSize
+from edgechat.tui.terminal.resizing import StaleResizeFilter
 
 if TYPE_CHECKING:
     from edgechat.device.profile import DeviceProfile
-    from edgechat.planner.ranking.option import Option
+    from edgechat.planner.ranking.option import RankedFile
     from edgechat.tui.models.pulls import Pulls
-    from edgechat.tui.models.shelf import Shelf
+    from edgechat.tui.models.shelf import ModelLibrary
 
 GUIDE = "guide"
 _LOCAL = 9
@@ -38,7 +38,7 @@ _UNUSABLE = ("damaged", Verdict.TOO_LARGE.label)
 
 
 @dataclass(frozen=True, slots=True)
-class Chosen:
+class FirstRunChoice:
     """What to begin with."""
 
     model: str
@@ -47,7 +47,7 @@ class Chosen:
     """On its way: to chat with once it is here."""
 
 
-class FirstRun(OneSize, Screen[Chosen | None]):
+class FirstRun(StaleResizeFilter, Screen[FirstRunChoice | None]):
     """Returns what to begin with. All of it can be left at once, whatever is known."""
 
     DEFAULT_CSS = """
@@ -70,11 +70,11 @@ class FirstRun(OneSize, Screen[Chosen | None]):
         Binding("escape", "guide", "Guide", show=False),
     ]
 
-    def __init__(self, shelf: Shelf, pulls: Pulls) -> None:
+    def __init__(self, shelf: ModelLibrary, pulls: Pulls) -> None:
         super().__init__()
         self._shelf, self._pulls = shelf, pulls
         self._holdings = Holdings(shelf, pulls)
-        self._local: list[Item] = []
+        self._local: list[ModelItem] = []
         self._asked: Pull | None = None  # the pull that was begun here
         self._unlisten: Callable[[], None] = lambda: None
 
@@ -103,7 +103,7 @@ class FirstRun(OneSize, Screen[Chosen | None]):
         self.call_after_refresh(self._show)
 
     def _show(self) -> None:
-        found = [one for one in self._holdings.items("").values() if one.section is Section.HERE]
+        found = [one for one in self._holdings.items("").values() if one.section is ModelGroup.HERE]
         usable = [one for one in found if one.verdict not in _UNUSABLE and one.name != GUIDE]
         self._local = usable[:_LOCAL]
         rows = self.query_one("#first", Rows)
@@ -115,8 +115,8 @@ class FirstRun(OneSize, Screen[Chosen | None]):
 
     def _pull_changed(self, pull: Pull) -> None:
         """Leave once what was asked for is really coming; until then it may turn out that it cannot be."""
-        if pull is self._asked and self.is_current and pull.state in (State.COMING, State.DONE):
-            self.dismiss(Chosen(pull.model) if pull.model else Chosen(GUIDE, pull))
+        if pull is self._asked and self.is_current and pull.state in (PullState.COMING, PullState.DONE):
+            self.dismiss(FirstRunChoice(pull.model) if pull.model else FirstRunChoice(GUIDE, pull))
         elif self in self.app.screen_stack:
             self._show()
 
@@ -129,13 +129,13 @@ class FirstRun(OneSize, Screen[Chosen | None]):
         return best is not None and (best.variant.path is not None or not self._holdings.offline)
 
     @property
-    def _best(self) -> Option | None:
+    def _best(self) -> RankedFile | None:
         held = self._holdings.known.overview
         return held.found.chosen if held is not None else None
 
     # The page.
 
-    def _lines(self) -> Iterator[Line]:
+    def _lines(self) -> Iterator[ListLine]:
         yield _text(("Welcome to edgechat", "bold $primary"))
         text = "A language model of your own: on this machine, offline once it is here."
         yield from self._wrapped(text, "dim", 0)
@@ -150,7 +150,7 @@ class FirstRun(OneSize, Screen[Chosen | None]):
         yield self._choice(GUIDE, "g", "Ask the guide", "a tiny model that knows edgechat, here already")
         yield self._choice("models", "m", "See all models", "what fits, and how fast it would be")
 
-    def _machine(self) -> Iterator[Line]:
+    def _machine(self) -> Iterator[ListLine]:
         held, problem = self._holdings.known.overview, self._holdings.problem
         if problem is not None:
             text = " ".join(filter(None, (problem.message, problem.hint)))
@@ -161,7 +161,7 @@ class FirstRun(OneSize, Screen[Chosen | None]):
             for line in _in_words(held.profile, held.found.machine):
                 yield from self._wrapped(line)
 
-    def _recommended(self) -> Iterator[Line]:
+    def _recommended(self) -> Iterator[ListLine]:
         best, held = self._best, self._holdings.known.overview
         going = self._pulls.line()
         if going and self._asked is None:
@@ -178,7 +178,7 @@ class FirstRun(OneSize, Screen[Chosen | None]):
         else:
             yield from self._best_one(best, best.plan.reasons)
 
-    def _best_one(self, best: Option, reasons: Sequence[str]) -> Iterator[Line]:
+    def _best_one(self, best: RankedFile, reasons: Sequence[str]) -> Iterator[ListLine]:
         is_here, entry = best.variant.path is not None, best.variant.entry
         name = f"{one_line(best.variant.model, 40)} {best.quant or ''}".rstrip()
         yield _text((f"  {BEST} ", "$accent"), (name, "bold"))
@@ -194,7 +194,7 @@ class FirstRun(OneSize, Screen[Chosen | None]):
         for reason in dict.fromkeys((*reasons[:2], *reasons[-1:]) if several else reasons[:1]):
             yield from self._wrapped(reason, "dim", 4)
 
-    def _take_line(self, is_here: bool) -> Iterator[Line]:
+    def _take_line(self, is_here: bool) -> Iterator[ListLine]:
         pull = self._asked
         if is_here:
             yield self._choice("best", "⏎", "Chat with it", "")
@@ -211,15 +211,15 @@ class FirstRun(OneSize, Screen[Chosen | None]):
     def _width(self) -> int:
         return max(40, (self.query_one("#first", Rows).size.width or 60) - 1)
 
-    def _wrapped(self, text: str, style: str = "", indent: int = 2) -> Iterator[Line]:
+    def _wrapped(self, text: str, style: str = "", indent: int = 2) -> Iterator[ListLine]:
         for line in textwrap.wrap(printable(text), self._width - indent) or [""]:
             yield _text((" " * indent + line, style))
 
-    def _choice(self, key: str, shown: str, does: str, more: str) -> Line:
+    def _choice(self, key: str, shown: str, does: str, more: str) -> ListLine:
         first = f"    {shown}  "
         room = self._width - len(first) - len(does) - 3
         after = f"   {one_line(more, room)}" if more and room > 8 else ""
-        return Line(Content.assemble((first, "bold $primary"), does, (after, "dim")), key)
+        return ListLine(Content.assemble((first, "bold $primary"), does, (after, "dim")), key)
 
     # What one does.
 
@@ -243,19 +243,19 @@ class FirstRun(OneSize, Screen[Chosen | None]):
         if best.variant.path is not None:
             rows = self._holdings.known.rows
             here = [row.model.name for row in rows if row.model.path == best.variant.path]
-            self.dismiss(Chosen(here[0] if here else best.variant.model))
+            self.dismiss(FirstRunChoice(here[0] if here else best.variant.model))
         elif self._asked is None or self._asked.is_over:
             self._asked = self._pulls.start(best.variant.model)
             self._pull_changed(self._asked)
 
     def action_guide(self) -> None:
         """Chat with the guide; what is on its way comes all the same."""
-        self.dismiss(Chosen(GUIDE, self._pulls.current))
+        self.dismiss(FirstRunChoice(GUIDE, self._pulls.current))
 
     def action_local(self, number: int) -> None:
         """Chat with a model that is here."""
         if number <= len(self._local):
-            self.dismiss(Chosen(self._local[number - 1].name, self._pulls.current))
+            self.dismiss(FirstRunChoice(self._local[number - 1].name, self._pulls.current))
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """A digit means something where that many models are here."""
@@ -270,14 +270,14 @@ class FirstRun(OneSize, Screen[Chosen | None]):
 
         name = await self.app.push_screen_wait(ModelsScreen(self._shelf, self._pulls))
         if name is not None:
-            self.dismiss(Chosen(name, self._pulls.current))
+            self.dismiss(FirstRunChoice(name, self._pulls.current))
 
 
-def _text(*parts: tuple[str, str]) -> Line:
-    return Line(Content.assemble(*parts))
+def _text(*parts: tuple[str, str]) -> ListLine:
+    return ListLine(Content.assemble(*parts))
 
 
-def _of_local(item: Item) -> str:
+def _of_local(item: ModelItem) -> str:
     where = item.row.model.place.value if item.row is not None else ""
     tps = f", {speed(item.speed, is_measured=item.is_measured)} tokens/s" if item.speed is not None else ""
     return f"{mebibytes(item.size)}, {where}, {item.verdict}{tps}"

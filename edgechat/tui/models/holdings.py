@@ -8,20 +8,20 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from edgechat.errors import EdgechatError
-from edgechat.tui.models.items import Item, Known, Section, items, with_plan
-from edgechat.tui.models.pulls import Pull, State
+from edgechat.tui.models.items import KnownModels, ModelGroup, ModelItem, items, with_plan
+from edgechat.tui.models.pulls import Pull, PullState
 
 if TYPE_CHECKING:
-    from edgechat.planner.ranking.survey import Found
+    from edgechat.planner.ranking.survey import SurveyFindings
     from edgechat.tui.models.pulls import Pulls
-    from edgechat.tui.models.shelf import Shelf
+    from edgechat.tui.models.shelf import ModelLibrary
 
 
 class Holdings:
     """Asks the shelf in threads; everything else costs next to nothing."""
 
-    def __init__(self, shelf: Shelf, pulls: Pulls) -> None:
-        self.known = Known()
+    def __init__(self, shelf: ModelLibrary, pulls: Pulls) -> None:
+        self.known = KnownModels()
         self.offline = ""
         """What keeps edgechat off the network."""
         self.problem: EdgechatError | None = None
@@ -29,7 +29,7 @@ class Holdings:
         self.is_looking = False
         self._shelf, self._pulls = shelf, pulls
         self._settled: list[Pull] = []  # done before it was last looked what is here
-        self._ladders: dict[str, Found | EdgechatError] = {}
+        self._ladders: dict[str, SurveyFindings | EdgechatError] = {}
 
     async def load(self, told: Callable[[], None]) -> None:
         """Find out everything but ladders; `told` hears of each step."""
@@ -37,7 +37,7 @@ class Holdings:
         try:
             self.offline = await asyncio.to_thread(self._shelf.offline)
             entries = await asyncio.to_thread(self._shelf.catalogue)
-            done = [one for one in self._pulls.all if one.state is State.DONE]
+            done = [one for one in self._pulls.all if one.state is PullState.DONE]
             rows = await asyncio.to_thread(self._shelf.inventory)
             self._settled = done
             self.known = replace(self.known, rows=rows, entries=entries)
@@ -49,7 +49,7 @@ class Holdings:
         self.is_looking = False
         told()
 
-    async def look(self, item: Item) -> bool:
+    async def look(self, item: ModelItem) -> bool:
         """Hold the quantizations of a model against the machine, once; say whether something new is known."""
         if item.asks in self._ladders or not _has_ladder(item):
             return False
@@ -66,22 +66,22 @@ class Holdings:
         else:
             self._ladders.pop(name, None)
 
-    def items(self, wanted: str) -> dict[str, Item]:
+    def items(self, wanted: str) -> dict[str, ModelItem]:
         """Return the lines by their keys, in their order."""
         coming = tuple(one for one in self._pulls.all if one not in self._settled)
         known = replace(self.known, pulls=coming)
         return {one.key: one for one in items(known, wanted)}
 
-    def closely(self, item: Item) -> Item:
+    def closely(self, item: ModelItem) -> ModelItem:
         """Return an item with what its ladder says of it."""
         return with_plan(item, self.ladder_of(item))
 
-    def ladder_of(self, item: Item) -> Found | None:
+    def ladder_of(self, item: ModelItem) -> SurveyFindings | None:
         """Return the quantizations of a model, or None while they are not known."""
         found = self._ladders.get(item.asks)
         return None if found is None or isinstance(found, EdgechatError) else found
 
-    def why_no_ladder(self, item: Item) -> str:
+    def why_no_ladder(self, item: ModelItem) -> str:
         """Return why they are not known."""
         found = self._ladders.get(item.asks)
         if isinstance(found, EdgechatError):
@@ -89,5 +89,5 @@ class Holdings:
         return "Looking at its quantizations…" if _has_ladder(item) else ""
 
 
-def _has_ladder(item: Item) -> bool:
-    return not item.damage and item.section in (Section.HERE, Section.REMOTE)
+def _has_ladder(item: ModelItem) -> bool:
+    return not item.damage and item.section in (ModelGroup.HERE, ModelGroup.REMOTE)

@@ -15,14 +15,14 @@ from edgechat.planner.ranking.scoring import Verdict
 
 if TYPE_CHECKING:
     from edgechat.models.catalogue import CatalogueEntry
-    from edgechat.planner.listing import Row
+    from edgechat.planner.listing import ModelRow
     from edgechat.planner.plan import LoadPlan
-    from edgechat.planner.ranking.option import Option
-    from edgechat.planner.ranking.survey import Found, Overview
+    from edgechat.planner.ranking.option import RankedFile
+    from edgechat.planner.ranking.survey import SurveyFindings, SurveyOverview
     from edgechat.tui.models.pulls import Pull
 
 
-class Section(Enum):
+class ModelGroup(Enum):
     """Where a model is, as the headings say it."""
 
     COMING = "On their way"
@@ -32,20 +32,20 @@ class Section(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Item:
+class ModelItem:
     """A line: what is known of a model by now."""
 
     key: str
-    section: Section
+    section: ModelGroup
     name: str
     """What to chat with or to pull, as a person types it."""
     quant: str | None = None
     size: int = 0
     """Bytes; 0 where nobody knows yet."""
     entry: CatalogueEntry | None = None
-    row: Row | None = None
+    row: ModelRow | None = None
     """Of a model that is here."""
-    option: Option | None = None
+    option: RankedFile | None = None
     """None until it was held against this machine."""
     is_measured: bool = False
     """Whether its speed is what earlier loads had, and not a prediction."""
@@ -99,17 +99,17 @@ class Item:
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class KnownModels:
     """What the screen was told so far."""
 
-    rows: Sequence[Row] = ()
+    rows: Sequence[ModelRow] = ()
     entries: Sequence[CatalogueEntry] = ()
-    overview: Overview | None = None
+    overview: SurveyOverview | None = None
     pulls: Sequence[Pull] = ()
     """Those of models that are not among the rows."""
 
 
-def items(known: Known, wanted: str = "") -> list[Item]:
+def items(known: KnownModels, wanted: str = "") -> list[ModelItem]:
     """Return the lines in their order, only those in which every word of `wanted` is found."""
     coming = {one.name for one in known.pulls}
     found = [*map(_coming, known.pulls), *_here(known), *_remote(known, coming)]
@@ -117,11 +117,11 @@ def items(known: Known, wanted: str = "") -> list[Item]:
     matching = [one for one in found if all(word in _text(one) for word in words)]
     asked = parse_model_name(wanted.strip()) if not matching and "/" in wanted else None
     if asked is not None:
-        return [Item(f"hub:{wanted.strip()}", Section.ASKED, wanted.strip())]
+        return [ModelItem(f"hub:{wanted.strip()}", ModelGroup.ASKED, wanted.strip())]
     return matching
 
 
-def with_plan(item: Item, ladder: Found | None) -> Item:
+def with_plan(item: ModelItem, ladder: SurveyFindings | None) -> ModelItem:
     """Return the same with what a closer look at its model has found of this quantization."""
     if ladder is None:
         return item
@@ -132,18 +132,18 @@ def with_plan(item: Item, ladder: Found | None) -> Item:
     return replace(item, option=same[0]) if same else item
 
 
-def _coming(pull: Pull) -> Item:
-    return Item(f"pull:{pull.name}:{pull.quant}", Section.COMING, pull.name, pull.quant, pull=pull)
+def _coming(pull: Pull) -> ModelItem:
+    return ModelItem(f"pull:{pull.name}:{pull.quant}", ModelGroup.COMING, pull.name, pull.quant, pull=pull)
 
 
-def _here(known: Known) -> Iterator[Item]:
+def _here(known: KnownModels) -> Iterator[ModelItem]:
     held = known.overview
     for row in known.rows:
         model = row.model
         option = held.local.get(model.path) if held is not None else None
-        yield Item(
+        yield ModelItem(
             key=f"here:{model.full_name}",
-            section=Section.HERE,
+            section=ModelGroup.HERE,
             name=model.name,
             quant=row.quant,
             size=model.size,
@@ -156,20 +156,22 @@ def _here(known: Known) -> Iterator[Item]:
         )
 
 
-def _remote(known: Known, coming: set[str]) -> Iterator[Item]:
+def _remote(known: KnownModels, coming: set[str]) -> Iterator[ModelItem]:
     """Yield the models of the catalogue that are not here: best first, those that are too large last."""
     here = {row.model.entry.name for row in known.rows if row.model.entry is not None} | coming
     entries = {one.name: one for one in known.entries if one.quality is not None and one.name not in here}
     if known.overview is None:
         for entry in entries.values():
-            yield Item(f"hub:{entry.name}", Section.REMOTE, entry.name, entry.quant, _size(entry), entry)
+            yield ModelItem(
+                f"hub:{entry.name}", ModelGroup.REMOTE, entry.name, entry.quant, _size(entry), entry
+            )
         return
     for option in known.overview.found.options:
         one = entries.get(option.variant.model)
         if one is not None:
-            yield Item(
+            yield ModelItem(
                 key=f"hub:{one.name}",
-                section=Section.REMOTE,
+                section=ModelGroup.REMOTE,
                 name=one.name,
                 quant=option.quant,
                 size=option.variant.size,
@@ -185,14 +187,14 @@ def _size(entry: CatalogueEntry) -> int:
     return 0
 
 
-def _is_best(held: Overview, option: Option) -> bool:
+def _is_best(held: SurveyOverview, option: RankedFile) -> bool:
     chosen = held.found.chosen
     if chosen is None or chosen.verdict is not Verdict.FITS:
         return False
     return (chosen.variant.model, chosen.quant) == (option.variant.model, option.quant)
 
 
-def _text(item: Item) -> str:
+def _text(item: ModelItem) -> str:
     parts = [item.name, item.quant or "", item.verdict]
     if item.entry is not None:
         parts += [*item.entry.names, item.entry.description, item.entry.licence]

@@ -15,14 +15,14 @@ from enum import Enum
 from typing import TYPE_CHECKING
 
 from edgechat.errors import DoesNotFit, EdgechatError, EngineError
-from edgechat.models.hub.download import Stopped
-from edgechat.models.hub.progress import Pace, Standing, duration
+from edgechat.models.hub.download import DownloadStopped
+from edgechat.models.hub.progress import DownloadPace, ProgressSample, duration
 from edgechat.text import mebibytes, one_line
 
 if TYPE_CHECKING:
     from edgechat.models.choices import RemoteFile
-    from edgechat.planner.ranking.pulling import Here
-    from edgechat.tui.models.shelf import Shelf
+    from edgechat.planner.ranking.pulling import LocalModelEntry
+    from edgechat.tui.models.shelf import ModelLibrary
 
 OFTEN = 0.2
 """Seconds between two pictures of a download."""
@@ -30,7 +30,7 @@ LEAVING = 2.0
 """Seconds that the end of the app waits for a download to close its file."""
 
 
-class State(Enum):
+class PullState(Enum):
     """How far a pull is."""
 
     WAITING = "waiting for the one before it"
@@ -51,10 +51,10 @@ class Pull:
         self.quant = quant
         self.anyway = anyway
         """Whether it comes although it does not fit."""
-        self.state = State.WAITING
+        self.state = PullState.WAITING
         self.doing = ""
         """What goes on, in more words than the state has."""
-        self.standing: Standing | None = None
+        self.standing: ProgressSample | None = None
         self.error: EdgechatError | None = None
         self.model: str | None = None
         """The name to chat with, once it is here."""
@@ -63,17 +63,17 @@ class Pull:
     @property
     def is_over(self) -> bool:
         """Whether nothing of it goes on any more."""
-        return self.state in (State.DONE, State.STOPPED, State.FAILED)
+        return self.state in (PullState.DONE, PullState.STOPPED, PullState.FAILED)
 
     @property
     def line(self) -> str:
         """How it goes: '45% 2.1 GiB of 4.4 GiB, 1:45 left'."""
-        if self.state is State.COMING and self.standing is not None and not self.doing:
+        if self.state is PullState.COMING and self.standing is not None and not self.doing:
             left = self.standing.left
             return self.standing.size + (f", {duration(left)} left" if left is not None else "")
-        if self.state is State.FAILED and self.error is not None:
+        if self.state is PullState.FAILED and self.error is not None:
             return f"failed: {self.error.message}"
-        if self.state is State.STOPPED and self.standing is not None and self.standing.here:
+        if self.state is PullState.STOPPED and self.standing is not None and self.standing.here:
             return f"stopped at {self.standing.size}"
         return self.doing or self.state.value
 
@@ -81,7 +81,7 @@ class Pull:
 class Pulls:
     """The pulls of this app. `on_done` hears of each that is here."""
 
-    def __init__(self, shelf: Shelf) -> None:
+    def __init__(self, shelf: ModelLibrary) -> None:
         self.all: list[Pull] = []
         """In the order in which they were begun."""
         self.on_done: Callable[[Pull], None] = lambda _pull: None
@@ -99,7 +99,7 @@ class Pulls:
     @property
     def current(self) -> Pull | None:
         """The one that goes on now."""
-        return next((one for one in self.all if not one.is_over and one.state is not State.WAITING), None)
+        return next((one for one in self.all if not one.is_over and one.state is not PullState.WAITING), None)
 
     def find(self, name: str) -> Pull | None:
         """Return the last pull of a model, whatever became of it."""
@@ -110,7 +110,7 @@ class Pulls:
         now = self.current
         if now is None:
             return ""
-        waiting = sum(one.state is State.WAITING for one in self.all)
+        waiting = sum(one.state is PullState.WAITING for one in self.all)
         return f"{one_line(now.name, 40)} {now.line}" + (f", {waiting} more" if waiting else "")
 
     def start(self, name: str, quant: str | None = None, *, anyway: bool = False) -> Pull:
@@ -135,8 +135,8 @@ class Pulls:
             return
         pull.stop.set()
         # Whoever only asks writes nothing: its answer is not waited for.
-        at_once = pull.state in (State.WAITING, State.ASKING)
-        self._set(pull, State.STOPPED if at_once else State.STOPPING)
+        at_once = pull.state in (PullState.WAITING, PullState.ASKING)
+        self._set(pull, PullState.STOPPED if at_once else PullState.STOPPING)
         if at_once:
             self._next()
 
@@ -160,16 +160,16 @@ class Pulls:
             await asyncio.sleep(0.02)
 
     def _next(self) -> None:
-        waiting = next((one for one in self.all if one.state is State.WAITING), None)
+        waiting = next((one for one in self.all if one.state is PullState.WAITING), None)
         if waiting is None or self.current is not None or self._closed:
             return
         self._loop = asyncio.get_running_loop()
-        self._set(waiting, State.ASKING)
+        self._set(waiting, PullState.ASKING)
         # No thread of an executor, which the end of the program would wait for.
         self._thread = threading.Thread(target=self._run, args=(waiting,), name="pull", daemon=True)
         self._thread.start()
 
-    def _set(self, pull: Pull, state: State, doing: str = "") -> None:
+    def _set(self, pull: Pull, state: PullState, doing: str = "") -> None:
         pull.state, pull.doing = state, doing
         self._tell(pull)
 
@@ -184,7 +184,7 @@ class Pulls:
         error: EdgechatError | None = None
         try:
             model = self._brought(pull)
-        except Stopped:
+        except DownloadStopped:
             pass
         except EdgechatError as failure:
             error = failure
@@ -193,21 +193,21 @@ class Pulls:
         self._later(lambda: self._ended(pull, model, error))
 
     def _brought(self, pull: Pull) -> str:
-        from edgechat.planner.ranking.pulling import Here
+        from edgechat.planner.ranking.pulling import LocalModelEntry
 
         told = lambda doing: self._later(lambda: self._doing(pull, doing))  # noqa: E731
         decided = self._shelf.decide(pull.name, pull.quant, told)
         if pull.stop.is_set():
-            raise Stopped
-        if isinstance(decided, Here):
+            raise DownloadStopped
+        if isinstance(decided, LocalModelEntry):
             return _name_of(decided)
         if not decided.fits and not pull.anyway:
             picked = decided.picked
             instead = picked.instead if picked is not None else None
             why = picked.why_not if picked is not None else "It does not fit."
             raise DoesNotFit(why, hint=f"{instead} would fit." if instead else None)
-        self._later(lambda: self._set(pull, State.COMING) if not pull.stop.is_set() else None)
-        seen = _Seen(self, pull, decided.total)
+        self._later(lambda: self._set(pull, PullState.COMING) if not pull.stop.is_set() else None)
+        seen = _PullObserver(self, pull, decided.total)
         try:
             self._shelf.bring(decided, seen, pull.stop)
         finally:
@@ -222,10 +222,10 @@ class Pulls:
     # On the loop again.
 
     def _doing(self, pull: Pull, doing: str) -> None:
-        if not pull.is_over and pull.state is not State.STOPPING:
+        if not pull.is_over and pull.state is not PullState.STOPPING:
             self._set(pull, pull.state, doing)
 
-    def _shown(self, pull: Pull, standing: Standing) -> None:
+    def _shown(self, pull: Pull, standing: ProgressSample) -> None:
         pull.standing = standing
         self._doing(pull, "")
 
@@ -233,18 +233,18 @@ class Pulls:
         if pull.is_over:  # stopped while it asked
             return
         pull.model, pull.error = model, error
-        self._set(pull, State.DONE if model else State.FAILED if error else State.STOPPED)
+        self._set(pull, PullState.DONE if model else PullState.FAILED if error else PullState.STOPPED)
         if model:
             self.on_done(pull)
         self._next()
 
 
-class _Seen:
-    """What a download tells, as pictures of it: an Observer."""
+class _PullObserver:
+    """What a download tells, as pictures of it: a DownloadObserver."""
 
     def __init__(self, pulls: Pulls, pull: Pull, total: int) -> None:
         self._pulls, self._pull = pulls, pull
-        self._pace = Pace(total)
+        self._pace = DownloadPace(total)
         self._shown = 0.0
 
     def has(self, file: RemoteFile, n: int) -> None:
@@ -271,5 +271,5 @@ class _Seen:
         return True
 
 
-def _name_of(here: Here) -> str:
+def _name_of(here: LocalModelEntry) -> str:
     return f"{here.want.name}:{here.quant}" if here.quant else here.want.name

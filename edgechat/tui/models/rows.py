@@ -17,7 +17,7 @@ from textual.widgets.option_list import Option
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class ListLine:
     """A line; without a key it is a heading, which is stepped over."""
 
     text: Content
@@ -52,7 +52,7 @@ class Rows(OptionList, inherit_bindings=False):
 
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(id=id, markup=False)
-        self._shown: list[Line] = []
+        self._shown: list[ListLine] = []
 
     @property
     def key(self) -> str | None:
@@ -60,7 +60,7 @@ class Rows(OptionList, inherit_bindings=False):
         option = self.highlighted_option
         return option.id if option is not None else None
 
-    def show_lines(self, lines: Sequence[Line]) -> None:
+    def show_lines(self, lines: Sequence[ListLine]) -> None:
         """Show these lines; the place stays at the line of the same key, else at the same height."""
         before, at = self.key, self.highlighted
         if [one.key for one in lines] == [one.key for one in self._shown]:

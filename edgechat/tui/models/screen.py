@@ -18,20 +18,20 @@ from edgechat.text import mebibytes, one_line, printable
 from edgechat.tui.chat.status import KeyBar
 from edgechat.tui.models import words
 from edgechat.tui.models.board import Board
-from edgechat.tui.models.dialogs import Reading, Sure
+from edgechat.tui.models.dialogs import ConfirmDialog, TextDialog
 from edgechat.tui.models.holdings import Holdings
-from edgechat.tui.models.pulls import Pull, State
-from edgechat.tui.terminal.resizing import OneSize
+from edgechat.tui.models.pulls import Pull, PullState
+from edgechat.tui.terminal.resizing import StaleResizeFilter
 
 if TYPE_CHECKING:
     from edgechat.models.local.inventory import LocalModel
     from edgechat.models.local.removal import Removal
-    from edgechat.planner.ranking.option import Option
+    from edgechat.planner.ranking.option import RankedFile
     from edgechat.tui.models.pulls import Pulls
-    from edgechat.tui.models.shelf import Shelf
+    from edgechat.tui.models.shelf import ModelLibrary
 
 
-class ModelsScreen(OneSize, Screen[str | None]):
+class ModelsScreen(StaleResizeFilter, Screen[str | None]):
     """Returns the name of the model to chat with, or None."""
 
     DEFAULT_CSS = """
@@ -76,7 +76,7 @@ class ModelsScreen(OneSize, Screen[str | None]):
         Binding("down", "to_list", "To the list", show=False),
     ]
 
-    def __init__(self, shelf: Shelf, pulls: Pulls, current: str | None = None) -> None:
+    def __init__(self, shelf: ModelLibrary, pulls: Pulls, current: str | None = None) -> None:
         """current: the name of the model of the chat."""
         super().__init__()
         self._shelf, self._pulls, self._current = shelf, pulls, current
@@ -180,7 +180,7 @@ class ModelsScreen(OneSize, Screen[str | None]):
         elif item is not None:
             await self._pull(item.name, None, item.option)
 
-    async def _pull(self, name: str, quant: str | None, option: Option | None) -> None:
+    async def _pull(self, name: str, quant: str | None, option: RankedFile | None) -> None:
         """Pull, where nothing speaks against it."""
         offline = self._holdings.offline
         if offline:
@@ -206,7 +206,7 @@ class ModelsScreen(OneSize, Screen[str | None]):
 
     async def _insists(self, why: str) -> bool:
         question = Content(f"{printable(why)}\n\nPull it all the same?")
-        return await self.app.push_screen_wait(Sure(question, yes="Pull it", no="Leave it"))
+        return await self.app.push_screen_wait(ConfirmDialog(question, yes="Pull it", no="Leave it"))
 
     def action_stop(self) -> None:
         """End a pull; what has come is kept."""
@@ -225,7 +225,7 @@ class ModelsScreen(OneSize, Screen[str | None]):
             return
         item = self._board.item
         is_at = item is not None and item.pull is pull
-        if pull.state is State.DONE:
+        if pull.state is PullState.DONE:
             self.action_refresh()
         self._board.fill(pull.model or "" if is_at else "")
 
@@ -240,7 +240,7 @@ class ModelsScreen(OneSize, Screen[str | None]):
         try:
             removal = await asyncio.to_thread(self._shelf.removal, row.model)
             question = _what_goes(row.model, removal)
-            if not await self.app.push_screen_wait(Sure(question, yes="Delete it", no="Keep it")):
+            if not await self.app.push_screen_wait(ConfirmDialog(question, yes="Delete it", no="Keep it")):
                 return
             await asyncio.to_thread(removal.run)
         except EdgechatError as error:
@@ -257,7 +257,7 @@ class ModelsScreen(OneSize, Screen[str | None]):
         item = self._board.item
         if item is not None:
             title = f"{one_line(item.name, 40)} {item.quant or ''}".rstrip()
-            self.app.push_screen(Reading(title, words.why(item, item.plan)))
+            self.app.push_screen(TextDialog(title, words.why(item, item.plan)))
 
     def action_other_pane(self) -> None:
         """Go from the list to the quantizations, or back."""

@@ -10,40 +10,40 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from edgechat.models.catalogue import CatalogueEntry
-    from edgechat.models.hub.download import Fetched, Observer
+    from edgechat.models.hub.download import DownloadObserver, FetchedFile
     from edgechat.models.local.inventory import LocalModel
     from edgechat.models.local.removal import Removal
-    from edgechat.planner.listing import Row
-    from edgechat.planner.ranking.pulling import Decided, Here
-    from edgechat.planner.ranking.survey import Found, Overview
+    from edgechat.planner.listing import ModelRow
+    from edgechat.planner.ranking.pulling import LocalModelEntry, PullDecision
+    from edgechat.planner.ranking.survey import SurveyFindings, SurveyOverview
     from edgechat.settings import Backend
 
 Tell = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Shelf:
+class ModelLibrary:
     """All of them may take a while, so they are called in threads, and raise EdgechatError."""
 
     catalogue: Callable[[], Sequence[CatalogueEntry]]
     """The models that can be asked for by name."""
-    inventory: Callable[[], Sequence[Row]]
+    inventory: Callable[[], Sequence[ModelRow]]
     """What is on this machine, used last first."""
-    overview: Callable[[Sequence[Row]], Overview]
+    overview: Callable[[Sequence[ModelRow]], SurveyOverview]
     """The catalogue and what is here, held against this machine."""
-    ladder: Callable[[str], Found]
+    ladder: Callable[[str], SurveyFindings]
     """Every quantization of one model, held against this machine."""
-    decide: Callable[[str, str | None, Tell], Decided | Here]
+    decide: Callable[[str, str | None, Tell], PullDecision | LocalModelEntry]
     """What a pull of a model, and perhaps of one of its quantizations, would bring."""
-    bring: Callable[[Decided, Observer, threading.Event], Sequence[Sequence[Fetched]]]
-    """Downloads it; the event ends that with Stopped."""
+    bring: Callable[[PullDecision, DownloadObserver, threading.Event], Sequence[Sequence[FetchedFile]]]
+    """Downloads it; the event ends that with DownloadStopped."""
     removal: Callable[[LocalModel], Removal]
     """What deleting a model would remove. Raises NotRemovable."""
     offline: Callable[[], str]
     """What keeps edgechat off the network, in words; empty where nothing does."""
 
     @classmethod
-    def real(cls, backend: Backend | None = None) -> Shelf:
+    def real(cls, backend: Backend | None = None) -> ModelLibrary:
         """Return edgechat's own; nothing of them is imported before it is called.
 
         backend: what was asked to compute models, for which they are judged and brought.
@@ -59,35 +59,37 @@ def _catalogue() -> Sequence[CatalogueEntry]:
     return catalogue()
 
 
-def _inventory() -> Sequence[Row]:
+def _inventory() -> Sequence[ModelRow]:
     from edgechat.planner.listing import rows
 
     return rows()
 
 
-def _overview(backend: Backend | None, rows: Sequence[Row]) -> Overview:
+def _overview(backend: Backend | None, rows: Sequence[ModelRow]) -> SurveyOverview:
     from edgechat import settings
     from edgechat.planner.prepare import settled
     from edgechat.planner.ranking.survey import overview
-    from edgechat.planner.request import Wishes
+    from edgechat.planner.request import PlanRequest
 
     sound = [row.model for row in rows if not row.glance.damage]
-    return overview(sound, settled(Wishes(backend=backend), settings.load()))
+    return overview(sound, settled(PlanRequest(backend=backend), settings.load()))
 
 
-def _ladder(backend: Backend | None, name: str) -> Found:
+def _ladder(backend: Backend | None, name: str) -> SurveyFindings:
     from edgechat import settings
-    from edgechat.planner.machine import Described
+    from edgechat.planner.machine import MachineDescription
     from edgechat.planner.prepare import settled
     from edgechat.planner.ranking.survey import one_model
-    from edgechat.planner.request import Wishes
+    from edgechat.planner.request import PlanRequest
 
     # What was never asked of the hub is not asked for by looking at a list.
-    wishes = settled(Wishes(backend=backend), settings.load())
-    return one_model(name, wishes, Described(), offline=True, insists=False)
+    wishes = settled(PlanRequest(backend=backend), settings.load())
+    return one_model(name, wishes, MachineDescription(), offline=True, insists=False)
 
 
-def _decide(backend: Backend | None, name: str, quant: str | None, tell: Tell) -> Decided | Here:
+def _decide(
+    backend: Backend | None, name: str, quant: str | None, tell: Tell
+) -> PullDecision | LocalModelEntry:
     from edgechat.models.request import wanted
     from edgechat.planner.placement.backends import FORMATS
     from edgechat.planner.ranking.pulling import decide
@@ -96,7 +98,9 @@ def _decide(backend: Backend | None, name: str, quant: str | None, tell: Tell) -
     return decide(wanted(name, quant, format=reads), backend=backend, tell=tell)
 
 
-def _bring(decided: Decided, seen: Observer, stop: threading.Event) -> Sequence[Sequence[Fetched]]:
+def _bring(
+    decided: PullDecision, seen: DownloadObserver, stop: threading.Event
+) -> Sequence[Sequence[FetchedFile]]:
     from edgechat.planner.ranking.pulling import bring
 
     return bring(decided, seen, stop)

@@ -10,10 +10,10 @@ from functools import cached_property
 from rich.cells import cell_len, set_cell_size
 from textual.content import Content
 
-from edgechat.planner.ranking.option import Option
+from edgechat.planner.ranking.option import RankedFile
 from edgechat.text import ago, figure, mebibytes, one_line
-from edgechat.tui.models.items import Item, Section
-from edgechat.tui.models.pulls import State
+from edgechat.tui.models.items import ModelGroup, ModelItem
+from edgechat.tui.models.pulls import PullState
 
 BEST, NOW, BROKEN = "★", "●", "!"
 _NAME = 16
@@ -51,7 +51,7 @@ _COLUMNS = (
 
 
 @dataclass(frozen=True)
-class Table:
+class ColumnLayout:
     """The columns of lines that are `width` cells wide."""
 
     width: int
@@ -73,7 +73,7 @@ class Table:
         titles = (_cell(one.title, one) for one in self.columns)
         return Content("  " + "  ".join((_padded("NAME", self.name_width), *titles))).stylize("dim")
 
-    def line(self, item: Item) -> Content:
+    def line(self, item: ModelItem) -> Content:
         """Return an item."""
         name = _padded(item.name, self.name_width)
         if item.pull is not None:
@@ -86,21 +86,21 @@ class Table:
         found = Content.assemble(*parts)
         return found.stylize("dim") if item.is_too_large else found
 
-    def _mark(self, item: Item) -> Content:
+    def _mark(self, item: ModelItem) -> Content:
         if item.row is not None and self.current in (item.name, item.row.model.full_name):
             return Content.styled(f"{NOW} ", "$primary")
         if item.damage:
             return Content.styled(f"{BROKEN} ", "$error")
         return Content.styled(f"{BEST} ", "$accent") if item.is_best else Content("  ")
 
-    def _text(self, item: Item, column: Column) -> str:
+    def _text(self, item: ModelItem, column: Column) -> str:
         match column.title:
             case "QUANT":
-                return item.quant or "?" if item.section is not Section.ASKED else ""
+                return item.quant or "?" if item.section is not ModelGroup.ASKED else ""
             case "SIZE":
                 return mebibytes(item.size) if item.size else ""
             case "VERDICT":
-                return item.verdict or ("" if item.section is Section.ASKED else "…")
+                return item.verdict or ("" if item.section is ModelGroup.ASKED else "…")
             case "TOK/S":
                 return speed(item.speed, is_measured=item.is_measured)
             case "QUALITY":
@@ -109,27 +109,27 @@ class Table:
             case _:
                 return _where(item)
 
-    def _style(self, item: Item, column: Column) -> str:
+    def _style(self, item: ModelItem, column: Column) -> str:
         if column.title == "VERDICT" and not item.is_too_large:
             return _COLORS.get(item.verdict, "")
         return ""
 
-    def _way(self, item: Item) -> Content:
+    def _way(self, item: ModelItem) -> Content:
         """Return how a pull goes: a bar where its end is known, and words."""
         pull = item.pull
         assert pull is not None
         room = self.width - self.name_width - 4
         parts: list[Content | tuple[str, str]] = []
-        coming = pull.state in (State.COMING, State.STOPPING)
+        coming = pull.state in (PullState.COMING, PullState.STOPPING)
         if pull.standing is not None and coming and room >= _BAR + 2 + len(pull.line):
             done = int(pull.standing.share * _BAR)
             parts += [("━" * done, "$primary"), ("─" * (_BAR - done), "dim"), ("  ", "")]
             room -= _BAR + 2
-        style = {State.FAILED: "$error", State.STOPPED: "$warning"}.get(pull.state, "")
+        style = {PullState.FAILED: "$error", PullState.STOPPED: "$warning"}.get(pull.state, "")
         return Content.assemble(*parts, (one_line(pull.line, max(1, room)), style))
 
 
-def ladder(options: Sequence[Option], width: int, best: str | None) -> tuple[Content, list[Content]]:
+def ladder(options: Sequence[RankedFile], width: int, best: str | None) -> tuple[Content, list[Content]]:
     """Return the titles and the lines of the quantizations of one model; NOW marks those that are here."""
     rows = [("QUANT", "SIZE", "TOK/S", "LOSS", "VERDICT")]
     for one in options:
@@ -154,7 +154,7 @@ def speed(tps: float | None, *, is_measured: bool = False) -> str:
     return figure(tps) if is_measured else f"~{figure(tps)}"
 
 
-def _where(item: Item) -> str:
+def _where(item: ModelItem) -> str:
     row = item.row
     if row is None:
         return ""

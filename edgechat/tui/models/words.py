@@ -10,7 +10,7 @@ from edgechat.models.quality import quality_class
 from edgechat.planner.plan import DeviceMemory, LoadPlan
 from edgechat.planner.ranking.scoring import base_of
 from edgechat.text import figure, mebibytes, one_line, printable, seconds
-from edgechat.tui.models.items import Item, Section
+from edgechat.tui.models.items import ModelGroup, ModelItem
 from edgechat.tui.models.table import BEST, speed
 
 _PARTS = (
@@ -24,12 +24,12 @@ _FREE = "·"
 _BAR = 40
 
 
-def about(item: Item, width: int, offline: str) -> Content:
+def about(item: ModelItem, width: int, offline: str) -> Content:
     """Return what an item is, line by line."""
     return Content("\n").join(list(_about(item, width, offline)))
 
 
-def _about(item: Item, width: int, offline: str) -> Iterator[Content]:
+def _about(item: ModelItem, width: int, offline: str) -> Iterator[Content]:
     title = f"{one_line(item.name, 60)} {item.quant or ''}".rstrip()
     yield Content.styled(title, "bold")
     if item.entry is not None:
@@ -50,7 +50,7 @@ def _about(item: Item, width: int, offline: str) -> Iterator[Content]:
         yield from _plan(item, made)
 
 
-def _facts(item: Item) -> Iterator[str]:
+def _facts(item: ModelItem) -> Iterator[str]:
     if item.entry is not None:
         yield item.entry.licence
         if item.entry.thinking != "none":
@@ -65,7 +65,7 @@ def _facts(item: Item) -> Iterator[str]:
         yield item.entry.repo
 
 
-def _state(item: Item, offline: str) -> Iterator[Content]:
+def _state(item: ModelItem, offline: str) -> Iterator[Content]:
     pull = item.pull
     if pull is not None:
         yield Content(printable(pull.line))
@@ -75,11 +75,11 @@ def _state(item: Item, offline: str) -> Iterator[Content]:
         yield Content.styled(f"Damaged: {printable(item.damage)}", "$error")
     elif item.is_too_large and item.option is not None:
         yield Content.styled(printable(item.option.why_not), "$warning")
-    if offline and item.section in (Section.REMOTE, Section.ASKED):
+    if offline and item.section in (ModelGroup.REMOTE, ModelGroup.ASKED):
         yield Content.styled(f"It cannot be pulled now: {offline} keeps edgechat offline.", "$warning")
 
 
-def _plan(item: Item, made: LoadPlan) -> Iterator[Content]:
+def _plan(item: ModelItem, made: LoadPlan) -> Iterator[Content]:
     found = made.predicted
     if found is not None:
         tps = speed(found.decode_tps, is_measured=item.is_measured)
@@ -136,7 +136,7 @@ def legend(memory: DeviceMemory, width: int) -> Iterator[Content]:
     yield line
 
 
-def why(item: Item, made: LoadPlan | None) -> Content:
+def why(item: ModelItem, made: LoadPlan | None) -> Content:
     """Return all there is to say of a choice: notes, reasons, and the alternatives."""
     if made is None:
         text = item.damage or (item.option.why_not if item.option is not None else "")

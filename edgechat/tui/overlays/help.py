@@ -17,7 +17,7 @@ from textual.widgets import Static
 
 from edgechat.text import one_line
 from edgechat.tui.chat.status import KeyBar
-from edgechat.tui.terminal.resizing import OneSize
+from edgechat.tui.terminal.resizing import StaleResizeFilter
 from edgechat.tui.widgets.line_field import LineField
 
 Section = tuple[str, Sequence[Binding]]
@@ -111,7 +111,7 @@ class _Scroll(VerticalScroll, can_focus=False, inherit_bindings=False):
     """Moved by the screen's keys."""
 
 
-class HelpScreen(OneSize, Screen[None]):
+class HelpScreen(StaleResizeFilter, Screen[None]):
     """Keys and commands, to be scrolled and searched. Closed by Escape, q (outside the search) and F1."""
 
     DEFAULT_CSS = """

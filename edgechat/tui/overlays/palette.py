@@ -18,7 +18,7 @@ Found = tuple[str, str, Callable[[], object]]
 """What is shown, a word about it, what it does."""
 
 
-class Commands(Provider):
+class CommandProvider(Provider):
     """The commands of the prompt box, the themes and the presets."""
 
     async def discover(self) -> Hits:

@@ -29,7 +29,7 @@ _COUNTS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class SettingEntry:
     """One setting, or one field of a preset."""
 
     path: tuple[str, ...]
@@ -109,26 +109,26 @@ class Entry:
         return all(word in text for word in words)
 
 
-def entries(said: Settings) -> Iterator[Entry]:
+def entries(said: Settings) -> Iterator[SettingEntry]:
     """Yield what is listed, heading by heading."""
     known = documented()
     for group in ("Model", "Conversation", "Sampling", "Appearance", "Machine"):
         for one in known:
             if one.group == group:
                 path = tuple(one.name.split("."))
-                yield Entry(path, group, one.default, one.doc, _COUNTS[one.counts], one.type)
+                yield SettingEntry(path, group, one.default, one.doc, _COUNTS[one.counts], one.type)
     for name in said.presets:
         yield from _of_preset(name, known)
 
 
-def _of_preset(name: str, known: tuple[Documented, ...]) -> Iterator[Entry]:
+def _of_preset(name: str, known: tuple[Documented, ...]) -> Iterator[SettingEntry]:
     docs = {one.name: one for one in known}
     for field in msgspec.structs.fields(Preset):
         inner = [one for one in known if one.name.startswith(f"{field.name}.")]
         for one in inner or [docs[field.name]]:
             path = ("presets", name, *one.name.split("."))
             doc = "Its system prompt." if one.name == "system" else one.doc
-            yield Entry(path, f"Preset {name}", _KEEPS, doc, "", one.type)
+            yield SettingEntry(path, f"Preset {name}", _KEEPS, doc, "", one.type)
 
 
 def _parts(kind: Any) -> tuple[Any, ...]:

@@ -20,7 +20,7 @@ from textual.widgets import Static
 from edgechat.errors import EdgechatError
 from edgechat.models.catalogue import catalogue
 from edgechat.text import printable
-from edgechat.tui.settings.entries import Entry
+from edgechat.tui.settings.entries import SettingEntry
 from edgechat.tui.widgets.line_field import LineField
 from edgechat.tui.widgets.text_area import Area
 
@@ -39,12 +39,12 @@ class LineEditor(LineField):
 
     def action_give_up(self) -> None:
         """Leave the value as it was."""
-        self.post_message(Row.GivenUp())
+        self.post_message(SettingRow.GivenUp())
 
     def on_blur(self) -> None:
         """Save what was typed when someone goes on to another setting."""
         if self.app.app_focus:
-            self.post_message(Row.Left(self.value))
+            self.post_message(SettingRow.Left(self.value))
 
 
 class TextEditor(Area):
@@ -63,23 +63,23 @@ class TextEditor(Area):
 
     def action_save(self) -> None:
         """Hand the text over."""
-        self.post_message(Row.Entered(self.text))
+        self.post_message(SettingRow.Entered(self.text))
 
     def action_give_up(self) -> None:
         """Leave the value as it was."""
-        self.post_message(Row.GivenUp())
+        self.post_message(SettingRow.GivenUp())
 
     def on_blur(self) -> None:
         """Save what was typed when someone goes on to another setting."""
         if self.app.app_focus:
-            self.post_message(Row.Left(self.text))
+            self.post_message(SettingRow.Left(self.text))
 
 
-class Row(Vertical, can_focus=True):
-    """A setting. What is chosen or typed comes out as `Row.Chosen`; the screen writes it."""
+class SettingRow(Vertical, can_focus=True):
+    """A setting. What is chosen or typed comes out as `SettingRow.Chosen`; the screen writes it."""
 
     DEFAULT_CSS = """
-    Row {
+    SettingRow {
         height: auto; padding: 0 1 0 2; margin-bottom: 1;
         &:focus, &:focus-within { border-left: outer $primary; padding-left: 1; }
         & > Static { height: auto; }
@@ -103,11 +103,11 @@ class Row(Vertical, can_focus=True):
     class Chosen(Message):
         """A value to write; None for the default."""
 
-        row: Row
+        row: SettingRow
         value: Any
 
         @property
-        def control(self) -> Row:
+        def control(self) -> SettingRow:
             """The row it comes from."""
             return self.row
 
@@ -126,7 +126,7 @@ class Row(Vertical, can_focus=True):
 
         text: str
 
-    def __init__(self, entry: Entry, given: Any, *, by: str = "") -> None:
+    def __init__(self, entry: SettingEntry, given: Any, *, by: str = "") -> None:
         """given: what the file says, or None. by: what counts instead, and who says so."""
         super().__init__()
         self.entry = entry

@@ -22,18 +22,18 @@ from edgechat.settings import Settings
 from edgechat.settings.reading import name_fault
 from edgechat.text import one_line, printable
 from edgechat.tui.chat.status import KeyBar
-from edgechat.tui.settings.entries import Entry, entries
-from edgechat.tui.settings.row import Row
-from edgechat.tui.terminal.resizing import OneSize
+from edgechat.tui.settings.entries import SettingEntry, entries
+from edgechat.tui.settings.row import SettingRow
+from edgechat.tui.terminal.resizing import StaleResizeFilter
 from edgechat.tui.widgets.line_field import LineField
 
 
-class Heading(Static):
+class GroupHeading(Static):
     """The name of a group; of a preset it can be gone to, and the preset deleted."""
 
     DEFAULT_CSS = """
-    Heading { height: 1; padding: 0 1; text-style: bold; color: $primary; margin-top: 1; }
-    Heading:focus { text-style: bold underline; }
+    GroupHeading { height: 1; padding: 0 1; text-style: bold; color: $primary; margin-top: 1; }
+    GroupHeading:focus { text-style: bold underline; }
     """
     BINDINGS: ClassVar[list[BindingType]] = [Binding("delete,backspace", "remove_preset", "Delete preset")]
 
@@ -72,7 +72,7 @@ class SettingsList(VerticalScroll, can_focus=False, inherit_bindings=False):
     """Scrolls after the focus: its keys are the screen's."""
 
 
-class SettingsScreen(OneSize, Screen[None]):
+class SettingsScreen(StaleResizeFilter, Screen[None]):
     """Every setting, with what it does and what it is. `Changed` tells the app of what was written."""
 
     DEFAULT_CSS = """
@@ -157,23 +157,23 @@ class SettingsScreen(OneSize, Screen[None]):
     async def _list(self) -> None:
         listed = self.query_one(SettingsList)
         await listed.remove_children()
-        widgets: list[Static | Row | NewPreset] = [
+        widgets: list[Static | SettingRow | NewPreset] = [
             Static("No setting has these words.", id="settings-none", markup=False)
         ]
         heading = ""
         for entry in entries(self._said):
             if entry.heading != heading:
                 heading = entry.heading
-                widgets.append(Heading(heading, entry.path[1] if entry.path[0] == "presets" else None))
-            widgets.append(Row(entry, entry.given(self._tables), by=self._by(entry)))
-        widgets.append(Heading("New preset"))
+                widgets.append(GroupHeading(heading, entry.path[1] if entry.path[0] == "presets" else None))
+            widgets.append(SettingRow(entry, entry.given(self._tables), by=self._by(entry)))
+        widgets.append(GroupHeading("New preset"))
         widgets.append(
             NewPreset(placeholder="its name: a system prompt, thinking and sampling for some chats")
         )
         await listed.mount_all(widgets)
         self._filter(self.query_one("#settings-filter", LineField).value)
 
-    def _by(self, entry: Entry) -> str:
+    def _by(self, entry: SettingEntry) -> str:
         """Return what an environment variable makes of a setting, in words; empty where none does."""
         if entry.path == ("offline",) and (variable := offline_by()):
             return f"on, as {variable} says"
@@ -183,8 +183,8 @@ class SettingsScreen(OneSize, Screen[None]):
 
     # Writing.
 
-    @on(Row.Chosen)
-    def _chosen(self, event: Row.Chosen) -> None:
+    @on(SettingRow.Chosen)
+    def _chosen(self, event: SettingRow.Chosen) -> None:
         self._save(event.row, event.row.entry.path, event.value)
 
     @on(PresetRemoved)
@@ -201,7 +201,7 @@ class SettingsScreen(OneSize, Screen[None]):
         self._save(None, ("presets", name), {})
 
     @work(group="settings")
-    async def _save(self, row: Row | None, path: tuple[str, ...], value: Any) -> None:
+    async def _save(self, row: SettingRow | None, path: tuple[str, ...], value: Any) -> None:
         async with self._writing:  # in the order of choosing
             try:
                 self._said = await asyncio.to_thread(settings.change, path, value)
@@ -222,15 +222,15 @@ class SettingsScreen(OneSize, Screen[None]):
                 self._go_to_preset(path[1])
         self.post_message(self.Changed(self._said, path))
 
-    def _update_others(self, changed: Row) -> None:
+    def _update_others(self, changed: SettingRow) -> None:
         """Show what another program has written meanwhile."""
-        for row in self.query(Row):
+        for row in self.query(SettingRow):
             given = row.entry.given(self._tables)
             if row is not changed and row.given != given and row.editor is None:
                 row.update(given)
 
     def _go_to_preset(self, name: str) -> None:
-        for one in self.query(Heading):
+        for one in self.query(GroupHeading):
             if one.preset == name:
                 one.focus()
                 return
@@ -239,13 +239,13 @@ class SettingsScreen(OneSize, Screen[None]):
     # Going about.
 
     @property
-    def _stops(self) -> list[Row | Heading | NewPreset]:
+    def _stops(self) -> list[SettingRow | GroupHeading | NewPreset]:
         """What can be gone to, from top to bottom."""
         found = self.query("#settings-list > *").results()
         return [
             one
             for one in found
-            if isinstance(one, Row | Heading | NewPreset) and one.can_focus and one.display
+            if isinstance(one, SettingRow | GroupHeading | NewPreset) and one.can_focus and one.display
         ]
 
     @property
@@ -309,10 +309,10 @@ class SettingsScreen(OneSize, Screen[None]):
         words = text.lower().split()
         found, heading, last = False, None, None
         for one in self.query("#settings-list > *").results():
-            if isinstance(one, Heading):
+            if isinstance(one, GroupHeading):
                 heading, last = one, one
                 one.display = not words
-            elif isinstance(one, Row):
+            elif isinstance(one, SettingRow):
                 one.display = one.entry.matches(words)
                 found = found or one.display
                 if heading is not None and one.display:

@@ -9,7 +9,7 @@ from textual.filter import LineFilter
 from edgechat.text import printable
 
 
-class Guard(LineFilter):
+class OutputFilter(LineFilter):
     """Leaves out of a line what a terminal would obey; such characters take no cell in it.
 
     Widgets of ours show them (`Area`, `LineField`) or have taken them out before.

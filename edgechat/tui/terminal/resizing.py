@@ -8,7 +8,7 @@ from textual import events
 from textual.screen import Screen
 
 
-class OneSize:
+class StaleResizeFilter:
     """Goes before Screen among a class's bases: leaves sizes aside that are the terminal's no more.
 
     A screen that lays itself out in another size is told of it. Where two sizes were on their way to a busy

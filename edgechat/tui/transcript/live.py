@@ -11,7 +11,7 @@ from edgechat.tui.transcript.pieces import Piece, ReplyPiece, ThoughtPiece
 from edgechat.tui.transcript.turns import branch_note, ending_of, of_turn, thought_figures
 
 
-class Pane(Protocol):
+class PieceView(Protocol):
     """What shows pieces."""
 
     def add(self, *pieces: Piece) -> None:
@@ -24,7 +24,7 @@ class Pane(Protocol):
 class LiveReply:
     """Feeds one streaming reply into a transcript; `paint` does the work, `take` only remembers."""
 
-    def __init__(self, pane: Pane) -> None:
+    def __init__(self, pane: PieceView) -> None:
         self._pane = pane
         self._turn = ""
         self._waiting: dict[bool, list[str]] = {True: [], False: []}

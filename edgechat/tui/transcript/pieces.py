@@ -13,7 +13,7 @@ from textual.content import Content
 
 from edgechat.text import one_line, printable
 from edgechat.tui.markdown.document import Document
-from edgechat.tui.markdown.layout import Line
+from edgechat.tui.markdown.layout import RenderedLine
 from edgechat.tui.transcript.sheet import Sheet
 
 Tone = Literal["faint", "warning", "error"]
@@ -179,9 +179,9 @@ class UserSheet(Sheet):
         super().__init__()
         self._piece = piece
 
-    def lay_out(self, width: int) -> list[Line]:
+    def lay_out(self, width: int) -> list[RenderedLine]:
         """See `Sheet.lay_out`."""
-        lines: list[Line] = []
+        lines: list[RenderedLine] = []
         if self._piece.attached:
             names = Content("  ".join(f"▤ {name}" for name in self._piece.attached)).stylize(".code")
             lines = _behind_bar(names, width, ".marker")
@@ -202,7 +202,7 @@ class ReplySheet(Sheet):
         self._document.append(text)
         self.changed()
 
-    def lay_out(self, width: int) -> list[Line]:
+    def lay_out(self, width: int) -> list[RenderedLine]:
         """See `Sheet.lay_out`."""
         return self._document.lines(width)
 
@@ -218,9 +218,9 @@ class ThoughtSheet(Sheet):
         super().__init__()
         self._piece = piece
 
-    def lay_out(self, width: int) -> list[Line]:
+    def lay_out(self, width: int) -> list[RenderedLine]:
         """See `Sheet.lay_out`."""
-        lines = [Line(Content(self._piece.heading).stylize(".faint"))]
+        lines = [RenderedLine(Content(self._piece.heading).stylize(".faint"))]
         if self._piece.unfolded:
             thought = Content(self._piece.text.strip()).stylize(".faint")
             lines += _behind_bar(thought, width, ".faint", bar="│ ")
@@ -239,10 +239,10 @@ class WelcomeSheet(Sheet):
         super().__init__()
         self._piece = piece
 
-    def lay_out(self, width: int) -> list[Line]:
+    def lay_out(self, width: int) -> list[RenderedLine]:
         """See `Sheet.lay_out`."""
         words = Content(self._piece.text).stylize(".faint").wrap(width)
-        return [Line(Content("edgechat").stylize(".heading")), *map(Line, words)]
+        return [RenderedLine(Content("edgechat").stylize(".heading")), *map(RenderedLine, words)]
 
 
 class CutSheet(Sheet):
@@ -252,10 +252,10 @@ class CutSheet(Sheet):
         super().__init__()
         self._piece = piece
 
-    def lay_out(self, width: int) -> list[Line]:
+    def lay_out(self, width: int) -> list[RenderedLine]:
         """See `Sheet.lay_out`."""
         words = Content(self._piece.text).stylize(".faint").wrap(width)
-        return [Line(Content("╌" * width).stylize(".warning")), *map(Line, words)]
+        return [RenderedLine(Content("╌" * width).stylize(".warning")), *map(RenderedLine, words)]
 
 
 class NoteSheet(Sheet):
@@ -265,9 +265,12 @@ class NoteSheet(Sheet):
         super().__init__()
         self._piece = piece
 
-    def lay_out(self, width: int) -> list[Line]:
+    def lay_out(self, width: int) -> list[RenderedLine]:
         """See `Sheet.lay_out`."""
-        return [Line(line) for line in Content(self._piece.text).stylize(f".{self._piece.tone}").wrap(width)]
+        return [
+            RenderedLine(line)
+            for line in Content(self._piece.text).stylize(f".{self._piece.tone}").wrap(width)
+        ]
 
 
 class ProblemSheet(Sheet):
@@ -277,7 +280,7 @@ class ProblemSheet(Sheet):
         super().__init__()
         self._piece = piece
 
-    def lay_out(self, width: int) -> list[Line]:
+    def lay_out(self, width: int) -> list[RenderedLine]:
         """See `Sheet.lay_out`."""
         lines = _behind_bar(Content(self._piece.text).stylize(".error"), width, ".error")
         if self._piece.hint:
@@ -291,6 +294,6 @@ def _duration(seconds: float) -> str:
     return f"{seconds:.0f} s" if seconds < 60 else f"{seconds // 60:.0f} min {seconds % 60:.0f} s"
 
 
-def _behind_bar(content: Content, width: int, style: str, bar: str = "▌ ") -> list[Line]:
+def _behind_bar(content: Content, width: int, style: str, bar: str = "▌ ") -> list[RenderedLine]:
     wrapped = content.wrap(max(1, width - len(bar)))
-    return [Line(Content.assemble((bar, style), line), len(bar)) for line in wrapped]
+    return [RenderedLine(Content.assemble((bar, style), line), len(bar)) for line in wrapped]

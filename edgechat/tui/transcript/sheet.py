@@ -11,7 +11,7 @@ from textual.strip import Strip
 from textual.style import Style
 from textual.widget import Widget
 
-from edgechat.tui.markdown.layout import Line
+from edgechat.tui.markdown.layout import RenderedLine
 
 
 class Sheet(Widget):
@@ -68,11 +68,11 @@ class Sheet(Widget):
 
     def __init__(self) -> None:
         super().__init__()
-        self._lines: list[Line] = []
+        self._lines: list[RenderedLine] = []
         self._width = 0
         self._drawn: dict[int, Strip] = {}
 
-    def lay_out(self, width: int) -> list[Line]:
+    def lay_out(self, width: int) -> list[RenderedLine]:
         """Return all lines at a width."""
         raise NotImplementedError
 
@@ -114,7 +114,7 @@ class Sheet(Widget):
                 self._drawn[y] = strip
         return strip.crop_extend(0, self.size.width, style.rich_style).apply_offsets(0, y)
 
-    def _draw(self, line: Line, y: int, style: Style, selected: Selection | None) -> Strip:
+    def _draw(self, line: RenderedLine, y: int, style: Style, selected: Selection | None) -> Strip:
         content = line.content
         if selected is not None and (span := selected.get_span(y)) is not None:
             start, end = span
@@ -151,5 +151,5 @@ class Sheet(Widget):
         super().notify_style_update()
 
 
-def _differ(was: Line, now: Line) -> bool:
+def _differ(was: RenderedLine, now: RenderedLine) -> bool:
     return was is not now and not (was.lead == now.lead and was.content.is_same(now.content))

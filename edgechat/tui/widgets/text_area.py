@@ -12,7 +12,7 @@ from textual.widgets import TextArea
 from edgechat.text import visible
 
 
-class _Seen(Document):
+class _PrintableDocument(Document):
     """A text whose lines, by which it is drawn and measured, show their control characters.
 
     `text` and `get_text_range` are true to what was put in; both are of the same length, so that a place in
@@ -41,7 +41,7 @@ class Area(TextArea):
     def _set_document(self, text: str, language: str | None) -> None:
         # As Textual's, which knows no other class for a document without a language.
         self._highlight_query = None
-        self.document = _Seen(text)
+        self.document = _PrintableDocument(text)
         self.wrapped_document = WrappedDocument(self.document, tab_width=self.indent_width)
         self.navigator = DocumentNavigator(self.wrapped_document)
         self._build_highlight_map()

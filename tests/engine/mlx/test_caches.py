@@ -9,7 +9,7 @@ import mlx.core as mx
 import numpy as np
 import pytest
 
-from edgechat.engine.backends.base import Part
+from edgechat.engine.backends.base import BatchPart
 from edgechat.engine.backends.mlx import state as states
 from edgechat.engine.backends.mlx.backend import MlxBackend
 from edgechat.engine.types import Sampling
@@ -57,7 +57,7 @@ class Player:
         n = self.random.choice([1, 1, 1, 2, 3, 9, 31, 32, 33, 40])
         wanted = self.random.randint(0, min(n, 9))
         said, more = self.tokens[seq], self.some(n)
-        rows = self.backend.decode([Part(seq, len(said), more, wanted)])
+        rows = self.backend.decode([BatchPart(seq, len(said), more, wanted)])
         said += more
         self.last = seq, n
         if wanted:
@@ -68,13 +68,13 @@ class Player:
         for pending in (self.some(self.random.randint(1, 3)), *([],) * self.random.randint(0, 4)):
             said = self.tokens[seq]
             more = pending or [self.chosen]
-            self.chosen = self.backend.next_token(Part(seq, len(said), more, 1), GREEDY, 0.5)
+            self.chosen = self.backend.next_token(BatchPart(seq, len(said), more, 1), GREEDY, 0.5)
             said += more
             assert self.chosen == int(self.fresh(said, 1).argmax())
         self.last = seq, 1
         if self.random.random() < 0.5:  # what was computed ahead is wanted, with more
             more = [self.chosen, *self.some(self.random.randint(0, 3))]
-            rows = self.backend.decode([Part(seq, len(said), more, len(more))])
+            rows = self.backend.decode([BatchPart(seq, len(said), more, len(more))])
             said += more
             assert np.abs(rows - self.fresh(said, len(more))).max() < NEAR
 
@@ -122,7 +122,7 @@ class Player:
 
     def fresh(self, tokens: list[int], n_rows: int) -> np.ndarray:
         """Return the logits of a computation from the start."""
-        rows = self.backend.decode([Part(FRESH, 0, tokens, n_rows)]).copy()
+        rows = self.backend.decode([BatchPart(FRESH, 0, tokens, n_rows)]).copy()
         self.backend.truncate(FRESH, 0)
         return rows
 
@@ -160,7 +160,7 @@ def test_nothing_is_left_of_a_model_that_is_closed() -> None:
     mx.clear_cache()
     before = mx.get_active_memory()
     made = MlxBackend(plan(folder))
-    made.decode([Part(0, 0, [70, 71, 72], 1)])
+    made.decode([BatchPart(0, 0, [70, 71, 72], 1)])
     assert mx.get_active_memory() > before + 2**20
     made.close()
     assert mx.get_active_memory() < before + 2**16
@@ -170,11 +170,11 @@ def test_a_kept_state_holds_no_prompt() -> None:
     """mlx-lm's states are slices, some of them of all that a prompt was computed with."""
     folder = mlx_build(Spec(shape=KINDS["hybrid"].sized(n_embd=512, n_heads=4, n_kv_heads=1), name="kept"))
     made = MlxBackend(plan(folder))
-    made.decode([Part(0, 0, [70] * 500, 0)])
+    made.decode([BatchPart(0, 0, [70] * 500, 0)])
     mx.clear_cache()
     before = mx.get_active_memory()
     for seq in (1, 2):
         made.copy(0, seq, 500)
-        made.decode([Part(seq, 500, [71], 1)])
+        made.decode([BatchPart(seq, 500, [71], 1)])
     assert mx.get_active_memory() - before < 2 * 2 * states.size_of(made._sequences[0].caches) + 2**17
     made.close()

@@ -9,10 +9,10 @@ import mlx.core as mx
 import numpy as np
 import pytest
 
-from edgechat.engine.backends.base import Part
+from edgechat.engine.backends.base import BatchPart
 from edgechat.engine.backends.mlx.backend import MlxBackend
 from edgechat.engine.backends.mlx.drawing import BROKEN, draw
-from edgechat.engine.engine import Engine
+from edgechat.engine.engine import EngineCore
 from edgechat.engine.prompt.template import ChatTemplate
 from edgechat.engine.sampling.sampler import Sampler
 from edgechat.engine.types import ChatRequest, Delta, Failed, Finished, Message, Sampling
@@ -52,15 +52,15 @@ def test_no_token_is_made_of_what_is_no_number(broken: float, sampling: Sampling
 
 
 @pytest.fixture(params=["dense", "windowed", "hybrid"])
-def engines(request: pytest.FixtureRequest) -> Iterator[tuple[Engine, Engine]]:
+def engines(request: pytest.FixtureRequest) -> Iterator[tuple[EngineCore, EngineCore]]:
     """Engines on the same model: in one the host chooses, in the other the backend."""
     shape = KINDS[request.param]
     folder = mlx_build(Spec(shape=shape.sized(window=40) if shape.window else shape, name="drawing"))
-    made: list[Engine] = []
+    made: list[EngineCore] = []
     for there in (False, True):
         backend = MlxBackend(plan(folder, n_outputs_max=20))
         backend.drawing = backend if there else None
-        made.append(Engine(backend, ChatTemplate(backend.chat_template), ngrams=True))
+        made.append(EngineCore(backend, ChatTemplate(backend.chat_template), ngrams=True))
     yield made[0], made[1]
     for engine in made:
         engine.close()
@@ -70,7 +70,7 @@ def asked(text: str, sampling: Sampling = PLAIN, *, tokens: int = 40, name: str 
     return ChatRequest(id=name, messages=(Message("user", text),), sampling=sampling, max_tokens=tokens)
 
 
-def replies(engine: Engine, *requests: ChatRequest) -> dict[str, str]:
+def replies(engine: EngineCore, *requests: ChatRequest) -> dict[str, str]:
     """Return the texts of requests that run at the same time."""
     texts = {one.id: "" for one in requests}
     for one in requests:
@@ -86,7 +86,7 @@ def replies(engine: Engine, *requests: ChatRequest) -> dict[str, str]:
     return texts
 
 
-def test_texts_are_the_same(engines: tuple[Engine, Engine]) -> None:
+def test_texts_are_the_same(engines: tuple[EngineCore, EngineCore]) -> None:
     host, there = engines
     for sampling in (PLAIN, Sampling(temperature=0.0)):
         for tokens in (1, 2, 40):  # a reply ends with a token that was begun for nothing
@@ -94,13 +94,13 @@ def test_texts_are_the_same(engines: tuple[Engine, Engine]) -> None:
             assert replies(there, request) == replies(host, request)
 
 
-def test_streams_take_turns(engines: tuple[Engine, Engine]) -> None:
+def test_streams_take_turns(engines: tuple[EngineCore, EngineCore]) -> None:
     requests = [asked(f"Number {n} is here.", tokens=20 + n, name=str(n)) for n in range(3)]
     host, there = engines
     assert replies(there, *requests) == replies(host, *requests)
 
 
-def test_the_next_turn_goes_on_from_what_is_true(engines: tuple[Engine, Engine]) -> None:
+def test_the_next_turn_goes_on_from_what_is_true(engines: tuple[EngineCore, EngineCore]) -> None:
     texts = []
     for engine in engines:
         messages: tuple[Message, ...] = ()
@@ -113,7 +113,7 @@ def test_the_next_turn_goes_on_from_what_is_true(engines: tuple[Engine, Engine])
     assert texts[0] == texts[1]
 
 
-def test_a_reply_that_is_stopped_leaves_its_cache_true(engines: tuple[Engine, Engine]) -> None:
+def test_a_reply_that_is_stopped_leaves_its_cache_true(engines: tuple[EngineCore, EngineCore]) -> None:
     host, there = engines
     request = asked("Who goes there?")
     there.submit(asked("Who goes there?", name="stopped"))
@@ -123,13 +123,13 @@ def test_a_reply_that_is_stopped_leaves_its_cache_true(engines: tuple[Engine, En
     assert replies(there, request) == replies(host, request)
 
 
-def test_penalties_are_left_to_the_host(engines: tuple[Engine, Engine]) -> None:
+def test_penalties_are_left_to_the_host(engines: tuple[EngineCore, EngineCore]) -> None:
     host, there = engines
     request = asked("Once more.", Sampling(temperature=0.8, seed=3, repetition_penalty=1.3))
     assert replies(there, request) == replies(host, request)
 
 
-def test_a_token_that_was_begun_is_verified_with_drafts(engines: tuple[Engine, Engine]) -> None:
+def test_a_token_that_was_begun_is_verified_with_drafts(engines: tuple[EngineCore, EngineCore]) -> None:
     """Text that repeats itself: n-grams guess, and what they guess comes after what was computed ahead."""
     host, there = engines
     request = asked("abcabcabc " * 12, Sampling(temperature=0.0), tokens=80)
@@ -142,7 +142,7 @@ def test_damaged_weights_end_the_request_alone() -> None:
         model = backend._model
         model.model.norm.weight = mx.full(model.model.norm.weight.shape, float("nan"))
         with pytest.raises(DecodeFailed, match="numbers that are none"):
-            backend.next_token(Part(0, 0, [70, 71], 1), PLAIN, 0.5)
+            backend.next_token(BatchPart(0, 0, [70, 71], 1), PLAIN, 0.5)
         assert backend.truncate(0, 0)
     finally:
         backend.close()

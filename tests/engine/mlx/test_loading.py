@@ -8,10 +8,10 @@ from pathlib import Path
 import mlx.core as mx
 import pytest
 
-from edgechat.engine.backends.base import Part
+from edgechat.engine.backends.base import BatchPart
 from edgechat.engine.backends.mlx import loading
 from edgechat.engine.backends.mlx.backend import MlxBackend
-from edgechat.engine.backends.mlx.caches import Layers
+from edgechat.engine.backends.mlx.caches import CacheLayers
 from edgechat.errors import EdgechatError, LoadFailed, ModelFileError, OutOfMemory
 from tests.engine.backends import plan
 from tests.kit import mlx_corrupt
@@ -70,7 +70,7 @@ def test_every_type_of_weights_computes(weights: str, cache_type: str) -> None:
     folder = mlx_build(Spec(shape=shape, weights=weights, name="types"))
     backend = MlxBackend(plan(folder, cache_type=cache_type))
     try:
-        (row,) = backend.decode([Part(0, 0, [70, 71, 72], 1)])
+        (row,) = backend.decode([BatchPart(0, 0, [70, 71, 72], 1)])
         assert abs(float(row.std())) > 0.01
         assert mx.isfinite(mx.array(row)).all().item()
         assert backend.n_params > 50_000
@@ -86,7 +86,7 @@ def test_a_cache_of_an_unknown_kind_is_refused() -> None:
             return [object()]
 
     with pytest.raises(LoadFailed, match="does not know") as caught:
-        Layers(Odd(), "f16")
+        CacheLayers(Odd(), "f16")
     assert "--backend llama.cpp" in str(caught.value.hint)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 
-from edgechat.engine.speculative.controller import Bid, Choice, Controller
+from edgechat.engine.speculative.controller import Controller, DraftChoice, DraftOffer
 from edgechat.engine.speculative.draft import MOST, Source
 from edgechat.engine.speculative.step_cost import StepCost
 
@@ -31,15 +31,15 @@ class Always(Controller):
         """Say how many there may be at the most."""
         return [0.5] * (MOST[source] - start)
 
-    def choose(self, bids: Sequence[Sequence[Bid]], most: int) -> list[Choice | None]:
+    def choose(self, bids: Sequence[Sequence[DraftOffer]], most: int) -> list[DraftChoice | None]:
         """Take one of a stream's bids, and as much of it as chance has it."""
-        chosen: list[Choice | None] = []
+        chosen: list[DraftChoice | None] = []
         for one in bids:
             bid = self._random.choice(one) if one else None
             longest = min(len(bid.chances), most, self._longest) if bid else 0
             length = self._random.randint(0, longest)
             most -= length
-            chosen.append(Choice(bid.source, length) if bid and length else None)
+            chosen.append(DraftChoice(bid.source, length) if bid and length else None)
         return chosen
 
     def goes_on(self, chances: Sequence[float], n_beside: int, longest: int) -> bool:

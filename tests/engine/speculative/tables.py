@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from edgechat.engine.backends.base import CacheFull, Capabilities, Part
+from edgechat.engine.backends.base import BatchPart, CacheFull, Capabilities
 from edgechat.engine.reply.tool_calls.formats import GENERIC
 
 
@@ -63,7 +63,7 @@ class Tables:
         self.n_seq_max = n_seq_max
         self.held: list[list[int]] = [[] for _ in range(n_seq_max)]
 
-    def decode(self, parts: Sequence[Part]) -> np.ndarray:
+    def decode(self, parts: Sequence[BatchPart]) -> np.ndarray:
         """See `Backend.decode`."""
         if sum(map(len, self.held)) + sum(len(part.tokens) for part in parts) > self.context:
             raise CacheFull

@@ -9,8 +9,8 @@ from operator import attrgetter
 
 import pytest
 
-from edgechat.engine.speculative.acceptance import Acceptance, Counts
-from edgechat.engine.speculative.controller import Bid, Controller
+from edgechat.engine.speculative.acceptance import Acceptance, AcceptanceCounts
+from edgechat.engine.speculative.controller import Controller, DraftOffer
 from edgechat.engine.speculative.draft import MOST, Source
 from edgechat.engine.speculative.step_cost import LARGEST, Shape, StepCost
 
@@ -66,7 +66,7 @@ class Run:
         if controller.begin(1, 100):
             known = self.source == "ngram"
             chances = controller.chances(classes, "ngram") if known else controller.prospects("model")
-            choice = controller.choose([[Bid(self.source, chances)]], len(classes))[0]
+            choice = controller.choose([[DraftOffer(self.source, chances)]], len(classes))[0]
             length = choice.length if choice else 0
             if choice and not known:
                 rounds = 1
@@ -144,7 +144,7 @@ def test_no_more_is_chosen_than_there_is_room_for() -> None:
     for _ in range(200):
         n = rng.randrange(1, 6)
         bids = [
-            [Bid(source, [rng.random() for _ in range(MOST[source])]) for source in ("model", "ngram")]
+            [DraftOffer(source, [rng.random() for _ in range(MOST[source])]) for source in ("model", "ngram")]
             if rng.random() < 0.8
             else []
             for _ in range(n)
@@ -210,7 +210,8 @@ def test_counts_that_are_none_are_not_taken(tried: float, stood: float) -> None:
     rates = Acceptance("model")
     by_class, by_position = len(rates.by_class.tried), len(rates.by_position.tried)
     rates.start_with(
-        Counts([tried] * by_class, [stood] * by_class), Counts([tried] * by_position, [stood] * by_position)
+        AcceptanceCounts([tried] * by_class, [stood] * by_class),
+        AcceptanceCounts([tried] * by_position, [stood] * by_position),
     )
     assert all(0 <= rates.of_class(number, hopeful=True) < 1 for number in range(by_class))
     assert all(0 <= rates.at_position(at) < 1 for at in range(by_position))

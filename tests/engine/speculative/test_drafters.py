@@ -7,14 +7,14 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from edgechat.engine.backends.base import CacheFull, Part
-from edgechat.engine.engine import Engine
+from edgechat.engine.backends.base import BatchPart, CacheFull
+from edgechat.engine.engine import EngineCore
 from edgechat.engine.reply.reply import Reply
 from edgechat.engine.sampling.sampler import Sampler
 from edgechat.engine.scheduling.sequence import Sequence as Stream
 from edgechat.engine.speculative.acceptance import class_of_match
 from edgechat.engine.speculative.draft import Draft
-from edgechat.engine.speculative.drafters import ModelDrafter, NgramDrafter, Wanted
+from edgechat.engine.speculative.drafters import DraftRequest, ModelDrafter, NgramDrafter
 from edgechat.engine.types import ChatRequest, Delta, Failed, Message, Sampling
 from edgechat.errors import DecodeFailed
 from tests.engine.cells import check_drafters
@@ -108,7 +108,7 @@ def counting(n: int = 10) -> np.ndarray:
 
 def asked(drafter: ModelDrafter, one: Stream, most: int = 4) -> Draft:
     draft = Draft("model")
-    drafter.draft([Wanted(one, draft, most, lambda _: True, lambda _: True)])
+    drafter.draft([DraftRequest(one, draft, most, lambda _: True, lambda _: True)])
     return draft
 
 
@@ -173,7 +173,7 @@ class TestModel:
         lengths = (1, 3, 2)
         rounds = drafter.draft(
             [
-                Wanted(one, draft, most, lambda _: True, lambda _: True)
+                DraftRequest(one, draft, most, lambda _: True, lambda _: True)
                 for one, draft, most in zip(streams, drafts, lengths, strict=True)
             ]
         )
@@ -205,7 +205,7 @@ class Breaking(Tables):
     left, error = 3, DecodeFailed("broken")
     closed = False
 
-    def decode(self, parts: Sequence[Part]) -> np.ndarray:
+    def decode(self, parts: Sequence[BatchPart]) -> np.ndarray:
         self.left -= 1
         if self.left < 0:
             raise self.error
@@ -220,7 +220,7 @@ def nobody_skips(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("edgechat.engine.speculative.speculation._OVERHEAD", 1e9)
 
 
-def reply(engine: Engine) -> str:
+def reply(engine: EngineCore) -> str:
     engine.submit(ChatRequest(id="a", messages=(Message("user", ""),), sampling=GREEDY, max_tokens=50))
     text = ""
     while not engine.is_idle:
@@ -237,7 +237,7 @@ def test_the_target_goes_on_without_a_draft_model_that_breaks(
 ) -> None:
     broken = Breaking(counting())
     broken.left = left
-    engine = Engine(
+    engine = EngineCore(
         Tables(counting()), Fixed("abc"), model_drafter=ModelDrafter(broken, 10), controller=Always()
     )
     assert reply(engine) == ("defghijabc" * 5)
@@ -250,7 +250,7 @@ def test_the_target_goes_on_without_a_draft_model_that_breaks(
 def test_the_target_goes_on_beside_a_draft_model_without_room() -> None:
     full = Breaking(counting())
     full.error = CacheFull()
-    engine = Engine(
+    engine = EngineCore(
         Tables(counting()), Fixed("abc"), model_drafter=ModelDrafter(full, 10), controller=Always()
     )
     assert reply(engine) == ("defghijabc" * 5)
@@ -268,7 +268,7 @@ def test_nothing_is_drafted_behind_the_end_of_a_reply(
     monkeypatch.setattr("tests.engine.speculative.tables.Letters.is_end", lambda self, token: token == 9)
     drafter = None if ngrams else ModelDrafter(Tables(counting()), 10)
     prompt = "ghijabcdefgh"
-    engine = Engine(
+    engine = EngineCore(
         Tables(counting()), Fixed(prompt), model_drafter=drafter, ngrams=ngrams, controller=Always(seed)
     )
     assert reply(engine) == "i"

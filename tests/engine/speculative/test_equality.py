@@ -13,7 +13,7 @@ from pathlib import Path
 import llama_cpp
 import pytest
 
-from edgechat.engine.engine import Engine
+from edgechat.engine.engine import EngineCore
 from edgechat.engine.prompt.template import ChatTemplate
 from edgechat.engine.speculative.drafters import ModelDrafter
 from edgechat.engine.types import ChatRequest, Delta, Finished, Message, Sampling
@@ -53,7 +53,7 @@ def cache_is_exact(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(handles.CACHE_TYPES, "f16", llama_cpp.GGML_TYPE_F32)
 
 
-def texts(engine: Engine, sampling: Sampling, n: int) -> tuple[list[str], int, int]:
+def texts(engine: EngineCore, sampling: Sampling, n: int) -> tuple[list[str], int, int]:
     """Return the replies to so many prompts, and how many tokens were drafted and stood."""
     rng = random.Random(1)
     words = ("apple", "bear", "cloud", "delta", "0.1", "the", "of", "und", "(a)")
@@ -80,7 +80,7 @@ def texts(engine: Engine, sampling: Sampling, n: int) -> tuple[list[str], int, i
     return list(found.values()), drafted, accepted
 
 
-def opened(template: ChatTemplate, target: Path, draft: Path | None, *, ngrams: bool = False) -> Engine:
+def opened(template: ChatTemplate, target: Path, draft: Path | None, *, ngrams: bool = False) -> EngineCore:
     drafter = None
     # A recurrent state is drafted for where it is computed alone.
     short = SHORT | {"n_seq_max": 1} if "hybrid" in target.name else SHORT
@@ -89,7 +89,7 @@ def opened(template: ChatTemplate, target: Path, draft: Path | None, *, ngrams: 
         drafter = ModelDrafter(backend, backend.vocabulary.size)
     snapshots = 8 if drafter or ngrams else 0
     backend = load(plan(target, n_rs_seq=snapshots, **short))
-    return Engine(backend, template, model_drafter=drafter, ngrams=ngrams, controller=Always())
+    return EngineCore(backend, template, model_drafter=drafter, ngrams=ngrams, controller=Always())
 
 
 def said(

@@ -13,9 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edgechat import paths
-from edgechat.engine.speculative.controller import Bid, Controller
+from edgechat.engine.speculative.controller import Controller, DraftOffer
 from edgechat.engine.speculative.draft import MOST
-from edgechat.engine.speculative.learned import Lessons
+from edgechat.engine.speculative.learned import DraftHistory
 from edgechat.engine.speculative.step_cost import LARGEST, StepCost
 from edgechat.planner.plan import LoadPlan
 
@@ -39,7 +39,7 @@ def experienced() -> Controller:
 
 def taught(plan: LoadPlan = PLAN) -> Controller:
     controller = Controller(StepCost())
-    Lessons(plan).teach(controller)
+    DraftHistory(plan).teach(controller)
     return controller
 
 
@@ -60,7 +60,7 @@ def check_sound(controller: Controller) -> None:
         assert all(0 < controller.cost.least_ratio(n) < 1e6 for n in range(1, LARGEST + 1))
     assert 0 < controller.round_cost <= 10
     for source in ("model", "ngram"):
-        bid = Bid(source, controller.prospects(source))
+        bid = DraftOffer(source, controller.prospects(source))
         assert all(0 <= chance < 1 for chance in bid.chances)
         (choice,) = controller.choose([[bid]], 8)
         assert choice is None or 0 < choice.length <= 8
@@ -72,7 +72,7 @@ def check_sound(controller: Controller) -> None:
 
 def test_what_was_learnt_is_there_the_next_time() -> None:
     old = experienced()
-    Lessons(PLAN).keep(old)
+    DraftHistory(PLAN).keep(old)
     new = taught()
     for n in (2, 5, 8):
         assert new.cost.ratio(n) == pytest.approx(old.cost.ratio(n))
@@ -87,24 +87,24 @@ def test_what_was_learnt_is_there_the_next_time() -> None:
     "changes", [{"model_name": "n"}, {"quant": "Q8_0"}, {"cache_type": "q8_0"}, {"threads": 7}], ids=str
 )
 def test_another_model_or_machine_learns_for_itself(changes: dict[str, Any]) -> None:
-    Lessons(PLAN).keep(experienced())
+    DraftHistory(PLAN).keep(experienced())
     other = msgspec.structs.replace(PLAN, **changes)
     assert is_new(taught(other))
-    Lessons(other).keep(experienced())
+    DraftHistory(other).keep(experienced())
     assert not is_new(taught(other))
     assert not is_new(taught()), "one lesson does not displace another"
 
 
 def test_only_so_many_places_are_remembered() -> None:
     for number in range(40):
-        Lessons(msgspec.structs.replace(PLAN, model_name=f"m{number}")).keep(experienced())
+        DraftHistory(msgspec.structs.replace(PLAN, model_name=f"m{number}")).keep(experienced())
     assert len(json.loads(path().read_bytes())) == 32
     assert not is_new(taught(msgspec.structs.replace(PLAN, model_name="m39")))
     assert is_new(taught(msgspec.structs.replace(PLAN, model_name="m0")))
 
 
 def test_it_is_not_written_at_every_step() -> None:
-    lessons = Lessons(PLAN)
+    lessons = DraftHistory(PLAN)
     lessons.keep(experienced())
     path().unlink()
     lessons.keep(experienced())
@@ -129,13 +129,13 @@ def test_a_damaged_file_is_ignored_and_written_anew(raw: bytes) -> None:
     path().parent.mkdir(parents=True, exist_ok=True)
     path().write_bytes(raw)
     assert is_new(taught())
-    Lessons(PLAN).keep(experienced())
+    DraftHistory(PLAN).keep(experienced())
     assert not is_new(taught())
 
 
 def test_a_folder_in_its_place_harms_nobody() -> None:
     path().mkdir(parents=True)
-    Lessons(PLAN).keep(experienced())
+    DraftHistory(PLAN).keep(experienced())
     assert is_new(taught())
 
 
@@ -169,7 +169,7 @@ def lessons(draw: st.DrawFn) -> dict[str, Any]:
 
 @given(lessons())
 def test_whatever_the_file_says_the_numbers_stay_sound(lesson: dict[str, Any]) -> None:
-    Lessons(PLAN).keep(experienced())
+    DraftHistory(PLAN).keep(experienced())
     place = json.loads(path().read_bytes())[-1]["place"]
     path().write_text(json.dumps([lesson | {"place": place}]))
     check_sound(taught())

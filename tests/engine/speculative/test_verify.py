@@ -18,9 +18,9 @@ import pytest
 
 from edgechat.engine import engine as engine_module
 from edgechat.engine.backends.base import Logits
-from edgechat.engine.engine import Engine
+from edgechat.engine.engine import EngineCore
 from edgechat.engine.sampling.sampler import Sampler
-from edgechat.engine.speculative.controller import Bid, Choice, Controller
+from edgechat.engine.speculative.controller import Controller, DraftChoice, DraftOffer
 from edgechat.engine.speculative.draft import Draft, Source
 from edgechat.engine.speculative.drafters import ModelDrafter
 from edgechat.engine.speculative.speculation import Speculation
@@ -133,7 +133,7 @@ def said(
     target, draft = Tables(logits_of(1, parted=parted)), Tables(drafted_by(parted=parted))
     drafter = ModelDrafter(draft, N + parted) if model else None
     period, counts = len(target.tables), Counter()
-    engine = Engine(
+    engine = EngineCore(
         target,
         Fixed("f" * 5 if parted else "aaa"),
         model_drafter=drafter,
@@ -208,8 +208,8 @@ class Choosy(Always):
     def chances(self, classes: Sequence[int], source: Source) -> list[float]:
         return [one / 10 for one in classes]
 
-    def choose(self, bids: Sequence[Sequence[Bid]], most: int) -> list[Choice | None]:
-        return [Choice("model", 1) if one else None for one in bids]
+    def choose(self, bids: Sequence[Sequence[DraftOffer]], most: int) -> list[DraftChoice | None]:
+        return [DraftChoice("model", 1) if one else None for one in bids]
 
     def takes(self, chances: Sequence[float], n_beside: int, longest: int) -> bool:
         return chances[-1] > 0.3

@@ -22,17 +22,17 @@ import psutil
 from mlx_lm.utils import maybe_set_recommended_wired_limit
 
 from edgechat.engine.backends.base import (
+    BatchPart,
     CacheFull,
     Capabilities,
-    Drawing,
     Interruption,
     Logits,
-    Part,
+    TokenDrawing,
     Vocabulary,
 )
 from edgechat.engine.backends.mlx import loading
 from edgechat.engine.backends.mlx import state as states
-from edgechat.engine.backends.mlx.caches import MORE, Caches, Layers
+from edgechat.engine.backends.mlx.caches import MORE, CacheLayers, Caches
 from edgechat.engine.backends.mlx.drawing import BROKEN, draw
 from edgechat.engine.backends.mlx.vocabulary import FolderVocabulary
 from edgechat.engine.sampling.sampler import broken_logits
@@ -97,7 +97,7 @@ class MlxBackend:
             maybe_set_recommended_wired_limit()
         self._model: Any = loading.load(folder, header.path, on_progress or (lambda _progress: None))
         with loading.told(header.path):
-            self._layers = Layers(self._model, plan.cache_type)
+            self._layers = CacheLayers(self._model, plan.cache_type)
             n_vocab = self._try()
         self.vocabulary: Vocabulary = FolderVocabulary(folder, n_vocab, read_config(folder / CONFIG))
         self.context = plan.context
@@ -116,7 +116,7 @@ class MlxBackend:
         self.capabilities = Capabilities(
             mixes=False, cuts=self._layers.cuts, saves=True, recomputes=self._layers.is_recurrent
         )
-        self.drawing: Drawing | None = self
+        self.drawing: TokenDrawing | None = self
         self.interruption: Interruption | None = None
         self.state_format = f"mlx {version('mlx')} mlx-lm {version('mlx-lm')} {plan.cache_type}"
         self._sequences: dict[int, _Sequence] = {}
@@ -132,7 +132,7 @@ class MlxBackend:
 
     # Computing.
 
-    def decode(self, parts: Sequence[Part]) -> Logits:
+    def decode(self, parts: Sequence[BatchPart]) -> Logits:
         """Compute a run of one sequence; see `Backend.decode`. ValueError for several at once."""
         (part,) = parts
         with self._computing(part):
@@ -142,8 +142,8 @@ class MlxBackend:
             mx.eval(self._sequences[part.seq].caches.arrays)
             return np.empty((0, self.vocabulary.size), np.float32)
 
-    def next_token(self, part: Part, sampling: Sampling, number: float) -> int:
-        """Compute a run and choose what comes next; see `Drawing.next_token`.
+    def next_token(self, part: BatchPart, sampling: Sampling, number: float) -> int:
+        """Compute a run and choose what comes next; see `TokenDrawing.next_token`.
 
         The chosen token is computed at once, before it is known here: a GPU works on it while the engine
         shows the one before. Where the engine wants something else then, it is cut off again.
@@ -165,7 +165,7 @@ class MlxBackend:
             sequence.ahead.token = token
         return token
 
-    def _rows(self, part: Part) -> mx.array:
+    def _rows(self, part: BatchPart) -> mx.array:
         """Compute a run; return the logits [n, n_vocab] of its last tokens, `n_logits` of them or more."""
         sequence = self._sequences.setdefault(part.seq, _Sequence(Caches(self._layers)))
         tokens, rows = list(part.tokens), []
@@ -195,7 +195,7 @@ class MlxBackend:
         return logits
 
     @contextmanager
-    def _computing(self, part: Part) -> Iterator[None]:
+    def _computing(self, part: BatchPart) -> Iterator[None]:
         """Refuse what does not fit; where MLX fails nothing of the sequence is believed any more."""
         sequence = self._sequences.get(part.seq)
         length, held = (sequence.length, sequence.caches.length) if sequence else (0, 0)
@@ -251,7 +251,7 @@ class MlxBackend:
         caches.cut(start)
         again, sequence.run = sequence.run[: length - start], []
         if again:
-            with self._computing(Part(seq, start, again, 0)):
+            with self._computing(BatchPart(seq, start, again, 0)):
                 self._forward(caches, mx.array(again))
                 mx.eval(caches.arrays)
         return True

@@ -25,7 +25,7 @@ MORE = 32
 """Tokens that a windowed layer keeps beyond its window: so many can always be taken back."""
 
 
-class Window(RotatingKVCache):
+class WindowCache(RotatingKVCache):
     """A ring of the last tokens that is longer than the window; its masks show the window alone."""
 
     def __init__(self, window: int) -> None:
@@ -71,10 +71,10 @@ class Window(RotatingKVCache):
         return found[..., -length:, :]
 
 
-_KNOWN = frozenset({KVCache, QuantizedKVCache, Window, ArraysCache})
+_KNOWN = frozenset({KVCache, QuantizedKVCache, WindowCache, ArraysCache})
 
 
-class Layers:
+class CacheLayers:
     """How the layers of a model keep what they have read."""
 
     def __init__(self, model: Any, cache_type: str) -> None:
@@ -89,7 +89,7 @@ class Layers:
                 f"This model keeps what it has read in a way that edgechat does not know ({names}).",
                 hint="Take the same model as a GGUF file: --backend llama.cpp",
             )
-        self.windows = frozenset(one.window for one in found if type(one) is Window)
+        self.windows = frozenset(one.window for one in found if type(one) is WindowCache)
         """Tokens that windowed layers see."""
         self.is_recurrent = any(type(one) is ArraysCache for one in found)
         self.cuts = not (self.windows or self.is_recurrent)
@@ -113,7 +113,7 @@ class Layers:
 
     def _as_here(self, cache: Any) -> Any:
         if type(cache) is RotatingKVCache and not cache.keep:
-            return Window(cache.max_size)
+            return WindowCache(cache.max_size)
         # Windowed layers cannot be quantized in mlx-lm; they are small.
         return QuantizedKVCache(GROUP, self._bits) if self._bits and type(cache) is KVCache else cache
 
@@ -121,7 +121,7 @@ class Layers:
 class Caches:
     """The caches of one sequence."""
 
-    def __init__(self, layers: Layers) -> None:
+    def __init__(self, layers: CacheLayers) -> None:
         self.all = layers.make()
         self.length = 0
         """Tokens they hold."""
@@ -172,7 +172,7 @@ class Caches:
             return
         states = iter(self._kept[1])
         for one in self.all:
-            if type(one) is Window:
+            if type(one) is WindowCache:
                 one.take_out(n)
             elif type(one) is ArraysCache:
                 one.cache = list(next(states))

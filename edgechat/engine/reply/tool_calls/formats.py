@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from edgechat.engine.reply.tool_calls import written
-from edgechat.engine.reply.tool_calls.written import Head, Kinds, Written
+from edgechat.engine.reply.tool_calls.written import CallHead, Kinds, ParsedCall
 
 _SPACE = " \t\r\n"
 
@@ -18,9 +18,9 @@ class Format:
     name: str
     signs: tuple[str, ...]
     """All of them are in the template of a family that writes calls this way ..."""
-    read: Callable[[str, str, Kinds], Written | None]
+    read: Callable[[str, str, Kinds], ParsedCall | None]
     """Make a call of header and body; None where it is none."""
-    head: Callable[[str, str, Kinds], Head | None]
+    head: Callable[[str, str, Kinds], CallHead | None]
     """Make what there is of a call whose body is not complete; None where it may be none."""
     grows: bool = True
     """A call is told piece by piece; else whole, unless it is cut short."""

@@ -37,13 +37,13 @@ class Ending(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Argued:
+class ArgumentsText:
     """More of the last call's arguments."""
 
     text: str
 
 
-Item = str | ToolCall | Argued | Ending
+Item = str | ToolCall | ArgumentsText | Ending
 """Text; a call, without its arguments; more of these; or the end of a message or of the reply, after which
 nothing more is taken apart."""
 
@@ -331,7 +331,7 @@ class Splitter:
         end = self._arguments.feed(text) if self._arguments is not None else 0
         if end is not None:
             self._arguments, text = None, text[:end]
-        return [Argued(text)] if text else []
+        return [ArgumentsText(text)] if text else []
 
     def _complete(self) -> list[Item]:
         items: list[Item] = []
@@ -339,7 +339,7 @@ class Splitter:
             written = self._format.read("".join(self._header), "".join(self._body), self._kinds)
             if written is None or written.name not in self._kinds:
                 return self._failed()
-            items = [self._call(written.name, written.id), Argued(written.arguments)]
+            items = [self._call(written.name, written.id), ArgumentsText(written.arguments)]
         return items + self._ended()
 
     def _ended(self) -> list[Item]:

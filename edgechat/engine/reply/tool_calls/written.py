@@ -20,7 +20,7 @@ Kinds = Mapping[str, Mapping[str, frozenset[str]]]
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
+class ParsedCall:
     """A call. `arguments` is a JSON object as text; the id is '' where the model gave none."""
 
     name: str
@@ -29,7 +29,7 @@ class Written:
 
 
 @dataclass(frozen=True, slots=True)
-class Head:
+class CallHead:
     """A call whose arguments have begun: the text of a JSON object, as far as it is written."""
 
     name: str
@@ -46,10 +46,10 @@ _DOUBLED = re.compile(r"\{\s*\{")
 """As some templates show a call, and models copy it."""
 
 
-def named_head(_header: str, body: str, _kinds: Kinds) -> Head | None:
+def named_head(_header: str, body: str, _kinds: Kinds) -> CallHead | None:
     """Read the beginning of what `named` reads."""
     found = _NAMED.match(body)
-    return Head(found[1], body[found.end() :]) if found else None
+    return CallHead(found[1], body[found.end() :]) if found else None
 
 
 class _Named(msgspec.Struct):
@@ -59,7 +59,7 @@ class _Named(msgspec.Struct):
     id: str | int | float | None = None
 
 
-def named(_header: str, body: str, _kinds: Kinds) -> Written | None:
+def named(_header: str, body: str, _kinds: Kinds) -> ParsedCall | None:
     """Read `{"name": …, "arguments" or "parameters": {…}}`, also with the outer braces doubled."""
     body = body[1:-1] if _DOUBLED.match(body) else body
     try:
@@ -68,39 +68,39 @@ def named(_header: str, body: str, _kinds: Kinds) -> Written | None:
         return None
     raw = bytes(call.arguments) or bytes(call.parameters) or b"{}"
     arguments = _object(raw.decode("utf-8", "replace"))
-    return Written(call.name, arguments, _id(call.id)) if arguments else None
+    return ParsedCall(call.name, arguments, _id(call.id)) if arguments else None
 
 
 _HEADER = re.compile(r"\s*([^\s\[\]]+?)\s*(?:\[CALL_ID\]\s*(\w{1,64})\s*)?")
 
 
-def before_args(header: str, body: str, _kinds: Kinds) -> Written | None:
+def before_args(header: str, body: str, _kinds: Kinds) -> ParsedCall | None:
     """Read `NAME[ARGS]{…}` and `NAME[CALL_ID]ID[ARGS]{…}`."""
     found = _HEADER.fullmatch(header)
     arguments = _object(body)
-    return Written(found[1], arguments, _id(found[2])) if found and arguments else None
+    return ParsedCall(found[1], arguments, _id(found[2])) if found and arguments else None
 
 
-def args_head(header: str, body: str, _kinds: Kinds) -> Head | None:
+def args_head(header: str, body: str, _kinds: Kinds) -> CallHead | None:
     """Read the beginning of what `before_args` reads."""
     found = _HEADER.fullmatch(header)
-    return Head(found[1], body.lstrip(), _id(found[2])) if found and re.match(_OBJECT, body) else None
+    return CallHead(found[1], body.lstrip(), _id(found[2])) if found and re.match(_OBJECT, body) else None
 
 
 _ADDRESS = re.compile(r"\bto=functions\.([\w.-]+)")
 
 
-def addressed(header: str, body: str, _kinds: Kinds) -> Written | None:
+def addressed(header: str, body: str, _kinds: Kinds) -> ParsedCall | None:
     """Read a message of gpt-oss that is addressed to a function."""
     found = _ADDRESS.search(header)
     arguments = _object(body)
-    return Written(found[1], arguments) if found and arguments else None
+    return ParsedCall(found[1], arguments) if found and arguments else None
 
 
-def addressed_head(header: str, body: str, _kinds: Kinds) -> Head | None:
+def addressed_head(header: str, body: str, _kinds: Kinds) -> CallHead | None:
     """Read the beginning of what `addressed` reads."""
     found = _ADDRESS.search(header)
-    return Head(found[1], body.lstrip()) if found and re.match(_OBJECT, body) else None
+    return CallHead(found[1], body.lstrip()) if found and re.match(_OBJECT, body) else None
 
 
 def _object(text: str) -> str:
@@ -135,18 +135,18 @@ _PARAMETER = re.compile(r"\s*<parameter=([^>\n]{1,256})>")
 _PARAMETER_END = re.compile(r"</parameter>(?=\s*(?:<parameter=|$))")
 
 
-def xml(_header: str, body: str, kinds: Kinds) -> Written | None:
+def xml(_header: str, body: str, kinds: Kinds) -> ParsedCall | None:
     """Read `<function=NAME>` with a `<parameter=KEY>` for each argument."""
     name, arguments, rest = _tagged(body[: body.rfind("</function>")], kinds)
     if not name or rest.strip():
         return None
-    return Written(name, json.dumps(arguments, ensure_ascii=False))
+    return ParsedCall(name, json.dumps(arguments, ensure_ascii=False))
 
 
-def xml_head(_header: str, body: str, kinds: Kinds) -> Head | None:
+def xml_head(_header: str, body: str, kinds: Kinds) -> CallHead | None:
     """Read what `xml` reads as far as it is written: of the arguments those that are complete."""
     name, arguments, _ = _tagged(body, kinds)
-    return Head(name, json.dumps(arguments, ensure_ascii=False)[:-1]) if name else None
+    return CallHead(name, json.dumps(arguments, ensure_ascii=False)[:-1]) if name else None
 
 
 def _tagged(body: str, kinds: Kinds) -> tuple[str, dict[str, Any], str]:
@@ -186,7 +186,7 @@ _GAP = re.compile(r"\s*")
 _WORDS = {"true": True, "false": False, "null": None, "None": None}
 
 
-def gemma(_header: str, body: str, _kinds: Kinds) -> Written | None:
+def gemma(_header: str, body: str, _kinds: Kinds) -> ParsedCall | None:
     """Read `call:NAME{key:value,…}`, where texts stand between quotes of their own."""
     opening = _CALL.match(body)
     if opening is None:
@@ -197,13 +197,13 @@ def gemma(_header: str, body: str, _kinds: Kinds) -> Written | None:
         return None
     if not isinstance(value, dict) or body[at:].strip() != "<tool_call|>":
         return None
-    return Written(opening[1], json.dumps(value, ensure_ascii=False))
+    return ParsedCall(opening[1], json.dumps(value, ensure_ascii=False))
 
 
-def gemma_head(_header: str, body: str, _kinds: Kinds) -> Head | None:
+def gemma_head(_header: str, body: str, _kinds: Kinds) -> CallHead | None:
     """Read what `gemma` reads as far as it is written: the name, and nothing of the arguments."""
     opening = _CALL.match(body)
-    return Head(opening[1], "") if opening and body[opening.end() :].startswith("{") else None
+    return CallHead(opening[1], "") if opening and body[opening.end() :].startswith("{") else None
 
 
 class _Gemma:

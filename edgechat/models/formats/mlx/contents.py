@@ -25,7 +25,7 @@ from edgechat.models.formats.mlx.metadata import metadata_of, template_in, token
 from edgechat.models.formats.mlx.safetensors import (
     MAX_TENSORS,
     PREFIX,
-    Stored,
+    StoredTensor,
     parse_table,
     table_length,
     unsound,
@@ -40,7 +40,7 @@ _MAX_TOKENIZER = 4 << 20
 _MAX_TEMPLATE = 1 << 20
 
 
-class Table(msgspec.Struct, frozen=True, array_like=True):
+class TensorTable(msgspec.Struct, frozen=True, array_like=True):
     """The table of one safetensors file."""
 
     file: str
@@ -53,7 +53,7 @@ class Contents(msgspec.Struct, frozen=True, array_like=True):
     """What is read; all of it a stranger's."""
 
     config: Annotated[bytes, Meta(max_length=MAX_CONFIG)]
-    tables: Annotated[tuple[Table, ...], Meta(max_length=MAX_FILES)]
+    tables: Annotated[tuple[TensorTable, ...], Meta(max_length=MAX_FILES)]
     tokenizer: bytes = b""
     """tokenizer_config.json, where it was asked for."""
     template: str | None = None
@@ -80,8 +80,8 @@ class Contents(msgspec.Struct, frozen=True, array_like=True):
             format="mlx",
         )
 
-    def _stored(self) -> list[Stored]:
-        found: list[Stored] = []
+    def _stored(self) -> list[StoredTensor]:
+        found: list[StoredTensor] = []
         for table in self.tables:
             found += parse_table(table.data, table.file_size, table.file)
             if len(found) > MAX_TENSORS:
@@ -145,8 +145,8 @@ def folder_name(folder: Path) -> str:
     return folder.name or str(folder)
 
 
-def _tables(files: list[Path]) -> tuple[Table, ...]:
-    found: list[Table] = []
+def _tables(files: list[Path]) -> tuple[TensorTable, ...]:
+    found: list[TensorTable] = []
     total = 0
     for path in files[:MAX_FILES]:
         if not path.is_file():
@@ -157,7 +157,7 @@ def _tables(files: list[Path]) -> tuple[Table, ...]:
             total += n
             if total > MAX_TABLES:
                 raise unsound(path.name, f"the tables of the model take more than {MAX_TABLES} bytes")
-            found.append(Table(path.name, size, file.read(n)))
+            found.append(TensorTable(path.name, size, file.read(n)))
     return tuple(found)
 
 

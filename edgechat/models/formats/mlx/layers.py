@@ -31,18 +31,18 @@ _PERIODS = {"qwen3_5": 4, "qwen3_5_moe": 4, "qwen3_next": 4}
 
 
 @dataclass(frozen=True, slots=True)
-class Layers:
+class LayerKinds:
     """For each layer, whether it sees a window only, and whether it keeps a state instead of attention."""
 
     windowed: tuple[bool, ...]
     recurrent: tuple[bool, ...]
 
 
-def layers_of(config: Config) -> Layers:
+def layers_of(config: Config) -> LayerKinds:
     """Return what the layers keep. Raises ModelFileError."""
     n = config.n_layers
     words = config.layer_words("layer_types")
-    return Layers(_windowed(config, n, words), _recurrent(config, n, words))
+    return LayerKinds(_windowed(config, n, words), _recurrent(config, n, words))
 
 
 def state_entries(config: Config) -> Iterator[tuple[str, Value]]:
@@ -63,7 +63,7 @@ def state_entries(config: Config) -> Iterator[tuple[str, Value]]:
         yield "ssm.inner_size", _mamba_width(config)
 
 
-def window_entries(config: Config, layers: Layers) -> Iterator[tuple[str, Value]]:
+def window_entries(config: Config, layers: LayerKinds) -> Iterator[tuple[str, Value]]:
     """Yield the window, and which layers have it."""
     if any(layers.windowed):
         yield "attention.sliding_window", config.needed("sliding_window", default=_window(config))

@@ -8,7 +8,7 @@ from typing import Any
 from edgechat.models.formats.header import GgufArray, Value
 from edgechat.models.formats.mlx.architectures import name_of, unsaid
 from edgechat.models.formats.mlx.config import Config
-from edgechat.models.formats.mlx.layers import Layers, flags, layers_of, state_entries, window_entries
+from edgechat.models.formats.mlx.layers import LayerKinds, flags, layers_of, state_entries, window_entries
 
 QUANT = "mlx.quantization"
 """The key of the label: '4bit'."""
@@ -101,7 +101,7 @@ def _experts(config: Config) -> Iterator[tuple[str, Value]]:
         yield "expert_used_count", config.needed(*used, default=experts)
 
 
-def _attention(config: Config, layers: Layers) -> Iterator[tuple[str, Value]]:
+def _attention(config: Config, layers: LayerKinds) -> Iterator[tuple[str, Value]]:
     if all(layers.recurrent) and config.get("num_attention_heads") is None:  # Mamba
         yield "attention.head_count", 0
         yield "attention.head_count_kv", 0
@@ -148,7 +148,7 @@ def _key_length(config: Config, length: int) -> int:
     return plain + turned if plain is not None and turned is not None else length
 
 
-def _kv_heads(config: Config, kv: int, layers: Layers) -> Value:
+def _kv_heads(config: Config, kv: int, layers: LayerKinds) -> Value:
     """Return the key heads: of each layer, where they differ."""
     n_wide = config.number("num_global_key_value_heads")
     values = [

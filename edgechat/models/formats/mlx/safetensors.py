@@ -52,7 +52,7 @@ _Offset = Annotated[int, Meta(ge=0, le=2**62)]
 
 
 @dataclass(frozen=True, slots=True)
-class Stored:
+class StoredTensor:
     """One tensor of the table."""
 
     name: str
@@ -91,7 +91,7 @@ def table_length(prefix: bytes | bytearray, file_size: int, name: str) -> int:
     return int(n)
 
 
-def parse_table(table: bytes | bytearray, file_size: int, name: str) -> tuple[Stored, ...]:
+def parse_table(table: bytes | bytearray, file_size: int, name: str) -> tuple[StoredTensor, ...]:
     """Return the tensors of a file of `file_size` bytes from its table, by their place in it.
 
     Raises ModelFileError for everything that makes the file unfit, one that is cut short among it.
@@ -116,7 +116,7 @@ def parse_table(table: bytes | bytearray, file_size: int, name: str) -> tuple[St
     return tuple(found)
 
 
-def _stored(key: str, entry: _Entry, name: str) -> Stored:
+def _stored(key: str, entry: _Entry, name: str) -> StoredTensor:
     size = _BYTES.get(entry.dtype)
     if size is None or not key or len(key.encode("utf-8", "replace")) > MAX_NAME:
         raise unsound(name, f"its tensor {show(key)} is of the unknown type {show(entry.dtype)}")
@@ -126,4 +126,4 @@ def _stored(key: str, entry: _Entry, name: str) -> Stored:
         n_bytes *= n
     if end - first != n_bytes:
         raise unsound(name, f"the tensor {show(key)} takes {end - first} bytes, not {n_bytes}")
-    return Stored(key, entry.dtype, tuple(entry.shape), first, n_bytes)
+    return StoredTensor(key, entry.dtype, tuple(entry.shape), first, n_bytes)

@@ -15,7 +15,7 @@ from typing import Any
 from edgechat.models.formats.gguf_cursor import show
 from edgechat.models.formats.header import ModelTensor
 from edgechat.models.formats.mlx.config import Config
-from edgechat.models.formats.mlx.safetensors import Stored, unsound
+from edgechat.models.formats.mlx.safetensors import StoredTensor, unsound
 from edgechat.models.formats.quants import MLX_TYPES, GgmlType
 
 _DROPPED = {
@@ -65,7 +65,7 @@ _SHARED = {(4, 32): GgmlType.MXFP4, (4, 16): GgmlType.NVFP4, (8, 32): GgmlType.Q
 _GROUPS = (64, 32, 128, 16)
 
 
-def tensors_of(stored: Iterable[Stored], config: Config) -> tuple[ModelTensor, ...]:
+def tensors_of(stored: Iterable[StoredTensor], config: Config) -> tuple[ModelTensor, ...]:
     """Return the tensors of all files of a model. Raises ModelFileError where two have one name, or where
     the parts of a quantized one do not go together.
     """
@@ -85,8 +85,8 @@ def rows_of_embedding(tensors: Iterable[ModelTensor]) -> int | None:
     return next((one.shape[-1] for one in tensors if one.name == "token_embd.weight"), None)
 
 
-def _by_name(stored: Iterable[Stored], name: str) -> dict[str, Stored]:
-    table: dict[str, Stored] = {}
+def _by_name(stored: Iterable[StoredTensor], name: str) -> dict[str, StoredTensor]:
+    table: dict[str, StoredTensor] = {}
     for one in stored:
         if one.name in table:
             raise unsound(name, f"two of its files hold the tensor {show(one.name)}")
@@ -102,7 +102,7 @@ def _is_dropped(name: str, n_layers: int, tied: bool) -> bool:
     return match is not None and int(match[1]) >= n_layers
 
 
-def _belongs(name: str, table: Mapping[str, Stored]) -> bool:
+def _belongs(name: str, table: Mapping[str, StoredTensor]) -> bool:
     """Say whether this is a part of another tensor: the scales or biases of a packed one."""
     base, _, last = name.rpartition(".")
     if last in ("scales", "biases"):
@@ -111,7 +111,7 @@ def _belongs(name: str, table: Mapping[str, Stored]) -> bool:
 
 
 def _whole(
-    one: Stored, table: Mapping[str, Stored], quantization: Mapping[str, Any] | None, name: str
+    one: StoredTensor, table: Mapping[str, StoredTensor], quantization: Mapping[str, Any] | None, name: str
 ) -> ModelTensor:
     base = one.name.removesuffix(".weight")
     parts = [table[key] for key in (f"{base}.scales", f"{base}.biases") if key in table]
@@ -128,7 +128,7 @@ def _whole(
 
 
 def _unpacked(
-    packed: Stored, scales: Stored, quantization: Mapping[str, Any] | None, name: str
+    packed: StoredTensor, scales: StoredTensor, quantization: Mapping[str, Any] | None, name: str
 ) -> tuple[tuple[int, ...], GgmlType]:
     """Return the shape that a packed matrix stands for, and the type that is most like it."""
     wrong = unsound(name, f"the parts of the quantized tensor {show(packed.name)} do not go together")

@@ -23,7 +23,7 @@ _PATH = re.compile(r"(?:^|(?<=\s))@(\S*)$")
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class Suggestion:
     """One thing that may be meant."""
 
     text: str
@@ -48,7 +48,7 @@ class Completions(Widget):
 
     def __init__(self) -> None:
         super().__init__()
-        self.choices: Sequence[Choice] = ()
+        self.choices: Sequence[Suggestion] = ()
         self.typed = ""
         """What was typed when they were found."""
         self.at = 0
@@ -59,11 +59,11 @@ class Completions(Widget):
         return bool(self.choices)
 
     @property
-    def choice(self) -> Choice | None:
+    def choice(self) -> Suggestion | None:
         """The current one."""
         return self.choices[self.at] if self.choices else None
 
-    def show(self, choices: Sequence[Choice], typed: str) -> None:
+    def show(self, choices: Sequence[Suggestion], typed: str) -> None:
         """Offer these for what is typed; none closes the list."""
         self.typed = typed
         if tuple(choices) != tuple(self.choices):
@@ -107,7 +107,7 @@ class Completions(Widget):
             self.post_message(self.Taken())
 
 
-def of_commands(text: str, arguments: Callable[[str], Sequence[tuple[str, str]]]) -> list[Choice]:
+def of_commands(text: str, arguments: Callable[[str], Sequence[tuple[str, str]]]) -> list[Suggestion]:
     """Return what may be meant where a text begins as a command does.
 
     arguments: from a command's name to what may come after it, each with a word about it.
@@ -117,7 +117,7 @@ def of_commands(text: str, arguments: Callable[[str], Sequence[tuple[str, str]]]
     name, space, rest = text[1:].partition(" ")
     if not space:
         return [
-            Choice(f"/{one.name}" + " " * bool(one.argument), 0, one.usage, one.description)
+            Suggestion(f"/{one.name}" + " " * bool(one.argument), 0, one.usage, one.description)
             for one in COMMANDS
             if one.name.startswith(name.lower())
         ]
@@ -126,7 +126,7 @@ def of_commands(text: str, arguments: Callable[[str], Sequence[tuple[str, str]]]
     if any(value.strip().lower() == rest.strip().lower() for value, _ in found):
         return []  # Enter is to take what was typed, not another one that begins like it
     found.sort(key=lambda one: not one[0].lower().startswith(rest.lower()))
-    return [Choice(value, start, one_line(value, 34), about) for value, about in found]
+    return [Suggestion(value, start, one_line(value, 34), about) for value, about in found]
 
 
 def path_in(before: str) -> str | None:
@@ -135,10 +135,10 @@ def path_in(before: str) -> str | None:
     return found[1] if found else None
 
 
-def of_files(typed: str, start: int) -> list[Choice]:
+def of_files(typed: str, start: int) -> list[Suggestion]:
     """Return the files and folders that a path may go on with. Reads a folder: not for the event loop."""
     folder, name = os.path.split(typed)
-    found: list[Choice] = []
+    found: list[Suggestion] = []
     try:
         with os.scandir(Path(folder).expanduser() if folder else ".") as entries:
             for _, entry in zip(range(_MOST_FILES), entries, strict=False):
@@ -152,7 +152,7 @@ def of_files(typed: str, start: int) -> list[Choice]:
     return sorted(shown, key=lambda one: (not one.more, one.label.casefold()))
 
 
-def _file(entry: os.DirEntry[str], folder: str, start: int) -> Choice:
+def _file(entry: os.DirEntry[str], folder: str, start: int) -> Suggestion:
     try:
         is_folder = entry.is_dir()
     except OSError:
@@ -160,5 +160,5 @@ def _file(entry: os.DirEntry[str], folder: str, start: int) -> Choice:
     path = os.path.join(folder, entry.name)
     label = one_line(entry.name, 60)
     if is_folder:
-        return Choice(f"@{path}/", start, label + "/", more=True)
-    return Choice(f'@"{path}" ' if " " in path else f"@{path} ", start, label)
+        return Suggestion(f"@{path}/", start, label + "/", more=True)
+    return Suggestion(f'@"{path}" ' if " " in path else f"@{path} ", start, label)
