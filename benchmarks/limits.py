@@ -24,7 +24,7 @@ from edgechat.engine.worker.supervisor import EngineSupervisor
 from edgechat.errors import DoesNotFit
 from edgechat.planner.plan import LoadPlan
 from edgechat.planner.prepare import prepare
-from edgechat.planner.request import NO_WISHES, PlanRequest
+from edgechat.planner.request import DEFAULT_REQUEST, PlanRequest
 from edgechat.text import mebibytes
 from tests.kit import LLAMA_1B, TINYLLAMA, Spec, build
 
@@ -99,7 +99,7 @@ def inside(paths: list[Path]) -> int:
     for path in paths:
         for kind in ("without wishes", "longest"):
             try:
-                plan = prepare(str(path), NO_WISHES) if kind == "without wishes" else longest(path)
+                plan = prepare(str(path), DEFAULT_REQUEST) if kind == "without wishes" else longest(path)
             except DoesNotFit:
                 plan = None
             if plan is None:

@@ -91,7 +91,7 @@ def plan(
             bandwidth=rate(bandwidth),
             runs_mlx=backend == "mlx",
         ),
-        wishes=PlanRequest(
+        request=PlanRequest(
             context=ctx, min_tps=min_tps, quality=steps(quality), draft=draft, backend=backend
         ),
         json=json,
@@ -166,8 +166,8 @@ def bench(
     from edgechat.cli.commands import bench as command
     from edgechat.planner.request import PlanRequest
 
-    wishes = PlanRequest(context=ctx, draft=draft, backend=backend, anyway=load_anyway)
-    options = command.BenchOptions(model, wishes, rounds=rounds, tokens=tokens, plot=plot, json=json)
+    request = PlanRequest(context=ctx, draft=draft, backend=backend, anyway=load_anyway)
+    options = command.BenchOptions(model, request, rounds=rounds, tokens=tokens, plot=plot, json=json)
     raise typer.Exit(command.run(options))
 
 

@@ -76,7 +76,7 @@ class EngineCore:
         self.scheduler = Scheduler(backend)
         interruption = backend.interruption
         self.preparation = Preparation(done=interruption.interrupt if interruption else lambda: None)
-        self.keeper = ChatCache(self.scheduler, backend, self.prompts, self.preparation, upkeep, states)
+        self.chat_cache = ChatCache(self.scheduler, backend, self.prompts, self.preparation, upkeep, states)
         self.speculation = Speculation(
             backend,
             self.scheduler,
@@ -95,7 +95,7 @@ class EngineCore:
     def is_idle(self) -> bool:
         """Whether there is nothing to compute, now or as soon as a disk or a grammar is ready."""
         nothing_waits = self.constraints.is_idle and not self.preparation.n_waiting
-        return self.scheduler.is_idle and self.keeper.is_idle and nothing_waits
+        return self.scheduler.is_idle and self.chat_cache.is_idle and nothing_waits
 
     @property
     def is_waiting(self) -> bool:
@@ -103,7 +103,7 @@ class EngineCore:
         if not self.scheduler.is_idle:
             return False
         waits = self.preparation.n_waiting or not self.constraints.is_idle
-        return self.keeper.is_waiting or (self.keeper.is_idle and bool(waits))
+        return self.chat_cache.is_waiting or (self.chat_cache.is_idle and bool(waits))
 
     def submit(self, request: ChatRequest) -> list[Event]:
         """Prepare a request now, and queue it.
@@ -152,7 +152,7 @@ class EngineCore:
         if grammar is not None:
             self.constraints.begin(sequence, grammar)
         else:
-            self.keeper.begins(sequence)
+            self.chat_cache.begins(sequence)
         return [Dropped(sequence.id, sequence.dropped)] if sequence.dropped else []
 
     def cancel(self, request_id: str) -> list[Event]:
@@ -163,19 +163,19 @@ class EngineCore:
         sequence = (
             (job.sequence if job else None)
             or self.scheduler.find(request_id)
-            or self.keeper.give_up(request_id)
+            or self.chat_cache.give_up(request_id)
             or self.constraints.give_up(request_id)
         )
         return self._finish(sequence, "cancelled") if sequence else []
 
     def persist(self, chat: str | None) -> None:
         """Put a chat's state on disk (None: every chat's); `Persisted` comes when that is done."""
-        self.keeper.persist(chat)
+        self.chat_cache.persist(chat)
 
     def forget(self, chat: str) -> None:
         """Keep nothing of a chat, in memory or on disk."""
         self.preparation.forget(chat)
-        self.keeper.forget(chat)
+        self.chat_cache.forget(chat)
         self.speculation.forget_chat(chat)
 
     @property
@@ -186,7 +186,7 @@ class EngineCore:
     @property
     def n_waiting(self) -> int:
         """Requests that wait for the disk, or for their grammar."""
-        return self.keeper.n_waiting + self.constraints.n_waiting + self.preparation.n_waiting
+        return self.chat_cache.n_waiting + self.constraints.n_waiting + self.preparation.n_waiting
 
     def warm_up(self, *, whole: bool = False) -> None:
         """Compute one token, so that the first request meets no cold pages and the cost is known.
@@ -226,7 +226,7 @@ class EngineCore:
         """Do a step, adding what comes of it to `events`."""
         events += self._taken()
         events += self._constrained()
-        events += self.keeper.look_around()
+        events += self.chat_cache.look_around()
         events += self._outgrown()
         planned = self.scheduler.plan()
         events += self._settled()
@@ -287,7 +287,7 @@ class EngineCore:
                 continue
             sequence.sampler.constraint = constraint
             try:
-                self.keeper.begins(sequence)
+                self.chat_cache.begins(sequence)
             except Exception as error:
                 events += self._fail(sequence, fault(error))
         return events
@@ -483,7 +483,7 @@ class EngineCore:
         slot = sequence.slot
         if sequence in self.scheduler.sequences:
             self.scheduler.remove(sequence, keep_cache=True)
-        self.keeper.ended(sequence, slot)
+        self.chat_cache.ended(sequence, slot)
         self.speculation.ended(sequence)
         stats = sequence.tally.stats()
         self.last_usage = usage = sequence.usage()
@@ -499,7 +499,7 @@ class EngineCore:
         events: list[Event] = []
         for one in [one for one in self.scheduler.running if not one.generates and not one.n_pending]:
             try:
-                events += self.keeper.settled(one)
+                events += self.chat_cache.settled(one)
             except Exception as error:  # a chat that is not settled is none the worse
                 events += self._fail(one, fault(error))
         return events
@@ -513,7 +513,7 @@ class EngineCore:
     def close(self) -> None:
         """Free the template's process and the backend."""
         self.preparation.close()
-        self.keeper.close()
+        self.chat_cache.close()
         self.constraints.close()
         self.template.close()
         self.speculation.close()

@@ -24,7 +24,7 @@ def with_draft(
     variant: Variant,
     header: ModelHeader,
     machine: Machine,
-    wishes: PlanRequest,
+    request: PlanRequest,
     *,
     insists: bool,
     elsewhere: bool = False,
@@ -35,7 +35,7 @@ def with_draft(
     NotADraft or DoesNotFit. Else the plan says why no model drafts. elsewhere: plan with
     models of the catalogue that are not on this machine, too.
     """
-    wish = wishes.draft or AUTO
+    wish = request.draft or AUTO
     if wish in (NONE, NGRAM) or (wish == AUTO and not made.ngrams):
         return made
     try:
@@ -45,7 +45,7 @@ def with_draft(
         its = small.header()
         path = str(small.path or "")
         draft = DraftCandidate(small.model, its, machine.measuring(its), path, asked=wish != AUTO)
-        return drafted(made, variant, header, machine, wishes, draft)
+        return drafted(made, variant, header, machine, request, draft)
     except (DoesNotFit, ModelFileError, ModelNotFound, NotADraft) as error:
         if insists and wish != AUTO:
             raise
@@ -57,7 +57,7 @@ def drafted(
     variant: Variant,
     header: ModelHeader,
     machine: Machine,
-    wishes: PlanRequest,
+    request: PlanRequest,
     draft: DraftCandidate,
 ) -> LoadPlan:
     """Return the plan of a file with this model to draft for it. Raises NotADraft or DoesNotFit."""
@@ -68,7 +68,7 @@ def drafted(
         raise NotADraft(
             f"{draft.name} has more than half of its weights; --draft {draft.name} lets it draft."
         )
-    both = planned(variant, header, machine, wishes, nearest=False, draft=draft)
+    both = planned(variant, header, machine, request, nearest=False, draft=draft)
     before = made.reasons[: len(made.reasons) - len(both.reasons)]  # why this file, of several
     return msgspec.structs.replace(both, alternatives=made.alternatives, reasons=(*before, *both.reasons))
 

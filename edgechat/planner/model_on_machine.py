@@ -90,7 +90,7 @@ class ModelOnMachine:
         return few * CELLS
 
 
-def chooser(
+def model_on_machine(
     name: str,
     header: ModelHeader,
     profile: DeviceProfile,

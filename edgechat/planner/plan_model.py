@@ -1,4 +1,4 @@
-"""The choice for one file: from its header, this machine and what a person wishes to a LoadPlan.
+"""The choice for one file: from its header, this machine and what a user requests to a LoadPlan.
 
 What a load takes llama.cpp's own allocator says (`dryrun.py`); where it does not, and for MLX, formulas do.
 The weights count in full, and once, although they are mapped from the file: pages that are read all the time
@@ -18,19 +18,19 @@ from edgechat.device.profile import DeviceProfile
 from edgechat.errors import DoesNotFit
 from edgechat.models.formats.header import ModelHeader
 from edgechat.native.params import CacheType
-from edgechat.planner import request as wishing
+from edgechat.planner import request as requests
 from edgechat.planner.drafting import AUTO, drafting
 from edgechat.planner.estimate.calibration import Calibration
 from edgechat.planner.estimate.memory import CELLS
 from edgechat.planner.estimate.speed import predict
-from edgechat.planner.model_on_machine import ModelOnMachine, chooser
+from edgechat.planner.model_on_machine import ModelOnMachine, model_on_machine
 from edgechat.planner.placement import embedding
 from edgechat.planner.placement.budget import RAM, SPARE
 from edgechat.planner.placement.load_configs import LoadConfig, Measure
 from edgechat.planner.plan import BACKENDS, DeviceMemory, DraftPlan, LoadPlan, params_of
 from edgechat.planner.ranking import reasons
 from edgechat.planner.ranking.reasons import LONGEST, USUAL
-from edgechat.planner.request import NO_WISHES, PlanRequest
+from edgechat.planner.request import DEFAULT_REQUEST, PlanRequest
 from edgechat.text import mebibytes
 
 CONTEXTS = (LONGEST, USUAL, 8192, 4096, 2048)
@@ -58,7 +58,7 @@ def plan(
     name: str,
     header: ModelHeader,
     profile: DeviceProfile,
-    wishes: PlanRequest = NO_WISHES,
+    request: PlanRequest = DEFAULT_REQUEST,
     measure: Measure | None = None,
     history: Calibration | None = None,
     *,
@@ -70,21 +70,21 @@ def plan(
 
     draft: a model to draft for it in the same budget, if anybody can. nearest: where it does not fit, look
     for the context that does, to name it.
-    Raises DoesNotFit, and SettingsError for wishes without sense.
+    Raises DoesNotFit, and SettingsError for a request without sense.
     """
-    wishes, notes = wishing.checked(wishes, header)
-    threads, why_threads = threads_for(header, profile, wishes)
-    if header.format == "mlx" and wishes.threads is not None:
-        notes = (*notes, f"MLX has threads of its own: threads = {wishes.threads} says nothing to it.")
-    how = drafting(header, wishes.draft or AUTO)
-    on = chooser(name, header, profile, measure, history, threads=threads, drafting=how)
+    request, notes = requests.checked(request, header)
+    threads, why_threads = threads_for(header, profile, request)
+    if header.format == "mlx" and request.threads is not None:
+        notes = (*notes, f"MLX has threads of its own: threads = {request.threads} says nothing to it.")
+    how = drafting(header, request.draft or AUTO)
+    on = model_on_machine(name, header, profile, measure, history, threads=threads, drafting=how)
     helper = None
     if draft is not None and how.drafted:
-        helper = chooser(draft.name, draft.header, profile, draft.measure, history, threads=threads)
+        helper = model_on_machine(draft.name, draft.header, profile, draft.measure, history, threads=threads)
         on = on.with_draft(helper) if draft.asked else on
     asked = "as asked for" if not notes else "all that the model was trained on"
-    load, why_context = _asked(on, wishes, wishes.context, asked) if wishes.context else _best(on, wishes)
-    if not (on.fits(load) or wishes.anyway):
+    load, why_context = _asked(on, request, request.context, asked) if request.context else _best(on, request)
+    if not (on.fits(load) or request.anyway):
         raise _does_not_fit(on, load, nearest)
     no_draft = how.why_not
     if helper is not None and load.draft is None:
@@ -100,13 +100,13 @@ def plan(
         file_bytes=header.file_size,
         n_layers=header.n_layers,
         notes=(*notes, *_without_servers(header, profile)),
-        anyway=wishes.anyway,
+        anyway=request.anyway,
         draft=_drafting(draft, load.draft, threads) if draft and load.draft else None,
         ngrams=how.drafted > 0,
         no_draft=no_draft,
     )
     made = completed(blank, on, load)
-    where = (*reasons.backend(on, wishes), *reasons.split(on, load))
+    where = (*reasons.backend(on, request), *reasons.split(on, load))
     about = (*where, reasons.memory(on, load), reasons.sequences(on), reasons.drafts(made), *why_threads)
     told = (why_context, *about, reasons.speed(made))
     return msgspec.structs.replace(made, reasons=tuple(filter(None, told)))
@@ -119,14 +119,14 @@ def _without_servers(header: ModelHeader, profile: DeviceProfile) -> tuple[str, 
 
 
 def threads_for(
-    header: ModelHeader, profile: DeviceProfile, wishes: PlanRequest
+    header: ModelHeader, profile: DeviceProfile, request: PlanRequest
 ) -> tuple[int, tuple[str, ...]]:
     """Return how many threads compute, and why; MLX has its own."""
     threads, why_threads = choose_threads(profile.cpu)
     if header.format == "mlx":
         return threads, ()
-    if wishes.threads is not None:
-        threads, why_threads = wishes.threads, f"{wishes.threads} threads, as asked for."
+    if request.threads is not None:
+        threads, why_threads = request.threads, f"{request.threads} threads, as asked for."
     return threads, (why_threads,)
 
 
@@ -167,30 +167,30 @@ def _memory(on: ModelOnMachine, load: LoadConfig) -> Iterator[DeviceMemory]:
         )
 
 
-def types(on: ModelOnMachine, wishes: PlanRequest) -> tuple[CacheType, ...]:
+def types(on: ModelOnMachine, request: PlanRequest) -> tuple[CacheType, ...]:
     """Return the types of cache that may be chosen, the best one first."""
-    if wishes.cache_type is not None:
-        return (wishes.cache_type,)
+    if request.cache_type is not None:
+        return (request.cache_type,)
     if on.header.makes_embeddings:
         return ("f16",)
-    return ("f16", "q8_0") if wishing.may_quantize(on.header) else ("f16",)
+    return ("f16", "q8_0") if requests.may_quantize(on.header) else ("f16",)
 
 
-def _asked(on: ModelOnMachine, wishes: PlanRequest, context: int, asked: str) -> tuple[LoadConfig, str]:
+def _asked(on: ModelOnMachine, request: PlanRequest, context: int, asked: str) -> tuple[LoadConfig, str]:
     """Return the load with the context that was asked for, and why it is as it is."""
-    allowed = types(on, wishes)
+    allowed = types(on, request)
     for cache_type in allowed:
         load = on.loader.load(context, cache_type)
         if on.fits(load) or cache_type == allowed[-1]:
-            shrunk = wishes.cache_type is None and cache_type != "f16"
+            shrunk = request.cache_type is None and cache_type != "f16"
             how = f", with the cache in {cache_type} because it does not fit in f16" if shrunk else ""
             return load, f"Context {load.context}: {asked}{how}."
     raise AssertionError("there is always a type of cache")
 
 
-def _best(on: ModelOnMachine, wishes: PlanRequest) -> tuple[LoadConfig, str]:
+def _best(on: ModelOnMachine, request: PlanRequest) -> tuple[LoadConfig, str]:
     """Return the load with the longest comfortable context, and why it is that one."""
-    allowed = types(on, wishes)
+    allowed = types(on, request)
     guess = replace(on.loader, measure=None)  # near enough to judge speed by
     usual = guess.load(min(ENOUGH, on.header.context_length or ENOUGH), allowed[0])
     limit = _SLOWER * on.seconds(usual) if on.fits(usual, SPARE) else math.inf

@@ -23,7 +23,7 @@ from edgechat.planner.placement.residents import beside, without
 from edgechat.planner.plan import DraftPlan, LoadPlan, params_of
 from edgechat.planner.ranking.candidates import Variant, variants
 from edgechat.planner.ranking.ranking import choose, planned, rate
-from edgechat.planner.request import NO_WISHES, PlanRequest
+from edgechat.planner.request import DEFAULT_REQUEST, PlanRequest
 from edgechat.settings import SamplingDefaults
 
 _SCRIPTED = ".scripted.json"
@@ -31,7 +31,7 @@ _SCRIPTED = ".scripted.json"
 
 def prepare(
     model: str,
-    wishes: PlanRequest = NO_WISHES,
+    request: PlanRequest = DEFAULT_REQUEST,
     *,
     may_embed: bool = False,
     staying: Sequence[LoadPlan] = (),
@@ -46,7 +46,7 @@ def prepare(
     """
     found = resolve(model)
     given = settings.load()
-    wanted, insists = settled(wishes, given), wishes.draft is not None
+    wanted, insists = settled(request, given), request.draft is not None
     if found.path.name.endswith(_SCRIPTED):
         return _scripted(found, wanted, insists=insists)
     with DryRun() as dry:  # starts while the headers are read
@@ -76,32 +76,32 @@ def prepare(
 
 
 def _best(
-    headers: Sequence[tuple[Variant, ModelHeader]], machine: Machine, wishes: PlanRequest
+    headers: Sequence[tuple[Variant, ModelHeader]], machine: Machine, request: PlanRequest
 ) -> tuple[LoadPlan, Variant]:
     """Return the plan for the best of the files that are here, and that file. Raises DoesNotFit."""
     if len(headers) > 1:
-        chosen = choose((rate(one, machine, wishes, header) for one, header in headers), wishes)
+        chosen = choose((rate(one, machine, request, header) for one, header in headers), request)
         if chosen is not None and chosen.plan is not None:
             return chosen.plan, chosen.variant
     smallest, header = headers[0]
-    return planned(smallest, header, machine, wishes), smallest
+    return planned(smallest, header, machine, request), smallest
 
 
-def settled(wishes: PlanRequest, given: settings.Settings) -> PlanRequest:
+def settled(request: PlanRequest, given: settings.Settings) -> PlanRequest:
     """Return the wishes with what settings.toml says where there is none."""
     return msgspec.structs.replace(
-        wishes,
-        context=given.context if wishes.context is None else wishes.context,
-        threads=given.threads if wishes.threads is None else wishes.threads,
-        draft=given.draft if wishes.draft is None else wishes.draft,
-        prefers=given.backend if wishes.prefers is None else wishes.prefers,
+        request,
+        context=given.context if request.context is None else request.context,
+        threads=given.threads if request.threads is None else request.threads,
+        draft=given.draft if request.draft is None else request.draft,
+        prefers=given.backend if request.prefers is None else request.prefers,
     )
 
 
-def _scripted(found: ResolvedModel, wishes: PlanRequest, *, insists: bool) -> LoadPlan:
+def _scripted(found: ResolvedModel, request: PlanRequest, *, insists: bool) -> LoadPlan:
     """Return the plan for the backend of the tests, which answers from a script."""
-    wish = wishes.draft or AUTO
-    params = LoadParams(context=4096 if wishes.context is None else wishes.context)
+    wish = request.draft or AUTO
+    params = LoadParams(context=4096 if request.context is None else request.context)
     made = LoadPlan(
         **params_of(params),
         model_path=str(found.path),

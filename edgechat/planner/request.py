@@ -36,29 +36,29 @@ class PlanRequest(msgspec.Struct, frozen=True, kw_only=True):
     """The same where there is a choice: what settings.toml says."""
 
 
-NO_WISHES = PlanRequest()
+DEFAULT_REQUEST = PlanRequest()
 
 
-def checked(wishes: PlanRequest, header: ModelHeader) -> tuple[PlanRequest, tuple[str, ...]]:
+def checked(request: PlanRequest, header: ModelHeader) -> tuple[PlanRequest, tuple[str, ...]]:
     """Return the wishes as far as this model can grant them, and a sentence about each that it cannot.
 
     Raises SettingsError for wishes without sense, DoesNotFit for a cache that the model cannot have.
     """
     for name in ("context", "threads"):
-        value = getattr(wishes, name)
+        value = getattr(request, name)
         if value is not None and value < 1:
             raise SettingsError(f"{name} = {value} makes no sense.", hint=f"Ask for {name} = 1 or more.")
-    if wishes.cache_type not in (None, "f16") and not may_quantize(header):
+    if request.cache_type not in (None, "f16") and not may_quantize(header):
         why = footprint_of(header.format).whole_cache(header)
-        raise DoesNotFit(f"There is no cache in {wishes.cache_type}: {why}.", hint="Leave the cache at f16.")
+        raise DoesNotFit(f"There is no cache in {request.cache_type}: {why}.", hint="Leave the cache at f16.")
     trained = header.context_length
-    if wishes.context is None or not trained or wishes.context <= trained:
-        return wishes, ()
+    if request.context is None or not trained or request.context <= trained:
+        return request, ()
     note = (
-        f"A context of {wishes.context} tokens was asked for; this model was trained on no more than "
+        f"A context of {request.context} tokens was asked for; this model was trained on no more than "
         f"{trained}, so it gets that."
     )
-    return msgspec.structs.replace(wishes, context=trained), (note,)
+    return msgspec.structs.replace(request, context=trained), (note,)
 
 
 def may_quantize(header: ModelHeader) -> bool:

@@ -12,7 +12,7 @@ from edgechat.engine.types import CachePolicy
 from edgechat.engine.worker.supervisor import EngineState, EngineSupervisor
 from edgechat.planner.plan import LoadPlan
 from edgechat.planner.prepare import prepare
-from edgechat.planner.request import NO_WISHES, PlanRequest
+from edgechat.planner.request import DEFAULT_REQUEST, PlanRequest
 from edgechat.server.pool.available_models import AvailableModels
 from edgechat.server.pool.pool import Pool
 
@@ -23,7 +23,7 @@ answers of a form need is made with the load, so that the first one does not hol
 
 def real_pool(
     default: str,
-    wishes: PlanRequest = NO_WISHES,
+    request: PlanRequest = DEFAULT_REQUEST,
     *,
     most_waiting: int = 32,
     idle_seconds: float | None = None,
@@ -31,7 +31,7 @@ def real_pool(
 ) -> Pool:
     """Return the pool of a server. default: the model of who asks for none, a name or a path.
 
-    wishes: for every model; who drafts, and to load it anyway, for the default only. idle_seconds: None is
+    request: for every model; who drafts, and to load it anyway, for the default only. idle_seconds: None is
     what settings.toml says, 0 never unloads. Reads the disk.
 
     Raises ModelNotFound, ModelFileError or SettingsError.
@@ -41,7 +41,7 @@ def real_pool(
     shelf = AvailableModels(default)
     return Pool(
         partial(_engine, idle_seconds),
-        partial(_prepare, wishes, shelf.default.wanted),
+        partial(_prepare, request, shelf.default.wanted),
         shelf,
         most_waiting=most_waiting,
         on_note=on_note,
@@ -60,10 +60,15 @@ def _engine(
 
 
 def _prepare(
-    wishes: PlanRequest, default: str, model: str, *, staying: Sequence[LoadPlan], leaving: Sequence[LoadPlan]
+    request: PlanRequest,
+    default: str,
+    model: str,
+    *,
+    staying: Sequence[LoadPlan],
+    leaving: Sequence[LoadPlan],
 ) -> LoadPlan:
     if model != default:
-        wishes = msgspec.structs.replace(wishes, draft=None, anyway=False)
+        request = msgspec.structs.replace(request, draft=None, anyway=False)
     if staying:  # rather than loading both anyway, the others are unloaded
-        wishes = msgspec.structs.replace(wishes, anyway=False)
-    return prepare(model, wishes, may_embed=True, staying=staying, leaving=leaving)
+        request = msgspec.structs.replace(request, anyway=False)
+    return prepare(model, request, may_embed=True, staying=staying, leaving=leaving)

@@ -82,7 +82,7 @@ class EdgechatApp(App[None]):
         services: Services | None = None,
         theme: str = "terminal",
     ) -> None:
-        """anyway: load the model although it does not seem to fit. draft, backend: see `planner.wishes`."""
+        """anyway: load the model although it does not seem to fit. draft, backend: see `planner.request`."""
         # Said here already: Textual picks its filters (NO_COLOR's too) before the theme is known.
         super().__init__(ansi_color=True)
         self._guard = OutputFilter()

@@ -13,7 +13,7 @@ from named import CORPUS
 
 from edgechat.planner.machine import MachineDescription
 from edgechat.planner.ranking.survey import all_models
-from edgechat.planner.request import NO_WISHES
+from edgechat.planner.request import DEFAULT_REQUEST
 
 GIB = 2**30
 MEMORY = (4, 8, 16, 32, 64)
@@ -25,7 +25,9 @@ def main() -> None:
     """Write the file."""
     lines = ["# Written by machines.py: what the planner takes from the catalogue for common machines.\n"]
     for ram, vram in [*((ram, 0) for ram in MEMORY), *((ram, vram) for vram, ram in GPUS.items())]:
-        found = all_models(NO_WISHES, MachineDescription(ram=ram * GIB, vram=vram * GIB, bandwidth=50e9))
+        found = all_models(
+            DEFAULT_REQUEST, MachineDescription(ram=ram * GIB, vram=vram * GIB, bandwidth=50e9)
+        )
         if found.chosen is None:
             continue
         has = f"ram = {ram}\nvram = {vram}" if vram else f"ram = {ram}"

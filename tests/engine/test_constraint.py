@@ -391,7 +391,7 @@ def test_a_text_is_gone_on_with_as_it_is(make) -> None:
     assert texts(events)["a"] == "<think>not a thought"
     assert seen[:7] == [258, *b"Say ", 257, ord(" ")]
     assert end(events).usage.prompt_tokens == 1 + len("Say ") + 1 + len(" Once")
-    assert engine.keeper.chats == {}
+    assert engine.chat_cache.chats == {}
 
 
 def test_tokens_may_be_given_and_nothing_of_it_is_kept(make) -> None:
@@ -399,7 +399,7 @@ def test_tokens_may_be_given_and_nothing_of_it_is_kept(make) -> None:
     events = run(engine, continued(tuple(b"Once"), chat="00000001", logprobs=0))
     assert texts(events)["a"] == "yes"
     assert end(events).usage.prompt_tokens == 4
-    assert engine.keeper.chats == {}
+    assert engine.chat_cache.chats == {}
 
 
 def test_texts_that_cannot_be_gone_on_with(make) -> None:

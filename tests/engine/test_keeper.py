@@ -434,7 +434,7 @@ def test_no_chat_gives_way_to_a_state_that_has_no_room(make: MakeEngine) -> None
     while not any(isinstance(event, Delta) for event in engine.step()):
         pass
     engine.submit(ChatRequest(id="d", chat=CHAT, messages=(user("What? " * 45),)))
-    while engine.keeper.n_waiting:
+    while engine.chat_cache.n_waiting:
         engine.step()
     assert engine.scheduler.cache.stats.evictions == 0
     idle(engine)

@@ -130,7 +130,7 @@ def test_a_chat_that_is_deleted_meanwhile_is_not_kept(engine: EngineCore, gate: 
     engine.forget("secret")
     gate.open.set()
     until(engine, Finished, "hangs")
-    assert "secret" not in engine.keeper.chats
+    assert "secret" not in engine.chat_cache.chats
 
 
 def test_a_template_that_hangs_over_the_next_turn_stops_no_stream(

@@ -19,7 +19,7 @@ from edgechat.planner.machine import Machine, MachineDescription
 from edgechat.planner.ranking.candidates import Variant, everything
 from edgechat.planner.ranking.option import RankedFile
 from edgechat.planner.ranking.ranking import best_of, choose
-from edgechat.planner.request import NO_WISHES, PlanRequest
+from edgechat.planner.request import DEFAULT_REQUEST, PlanRequest
 from edgechat.text import figure, seconds
 
 FILE = Path(__file__).with_name("golden.txt")
@@ -58,9 +58,9 @@ def models() -> tuple[tuple[Variant, ...], ...]:
     return tuple(tuple(replace(one, header=cache(one.header)) for one in files) for files in everything())
 
 
-def options(machine: DeviceProfile, wishes: PlanRequest = NO_WISHES) -> list[RankedFile]:
+def options(machine: DeviceProfile, request: PlanRequest = DEFAULT_REQUEST) -> list[RankedFile]:
     """Return the best file of each model, by formula."""
-    found = [best_of(files, Machine(machine), wishes) for files in models()]
+    found = [best_of(files, Machine(machine), request) for files in models()]
     return [one for one in found if one is not None]
 
 

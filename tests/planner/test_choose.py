@@ -18,17 +18,17 @@ from edgechat.planner.placement.budget import SPARE
 from edgechat.planner.placement.load_configs import Measure
 from edgechat.planner.plan import LoadPlan
 from edgechat.planner.plan_model import CONTEXTS, plan
-from edgechat.planner.request import NO_WISHES, PlanRequest
+from edgechat.planner.request import DEFAULT_REQUEST, PlanRequest
 from tests.planner.headers import GIB, LLAMA_8B, QWEN35_4B, header, machine
 
 
-def planned(free: float, wishes: PlanRequest = NO_WISHES, **changes: int) -> LoadPlan:
-    return plan("a", header(LLAMA_8B, **changes), machine(int(free * GIB)), wishes)
+def planned(free: float, request: PlanRequest = DEFAULT_REQUEST, **changes: int) -> LoadPlan:
+    return plan("a", header(LLAMA_8B, **changes), machine(int(free * GIB)), request)
 
 
-def refused(free: float, wishes: PlanRequest = NO_WISHES, **changes: int) -> DoesNotFit:
+def refused(free: float, request: PlanRequest = DEFAULT_REQUEST, **changes: int) -> DoesNotFit:
     with pytest.raises(DoesNotFit) as caught:
-        planned(free, wishes, **changes)
+        planned(free, request, **changes)
     return caught.value
 
 
@@ -60,7 +60,7 @@ def test_what_just_fits_says_so() -> None:
 def test_what_limits_the_memory_is_named() -> None:
     tight = DeviceProfile(machine(GIB).cpu, Memory(64 * GIB, 4 * GIB, "the control group /a"))
     with pytest.raises(DoesNotFit, match=r"only 4\.0 GiB are free under the control group /a\."):
-        plan("a", header(LLAMA_8B), tight, NO_WISHES)
+        plan("a", header(LLAMA_8B), tight, DEFAULT_REQUEST)
 
 
 def test_nothing_fits() -> None:
@@ -108,8 +108,8 @@ def test_a_wish_that_cannot_fit_names_both_numbers_and_the_nearest_that_does() -
 @pytest.mark.parametrize(("trained", "nearest"), [(6000, 5888), (131072, 130816), (131072, 256)])
 def test_the_nearest_context_is_the_nearest(trained: int, nearest: int) -> None:
     def ask(context: int, free: int) -> LoadPlan:
-        wishes = PlanRequest(context=context, cache_type="f16")
-        return plan("a", header(LLAMA_8B, context_length=trained), machine(free), wishes)
+        request = PlanRequest(context=context, cache_type="f16")
+        return plan("a", header(LLAMA_8B, context_length=trained), machine(free), request)
 
     free = ask(nearest, 64 * GIB).total_bytes
     assert ask(nearest, free).context == nearest
@@ -127,9 +127,9 @@ def test_a_wish_beyond_training_gets_what_there_is_and_both_numbers() -> None:
 
 
 @pytest.mark.parametrize("wishes", [PlanRequest(context=0), PlanRequest(context=-5), PlanRequest(threads=0)])
-def test_wishes_without_sense(wishes: PlanRequest) -> None:
+def test_wishes_without_sense(request: PlanRequest) -> None:
     with pytest.raises(SettingsError, match="makes no sense"):
-        planned(64, wishes)
+        planned(64, request)
 
 
 def test_heads_that_no_block_divides_keep_the_cache_in_f16() -> None:
@@ -140,7 +140,7 @@ def test_heads_that_no_block_divides_keep_the_cache_in_f16() -> None:
 
 def test_a_recurrent_model_gets_fewer_sequences() -> None:
     hybrid = header(QWEN35_4B, arch="qwen35")
-    made = plan("a", hybrid, machine(16 * GIB), NO_WISHES)
+    made = plan("a", hybrid, machine(16 * GIB), DEFAULT_REQUEST)
     assert (made.n_seq_max, made.n_outputs_max) == (2, 2)
     state = made.cache_bytes - cache_bytes(hybrid, made.context, made.cache_type, n_seq_max=2)
     assert state == recurrent_bytes(hybrid, 2) > 0
@@ -174,12 +174,12 @@ def allocator(cells_cost: int, asked: list[LoadParams]) -> Measure:
 
 def test_the_allocator_decides_where_it_answers() -> None:
     asked: list[LoadParams] = []
-    cheap = plan("a", header(LLAMA_8B), machine(5 * GIB), NO_WISHES, allocator(1024, asked))
+    cheap = plan("a", header(LLAMA_8B), machine(5 * GIB), DEFAULT_REQUEST, allocator(1024, asked))
     assert (cheap.context, cheap.cache_bytes, cheap.compute_bytes) == (16384, 16384 * 1024, 330)
     assert cheap.buffers == (Buffer("CPU", True, 4 * GIB, 16384 * 1024, 300),)
     assert "exact, by llama.cpp's own allocator" in cheap.reasons[1]
     assert msgspec.structs.replace(asked[-1], threads=cheap.threads) == LoadParams.of(cheap)
-    dear = plan("a", header(LLAMA_8B), machine(16 * GIB), NO_WISHES, allocator(3 * 2**19, asked))
+    dear = plan("a", header(LLAMA_8B), machine(16 * GIB), DEFAULT_REQUEST, allocator(3 * 2**19, asked))
     assert dear.context == 8192
 
 
@@ -201,7 +201,7 @@ def test_formulas_serve_where_the_allocator_is_silent() -> None:
     def silent(ask: LoadParams) -> Breakdown:
         raise DryRunFailed("llama.cpp's dry run gave no answer: its process died.")
 
-    made = plan("a", header(LLAMA_8B), machine(16 * GIB), NO_WISHES, silent)
+    made = plan("a", header(LLAMA_8B), machine(16 * GIB), DEFAULT_REQUEST, silent)
     plain = planned(16)
     assert (made.context, made.cache_bytes, made.buffers) == (plain.context, plain.cache_bytes, ())
     assert "(estimated: llama.cpp's dry run gave no answer: its process died)" in made.reasons[1]
@@ -212,7 +212,7 @@ def test_states_too_large_for_a_dry_run_are_estimated() -> None:
     """They are really allocated in a dry run."""
     asked: list[LoadParams] = []
     huge = header(QWEN35_4B, arch="qwen35", ssm__inner_size=2**16)
-    made = plan("a", huge, machine(64 * GIB), NO_WISHES, allocator(1024, asked))
+    made = plan("a", huge, machine(64 * GIB), DEFAULT_REQUEST, allocator(1024, asked))
     assert "too large for a dry run" in made.reasons[1]
     assert not asked
 
@@ -234,11 +234,11 @@ _shapes = st.fixed_dictionaries(
 def test_a_plan_fits_or_says_what_would(
     free: float, context: int | None, cache_type: CacheType | None, shape: dict[str, int]
 ) -> None:
-    wishes = PlanRequest(context=context, cache_type=cache_type)
+    request = PlanRequest(context=context, cache_type=cache_type)
     trained = shape["context_length"]
     assume(not (context and trained and context > trained))
     try:
-        made = planned(free, wishes, **shape)
+        made = planned(free, request, **shape)
     except DoesNotFit as error:
         found = re.search(r"A context of (\d+) tokens fits", error.hint or "")
         if found:

@@ -112,22 +112,22 @@ def test_much_smaller_is_less_than_half() -> None:
 
 def test_both_are_in_one_budget() -> None:
     target = header(LLAMA_8B)
-    wishes = PlanRequest(context=8192, cache_type="f16")
-    alone = plan("a", target, machine(64 * GIB), wishes)
-    both = plan("a", target, machine(64 * GIB), wishes, draft=drafting_model())
+    request = PlanRequest(context=8192, cache_type="f16")
+    alone = plan("a", target, machine(64 * GIB), request)
+    both = plan("a", target, machine(64 * GIB), request, draft=drafting_model())
     assert both.draft is not None
     assert both.draft.context == both.context == 8192
     assert both.draft.total_bytes > GIB
     assert both.total_bytes == alone.total_bytes + both.draft.total_bytes
     free = both.total_bytes
-    assert plan("a", target, machine(free), wishes, draft=drafting_model()).draft == both.draft
+    assert plan("a", target, machine(free), request, draft=drafting_model()).draft == both.draft
     with pytest.raises(DoesNotFit, match="a with small to draft for it with a context of 8192"):
-        plan("a", target, machine(free - 1), wishes, draft=drafting_model())
+        plan("a", target, machine(free - 1), request, draft=drafting_model())
 
 
 def test_rows_for_all_drafted_tokens_of_a_batch() -> None:
-    wishes = PlanRequest(context=8192)
-    made = plan("a", header(LLAMA_8B), machine(64 * GIB), wishes)
+    request = PlanRequest(context=8192)
+    made = plan("a", header(LLAMA_8B), machine(64 * GIB), request)
     plain = plan("a", header(LLAMA_8B), machine(64 * GIB), PlanRequest(context=8192, draft="none"))
     assert (made.n_outputs_max, plain.n_outputs_max) == (8 + DRAFTED, 8)
     assert made.total_bytes - plain.total_bytes == DRAFTED * 4 * LLAMA_8B["vocab_size"]
@@ -157,8 +157,8 @@ def test_one_that_was_not_takes_only_what_is_left(free: float) -> None:
 
 
 def test_snapshots_are_paid_for() -> None:
-    wishes = PlanRequest(context=4096, draft="small")
-    made = plan("a", HYBRID, machine(64 * GIB), wishes, draft=drafting_model())
+    request = PlanRequest(context=4096, draft="small")
+    made = plan("a", HYBRID, machine(64 * GIB), request, draft=drafting_model())
     alone = plan("a", HYBRID, machine(64 * GIB), PlanRequest(context=4096))
     assert (made.n_outputs_max, made.n_rs_seq) == (2 + DRAFTED, 3)
     assert (alone.n_outputs_max, alone.n_rs_seq, alone.ngrams) == (2, 0, False)
@@ -179,8 +179,8 @@ def test_where_nobody_can_draft_no_model_is_planned_for_it() -> None:
 def test_a_card_holds_the_draft_and_what_is_left_of_the_target() -> None:
     target = header(LLAMA_8B, weights=8 * GIB)
     profile = with_cards(64, card("A", 6))
-    wishes = PlanRequest(context=4096, cache_type="f16")
-    made = plan("a", target, profile, wishes, draft=drafting_model())
+    request = PlanRequest(context=4096, cache_type="f16")
+    made = plan("a", target, profile, request, draft=drafting_model())
     assert made.draft is not None
     assert made.draft.devices == ("A",)
     on_card = next(one for one in made.memory if one.name == "A")
@@ -189,10 +189,10 @@ def test_a_card_holds_the_draft_and_what_is_left_of_the_target() -> None:
 
 def test_one_that_was_not_asked_for_pushes_no_layer_off_a_card() -> None:
     target, profile = published("llama-3.1-8b"), with_cards(64, card("A", 4))
-    wishes = PlanRequest(context=4096, cache_type="f16")
-    alone = plan("a", target, profile, wishes)
-    asked = plan("a", target, profile, wishes, draft=drafting_model())
-    meek = plan("a", target, profile, wishes, draft=drafting_model(asked=False))
+    request = PlanRequest(context=4096, cache_type="f16")
+    alone = plan("a", target, profile, request)
+    asked = plan("a", target, profile, request, draft=drafting_model())
+    meek = plan("a", target, profile, request, draft=drafting_model(asked=False))
     assert meek.gpu_layers == alone.gpu_layers > asked.gpu_layers
     assert meek.draft is not None
     assert asked.draft is not None
@@ -203,9 +203,9 @@ def test_llama_cpps_own_word_counts_for_both() -> None:
     target, small = read_model(tiny("dense")), read_model(build(Spec(shape=DENSE.sized(n_layers=1))))
     with DryRun() as dry:
         on = Machine(machine(8 * GIB), dry=dry)
-        wishes = PlanRequest(context=512)
+        request = PlanRequest(context=512)
         draft = DraftCandidate("small", small, on.measuring(small))
-        both = plan("a", target, on.profile, wishes, on.measuring(target), draft=draft)
+        both = plan("a", target, on.profile, request, on.measuring(target), draft=draft)
         alone = plan("d", small, on.profile, PlanRequest(context=512, cache_type="f16"), on.measuring(small))
     assert both.buffers
     assert both.draft is not None
@@ -219,11 +219,11 @@ def test_estimates_of_rows_and_snapshots_are_llama_cpps(kind: str) -> None:
     """What drafts add to a plan, by formula and by llama.cpp's own account."""
     one = read_model(tiny(kind))
     profile = machine(8 * GIB)
-    wishes = {name: PlanRequest(context=512, cache_type="f16", draft=name) for name in ("none", "ngram")}
-    guessed = {name: plan("a", one, profile, wish) for name, wish in wishes.items()}
+    request = {name: PlanRequest(context=512, cache_type="f16", draft=name) for name in ("none", "ngram")}
+    guessed = {name: plan("a", one, profile, wish) for name, wish in request.items()}
     with DryRun() as dry:
         on = Machine(profile, dry=dry)
-        exact = {name: plan("a", one, profile, wish, on.measuring(one)) for name, wish in wishes.items()}
+        exact = {name: plan("a", one, profile, wish, on.measuring(one)) for name, wish in request.items()}
     for what in ("cache_bytes", "total_bytes"):
         more, known = (
             getattr(found["ngram"], what) - getattr(found["none"], what) for found in (guessed, exact)
@@ -244,10 +244,10 @@ def test_programs_are_told_of_it() -> None:
 
 
 def test_people_are_told_of_it() -> None:
-    def line(**wishes: str) -> str:
-        draft = drafting_model() if wishes.get("draft") == "small" else None
+    def line(**request: str) -> str:
+        draft = drafting_model() if request.get("draft") == "small" else None
         made = plan(
-            "a", header(LLAMA_8B), machine(64 * GIB), PlanRequest(draft=wishes.get("draft")), draft=draft
+            "a", header(LLAMA_8B), machine(64 * GIB), PlanRequest(draft=request.get("draft")), draft=draft
         )
         return made.reasons[3]
 
@@ -258,8 +258,8 @@ def test_people_are_told_of_it() -> None:
 
 
 def test_the_draft_is_the_first_to_go_and_n_grams_stay() -> None:
-    wishes = PlanRequest(context=4096, draft="small")
-    both = plan("a", HYBRID, machine(64 * GIB), wishes, draft=drafting_model())
+    request = PlanRequest(context=4096, draft="small")
+    both = plan("a", HYBRID, machine(64 * GIB), request, draft=drafting_model())
     step = step_down(both, HYBRID)
     assert step is not None
     params, why = step

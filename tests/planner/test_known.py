@@ -49,8 +49,8 @@ def windowed(full: int, n_windowed: int, window: int, row: int, n_ctx: int) -> f
 def test_published_shapes(run: DryRun, name: str, context: int, cache_type: CacheType, cache: float) -> None:
     header = published(name)
     run.show(header)
-    wishes = PlanRequest(context=context, cache_type=cache_type)
-    made = plan(name, header, machine(64 * GIB), wishes, run.ask)
+    request = PlanRequest(context=context, cache_type=cache_type)
+    made = plan(name, header, machine(64 * GIB), request, run.ask)
     assert made.buffers
     assert made.context == -(-context // 256) * 256
     assert made.cache_bytes == cache * MIB == cache_bytes(header, context, cache_type, n_seq_max=4)
@@ -105,9 +105,9 @@ def test_what_is_estimated_is_near(run: DryRun, name: str) -> None:
     assert header is not None
     run.show(header)
     for context in (2048, min(16384, header.context_length)):
-        wishes = PlanRequest(context=context)
-        estimated = plan(name, header, machine(128 * GIB), wishes)
-        exact = plan(name, header, machine(128 * GIB), wishes, run.ask)
+        request = PlanRequest(context=context)
+        estimated = plan(name, header, machine(128 * GIB), request)
+        exact = plan(name, header, machine(128 * GIB), request, run.ask)
         assert exact.buffers
         assert not estimated.buffers
         assert estimated.cache_bytes == exact.cache_bytes

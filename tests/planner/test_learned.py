@@ -20,7 +20,7 @@ from edgechat.planner.estimate.calibration import Calibration, RunConditions, Ru
 from edgechat.planner.estimate.speed import Correction
 from edgechat.planner.machine import Machine
 from edgechat.planner.ranking.ranking import best_of, choose
-from edgechat.planner.request import NO_WISHES
+from edgechat.planner.request import DEFAULT_REQUEST
 from tests.planner import golden
 
 HERE = RunConditions("a processor, 4 threads", "llama-cpp-python 1", "CPU", "llama", "Q4_K", "a model")
@@ -140,13 +140,15 @@ def test_no_run_flips_a_recommendation(odd: float) -> None:
     machine = Machine(profile)
 
     def chosen(history: Calibration) -> tuple[str, str | None]:
-        options = [best_of(files, Machine(profile, history=history), NO_WISHES) for files in golden.models()]
+        options = [
+            best_of(files, Machine(profile, history=history), DEFAULT_REQUEST) for files in golden.models()
+        ]
         best = choose(one for one in options if one is not None)
         assert best is not None
         return best.variant.model, best.quant
 
     first = chosen(Calibration())
-    made = [best_of(files, machine, NO_WISHES) for files in golden.models()]
+    made = [best_of(files, machine, DEFAULT_REQUEST) for files in golden.models()]
     plans = [one.plan for one in made if one is not None and one.plan is not None]
     where = next(plan.where for plan in plans if plan.model_name == first[0])
     assert where is not None

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from edgechat.native.buffers import Breakdown, Buffer
 from edgechat.native.params import LoadParams
 from edgechat.planner.estimate.speed import DeviceRate
-from edgechat.planner.model_on_machine import chooser
+from edgechat.planner.model_on_machine import model_on_machine
 from edgechat.planner.placement.budget import RAM
 from edgechat.planner.placement.layout import Layout, estimated
 from edgechat.planner.placement.load_configs import EXACT, LoadConfig, LoadConfigs
@@ -24,7 +24,7 @@ MIB = 2**20
 
 def loader(name: str, *cards: float) -> LoadConfigs:
     names = [card(f"CUDA{number}", free) for number, free in enumerate(cards)]
-    found = chooser(name, published(name), with_cards(128, *names), threads=4).loader
+    found = model_on_machine(name, published(name), with_cards(128, *names), threads=4).loader
     fast = {one.name: DeviceRate(5e11, 2e13) for one in found.budget.cards}
     return replace(found, rates={None: DeviceRate(5e10, 4e11), **fast})
 

@@ -27,7 +27,7 @@ from edgechat.planner.plan import as_json
 from edgechat.planner.plan_model import DraftCandidate, plan
 from edgechat.planner.ranking.ranking import best_of, choose, planned, rate
 from edgechat.planner.ranking.scoring import Verdict
-from edgechat.planner.request import NO_WISHES, PlanRequest, may_quantize
+from edgechat.planner.request import DEFAULT_REQUEST, PlanRequest, may_quantize
 from tests.planner import golden
 from tests.planner.headers import GIB
 from tests.planner.macs import MACS, files_of, for_mlx, mac
@@ -155,7 +155,7 @@ def test_threads_that_were_asked_for_are_said_to_be_of_no_use() -> None:
 
 def test_what_one_backend_did_says_nothing_of_the_other() -> None:
     made = plan("a", for_mlx(QWEN), mac(16))
-    other = planned(files_of(QWEN)[0], files_of(QWEN)[0].header(), Machine(mac(16)), NO_WISHES)
+    other = planned(files_of(QWEN)[0], files_of(QWEN)[0].header(), Machine(mac(16)), DEFAULT_REQUEST)
     assert made.where is not None
     assert other.where is not None
     assert made.where.backend == "MLX"
@@ -193,16 +193,16 @@ def test_both_are_weighed_on_a_mac_only() -> None:
         (mac(16, mlx=False), False),
         (replace(golden.profile(16), mlx=True), False),
     ):
-        assert weighs_mlx(profile, NO_WISHES) == both
-        found = {one.backend for one in runnable(files, profile, NO_WISHES)}
+        assert weighs_mlx(profile, DEFAULT_REQUEST) == both
+        found = {one.backend for one in runnable(files, profile, DEFAULT_REQUEST)}
         assert found == ({"llama.cpp", "mlx"} if both else {"llama.cpp"})
 
 
 @pytest.mark.parametrize("backend", ["llama.cpp", "mlx"])
 def test_what_is_asked_for_is_taken(backend: str) -> None:
-    wishes = PlanRequest(backend=backend)  # type: ignore[arg-type]
+    request = PlanRequest(backend=backend)  # type: ignore[arg-type]
     for profile in (mac(16), replace(golden.profile(16), mlx=True)):
-        assert {one.backend for one in runnable(files_of(QWEN), profile, wishes)} == {backend}
+        assert {one.backend for one in runnable(files_of(QWEN), profile, request)} == {backend}
 
 
 def test_what_cannot_be_is_refused() -> None:
@@ -212,7 +212,7 @@ def test_what_cannot_be_is_refused() -> None:
     with pytest.raises(BackendMissing, match="MLX cannot be used here"):
         runnable(files_of(QWEN), bare, ASKED)
     with pytest.raises(BackendMissing, match="qwen3-4b is an MLX model, and MLX cannot be used here"):
-        runnable(folders, bare, NO_WISHES)
+        runnable(folders, bare, DEFAULT_REQUEST)
     with pytest.raises(BackendMissing, match=r"which llama\.cpp does not read"):
         runnable(folders, mac(16), PlanRequest(backend="llama.cpp"))
     with pytest.raises(BackendMissing, match="is no MLX model") as caught:
@@ -222,20 +222,20 @@ def test_what_cannot_be_is_refused() -> None:
 
 def test_settings_only_prefer() -> None:
     """Where there is nothing to choose they stop nobody."""
-    wishes = PlanRequest(prefers="mlx")
+    request = PlanRequest(prefers="mlx")
     ggufs = [one for one in files_of(QWEN) if one.format == "gguf"]
     with_mlx = replace(golden.profile(16), mlx=True)
-    assert {one.backend for one in runnable(files_of(QWEN), with_mlx, wishes)} == {"mlx"}
-    assert runnable(ggufs, with_mlx, wishes) == ggufs
-    assert {one.backend for one in runnable(files_of(QWEN), golden.profile(16), wishes)} == {"llama.cpp"}
+    assert {one.backend for one in runnable(files_of(QWEN), with_mlx, request)} == {"mlx"}
+    assert runnable(ggufs, with_mlx, request) == ggufs
+    assert {one.backend for one in runnable(files_of(QWEN), golden.profile(16), request)} == {"llama.cpp"}
 
 
 @pytest.mark.parametrize("machine", MACS)
 @pytest.mark.parametrize("name", [QWEN, HYBRID, "llama-3.2-1b"])
 def test_the_reasons_weigh_both(machine: tuple[int, int], name: str) -> None:
     profile = mac(*machine)
-    files = runnable(files_of(name), profile, NO_WISHES)
-    options = [rate(one, Machine(profile), NO_WISHES) for one in files]
+    files = runnable(files_of(name), profile, DEFAULT_REQUEST)
+    options = [rate(one, Machine(profile), DEFAULT_REQUEST) for one in files]
     first = choose(options)
     assert first is not None
     assert first.plan is not None
@@ -245,7 +245,7 @@ def test_the_reasons_weigh_both(machine: tuple[int, int], name: str) -> None:
     assert f"rather than {other}, for which " in reason
     assert other.lower() in {one.backend for one in first.plan.alternatives}
     assert as_json(first.plan)["backend"] == first.plan.backend
-    quick = best_of(files, Machine(profile), NO_WISHES)
+    quick = best_of(files, Machine(profile), DEFAULT_REQUEST)
     assert quick is not None
     assert quick.verdict == first.verdict
     assert quick.worth >= first.worth - 0.01
@@ -279,7 +279,7 @@ def test_four_plain_bits_are_enough_for_whoever_asks_for_mlx() -> None:
     assert quality_class("4bit") is QualityClass.REDUCED
     folders = [one for one in files_of(QWEN) if one.quant == "4bit"]
     on = Machine(mac(16))
-    assert rate(folders[0], on, NO_WISHES).verdict is Verdict.POOR
+    assert rate(folders[0], on, DEFAULT_REQUEST).verdict is Verdict.POOR
     assert rate(folders[0], on, ASKED).verdict is Verdict.FITS
     strict = msgspec.structs.replace(ASKED, quality=QualityClass.GOOD)
     assert rate(folders[0], on, strict).verdict is Verdict.POOR
@@ -371,6 +371,6 @@ def test_the_catalogues_draft_comes_from_its_own_repository_for_mlx() -> None:
     told = with_draft(made, here, variant.header(), machine, ASKED, insists=False)
     assert told.draft is None
     assert "edgechat pull qwen3-0.6b --backend mlx brings it" in told.no_draft
-    wishes = msgspec.structs.replace(ASKED, draft="guide-draft")
+    request = msgspec.structs.replace(ASKED, draft="guide-draft")
     with pytest.raises(NotADraft, match="a GGUF file, and the other one an MLX model"):
-        with_draft(made, variant, variant.header(), machine, wishes, insists=True)
+        with_draft(made, variant, variant.header(), machine, request, insists=True)

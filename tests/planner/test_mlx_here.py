@@ -33,8 +33,8 @@ from edgechat.engine.backends.mlx.caches import arrays_of
 from tests.kit.mlx import mlx_pair, mlx_tiny
 
 
-def made(folder: Path, **wishes: object) -> LoadPlan:
-    return prepare.prepare(str(folder), PlanRequest(**wishes))  # type: ignore[arg-type]
+def made(folder: Path, **request: object) -> LoadPlan:
+    return prepare.prepare(str(folder), PlanRequest(**request))  # type: ignore[arg-type]
 
 
 def fill(backend: MlxBackend, plan: LoadPlan, n: int) -> int:

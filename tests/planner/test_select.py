@@ -23,7 +23,7 @@ from edgechat.planner.plan import as_json
 from edgechat.planner.ranking.option import RankedFile, why_not
 from edgechat.planner.ranking.ranking import best_of, choose, likeliest, planned, rate
 from edgechat.planner.ranking.scoring import Verdict, base_of, loss_of, score, thinks, verdict_of, worth_of
-from edgechat.planner.request import NO_WISHES, READABLE, PlanRequest
+from edgechat.planner.request import DEFAULT_REQUEST, READABLE, PlanRequest
 from tests.planner import golden
 from tests.planner.golden import profile
 
@@ -36,12 +36,12 @@ _kinds = st.sampled_from(["CPU", "GPU 4", "GPU 8", "GPU 12", "GPU 24", "unified 
 _names = st.sampled_from(["llama-3.1-8b", "qwen3.5-4b", "qwen3-coder-30b-a3b", "gemma-3-1b", "gemma-4-e2b"])
 
 
-def all_of(name: str, machine: DeviceProfile, wishes: PlanRequest = NO_WISHES) -> list[RankedFile]:
-    return [rate(one, Machine(machine), wishes) for one in MODELS[name]]
+def all_of(name: str, machine: DeviceProfile, request: PlanRequest = DEFAULT_REQUEST) -> list[RankedFile]:
+    return [rate(one, Machine(machine), request) for one in MODELS[name]]
 
 
-def chosen(name: str, machine: DeviceProfile, wishes: PlanRequest = NO_WISHES) -> RankedFile | None:
-    return choose(all_of(name, machine, wishes), wishes)
+def chosen(name: str, machine: DeviceProfile, request: PlanRequest = DEFAULT_REQUEST) -> RankedFile | None:
+    return choose(all_of(name, machine, request), request)
 
 
 @settings(max_examples=40)
@@ -85,10 +85,10 @@ def test_more_bandwidth_never_gives_less(name: str, ram: int, bandwidth: float, 
 @given(_rams, _kinds, st.sampled_from([None, 4096, 32768]))
 def test_the_likeliest_is_the_best(ram: int, kind: str, context: int | None) -> None:
     """What formulas put first is what planning every file chooses, or as good to a hundredth of a class."""
-    machine, wishes = profile(ram, kind), PlanRequest(context=context)
+    machine, request = profile(ram, kind), PlanRequest(context=context)
     for name in ("llama-3.1-8b", "qwen3-coder-30b-a3b", "gemma-4-e2b"):
-        quick = best_of(MODELS[name], Machine(machine), wishes)
-        thorough = max(all_of(name, machine, wishes), key=lambda one: one.rank)
+        quick = best_of(MODELS[name], Machine(machine), request)
+        thorough = max(all_of(name, machine, request), key=lambda one: one.rank)
         assert quick is not None
         assert quick.verdict == thorough.verdict
         if thorough.plan is not None:
@@ -97,8 +97,8 @@ def test_the_likeliest_is_the_best(ram: int, kind: str, context: int | None) -> 
 
 @given(st.sampled_from([16, 32, 64]), st.floats(0.5, 200))
 def test_a_speed_that_is_asked_for_is_kept_or_said_to_be_impossible(ram: int, least: float) -> None:
-    wishes = PlanRequest(min_tps=least)
-    found = chosen("llama-3.1-8b", profile(ram), wishes)
+    request = PlanRequest(min_tps=least)
+    found = chosen("llama-3.1-8b", profile(ram), request)
     assert found is not None
     assert found.plan is not None
     fast = found.predicted.decode_tps >= least
@@ -136,16 +136,18 @@ def test_a_context_that_is_asked_for_is_kept(context: int) -> None:
 
 
 def test_a_context_beyond_training_is_the_last_choice() -> None:
-    wishes = PlanRequest(context=32768)
+    request = PlanRequest(context=32768)
     machine = profile(16, bandwidth=4e11)
-    options = [rate(MODELS[name][0], Machine(machine), wishes) for name in ("tinyllama-1.1b", "llama-3.2-1b")]
+    options = [
+        rate(MODELS[name][0], Machine(machine), request) for name in ("tinyllama-1.1b", "llama-3.2-1b")
+    ]
     assert [one.verdict for one in options] == [Verdict.SHORT, Verdict.POOR]
-    found = choose(options, wishes)
+    found = choose(options, request)
     assert found is not None
     assert found.plan is not None
     assert found.plan.context == 32768
     assert found.plan.alternatives[0].why_not == "It was trained on no more than 2048 tokens."
-    alone = choose(options[:1], wishes)
+    alone = choose(options[:1], request)
     assert alone is not None
     assert alone.plan is not None
     assert "32768" in alone.plan.notes[0]
@@ -167,7 +169,7 @@ def near(value: float) -> Callable[[float], bool]:
     return lambda other: math.isclose(value, other, rel_tol=0.06)
 
 
-def check(option: RankedFile, first: RankedFile, said: str, wishes: PlanRequest = NO_WISHES) -> None:
+def check(option: RankedFile, first: RankedFile, said: str, request: PlanRequest = DEFAULT_REQUEST) -> None:
     """Assert that each clause is true, and that the sentence is one."""
     assert re.fullmatch(r"[A-Z].*\.", said.removeprefix(option.variant.model).strip().capitalize())
     assert "  " not in said
@@ -221,7 +223,7 @@ def test_what_is_said_of_other_quantizations_is_true(name: str, ram: int, kind: 
         return
     for one in options:
         if one.variant is not first.variant:
-            check(one, first, why_not(one, first, NO_WISHES))
+            check(one, first, why_not(one, first, DEFAULT_REQUEST))
 
 
 @settings(max_examples=8)
@@ -235,7 +237,7 @@ def test_what_is_said_of_other_models_is_true(ram: int, kind: str) -> None:
     assert len(first.plan.alternatives) == 4
     for one in options:
         if one.variant is not first.variant:
-            said = why_not(one, first, NO_WISHES)
+            said = why_not(one, first, DEFAULT_REQUEST)
             check(one, first, said)
             # Where a reason is given it is one against: nothing is better in everything that is told.
             if one.verdict == first.verdict:
@@ -243,10 +245,10 @@ def test_what_is_said_of_other_models_is_true(ram: int, kind: str) -> None:
 
 
 def test_equals_are_said_to_be_equal() -> None:
-    one = rate(LLAMA[0], Machine(profile(64)), NO_WISHES)
+    one = rate(LLAMA[0], Machine(profile(64)), DEFAULT_REQUEST)
     two = replace(one, variant=replace(one.variant, model="another", entry=None))
     same = replace(one, variant=replace(one.variant, entry=None))
-    assert why_not(two, same, NO_WISHES) == "About as good."
+    assert why_not(two, same, DEFAULT_REQUEST) == "About as good."
     first = choose([one, replace(one, variant=LLAMA[0])])
     assert first is not None
     assert first.variant is one.variant
@@ -257,7 +259,7 @@ def test_nothing_in_json_is_no_number() -> None:
         for kind in ("CPU", "GPU 8", "unified 100"):
             for bandwidth in (1e6, 5e10, 1e15):
                 for one in golden.models()[::9]:
-                    found = rate(one[0], Machine(profile(ram, kind, bandwidth=bandwidth)), NO_WISHES)
+                    found = rate(one[0], Machine(profile(ram, kind, bandwidth=bandwidth)), DEFAULT_REQUEST)
                     if found.plan is not None:
                         json.dumps(as_json(found.plan), allow_nan=False)
 
@@ -286,8 +288,8 @@ def test_a_model_that_thinks_is_waited_for_longer() -> None:
     plain, thinker = LLAMA[0], MODELS["qwen3.5-9b"][0]
     header = plain.header()
     for tps, ok in ((9.0, False), (11.0, True)):
-        assert verdict_of(plain, header, "Q4_K_M", 8192, predicted(tps), NO_WISHES) is Verdict.FITS
-        found = verdict_of(thinker, thinker.header(), "Q4_K_M", 8192, predicted(tps), NO_WISHES)
+        assert verdict_of(plain, header, "Q4_K_M", 8192, predicted(tps), DEFAULT_REQUEST) is Verdict.FITS
+        found = verdict_of(thinker, thinker.header(), "Q4_K_M", 8192, predicted(tps), DEFAULT_REQUEST)
         assert (found is Verdict.FITS) == ok
         asked = verdict_of(thinker, header, "Q4_K_M", 8192, predicted(tps), PlanRequest(min_tps=8))
         assert asked is Verdict.FITS
@@ -321,23 +323,23 @@ def _unreadable() -> ModelHeader:
 def test_a_damaged_header_is_passed_over() -> None:
     broken = [replace(one, header=_unreadable) for one in LLAMA]
     machine = Machine(profile(16))
-    assert best_of(broken, machine, NO_WISHES) is None
-    assert likeliest(broken, machine, NO_WISHES) == []
-    found = best_of([*broken[:-3], *LLAMA[-3:]], machine, NO_WISHES)
+    assert best_of(broken, machine, DEFAULT_REQUEST) is None
+    assert likeliest(broken, machine, DEFAULT_REQUEST) == []
+    found = best_of([*broken[:-3], *LLAMA[-3:]], machine, DEFAULT_REQUEST)
     assert found is not None
     assert found.variant in LLAMA
     with pytest.raises(ModelFileError):
-        rate(broken[0], machine, NO_WISHES)
+        rate(broken[0], machine, DEFAULT_REQUEST)
     assert choose([]) is None
 
 
 def test_a_plan_says_what_its_quantization_loses() -> None:
     variant = next(one for one in LLAMA if one.quant == "Q5_K_M")
-    made = planned(variant, variant.header(), Machine(profile(32)), NO_WISHES)
+    made = planned(variant, variant.header(), Machine(profile(32)), DEFAULT_REQUEST)
     assert made.kl_divergence is not None
     assert made.kl_divergence.value == 0.010762
     assert "llama.cpp" in made.kl_divergence.source
     assert made.file_bytes == variant.size
     with pytest.raises(DoesNotFit):
-        planned(variant, variant.header(), Machine(profile(3)), NO_WISHES)
+        planned(variant, variant.header(), Machine(profile(3)), DEFAULT_REQUEST)
     assert msgspec.json.decode(msgspec.json.encode(made), type=type(made)) == made

@@ -81,15 +81,15 @@ class ChatServices:
 class ChatLoop:
     """One run of the command: the engine, and the conversation that it answers in."""
 
-    def __init__(self, means: ChatServices, model: str, plan: LoadPlan, talk: Conversation) -> None:
-        self.means = means
-        self.options = means.options
+    def __init__(self, services: ChatServices, model: str, plan: LoadPlan, talk: Conversation) -> None:
+        self.services = services
+        self.options = services.options
         self.model = model
         """Its name, as it was asked for."""
         self.talk = talk
-        self.background = means.background
-        self.status: StatusLine = SpokenStatus(sys.stderr) if means.spoken else StatusLine(sys.stderr)
-        self.engine = means.engine_for(model, plan, self._tell)
+        self.background = services.background
+        self.status: StatusLine = SpokenStatus(sys.stderr) if services.spoken else StatusLine(sys.stderr)
+        self.engine = services.engine_for(model, plan, self._tell)
         self.answering: asyncio.Task[None] | None = None
 
     def main(self, prompt: str | None) -> None:
@@ -110,7 +110,7 @@ class ChatLoop:
         self._load()
         hint = "/help lists commands, Ctrl+C stops an answer, Ctrl+D ends."
         name = one_line(self.engine.plan.model_name)
-        if self.means.spoken:
+        if self.services.spoken:
             self.status.say(f"{name} is ready. Type a question and press Enter. {hint}")
         else:
             print(f"{name}: {hint}", file=sys.stderr)
@@ -132,14 +132,14 @@ class ChatLoop:
 
     def _lines(self) -> Iterator[str]:
         """Yield what is typed, without the lines that have nothing."""
-        if not self.means.spoken:
+        if not self.services.spoken:
             with contextlib.suppress(ImportError):
                 import readline  # noqa: F401  (line editing and history for input(), which move the cursor)
         while True:
             try:
-                if self.means.spoken:  # where answers are piped on, it is no part of them
+                if self.services.spoken:  # where answers are piped on, it is no part of them
                     print("You: ", end="", file=sys.stderr, flush=True)
-                line = as_text(input("" if self.means.spoken else _PROMPT))
+                line = as_text(input("" if self.services.spoken else _PROMPT))
             except EOFError:
                 print(file=sys.stderr)
                 return
@@ -151,7 +151,7 @@ class ChatLoop:
         """Let the next question begin another conversation."""
         self._leave()
         self.talk = Conversation(
-            self.means.store, self.model, front="run", system=self.options.system_of(self.means.said)
+            self.services.store, self.model, front="run", system=self.options.system_of(self.services.said)
         )
 
     def go_on_with(self, talk: Conversation) -> None:
@@ -161,10 +161,10 @@ class ChatLoop:
 
     def use_model(self, name: str) -> None:
         """Let another model answer from now on; where it cannot be planned, the one so far stays."""
-        plan = self.means.plan_for(name)
+        plan = self.services.plan_for(name)
         self._leave()
         self.background.run(self.engine.close())
-        self.engine, self.model = self.means.engine_for(name, plan, self._tell), name
+        self.engine, self.model = self.services.engine_for(name, plan, self._tell), name
         self._load()
 
     def _leave(self) -> None:
@@ -215,7 +215,7 @@ class ChatLoop:
 
     def _manner(self, model: ModelInfo) -> GenerationOptions:
         """How the reply is written: as the command line says, else the chat, else the settings."""
-        options, said, chat = self.options, self.means.said, self.talk.chat.settings
+        options, said, chat = self.options, self.services.said, self.talk.chat.settings
         think = chat.think if options.think is None else options.think
         if think is None and model.can_switch_thinking:
             think = said.think  # a wish for the models that know it; on the others it is no error

@@ -77,7 +77,7 @@ class SlashCommands:
 
     def _chats(self, _: str) -> None:
         talker = self._talker
-        found = talker.background.run(talker.means.store.listed(_SOME + 1))
+        found = talker.background.run(talker.services.store.listed(_SOME + 1))
         if not found:
             _say("There are no conversations yet.")
         for one in found[:_SOME]:
@@ -97,7 +97,7 @@ class SlashCommands:
             _say(f"{who}: {printable(turn.content).strip() or 'nothing'}")
 
     async def _loaded(self, prefix: str) -> Conversation:
-        store = self._talker.means.store
+        store = self._talker.services.store
         talk = await Conversation.load(store, (await store.find(prefix)).id, front="run")
         if talk.being_written:
             raise ChatBusy(
@@ -108,7 +108,7 @@ class SlashCommands:
 
     def _search(self, text: str) -> None:
         talker = self._talker
-        found = talker.background.run(talker.means.store.search(text, _SOME))
+        found = talker.background.run(talker.services.store.search(text, _SOME))
         if not found:
             _say(f"Nothing was said with {one_line(text, 60)!r} in it.")
         for hit in found:

@@ -39,7 +39,7 @@ class BenchOptions:
     """What the command line said."""
 
     model: str
-    wishes: PlanRequest
+    request: PlanRequest
     rounds: int = 5
     tokens: int = 48
     plot: Path | None = None
@@ -54,7 +54,7 @@ def run(options: BenchOptions) -> int:
     status = StatusLine(sys.stderr)
     try:
         status.show("looking at this machine, and at the model's header")
-        plan, told = refit(prepare(options.model, options.wishes))
+        plan, told = refit(prepare(options.model, options.request))
         report = measure(BenchTask(plan, options.rounds, options.tokens), status.show)
     finally:
         status.clear()

@@ -38,7 +38,7 @@ from edgechat.planner.plan import LABELS, LoadPlan, as_json
 from edgechat.planner.ranking.option import RankedFile
 from edgechat.planner.ranking.scoring import Verdict
 from edgechat.planner.ranking.survey import SurveyFindings, all_models, one_model
-from edgechat.planner.request import NO_WISHES, PlanRequest
+from edgechat.planner.request import DEFAULT_REQUEST, PlanRequest
 from edgechat.text import escaped_json, figure, flat, mebibytes, seconds
 
 
@@ -48,7 +48,7 @@ class PlanOptions:
 
     models: tuple[str, ...] = ()
     described: MachineDescription = field(default_factory=MachineDescription)
-    wishes: PlanRequest = NO_WISHES
+    request: PlanRequest = DEFAULT_REQUEST
     json: bool = False
 
 
@@ -57,18 +57,18 @@ def run(options: PlanOptions) -> int:
     status = StatusLine(sys.stderr)
     status.show("looking at this machine")
     said = settings.load()
-    insists = options.wishes.draft is not None
-    wishes = msgspec.structs.replace(
-        options.wishes, draft=options.wishes.draft or said.draft, prefers=said.backend
+    insists = options.request.draft is not None
+    request = msgspec.structs.replace(
+        options.request, draft=options.request.draft or said.draft, prefers=said.backend
     )
     try:
         if options.models:
             found = [
-                one_model(name, wishes, options.described, offline=said.offline, insists=insists)
+                one_model(name, request, options.described, offline=said.offline, insists=insists)
                 for name in options.models
             ]
         else:
-            found = [all_models(wishes, options.described)]
+            found = [all_models(request, options.described)]
     finally:
         status.clear()
     if options.json:

@@ -82,16 +82,16 @@ def _talk(options: RunOptions, said: Settings, store: Store, background: Backgro
         model, plan = options.model, _plan(options, options.model, talk)
     else:
         model, plan = _chosen(options, said, background.run(remembered(store)))
-    means = ChatServices(
+    services = ChatServices(
         options=options,
         said=said,
         store=store,
         background=background,
-        plan_for=lambda name: _told(options, prepare(name, _wishes(options))),
+        plan_for=lambda name: _told(options, prepare(name, _request(options))),
         engine_for=partial(_engine, options, said, store),
         spoken=options.screen_reader or said.screen_reader,
     )
-    talker = ChatLoop(means, model, plan, talk)
+    talker = ChatLoop(services, model, plan, talk)
     talker.main(options.prompt)
     if options.converse:  # as the app does
         with contextlib.suppress(StoreError):
@@ -102,12 +102,12 @@ def _chosen(options: RunOptions, said: Settings, last: str | None) -> tuple[str,
     """Return the model that the settings name, else the one used last, else the guide; and its plan."""
     model = said.model or last or DEFAULT_MODEL
     try:
-        return model, _told(options, prepare(model, _wishes(options)))
+        return model, _told(options, prepare(model, _request(options)))
     except ModelNotFound:
         if model == said.model:
             raise
     note(f"{model}, used last time, is gone; {DEFAULT_MODEL} stands in for it.")
-    return DEFAULT_MODEL, _told(options, prepare(DEFAULT_MODEL, _wishes(options)))
+    return DEFAULT_MODEL, _told(options, prepare(DEFAULT_MODEL, _request(options)))
 
 
 def _engine(
@@ -125,12 +125,12 @@ def _engine(
         plan,
         idle_seconds=60 * said.idle_minutes,
         upkeep=chosen,
-        replan=partial(prepare, model, _wishes(options)),
+        replan=partial(prepare, model, _request(options)),
         on_note=on_note,
     )
 
 
-def _wishes(options: RunOptions) -> PlanRequest:
+def _request(options: RunOptions) -> PlanRequest:
     return PlanRequest(
         context=options.context, draft=options.draft, backend=options.backend, anyway=options.anyway
     )
@@ -139,7 +139,7 @@ def _wishes(options: RunOptions) -> PlanRequest:
 def _plan(options: RunOptions, model: str, talk: Conversation) -> LoadPlan:
     """Plan the load, and tell what there is to know of it."""
     try:
-        plan = prepare(model, _wishes(options))
+        plan = prepare(model, _request(options))
     except ModelNotFound as error:
         if options.wanted.is_new or options.prompt is not None:
             raise

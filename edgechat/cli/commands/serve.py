@@ -56,7 +56,7 @@ class ServeOptions:
     verbose: bool = False
 
     @property
-    def wishes(self) -> PlanRequest:
+    def request(self) -> PlanRequest:
         """How models are to be loaded."""
         return PlanRequest(context=self.context, draft=self.draft, backend=self.backend, anyway=self.anyway)
 
@@ -76,9 +76,9 @@ def run(options: ServeOptions) -> int:
     origins, aliases = frozenset(map(_origin, options.cors)), frozenset(map(_alias, options.names))
     with contextlib.closing(listen(options.host, options.port)) as listener:
         name = options.model or asyncio.run(first_model())
-        pool = real_pool(name, options.wishes, on_note=note)
+        pool = real_pool(name, options.request, on_note=note)
         # Before anything is promised, and a key is made and shown: what cannot be loaded ends the command.
-        plan = prepare(name, options.wishes, may_embed=True)
+        plan = prepare(name, options.request, may_embed=True)
         key = _key(options, listener)
         hosts = frozenset() if is_loopback(listener) else _own_names(options.host)
         door = AccessRules(key.text if key else None, hosts, origins, aliases)

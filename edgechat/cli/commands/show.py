@@ -35,7 +35,7 @@ from edgechat.planner.plan import LoadPlan, as_json
 from edgechat.planner.prepare import settled
 from edgechat.planner.ranking.candidates import of_local
 from edgechat.planner.ranking.ranking import planned
-from edgechat.planner.request import NO_WISHES
+from edgechat.planner.request import DEFAULT_REQUEST
 from edgechat.text import ago, escaped_json, figure, flat, mebibytes, one_line
 
 _THINKING = {
@@ -78,10 +78,10 @@ def run(name: str, *, json: bool) -> int:
 
 def _shown(one: LocalModel, machine: Machine) -> ShownModel:
     header, use = read_model(one.path), use_of(one.path)
-    variant, wishes = of_local(one), settled(NO_WISHES, settings.load())
+    variant, request = of_local(one), settled(DEFAULT_REQUEST, settings.load())
     try:
-        made = planned(variant, header, machine, wishes)
-        made = with_draft(made, variant, header, machine, wishes, insists=False)
+        made = planned(variant, header, machine, request)
+        made = with_draft(made, variant, header, machine, request, insists=False)
     except DoesNotFit as error:
         return ShownModel(one, header, use, None, error.message)
     return ShownModel(one, header, use, made)

@@ -63,12 +63,12 @@ class Inspector:
         engine = self._engine
         draft = engine.speculation.draft_cache
         return Snapshot(
-            cache=self._map(chat or next(reversed(engine.keeper.chats), None)),
+            cache=self._map(chat or next(reversed(engine.chat_cache.chats), None)),
             draft_cache=DraftCache(draft.cells, draft.cells_used) if draft is not None else None,
             prompt=self._prompt(),
             drafting=self._drafting(),
             work=self._work(),
-            on_disk=engine.keeper.on_disk(),
+            on_disk=engine.chat_cache.on_disk(),
             memory_bytes=self._process.memory_info().rss,
         )
 
@@ -94,7 +94,7 @@ class Inspector:
     def _pinned_nodes(self, cache: PrefixCache) -> dict[int, int]:
         """Return, by the id of each node that holds pinned tokens, the position where these end."""
         found: dict[int, int] = {}
-        requests = dict(self._engine.keeper.chats)
+        requests = dict(self._engine.chat_cache.chats)
         for sequence in self._engine.scheduler.running:
             if sequence.generates and sequence.request.chat is not None:
                 requests[sequence.request.chat] = sequence.request

@@ -30,30 +30,30 @@ FORMATS: dict[Backend, Format] = {"llama.cpp": "gguf", "mlx": "mlx"}
 """What each of them reads."""
 
 
-def weighs_mlx(profile: DeviceProfile, wishes: PlanRequest) -> bool:
+def weighs_mlx(profile: DeviceProfile, request: PlanRequest) -> bool:
     """Say whether MLX models of the catalogue come into question that nobody has named."""
-    if wishes.backend is not None:
-        return wishes.backend == "mlx"
-    if wishes.prefers is not None:
-        return wishes.prefers == "mlx" and profile.mlx
+    if request.backend is not None:
+        return request.backend == "mlx"
+    if request.prefers is not None:
+        return request.prefers == "mlx" and profile.mlx
     return profile.mlx_card is not None
 
 
-def runnable(files: Sequence[Variant], profile: DeviceProfile, wishes: PlanRequest) -> list[Variant]:
+def runnable(files: Sequence[Variant], profile: DeviceProfile, request: PlanRequest) -> list[Variant]:
     """Return those of the files of one model that may be chosen here, at least one. Raises BackendMissing."""
-    if wishes.backend == "mlx" and not profile.mlx:
+    if request.backend == "mlx" and not profile.mlx:
         raise without_mlx("MLX cannot be used here.")
-    if wishes.backend is not None:
-        chosen = [one for one in files if one.backend == wishes.backend]
+    if request.backend is not None:
+        chosen = [one for one in files if one.backend == request.backend]
         if files and not chosen:
-            raise _unreadable(files[0], wishes.backend)
+            raise _unreadable(files[0], request.backend)
         return chosen
     usable = [one for one in files if profile.mlx or one.backend != "mlx"]
     if files and not usable:
         raise without_mlx(f"{one_line(files[0].model)} is an MLX model, and MLX cannot be used here.")
-    if weighs_mlx(profile, wishes) and wishes.prefers is None:
+    if weighs_mlx(profile, request) and request.prefers is None:
         return usable
-    first = wishes.prefers or "llama.cpp"
+    first = request.prefers or "llama.cpp"
     return [one for one in usable if one.backend == first] or usable
 
 

@@ -20,7 +20,7 @@ from edgechat.planner.estimate.calibration import Calibration
 from edgechat.planner.estimate.dry_run import DryRun
 from edgechat.planner.estimate.memory import CELLS
 from edgechat.planner.machine import look
-from edgechat.planner.model_on_machine import chooser
+from edgechat.planner.model_on_machine import model_on_machine
 from edgechat.planner.placement.budget import RAM, Budget, Needs
 from edgechat.planner.placement.embedding import shorter
 from edgechat.planner.placement.load_configs import Measure
@@ -94,7 +94,7 @@ def descend(
     plan: LoadPlan, header: ModelHeader, profile: DeviceProfile, measure: Measure | None, *, failed: bool
 ) -> tuple[LoadPlan, tuple[str, ...]]:
     """Return the first step from the plan downwards that fits this machine; see `refit`."""
-    on = chooser(plan.model_name, header, profile, measure, Calibration.read(), threads=plan.threads)
+    on = model_on_machine(plan.model_name, header, profile, measure, Calibration.read(), threads=plan.threads)
     told: list[str] = []
     while failed or not _fits(plan, on.budget):
         step = step_down(plan, header)

@@ -73,7 +73,7 @@ def pick(
     sources: Sequence[RepoSource],
     begun: Callable[[RepoSource, ModelChoice], int],
     draft_of: Callable[[Format], tuple[RepoSource | None, str]],
-    wishes: PlanRequest,
+    request: PlanRequest,
 ) -> DownloadChoice:
     """Choose among the models of repositories.
 
@@ -82,31 +82,31 @@ def pick(
     where it fits beside, and unless the wish names it only where it is much smaller. Raises HubError,
     ModelFileError, BackendMissing, SettingsError.
     """
-    wishes = settled(wishes, settings.load())
+    request = settled(request, settings.load())
     with (
         DryRun() as dry,
         Machine(measured(look(dry), MachineDescription()), history=Calibration.read(), dry=dry) as machine,
     ):
         files = {id(one): (one, source, choice) for source in sources for one, choice in _variants(source)}
-        known = runnable([one for one, _, _ in files.values()], machine.profile, wishes)
-        options = rated(known, machine, wishes)
+        known = runnable([one for one, _, _ in files.values()], machine.profile, request)
+        options = rated(known, machine, request)
         words = in_words(machine.profile)
-        chosen = _chosen(options, wishes, lambda one: begun(*files[id(one.variant)][1:]))
+        chosen = _chosen(options, request, lambda one: begun(*files[id(one.variant)][1:]))
         if chosen is None:
             least = min(options, key=lambda one: one.variant.size)
-            found = first_that_fits(machine, wishes)
+            found = first_that_fits(machine, request)
             instead = found.variant.model if found else None
             _, source, choice = files[id(least.variant)]
             return DownloadChoice(source, choice, words, why_not=least.why_not, instead=instead)
         _, source, choice = files[id(chosen.variant)]
         header = source.remote.header(choice)
         if not _alike(header, chosen.variant.header()):
-            chosen = _again(chosen, rate(chosen.variant, machine, wishes, header))
+            chosen = _again(chosen, rate(chosen.variant, machine, request, header))
         picked = DownloadChoice(source, choice, words, chosen.plan, chosen.why_not)
         small, no_draft = draft_of(choice.format)
         if small is None:
             return replace(picked, no_draft=no_draft)
-        return _drafted(picked, chosen.variant, header, machine, wishes, small)
+        return _drafted(picked, chosen.variant, header, machine, request, small)
 
 
 def _again(chosen: RankedFile, again: RankedFile) -> RankedFile:
@@ -159,9 +159,9 @@ def _shipped(source: RepoSource, choice: ModelChoice) -> tuple[Variant, ModelCho
 
 
 def _chosen(
-    options: Sequence[RankedFile], wishes: PlanRequest, begun: Callable[[RankedFile], int]
+    options: Sequence[RankedFile], request: PlanRequest, begun: Callable[[RankedFile], int]
 ) -> RankedFile | None:
-    best = choose(options, wishes)
+    best = choose(options, request)
     if best is None or best.plan is None:
         return None
     before = [one for one in options if one.verdict is best.verdict and begun(one)]
@@ -188,17 +188,17 @@ def _drafted(
     variant: Variant,
     header: ModelHeader,
     machine: Machine,
-    wishes: PlanRequest,
+    request: PlanRequest,
     source: RepoSource,
 ) -> DownloadChoice:
     """Return the same with the draft, where it fits beside."""
     if picked.plan is None or not picked.plan.ngrams:
         return replace(picked, no_draft=picked.plan.no_draft if picked.plan else "")
-    choice, asked = _draft_of(source), asks_for_drafts(wishes.draft)
+    choice, asked = _draft_of(source), asks_for_drafts(request.draft)
     try:
         its = source.remote.header(choice)
         beside = DraftCandidate(source.want.name, its, machine.measuring(its), asked=asked)
-        made = drafted(picked.plan, variant, header, machine, wishes, beside)
+        made = drafted(picked.plan, variant, header, machine, request, beside)
     except (DoesNotFit, HubError, ModelFileError, NotADraft) as error:
         if asked and isinstance(error, HubError | ModelFileError):
             raise

@@ -52,7 +52,7 @@ class RankedFile:
         return self.plan.predicted
 
 
-def alternative(option: RankedFile, first: RankedFile, wishes: PlanRequest) -> Alternative:
+def alternative(option: RankedFile, first: RankedFile, request: PlanRequest) -> Alternative:
     """Return an option that was not taken, and why the first one was taken instead."""
     made = option.plan
     return Alternative(
@@ -60,7 +60,7 @@ def alternative(option: RankedFile, first: RankedFile, wishes: PlanRequest) -> A
         quant=option.quant,
         context=made.context if made else 0,
         decode_tps=option.predicted.decode_tps if made else 0.0,
-        why_not=why_not(option, first, wishes),
+        why_not=why_not(option, first, request),
         backend=option.variant.backend,
     )
 
@@ -88,12 +88,12 @@ def weighed(first: RankedFile, others: Iterable[RankedFile]) -> RankedFile:
     return replace(first, plan=msgspec.structs.replace(first.plan, reasons=(reason, *first.plan.reasons)))
 
 
-def why_not(option: RankedFile, first: RankedFile, wishes: PlanRequest) -> str:
+def why_not(option: RankedFile, first: RankedFile, request: PlanRequest) -> str:
     """Return why an option was not taken, as a sentence."""
     if option.plan is None:
         return option.why_not
     if option.verdict < first.verdict:
-        return _unfit(option, option.plan, wishes)
+        return _unfit(option, option.plan, request)
     return _compared(option, first)
 
 
@@ -106,19 +106,19 @@ def _compared(option: RankedFile, first: RankedFile) -> str:
     return _sentence(", and ".join(cons[:2]) + (f", but {pros[0]}" if pros else ""))
 
 
-def _unfit(option: RankedFile, made: LoadPlan, wishes: PlanRequest) -> str:
+def _unfit(option: RankedFile, made: LoadPlan, request: PlanRequest) -> str:
     if option.verdict is Verdict.SHORT:
         return f"It was trained on no more than {made.context} tokens."
     if option.verdict is Verdict.POOR:
         known = quality_class(base_of(option.quant or ""))
-        if known is not None and wishes.quality is not None:
-            return f"Its quality is {known.label}, not {wishes.quality.label} as asked for."
+        if known is not None and request.quality is not None:
+            return f"Its quality is {known.label}, not {request.quality.label} as asked for."
         if known is not None and known >= QualityClass.GOOD:
             return "It is hardly smaller than Q4_K_M, which loses less."
         return f"It loses much of the model's quality ({loss_of(option.quant):.2g} nats)."
     speed = f"{figure(option.predicted.decode_tps)} tokens a second"
-    if wishes.min_tps is not None:
-        return f"It would write {speed}, not {figure(wishes.min_tps)} as asked for."
+    if request.min_tps is not None:
+        return f"It would write {speed}, not {figure(request.min_tps)} as asked for."
     if thinks(option.variant):
         return f"It would write {speed}, and it thinks before it answers: that is long to wait."
     return f"It would write {speed}, slower than people read."
@@ -157,7 +157,7 @@ def _sentence(text: str) -> str:
     return f"{text[0].upper()}{text[1:]}."
 
 
-def why(first: RankedFile, wishes: PlanRequest) -> str:
+def why(first: RankedFile, request: PlanRequest) -> str:
     """Return why an option was taken, as a sentence."""
     made = first.plan
     assert made is not None
@@ -165,21 +165,21 @@ def why(first: RankedFile, wishes: PlanRequest) -> str:
     quality = f", {known.label} quality" if known else ""
     loss = f" (a loss of {made.kl_divergence.value:.2g} nats)" if made.kl_divergence else ""
     what = f"{made.quant or 'This file'}, {mebibytes(made.file_bytes)}{quality}{loss}"
-    return f"{what}: {_because(first, wishes)}."
+    return f"{what}: {_because(first, request)}."
 
 
-def _because(first: RankedFile, wishes: PlanRequest) -> str:
+def _because(first: RankedFile, request: PlanRequest) -> str:
     if first.verdict is Verdict.FITS:
         return "the best balance of quality and speed that fits here"
     if first.verdict is Verdict.SHORT:
-        return f"nothing that fits was trained on {wishes.context} tokens"
-    if first.verdict is Verdict.POOR and wishes.quality is not None:
-        return f"nothing that fits is of {wishes.quality.label} quality, as asked for"
+        return f"nothing that fits was trained on {request.context} tokens"
+    if first.verdict is Verdict.POOR and request.quality is not None:
+        return f"nothing that fits is of {request.quality.label} quality, as asked for"
     if first.verdict is Verdict.POOR:
         better = (
-            f"nothing better for {LABELS[wishes.backend]} fits" if wishes.backend else "nothing better fits"
+            f"nothing better for {LABELS[request.backend]} fits" if request.backend else "nothing better fits"
         )
         return f"{better}, although it loses much"
-    if wishes.min_tps is not None:
-        return f"nothing that fits writes {figure(wishes.min_tps)} tokens a second; this is the best of it"
+    if request.min_tps is not None:
+        return f"nothing that fits writes {figure(request.min_tps)} tokens a second; this is the best of it"
     return "all that fit are slow here; this one is the best of them"

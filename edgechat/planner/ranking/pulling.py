@@ -123,8 +123,8 @@ def decide(
     """
     said = settings.load()
     wish = draft or (said.draft if said.draft in (NONE, NGRAM) else AUTO)
-    wishes = PlanRequest(draft=wish, backend=backend)
-    wants = _wants(want, wishes)
+    request = PlanRequest(draft=wish, backend=backend)
+    wants = _wants(want, request)
     try:
         sources = _sources(wants, said.offline, tell)
     except (HubUnreachable, OfflineMode, RateLimited) as error:
@@ -132,23 +132,23 @@ def decide(
     if sources[0].remote.unasked is not None:
         return _from_memory(sources, sources[0].remote.unasked)
     tell("looking at this machine, and at the model's header")
-    picked = pick(sources, _begun, lambda format: _draft(wish, want, format, said.offline), wishes)
+    picked = pick(sources, _begun, lambda format: _draft(wish, want, format, said.offline), request)
     parts = [PullPart(picked.source, picked.choice)]
     if picked.draft is not None:
         parts.append(PullPart(*picked.draft))
     return _decided(tuple(parts), picked, picked.no_draft)
 
 
-def _wants(want: ModelRequest, wishes: PlanRequest) -> list[ModelRequest]:
+def _wants(want: ModelRequest, request: PlanRequest) -> list[ModelRequest]:
     """Return the repositories that come into question: those of a model of the catalogue may be several."""
     entry = want.entry
     if entry is None or want.quant is not None or want.hub.revision is not None or not entry.mlx:
         return [want]
     for_mlx = [wanted(entry.name, label, format="mlx") for label in entry.mlx]
-    wishes = settled(wishes, settings.load())
-    if not weighs_mlx(look(), wishes):
+    request = settled(request, settings.load())
+    if not weighs_mlx(look(), request):
         return [want]
-    alone = want.format == "mlx" or wishes.prefers == "mlx"
+    alone = want.format == "mlx" or request.prefers == "mlx"
     return for_mlx if alone else [want, *for_mlx]
 
 

@@ -21,7 +21,7 @@ from edgechat.native.params import CacheType
 from edgechat.planner.drafting import AUTO, drafting
 from edgechat.planner.estimate.speed import predict
 from edgechat.planner.machine import Machine
-from edgechat.planner.model_on_machine import ModelOnMachine, chooser
+from edgechat.planner.model_on_machine import ModelOnMachine, model_on_machine
 from edgechat.planner.placement.budget import SPARE
 from edgechat.planner.placement.load_configs import LoadConfig
 from edgechat.planner.plan import Divergence, LoadPlan
@@ -29,7 +29,7 @@ from edgechat.planner.plan_model import ENOUGH, DraftCandidate, plan, threads_fo
 from edgechat.planner.ranking.candidates import Variant
 from edgechat.planner.ranking.option import RankedFile, alternative, rival, weighed, why
 from edgechat.planner.ranking.scoring import Verdict, base_of, verdict_of, worth_of
-from edgechat.planner.request import NO_WISHES, PlanRequest
+from edgechat.planner.request import DEFAULT_REQUEST, PlanRequest
 
 _NEAR = 0.01
 """Nats by which a guess may be too good."""
@@ -50,7 +50,7 @@ def planned(
     variant: Variant,
     header: ModelHeader,
     machine: Machine,
-    wishes: PlanRequest,
+    request: PlanRequest,
     *,
     nearest: bool = True,
     draft: DraftCandidate | None = None,
@@ -60,7 +60,7 @@ def planned(
         variant.model,
         header,
         machine.profile,
-        wishes,
+        request,
         machine.measuring(header),
         machine.history,
         path=str(variant.path or ""),
@@ -78,48 +78,48 @@ def planned(
 
 
 def rate(
-    variant: Variant, machine: Machine, wishes: PlanRequest, header: ModelHeader | None = None
+    variant: Variant, machine: Machine, request: PlanRequest, header: ModelHeader | None = None
 ) -> RankedFile:
     """Return a file with its plan and its worth. Raises HubError, and ModelFileError where it is damaged."""
     header = header or variant.header()
     try:
-        made = planned(variant, header, machine, wishes, nearest=False)
+        made = planned(variant, header, machine, request, nearest=False)
     except DoesNotFit as error:
         return RankedFile(variant, Verdict.TOO_LARGE, -math.inf, why_not=error.message)
     assert made.predicted is not None
     # A context that llama.cpp rounded is what was asked for; one that training cut is not.
     context = min(made.context, header.context_length or made.context)
-    verdict = verdict_of(variant, header, made.quant, context, made.predicted, wishes)
+    verdict = verdict_of(variant, header, made.quant, context, made.predicted, request)
     worth = worth_of(variant, made.quant, context, made.cache_type, made.predicted)
     return RankedFile(variant, verdict, worth, made)
 
 
-def best_of(variants: Sequence[Variant], machine: Machine, wishes: PlanRequest) -> RankedFile | None:
+def best_of(variants: Sequence[Variant], machine: Machine, request: PlanRequest) -> RankedFile | None:
     """Return the best file of one model, planning few of them; None where no header can be read."""
-    found = [one for files in _by_format(variants) if (one := _best_of(files, machine, wishes)) is not None]
+    found = [one for files in _by_format(variants) if (one := _best_of(files, machine, request)) is not None]
     best = max(found, key=lambda one: one.rank, default=None)
     return weighed(best, found) if best is not None else None
 
 
-def _best_of(variants: Sequence[Variant], machine: Machine, wishes: PlanRequest) -> RankedFile | None:
+def _best_of(variants: Sequence[Variant], machine: Machine, request: PlanRequest) -> RankedFile | None:
     """Return the same of files of one format."""
     found: list[RankedFile] = []
-    for variant, guess in likeliest(variants, machine, wishes):
+    for variant, guess in likeliest(variants, machine, request):
         large = guess[0] is Verdict.TOO_LARGE
         best = max(found, key=lambda one: one.rank, default=None)
         if best is not None and (large or (best.verdict, best.worth + _NEAR) >= guess):
             made = best.plan
             # Where only a short context fits, a file that is hardly smaller may be worth far more.
-            cramped = made is not None and wishes.context is None and made.context < ENOUGH
+            cramped = made is not None and request.context is None and made.context < ENOUGH
             if large or not cramped or len(found) >= _LOOKS:
                 break
         # The formulas are exact for the models of the catalogue, but for what they compute with.
         with contextlib.suppress(ModelFileError):
-            found.append(rate(variant, machine.unasked if large else machine, wishes))
+            found.append(rate(variant, machine.unasked if large else machine, request))
     return max(found, key=lambda one: one.rank, default=None)
 
 
-def choose(options: Iterable[RankedFile], wishes: PlanRequest = NO_WISHES) -> RankedFile | None:
+def choose(options: Iterable[RankedFile], request: PlanRequest = DEFAULT_REQUEST) -> RankedFile | None:
     """Return the best option that fits, with the nearest others as its plan's alternatives.
 
     Of equals the first one given.
@@ -132,23 +132,23 @@ def choose(options: Iterable[RankedFile], wishes: PlanRequest = NO_WISHES) -> Ra
     near, other = ranked[1:5], rival(first, ranked)
     if other is not None and other not in near:
         near[-1] = other
-    others = tuple(alternative(one, first, wishes) for one in near)
+    others = tuple(alternative(one, first, request) for one in near)
     made = msgspec.structs.replace(first.plan, alternatives=others)
     first = weighed(replace(first, plan=made), near)
     assert first.plan is not None
     if len(ranked) > 1:
-        made = msgspec.structs.replace(first.plan, reasons=(why(first, wishes), *first.plan.reasons))
+        made = msgspec.structs.replace(first.plan, reasons=(why(first, request), *first.plan.reasons))
     return replace(first, plan=made)
 
 
 def likeliest(
-    variants: Sequence[Variant], machine: Machine, wishes: PlanRequest
+    variants: Sequence[Variant], machine: Machine, request: PlanRequest
 ) -> list[tuple[Variant, tuple[Verdict, float]]]:
     """Return the files of one model with their likely ranks, the likeliest choice first.
 
     Judged by one header of each format, and by their sizes.
     """
-    found = [one for files in _by_format(variants) for one in _likeliest(files, machine, wishes)]
+    found = [one for files in _by_format(variants) for one in _likeliest(files, machine, request)]
     return sorted(found, key=lambda one: one[1], reverse=True)
 
 
@@ -160,16 +160,16 @@ def _by_format(variants: Iterable[Variant]) -> list[list[Variant]]:
 
 
 def _likeliest(
-    variants: Sequence[Variant], machine: Machine, wishes: PlanRequest
+    variants: Sequence[Variant], machine: Machine, request: PlanRequest
 ) -> list[tuple[Variant, tuple[Verdict, float]]]:
     """Return the same for files of one format."""
     for sample, header in samples(variants):
-        how = drafting(header, wishes.draft or AUTO)
-        threads, _ = threads_for(header, machine.profile, wishes)
-        on = chooser(
+        how = drafting(header, request.draft or AUTO)
+        threads, _ = threads_for(header, machine.profile, request)
+        on = model_on_machine(
             sample.model, header, machine.profile, None, machine.history, threads=threads, drafting=how
         )
-        guesses = {id(one): _guess(one, on, one.size / max(1, sample.size), wishes) for one in variants}
+        guesses = {id(one): _guess(one, on, one.size / max(1, sample.size), request) for one in variants}
         ordered = sorted(variants, key=lambda one: guesses[id(one)], reverse=True)
         return [(one, guesses[id(one)]) for one in ordered]
     return []
@@ -183,32 +183,32 @@ def samples(variants: Sequence[Variant]) -> Iterator[tuple[Variant, ModelHeader]
 
 
 def _guess(
-    variant: Variant, sample: ModelOnMachine, factor: float, wishes: PlanRequest
+    variant: Variant, sample: ModelOnMachine, factor: float, request: PlanRequest
 ) -> tuple[Verdict, float]:
     """Return the rank that a file seems to deserve, by formula; factor: its size over the sample's."""
     shape = sample.loader.shape.scaled(factor, type_of(variant.quant))
     on = replace(sample, loader=replace(sample.loader, shape=shape))
-    load = _guessed(on, wishes)
+    load = _guessed(on, request)
     if load is None:
         return Verdict.TOO_LARGE, -variant.size
     predicted = predict(load.forecast, on.correction(load))
     quant, context = variant.quant, min(load.context, on.header.context_length or load.context)
-    verdict = verdict_of(variant, on.header, quant, context, predicted, wishes)
+    verdict = verdict_of(variant, on.header, quant, context, predicted, request)
     return verdict, worth_of(variant, quant, context, load.params.cache_type, predicted)
 
 
-def _guessed(on: ModelOnMachine, wishes: PlanRequest) -> LoadConfig | None:
+def _guessed(on: ModelOnMachine, request: PlanRequest) -> LoadConfig | None:
     """Return about the load that `choose.plan` would choose, by formula; None where none fits."""
     trained = on.header.context_length or ENOUGH
-    allowed = types(on, wishes)
-    if wishes.context is not None:
-        steps = [(min(wishes.context, trained), cache_type) for cache_type in allowed]
+    allowed = types(on, request)
+    if request.context is not None:
+        steps = [(min(request.context, trained), cache_type) for cache_type in allowed]
     else:
         steps = [(min(context, trained), kind) for context, kind in _GUESSED if kind in allowed]
         steps = steps or [(min(context, trained), allowed[0]) for context, _ in _GUESSED]
     for number, (context, cache_type) in enumerate(steps, 1):
         load = on.loader.load(context, cache_type)
-        sure = wishes.context is not None or number == len(steps)
+        sure = request.context is not None or number == len(steps)
         if on.fits(load, 0.0 if sure else SPARE):
             return load
     return None

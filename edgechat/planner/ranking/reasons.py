@@ -34,10 +34,10 @@ def context(on: ModelOnMachine, load: LoadConfig, slower: bool) -> str:
     return f"Context {load.context}{cache}: more would leave too little of {free} to the rest."
 
 
-def backend(on: ModelOnMachine, wishes: PlanRequest) -> Iterator[str]:
+def backend(on: ModelOnMachine, request: PlanRequest) -> Iterator[str]:
     """Yield what computes the model, where that does not go without saying."""
     name = BACKENDS[on.header.format]
-    asked = name in (wishes.backend, wishes.prefers)
+    asked = name in (request.backend, request.prefers)
     if name != "mlx" and not asked:
         return
     how = ", as asked for" if asked else ""

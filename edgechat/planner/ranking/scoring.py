@@ -58,19 +58,19 @@ def verdict_of(
     quant: str | None,
     context: int,
     predicted: Prediction,
-    wishes: PlanRequest,
+    request: PlanRequest,
 ) -> Verdict:
     """Return the verdict on a file that fits."""
-    if wishes.context is not None and context < wishes.context:
+    if request.context is not None and context < request.context:
         return Verdict.SHORT
     known = quality_class(base_of(quant)) if quant else None
     # Most of what there is for MLX has 4 plain bits: whoever asks for it gets them.
-    usual = QualityClass.REDUCED if "mlx" in (wishes.backend, wishes.prefers) else QualityClass.GOOD
-    if known is not None and known < (wishes.quality or usual):
+    usual = QualityClass.REDUCED if "mlx" in (request.backend, request.prefers) else QualityClass.GOOD
+    if known is not None and known < (request.quality or usual):
         return Verdict.POOR
-    if quant and wishes.quality is None and not worth_offering(header, base_of(quant)):
+    if quant and request.quality is None and not worth_offering(header, base_of(quant)):
         return Verdict.POOR
-    least = READABLE * _waiting(variant) if wishes.min_tps is None else wishes.min_tps
+    least = READABLE * _waiting(variant) if request.min_tps is None else request.min_tps
     return Verdict.SLOW if predicted.decode_tps < least else Verdict.FITS
 
 

@@ -55,7 +55,7 @@ class SurveyFindings:
 
 
 def one_model(
-    name: str, wishes: PlanRequest, described: MachineDescription, *, offline: bool, insists: bool = True
+    name: str, request: PlanRequest, described: MachineDescription, *, offline: bool, insists: bool = True
 ) -> SurveyFindings:
     """Hold every file of a model against a machine. insists: see `beside.with_draft`.
 
@@ -65,33 +65,33 @@ def one_model(
     with DryRun() as dry:  # starts while the files are looked for
         files = variants(name, offline=offline)
         with _machine(measured(look(dry), described), described, dry) as machine:
-            files = runnable(files, machine.profile, wishes)
-            options = rated(files, machine, wishes)
-            chosen = _with_draft(choose(options, wishes), machine, wishes, insists=insists)
-            instead = None if chosen else first_that_fits(machine, wishes)
+            files = runnable(files, machine.profile, request)
+            options = rated(files, machine, request)
+            chosen = _with_draft(choose(options, request), machine, request, insists=insists)
+            instead = None if chosen else first_that_fits(machine, request)
     options.sort(key=lambda one: one.variant.size, reverse=True)
     unread = len(files) - len(options)
     return SurveyFindings(name, in_words(machine.profile), tuple(options), chosen, instead, unread)
 
 
 def _with_draft(
-    chosen: RankedFile | None, machine: Machine, wishes: PlanRequest, *, insists: bool
+    chosen: RankedFile | None, machine: Machine, request: PlanRequest, *, insists: bool
 ) -> RankedFile | None:
     if chosen is None or chosen.plan is None:
         return chosen
     one = chosen.variant
-    made = with_draft(chosen.plan, one, one.header(), machine, wishes, insists=insists, elsewhere=True)
+    made = with_draft(chosen.plan, one, one.header(), machine, request, insists=insists, elsewhere=True)
     return replace(chosen, plan=made)
 
 
-def all_models(wishes: PlanRequest, described: MachineDescription) -> SurveyFindings:
+def all_models(request: PlanRequest, described: MachineDescription) -> SurveyFindings:
     """Hold the best file of every model of the catalogue against a machine; the network is not asked.
 
     Raises BackendMissing.
     """
-    with _catalogue_on(described, wishes) as (models, machine):
-        options = _ranked(models, machine, wishes)
-    return SurveyFindings(None, in_words(machine.profile), tuple(options), choose(options, wishes))
+    with _catalogue_on(described, request) as (models, machine):
+        options = _ranked(models, machine, request)
+    return SurveyFindings(None, in_words(machine.profile), tuple(options), choose(options, request))
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,50 +111,50 @@ class SurveyOverview:
         return made is not None and made.where is not None and self.history.knows(made.where)
 
 
-def overview(local: Sequence[LocalModel], wishes: PlanRequest) -> SurveyOverview:
+def overview(local: Sequence[LocalModel], request: PlanRequest) -> SurveyOverview:
     """Hold the catalogue and these models against this machine; the network is not asked."""
-    with _catalogue_on(MachineDescription(), wishes) as (models, machine):
-        options = _ranked(models, machine, wishes)
+    with _catalogue_on(MachineDescription(), request) as (models, machine):
+        options = _ranked(models, machine, request)
         here: dict[Path, RankedFile] = {}
         for one in local:
             with contextlib.suppress(ModelFileError, BackendMissing, OSError):
-                (variant,) = runnable([of_local(one)], machine.profile, wishes)
-                here[one.path] = rate(variant, machine.unasked, wishes)
-    found = SurveyFindings(None, in_words(machine.profile), tuple(options), choose(options, wishes))
+                (variant,) = runnable([of_local(one)], machine.profile, request)
+                here[one.path] = rate(variant, machine.unasked, request)
+    found = SurveyFindings(None, in_words(machine.profile), tuple(options), choose(options, request))
     return SurveyOverview(machine.profile, found, here, machine.history)
 
 
 @contextlib.contextmanager
 def _catalogue_on(
-    described: MachineDescription, wishes: PlanRequest
+    described: MachineDescription, request: PlanRequest
 ) -> Iterator[tuple[list[list[Variant]], Machine]]:
     with DryRun() as dry:
-        models = everything(mlx=weighs_mlx(look(), wishes))
+        models = everything(mlx=weighs_mlx(look(), request))
         for files in models:  # read while the process starts
             next(samples(files), None)
         machine = _machine(measured(look(dry), described), described, dry)
-        yield _runnable(models, machine.profile, wishes), machine
+        yield _runnable(models, machine.profile, request), machine
 
 
 def _runnable(
-    models: Sequence[Sequence[Variant]], profile: DeviceProfile, wishes: PlanRequest
+    models: Sequence[Sequence[Variant]], profile: DeviceProfile, request: PlanRequest
 ) -> list[list[Variant]]:
     """Return the files that may be chosen of each model of which there is one. Raises BackendMissing."""
-    if wishes.backend == "mlx" and not profile.mlx:
+    if request.backend == "mlx" and not profile.mlx:
         raise without_mlx("MLX cannot be used here.")
     found: list[list[Variant]] = []
     for files in models:
         with contextlib.suppress(BackendMissing):
-            found.append(runnable(files, profile, wishes))
+            found.append(runnable(files, profile, request))
     return found
 
 
-def _ranked(models: Sequence[Sequence[Variant]], machine: Machine, wishes: PlanRequest) -> list[RankedFile]:
+def _ranked(models: Sequence[Sequence[Variant]], machine: Machine, request: PlanRequest) -> list[RankedFile]:
     """Return the best file of each model, best first; of equals the one that the catalogue names first."""
     found = {
         number: one
         for number, files in enumerate(models)
-        if (one := best_of(files, machine.unasked, wishes)) is not None
+        if (one := best_of(files, machine.unasked, request)) is not None
     }
     sure: set[int] = set()
     while True:
@@ -162,7 +162,7 @@ def _ranked(models: Sequence[Sequence[Variant]], machine: Machine, wishes: PlanR
         doubtful = next((number for number in order[:_SURE] if number not in sure), None)
         if doubtful is None:
             return [found[number] for number in order]
-        found[doubtful] = best_of(models[doubtful], machine, wishes) or found[doubtful]
+        found[doubtful] = best_of(models[doubtful], machine, request) or found[doubtful]
         sure.add(doubtful)
 
 
@@ -173,7 +173,7 @@ def _machine(profile: DeviceProfile, described: MachineDescription, dry: DryRun)
     )
 
 
-def rated(files: Sequence[Variant], machine: Machine, wishes: PlanRequest) -> list[RankedFile]:
+def rated(files: Sequence[Variant], machine: Machine, request: PlanRequest) -> list[RankedFile]:
     """Hold files of one model against a machine; of a repository's only the likeliest, for headers are large.
 
     Raises HubError or ModelFileError where no header can be read.
@@ -182,12 +182,12 @@ def rated(files: Sequence[Variant], machine: Machine, wishes: PlanRequest) -> li
     looked = [one for one in files if one.path is not None or one.entry is not None]
     remote = [one for one in files if one.path is None and one.entry is None]
     if remote:
-        looked += [one for one, _ in likeliest(remote, machine, wishes)[:_REMOTE_LOOKS]]
+        looked += [one for one, _ in likeliest(remote, machine, request)[:_REMOTE_LOOKS]]
     options: list[RankedFile] = []
     failure: HubError | ModelFileError | None = None
     for one in looked:
         try:
-            options.append(rate(one, machine, wishes))
+            options.append(rate(one, machine, request))
         except (HubError, ModelFileError) as error:
             failure = failure or error
     if not options:
@@ -198,11 +198,11 @@ def rated(files: Sequence[Variant], machine: Machine, wishes: PlanRequest) -> li
     return options
 
 
-def first_that_fits(machine: Machine, wishes: PlanRequest) -> RankedFile | None:
+def first_that_fits(machine: Machine, request: PlanRequest) -> RankedFile | None:
     """Return the best model of the catalogue that fits; None where none does."""
-    models = everything(mlx=weighs_mlx(machine.profile, wishes))
-    for files in _runnable(models, machine.profile, wishes):
-        found = best_of(files, machine, wishes)
+    models = everything(mlx=weighs_mlx(machine.profile, request))
+    for files in _runnable(models, machine.profile, request):
+        found = best_of(files, machine, request)
         if found is not None and found.verdict is Verdict.FITS:
             return found
     return None

@@ -83,8 +83,8 @@ def _ladder(backend: Backend | None, name: str) -> SurveyFindings:
     from edgechat.planner.request import PlanRequest
 
     # What was never asked of the hub is not asked for by looking at a list.
-    wishes = settled(PlanRequest(backend=backend), settings.load())
-    return one_model(name, wishes, MachineDescription(), offline=True, insists=False)
+    request = settled(PlanRequest(backend=backend), settings.load())
+    return one_model(name, request, MachineDescription(), offline=True, insists=False)
 
 
 def _decide(
