@@ -16,11 +16,12 @@ from pathlib import Path
 import msgspec
 
 from edgechat.chat.draft import ReplySaver
-from edgechat.chat.engine import Engine, GenerationOptions
+from edgechat.chat.generation_options import GenerationOptions
 from edgechat.chat.messages import messages_of, title_of
 from edgechat.chat.records import Attachment, Chat, ChatSettings, Front, Role, Turn, TurnState
 from edgechat.chat.storage.store import TITLE_LENGTH, Store
 from edgechat.chat.tree import Tree, left_out
+from edgechat.engine.protocol import Engine
 from edgechat.engine.types import (
     ChatRequest,
     Delta,

@@ -8,8 +8,9 @@ from functools import partial
 import msgspec
 
 from edgechat import settings
+from edgechat.engine.protocol import EngineState
 from edgechat.engine.types import CachePolicy
-from edgechat.engine.worker.supervisor import EngineState, EngineSupervisor
+from edgechat.engine.worker.supervisor import EngineSupervisor
 from edgechat.planner.plan import LoadPlan
 from edgechat.planner.prepare import prepare
 from edgechat.planner.request import DEFAULT_REQUEST, PlanRequest

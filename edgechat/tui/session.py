@@ -8,16 +8,16 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from edgechat import settings
 from edgechat.chat.conversation import Conversation
-from edgechat.chat.engine import Engine, GenerationOptions
+from edgechat.chat.generation_options import GenerationOptions
 from edgechat.chat.records import ChatSettings
 from edgechat.chat.storage.last_model import DEFAULT_MODEL, remember, remembered
 from edgechat.chat.storage.store import Store, store_path
-from edgechat.engine.types import ModelInfo, Sampling
-from edgechat.engine.worker.snapshot import Snapshot
+from edgechat.engine.protocol import Engine
+from edgechat.engine.types import Sampling
 from edgechat.errors import EdgechatError, FolderError, ModelNotFound, StoreUnwritable
 from edgechat.planner.plan import LoadPlan
 from edgechat.settings import Backend, Preset, Settings
@@ -29,33 +29,6 @@ _LEAVING = 2.0
 """Seconds that the way out waits for chats' states to be on disk; they can be computed again."""
 
 
-class AppEngine(Engine, Protocol):
-    """An engine that can be loaded ahead of the first question, looked into, and closed."""
-
-    plan: LoadPlan
-    """How it is loaded, as far as it is known now."""
-
-    async def start(self, on_progress: Callable[[float], None] | None = None) -> ModelInfo:
-        """Load the model if it is not loaded. Raises EngineClosed where `close` ends that."""
-        ...
-
-    async def persist(self, chat: str | None = None) -> None:
-        """Put what was computed of a chat (None: of all) on disk."""
-        ...
-
-    async def inspect(self, chat: str | None = None) -> Snapshot | None:
-        """Return what it is doing; None where nothing is loaded."""
-        ...
-
-    def log_tail(self, n_bytes: int = 4096) -> str:
-        """Return the end of its log."""
-        ...
-
-    async def close(self) -> None:
-        """End the worker."""
-        ...
-
-
 @dataclass(frozen=True, slots=True)
 class Services:
     """The layers below, as functions: tests put their own in."""
@@ -63,7 +36,7 @@ class Services:
     store_path: Callable[[], Path]
     prepare: Callable[[str], LoadPlan]
     """From a model's name to its plan. May take a while; called in a thread."""
-    engine: Callable[[LoadPlan, Callable[[], LoadPlan], Callable[[str], None], bool], AppEngine]
+    engine: Callable[[LoadPlan, Callable[[], LoadPlan], Callable[[str], None], bool], Engine]
     """From a plan, and what makes it anew, to its engine.
 
     It tells what it has to change about the plan. Where the last argument is True, as it is where the store
@@ -106,7 +79,7 @@ class Session:
         """Hears what had to be changed about the plan."""
         self._services = services
         self._store: Store | None = None
-        self._engine: AppEngine | None = None
+        self._engine: Engine | None = None
         self._opening = asyncio.Lock()
         self._planning = asyncio.Lock()
 
@@ -121,7 +94,7 @@ class Session:
                     self.on_note(f"{error.message} What is said now is gone when edgechat ends.")
             return self._store
 
-    async def engine(self) -> AppEngine:
+    async def engine(self) -> Engine:
         """Return the engine of the chosen model, not yet loaded. Raises EdgechatError."""
         async with self._planning:
             if self._engine is None:
@@ -131,7 +104,7 @@ class Session:
             return self._engine
 
     @property
-    def loaded(self) -> AppEngine | None:
+    def loaded(self) -> Engine | None:
         """The engine, if there is one already."""
         return self._engine
 
@@ -202,12 +175,12 @@ class Session:
             if self._store is not None:
                 await self._store.close()
 
-    async def _end(self, engine: AppEngine) -> None:
+    async def _end(self, engine: Engine) -> None:
         with suppress(TimeoutError):
             await asyncio.wait_for(engine.persist(), _LEAVING)
         await engine.close()
 
-    async def _new_engine(self, plan: LoadPlan) -> AppEngine:
+    async def _new_engine(self, plan: LoadPlan) -> Engine:
         assert self.model is not None
         replan = partial(self._services.prepare, self.model)
         lasting = False
@@ -242,7 +215,7 @@ def _prepare(model: str, *, anyway: bool, draft: str | None, backend: Backend | 
 
 def _engine(
     plan: LoadPlan, replan: Callable[[], LoadPlan], on_note: Callable[[str], None], lasting: bool
-) -> AppEngine:
+) -> Engine:
     from edgechat.chat.upkeep import upkeep
     from edgechat.engine.worker.supervisor import EngineSupervisor
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from edgechat.chat.conversation import Conversation
-from edgechat.chat.engine import GenerationOptions
+from edgechat.chat.generation_options import GenerationOptions
 from edgechat.chat.messages import messages_of
 from edgechat.chat.records import Turn
 from edgechat.chat.storage.store import Store

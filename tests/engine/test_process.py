@@ -23,10 +23,11 @@ import pytest
 from edgechat import paths
 from edgechat.device.memory import Memory
 from edgechat.device.profile import DeviceProfile
+from edgechat.engine.protocol import EngineState
 from edgechat.engine.types import ChatRequest, Delta, Finished, Message, Sampling
 from edgechat.engine.worker import connection
 from edgechat.engine.worker.connection import WorkerConnection
-from edgechat.engine.worker.supervisor import EngineState, EngineSupervisor
+from edgechat.engine.worker.supervisor import EngineSupervisor
 from edgechat.errors import (
     EngineClosed,
     EngineCrashed,

@@ -16,9 +16,10 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from edgechat import paths
+from edgechat.engine.protocol import EngineState
 from edgechat.engine.types import ChatRequest, Delta, Finished, Message
 from edgechat.engine.worker.connection import WorkerConnection
-from edgechat.engine.worker.supervisor import EngineState, EngineSupervisor
+from edgechat.engine.worker.supervisor import EngineSupervisor
 from edgechat.errors import (
     DoesNotFit,
     Draining,

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from edgechat.engine.protocol import EngineState
 from edgechat.engine.types import (
     ChatRequest,
     Delta,
@@ -20,7 +21,6 @@ from edgechat.engine.types import (
     Timings,
     Usage,
 )
-from edgechat.engine.worker.supervisor import EngineState
 from edgechat.errors import (
     DoesNotFit,
     Draining,

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from edgechat.chat.commands import sent
 from edgechat.chat.conversation import Conversation
-from edgechat.chat.engine import GenerationOptions
+from edgechat.chat.generation_options import GenerationOptions
 from edgechat.chat.storage.store import Store
 from edgechat.cli.chat.answer import AnswerPrinter
 from edgechat.cli.chat.conversation import ConversationChoice, offering_not_to_keep

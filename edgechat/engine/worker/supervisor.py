@@ -12,12 +12,12 @@ import contextlib
 import hashlib
 from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
-from enum import Enum
 from pathlib import Path
 
 import msgspec
 
 from edgechat.engine.kv.state_folder import check_id
+from edgechat.engine.protocol import EngineState
 from edgechat.engine.types import (
     CachePolicy,
     Cancel,
@@ -42,14 +42,6 @@ _LEAVING = 10.0
 """Seconds that the state of chats may take on its way to disk."""
 _LOOKING = 5.0
 """Seconds that a look into the engine may take: a step, which may be a long one on a slow machine."""
-
-
-class EngineState(Enum):
-    """What the worker does, for a front end to show."""
-
-    STOPPED = "stopped"
-    LOADING = "loading"
-    READY = "ready"
 
 
 class EngineSupervisor:

@@ -6,16 +6,13 @@ import asyncio
 import math
 import time
 from collections import deque
-from collections.abc import AsyncGenerator, Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Protocol
 
-from edgechat.engine.types import ChatRequest, Embedded, ModelInfo, Priority, RequestEvent, Translated
-from edgechat.engine.worker.snapshot import Snapshot
-from edgechat.engine.worker.supervisor import EngineState
+from edgechat.engine.protocol import Engine, EngineState
+from edgechat.engine.types import Priority
 from edgechat.errors import QueueFull
-from edgechat.planner.plan import LoadPlan
 from edgechat.server.pool.available_models import AvailableModel
 
 _PLACES = 4
@@ -27,66 +24,12 @@ _UNKNOWN = 5
 _LONGEST = 120
 
 
-class SlotEngine(Protocol):
-    """What the pool needs of an engine; `edgechat.engine.worker.supervisor.EngineSupervisor` is one."""
-
-    plan: LoadPlan
-    model: ModelInfo | None
-    state: EngineState
-
-    @property
-    def has_crashed(self) -> bool:
-        """Whether its last worker died by itself."""
-        ...
-
-    @property
-    def log_path(self) -> Path | None:
-        """What its worker wrote last."""
-        ...
-
-    async def start(self, on_progress: Callable[[float], None] | None = None) -> ModelInfo:
-        """Load the model if it is not loaded."""
-        ...
-
-    def stream(self, request: ChatRequest, *, may_load: bool) -> AsyncGenerator[RequestEvent, None]:
-        """Answer a request. Raises EngineGone where nothing is loaded, and may not be for this."""
-        ...
-
-    async def embed(
-        self, request_id: str, texts: tuple[str | tuple[int, ...], ...], *, may_load: bool
-    ) -> Embedded | None:
-        """Make embeddings. Raises EngineGone as `stream` does."""
-        ...
-
-    async def translate(
-        self, request_id: str, what: str | tuple[int, ...], *, bos: bool, special: bool, may_load: bool
-    ) -> Translated | None:
-        """Make tokens of a text, or a text of tokens. Raises EngineGone as `stream` does."""
-        ...
-
-    async def inspect(self) -> Snapshot | None:
-        """Return what it does; None where nothing is loaded, or there is no answer."""
-        ...
-
-    def holding(self) -> AbstractContextManager[None]:
-        """Keep it from going idle."""
-        ...
-
-    async def unload(self) -> None:
-        """Give the memory back."""
-        ...
-
-    async def close(self) -> None:
-        """End it for good."""
-        ...
-
-
 class ModelSlot:
     """The way of requests to one model. Belongs to one event loop."""
 
     def __init__(self, known: AvailableModel) -> None:
         self.known = known
-        self.engine: SlotEngine | None = None
+        self.engine: Engine | None = None
         """None until it is planned for the first time."""
         self.taken = 0
         """Places of all requests that are here."""

@@ -14,6 +14,7 @@ from typing import Literal, Protocol
 
 import msgspec
 
+from edgechat.engine.protocol import Engine
 from edgechat.engine.types import (
     ChatRequest,
     Embedded,
@@ -27,7 +28,7 @@ from edgechat.errors import Draining, EngineError, EngineGone
 from edgechat.planner.plan import LoadPlan
 from edgechat.server.metrics import Metrics, ModelGauges
 from edgechat.server.pool.available_models import DEFAULT_NAMES, AvailableModel, ModelCard
-from edgechat.server.pool.model_slot import ModelSlot, SlotEngine
+from edgechat.server.pool.model_slot import ModelSlot
 from edgechat.server.pool.models import State
 from edgechat.server.pool.residency import MakeEngine, Prepare, ResidencyManager, Told
 
@@ -63,7 +64,7 @@ class PooledModel:
     def __init__(
         self,
         lane: ModelSlot,
-        engine: SlotEngine,
+        engine: Engine,
         metrics: Metrics,
         arrived: float,
         load_again: Callable[[ModelSlot], Awaitable[None]],

@@ -14,19 +14,19 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Protocol
 
-from edgechat.engine.worker.supervisor import EngineState
+from edgechat.engine.protocol import Engine, EngineState
 from edgechat.errors import DoesNotFit, EdgechatError, EngineCrashed, EngineError, QueueFull
 from edgechat.planner.placement.residents import is_lesser
 from edgechat.planner.plan import LoadPlan
 from edgechat.server.metrics import Metrics
 from edgechat.server.pool.available_models import AvailableModel
-from edgechat.server.pool.model_slot import ModelSlot, SlotEngine
+from edgechat.server.pool.model_slot import ModelSlot
 
 CLAIMING = 0.25
 """The last share of the patience, in which busy models take no new requests: somebody has to give way."""
 
 Told = Callable[[str], None]
-MakeEngine = Callable[[LoadPlan, Told, Callable[[EngineState], None]], SlotEngine]
+MakeEngine = Callable[[LoadPlan, Told, Callable[[EngineState], None]], Engine]
 """From a plan to its engine, which tells what it has to change about the plan, and what it does."""
 
 

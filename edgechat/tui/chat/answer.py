@@ -8,12 +8,12 @@ from contextlib import aclosing, suppress
 from typing import TYPE_CHECKING
 
 from edgechat.chat.conversation import Conversation
-from edgechat.chat.engine import GenerationOptions
+from edgechat.chat.generation_options import GenerationOptions
 from edgechat.chat.messages import not_sent
 from edgechat.chat.records import Turn
+from edgechat.engine.protocol import Engine
 from edgechat.engine.types import Delta, Dropped, Finished, Prefill, RequestEvent
 from edgechat.errors import EdgechatError
-from edgechat.tui.session import AppEngine
 from edgechat.tui.transcript.live import LiveReply
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ class ReplyEvents:
         """When the first token came; None before it, and once the engine has told its own figures."""
         self._trouble_told = False
 
-    async def run(self, engine: AppEngine, manner: GenerationOptions) -> None:
+    async def run(self, engine: Engine, manner: GenerationOptions) -> None:
         """Stream the reply to its end. Whatever that is, the pieces show it, errors included."""
         talk, conversation = self._talk, self._conversation
         before, dropped = len(conversation.turns), conversation.dropped

@@ -12,6 +12,7 @@ from textual.binding import Binding, BindingType
 from textual.containers import Container, Vertical, VerticalScroll
 from textual.screen import ModalScreen
 
+from edgechat.engine.protocol import Engine
 from edgechat.engine.types import Finished, ModelInfo
 from edgechat.engine.worker.snapshot import Snapshot
 from edgechat.planner.plan import LoadPlan
@@ -21,7 +22,7 @@ from edgechat.tui.engine_room.log import LogSection
 from edgechat.tui.engine_room.memory import MemorySection
 from edgechat.tui.engine_room.section import Section
 from edgechat.tui.engine_room.speed import SpeedSection
-from edgechat.tui.engine_room.watch import Inspectable, SnapshotPoller
+from edgechat.tui.engine_room.watch import SnapshotPoller
 
 _TWO_COLUMNS = 96
 
@@ -117,7 +118,7 @@ class EngineRoom(VerticalScroll):
         return self._watch is not None and self._watch.runs
 
     def follow(
-        self, engine: Callable[[], Inspectable | None], chat: Callable[[], str | None] = lambda: None
+        self, engine: Callable[[], Engine | None], chat: Callable[[], str | None] = lambda: None
     ) -> None:
         """Ask an engine from now on, whenever the panel is shown; see `SnapshotPoller`.
 

@@ -4,27 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Protocol
-
-from edgechat.engine.worker.snapshot import Snapshot
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from edgechat.engine.protocol import Engine
     from edgechat.tui.engine_room.room import EngineRoom
 
 EVERY = 0.5
 _LOG_BYTES = 8192
-
-
-class Inspectable(Protocol):
-    """An engine that can be looked into; `edgechat.engine.worker.supervisor.EngineSupervisor` is one."""
-
-    async def inspect(self, chat: str | None = None) -> Snapshot | None:
-        """Return what it does and knows now; None where there is nobody to ask."""
-        ...
-
-    def log_tail(self, n_bytes: int = 4096) -> str:
-        """Return the end of its log."""
-        ...
 
 
 class SnapshotPoller:
@@ -33,7 +20,7 @@ class SnapshotPoller:
     def __init__(
         self,
         room: EngineRoom,
-        engine: Callable[[], Inspectable | None],
+        engine: Callable[[], Engine | None],
         chat: Callable[[], str | None] = lambda: None,
         every: float = EVERY,
     ) -> None:

@@ -1,0 +1,138 @@
+"""What a front end may ask of an engine, wherever the engine runs.
+
+`edgechat.engine.worker.supervisor.EngineSupervisor`, with its worker process, is one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Callable
+from contextlib import AbstractContextManager
+from enum import Enum
+from pathlib import Path
+from typing import Protocol
+
+from edgechat.engine.types import ChatRequest, Embedded, ModelInfo, RequestEvent, Translated
+from edgechat.engine.worker.snapshot import Snapshot
+from edgechat.planner.plan import LoadPlan
+
+
+class EngineState(Enum):
+    """What the engine does, for a front end to show."""
+
+    STOPPED = "stopped"
+    LOADING = "loading"
+    READY = "ready"
+
+
+class Engine(Protocol):
+    """One model. Loaded by `start` or the first request; of no more use after `close`.
+
+    Belongs to one event loop. Errors are EdgechatErrors.
+    """
+
+    plan: LoadPlan
+    """How the model is loaded, or will be; setting it applies to the next load."""
+    model: ModelInfo | None
+    """What the last load reported; None before the first one."""
+    state: EngineState
+
+    async def start(self, on_progress: Callable[[float], None] | None = None) -> ModelInfo:
+        """Load the model if it is not loaded, reporting progress (0 to 1).
+
+        Raises LoadFailed, DoesNotFit, EngineCrashed, and EngineClosed where `close` ended or precedes it.
+        """
+        ...
+
+    def stream(
+        self,
+        request: ChatRequest,
+        on_progress: Callable[[float], None] | None = None,
+        *,
+        may_load: bool = True,
+    ) -> AsyncGenerator[RequestEvent, None]:
+        """Answer a request: the last event is Finished, unless an EdgechatError is raised.
+
+        Loads the model if necessary, or raises EngineGone if it may not. Leaving the iteration early cancels
+        the request. `close` ends it with reason 'cancelled'.
+        """
+        ...
+
+    async def embed(
+        self,
+        request_id: str,
+        texts: tuple[str | tuple[int, ...], ...],
+        on_progress: Callable[[float], None] | None = None,
+        *,
+        may_load: bool = True,
+    ) -> Embedded | None:
+        """Return embeddings of texts, or of their tokens; None if it was cancelled.
+
+        Loads and raises as `stream` does; raises WrongKind, PromptTooLong and NotEmbeddable.
+        """
+        ...
+
+    async def translate(
+        self,
+        request_id: str,
+        what: str | tuple[int, ...],
+        *,
+        bos: bool = False,
+        special: bool = False,
+        may_load: bool = True,
+    ) -> Translated | None:
+        """Return the tokens of a text, or the text of tokens; None if it was cancelled.
+
+        Loads and raises as `stream` does; raises BadRequest.
+        """
+        ...
+
+    async def cancel(self, request_id: str) -> None:
+        """Stop a request, also while the model loads: its stream ends with reason 'cancelled'.
+
+        Unknown ids are ignored.
+        """
+        ...
+
+    async def persist(self, chat: str | None = None) -> None:
+        """Save the KV state of a chat (None: of all chats) to disk, if that is worth it.
+
+        Returns when that is done, or takes too long. Unknown chats are ignored.
+        """
+        ...
+
+    def forget(self, chat: str) -> None:
+        """Delete all that is kept of a chat; unknown ones are ignored. Raises ValueError for a malformed id."""
+        ...
+
+    async def inspect(self, chat: str | None = None) -> Snapshot | None:
+        """Return what the engine does, with the cache of a chat (None: of the one that was answered last).
+
+        None if no model is loaded, or there is no answer in time.
+        """
+        ...
+
+    def holding(self) -> AbstractContextManager[None]:
+        """Keep the model from being unloaded when idle."""
+        ...
+
+    async def unload(self) -> None:
+        """Free the memory unless a request is running; the next one loads the model again."""
+        ...
+
+    @property
+    def has_crashed(self) -> bool:
+        """Whether the engine died by itself and has not been started again."""
+        ...
+
+    @property
+    def log_path(self) -> Path | None:
+        """The engine's log; None if there is none here."""
+        ...
+
+    def log_tail(self, n_bytes: int = 4096) -> str:
+        """Return the end of the log, printable; '' if there is none."""
+        ...
+
+    async def close(self) -> None:
+        """End the engine, and with it every stream (reason 'cancelled') and every load (EngineClosed)."""
+        ...
