@@ -101,7 +101,7 @@ class Engine(Protocol):
         ...
 
     def forget(self, chat: str) -> None:
-        """Delete all that is kept of a chat; unknown ones are ignored. Raises ValueError for a malformed id."""
+        """Delete what is kept of a chat. Unknown chats are ignored; raises ValueError for a malformed id."""
         ...
 
     async def inspect(self, chat: str | None = None) -> Snapshot | None:
