@@ -46,8 +46,8 @@ from edgechat.engine.speculative.drafters import DraftRequest, ModelDrafter
 from edgechat.engine.speculative.step_cost import StepCost
 from edgechat.engine.speculative.verify import verify
 from edgechat.engine.types import ChatRequest, Finished, Message, Sampling
-from tests.engine.backends import GPU, plan
-from tests.engine.backends import load as opened
+from tests.engine.runtimes import GPU, plan
+from tests.engine.runtimes import load as opened
 from tests.kit import MODELS_DIR, NOT_PRINTABLE, Shape, Spec, build
 
 SHAPE = Shape(n_layers=24, n_embd=1024, n_ff=3584, n_heads=16, n_kv_heads=16)

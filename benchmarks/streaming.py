@@ -29,7 +29,7 @@ from edgechat.engine.types import ChatRequest, Delta, Finished, Message, Samplin
 from edgechat.engine.worker.supervisor import EngineSupervisor
 from edgechat.native import ggml
 from edgechat.planner.plan import BackendName, LoadPlan
-from tests.engine.backends import GPU
+from tests.engine.runtimes import GPU
 from tests.kit import NOT_PRINTABLE, TINYLLAMA, Shape, Spec, build
 
 THREADS = 2

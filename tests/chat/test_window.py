@@ -12,7 +12,7 @@ from edgechat.chat.conversation import Conversation
 from edgechat.chat.storage.store import Store
 from edgechat.engine.prompt.prompts import Prompts
 from edgechat.engine.types import ChatRequest, Delta, Finished, RequestEvent, Timings, Usage
-from tests.engine.test_prompts import Words, template
+from tests.engine.prompt.test_prompts import Words, template
 from tests.fakes import MODEL, FakeEngine
 
 CELLS = 600

@@ -12,7 +12,7 @@ import pytest
 from edgechat.device import mlx
 from edgechat.engine.backends.base import Backend
 from edgechat.planner.plan import LoadPlan
-from tests.engine.backends import KINDS, Cold, Load, Runtime, load, plan
+from tests.engine.runtimes import KINDS, Cold, Load, Runtime, load, plan
 
 MakePlan = Callable[..., LoadPlan]
 RUNTIMES = (

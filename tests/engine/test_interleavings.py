@@ -25,9 +25,9 @@ from edgechat.engine.prompt.prompts import Prompts
 from edgechat.engine.prompt.template import ChatTemplate
 from edgechat.engine.speculative.drafters import ModelDrafter
 from edgechat.engine.types import CachePolicy, ChatRequest, FinishReason
-from tests.engine.backends import BOUND, Runtime, SharedTemplate, load, plan
 from tests.engine.cells import check, check_drafters
 from tests.engine.conftest import MakePlan
+from tests.engine.runtimes import BOUND, Runtime, SharedTemplate, load, plan
 from tests.engine.speculative.always import Always
 from tests.engine.world import MAX_TOKENS, World
 

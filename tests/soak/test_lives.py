@@ -10,8 +10,8 @@ import os
 import pytest
 
 from edgechat.engine.prompt.template import ChatTemplate
-from tests.engine.backends import KINDS, Runtime
 from tests.engine.conftest import MakePlan, kind, runtime, scripted  # noqa: F401  (fixtures)
+from tests.engine.runtimes import KINDS, Runtime
 from tests.engine.test_interleavings import (  # noqa: F401  (fixtures)
     SCRIPTED,
     Judge,

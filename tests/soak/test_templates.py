@@ -17,7 +17,7 @@ from edgechat.engine.prompt.prompts import Prompts
 from edgechat.engine.prompt.template import CHATML, TIME_LIMIT, ChatTemplate, TemplateProcess
 from edgechat.engine.types import ChatRequest, Message, Tool
 from edgechat.errors import EdgechatError
-from tests.engine.backends import Runtime, load, plan
+from tests.engine.runtimes import Runtime, load, plan
 
 pytestmark = [pytest.mark.soak, pytest.mark.slow]
 

@@ -27,8 +27,8 @@ from edgechat.tui.chat.screen import ChatScreen
 from tests.fakes import FakeEngine, thought
 from tests.tui import rooms
 from tests.tui.driving import app_with, say, text_of, until
+from tests.tui.models.test_screen import world
 from tests.tui.shelves import Fake
-from tests.tui.test_models import world
 
 MOMENT = datetime(2026, 3, 5, 9, 30)
 KEPT = Path(__file__).parent / "pictures"

@@ -18,7 +18,7 @@ from edgechat.engine.prompt.template import ChatTemplate
 from edgechat.engine.speculative.drafters import ModelDrafter
 from edgechat.engine.types import ChatRequest, Delta, Finished, Message, Sampling
 from edgechat.native import handles
-from tests.engine.backends import Runtime, load, plan
+from tests.engine.runtimes import Runtime, load, plan
 from tests.engine.speculative.always import Always
 from tests.kit import CHATML
 

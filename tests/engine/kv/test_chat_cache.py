@@ -1,0 +1,518 @@
+"""Chats between their turns: settled, interrupted, cut by the window, left, restored and forgotten."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from edgechat.engine.backends.scripted import ScriptedBackend
+from edgechat.engine.engine import EngineCore
+from edgechat.engine.kv.prefix_cache import common_prefix
+from edgechat.engine.kv.state_folder import path_of
+from edgechat.engine.kv.state_store import KVStateStore
+from edgechat.engine.prompt.template import ChatTemplate, TemplateProcess
+from edgechat.engine.types import (
+    CachePolicy,
+    ChatRequest,
+    Delta,
+    Dropped,
+    Event,
+    Finished,
+    Message,
+    Persisted,
+    Prefill,
+    Prewarmed,
+)
+from edgechat.errors import PromptTooLong
+from tests.engine.cells import check
+from tests.engine.conftest import MakePlan
+
+CHAT = "c0ffee00"
+TEMPLATES = sorted((Path(__file__).parents[1] / "templates").glob("*.jinja"))
+KINDS = {"dense": {}, "windowed": {"window": 40}, "hybrid": {"cuts": False}}
+SETTLES = CachePolicy(settle=True)
+MakeEngine = Callable[..., EngineCore]
+
+
+@pytest.fixture(scope="module")
+def process() -> Iterator[TemplateProcess]:
+    process = TemplateProcess()
+    yield process
+    process.close()
+
+
+@pytest.fixture(autouse=True)
+def all_is_worth_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Save and read whatever can be: a script costs nothing to compute."""
+    monkeypatch.setattr("edgechat.engine.kv.chat_cache._LEAVE_SECONDS", 0.0)
+    monkeypatch.setattr("edgechat.engine.kv.chat_cache._SETTLE_SECONDS", 0.0)
+
+
+@pytest.fixture
+def make(scripted: MakePlan, process: TemplateProcess) -> Iterator[MakeEngine]:
+    made: list[EngineCore] = []
+
+    def engine(
+        template: str | None = None,
+        upkeep: CachePolicy = SETTLES,
+        states: bytes | None = None,
+        **script: object,
+    ) -> EngineCore:
+        backend = ScriptedBackend(scripted(**{"reply": "Hello.", "n_batch": 64} | script))
+        kept = ChatTemplate(template, bos="<s>", eos="<|im_end|>", process=process)
+        kept.close = lambda: None
+        disk = None if states is None else KVStateStore(10_000_000, states)
+        made.append(EngineCore(backend, kept, upkeep=upkeep, states=disk))
+        return made[-1]
+
+    yield engine
+    for one in made:
+        one.close()
+
+
+def ask(
+    engine: EngineCore, name: str, *messages: Message, **options: object
+) -> tuple[str, Finished, list[Event]]:
+    """Return the reply, its end, and all events until the engine is idle."""
+    request = ChatRequest(id=name, messages=messages, **{"chat": CHAT} | options)
+    events = [*engine.submit(request), *idle(engine)]
+    text = "".join(e.text for e in events if isinstance(e, Delta) and not e.thinking and e.request_id == name)
+    (end,) = [event for event in events if isinstance(event, Finished) and event.request_id == name]
+    return text, end, events
+
+
+def idle(engine: EngineCore) -> list[Event]:
+    events: list[Event] = []
+    while not engine.is_idle:
+        events += engine.step()
+        check(engine)
+    return events
+
+
+def user(text: str) -> Message:
+    return Message("user", text)
+
+
+def assistant(text: str, thinking: str = "") -> Message:
+    return Message("assistant", text, thinking)
+
+
+def computed(end: Finished) -> int:
+    return end.usage.prompt_tokens - end.usage.cached_tokens
+
+
+def answer_after(engine: EngineCore) -> str:
+    """Return the end of every prompt; control tokens are one token each, so the text behind the last one."""
+    one, other = (engine.template.render((user(text),)) for text in "ab")
+    n = next(n for n in range(1, len(one)) if one[-n:] != other[-n:]) - 1
+    return re.split(r"<s>|<\|im_(?:start|end)\|>", one[-n:])[-1][-14:]
+
+
+@pytest.mark.parametrize("settle", [False, True])
+@pytest.mark.parametrize(
+    ("template", "system"),
+    [
+        (path, system)
+        for path in TEMPLATES
+        for system in (False, True)
+        if path.stem != "refuses_system" or not system
+    ],
+    ids=lambda value: getattr(value, "stem", "system" if value else "alone"),
+)
+def test_a_turn_computes_no_more_than_what_is_new(
+    make: MakeEngine, template: Path, system: bool, settle: bool
+) -> None:
+    source, upkeep = template.read_text(), CachePolicy(settle=settle)
+    engine = make(source, upkeep)
+    marks, reply = engine.template.marks, "An answer that goes on for a while."
+    begins = answer_after(engine)
+    if marks is not None:
+        opens = "" if begins.rstrip().endswith(marks.open) else marks.open
+        reply = f"{opens}Let me see. It is so.{marks.close}{reply}"
+    engine = make(source, upkeep, reply=reply, answer_after=begins)
+    said, settled_at = [Message("system", "Be brief.")] * system, 0
+    for turn in range(4):
+        said.append(user(f"Question number {turn} is a long one, as questions go."))
+        prompt = engine.prompts.of(ChatRequest(id="x", messages=tuple(said)), 4096).tokens
+        known = max(common_prefix(slot.tokens, prompt) for slot in engine.scheduler.cache.slots)
+        text, end, events = ask(engine, f"t{turn}", *said)
+        assert computed(end) == max(1, len(prompt) - known)
+        thinking = "".join(e.text for e in events if isinstance(e, Delta) and e.thinking)
+        assert bool(thinking) == (marks is not None)
+        said.append(assistant(text, thinking))
+        assert any(isinstance(event, Prewarmed) for event in events) == settle
+        assert computed(end) <= len(prompt) - settled_at + 1
+        settled_at = max((event.tokens for event in events if isinstance(event, Prewarmed)), default=0)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_has_settled_is_all_there_on_every_kind(make: MakeEngine, kind: str) -> None:
+    strips = next(path for path in TEMPLATES if path.stem == "strips_thinking").read_text()
+    engine = make(strips, reply="<think>Hm, let me think about it.</think>An answer.", **KINDS[kind])
+    first = user("A question that is longer than the window of this model, so that going back is hard.")
+    text, _, events = ask(engine, "a", first)
+    (settled,) = [event for event in events if isinstance(event, Prewarmed)]
+    _, end, _ = ask(engine, "b", first, assistant(text, "Hm, let me think about it."), user("And?"))
+    assert end.usage.cached_tokens == settled.tokens
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_same_question_again_computes_the_generation_prompt_at_most(make: MakeEngine, kind: str) -> None:
+    engine = make(**KINDS[kind])
+    question = user("A question that is longer than the window of this model, so that going back is hard.")
+    ask(engine, "a", question)
+    _, end, _ = ask(engine, "b", question)
+    assert computed(end) <= (1 if kind == "dense" else len("<|im_start|>assistant\n"))
+
+
+def test_an_edited_question_reuses_everything_before_the_edit(make: MakeEngine) -> None:
+    engine = make()
+    first = [user("The first question, as it was asked " * 3), assistant("Hello.")]
+    ask(engine, "a", first[0])
+    ask(engine, "b", *first, user("The second question"))
+    _, end, _ = ask(engine, "c", *first, user("The second question, edited"))
+    assert computed(end) <= len(", edited<|im_end|>") + len("\n<|im_start|>assistant\n")
+
+
+def test_a_new_turn_interrupts_settling_and_goes_on_from_there(make: MakeEngine) -> None:
+    long = "An answer of many words, which are stripped of their thoughts. " * 6
+    strips = next(path for path in TEMPLATES if path.stem == "strips_thinking").read_text()
+    engine = make(strips, reply=f"<think>Hm.</think>{long}", n_batch=32)
+    question = user("What?")
+    engine.submit(ChatRequest(id="a", messages=(question,), chat=CHAT))
+    while not any(isinstance(event, Finished) for event in engine.step()):
+        pass
+    engine.step()
+    while engine.is_waiting:  # what comes next is prepared
+        engine.step()
+    for _ in range(3):
+        assert not engine.is_idle
+        engine.step()
+    engine.submit(ChatRequest(id="b", messages=(question, assistant(long, "Hm."), user("More")), chat=CHAT))
+    check(engine)
+    events = idle(engine)
+    (end,) = [event for event in events if isinstance(event, Finished)]
+    assert end.usage.cached_tokens >= 64, "two chunks had settled"
+    assert [event.request_id for event in events if isinstance(event, Prewarmed)] == ["b"]
+
+
+def test_settling_waits_for_everybody_else(make: MakeEngine) -> None:
+    strips = next(path for path in TEMPLATES if path.stem == "strips_thinking").read_text()
+    engine = make(strips, reply="<think>Hm.</think>" + "An answer of many words. " * 8, n_batch=32)
+    engine.submit(ChatRequest(id="a", messages=(user("What?"),), chat=CHAT))
+    while not any(isinstance(event, Finished) for event in engine.step()):
+        pass
+    engine.submit(ChatRequest(id="b", messages=(user("Another chat"),), chat="beef0000"))
+    order = [type(e).__name__ for e in idle(engine) if isinstance(e, Finished | Prewarmed)]
+    assert order == ["Finished", "Prewarmed", "Prewarmed"]
+
+
+def test_nothing_settles_where_it_is_switched_off_or_on_battery(
+    make: MakeEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def settles(upkeep: CachePolicy, plugged: bool) -> bool:
+        monkeypatch.setattr("edgechat.device.load._may_have_battery", lambda: True)
+        monkeypatch.setattr(
+            "psutil.sensors_battery", lambda: SimpleNamespace(power_plugged=plugged), raising=False
+        )
+        _, _, events = ask(make(upkeep=upkeep), "a", user("What?"))
+        return any(isinstance(event, Prewarmed) for event in events)
+
+    assert settles(CachePolicy(), plugged=False)
+    assert not settles(CachePolicy(settle=False), plugged=True)
+    assert not settles(CachePolicy(settle_on_battery=False), plugged=False)
+    assert settles(CachePolicy(settle_on_battery=False), plugged=True)
+
+
+def test_the_background_is_computed_while_nobody_waits(make: MakeEngine) -> None:
+    engine = make(reply="a long reply " * 10, n_seq_max=1)
+    engine.submit(ChatRequest(id="title", messages=(user("Name it"),), priority="background"))
+    for _ in range(20):
+        engine.step()
+    engine.submit(ChatRequest(id="now", messages=(user("Now!"),)))
+    events = idle(engine)
+    assert [event.request_id for event in events if isinstance(event, Finished)] == ["now", "title"]
+    behind = [event for event in events if isinstance(event, Delta) and event.request_id == "title"]
+    assert events.index(behind[0]) > next(at for at, e in enumerate(events) if isinstance(e, Finished))
+
+
+def test_who_begins_alike_waits_for_the_other_to_compute_it(make: MakeEngine) -> None:
+    engine = make(n_batch=32)
+    for name in "abc":
+        engine.submit(ChatRequest(id=name, messages=(Message("system", "Rules. " * 60), user(name))))
+    events = idle(engine)
+    ends = [event for event in events if isinstance(event, Finished)]
+    assert sum(computed(end) for end in ends) < 1.3 * ends[0].usage.prompt_tokens
+    assert any(isinstance(event, Prefill) and event.request_id == "a" for event in events)
+
+
+# The window.
+
+
+def talk(
+    engine: EngineCore, turns: int, size: int = 60, **options: object
+) -> list[tuple[Finished, list[Event]]]:
+    said, ends = [Message("system", "Be brief.")], []
+    for turn in range(turns):
+        said.append(user(f"{turn} " + "x" * size))
+        text, end, events = ask(engine, f"t{turn}", *said, **options)
+        said.append(assistant(text))
+        ends.append((end, events))
+    return ends
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_conversation_never_ends_for_lack_of_context(make: MakeEngine, kind: str) -> None:
+    engine = make(context=600, **KINDS[kind])
+    ends = talk(engine, 60)
+    dropped = [end.usage.dropped_turns for end, _ in ends]
+    assert dropped == sorted(dropped)
+    assert dropped[-1] > 50
+    assert all(end.usage.prompt_tokens < 600 and end.reason == "stop" for end, _ in ends)
+    for end, events in ends:
+        told = [event.turns for event in events if isinstance(event, Dropped)]
+        assert told == [end.usage.dropped_turns] * bool(end.usage.dropped_turns)
+    # What a turn computes does not grow: the cuts were settled while nobody waited.
+    new = [computed(end) for end, _ in ends[2:]]
+    assert max(new) <= min(new) + 8
+
+
+def test_the_system_prompt_and_the_first_turn_stay(make: MakeEngine) -> None:
+    engine = make(None, context=600)
+    talk(engine, 30)
+    (held,) = {
+        bytes(token for token in slot.tokens if token < 256)[:80]
+        for slot in engine.scheduler.cache.slots
+        if slot.length > 200
+    }
+    assert held.startswith(b"system\nBe brief.\nuser\n0 xxx")
+
+
+def test_who_wants_no_window_gets_an_error_with_both_numbers(make: MakeEngine) -> None:
+    engine = make(None, context=300)
+    with pytest.raises(PromptTooLong, match=r"has \d+ tokens, and the context holds 300"):
+        talk(engine, 10, overflow="error")
+
+
+def test_a_reply_that_fills_the_context_goes_on(make: MakeEngine) -> None:
+    reply = "It goes on and on. " * 20
+    engine = make(None, context=700, rules=[{"when": "long", "reply": reply}])
+    said = [message for turn in range(5) for message in (user(f"{turn} {'y' * 40}"), assistant("Hello."))]
+    text, end, events = ask(engine, "a", *said, user("long"))
+    assert (text, end.reason) == (reply, "stop")
+    assert [event.turns for event in events if isinstance(event, Dropped)] == [end.usage.dropped_turns]
+    assert end.usage.prompt_tokens + end.usage.completion_tokens < 700
+    text, end, _ = ask(engine, "b", *said, user("long"), overflow="error")
+    assert end.reason == "context"
+    assert reply.startswith(text)
+
+
+def test_one_who_waits_behind_a_cut_gets_moved_cells_which_nobody_else_gets(
+    make: MakeEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("edgechat.engine.scheduling.scheduler._SHIFT_SECONDS", 0.0)
+    engine = make(None, CachePolicy(settle=False), context=600, shifts=True)
+    ends = talk(engine, 30, size=70)
+    shifted = [at for at, (end, _) in enumerate(ends) if end.usage.shifted_tokens]
+    assert shifted
+    for at in shifted:
+        end = ends[at][0]
+        assert end.usage.shifted_tokens < end.usage.cached_tokens
+        if at + 1 < len(ends) and not ends[at + 1][0].usage.shifted_tokens:
+            # The next turn begins with what is exact.
+            assert (
+                ends[at + 1][0].usage.cached_tokens <= end.usage.cached_tokens - end.usage.shifted_tokens + 8
+            )
+    assert all(
+        not end.usage.shifted_tokens for end, _ in talk(make(None, context=600, shifts=True), 30, size=70)
+    )
+
+
+def test_a_reply_says_how_much_of_it_is_approximate_where_the_cut_comes_in_its_middle(
+    make: MakeEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("edgechat.engine.scheduling.scheduler._SHIFT_SECONDS", 0.0)
+    reply = "It goes on and on. " * 16
+    engine = make(None, CachePolicy(settle=False), context=500, shifts=True, reply=reply)
+    said = [
+        message for turn in range(5) for message in (user(f"{turn * 1234567} said"), assistant("Hm, yes."))
+    ]
+    _, end, events = ask(engine, "a", *said, user("And?"))
+    assert any(isinstance(event, Dropped) for event in events)
+    assert 0 < end.usage.shifted_tokens <= end.usage.cached_tokens <= end.usage.prompt_tokens
+
+
+# The disk.
+
+
+def leave(engine: EngineCore) -> None:
+    engine.persist(CHAT)
+    assert Persisted(CHAT) in idle(engine)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_chat_that_was_left_goes_on_after_a_restart(make: MakeEngine, kind: str) -> None:
+    question = user("A question that is longer than the window of this model, so that going back is hard.")
+    engine = make(states=b"x", **KINDS[kind])
+    ask(engine, "a", question)
+    leave(engine)
+    said = (question, assistant("Hello."), user("And?"))
+    _, end, _ = ask(make(states=b"x", **KINDS[kind]), "b", *said)
+    assert computed(end) <= len("And?<|im_end|>\n<|im_start|>assistant\n") + 2
+    for other in (make(states=b"another model", **KINDS[kind]), make(**KINDS[kind])):
+        assert ask(other, "c", *said)[1].usage.cached_tokens == 0
+
+
+def test_a_chat_left_before_it_settled_keeps_what_is_common(make: MakeEngine) -> None:
+    strips = next(path for path in TEMPLATES if path.stem == "strips_thinking").read_text()
+    question, reply = user("What? " * 10), "<think>Hm.</think>An answer."
+    engine = make(strips, CachePolicy(settle=False), states=b"x", reply=reply)
+    ask(engine, "a", question)
+    prompt = engine.prompts.of(ChatRequest(id="x", messages=(question,)), 4096)
+    leave(engine)
+    _, end, _ = ask(
+        make(strips, states=b"x", reply=reply), "b", question, assistant("An answer.", "Hm."), user("And?")
+    )
+    assert end.usage.cached_tokens >= prompt.boundary
+
+
+def test_a_damaged_state_is_as_if_there_were_none(
+    make: MakeEngine, capfd: pytest.CaptureFixture[str]
+) -> None:
+    question = user("What? " * 20)
+    engine = make(states=b"x")
+    ask(engine, "a", question)
+    leave(engine)
+    whole = path_of(CHAT).read_bytes()
+    path_of(CHAT).write_bytes(whole[:-9] + b"?" + whole[-8:])
+    text, end, _ = ask(make(states=b"x"), "b", question)
+    assert (text, end.usage.cached_tokens) == ("Hello.", 0)
+    assert "is not used" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("left", [False, True])
+@pytest.mark.parametrize("settle", [False, True])
+def test_nothing_is_kept_of_a_chat_that_is_deleted(make: MakeEngine, settle: bool, left: bool) -> None:
+    engine = make(upkeep=CachePolicy(settle=settle), states=b"x")
+    ask(engine, "a", user("What? " * 20))
+    if left:
+        leave(engine)
+        assert path_of(CHAT).exists()
+    engine.forget(CHAT)
+    check(engine)
+    assert not path_of(CHAT).exists()
+    assert not engine.scheduler.cache.cells_used
+    leave(engine)
+    assert not path_of(CHAT).exists()
+
+
+def test_a_chat_is_not_saved_with_what_another_one_holds(make: MakeEngine) -> None:
+    engine = make(None, CachePolicy(settle=False), states=b"x", n_seq_max=1)
+    rules = Message("system", "Rules. " * 30)
+    ask(engine, "a", rules, user("aaaa"))
+    ask(engine, "b", rules, user("bbbb " * 20), chat="beef0000")
+    (slot,) = engine.scheduler.cache.slots
+    length = slot.length
+    leave(engine)
+    assert slot.length == length, "the other chat was cut to what both begin with"
+    assert not path_of(CHAT).exists()
+
+
+def test_no_chat_gives_way_to_a_state_that_has_no_room(make: MakeEngine) -> None:
+    small = {"context": 400, "rules": [{"when": "long", "reply": "It goes on and on. " * 12}]}
+    engine = make(None, states=b"x", **small)
+    ask(engine, "a", user("What? " * 45))
+    leave(engine)
+    engine = make(None, CachePolicy(settle=False), states=b"x", **small)
+    ask(engine, "b", user("Another chat"), chat="beef0000")
+    engine.submit(ChatRequest(id="c", messages=(user("long " * 30),)))
+    while not any(isinstance(event, Delta) for event in engine.step()):
+        pass
+    engine.submit(ChatRequest(id="d", chat=CHAT, messages=(user("What? " * 45),)))
+    while engine.chat_cache.n_waiting:
+        engine.step()
+    assert engine.scheduler.cache.stats.evictions == 0
+    idle(engine)
+
+
+@pytest.mark.parametrize("left", [False, True])
+def test_nothing_is_kept_of_a_chat_that_is_deleted_while_it_is_answered(make: MakeEngine, left: bool) -> None:
+    engine = make(states=b"x")
+    if left:  # and read when the next turn comes
+        ask(engine, "a", user("What? " * 20))
+        leave(engine)
+        engine = make(states=b"x")
+    engine.submit(ChatRequest(id="b", chat=CHAT, messages=(user("What? " * 20),)))
+    assert engine.is_waiting == left
+    engine.forget(CHAT)
+    (end,) = [event for event in idle(engine) if isinstance(event, Finished)]
+    assert end.usage.cached_tokens == 0
+    engine.persist(None)
+    idle(engine)
+    assert not path_of(CHAT).exists()
+
+
+def test_nothing_is_looked_for_while_a_state_is_being_read(
+    make: MakeEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A chat that is to be settled waits for the disk, too."""
+    engine = make(states=b"x", n_seq_max=1)
+    ask(engine, "a", user("What? " * 20))
+    leave(engine)
+    engine.submit(ChatRequest(id="b", chat="beef0000", messages=(user("Another chat"),)))
+    while not any(isinstance(event, Finished) for event in engine.step()):
+        pass
+    monkeypatch.setattr(KVStateStore, "load", lambda self, chat: Future())
+    engine.submit(ChatRequest(id="c", chat=CHAT, messages=(user("What? " * 20),)))
+    assert engine.step() == []
+    assert engine.is_waiting
+    engine.cancel("c")
+    assert not engine.is_waiting
+    assert any(isinstance(event, Prewarmed) for event in idle(engine))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_of_a_deleted_chat_no_cell_is_held_and_others_keep_theirs(make: MakeEngine, kind: str) -> None:
+    engine = make(**KINDS[kind])
+    said: list[Message] = []
+    for turn in range(4):
+        said.append(user(f"Question {turn}, which is longer than the window of the model."))
+        text, _, _ = ask(engine, f"t{turn}", *said)
+        said.append(assistant(text))
+    other = user("Something else entirely, in another conversation.")
+    ask(engine, "o", other, chat="beef0000")
+    held = sum(len(slot.tokens) for slot in engine.scheduler.cache.slots if slot.chat == "beef0000")
+    engine.forget(CHAT)
+    check(engine)
+    assert 0 < engine.scheduler.cache.cells_used <= held
+
+
+def test_a_request_whose_state_is_being_read_can_be_cancelled(
+    make: MakeEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    question = user("What? " * 20)
+    engine = make(states=b"x")
+    ask(engine, "a", question)
+    leave(engine)
+    engine = make(states=b"x")
+    engine.submit(ChatRequest(id="b", messages=(question,), chat=CHAT))
+    assert engine.is_waiting
+    assert engine.n_running == 1
+    (end,) = engine.cancel("b")
+    assert end.reason == "cancelled"
+    assert engine.is_idle
+    assert engine.cancel("b") == []
+
+
+def test_who_has_no_chat_leaves_nothing(make: MakeEngine) -> None:
+    engine = make(states=b"x")
+    _, _, events = ask(engine, "a", user("What? " * 20), chat=None)
+    assert not any(isinstance(event, Prewarmed) for event in events)
+    engine.persist(None)
+    assert Persisted(None) in idle(engine)
+    assert not path_of(CHAT).parent.exists()

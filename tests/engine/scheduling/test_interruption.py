@@ -1,0 +1,153 @@
+"""A prompt that is read alone is read in large calls, which end early for who comes."""
+
+from __future__ import annotations
+
+import io
+import os
+import threading
+from collections.abc import Iterator
+
+import msgspec
+import pytest
+
+from edgechat.engine.engine import EngineCore
+from edgechat.engine.prompt.template import ChatTemplate
+from edgechat.engine.types import (
+    Cancel,
+    ChatRequest,
+    Command,
+    Delta,
+    Finished,
+    Generate,
+    Inspect,
+    Message,
+    Sampling,
+)
+from edgechat.engine.worker.worker import Pipe
+from edgechat.process import frames
+from tests.engine.runtimes import Runtime, SharedTemplate, load, plan
+from tests.kit import CHATML
+
+LONG = "The quick brown fox jumps over the lazy dog. " * 30
+KINDS = ("dense", "windowed", "moe")
+
+
+def request(name: str, text: str) -> ChatRequest:
+    said = (Message("user", text),)
+    return ChatRequest(id=name, messages=said, sampling=Sampling(temperature=0), max_tokens=8)
+
+
+@pytest.fixture(scope="module")
+def template() -> Iterator[ChatTemplate]:
+    template = ChatTemplate(CHATML)
+    yield template
+    template.close()
+
+
+def open_engine(kind: str, template: ChatTemplate) -> EngineCore:
+    return EngineCore(load(plan(Runtime("llama.cpp").model(kind))), SharedTemplate(template))
+
+
+def replies(engine: EngineCore, limit: int = 5000) -> dict[str, str]:
+    """Step to the end; return the text of each request."""
+    text: dict[str, str] = {}
+    for _ in range(limit):
+        if engine.is_idle:
+            return text
+        for event in engine.step():
+            if isinstance(event, Delta):
+                text[event.request_id] = text.get(event.request_id, "") + event.text
+    raise AssertionError("it never ends")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_to_interrupt_for_ever_stops_no_prompt(kind: str, template: ChatTemplate) -> None:
+    expected = []
+    for interrupts in (False, True):
+        engine = open_engine(kind, template)
+        if interrupts:
+            engine.backend.interruption.interrupt()
+        engine.submit(request("a", LONG))
+        engine.submit(request("b", LONG[::-1]))
+        expected.append(replies(engine))
+        engine.close()
+    assert expected[0] == expected[1]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_an_interrupted_prompt_has_cached_is_gone_on_from(kind: str, template: ChatTemplate) -> None:
+    engine = open_engine(kind, template)
+    interruption = engine.backend.interruption
+    engine.submit(request("a", LONG))
+    for _ in range(3):
+        engine.step()
+    done = engine.scheduler.running[0].slot.length
+    assert done > 0
+    interruption.interrupt()
+    engine.step()
+    assert engine.scheduler.running[0].slot.length == done
+    interruption.clear_interrupt()
+    [end] = engine.cancel("a")
+    assert isinstance(end, Finished)
+    engine.submit(request("a", LONG))
+    assert engine.scheduler.sequences[0] is not None
+    text = replies(engine)["a"]
+    assert engine.last_usage.cached_tokens >= done - 1
+    engine.close()
+    again = open_engine(kind, template)
+    again.submit(request("a", LONG))
+    assert replies(again)["a"] == text
+    again.close()
+
+
+def test_a_short_prompt_does_not_wait_for_the_end_of_a_long_one(template: ChatTemplate) -> None:
+    engine = open_engine("dense", template)
+    engine.submit(request("long", LONG))
+    engine.step()
+    engine.submit(request("short", "Hello."))
+    first: list[str] = []
+    while not engine.is_idle:
+        first += [event.request_id for event in engine.step() if isinstance(event, Delta)]
+    assert first[0] == "short"
+    engine.close()
+
+
+class Flag:
+    """An interruption that only remembers."""
+
+    def __init__(self) -> None:
+        self.is_set = False
+        self.count = 0
+
+    def interrupt(self) -> None:
+        self.is_set, self.count = True, self.count + 1
+
+    def clear_interrupt(self) -> None:
+        self.is_set = False
+
+
+def test_the_pipe_interrupts_for_what_cannot_wait_and_leaves_nothing_behind() -> None:
+    reading, writing = os.pipe()
+    pipe = Pipe(os.fdopen(reading, "rb"), io.BytesIO())
+    pipe.interruption = flag = Flag()
+    commands: list[Command] = [Generate(request(str(n), "x")) for n in range(200)]
+    commands += [Cancel(str(n)) for n in range(200)] + [Inspect(None)] * 100
+    encoder = msgspec.msgpack.Encoder()
+    # Never closed: the end of its commands ends the process.
+    target = os.fdopen(writing, "wb", buffering=0, closefd=False)
+
+    def write() -> None:
+        for command in commands:
+            frames.write(target, encoder.encode(command))
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    received: list[Command] = []
+    while len(received) < len(commands):
+        pipe.wait(None)
+        received += pipe.received()
+    writer.join()
+    assert received == commands
+    assert flag.count == 400
+    pipe.wait(0.0)
+    assert not flag.is_set

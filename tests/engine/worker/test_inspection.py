@@ -1,0 +1,334 @@
+"""Snapshots of an engine: every cell is counted once, and as what it is."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Iterator
+
+import msgspec
+import pytest
+
+from edgechat.engine.backends.base import BatchPart
+from edgechat.engine.backends.scripted import ScriptedBackend
+from edgechat.engine.engine import EngineCore
+from edgechat.engine.kv.prefix_cache import PrefixCache
+from edgechat.engine.kv.state_store import KVStateStore
+from edgechat.engine.prompt.template import ChatTemplate
+from edgechat.engine.speculative.drafters import ModelDrafter
+from edgechat.engine.types import CachePolicy, ChatRequest, Delta, Event, Message
+from edgechat.engine.worker.inspection import Inspector, pinned_end, summed_up
+from edgechat.engine.worker.snapshot import KINDS, MOST_RUNS, CacheMap, Run, Snapshot
+from tests.engine.cells import check
+from tests.engine.conftest import MakePlan
+from tests.engine.runtimes import SharedTemplate
+from tests.engine.speculative.always import Always
+from tests.engine.test_interleavings import SCRIPTED, scripted_judge, scripted_question
+from tests.engine.world import World
+
+SYSTEM = Message("system", "Answer as briefly as you can.")
+ONE, OTHER = "0000000a", "0000000b"
+MakeEngine = Callable[..., EngineCore]
+
+
+@pytest.fixture(scope="module")
+def template() -> Iterator[ChatTemplate]:
+    template = ChatTemplate(None, bos="<s>", eos="<|im_end|>")
+    yield template
+    template.close()
+
+
+@pytest.fixture
+def make(scripted: MakePlan, template: ChatTemplate) -> Iterator[MakeEngine]:
+    made: list[EngineCore] = []
+
+    def engine(
+        settle: bool = False, states: bool = False, draft: bool = False, **script: object
+    ) -> EngineCore:
+        plan = scripted(**{"reply": "Hello.", "n_batch": 64} | script)
+        drafter = ModelDrafter(ScriptedBackend(plan), 259) if draft else None
+        made.append(
+            EngineCore(
+                ScriptedBackend(plan),
+                SharedTemplate(template),  # type: ignore[arg-type]
+                upkeep=CachePolicy(settle=settle),
+                states=KVStateStore(10_000_000, b"scripted") if states else None,
+                model_drafter=drafter,
+                controller=Always() if draft else None,
+            )
+        )
+        return made[-1]
+
+    yield engine
+    for one in made:
+        one.close()
+
+
+def ask(engine: EngineCore, chat: str | None, *messages: Message) -> Message:
+    """Return the reply."""
+    events: list[Event] = engine.submit(ChatRequest(id=f"{time.monotonic()}", messages=messages, chat=chat))
+    while not engine.is_idle:
+        events += engine.step()
+    return Message("assistant", "".join(event.text for event in events if isinstance(event, Delta)))
+
+
+def user(text: str) -> Message:
+    return Message("user", text)
+
+
+def n_tokens(engine: EngineCore, *messages: Message) -> int:
+    """Return the tokens of some messages, as far as the control token that ends the last."""
+    text = engine.template.render(messages, generation_prompt=False).removesuffix("\n")
+    return len(engine.backend.vocabulary.tokenize(text, bos=True, special=True))
+
+
+def check_map(cache: CacheMap, engine: EngineCore) -> None:
+    assert sum(run.length for run in cache.runs) == cache.used == engine.backend.cells_used  # type: ignore[attr-defined]
+    assert sum(cache.of_kind(kind) for kind in KINDS) + cache.free == cache.cells
+    assert cache.free >= 0
+    assert len(cache.runs) <= MOST_RUNS
+    assert all(run.length > 0 and 1 <= run.slots <= cache.n_slots for run in cache.runs)
+    assert {one.id: one.length for one in cache.slots} == {
+        slot.id: slot.length for slot in engine.scheduler.cache.slots if slot.length
+    }
+
+
+def check_snapshot(snapshot: Snapshot, engine: EngineCore) -> None:
+    check_map(snapshot.cache, engine)
+    assert msgspec.msgpack.decode(msgspec.msgpack.encode(snapshot), type=Snapshot) == snapshot
+    work = snapshot.work
+    assert work.running + work.waiting == engine.n_running
+    if snapshot.prompt is not None:
+        assert (
+            snapshot.prompt.cached_tokens + snapshot.prompt.computed_tokens <= snapshot.prompt.prompt_tokens
+        )
+
+
+def test_an_engine_that_has_done_nothing(make: MakeEngine) -> None:
+    engine = make()
+    snapshot = Inspector(engine).look()
+    check_snapshot(snapshot, engine)
+    assert (snapshot.cache.used, snapshot.cache.cells, snapshot.cache.runs) == (0, 4096, ())
+    assert snapshot.prompt is snapshot.draft_cache is snapshot.on_disk is None
+    assert snapshot.drafting.sources == ()
+    assert snapshot.memory_bytes > 2**20
+
+
+def test_two_chats_with_one_system_prompt(make: MakeEngine) -> None:
+    engine = make()
+    inspector = Inspector(engine)
+    ask(engine, ONE, SYSTEM, user("A first question"))
+    alone = inspector.look()
+    assert [(run.kind, run.slots) for run in alone.cache.runs] == [("pinned", 1), ("own", 1)]
+    ask(engine, OTHER, SYSTEM, user("Another thing"))
+    both = inspector.look()
+    check_snapshot(both, engine)
+    runs = {run.kind: run for run in both.cache.runs}
+    assert runs["pinned"] == Run(0, n_tokens(engine, SYSTEM), 2, "pinned")
+    # What the template says before a question, and the letter that both begin with.
+    assert runs["shared"].start == runs["pinned"].length
+    assert runs["shared"].length == len("\nX") + len("user\nA")
+    assert runs["kept"].slots == runs["own"].slots == 1
+    first, second = (slot.length for slot in both.cache.slots)
+    in_common = runs["pinned"].length + runs["shared"].length
+    assert (runs["kept"].length, runs["own"].length) == (first - in_common, second - in_common)
+    assert both.prompt is not None
+    assert both.prompt.cached_tokens == in_common
+    assert both.prompt.prompt_tokens == in_common + both.prompt.computed_tokens
+    assert (both.cache.stats.hits, both.cache.stats.misses) == (1, 1)
+
+
+def test_own_is_the_chat_that_is_looked_at(make: MakeEngine) -> None:
+    engine = make()
+    inspector = Inspector(engine)
+    ask(engine, ONE, user("Something"))
+    ask(engine, OTHER, user("Or nothing at all"))
+    lengths = {slot.chat: slot.length for slot in engine.scheduler.cache.slots}
+    longer = inspector.look().cache
+    shorter = inspector.look(ONE).cache
+    assert longer.of_kind("own") == shorter.of_kind("kept") == lengths[OTHER] - longer.of_kind("shared")
+    assert shorter.of_kind("own") == longer.of_kind("kept") == lengths[ONE] - longer.of_kind("shared")
+    engine.forget(ONE)
+    assert inspector.look().cache.of_kind("kept") == inspector.look().cache.of_kind("shared") == 0
+
+
+@pytest.mark.parametrize("kind", [{"cuts": False}, {"window": 40}], ids=["hybrid", "windowed"])
+def test_the_checkpoints_of_a_chat_are_its_own(make: MakeEngine, kind: dict[str, object]) -> None:
+    engine = make(settle=True, **kind)
+    inspector = Inspector(engine)
+    said = [SYSTEM]
+    for turn in range(3):
+        said.append(user(f"Question {turn}"))
+        said.append(ask(engine, ONE, *said))
+    snapshot = inspector.look()
+    check_snapshot(snapshot, engine)
+    assert len(snapshot.cache.slots) > 1
+    assert max(run.slots for run in snapshot.cache.runs if run.kind == "own") > 1
+    assert snapshot.cache.of_kind("shared") == 0
+
+
+def test_what_stays_when_the_window_moves_is_pinned(make: MakeEngine) -> None:
+    engine = make(settle=True, context=500)
+    inspector = Inspector(engine)
+    said = [SYSTEM]
+    pinned = []
+    for turn in range(12):
+        said.append(user(f"Question {turn}, which is a long one."))
+        said.append(ask(engine, ONE, *said))
+        snapshot = inspector.look()
+        check_snapshot(snapshot, engine)
+        pinned.append([run for run in snapshot.cache.runs if run.kind == "pinned"])
+    head, first_turn = n_tokens(engine, SYSTEM), n_tokens(engine, *said[:3])
+    assert sum(run.length for run in pinned[0]) == head
+    assert all(sum(run.length for run in runs) == first_turn for runs in pinned[1:])
+    assert engine.last_usage is not None
+    assert engine.last_usage.dropped_turns > 3
+
+
+def test_a_chat_that_may_not_lose_anything_has_nothing_pinned(make: MakeEngine) -> None:
+    engine = make()
+    engine.submit(ChatRequest(id="r", messages=(SYSTEM, user("Well?")), chat=ONE, overflow="error"))
+    while not engine.is_idle:
+        engine.step()
+    assert {run.kind for run in Inspector(engine).look().cache.runs} == {"own"}
+
+
+def test_pinned_text_that_the_prompt_has_elsewhere_is_not_claimed(make: MakeEngine) -> None:
+    engine = make()
+    ask(engine, ONE, user("What is it?"))
+    slot = next(slot for slot in engine.scheduler.cache.slots if slot.length)
+    vocabulary = engine.backend.vocabulary
+    assert pinned_end(slot, (Message("system", "Not there."), user("What is it?")), vocabulary, 4096) == 0
+    far = Message("system", "it?")  # behind its place, as far as any template goes
+    slot.tip.tokens[:0] = vocabulary.tokenize("x" * 2000, bos=False, special=False)
+    assert pinned_end(slot, (far, user("What is it?")), vocabulary, 4096) == 0
+
+
+def test_a_request_that_runs(make: MakeEngine) -> None:
+    engine = make(prompt_token_ms=0.1, n_batch=16)
+    inspector = Inspector(engine)
+    engine.submit(ChatRequest(id="r", messages=(SYSTEM, user("And now?" * 20)), chat=ONE))
+    engine.submit(ChatRequest(id="s", messages=(user("Me too"),), chat=OTHER))
+    seen: list[tuple[int, int]] = []
+    while not engine.is_idle:
+        engine.step()
+        check(engine)
+        snapshot = inspector.look(OTHER)
+        check_snapshot(snapshot, engine)
+        assert snapshot.cache.of_kind("kept") == 0 or snapshot.work.running < 2
+        if snapshot.prompt is not None:
+            seen.append((snapshot.work.running, snapshot.prompt.computed_tokens))
+    assert {running for running, _ in seen} == {0, 1, 2}
+    assert len({computed for _, computed in seen}) > 3
+    assert inspector.look().work.prompt_token_seconds > 0
+
+
+def test_drafts(make: MakeEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("edgechat.engine.speculative.speculation._OVERHEAD", 1e9)  # nobody skips a step
+    monkeypatch.setattr("edgechat.engine.speculative.controller._SURE_OF_GAIN", -1e9)
+    engine = make(draft=True, reply="It is so, and it was so, and it will be so for ever. " * 8)
+    inspector = Inspector(engine)
+    engine.submit(ChatRequest(id="r", messages=(user("Is it so?"),), chat=ONE))
+    lengths = set()
+    while not engine.is_idle:
+        engine.step()
+        snapshot = inspector.look()
+        check_snapshot(snapshot, engine)
+        lengths.update(snapshot.drafting.lengths)
+    assert snapshot.draft_cache is not None
+    assert engine.speculation.draft_cache is not None
+    assert snapshot.draft_cache.used == engine.speculation.draft_cache.cells_used > 100
+    (source,) = snapshot.drafting.sources
+    assert source.source == "model"
+    assert source.acceptance is not None
+    assert source.acceptance > 0.9  # it guesses all of it
+    assert max(lengths) > 2
+    assert snapshot.drafting.costs[0] == (1, 1.0)
+    assert snapshot.drafting.step_seconds > 0
+    engine.speculation.controller.purse = -1.0
+    assert "lost" in inspector.look().drafting.why_off
+
+
+def test_states_on_disk_are_counted(make: MakeEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("edgechat.engine.kv.chat_cache._LEAVE_SECONDS", 0.0)
+    monkeypatch.setattr("edgechat.engine.kv.state_store._COUNT_EVERY", 0.0)
+    engine = make(states=True)
+    inspector = Inspector(engine)
+    for chat in (ONE, OTHER):
+        ask(engine, chat, user("Something that is worth a file" * 4))
+        engine.persist(chat)
+    deadline = time.monotonic() + 5
+    while (found := inspector.look().on_disk) is None or found.count < 2:
+        assert time.monotonic() < deadline
+        engine.step()
+        time.sleep(0.01)
+    assert found.n_bytes > 500
+
+
+@pytest.mark.parametrize("kind", SCRIPTED)
+@pytest.mark.parametrize("seed", range(3))
+def test_sums_are_right_whatever_happens(
+    scripted: MakePlan, template: ChatTemplate, kind: str, seed: int
+) -> None:
+    rules = [{"when": f"<{n}>", "reply": f"reply number {n} " * n} for n in range(1, 7)]
+    plan = scripted(rules=rules, context=400, n_seq_max=4, n_batch=64, **SCRIPTED[kind])
+    inspectors: dict[int, Inspector] = {}
+
+    def make() -> EngineCore:
+        backend = ScriptedBackend(plan)
+        shared: ChatTemplate = SharedTemplate(template)  # type: ignore[assignment]
+        engine = EngineCore(
+            backend, shared, upkeep=CachePolicy(), states=KVStateStore(5000, b"x"), ngrams=True
+        )
+        inspectors[id(engine)] = Inspector(engine)
+        return engine
+
+    def look(engine: EngineCore) -> None:
+        check_snapshot(inspectors[id(engine)].look(random.choice((None, ONE))), engine)
+
+    world = World(make, scripted_judge, scripted_question, seed, look)
+    try:
+        world.run(60)
+    finally:
+        world.close()
+
+
+def test_many_runs_are_summed_up() -> None:
+    rng = random.Random(1)
+    runs = [Run(n, rng.randrange(1, 99), rng.randrange(1, 5), rng.choice(KINDS)) for n in range(900)]
+    fewer = summed_up(runs)
+    assert len(fewer) == MOST_RUNS
+    assert sum(run.parts for run in fewer) == 900
+    for kind in KINDS:
+        assert sum(r.length for r in fewer if r.kind == kind) == sum(r.length for r in runs if r.kind == kind)
+    assert max(runs, key=lambda run: run.length) in fewer
+    assert summed_up(runs[:MOST_RUNS]) == runs[:MOST_RUNS]
+
+
+def test_a_look_into_a_cache_of_many_nodes_is_quick(make: MakeEngine) -> None:
+    engine = make(context=100_000, n_seq_max=64)
+    cache: PrefixCache = engine.scheduler.cache
+    rng = random.Random(3)
+    for number in range(64):
+        found = [1] * 40 + [rng.randrange(9) for _ in range(8)] + [rng.randrange(256) for _ in range(1200)]
+        taken, n = cache.seat(found)
+        taken.chat = f"{number:08x}"
+        engine.backend.decode(
+            [
+                BatchPart(taken.id, n, found[n : n + 500], 0),
+            ]
+        )
+        cache.extend(taken, found[n : n + 500])
+        cache.release(taken)
+    inspector = Inspector(engine)
+    first = inspector.look("00000001")
+    check_map(first.cache, engine)
+    assert len(first.cache.runs) > 64
+    least = min(_seconds(lambda: inspector.look("00000001")) for _ in range(20))
+    assert least < 0.005  # 0.1 ms where nothing else runs
+
+
+def _seconds(work: Callable[[], object]) -> float:
+    began = time.perf_counter()
+    work()
+    return time.perf_counter() - began

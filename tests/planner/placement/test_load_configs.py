@@ -1,0 +1,89 @@
+"""What is put on cards where llama.cpp's account is not what the formulas foresaw."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from edgechat.native.buffers import Breakdown, Buffer
+from edgechat.native.params import LoadParams
+from edgechat.planner.estimate.speed import DeviceRate
+from edgechat.planner.model_on_machine import model_on_machine
+from edgechat.planner.placement.budget import RAM
+from edgechat.planner.placement.layout import Layout, estimated
+from edgechat.planner.placement.load_configs import EXACT, LoadConfig, LoadConfigs
+from tests.kit.published import published
+from tests.planner.headers import GIB
+from tests.planner.placement.test_layout import card, with_cards
+
+MIB = 2**20
+
+
+def loader(name: str, *cards: float) -> LoadConfigs:
+    names = [card(f"CUDA{number}", free) for number, free in enumerate(cards)]
+    found = model_on_machine(name, published(name), with_cards(128, *names), threads=4).loader
+    fast = {one.name: DeviceRate(5e11, 2e13) for one in found.budget.cards}
+    return replace(found, rates={None: DeviceRate(5e10, 4e11), **fast})
+
+
+def wanting(base: LoadConfigs, more: int) -> LoadConfigs:
+    """Return the loader with an allocator that wants `more` bytes on each card than the formulas say."""
+
+    def measure(params: LoadParams) -> Breakdown:
+        on = Layout(params.devices, params.split, params.experts_in_ram)
+        needs = estimated(base.shape, base._about(params), on)
+        buffers = tuple(
+            Buffer(
+                name, name == RAM, one.weights, one.cache, max(0, one.compute + more * (name != RAM)), name
+            )
+            for name, one in needs.items()
+        )
+        return Breakdown(buffers, 0, params.context)
+
+    return replace(base, measure=measure)
+
+
+def room(load: LoadConfig, on: LoadConfigs) -> dict[str, int]:
+    return {one.name: one.budget - load.needs[one.name].total for one in on.budget.cards}
+
+
+@pytest.mark.parametrize("more", [-100 * MIB, 0, 300 * MIB, 900 * MIB])
+def test_experts_are_moved_until_the_card_is_full_and_not_over(more: int) -> None:
+    """All layers stay on it: each without its experts is small."""
+    on = wanting(loader("qwen3-30b-a3b", 8), more)
+    load = on.load(8192, "f16")
+    assert load.source == EXACT
+    assert load.layout.n == len(on.shape.parts)
+    assert 0 < load.layout.experts_in_ram < len(on.shape.layers)
+    assert 0 <= room(load, on)["CUDA0"] < max(one.experts for one in on.shape.layers)
+
+
+@pytest.mark.parametrize("more", [-100 * MIB, 0, 300 * MIB, 900 * MIB])
+def test_layers_are_moved_until_the_card_is_full_and_not_over(more: int) -> None:
+    on = wanting(loader("llama-3.1-8b", 4), more)
+    load = on.load(8192, "f16")
+    largest = max(on._about(load.params).parts(on.shape))
+    assert 0 < load.layout.n < len(on.shape.parts)
+    assert 0 <= room(load, on)["CUDA0"] < largest
+
+
+@settings(max_examples=60)
+@given(
+    st.sampled_from(["llama-3.1-8b", "qwen3-30b-a3b", "deepseek-v2-lite", "gemma-3-12b"]),
+    st.floats(0.5, 24),
+    st.floats(0.5, 24),
+    st.integers(-200, 1500),
+)
+def test_whatever_the_account_says_it_fits(name: str, a: float, b: float, more: int) -> None:
+    on = wanting(loader(name, a, b), more * MIB)
+    load = on.load(4096, "f16")
+    assert not on.budget.over(dict(load.needs))
+    assert load.layout.n <= len(on.shape.parts)
+    assert all(count > 0 for count in load.layout.split)
+    if load.layout.n:
+        assert on.budget.cards[-1].name in load.layout.devices  # the larger one
+    assert sum(one.weights for one in load.needs.values()) >= on.header.weights_bytes
+    assert load.total < 64 * GIB

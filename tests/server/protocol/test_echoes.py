@@ -1,0 +1,215 @@
+"""What clients send back: answers with all that they keep of them, of this server and of others."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from edgechat.engine.types import Message, ToolCall
+from tests.server.fakes import FakeModels, called, finished, serving
+from tests.server.protocol.test_chat import HELLO, client_of
+from tests.server.raw import ask
+
+FUNCTION: Any = {"name": "weather", "parameters": {"type": "object", "properties": {"place": {}}}}
+CALL: Any = {"id": "call_a", "type": "function", "function": {"name": "weather", "arguments": "{}"}}
+CACHED: Any = {"cache_control": {"type": "ephemeral"}}
+NOTES: Any = {"provider_specific_fields": {"refusal": None, "citations": [1]}}
+
+
+def with_call(**more: Any) -> list[Any]:
+    return [{"role": "assistant", "content": None, "tool_calls": [CALL | more]}]
+
+
+ECHOES: list[tuple[str, list[Any], list[Message]]] = [
+    (
+        "names",
+        [
+            {"role": "system", "name": "rules", "content": "Be brief."},
+            {"role": "user", "name": "Ann", "content": "Hi"},
+            {"role": "assistant", "name": "Bob", "content": "Hello"},
+        ],
+        [Message("system", "Be brief."), Message("user", "Hi"), Message("assistant", "Hello")],
+    ),
+    (
+        "litellm",
+        [{"role": "assistant", "content": "Yes", "thinking_blocks": [{"type": "thinking"}], **NOTES}],
+        [Message("assistant", "Yes")],
+    ),
+    (
+        "litellm's calls",
+        with_call(**NOTES, function=CALL["function"] | {"parsed_arguments": {}}),
+        [Message("assistant", "", "", (ToolCall("call_a", "weather", "{}"),))],
+    ),
+    (
+        "openrouter",
+        [
+            {
+                "role": "assistant",
+                "content": "Yes",
+                "reasoning": "Hm.",
+                "reasoning_details": [{"type": "reasoning.text", "text": "Hm."}],
+            }
+        ],
+        [Message("assistant", "Yes", "Hm.")],
+    ),
+    (
+        "openai",
+        [
+            {
+                "role": "assistant",
+                "id": "msg_1",
+                "content": "Yes",
+                "refusal": None,
+                "audio": None,
+                "annotations": [{"type": "url_citation", "url_citation": {"url": "https://example.org"}}],
+                "parsed": {"a": 1},
+            }
+        ],
+        [Message("assistant", "Yes")],
+    ),
+    (
+        "caching",
+        [{"role": "user", "content": [{"type": "text", "text": "Hi", **CACHED}], **CACHED}],
+        [Message("user", "Hi")],
+    ),
+    (
+        "parts of other protocols",
+        [
+            {"role": "user", "content": [{"type": "input_text", "text": "Hi"}]},
+            {"role": "assistant", "content": [{"type": "output_text", "text": "Yes", "annotations": []}]},
+            {"role": "assistant", "content": [{"type": "refusal", "refusal": "No."}]},
+        ],
+        [Message("user", "Hi"), Message("assistant", "Yes"), Message("assistant", "No.")],
+    ),
+    (
+        "what is empty",
+        [
+            {"role": "user", "content": []},
+            {"role": "assistant", "content": []},
+            {"role": "assistant", "content": None},
+            {"role": "assistant", "content": None, "refusal": "No."},
+        ],
+        [
+            Message("user", ""),
+            Message("assistant", ""),
+            Message("assistant", ""),
+            Message("assistant", "No."),
+        ],
+    ),
+    (
+        "arguments that are an object",
+        [
+            *with_call(function={"name": "weather", "arguments": {"place": "Rome"}}),
+            {"role": "tool", "tool_call_id": "call_a", "name": "weather", "content": "sun", "id": "x"},
+        ],
+        [
+            Message("assistant", "", "", (ToolCall("call_a", "weather", '{"place":"Rome"}'),)),
+            Message("tool", "sun", call_id="call_a"),
+        ],
+    ),
+    (
+        "functions, as they were before tools",
+        [
+            {"role": "assistant", "content": None, "function_call": {"name": "weather", "arguments": "{}"}},
+            {"role": "function", "name": "weather", "content": "sun"},
+            {"role": "assistant", "content": "", "function_call": {"name": "weather", "arguments": "{}"}},
+            {"role": "function", "name": "weather", "content": None},
+        ],
+        [
+            Message("assistant", "", "", (ToolCall("function_call-0", "weather", "{}"),)),
+            Message("tool", "sun", call_id="function_call-0"),
+            Message("assistant", "", "", (ToolCall("function_call-2", "weather", "{}"),)),
+            Message("tool", "", call_id="function_call-2"),
+        ],
+    ),
+]
+
+
+@pytest.mark.parametrize(
+    ("messages", "expected"), [echo[1:] for echo in ECHOES], ids=[one[0] for one in ECHOES]
+)
+async def test_what_is_sent_back_is_taken(messages: list[Any], expected: list[Message]) -> None:
+    models = FakeModels()
+    async with client_of(models) as client:
+        await client.chat.completions.create(model="default", messages=[*messages, *HELLO])
+    assert models.requests[0].messages == (*expected, Message("user", "Hello"))
+
+
+async def test_tools_may_be_marked_for_caches() -> None:
+    models = FakeModels()
+    tools: Any = [{"type": "function", "function": FUNCTION | CACHED}, {"type": "function"} | CACHED]
+    tools[1]["function"] = FUNCTION | {"name": "other"}
+    async with client_of(models) as client:
+        await client.chat.completions.create(model="default", messages=HELLO, tools=tools)
+    assert [tool.name for tool in models.requests[0].tools] == ["weather", "other"]
+
+
+async def test_functions_are_tools_whose_call_is_told_in_the_old_way() -> None:
+    models = FakeModels([called("weather", '{"place": "Rome"}', id="call_a"), finished("tools")])
+    async with client_of(models) as client:
+        done = await client.chat.completions.create(model="default", messages=HELLO, functions=[FUNCTION])
+        [choice] = done.choices
+        assert choice.finish_reason == "function_call"
+        assert (choice.message.content, choice.message.tool_calls) == (None, None)
+        call = choice.message.function_call
+        assert call is not None
+        assert (call.name, call.arguments) == ("weather", '{"place": "Rome"}')
+        stream = await client.chat.completions.create(
+            model="default",
+            messages=[*HELLO, choice.message.model_dump()],  # type: ignore[list-item]
+            functions=[FUNCTION],
+            function_call={"name": "weather"},
+            stream=True,
+        )
+        chunks = [chunk.choices[0] async for chunk in stream]
+        await client.chat.completions.create(
+            model="default", messages=HELLO, functions=[FUNCTION], function_call="none"
+        )
+    assert [one.delta.function_call.name for one in chunks if one.delta.function_call] == ["weather"]
+    assert chunks[-1].finish_reason == "function_call"
+    first, second, third = models.requests
+    assert ([tool.name for tool in first.tools], first.most_calls) == (["weather"], 1)
+    assert (second.tool_choice, second.tool) == ("required", "weather")
+    assert third.tools == ()
+
+
+@pytest.mark.parametrize(
+    ("param", "fields"),
+    [
+        ("messages[1].name", {"messages": [*HELLO, {"role": "user", "name": "Ann", "content": "x"}]}),
+        (
+            "messages[0].content[0].cache_control",
+            {"messages": [{"role": "user", "content": [{"type": "text", "text": "x", **CACHED}]}]},
+        ),
+        ("messages[0].thinking_blocks", {"messages": [{"role": "assistant", "thinking_blocks": [1]}]}),
+        ("messages[0].tool_calls[0].extra", {"messages": with_call(extra=1)}),
+        (
+            "messages[0].tool_calls[0].function.parsed_arguments",
+            {"messages": with_call(function=CALL["function"] | {"parsed_arguments": {"a": 1}})},
+        ),
+        ("tools[0].cache_control", {"tools": [{"type": "function", "function": FUNCTION, **CACHED}]}),
+    ],
+)
+async def test_a_strict_server_refuses_what_would_have_no_effect(param: str, fields: Any) -> None:
+    body = json.dumps({"model": "default", "messages": HELLO} | fields).encode()
+    models = FakeModels()
+    async with serving(models, strict=True) as url:
+        status, _, said = await ask(url, "POST", "/v1/chat/completions", body=body)
+        assert (status, said["error"]["param"], said["error"]["code"]) == (400, param, "not_heeded")
+    assert models.requests == []
+
+
+async def test_a_strict_server_takes_what_has_an_effect_or_says_nothing() -> None:
+    messages = [
+        {"role": "user", "content": [{"type": "text", "text": "x"}], "name": None},
+        {"role": "assistant", "content": None, "reasoning": "Hm.", "annotations": [], "tool_calls": [CALL]},
+        {"role": "tool", "tool_call_id": "call_a", "name": "weather", "content": "sun"},
+    ]
+    said = {"temperature": 0, "user": "me", "tools": [{"type": "function", "function": FUNCTION}]}
+    async with serving(FakeModels(), strict=True) as url:
+        body = json.dumps({"model": "default", "messages": messages} | said).encode()
+        assert (await ask(url, "POST", "/v1/chat/completions", body=body))[0] == 200
+        body = json.dumps({"model": "default", "input": "x", "user": "me"}).encode()
+        assert (await ask(url, "POST", "/v1/embeddings", body=body))[0] == 200
