@@ -126,10 +126,10 @@ def test_a_wish_beyond_training_gets_what_there_is_and_both_numbers() -> None:
     assert planned(64, PlanRequest(context=4096), context_length=4096).notes == ()
 
 
-@pytest.mark.parametrize("wishes", [PlanRequest(context=0), PlanRequest(context=-5), PlanRequest(threads=0)])
-def test_wishes_without_sense(request: PlanRequest) -> None:
+@pytest.mark.parametrize("asked", [PlanRequest(context=0), PlanRequest(context=-5), PlanRequest(threads=0)])
+def test_requests_without_sense(asked: PlanRequest) -> None:
     with pytest.raises(SettingsError, match="makes no sense"):
-        planned(64, request)
+        planned(64, asked)
 
 
 def test_heads_that_no_block_divides_keep_the_cache_in_f16() -> None:
