@@ -31,8 +31,9 @@ from edgechat.tui.terminal.signals import EndSignals, heed_hang_up
 from edgechat.tui.theme import STYLES, THEMES, apply
 
 if TYPE_CHECKING:
+    from edgechat.chat.session import ChatSession, SessionServices
     from edgechat.settings import Backend
-    from edgechat.tui.session import Services, Session
+    from edgechat.tui.models.shelf import ModelLibrary
 
 
 def _commands() -> type[Provider]:
@@ -42,7 +43,11 @@ def _commands() -> type[Provider]:
 
 
 class EdgechatApp(App[None]):
-    """edgechat in a terminal. `services` are the layers below, edgechat's own where none are given."""
+    """edgechat in a terminal.
+
+    `services` are the layers below, edgechat's own by default. With others, the models that are offered are
+    those of `library`, if any.
+    """
 
     TITLE = "edgechat"
     CSS = f"""
@@ -79,7 +84,8 @@ class EdgechatApp(App[None]):
         anyway: bool = False,
         draft: str | None = None,
         backend: Backend | None = None,
-        services: Services | None = None,
+        services: SessionServices | None = None,
+        library: ModelLibrary | None = None,
         theme: str = "terminal",
     ) -> None:
         """anyway: load the model although it does not seem to fit. draft, backend: see `planner.request`."""
@@ -90,7 +96,7 @@ class EdgechatApp(App[None]):
         """What ended the app if not the user, or went wrong as it ended."""
         self.keys = Keys(self, super().on_event)
         """Through which all keys go."""
-        self._chat = ChatScreen(services, model, anyway=anyway, draft=draft, backend=backend)
+        self._chat = ChatScreen(services, model, library=library, anyway=anyway, draft=draft, backend=backend)
         apply(self, theme)
         # Scrolling that glides takes the processor from the model, and races with text that moves.
         self.animation_level = "none"
@@ -113,7 +119,7 @@ class EdgechatApp(App[None]):
         return [self._guard, *super().get_line_filters()]
 
     @property
-    def session(self) -> Session:
+    def session(self) -> ChatSession:
         """What stands behind the screens."""
         return self._chat.session
 

@@ -9,12 +9,12 @@ from pathlib import Path
 from textual.pilot import Pilot
 
 from edgechat.chat.records import Turn
+from edgechat.chat.session import SessionServices
 from edgechat.chat.storage.store import Store
 from edgechat.planner.plan import LoadPlan
 from edgechat.settings import Settings
 from edgechat.tui.app import EdgechatApp
 from edgechat.tui.models.shelf import ModelLibrary
-from edgechat.tui.session import Services
 from edgechat.tui.transcript.transcript import Transcript
 from tests.fakes import FakeEngine
 
@@ -33,13 +33,14 @@ def app_with(
     draft: str | None = None,
     settings: Settings = Settings(),  # noqa: B008  (it is frozen)
     shelf: ModelLibrary | None = None,
+    theme: str = "terminal",
 ) -> EdgechatApp:
     def engine_for(plan: LoadPlan, _replan: object, _note: object, lasting: bool) -> FakeEngine:
         engine.reopen(plan, lasting=lasting)
         return engine
 
-    services = Services(lambda: path, prepare, engine_for, lambda: settings, shelf)
-    return kind(model, draft=draft, services=services)
+    services = SessionServices(lambda: path, prepare, engine_for, lambda: settings)
+    return kind(model, draft=draft, services=services, library=shelf, theme=theme)
 
 
 def chat_screen(pilot: Pilot[None]):  # type: ignore[no-untyped-def]

@@ -176,7 +176,7 @@ async def test_the_palette_does_what_commands_do(path: Path) -> None:
 
 
 async def test_a_theme_is_taken_by_name_and_at_the_start(path: Path) -> None:
-    app = EdgechatApp(services=app_with(FakeEngine(), path).chat._services, theme="light")
+    app = app_with(FakeEngine(), path, theme="light")
     async with app.run_test(notifications=True) as pilot:
         await started(pilot)
         assert app.theme == "light"
@@ -206,7 +206,7 @@ async def test_parameters_are_changed_in_a_form_and_saved_as_a_preset(path: Path
             await pilot.press("tab")
         await pilot.press(*"terse", "ctrl+s")
         await until(pilot, lambda: app.screen is app.chat)
-        await until(pilot, lambda: "terse" in app.session.said.presets)
+        await until(pilot, lambda: "terse" in app.session.settings.presets)
         preset = settings_module.load().presets["terse"]
         assert preset == Preset(system="Be brief.", sampling=SamplingDefaults(temperature=0.2, top_k=5))
         await say(pilot, "Hi")

@@ -125,7 +125,7 @@ async def edit_parameters(screen: ChatScreen) -> None:
 
     talk, session = screen.talk, screen.session
     info = session.loaded.model if session.loaded is not None else None
-    defaults = session.manner(ChatSettings(think=talk.settings.think)).sampling
+    defaults = session.generation_options(ChatSettings(think=talk.settings.think)).sampling
     can_think = info is not None and info.can_switch_thinking
 
     async def save(found: Parameters) -> None:
@@ -136,7 +136,7 @@ async def edit_parameters(screen: ChatScreen) -> None:
         if found.save_as:
             await session.save_preset(found.save_as, found.system, found.settings)
 
-    presets = session.said.presets
+    presets = session.settings.presets
     await screen.app.push_screen_wait(
         ParametersScreen(talk.system, talk.settings, presets, defaults, can_think=can_think, save=save)
     )
@@ -174,7 +174,7 @@ def number(text: str) -> float | int:
 
 
 async def _take_preset(screen: ChatScreen, name: str) -> None:
-    presets = screen.session.said.presets
+    presets = screen.session.settings.presets
     if name not in presets:
         known = ", ".join(presets) or "there are none yet: /save-preset NAME saves one"
         raise SettingsError(f"There is no preset {one_line(name, 40)!r}.", hint=f"Presets: {known}.")
@@ -193,7 +193,7 @@ def arguments(screen: ChatScreen, name: str) -> Sequence[tuple[str, str]]:
         case "think":
             return [("on", "always"), ("off", "never"), ("auto", "as the model does")]
         case "preset":
-            presets = screen.session.said.presets
+            presets = screen.session.settings.presets
             return [(one, one_line(preset.system or "", 60)) for one, preset in presets.items()]
         case "set":
             return [(f"{one} ", "") for one in SamplingDefaults.__struct_fields__]

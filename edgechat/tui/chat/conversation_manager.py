@@ -104,7 +104,7 @@ class ConversationManager:
     def new_talk(self) -> ConversationView:
         """Return a new conversation, with what was written for it before."""
         talk = ConversationView(self._screen.session)
-        talk.system = self._screen.session.said.system
+        talk.system = self._screen.session.settings.system
         talk.draft, self._new = self._new, UnsentPrompt()
         return talk
 

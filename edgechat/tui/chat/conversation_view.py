@@ -16,12 +16,12 @@ from textual.worker import Worker, WorkerCancelled, WorkerFailed
 from edgechat.chat.commands import sent
 from edgechat.chat.conversation import Conversation
 from edgechat.chat.records import Attachment, ChatSettings, Turn
+from edgechat.chat.session import ChatSession
 from edgechat.engine.types import Finished
 from edgechat.errors import EdgechatError
 from edgechat.text import one_line
 from edgechat.tui.chat.answer import ReplyEvents
 from edgechat.tui.chat.prompt import attachments as files
-from edgechat.tui.session import Session
 from edgechat.tui.transcript.pieces import CutPiece, Piece, ProblemPiece, WelcomePiece
 from edgechat.tui.transcript.transcript import Transcript
 from edgechat.tui.transcript.turns import cut_note, pieces_of
@@ -58,7 +58,7 @@ class ConversationView:
 
     def __init__(
         self,
-        session: Session,
+        session: ChatSession,
         conversation: Conversation | None = None,
         *,
         welcome: WelcomePiece | None = None,
@@ -326,10 +326,10 @@ class ConversationView:
             engine = await self._session.engine()
             conversation = await self._opened()
             await conversation.use_model(self._session.model or "")
-            if engine.model is None and self._session.said.think is not None:
+            if engine.model is None and self._session.settings.think is not None:
                 await engine.start(lambda share: self.tell("Loading the model", share))
             question = conversation.turns[-1]
-            await ReplyEvents(self, conversation).run(engine, self._session.manner(self.settings))
+            await ReplyEvents(self, conversation).run(engine, self._session.generation_options(self.settings))
             if question not in conversation.turns:
                 self._show_turns(with_problems=True)
                 self.on_unsent(self, asked or UnsentPrompt(question.content, list(question.attachments)))

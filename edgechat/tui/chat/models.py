@@ -36,7 +36,7 @@ class ModelController:
             raise ChatBusy("An answer is being written.", hint="Stop it first: Escape.")
         screen.talk.tell(f"Looking at {one_line(name, 60)}")
         try:
-            plan = await screen.session.take_model(name)
+            plan = await screen.session.switch_model(name)
             screen.tell_plan(plan)
             engine = await screen.session.engine()
             await engine.start(screen.tell_load)

@@ -31,13 +31,14 @@ from edgechat.tui.transcript.transcript import Transcript
 
 if TYPE_CHECKING:
     from edgechat.chat.records import Turn
+    from edgechat.chat.session import ChatSession, SessionServices
     from edgechat.planner.plan import LoadPlan
     from edgechat.settings import Backend
     from edgechat.tui.chat.conversation_manager import ConversationManager
     from edgechat.tui.chat.conversation_view import ConversationView, UnsentPrompt
     from edgechat.tui.chat.models import ModelController
     from edgechat.tui.chat.panels import Panels
-    from edgechat.tui.session import Services, Session
+    from edgechat.tui.models.shelf import ModelLibrary
 
 
 _WHY = "Ctrl+O shows why, and what else fits this machine."
@@ -95,9 +96,10 @@ class ChatScreen(StaleResizeFilter, Screen[None]):
 
     def __init__(
         self,
-        services: Services | None,
+        services: SessionServices | None,
         model: str | None,
         *,
+        library: ModelLibrary | None,
         anyway: bool,
         draft: str | None,
         backend: Backend | None,
@@ -107,8 +109,9 @@ class ChatScreen(StaleResizeFilter, Screen[None]):
         self._anyway = anyway
         self._draft_wish = draft
         self._services = services
+        self._library = library
         self._wanted_model = model
-        self._session: Session | None = None
+        self._session: ChatSession | None = None
         self._talk: ConversationView | None = None
         # What was typed before the prompt has the keys; None from then on.
         self._early: list[events.Key | events.Paste] | None = []
@@ -181,16 +184,16 @@ class ChatScreen(StaleResizeFilter, Screen[None]):
         return self.query_one(StatusBar)
 
     @property
-    def session(self) -> Session:
+    def session(self) -> ChatSession:
         """What stands behind the screen."""
         if self._session is None:
             # SQLite and the engine come with it: 40 ms that the first frame does not wait for.
-            from edgechat.tui.session import Services, Session
+            from edgechat.chat.session import ChatSession, SessionServices
 
-            services = self._services or Services.real(
+            services = self._services or SessionServices.real(
                 anyway=self._anyway, draft=self._draft_wish, backend=self._backend
             )
-            self._session = Session(services, self._wanted_model)
+            self._session = ChatSession(services, self._wanted_model)
             self._session.on_note = self.tell_note
         return self._session
 
@@ -224,8 +227,7 @@ class ChatScreen(StaleResizeFilter, Screen[None]):
         from edgechat.tui.chat.models import ModelController
         from edgechat.tui.models.shelf import ModelLibrary
 
-        services = self._services
-        return ModelController(self, services.shelf if services and services.shelf else ModelLibrary.real())
+        return ModelController(self, self._library or ModelLibrary.real(self._backend))
 
     @property
     def answering(self) -> bool:
@@ -260,7 +262,6 @@ class ChatScreen(StaleResizeFilter, Screen[None]):
             await self.panels.restore()
             self.talk.tell("Looking for the model")
             engine = await session.engine()
-            self._tell_missing(session)
             if session.plan is not None:
                 self.tell_plan(session.plan)
             if session.is_first_run and self._has_shelf:
@@ -289,17 +290,12 @@ class ChatScreen(StaleResizeFilter, Screen[None]):
 
     @property
     def _has_shelf(self) -> bool:
-        return self._services is None or self._services.shelf is not None
+        return self._services is None or self._library is not None
 
     def tell_load(self, share: float) -> None:
         """Show how far the model is loaded."""
         if not self.answering:
             self.talk.tell("Loading the model", share)
-
-    def _tell_missing(self, session: Session) -> None:
-        if session.missing is not None and session.plan is not None:
-            name = session.plan.model_name
-            self.tell_note(f"{one_line(session.missing, 80)} is not here; {name} stands in for it.")
 
     def tell_plan(self, plan: LoadPlan) -> None:
         """Show which model is loaded, and why so."""

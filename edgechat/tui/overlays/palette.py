@@ -44,7 +44,7 @@ class CommandProvider(Provider):
                 yield command.description, command.usage, self._begin(command.name)
         for name in THEMES:
             yield f"Colours: {name}", f"/theme {name}", self._obey("theme", name)
-        for name in chat.session.said.presets:
+        for name in chat.session.settings.presets:
             shown = one_line(name, 40)
             yield f"Preset: {shown}", f"/preset {shown}", self._obey("preset", name)
 

@@ -1,4 +1,4 @@
-"""What stands behind the screens: the store, the engine of the chosen model, the settings."""
+"""What a front end holds a conversation with: the store, the engine of the chosen model, the settings."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from edgechat import settings
 from edgechat.chat.conversation import Conversation
@@ -21,16 +20,14 @@ from edgechat.engine.types import Sampling
 from edgechat.errors import EdgechatError, FolderError, ModelNotFound, StoreUnwritable
 from edgechat.planner.plan import LoadPlan
 from edgechat.settings import Backend, Preset, Settings
-
-if TYPE_CHECKING:
-    from edgechat.tui.models.shelf import ModelLibrary
+from edgechat.text import one_line
 
 _LEAVING = 2.0
 """Seconds that the way out waits for chats' states to be on disk; they can be computed again."""
 
 
 @dataclass(frozen=True, slots=True)
-class Services:
+class SessionServices:
     """The layers below, as functions: tests put their own in."""
 
     store_path: Callable[[], Path]
@@ -44,35 +41,29 @@ class Services:
     """
     settings: Callable[[], Settings] = Settings
     """What the user has decided. Raises SettingsError."""
-    shelf: ModelLibrary | None = None
-    """The models; None offers none."""
 
     @classmethod
     def real(
         cls, *, anyway: bool = False, draft: str | None = None, backend: Backend | None = None
-    ) -> Services:
+    ) -> SessionServices:
         """Return edgechat's own; nothing of them is imported before it is called.
 
         anyway: load a model although it does not seem to fit. draft: who is asked to draft for it. backend:
         what is to compute it.
         """
-        from edgechat.tui.models.shelf import ModelLibrary
-
         prepare = partial(_prepare, anyway=anyway, draft=draft, backend=backend)
-        return cls(store_path, prepare, _engine, settings.load, ModelLibrary.real(backend))
+        return cls(store_path, prepare, _engine, settings.load)
 
 
-class Session:
+class ChatSession:
     """Opens each thing when it is first asked for; what failed is tried again at the next call."""
 
-    def __init__(self, services: Services, model: str | None = None) -> None:
+    def __init__(self, services: SessionServices, model: str | None = None) -> None:
         self.model = model
         """The name of the model, once it is known."""
         self.plan: LoadPlan | None = None
-        self.said = Settings()
+        self.settings = Settings()
         """What settings.toml says, as far as it was read."""
-        self.missing: str | None = None
-        """The model that was used last, if its file is gone and the default stands in for it."""
         self.is_first_run = False
         """Whether nobody has ever chosen a model here."""
         self.on_note: Callable[[str], None] = lambda _note: None
@@ -108,7 +99,7 @@ class Session:
         """The engine, if there is one already."""
         return self._engine
 
-    async def take_model(self, name: str) -> LoadPlan:
+    async def switch_model(self, name: str) -> LoadPlan:
         """Let another model answer from now on; where it cannot be planned the one so far stays.
 
         Nothing may be being written. Raises EdgechatError.
@@ -118,30 +109,30 @@ class Session:
             old, self._engine = self._engine, None
             if old is not None:
                 await self._end(old)
-            self.model, self.plan, self.missing = name, plan, None
+            self.model, self.plan = name, plan
             self._engine = await self._new_engine(plan)
             return plan
 
     async def read_settings(self) -> Settings:
         """Read settings.toml again. Raises SettingsError."""
-        self.said = await asyncio.to_thread(self._services.settings)
-        return self.said
+        self.settings = await asyncio.to_thread(self._services.settings)
+        return self.settings
 
     async def save_preset(self, name: str, system: str | None, chat: ChatSettings) -> None:
         """Keep how a chat is held in settings.toml, under a name. Raises SettingsError."""
         preset = Preset(system=system, think=chat.think, sampling=chat.sampling)
-        self.said = await asyncio.to_thread(settings.change, f"presets.{name}", preset)
+        self.settings = await asyncio.to_thread(settings.change, f"presets.{name}", preset)
 
-    def manner(self, chat: ChatSettings) -> GenerationOptions:
+    def generation_options(self, chat: ChatSettings) -> GenerationOptions:
         """How replies are written: as the chat says, else the settings, else the model's makers, else us."""
-        think = self.said.think if chat.think is None else chat.think
+        think = self.settings.think if chat.think is None else chat.think
         if self._engine is not None and self._engine.model is not None:
             # A wish of the settings is for the models that know it; an own one is refused in words.
             can = self._engine.model.can_switch_thinking
             think = think if can or chat.think is not None else None
-        made = self.plan.sampling_for(think) if self.plan else self.said.sampling
+        made = self.plan.sampling_for(think) if self.plan else self.settings.sampling
         sampling = Sampling(**chat.sampling.over(made).given())
-        return GenerationOptions(sampling=sampling, think=think, overflow=self.said.overflow)
+        return GenerationOptions(sampling=sampling, think=think, overflow=self.settings.overflow)
 
     async def begin(self, system: str | None = None) -> Conversation:
         """Return a new conversation. Raises StoreError."""
@@ -191,13 +182,13 @@ class Session:
     async def _make_plan(self) -> LoadPlan:
         if self.model is not None:
             return await asyncio.to_thread(self._services.prepare, self.model)
-        last = self.said.model or await remembered(await self.store())
+        last = self.settings.model or await remembered(await self.store())
         self.is_first_run = last is None
         if last is not None and last != DEFAULT_MODEL:
             try:
                 plan = await asyncio.to_thread(self._services.prepare, last)
             except ModelNotFound:
-                self.missing = last
+                self.on_note(f"{one_line(last, 80)} is not here; {DEFAULT_MODEL} stands in for it.")
             else:
                 self.model = last
                 return plan
