@@ -20,6 +20,7 @@
     ├── FolderError               a folder for settings, chats or logs cannot be made
     ├── StoreError                the conversations cannot be read or written
     │   └── StoreUnwritable       the disk is full, or the file may not be written
+    ├── CommandError              a slash command that does not exist, or with a wrong argument
     ├── ChatNotFound              no such conversation, or several that the id could mean
     ├── AttachmentError           a file that cannot be sent along with a question
     ├── ChatBusy                  a reply is being written, which what was asked for would change
@@ -146,6 +147,10 @@ class StoreError(EdgechatError):
 
 class StoreUnwritable(StoreError):
     """The disk is full, or the file of the conversations, or its folder, may not be written."""
+
+
+class CommandError(EdgechatError):
+    """A slash command that does not exist, or whose argument is missing or wrong."""
 
 
 class ChatNotFound(EdgechatError):

@@ -1,19 +1,113 @@
-"""Which texts are commands, `/name argument`, and what is sent of those that are none."""
+"""The slash commands of the front ends, `/name argument`: which there are, and which texts are commands."""
 
 from __future__ import annotations
 
+import difflib
 import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from edgechat.errors import CommandError
+from edgechat.text import one_line
+
+if TYPE_CHECKING:
+    from edgechat.chat.records import Front
 
 _COMMAND = re.compile(r"/([A-Za-z][A-Za-z-]*)(?:\s+(.*))?", re.DOTALL)
-"""A path, /usr/bin, is none: there is a second stroke in its first word. Nor is what begins with a blank."""
+"""A path such as /usr/bin is not a command (its first word has a second slash), nor is text after a blank."""
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """A slash command."""
+
+    name: str
+    description: str
+    argument: str = ""
+    """What follows the name; in brackets if it may be omitted."""
+    fronts: tuple[Front, ...] = ("app", "run")
+    """The front ends that have it."""
+
+    @property
+    def usage(self) -> str:
+        """The command as it is typed."""
+        return f"/{self.name} {self.argument}".rstrip()
+
+    @property
+    def needs_argument(self) -> bool:
+        """Whether the argument must not be omitted."""
+        return self.argument != "" and not self.argument.startswith("[")
+
+
+_APP: tuple[Front, ...] = ("app",)
+_RUN: tuple[Front, ...] = ("run",)
+
+COMMANDS = (
+    Command("new", "Start a new conversation"),
+    Command("chats", "List the stored conversations"),
+    Command("open", "Continue a stored conversation", "ID", _RUN),
+    Command("search", "Search all conversations", "[WORDS]"),
+    Command("rename", "Rename this conversation", "TITLE", _APP),
+    Command("pin", "Pin this conversation to the top of the list, or unpin it", "", _APP),
+    Command("export", "Write this conversation to a Markdown or JSON file", "[FILE]", _APP),
+    Command("import", "Read a conversation from a JSON file", "FILE", _APP),
+    Command("delete", "Move this conversation to the trash", "", _APP),
+    Command("trash", "Show deleted conversations, to restore them", "", _APP),
+    Command("model", "Switch to another model; without NAME, say which one answers", "[NAME]"),
+    Command("models", "Show local and downloadable models, and which of them fit", "", _APP),
+    Command("pull", "Download a model in the background", "NAME", _APP),
+    Command("think", "Switch the model's thinking on or off, or leave it to the model", "on|off|auto", _APP),
+    Command("system", "Set the system prompt of this conversation; without TEXT, remove it", "[TEXT]", _APP),
+    Command("set", "Set a sampling parameter of this conversation: /set temperature 0.3", "NAME VALUE", _APP),
+    Command("preset", "Apply a saved system prompt and parameters", "NAME", _APP),
+    Command("save-preset", "Save this conversation's system prompt and parameters as a preset", "NAME", _APP),
+    Command("parameters", "Edit the system prompt and parameters of this conversation", "", _APP),
+    Command(
+        "attach", "Attach a file to the next question; @path in the question does the same", "FILE", _APP
+    ),
+    Command("retry", "Regenerate the last reply", "", _APP),
+    Command("copy", "Copy the last reply", "", _APP),
+    Command("thoughts", "Show or hide the model's thinking", "", _APP),
+    Command("engine", "Show or hide the engine room", "", _APP),
+    Command("settings", "Change the settings", "", _APP),
+    Command("theme", "Change the colours", "NAME", _APP),
+    Command("help", "List the commands"),
+    Command("quit", "Quit"),
+)
+
+
+def commands_of(front: Front) -> tuple[Command, ...]:
+    """Return the commands that a front end has."""
+    return tuple(command for command in COMMANDS if front in command.fronts)
 
 
 def parsed(text: str) -> tuple[str, str] | None:
-    """Return the name, in small letters, and the argument of a command; None for what is to be sent."""
+    """Return the name, in lower case, and the argument of a command; None for text to be sent."""
     found = _COMMAND.fullmatch(text.rstrip())
     return (found[1].lower(), (found[2] or "").strip()) if found else None
 
 
 def sent(text: str) -> str:
-    """Return what is sent of a text that is no command: of `//word` that is `/word`, else all of it."""
+    """Return what is sent of a text that is not a command: `/word` of `//word`, else all of it."""
     return text[1:] if text.startswith("//") and parsed(text[1:]) is not None else text
+
+
+def check(name: str, argument: str, front: Front) -> None:
+    """Check that a front end has a command, and that the argument is there exactly if it takes one.
+
+    Raises CommandError.
+    """
+    commands = {command.name: command for command in commands_of(front)}
+    as_question = f"//{one_line(f'{name} {argument}'.rstrip(), 60)} sends it as a question."
+    if name not in commands:
+        close = difflib.get_close_matches(name, commands, n=1)
+        instead = f"Did you mean /{close[0]}? " if close else ""
+        raise CommandError(
+            f"There is no command /{one_line(name, 40)}.",
+            hint=f"{instead}/help lists the commands; {as_question}",
+        )
+    command = commands[name]
+    if command.needs_argument and not argument:
+        raise CommandError(f"/{name} needs an argument: {command.usage}", hint=f"{command.description}.")
+    if argument and not command.argument:
+        raise CommandError(f"/{name} takes no argument.", hint=as_question)

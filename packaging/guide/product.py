@@ -18,13 +18,12 @@ from typing import Any
 import typer.main
 from places import ROOT
 
-from edgechat.cli.chat import slash_commands
+from edgechat.chat.commands import commands_of
 from edgechat.cli.main import app
 from edgechat.errors import EdgechatError
 from edgechat.models.catalogue import CatalogueEntry, catalogue
 from edgechat.settings import documented
 from edgechat.settings.reading import settings_of
-from edgechat.tui.chat.commands import COMMANDS
 from edgechat.tui.overlays.help import bindings_of
 from edgechat.tui.terminal.keys import parts
 
@@ -175,8 +174,8 @@ class Product:
     def __init__(self) -> None:
         self.commands = read_commands()
         self.keys = read_keys()
-        self.slashes = {one.name: one for one in COMMANDS}
-        self.inside = frozenset(name for name, _, _ in slash_commands.COMMANDS)
+        self.slashes = {one.name: one for one in commands_of("app")}
+        self.inside = frozenset(one.name for one in commands_of("run"))
         """The commands of a conversation on the command line."""
         self.settings = {one.name: one for one in documented()}
         self.models: dict[str, CatalogueEntry] = {

@@ -2,7 +2,9 @@ from __future__ import annotations
 
 import pytest
 
-from edgechat.chat.commands import parsed, sent
+from edgechat.chat.commands import COMMANDS, check, commands_of, parsed, sent
+from edgechat.chat.records import Front
+from edgechat.errors import CommandError
 
 
 @pytest.mark.parametrize(
@@ -37,3 +39,31 @@ def test_a_word_after_a_stroke_is_a_command(text: str, found: tuple[str, str]) -
 def test_what_is_no_command_is_sent(text: str, question: str) -> None:
     assert parsed(text) is None
     assert sent(text) == question
+
+
+def test_each_command_is_named_once_and_some_front_end_has_it() -> None:
+    names = [command.name for command in COMMANDS]
+    assert len(set(names)) == len(names)
+    assert {*commands_of("app"), *commands_of("run")} == set(COMMANDS)
+
+
+@pytest.mark.parametrize(
+    ("typed", "front", "told"),
+    [
+        ("/hlep", "app", "Did you mean /help? /help lists the commands; //hlep sends it as a question."),
+        ("/xyz", "run", "/help lists the commands; //xyz sends it as a question."),
+        ("/theme dark", "run", "/help lists the commands; //theme dark sends it as a question."),
+        ("/new to this", "run", "//new to this sends it as a question."),
+        ("/open", "run", "Continue a stored conversation."),
+        ("/rename", "app", "Rename this conversation."),
+    ],
+)
+def test_a_wrong_command_says_what_is_right(typed: str, front: Front, told: str) -> None:
+    with pytest.raises(CommandError) as raised:
+        check(*parsed(typed), front)  # type: ignore[misc]
+    assert raised.value.hint == told
+
+
+@pytest.mark.parametrize("typed", ["/new", "/model", "/model guide", "/search", "/open 1a2b"])
+def test_an_argument_in_brackets_may_be_omitted(typed: str) -> None:
+    check(*parsed(typed), "run")  # type: ignore[misc]

@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 
 from edgechat import settings
+from edgechat.chat.commands import commands_of
 from edgechat.chat.storage.last_model import remember, remembered
 from edgechat.chat.storage.store import Store, store_path
 from edgechat.cli.chat import screen_reader
 from edgechat.cli.chat.screen_reader import SpokenAnswer, SpokenStatus
-from edgechat.cli.chat.slash_commands import COMMANDS
 from edgechat.engine.types import Delta, Finished, Timings, Usage
 from tests.cli.running import EDGECHAT, Run, edgechat
 from tests.terminal import Terminal, needs_tmux
@@ -89,7 +89,7 @@ def test_a_conversation_is_opened_and_goes_on(script: Script) -> None:
     assert "You said: First" in told
     assert "The answer was: Hello." in told
     assert "error: There is no conversation 'nosuch'." in told
-    assert "error: /open wants ID after it." in told
+    assert "error: /open needs an argument: /open ID" in told
     _, turns = open_store(lambda store: store.load(chat.id))  # type: ignore[misc]
     assert [turn.content for turn in turns] == ["First", "Hello.", "And then?", "More."]
 
@@ -111,11 +111,14 @@ def test_another_model_answers(script: Script, tmp_path: Path) -> None:
 
 def test_help_lists_the_commands_and_a_mistyped_one_says_what_there_is(script: Script) -> None:
     run = held(script(), "/help", "/hlep", "/xyz", "/new now", "/quit", "never asked")
-    for name, _, does in COMMANDS:
-        assert re.search(rf"/{name}.*: {does}\.", run.stderr)
-    assert "There is no command /hlep.\n  Did you mean /help? There are: /help, /new" in run.stderr
-    assert "There is no command /xyz.\n  There are: /help" in run.stderr
-    assert "/new takes nothing after it." in run.stderr
+    for command in commands_of("run"):
+        assert f"{command.usage}: {command.description}.\n" in run.stderr
+    assert (
+        "There is no command /hlep.\n  Did you mean /help? /help lists the commands; //hlep sends it"
+        in run.stderr
+    )
+    assert "There is no command /xyz.\n  /help lists the commands; //xyz sends it" in run.stderr
+    assert "/new takes no argument.\n  //new now sends it as a question." in run.stderr
     assert run.stdout == ""
 
 
@@ -127,7 +130,7 @@ def test_a_path_is_a_question(script: Script) -> None:
 def test_a_question_that_begins_like_a_command_is_sent_with_two_strokes(script: Script) -> None:
     run = held(script(), "//new to this", " /help", "/new to this")
     assert open_store(lambda store: store.recent_questions()) == [" /help", "/new to this"]
-    assert "To send it as a question: //new to this" in run.stderr
+    assert "//new to this sends it as a question." in run.stderr
 
 
 def test_which_model_it_begins_with(script: Script, tmp_path: Path) -> None:
@@ -280,6 +283,6 @@ def test_run_takes_the_same_commands(script: Script, tmp_path: Path) -> None:
         terminal.run([*EDGECHAT, "run", str(script())])
         terminal.until(">>>")
         terminal.ask("/help")
-        terminal.until("/search WORDS: Search everything that was said.")
+        terminal.until("/search [WORDS]: Search all conversations.")
         terminal.ask("/quit")
         terminal.until("left with 0")

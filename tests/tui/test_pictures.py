@@ -135,7 +135,7 @@ async def parameters(pilot: Pilot[None]) -> None:
 async def palette(pilot: Pilot[None]) -> None:
     await asked(pilot)
     await pilot.press("ctrl+p")
-    await until(pilot, lambda: "Begin a new conversation" in text_of(pilot))
+    await until(pilot, lambda: "Start a new conversation" in text_of(pilot))
 
 
 async def help_(pilot: Pilot[None]) -> None:

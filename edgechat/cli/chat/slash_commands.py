@@ -2,32 +2,21 @@
 
 from __future__ import annotations
 
-import difflib
 import sys
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from edgechat.chat.commands import parsed
+from edgechat.chat.commands import check, commands_of, parsed
 from edgechat.chat.conversation import Conversation
 from edgechat.chat.records import Chat, Hit
 from edgechat.cli.commands.chats import counted
-from edgechat.cli.terminal_io import complain
 from edgechat.errors import ChatBusy
 from edgechat.text import ago, one_line, printable
 
 if TYPE_CHECKING:
     from edgechat.cli.chat.chat_loop import ChatLoop
 
-COMMANDS = (
-    ("help", "", "List these commands"),
-    ("new", "", "Begin a new conversation"),
-    ("model", "NAME", "Let another model answer; without NAME, say which one does"),
-    ("chats", "", "List the conversations that are kept, the latest first"),
-    ("open", "ID", "Go on with one of them"),
-    ("search", "WORDS", "Search everything that was said"),
-    ("quit", "", "End"),
-)
 _SOME = 20
 
 
@@ -44,24 +33,14 @@ class SlashCommands:
         if found is None:
             return False
         name, argument = found
-        wants = {one: needed for one, needed, _ in COMMANDS}
-        if name not in wants:
-            _unknown(name)
-        elif argument and not wants[name]:
-            complain(
-                f"/{name} takes nothing after it.",
-                f"To send it as a question: //{name} {one_line(argument, 60)}",
-            )
-        elif wants[name] and not argument and name != "model":
-            complain(f"/{name} wants {wants[name]} after it.", f"Type it so: /{name} {wants[name]}")
-        else:
-            doing: Callable[[str], None] = getattr(self, f"_{name}")
-            doing(argument)
+        check(name, argument, "run")
+        handler: Callable[[str], None] = getattr(self, f"_{name}")
+        handler(argument)
         return True
 
     def _help(self, _: str) -> None:
-        for name, argument, does in COMMANDS:
-            _say(f"{f'/{name} {argument}'.strip()}: {does}.")
+        for command in commands_of("run"):
+            _say(f"{command.usage}: {command.description}.")
         _say("Anything else is a question; //word sends one that begins with /word.")
 
     def _new(self, _: str) -> None:
@@ -75,7 +54,7 @@ class SlashCommands:
         else:
             _say(f"{one_line(self._talker.engine.plan.model_name)} answers.")
 
-    def _chats(self, _: str) -> None:
+    def _chats(self, _: str = "") -> None:
         talker = self._talker
         found = talker.background.run(talker.services.store.listed(_SOME + 1))
         if not found:
@@ -107,6 +86,9 @@ class SlashCommands:
         return talk
 
     def _search(self, text: str) -> None:
+        if not text:  # every conversation matches
+            self._chats()
+            return
         talker = self._talker
         found = talker.background.run(talker.services.store.search(text, _SOME))
         if not found:
@@ -118,18 +100,6 @@ class SlashCommands:
 
     def _quit(self, _: str) -> None:
         self.ended = True
-
-
-def _unknown(name: str) -> None:
-    names = [one for one, _, _ in COMMANDS]
-    near = difflib.get_close_matches(name, names, n=1)
-    there_are = (
-        f"There are: {', '.join(f'/{one}' for one in names)}. //{one_line(name, 40)} sends it as it is."
-    )
-    complain(
-        f"There is no command /{one_line(name, 40)}.",
-        f"Did you mean /{near[0]}? {there_are}" if near else there_are,
-    )
 
 
 def _title(chat: Chat) -> str:

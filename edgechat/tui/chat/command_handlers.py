@@ -7,35 +7,41 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from edgechat.chat.commands import check
 from edgechat.chat.records import ChatSettings
 from edgechat.chat.storage.presets import applied
 from edgechat.errors import EdgechatError, SettingsError, SwitchUnknown
 from edgechat.settings import SamplingDefaults, checked
 from edgechat.text import one_line
-from edgechat.tui.chat.commands import find, unknown
 
 if TYPE_CHECKING:
     from edgechat.tui.chat.screen import ChatScreen
 
+_ACTIONS = {
+    "new": "screen.new_chat",
+    "chats": "screen.conversations",
+    "trash": "screen.trash",
+    "models": "screen.models",
+    "parameters": "screen.parameters",
+    "retry": "screen.retry",
+    "copy": "screen.copy_reply",
+    "thoughts": "screen.thoughts",
+    "engine": "screen.engine_room",
+    "settings": "app.settings",
+    "help": "app.help",
+    "quit": "app.quit",
+}
 THINK = {"on": True, "off": False, "auto": None}
 
 
 async def obey(screen: ChatScreen, name: str, argument: str) -> None:
     """Do what a command says; what is wrong with it is told, and it goes back to an empty prompt."""
-    command = find(name)
-    if command is None:
-        screen.notify(unknown(name), severity="warning", timeout=8, markup=False)
-        _put_back(screen, name, argument)
-        return
-    if command.action:
-        await screen.run_action(command.action)
-        return
-    if not argument and command.argument and not command.argument.startswith("["):
-        screen.notify(f"{command.usage}: {command.description}.", severity="warning", timeout=8, markup=False)
-        _put_back(screen, name, "")
-        return
     try:
-        await _do(screen, name, argument)
+        check(name, argument, "app")
+        if name in _ACTIONS:
+            await screen.run_action(_ACTIONS[name])
+        else:
+            await _do(screen, name, argument)
     except EdgechatError as error:
         screen.tell_error(error)
         _put_back(screen, name, argument)
@@ -67,7 +73,7 @@ async def _do(screen: ChatScreen, name: str, argument: str) -> None:
         case "delete":
             await desk.delete(_stored(screen))
         case "model":
-            await screen.models.take(argument)
+            await _take_model(screen, argument)
         case "pull":
             screen.models.pull(argument)
         case "think":
@@ -89,6 +95,13 @@ async def _do(screen: ChatScreen, name: str, argument: str) -> None:
         case "theme":
             screen.app.take_theme(argument)  # type: ignore[attr-defined]
     screen.panels.refresh()
+
+
+async def _take_model(screen: ChatScreen, name: str) -> None:
+    if name:
+        await screen.models.take(name)
+    elif screen.session.plan is not None:
+        screen.notify(f"{one_line(screen.session.plan.model_name, 60)} answers.", markup=False)
 
 
 def _stored(screen: ChatScreen) -> str:

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, cast
 
 from textual.command import DiscoveryHit, Hit, Hits, Provider
 
+from edgechat.chat.commands import commands_of
 from edgechat.text import one_line
-from edgechat.tui.chat.commands import COMMANDS
 from edgechat.tui.theme import THEMES
 
 if TYPE_CHECKING:
@@ -37,20 +37,14 @@ class CommandProvider(Provider):
     def _all(self) -> Iterator[Found]:
         app = cast("EdgechatApp", self.app)
         chat = app.chat
-        for command in COMMANDS:
-            if command.action:
-                yield command.description, f"/{command.name}", self._action(command.action)
-            else:
-                yield command.description, command.usage, self._begin(command.name)
+        for command in commands_of("app"):
+            run = self._begin(command.name) if command.argument else self._obey(command.name)
+            yield command.description, command.usage, run
         for name in THEMES:
             yield f"Colours: {name}", f"/theme {name}", self._obey("theme", name)
         for name in chat.session.settings.presets:
             shown = one_line(name, 40)
             yield f"Preset: {shown}", f"/preset {shown}", self._obey("preset", name)
-
-    def _action(self, action: str) -> Callable[[], object]:
-        app = cast("EdgechatApp", self.app)
-        return lambda: app.chat.run_worker(app.run_action(action, app.chat), group="doing")
 
     def _begin(self, name: str) -> Callable[[], object]:
         """Return what puts the beginning of a command into the prompt."""
@@ -58,7 +52,7 @@ class CommandProvider(Provider):
 
         return lambda: chat.borrow_prompt(f"/{name} ")
 
-    def _obey(self, name: str, argument: str) -> Callable[[], object]:
+    def _obey(self, name: str, argument: str = "") -> Callable[[], object]:
         from edgechat.tui.chat.command_handlers import obey
 
         chat = cast("EdgechatApp", self.app).chat

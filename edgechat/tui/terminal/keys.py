@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from textual.binding import Binding
 from textual.screen import Screen
 
-from edgechat.tui.chat.commands import COMMANDS
+from edgechat.chat.commands import commands_of
 from edgechat.tui.overlays.help import Command, bindings_of
 
 if TYPE_CHECKING:
@@ -61,4 +61,4 @@ def _told(bindings: list[Binding]) -> list[Binding]:
 
 def commands() -> list[Command]:
     """Return the commands of the prompt."""
-    return [(one.name, one.argument, one.description) for one in COMMANDS]
+    return [(one.name, one.argument, one.description) for one in commands_of("app")]

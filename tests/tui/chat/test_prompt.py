@@ -51,7 +51,7 @@ async def test_commands_are_completed_and_done(path: Path) -> None:
     async with app_with(FakeEngine(), path).run_test(notifications=True) as pilot:
         await say(pilot, "Hi")
         await pilot.press(*"/ren")
-        await until(pilot, lambda: "Give this conversation another title" in text_of(pilot))
+        await until(pilot, lambda: "Rename this conversation" in text_of(pilot))
         await pilot.press("tab", *"A better title", "enter")
         await until(pilot, lambda: "“A better title”" in text_of(pilot))
         store = await pilot.app.screen.session.store()  # type: ignore[attr-defined]
@@ -66,7 +66,7 @@ async def test_keys_that_come_at_once_are_not_completed_by_what_was_offered_befo
         await say(pilot, "Hi")
         box = pilot.app.screen.prompt  # type: ignore[attr-defined]
         await pilot.press(*typed[:4])
-        await until(pilot, lambda: "Give this conversation another title" in text_of(pilot))
+        await until(pilot, lambda: "Rename this conversation" in text_of(pilot))
         for key in typed[4:]:
             box._forward_event(events.Key(key, key))
         box._forward_event(events.Key("enter", "\r"))

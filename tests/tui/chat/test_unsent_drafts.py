@@ -157,7 +157,7 @@ async def test_the_palette_borrows_the_prompt_and_gives_it_back(path: Path) -> N
     async with app_with(FakeEngine(), path).run_test(size=(100, 30), notifications=True) as pilot:
         screen = await started(pilot)
         await say(pilot, "Hi")
-        await pilot.press(*"half a thought", "ctrl+p", *"another title")
+        await pilot.press(*"half a thought", "ctrl+p", *"rename this")
         await until(pilot, lambda: "/rename TITLE" in text_of(pilot))
         await pilot.press("enter")
         await until(pilot, lambda: screen.prompt.text == "/rename ")

@@ -14,8 +14,8 @@ from textual.content import Content
 from textual.message import Message
 from textual.widget import Widget
 
+from edgechat.chat.commands import commands_of
 from edgechat.text import is_text, one_line
-from edgechat.tui.chat.commands import COMMANDS
 
 _SHOWN = 8
 _MOST_FILES = 500
@@ -118,7 +118,7 @@ def of_commands(text: str, arguments: Callable[[str], Sequence[tuple[str, str]]]
     if not space:
         return [
             Suggestion(f"/{one.name}" + " " * bool(one.argument), 0, one.usage, one.description)
-            for one in COMMANDS
+            for one in commands_of("app")
             if one.name.startswith(name.lower())
         ]
     start = len(name) + 2
