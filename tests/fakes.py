@@ -7,6 +7,7 @@ import contextlib
 from collections.abc import AsyncGenerator, Callable, Sequence
 from typing import Any
 
+from edgechat.engine.snapshot import Snapshot
 from edgechat.engine.types import (
     ChatRequest,
     Delta,
@@ -18,7 +19,6 @@ from edgechat.engine.types import (
     Timings,
     Usage,
 )
-from edgechat.engine.worker.snapshot import Snapshot
 from edgechat.errors import EdgechatError, EngineClosed
 from edgechat.planner.plan import LoadPlan
 

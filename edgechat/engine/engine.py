@@ -12,7 +12,6 @@ import numpy as np
 from edgechat.engine.backends.base import Backend, BatchPart, CacheFull, Interrupted, Logits
 from edgechat.engine.kv.chat_cache import ChatCache
 from edgechat.engine.kv.state_store import KVStateStore
-from edgechat.engine.prompt.preparation import Preparation, explained, fault
 from edgechat.engine.prompt.prompts import Prompt, Prompts
 from edgechat.engine.prompt.template import ChatTemplate
 from edgechat.engine.prompt.translation import translate
@@ -23,6 +22,7 @@ from edgechat.engine.reply.tool_calls import tools
 from edgechat.engine.reply.tool_calls.splitter import ArgumentsText
 from edgechat.engine.sampling.logprobs import Logprobs
 from edgechat.engine.sampling.sampler import Sampler, check_bias
+from edgechat.engine.scheduling.preparation import Preparation, explained, fault
 from edgechat.engine.scheduling.scheduler import Planned, Scheduler
 from edgechat.engine.scheduling.sequence import Sequence
 from edgechat.engine.speculative.controller import Controller

@@ -11,8 +11,8 @@ from enum import Enum
 from pathlib import Path
 from typing import Protocol
 
+from edgechat.engine.snapshot import Snapshot
 from edgechat.engine.types import ChatRequest, Embedded, ModelInfo, RequestEvent, Translated
-from edgechat.engine.worker.snapshot import Snapshot
 from edgechat.planner.plan import LoadPlan
 
 

@@ -1,28 +1,4 @@
-"""What front end and worker say to each other: typed messages, no pickle, nothing native.
-
-front end                                worker
-Load(plan, upkeep)                ->
-<-     Loading(progress) ... Loaded(model) | Failed
-Generate(request)                 ->
-<-     Dropped(turns)? Prefill(done, total) ...
-<-     Delta(text) | ToolCallBegun(call) | ToolCallArguments(text) ...
-<-     Finished | Failed
-Embed(request_id, texts)          ->
-<-     Embedded(vectors) | Failed
-Translate(request_id, what)       ->
-<-     Translated(tokens, text) | Failed
-Cancel(request_id)                ->
-<-     Finished(reason="cancelled")
-<-     Prewarmed(tokens)                 some time later
-Persist(chat)                     ->
-<-     Persisted(chat)                   its state is on disk, or need not be
-Forget(chat)                      ->
-Inspect(chat)                     ->
-<-     Inspected(snapshot)
-end of file                       ->     the worker ends
-
-Events come in lists, those of one step of the engine together.
-"""
+"""What a request, a reply and its events are made of: typed values, no pickle, nothing native."""
 
 from __future__ import annotations
 
@@ -30,11 +6,9 @@ from typing import Literal
 
 import msgspec
 
-from edgechat.engine.worker.snapshot import Snapshot
 from edgechat.errors import EdgechatError, by_name
 from edgechat.native.buffers import Buffer
 from edgechat.planner.estimate.actual_load import Difference
-from edgechat.planner.plan import LoadPlan
 
 Role = Literal["system", "user", "assistant", "tool"]
 FinishReason = Literal["stop", "length", "context", "cancelled", "tools"]
@@ -215,7 +189,7 @@ class ErrorInfo(msgspec.Struct, frozen=True):
         return by_name(self.kind)(self.message, hint=self.hint)
 
 
-# From the front end.
+# To the worker.
 
 
 class CachePolicy(msgspec.Struct, frozen=True, kw_only=True):
@@ -229,19 +203,6 @@ class CachePolicy(msgspec.Struct, frozen=True, kw_only=True):
     grammars: bool = False
     """Make ready for answers that follow a schema while the model loads; else the first one waits for it, and
     for up to 0.7 s of it so does everybody else."""
-
-
-class Load(msgspec.Struct, frozen=True, tag=True):
-    """Load the model; the first message of a worker's life, sent once."""
-
-    plan: LoadPlan
-    upkeep: CachePolicy = CachePolicy()
-
-
-class Generate(msgspec.Struct, frozen=True, tag=True):
-    """Answer a request."""
-
-    request: ChatRequest
 
 
 class Embed(msgspec.Struct, frozen=True, tag=True):
@@ -262,45 +223,7 @@ class Translate(msgspec.Struct, frozen=True, tag=True):
     """Read control tokens written in the text as such."""
 
 
-class Cancel(msgspec.Struct, frozen=True, tag=True):
-    """Stop a request within one decode call; what it has cached stays valid."""
-
-    request_id: str
-
-
-class Persist(msgspec.Struct, frozen=True, tag=True):
-    """Nobody looks at this chat (None: at any) any more: put its state on disk if that is worth it."""
-
-    chat: str | None = None
-
-
-class Forget(msgspec.Struct, frozen=True, tag=True):
-    """A chat is deleted: nothing of it is kept, in memory or on disk."""
-
-    chat: str
-
-
-class Inspect(msgspec.Struct, frozen=True, tag=True):
-    """Say what there is now, between two steps. chat: the one that is looked at (None: answered last)."""
-
-    chat: str | None = None
-
-
-Command = Load | Generate | Cancel | Persist | Forget | Inspect | Embed | Translate
-
 # From the worker.
-
-
-class Loading(msgspec.Struct, frozen=True, tag=True):
-    """The load goes on; `progress` is from 0 to 1."""
-
-    progress: float
-
-
-class Loaded(msgspec.Struct, frozen=True, tag=True):
-    """The model is ready."""
-
-    model: ModelInfo
 
 
 class Dropped(msgspec.Struct, frozen=True, tag=True):
@@ -406,27 +329,7 @@ class Prewarmed(msgspec.Struct, frozen=True, tag=True):
     computed: int
 
 
-class Inspected(msgspec.Struct, frozen=True, tag=True):
-    """The answer to Inspect; None where a fault of ours lies in the way."""
-
-    snapshot: Snapshot | None
-
-
-Event = (
-    Loading
-    | Loaded
-    | Dropped
-    | Prefill
-    | Delta
-    | ToolCallBegun
-    | ToolCallArguments
-    | Finished
-    | Failed
-    | Persisted
-    | Prewarmed
-    | Inspected
-    | Embedded
-    | Translated
-)
 RequestEvent = Dropped | Prefill | Delta | ToolCallBegun | ToolCallArguments | Finished
 """What a front end sees of its request; a Failed arrives as an exception."""
+Event = RequestEvent | Failed | Persisted | Prewarmed | Embedded | Translated
+"""What an engine says of its requests and chats."""

@@ -22,8 +22,8 @@ from prometheus_client.core import GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
+from edgechat.engine.snapshot import Snapshot
 from edgechat.engine.types import Delta, Embedded, Finished, RequestEvent, ToolCallArguments, ToolCallBegun
-from edgechat.engine.worker.snapshot import Snapshot
 from edgechat.planner.plan import LoadPlan
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"

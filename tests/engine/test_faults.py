@@ -15,21 +15,8 @@ from edgechat.engine.backends.scripted import ScriptedBackend
 from edgechat.engine.engine import EngineCore
 from edgechat.engine.prompt.template import ChatTemplate
 from edgechat.engine.scheduling.sequence import Sequence
-from edgechat.engine.types import (
-    CachePolicy,
-    Cancel,
-    ChatRequest,
-    Delta,
-    Event,
-    Failed,
-    Finished,
-    Generate,
-    Inspect,
-    Inspected,
-    Message,
-    Persist,
-    Persisted,
-)
+from edgechat.engine.types import CachePolicy, ChatRequest, Delta, Event, Failed, Finished, Message, Persisted
+from edgechat.engine.worker.messages import Cancel, Generate, Inspect, Inspected, Persist
 from edgechat.engine.worker.supervisor import EngineSupervisor
 from edgechat.engine.worker.worker import _safely
 from edgechat.errors import EngineError
@@ -95,7 +82,7 @@ def run(engine: EngineCore, events: list[Event]) -> dict[str, str]:
     [
         ("engine", "_prepare"),
         ("engine", "_queue"),
-        ("keeper", "begins"),
+        ("chat_cache", "begins"),
         ("scheduler", "_seat"),
         ("scheduler", "_part"),
         ("scheduler", "computed"),
@@ -107,7 +94,7 @@ def run(engine: EngineCore, events: list[Event]) -> dict[str, str]:
         ("prompts", "shorter"),
         ("engine", "_shortened"),
         ("scheduler", "resume"),
-        ("keeper", "ended"),
+        ("chat_cache", "ended"),
     ],
 )
 def test_a_fault_over_a_request_ends_that_one(

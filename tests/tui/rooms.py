@@ -6,8 +6,7 @@ from collections.abc import Callable
 
 from textual.app import App, ComposeResult
 
-from edgechat.engine.types import Finished, ModelInfo, SpeculationStats, Timings, Usage
-from edgechat.engine.worker.snapshot import (
+from edgechat.engine.snapshot import (
     CacheMap,
     CacheStats,
     DraftCache,
@@ -20,6 +19,7 @@ from edgechat.engine.worker.snapshot import (
     SourceState,
     StatesOnDisk,
 )
+from edgechat.engine.types import Finished, ModelInfo, SpeculationStats, Timings, Usage
 from edgechat.native.buffers import Buffer
 from edgechat.planner.estimate.actual_load import Difference
 from edgechat.planner.plan import DeviceMemory, DraftPlan, LoadPlan

@@ -20,14 +20,14 @@ from edgechat.engine.backends.base import Backend
 from edgechat.engine.kv.prefix_cache import Node, Slot, common_prefix
 from edgechat.engine.kv.state_file import SavedState
 from edgechat.engine.kv.state_store import KVStateStore, worth_saving
-from edgechat.engine.prompt.preparation import Preparation, explained, fault
 from edgechat.engine.prompt.prompts import Prompts
 from edgechat.engine.reply.reply import Reply
 from edgechat.engine.sampling.sampler import Sampler
+from edgechat.engine.scheduling.preparation import Preparation, explained, fault
 from edgechat.engine.scheduling.scheduler import Scheduler
 from edgechat.engine.scheduling.sequence import Sequence
+from edgechat.engine.snapshot import StatesOnDisk
 from edgechat.engine.types import CachePolicy, ChatRequest, Event, Message, Persisted, Prewarmed, Sampling
-from edgechat.engine.worker.snapshot import StatesOnDisk
 
 _CHATS = 32
 """Chats whose last turn is remembered; one more, and the oldest is put on disk."""

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from edgechat.engine.backends.base import Backend
-from edgechat.engine.worker.snapshot import CacheStats
+from edgechat.engine.snapshot import CacheStats
 
 _PATTERN = 32
 """Tokens that have to agree for a run to be found again behind a cut."""

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, TypeVar
 from edgechat.engine.kv import state_file, state_folder
 from edgechat.engine.kv.state_file import SavedState, StateHeader, StateRefused, WriteStopped
 from edgechat.engine.kv.state_folder import folder, forget, prune
-from edgechat.engine.worker.snapshot import StatesOnDisk
+from edgechat.engine.snapshot import StatesOnDisk
 from edgechat.errors import EdgechatError
 from edgechat.text import one_line
 

@@ -10,10 +10,10 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import TYPE_CHECKING, Any
 
 from edgechat.engine.backends.base import Vocabulary
-from edgechat.engine.prompt.preparation import fault
 from edgechat.engine.reply.constraint import Constraint
 from edgechat.engine.reply.grammar import refused
 from edgechat.engine.reply.grammar_child import MEMORY_LIMIT, TIME_LIMIT, Tokens, limits
+from edgechat.engine.scheduling.preparation import fault
 from edgechat.engine.scheduling.sequence import Sequence
 from edgechat.engine.types import ErrorInfo
 from edgechat.errors import EdgechatError, EngineError, SchemaError

@@ -18,26 +18,17 @@ import psutil
 
 from edgechat import paths
 from edgechat.device.memory import oom_kills
+from edgechat.engine.snapshot import Snapshot
 from edgechat.engine.types import (
     CachePolicy,
-    Cancel,
     ChatRequest,
-    Command,
     Delta,
     Dropped,
     Embed,
     Embedded,
-    Event,
     Failed,
     Finished,
-    Generate,
-    Inspect,
-    Inspected,
-    Load,
-    Loaded,
-    Loading,
     ModelInfo,
-    Persist,
     Persisted,
     Prefill,
     RequestEvent,
@@ -48,7 +39,18 @@ from edgechat.engine.types import (
     Translated,
     Usage,
 )
-from edgechat.engine.worker.snapshot import Snapshot
+from edgechat.engine.worker.messages import (
+    Cancel,
+    Command,
+    Generate,
+    Inspect,
+    Inspected,
+    Load,
+    Loaded,
+    Loading,
+    Persist,
+    WorkerEvent,
+)
 from edgechat.errors import EngineClosed, EngineCrashed, FolderError
 from edgechat.planner.plan import LoadPlan
 from edgechat.process import frames, spawn
@@ -80,7 +82,7 @@ class WorkerConnection:
         """What the process writes to its stderr; None where no disk takes that."""
         self._oom_kills = oom_kills()
         self._encoder = msgspec.msgpack.Encoder()
-        self._streams: dict[str | None, asyncio.Queue[Event | None]] = {}
+        self._streams: dict[str | None, asyncio.Queue[WorkerEvent | None]] = {}
         self._left: dict[str | None, asyncio.Event] = {}
         self._looks: deque[tuple[str | None, asyncio.Future[Snapshot | None]]] = deque()
         self._loading = self._open(None)
@@ -166,7 +168,7 @@ class WorkerConnection:
         event = await self._asked(request, "while it tokenized a text")
         return event if isinstance(event, Translated) else None
 
-    async def _asked(self, request: Embed | Translate, when: str) -> Event | None:
+    async def _asked(self, request: Embed | Translate, when: str) -> WorkerEvent | None:
         """Send what has one answer, and return it; None where the worker was closed."""
         events = self._open(request.request_id)
         finished = False
@@ -213,8 +215,8 @@ class WorkerConnection:
         with contextlib.suppress(OSError, RuntimeError):
             self._process.stdin.write(frames.pack(self._encoder.encode(command)))
 
-    def _open(self, request_id: str | None) -> asyncio.Queue[Event | None]:
-        events: asyncio.Queue[Event | None] = asyncio.Queue()
+    def _open(self, request_id: str | None) -> asyncio.Queue[WorkerEvent | None]:
+        events: asyncio.Queue[WorkerEvent | None] = asyncio.Queue()
         if request_id is not None and not self.alive:
             events.put_nowait(None)
         self._streams[request_id] = events
@@ -223,7 +225,7 @@ class WorkerConnection:
     async def _read(self) -> None:
         """Hand each event to its stream until the worker's end, then tell every stream of the end."""
         assert self._process.stdout is not None
-        decoder = msgspec.msgpack.Decoder(list[Event])
+        decoder = msgspec.msgpack.Decoder(list[WorkerEvent])
         try:
             while True:
                 size = frames.length(await self._process.stdout.readexactly(frames.HEADER.size))
@@ -244,7 +246,7 @@ class WorkerConnection:
             for stream in self._streams.values():
                 stream.put_nowait(None)
 
-    def _hand_on(self, event: Event) -> None:
+    def _hand_on(self, event: WorkerEvent) -> None:
         if isinstance(event, Persisted):
             self._left.pop(event.chat, asyncio.Event()).set()
             return

@@ -14,9 +14,7 @@ from edgechat.engine.backends.base import Vocabulary
 from edgechat.engine.engine import EngineCore
 from edgechat.engine.kv.prefix_cache import PrefixCache, Slot
 from edgechat.engine.kv.window import turns_of
-from edgechat.engine.speculative.acceptance import Acceptance
-from edgechat.engine.types import ChatRequest, Message
-from edgechat.engine.worker.snapshot import (
+from edgechat.engine.snapshot import (
     KINDS,
     MOST_RUNS,
     CacheMap,
@@ -30,6 +28,8 @@ from edgechat.engine.worker.snapshot import (
     Snapshot,
     SourceState,
 )
+from edgechat.engine.speculative.acceptance import Acceptance
+from edgechat.engine.types import ChatRequest, Message
 
 _ROWS = (1, 2, 4, 8, 16)
 """The n of C(n) that are told."""

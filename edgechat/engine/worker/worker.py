@@ -14,7 +14,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import BinaryIO
 
@@ -23,26 +23,32 @@ import psutil
 
 from edgechat.device import mlx
 from edgechat.engine.backends.base import Backend, Interruption
-from edgechat.engine.embedding import worker
-from edgechat.engine.embedding.engine import EmbeddingEngine
 from edgechat.engine.engine import EngineCore
 from edgechat.engine.kv.fingerprint import fingerprint_of
 from edgechat.engine.kv.state_store import KVStateStore
-from edgechat.engine.prompt.preparation import fault
 from edgechat.engine.prompt.template import ChatTemplate, TemplateProcess
+from edgechat.engine.scheduling.preparation import fault
 from edgechat.engine.speculative.controller import Controller
 from edgechat.engine.speculative.draft_model import load_draft
 from edgechat.engine.speculative.learned import DraftHistory
 from edgechat.engine.speculative.step_cost import StepCost, slope_of
 from edgechat.engine.types import (
     CachePolicy,
-    Cancel,
     ChatRequest,
-    Command,
     Embed,
     ErrorInfo,
-    Event,
     Failed,
+    ModelInfo,
+    Persisted,
+    Translate,
+)
+from edgechat.engine.worker import embeddings
+from edgechat.engine.worker.inspection import Inspector
+from edgechat.engine.worker.kinds import cannot_embed
+from edgechat.engine.worker.load_report import LoadReport, anonymous_memory
+from edgechat.engine.worker.messages import (
+    Cancel,
+    Command,
     Forget,
     Generate,
     Inspect,
@@ -50,14 +56,9 @@ from edgechat.engine.types import (
     Load,
     Loaded,
     Loading,
-    ModelInfo,
     Persist,
-    Persisted,
-    Translate,
+    WorkerEvent,
 )
-from edgechat.engine.worker.inspection import Inspector
-from edgechat.engine.worker.kinds import cannot_embed
-from edgechat.engine.worker.load_report import LoadReport, anonymous_memory
 from edgechat.errors import EdgechatError, EngineError
 from edgechat.models.local.usage import note_use
 from edgechat.planner.plan import LoadPlan
@@ -120,7 +121,7 @@ class Pipe:
             while True:
                 yield self._commands.get_nowait()
 
-    def send(self, events: list[Event]) -> None:
+    def send(self, events: Sequence[WorkerEvent]) -> None:
         """Write the events as one message; a parent that is gone ends the process."""
         if not events:
             return
@@ -133,7 +134,7 @@ class Pipe:
         except OSError:
             os._exit(0)
 
-    def _sound(self, event: Event) -> Event:
+    def _sound(self, event: WorkerEvent) -> WorkerEvent:
         """Return the event, or that its request failed over it."""
         try:
             self._encoder.encode(event)
@@ -143,7 +144,7 @@ class Pipe:
 
 
 def load(
-    plan: LoadPlan, upkeep: CachePolicy, tell: Callable[[list[Event]], None]
+    plan: LoadPlan, upkeep: CachePolicy, tell: Callable[[Sequence[WorkerEvent]], None]
 ) -> tuple[EngineCore, ModelInfo, LoadReport]:
     """Load by the plan, telling the progress, and compute one token before calling it ready."""
     began = time.perf_counter()
@@ -212,7 +213,7 @@ def _backend(plan: LoadPlan, progress: Callable[[float], None] | None) -> Backen
     return LlamaCppBackend(plan, progress)
 
 
-def _telling(tell: Callable[[list[Event]], None]) -> Callable[[float], None]:
+def _telling(tell: Callable[[Sequence[WorkerEvent]], None]) -> Callable[[float], None]:
     """Return what tells the progress of a load, not too often."""
     told = 0.0
 
@@ -225,12 +226,12 @@ def _telling(tell: Callable[[list[Event]], None]) -> Callable[[float], None]:
     return progress
 
 
-def serve_embeddings(engine: EmbeddingEngine, pipe: Pipe) -> None:
+def serve_embeddings(engine: embeddings.EmbeddingEngine, pipe: Pipe) -> None:
     """The same as `serve` for embeddings, of which nothing is kept."""
     while True:
         pipe.wait(None if engine.is_idle else 0.0)
         for command in pipe.received():
-            pipe.send(_safely(partial(worker.obey, engine), command))
+            pipe.send(_safely(partial(embeddings.obey, engine), command))
         pipe.send(engine.step())
 
 
@@ -252,7 +253,7 @@ def serve(engine: EngineCore, pipe: Pipe, experience: LoadReport) -> None:
         pipe.send(events)
 
 
-def _safely(obey: Callable[[Command], list[Event]], command: Command) -> list[Event]:
+def _safely(obey: Callable[[Command], Sequence[WorkerEvent]], command: Command) -> Sequence[WorkerEvent]:
     """Do what a command says; a fault of ours ends its request, and no other."""
     try:
         return obey(command)
@@ -273,7 +274,7 @@ def _safely(obey: Callable[[Command], list[Event]], command: Command) -> list[Ev
         return []
 
 
-def _obey(engine: EngineCore, inspector: Inspector, command: Command) -> list[Event]:
+def _obey(engine: EngineCore, inspector: Inspector, command: Command) -> Sequence[WorkerEvent]:
     match command:
         case Generate(request):
             engine.begin(request)
@@ -317,7 +318,7 @@ def main() -> None:
 def _loaded(first: Load, pipe: Pipe) -> Callable[[], None]:
     """Load the model and say so; return what serves it. Raises EdgechatError."""
     if first.plan.embeddings:
-        embedding, model = worker.load(first.plan, _telling(pipe.send))
+        embedding, model = embeddings.load(first.plan, _telling(pipe.send))
         pipe.send([Loaded(model)])
         return partial(serve_embeddings, embedding, pipe)
     engine, model, experience = load(first.plan, first.upkeep, pipe.send)

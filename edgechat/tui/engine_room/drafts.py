@@ -7,8 +7,8 @@ from typing import ClassVar
 
 from textual.content import Content
 
+from edgechat.engine.snapshot import DraftingState, Snapshot
 from edgechat.engine.types import Finished, ModelInfo, SpeculationStats
-from edgechat.engine.worker.snapshot import DraftingState, Snapshot
 from edgechat.text import one_line
 from edgechat.tui.engine_room.section import LABEL, NO_MODEL, Section, faint, row, said, table
 

@@ -8,8 +8,8 @@ from typing import ClassVar
 
 from textual.content import Content
 
+from edgechat.engine.snapshot import Snapshot
 from edgechat.engine.types import ModelInfo
-from edgechat.engine.worker.snapshot import Snapshot
 from edgechat.native.buffers import Buffer
 from edgechat.planner.plan import LoadPlan
 from edgechat.text import mebibytes, one_line

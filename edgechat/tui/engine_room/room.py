@@ -13,8 +13,8 @@ from textual.containers import Container, Vertical, VerticalScroll
 from textual.screen import ModalScreen
 
 from edgechat.engine.protocol import Engine
+from edgechat.engine.snapshot import Snapshot
 from edgechat.engine.types import Finished, ModelInfo
-from edgechat.engine.worker.snapshot import Snapshot
 from edgechat.planner.plan import LoadPlan
 from edgechat.tui.engine_room.cache import CacheSection
 from edgechat.tui.engine_room.drafts import DraftsSection

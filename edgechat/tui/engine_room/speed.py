@@ -10,8 +10,8 @@ from typing import ClassVar
 
 from textual.content import Content
 
+from edgechat.engine.snapshot import SchedulerState, Snapshot
 from edgechat.engine.types import Finished, Timings
-from edgechat.engine.worker.snapshot import SchedulerState, Snapshot
 from edgechat.tui.engine_room.section import LABEL, Section, row, table
 
 _LEVELS = "▁▂▃▄▅▆▇█"

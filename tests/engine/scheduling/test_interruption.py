@@ -12,17 +12,8 @@ import pytest
 
 from edgechat.engine.engine import EngineCore
 from edgechat.engine.prompt.template import ChatTemplate
-from edgechat.engine.types import (
-    Cancel,
-    ChatRequest,
-    Command,
-    Delta,
-    Finished,
-    Generate,
-    Inspect,
-    Message,
-    Sampling,
-)
+from edgechat.engine.types import ChatRequest, Delta, Finished, Message, Sampling
+from edgechat.engine.worker.messages import Cancel, Command, Generate, Inspect
 from edgechat.engine.worker.worker import Pipe
 from edgechat.process import frames
 from tests.engine.runtimes import Runtime, SharedTemplate, load, plan

@@ -15,10 +15,10 @@ from edgechat.engine.engine import EngineCore
 from edgechat.engine.kv.prefix_cache import PrefixCache
 from edgechat.engine.kv.state_store import KVStateStore
 from edgechat.engine.prompt.template import ChatTemplate
+from edgechat.engine.snapshot import KINDS, MOST_RUNS, CacheMap, Run, Snapshot
 from edgechat.engine.speculative.drafters import ModelDrafter
 from edgechat.engine.types import CachePolicy, ChatRequest, Delta, Event, Message
 from edgechat.engine.worker.inspection import Inspector, pinned_end, summed_up
-from edgechat.engine.worker.snapshot import KINDS, MOST_RUNS, CacheMap, Run, Snapshot
 from tests.engine.cells import check
 from tests.engine.conftest import MakePlan
 from tests.engine.runtimes import SharedTemplate

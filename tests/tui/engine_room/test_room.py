@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from textual.pilot import Pilot
 from textual.screen import ModalScreen, Screen
 
+from edgechat.engine.snapshot import KINDS, CacheMap, CacheStats, Kind, Run
 from edgechat.engine.types import ChatRequest, Finished, Message
-from edgechat.engine.worker.snapshot import KINDS, CacheMap, CacheStats, Kind, Run
 from edgechat.engine.worker.supervisor import EngineSupervisor
 from edgechat.native.buffers import Buffer
 from edgechat.planner.plan import LoadPlan

@@ -1,7 +1,7 @@
-"""The engine of a model that makes embeddings: submit texts, then step(): a batch of them, from all who ask.
+"""Embeddings: texts in, vectors out, by a model made for that.
 
-Who asks for many texts does not keep others waiting: each call takes texts of one request first, of the next
-one at the next call.
+Submit texts, then step(): a batch of them, from all requests. Many texts of one request keep no other
+waiting: each call takes texts of one request first, of the next one at the next call.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -17,12 +17,37 @@ import numpy as np
 import numpy.typing as npt
 import psutil
 
-from edgechat.engine.prompt import translation
-from edgechat.engine.prompt.preparation import fault
 from edgechat.engine.prompt.token_estimate import at_least
-from edgechat.engine.types import Embed, Embedded, ErrorInfo, Event, Failed, Finished, Timings, Usage
-from edgechat.engine.worker.snapshot import CacheMap, CacheStats, DraftingState, SchedulerState, Snapshot
+from edgechat.engine.prompt.translation import PlainVocabulary, translate
+from edgechat.engine.scheduling.preparation import fault
+from edgechat.engine.snapshot import CacheMap, CacheStats, DraftingState, SchedulerState, Snapshot
+from edgechat.engine.types import (
+    Embed,
+    Embedded,
+    ErrorInfo,
+    Event,
+    Failed,
+    Finished,
+    ModelInfo,
+    Persisted,
+    Timings,
+    Translate,
+    Usage,
+)
+from edgechat.engine.worker.kinds import cannot_chat
+from edgechat.engine.worker.load_report import LoadReport, anonymous_memory
+from edgechat.engine.worker.messages import (
+    Cancel,
+    Command,
+    Generate,
+    Inspect,
+    Inspected,
+    Persist,
+    WorkerEvent,
+)
 from edgechat.errors import EdgechatError, NotEmbeddable, PromptTooLong
+from edgechat.models.local.usage import note_use
+from edgechat.planner.plan import LoadPlan
 
 _BATCH = 512
 """Tokens of a call that are gathered from short texts; it cannot be stopped in its middle."""
@@ -31,7 +56,7 @@ _LARGEST = 48 << 20
 _NO_DRAFTS = "It makes embeddings."
 
 
-class EmbedderVocabulary(translation.PlainVocabulary, Protocol):
+class EmbedderVocabulary(PlainVocabulary, Protocol):
     """What an embedder tells of its tokens."""
 
     def whole(self, text: str) -> list[int]:
@@ -215,3 +240,51 @@ def _too_long(tokens: str, longest: int) -> PromptTooLong:
     return PromptTooLong(
         f"A text has {tokens} tokens, and the model reads {longest}.", hint="Split it into shorter ones."
     )
+
+
+def load(plan: LoadPlan, progress: Callable[[float], None]) -> tuple[EmbeddingEngine, ModelInfo]:
+    """Load by the plan, telling the progress, and compute one token before calling it ready."""
+    # Imported here: it brings the native library.
+    from edgechat.engine.backends.llama_cpp_embedding import LlamaCppEmbedder
+
+    began = time.perf_counter()
+    backend = LlamaCppEmbedder(plan, progress)
+    touched, n_vocab = backend.touched_bytes, backend.vocabulary.size
+    found = LoadReport(plan).loaded(backend.buffers, touched, anonymous_memory(), n_vocab)
+    engine = EmbeddingEngine(backend)
+    engine.warm_up()
+    note_use(plan.model_path)
+    model = ModelInfo(
+        name=plan.model_name,
+        architecture=backend.architecture,
+        backend=plan.backend,
+        n_params=backend.n_params,
+        context=backend.longest,
+        train_context=backend.train_context,
+        can_switch_thinking=False,
+        template="own",
+        load_ms=1000 * (time.perf_counter() - began),
+        embedding=backend.dimensions,
+        buffers=backend.buffers,
+        differences=found,
+        memory_bytes=psutil.Process().memory_info().rss,
+    )
+    return engine, model
+
+
+def obey(engine: EmbeddingEngine, command: Command) -> Sequence[WorkerEvent]:
+    """Do what a command says, and return what there is to say at once."""
+    match command:
+        case Embed():
+            return engine.submit(command)
+        case Cancel(request_id):
+            return engine.cancel(request_id)
+        case Inspect():
+            return [Inspected(engine.look())]
+        case Persist(chat):
+            return [Persisted(chat)]  # nothing is kept of anybody
+        case Translate():
+            return [translate(engine.words, command)]
+        case Generate(request):
+            return [Failed(request.id, ErrorInfo.of(cannot_chat()))]
+    return []

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from llama_cpp import Llama
 
 from edgechat.engine.backends.llama_cpp_embedding import LlamaCppEmbedder
-from edgechat.engine.embedding.engine import EmbeddingEngine
 from edgechat.engine.types import ChatRequest, Embed, Embedded, Event, Failed, Finished, Message
+from edgechat.engine.worker.embeddings import EmbeddingEngine
 from edgechat.engine.worker.supervisor import EngineSupervisor
 from edgechat.errors import (
     EngineCrashed,

@@ -1,1 +1,0 @@
-"""Embeddings: texts in, vectors out, by models that are made for that."""
