@@ -10,9 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from edgechat.models.formats.header import Format, GgufArray, ModelHeader
-from edgechat.native.params import CacheType
 from edgechat.planner.estimate.memory import recurrent_bytes
-from edgechat.planner.request import may_quantize
 from edgechat.text import mebibytes
 
 AUTO, NONE, NGRAM = "auto", "none", "ngram"
@@ -109,14 +107,6 @@ def drafting(header: ModelHeader, wish: str) -> DraftCosts:
         why_not=f"Nobody drafts for it: taking back a wrong guess needs copies of its state{size}; "
         f"--draft ngram pays for them."
     )
-
-
-def cache_type_of(draft: ModelHeader) -> CacheType:
-    """Return the type of a draft's cache: 8 bits where they can be, as what it guesses is verified anyway.
-
-    Not for MLX, where a prompt takes more to read with such a cache than it saves.
-    """
-    return "q8_0" if draft.format == "gguf" and may_quantize(draft) else "f16"
 
 
 def has_large_state(header: ModelHeader) -> bool:

@@ -109,18 +109,19 @@ def _look(path: Path) -> HeaderSummary:
 def _needs(header: ModelHeader) -> list[tuple[int, int]]:
     """Return what a load takes with each context that the planner tries, as little as it may."""
     from edgechat.device.memory import Memory
+    from edgechat.planner.estimate.footprint import may_quantize
+    from edgechat.planner.estimate.rates import DeviceRate, rate_of_processor
     from edgechat.planner.estimate.shape import shape_of
-    from edgechat.planner.estimate.speed import rate_of_processor
+    from edgechat.planner.model_on_machine import ModelOnMachine
     from edgechat.planner.placement.budget import Budget
-    from edgechat.planner.placement.load_configs import LoadConfigs
     from edgechat.planner.plan_model import CONTEXTS
-    from edgechat.planner.request import may_quantize
 
     trained = header.context_length
-    loader = LoadConfigs(header, shape_of(header), Budget(Memory(0, 0)), {None: rate_of_processor(None)})
+    rates: dict[str | None, DeviceRate] = {None: rate_of_processor(None)}
+    on = ModelOnMachine("", header, shape_of(header), Budget(Memory(0, 0)), rates)
     kind: CacheType = "q8_0" if may_quantize(header) else "f16"
     contexts = [one for one in CONTEXTS if not trained or one <= trained] or [trained]
-    return [(context, loader.load(context, kind).total) for context in contexts]
+    return [(context, on.load(context, kind).total) for context in contexts]
 
 
 def _read() -> dict[str, _CachedSummary]:

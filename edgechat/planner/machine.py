@@ -19,7 +19,7 @@ from edgechat.native.buffers import Breakdown
 from edgechat.native.params import LoadParams
 from edgechat.planner.estimate.calibration import Calibration
 from edgechat.planner.estimate.dry_run import DryRun
-from edgechat.planner.estimate.speed import rate_of_processor
+from edgechat.planner.estimate.rates import rate_of_processor
 
 SIMULATED = "GPU0"
 """The name of a card that is not here."""

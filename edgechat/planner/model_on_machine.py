@@ -1,63 +1,205 @@
-"""One model on one machine: its loads, and what was learnt of their like."""
+"""One model on one machine: the ways of loading it, what each takes, and how fast it is.
+
+What a GGUF file takes llama.cpp itself says; what an MLX model takes formulas do.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 import msgspec
 
 from edgechat.device.profile import DeviceProfile
+from edgechat.errors import DryRunFailed
 from edgechat.models.formats.header import ModelHeader
-from edgechat.native.params import CacheType
-from edgechat.planner.drafting import NOBODY, DraftCosts, cache_type_of
+from edgechat.native.params import CacheType, LoadParams
+from edgechat.planner.drafting import NOBODY, DraftCosts, has_large_state
 from edgechat.planner.estimate import calibration
-from edgechat.planner.estimate.calibration import Calibration, RunConditions
-from edgechat.planner.estimate.footprint import footprint_of
-from edgechat.planner.estimate.memory import CELLS, program_bytes
-from edgechat.planner.estimate.shape import shape_of
-from edgechat.planner.estimate.speed import Correction, DeviceRate, rate_of_processor
-from edgechat.planner.placement.budget import SPARE, Budget
-from edgechat.planner.placement.load_configs import LoadConfig, LoadConfigs, Measure
+from edgechat.planner.estimate.calibration import Calibration, Correction, RunConditions
+from edgechat.planner.estimate.dry_run import MEMORY_LIMIT
+from edgechat.planner.estimate.footprint import Footprint, footprint_of, may_quantize
+from edgechat.planner.estimate.memory import CELLS, padded, program_bytes, recurrent_bytes
+from edgechat.planner.estimate.rates import DeviceRate, rate_of_processor
+from edgechat.planner.estimate.shape import ModelShape, shape_of
+from edgechat.planner.estimate.speed import Forecast, forecast
+from edgechat.planner.placement.budget import RAM, SPARE, Budget, Extras, needs_of
+from edgechat.planner.placement.embedding import for_embeddings
+from edgechat.planner.placement.layout import Layout, with_less, with_more
+from edgechat.planner.placement.load_config import EXACT, LoadConfig, Measure
 
 _LONGEST = 32768
+_TRIES = 6
 
 
 @dataclass(frozen=True)
 class ModelOnMachine:
-    """One model on one machine, with what was learnt of its like."""
+    """One model on one machine, with what was learned of its like."""
 
     name: str
-    loader: LoadConfigs
-    learned: Calibration
-    where: RunConditions
-    """With the backend of the processor alone."""
+    header: ModelHeader
+    shape: ModelShape
+    budget: Budget
+    rates: Mapping[str | None, DeviceRate]
+    """Of the processor (None) and of each card."""
+    measure: Measure | None = None
+    """None: all sizes are estimated."""
+    learned: Calibration = field(default_factory=Calibration)
+    processor: str = ""
+    """Its name and how many threads of it compute, by which runs are kept."""
+    rpc: tuple[str, ...] = ()
+    """Servers whose devices are among the cards."""
+    drafting: DraftCosts = NOBODY
+    """What drafts for it may take."""
+    draft: ModelOnMachine | None = None
+    """The model that drafts for it and comes first, in the same budget."""
+    beyond: int = 0
+    """Bytes that processes around models like this were seen to take beyond `program`."""
 
-    @property
-    def header(self) -> ModelHeader:
-        """The model's."""
-        return self.loader.header
+    @cached_property
+    def footprint(self) -> Footprint:
+        """What its backend takes."""
+        return footprint_of(self.header.format)
 
-    @property
-    def budget(self) -> Budget:
-        """What there is."""
-        return self.loader.budget
+    @cached_property
+    def n_seq_max(self) -> int:
+        """Sequences: those that run at once, and those that stay warm for the next turn of a chat.
+
+        They share the cells of plain layers; each takes a window of its own in windowed layers, and a state
+        in recurrent ones.
+        """
+        if has_large_state(self.header):
+            return 2
+        return 4 if recurrent_bytes(self.header, 1) or self.header.sliding_window else 8
+
+    @cached_property
+    def program(self) -> int:
+        """Bytes of the process around the model."""
+        return max(0, program_bytes(self.header.vocab_size, self.header.format) + self.beyond)
+
+    def load(self, context: int, cache_type: CacheType) -> LoadConfig:
+        """Return the fastest way that fits with this context; where none does, the processor's alone."""
+        if self.draft is None:
+            return self._load(context, cache_type)
+        beside = self.draft.load_as_draft(context)
+        rest = replace(self, draft=None, budget=self.budget.less(dict(beside.needs)))
+        return rest.load(context, cache_type).beside(beside)
+
+    def load_as_draft(self, context: int) -> LoadConfig:
+        """Return the same with a cache of 8 bits where that can be, as what it guesses is verified anyway.
+
+        Not for MLX, where a prompt takes more to read with such a cache than it saves.
+        """
+        quantized = self.header.format == "gguf" and may_quantize(self.header)
+        return self.load(context, "q8_0" if quantized else "f16")
+
+    def _load(self, context: int, cache_type: CacheType) -> LoadConfig:
+        cells = padded(context)
+        about = self._about(self._params(cells, cache_type, Layout()))
+        tried: list[LoadConfig] = []
+        ways = self.footprint.layouts(self.shape, about, self.budget)
+        ahead = [(self._forecast(one, cache_type), one) for one in ways]
+        ahead.sort(key=lambda pair: pair[0].decode)  # stable: the plainest of equals stays first
+        for _, one in ahead:
+            found = self._fitted(cells, cache_type, one, about)
+            tried.append(found)
+            if self.fits(found):
+                return found
+        return tried[-1]
+
+    def _about(self, params: LoadParams) -> Extras:
+        return self.footprint.extras(self.header, params, self.program)
+
+    def _forecast(self, on: Layout, cache_type: CacheType) -> Forecast:
+        per_token = self.footprint.per_token(self.header, cache_type)
+        return forecast(self.shape, on.placed(self.shape), self.rates, per_token)
+
+    def _fitted(self, cells: int, cache_type: CacheType, on: Layout, about: Extras) -> LoadConfig:
+        """Return the load, with layers taken off cards or put on them as llama.cpp's account says."""
+        best: LoadConfig | None = None
+        for _ in range(_TRIES):
+            params = self._params(cells, cache_type, on)
+            found = self._measured(self._estimated(params, on, about))
+            over = self.budget.over(dict(found.needs))
+            if not self.footprint.splits:
+                return found
+            if not over and (best is None or found.layout.reach > best.layout.reach):
+                best = found
+            if over:
+                changed: Layout | None = with_less(on, over, self.shape, about)
+            else:
+                changed = with_more(on, self._room(found), self.shape, about)
+            if changed is None or (best is not None and changed.reach <= best.layout.reach):
+                break
+            on = changed
+        return best or found
+
+    def _room(self, load: LoadConfig) -> dict[str, int]:
+        """Return the bytes that llama.cpp's account leaves on the cards in use; nothing by the formulas."""
+        used = (card for card in self.budget.cards if card.name in load.layout.devices)
+        left = {card.name: card.budget - load.needs[card.name].total for card in used}
+        return left if load.source == EXACT else {}
+
+    def exactly(self, params: LoadParams) -> LoadConfig:
+        """Return what a load with these parameters takes, whether it fits or not."""
+        on = Layout(params.devices, params.split, params.experts_in_ram)
+        plain = LoadParams.of(msgspec.structs.replace(params, threads=1))
+        return self._measured(self._estimated(plain, on, self._about(plain)))
+
+    def _params(self, cells: int, cache_type: CacheType, on: Layout) -> LoadParams:
+        made = LoadParams(
+            context=cells,
+            cache_type=cache_type,
+            n_seq_max=self.n_seq_max,
+            n_outputs_max=self.n_seq_max + self.drafting.drafted,
+            n_rs_seq=self.drafting.n_rs_seq,
+            devices=on.devices,
+            split=on.split,
+            experts_in_ram=on.experts_in_ram,
+            rpc=self.rpc if on.devices else (),
+        )
+        return for_embeddings(made, self.header) if self.header.makes_embeddings else made
+
+    def _estimated(self, params: LoadParams, on: Layout, about: Extras) -> LoadConfig:
+        return LoadConfig(
+            params=params,
+            layout=on,
+            needs=self.footprint.needs(self.shape, about, on),
+            forecast=self._forecast(on, params.cache_type),
+            source=self.footprint.source,
+        )
+
+    def _measured(self, load: LoadConfig) -> LoadConfig:
+        """Return the load with what llama.cpp's account says it takes, where it can be had."""
+        if self.measure is None:
+            return load
+        if recurrent_bytes(self.header, self.n_seq_max, load.params.n_rs_seq) > MEMORY_LIMIT // 2:
+            return replace(load, source="estimated: its states are too large for a dry run")
+        try:
+            found = self.measure(load.params)
+        except DryRunFailed as failed:
+            return replace(load, source=f"estimated: {failed.message.removesuffix('.')}")
+        needs = needs_of(found, self.program)
+        if not load.layout.n:
+            # A matrix that input and output share may be counted twice; mapped, it is there once.
+            needs[RAM] = replace(needs[RAM], weights=min(needs[RAM].weights, self.header.weights_bytes))
+        return replace(load, needs=needs, source=EXACT, buffers=found.buffers)
 
     def with_draft(self, draft: ModelOnMachine) -> ModelOnMachine:
         """Return the same model with one that drafts for it, which it makes room for."""
-        both = f"{self.name} with {draft.name} to draft for it"
-        return replace(self, name=both, loader=replace(self.loader, draft=draft.as_draft))
+        return replace(self, draft=draft.as_draft)
 
     @property
-    def as_draft(self) -> LoadConfigs:
-        """The loads of this model in the process of another one."""
-        return replace(self.loader, beyond=-program_bytes(0, self.header.format))
+    def as_draft(self) -> ModelOnMachine:
+        """The same in the process of another model."""
+        return replace(self, beyond=-program_bytes(0, self.header.format))
 
     def beside(self, load: LoadConfig, draft: ModelOnMachine) -> LoadConfig | None:
         """Return a load with a model that drafts for it in what it leaves; None where that is too little."""
         left = replace(draft.as_draft, budget=self.budget.less(dict(load.needs)))
-        both = load.beside(left.load(load.context, cache_type_of(draft.header)))
-        spare = SPARE if self.fits(load, SPARE) else 0.0
-        return both if self.fits(both, spare) else None
+        both = load.beside(left.load_as_draft(load.context))
+        return both if self.fits(both, SPARE if self.fits(load, SPARE) else 0.0) else None
 
     def correction(self, load: LoadConfig) -> Correction:
         """Return what earlier loads tell of the speed of this one."""
@@ -66,9 +208,20 @@ class ModelOnMachine:
     def where_of(self, load: LoadConfig) -> RunConditions:
         """Return what the speed of a load depends on."""
         kinds = {name.rstrip("0123456789") for name in load.layout.devices}
-        if not kinds or load.layout.n < len(self.loader.shape.parts) or load.layout.experts_in_ram:
+        if not kinds or load.layout.n < len(self.shape.parts) or load.layout.experts_in_ram:
             kinds.add("CPU")
-        return msgspec.structs.replace(self.where, backend="+".join(sorted(kinds)))
+        return self.conditions("+".join(sorted(kinds)))
+
+    def conditions(self, backend: str) -> RunConditions:
+        """Return what the speed of loads on such devices depends on."""
+        return RunConditions(
+            machine=self.processor,
+            build=calibration.build(self.header.format),
+            backend=backend,
+            architecture=self.header.architecture,
+            quant=self.shape.main_type.name,
+            model=self.name,
+        )
 
     def fits(self, load: LoadConfig, spare: float = 0.0) -> bool:
         """Say whether a load stays inside its budget, with a share of the RAM left over."""
@@ -83,7 +236,7 @@ class ModelOnMachine:
         few, many = 0, (self.header.context_length or _LONGEST) // CELLS + 1
         while many - few > 1:
             middle = (few + many) // 2
-            if self.fits(self.loader.load(middle * CELLS, cache_type)):
+            if self.fits(self.load(middle * CELLS, cache_type)):
                 few = middle
             else:
                 many = middle
@@ -101,21 +254,20 @@ def model_on_machine(
     drafting: DraftCosts = NOBODY,
 ) -> ModelOnMachine:
     """Return a model on a machine; without `measure` all sizes are estimated."""
-    history = history or Calibration()
     processor = rate_of_processor(profile.speed, threads)
     budget = Budget.of(profile, header.format)
     rate = footprint_of(header.format).rate
     rates: dict[str | None, DeviceRate] = {None: rate(None, processor)}
-    rates |= {card.name: rate(card.about, processor) for card in budget.cards}
-    rpc = profile.rpc if header.format == "gguf" else ()
-    loader = LoadConfigs(header, shape_of(header), budget, rates, measure, rpc=rpc, drafting=drafting)
-    where = RunConditions(
-        machine=f"{profile.cpu.name}, {threads} threads",
-        build=calibration.build(header.format),
-        backend="CPU",
-        architecture=header.architecture,
-        quant=loader.shape.main_type.name,
-        model=name,
+    found = ModelOnMachine(
+        name,
+        header,
+        shape_of(header),
+        budget,
+        rates | {card.name: rate(card.about, processor) for card in budget.cards},
+        measure,
+        history or Calibration(),
+        f"{profile.cpu.name}, {threads} threads",
+        profile.rpc if header.format == "gguf" else (),
+        drafting,
     )
-    loader = replace(loader, beyond=history.beyond(where))
-    return ModelOnMachine(name, loader, history, where)
+    return replace(found, beyond=found.learned.beyond(found.conditions("CPU")))

@@ -6,16 +6,13 @@ from typing import Any, Literal
 
 import msgspec
 
-from edgechat.models.formats.header import Format
 from edgechat.native.buffers import Buffer
 from edgechat.native.params import LoadParams
 from edgechat.planner.estimate.calibration import RunConditions
 from edgechat.planner.estimate.speed import Forecast, Prediction
-from edgechat.settings import Backend, SamplingDefaults
+from edgechat.settings import SamplingDefaults
 
 BackendName = Literal["llama.cpp", "mlx", "scripted"]
-BACKENDS: dict[Format, Backend] = {"gguf": "llama.cpp", "mlx": "mlx"}
-"""What computes models of each format."""
 LABELS: dict[BackendName, str] = {"llama.cpp": "llama.cpp", "mlx": "MLX", "scripted": "the script"}
 """What people call it."""
 

@@ -1,6 +1,6 @@
 """The choice for one file: from its header, this machine and what a user requests to a LoadPlan.
 
-What a load takes llama.cpp's own allocator says (`dryrun.py`); where it does not, and for MLX, formulas do.
+What a load takes llama.cpp's own allocator says (`dry_run.py`); where it does not, and for MLX, formulas do.
 The weights count in full, and once, although they are mapped from the file: pages that are read all the time
 must stay in memory, and those of the file that the kernel has cached already are part of the free memory.
 """
@@ -15,22 +15,22 @@ import msgspec
 
 from edgechat.device.cpu import choose_threads
 from edgechat.device.profile import DeviceProfile
-from edgechat.errors import DoesNotFit
+from edgechat.errors import DoesNotFit, SettingsError
 from edgechat.models.formats.header import ModelHeader
 from edgechat.native.params import CacheType
-from edgechat.planner import request as requests
 from edgechat.planner.drafting import AUTO, drafting
 from edgechat.planner.estimate.calibration import Calibration
+from edgechat.planner.estimate.footprint import footprint_of, may_quantize
 from edgechat.planner.estimate.memory import CELLS
 from edgechat.planner.estimate.speed import predict
 from edgechat.planner.model_on_machine import ModelOnMachine, model_on_machine
-from edgechat.planner.placement import embedding
 from edgechat.planner.placement.budget import RAM, SPARE
-from edgechat.planner.placement.load_configs import LoadConfig, Measure
-from edgechat.planner.plan import BACKENDS, DeviceMemory, DraftPlan, LoadPlan, params_of
+from edgechat.planner.placement.embedding import LONGEST_TEXT
+from edgechat.planner.placement.load_config import LoadConfig, Measure
+from edgechat.planner.plan import DeviceMemory, DraftPlan, LoadPlan, params_of
 from edgechat.planner.ranking import reasons
 from edgechat.planner.ranking.reasons import LONGEST, USUAL
-from edgechat.planner.request import DEFAULT_REQUEST, PlanRequest
+from edgechat.planner.request import BACKENDS, DEFAULT_REQUEST, PlanRequest
 from edgechat.text import mebibytes
 
 CONTEXTS = (LONGEST, USUAL, 8192, 4096, 2048)
@@ -72,7 +72,7 @@ def plan(
     for the context that does, to name it.
     Raises DoesNotFit, and SettingsError for a request without sense.
     """
-    request, notes = requests.checked(request, header)
+    request, notes = checked(request, header)
     threads, why_threads = threads_for(header, profile, request)
     if header.format == "mlx" and request.threads is not None:
         notes = (*notes, f"MLX has threads of its own: threads = {request.threads} says nothing to it.")
@@ -110,6 +110,28 @@ def plan(
     about = (*where, reasons.memory(on, load), reasons.sequences(on), reasons.drafts(made), *why_threads)
     told = (why_context, *about, reasons.speed(made))
     return msgspec.structs.replace(made, reasons=tuple(filter(None, told)))
+
+
+def checked(request: PlanRequest, header: ModelHeader) -> tuple[PlanRequest, tuple[str, ...]]:
+    """Return the wishes as far as this model can grant them, and a sentence about each that it cannot.
+
+    Raises SettingsError for wishes without sense, DoesNotFit for a cache that the model cannot have.
+    """
+    for name in ("context", "threads"):
+        value = getattr(request, name)
+        if value is not None and value < 1:
+            raise SettingsError(f"{name} = {value} makes no sense.", hint=f"Ask for {name} = 1 or more.")
+    if request.cache_type not in (None, "f16") and not may_quantize(header):
+        why = footprint_of(header.format).whole_cache(header)
+        raise DoesNotFit(f"There is no cache in {request.cache_type}: {why}.", hint="Leave the cache at f16.")
+    trained = header.context_length
+    if request.context is None or not trained or request.context <= trained:
+        return request, ()
+    note = (
+        f"A context of {request.context} tokens was asked for; this model was trained on no more than "
+        f"{trained}, so it gets that."
+    )
+    return msgspec.structs.replace(request, context=trained), (note,)
 
 
 def _without_servers(header: ModelHeader, profile: DeviceProfile) -> tuple[str, ...]:
@@ -173,14 +195,14 @@ def types(on: ModelOnMachine, request: PlanRequest) -> tuple[CacheType, ...]:
         return (request.cache_type,)
     if on.header.makes_embeddings:
         return ("f16",)
-    return ("f16", "q8_0") if requests.may_quantize(on.header) else ("f16",)
+    return ("f16", "q8_0") if may_quantize(on.header) else ("f16",)
 
 
 def _asked(on: ModelOnMachine, request: PlanRequest, context: int, asked: str) -> tuple[LoadConfig, str]:
     """Return the load with the context that was asked for, and why it is as it is."""
     allowed = types(on, request)
     for cache_type in allowed:
-        load = on.loader.load(context, cache_type)
+        load = on.load(context, cache_type)
         if on.fits(load) or cache_type == allowed[-1]:
             shrunk = request.cache_type is None and cache_type != "f16"
             how = f", with the cache in {cache_type} because it does not fit in f16" if shrunk else ""
@@ -191,7 +213,7 @@ def _asked(on: ModelOnMachine, request: PlanRequest, context: int, asked: str) -
 def _best(on: ModelOnMachine, request: PlanRequest) -> tuple[LoadConfig, str]:
     """Return the load with the longest comfortable context, and why it is that one."""
     allowed = types(on, request)
-    guess = replace(on.loader, measure=None)  # near enough to judge speed by
+    guess = replace(on, measure=None)  # near enough to judge speed by
     usual = guess.load(min(ENOUGH, on.header.context_length or ENOUGH), allowed[0])
     limit = _SLOWER * on.seconds(usual) if on.fits(usual, SPARE) else math.inf
     slower = 0
@@ -216,7 +238,7 @@ def _candidates(
 ) -> list[tuple[int, CacheType]]:
     """Return what may be chosen, the best first: 8 bits of cache cost less than half of the context."""
     trained = on.header.context_length
-    longest = min(trained or math.inf, embedding.LONGEST if on.header.makes_embeddings else math.inf)
+    longest = min(trained or math.inf, LONGEST_TEXT if on.header.makes_embeddings else math.inf)
     sound = [one for one in contexts if one <= longest] or [trained]
     return [(context, cache_type) for context in sound for cache_type in cache_types]
 
@@ -226,15 +248,15 @@ def _first_good(
 ) -> LoadConfig:
     """Return the first load that is good, the last one where none is; each takes less than the one before."""
     first, last = 0, len(ahead) - 1
-    load = on.loader.load(*ahead[first])
+    load = on.load(*ahead[first])
     if first == last or good(load):
         return load
-    found = on.loader.load(*ahead[last])
+    found = on.load(*ahead[last])
     if not good(found):
         return found
     while last - first > 1:
         middle = (first + last) // 2
-        load = on.loader.load(*ahead[middle])
+        load = on.load(*ahead[middle])
         if good(load):
             last, found = middle, load
         else:
@@ -249,10 +271,11 @@ def _does_not_fit(on: ModelOnMachine, load: LoadConfig, nearest: bool) -> DoesNo
     if longest >= CELLS:
         hint = f"A context of {longest} tokens fits. {hint}"
     needs = mebibytes(load.total)
+    both = f" with {on.draft.name} to draft for it" if on.draft else ""
     cards = "".join(f", and {mebibytes(card.budget)} on {card.name}" for card in on.budget.cards)
     hint += " To try it all the same: --load-anyway"
     return DoesNotFit(
-        f"{on.name} with a context of {load.context} tokens needs about {needs}, "
+        f"{on.name}{both} with a context of {load.context} tokens needs about {needs}, "
         f"but only {on.budget.in_words}{cards}.",
         hint=hint,
     )

@@ -23,7 +23,7 @@ from edgechat.planner.placement.residents import beside, without
 from edgechat.planner.plan import DraftPlan, LoadPlan, params_of
 from edgechat.planner.ranking.candidates import Variant, variants
 from edgechat.planner.ranking.ranking import choose, planned, rate
-from edgechat.planner.request import DEFAULT_REQUEST, PlanRequest
+from edgechat.planner.request import DEFAULT_REQUEST, PlanRequest, with_settings
 from edgechat.settings import SamplingDefaults
 
 _SCRIPTED = ".scripted.json"
@@ -46,7 +46,7 @@ def prepare(
     """
     found = resolve(model)
     given = settings.load()
-    wanted, insists = settled(request, given), request.draft is not None
+    wanted, insists = with_settings(request, given), request.draft is not None
     if found.path.name.endswith(_SCRIPTED):
         return _scripted(found, wanted, insists=insists)
     with DryRun() as dry:  # starts while the headers are read
@@ -85,17 +85,6 @@ def _best(
             return chosen.plan, chosen.variant
     smallest, header = headers[0]
     return planned(smallest, header, machine, request), smallest
-
-
-def settled(request: PlanRequest, given: settings.Settings) -> PlanRequest:
-    """Return the wishes with what settings.toml says where there is none."""
-    return msgspec.structs.replace(
-        request,
-        context=given.context if request.context is None else request.context,
-        threads=given.threads if request.threads is None else request.threads,
-        draft=given.draft if request.draft is None else request.draft,
-        prefers=given.backend if request.prefers is None else request.prefers,
-    )
 
 
 def _scripted(found: ResolvedModel, request: PlanRequest, *, insists: bool) -> LoadPlan:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import msgspec
 
-from edgechat.errors import DoesNotFit, SettingsError
-from edgechat.models.formats.header import ModelHeader
+from edgechat.models.formats.header import Format
 from edgechat.models.quality import QualityClass
 from edgechat.native.params import CacheType
-from edgechat.planner.estimate.footprint import footprint_of
-from edgechat.settings import Backend
+from edgechat.settings import Backend, Settings
 
+BACKENDS: dict[Format, Backend] = {"gguf": "llama.cpp", "mlx": "mlx"}
+"""What computes models of each format."""
+FORMATS: dict[Backend, Format] = {backend: format for format, backend in BACKENDS.items()}
+"""What each backend reads."""
 READABLE = 5.0
 """Tokens a second, some 230 words a minute: less is slower than people read."""
 
@@ -39,28 +41,12 @@ class PlanRequest(msgspec.Struct, frozen=True, kw_only=True):
 DEFAULT_REQUEST = PlanRequest()
 
 
-def checked(request: PlanRequest, header: ModelHeader) -> tuple[PlanRequest, tuple[str, ...]]:
-    """Return the wishes as far as this model can grant them, and a sentence about each that it cannot.
-
-    Raises SettingsError for wishes without sense, DoesNotFit for a cache that the model cannot have.
-    """
-    for name in ("context", "threads"):
-        value = getattr(request, name)
-        if value is not None and value < 1:
-            raise SettingsError(f"{name} = {value} makes no sense.", hint=f"Ask for {name} = 1 or more.")
-    if request.cache_type not in (None, "f16") and not may_quantize(header):
-        why = footprint_of(header.format).whole_cache(header)
-        raise DoesNotFit(f"There is no cache in {request.cache_type}: {why}.", hint="Leave the cache at f16.")
-    trained = header.context_length
-    if request.context is None or not trained or request.context <= trained:
-        return request, ()
-    note = (
-        f"A context of {request.context} tokens was asked for; this model was trained on no more than "
-        f"{trained}, so it gets that."
+def with_settings(request: PlanRequest, given: Settings) -> PlanRequest:
+    """Return the wishes with what settings.toml says where there is none."""
+    return msgspec.structs.replace(
+        request,
+        context=given.context if request.context is None else request.context,
+        threads=given.threads if request.threads is None else request.threads,
+        draft=given.draft if request.draft is None else request.draft,
+        prefers=given.backend if request.prefers is None else request.prefers,
     )
-    return msgspec.structs.replace(request, context=trained), (note,)
-
-
-def may_quantize(header: ModelHeader) -> bool:
-    """Say whether a cache of fewer bits can hold this model's keys and values."""
-    return not footprint_of(header.format).whole_cache(header)

@@ -18,6 +18,7 @@ from edgechat.native.params import CacheType, LoadParams
 from edgechat.planner.draft_plan import with_draft
 from edgechat.planner.drafting import DRAFTED, drafting, is_recurrent, misfit
 from edgechat.planner.estimate import calibration
+from edgechat.planner.estimate.footprint import may_quantize
 from edgechat.planner.estimate.mlx import extras, whole_cache
 from edgechat.planner.machine import Machine, MachineDescription
 from edgechat.planner.placement.backends import runnable, weighs_mlx
@@ -27,7 +28,7 @@ from edgechat.planner.plan import as_json
 from edgechat.planner.plan_model import DraftCandidate, plan
 from edgechat.planner.ranking.ranking import best_of, choose, planned, rate
 from edgechat.planner.ranking.scoring import Verdict
-from edgechat.planner.request import DEFAULT_REQUEST, PlanRequest, may_quantize
+from edgechat.planner.request import DEFAULT_REQUEST, PlanRequest
 from tests.planner import golden
 from tests.planner.headers import GIB
 from tests.planner.macs import MACS, files_of, for_mlx, mac

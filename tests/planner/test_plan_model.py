@@ -15,7 +15,7 @@ from edgechat.native.params import CacheType, LoadParams
 from edgechat.planner.drafting import DRAFTED
 from edgechat.planner.estimate.memory import cache_bytes, recurrent_bytes
 from edgechat.planner.placement.budget import SPARE
-from edgechat.planner.placement.load_configs import Measure
+from edgechat.planner.placement.load_config import Measure
 from edgechat.planner.plan import LoadPlan
 from edgechat.planner.plan_model import CONTEXTS, plan
 from edgechat.planner.request import DEFAULT_REQUEST, PlanRequest

@@ -27,9 +27,9 @@ from edgechat.cli.output.status import StatusLine
 from edgechat.errors import DoesNotFit
 from edgechat.models.hub.download import FetchedFile
 from edgechat.models.request import wanted
-from edgechat.planner.placement.backends import FORMATS
 from edgechat.planner.ranking.download_choice import DownloadChoice
 from edgechat.planner.ranking.pulling import LocalModelEntry, PullDecision, bring, decide
+from edgechat.planner.request import FORMATS
 from edgechat.settings import Backend
 from edgechat.text import escaped_json, flat, one_line
 

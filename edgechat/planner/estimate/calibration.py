@@ -17,6 +17,7 @@ import math
 import time
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from functools import cache
 from itertools import accumulate
 from pathlib import Path
@@ -28,7 +29,6 @@ from edgechat import paths
 from edgechat.device import mlx
 from edgechat.errors import FolderError
 from edgechat.models.formats.header import Format
-from edgechat.planner.estimate.speed import Correction
 
 N = TypeVar("N")
 
@@ -50,6 +50,15 @@ _LEAST, _MOST = 1e-3, 1e3
 _MOST_BYTES = 1 << 38
 _MOST_READ = 1 << 20
 """Bytes of the file: ten times what we write."""
+
+
+@dataclass(frozen=True, slots=True)
+class Correction:
+    """Real seconds over those of the roofline, and how we know."""
+
+    decode: float = 1.0
+    prefill: float = 1.0
+    basis: str = "a first guess from this machine's speed; the first answers correct it"
 
 
 class RunConditions(msgspec.Struct, frozen=True, order=True):

@@ -1,4 +1,4 @@
-"""The child process that makes dry loads of skeletons; `dryrun.py` asks and watches it.
+"""The child process that makes dry loads of skeletons; `dry_run.py` asks and watches it.
 
 One life answers many questions: the model stays, a context is made for each and freed. Whatever llama.cpp
 does to this process (abort, crash, loop) happens to nobody else.

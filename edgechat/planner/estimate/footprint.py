@@ -16,10 +16,10 @@ from edgechat.planner.estimate.memory import (
     layer_recurrent_bytes,
     not_in_blocks,
 )
+from edgechat.planner.estimate.rates import DeviceRate, rate_of_card
 from edgechat.planner.estimate.shape import ModelShape
-from edgechat.planner.estimate.speed import DeviceRate, rate_of_card
-from edgechat.planner.placement.budget import Budget, Needs
-from edgechat.planner.placement.layout import Extras, Layout, estimated, layouts
+from edgechat.planner.placement.budget import Budget, Extras, Needs
+from edgechat.planner.placement.layout import Layout, estimated, layouts, whole_layouts, whole_needs
 
 _BLOCK = 32
 """Numbers of a block of Q8_0 and Q4_0."""
@@ -51,6 +51,11 @@ def footprint_of(format: Format) -> Footprint:
     return _FOOTPRINTS[format]
 
 
+def may_quantize(header: ModelHeader) -> bool:
+    """Say whether a cache of fewer bits can hold this model's keys and values."""
+    return not footprint_of(header.format).whole_cache(header)
+
+
 def _extras(header: ModelHeader, params: LoadParams, program: int) -> Extras:
     """Return what llama.cpp takes besides the weights."""
     cells, n, n_ubatch = params.context, params.n_seq_max, params.n_ubatch
@@ -80,8 +85,8 @@ _FOOTPRINTS: dict[Format, Footprint] = {
     "mlx": Footprint(
         mlx.extras,
         mlx.cache_bytes_per_token,
-        mlx.layouts,
-        mlx.needs,
+        whole_layouts,
+        whole_needs,
         mlx.rate_of,
         mlx.whole_cache,
         mlx.SOURCE,

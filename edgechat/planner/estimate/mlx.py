@@ -6,17 +6,13 @@ all sequences together; a windowed layer keeps one window, and a recurrent one i
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from edgechat.device.gpu.accelerators import Accelerator
 from edgechat.models.formats.header import ModelHeader
 from edgechat.native.params import CacheType, LoadParams
 from edgechat.planner.estimate.compute import widest
 from edgechat.planner.estimate.memory import layer_recurrent_bytes, not_in_blocks, padded, rows
-from edgechat.planner.estimate.shape import ModelShape
-from edgechat.planner.estimate.speed import DeviceRate, rate_of_card
-from edgechat.planner.placement.budget import MLX, RAM, Budget, Needs
-from edgechat.planner.placement.layout import Extras, Layout
+from edgechat.planner.estimate.rates import DeviceRate, rate_of_card
+from edgechat.planner.placement.budget import Extras
 
 SOURCE = "estimated: the weights by the headers that are known, the rest by formula"
 GROUP = 64
@@ -63,19 +59,6 @@ def cache_bytes_per_token(header: ModelHeader, cache_type: CacheType) -> int:
     size = _float(header)
     kept = (row.keys + row.values for row in rows(header) if not row.windowed)
     return sum(_row_bytes(numbers, cache_type, size) for numbers in kept)
-
-
-def layouts(shape: ModelShape, _extras: Extras, budget: Budget) -> Iterator[Layout]:
-    """Yield the one way there is: all layers on the GPU, or where there is none on the processor."""
-    yield Layout((MLX,), (len(shape.parts),)) if budget.cards else Layout()
-
-
-def needs(shape: ModelShape, extras: Extras, layout: Layout) -> dict[str, Needs]:
-    """Return what a load takes of each memory. No matrix lies anywhere twice."""
-    weights = sum(part.weights + part.experts for part in shape.parts) + shape.embedding - shape.tied
-    model = Needs(weights, sum(extras.cache), extras.compute)
-    program = Needs(program=extras.program)
-    return {RAM: program, MLX: model} if layout.n else {RAM: model + program}
 
 
 def rate_of(card: Accelerator | None, processor: DeviceRate) -> DeviceRate:

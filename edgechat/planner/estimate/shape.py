@@ -38,6 +38,15 @@ class Layer:
 
 
 @dataclass(frozen=True, slots=True)
+class PlacedPart:
+    """A part of the model on a device: None is the processor."""
+
+    part: Layer
+    device: str | None = None
+    experts_in_ram: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class ModelShape:
     """What lies where."""
 

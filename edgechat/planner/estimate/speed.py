@@ -2,44 +2,24 @@
 
 Decoding a token reads every active weight and the cache before it once, so it is bound by the bandwidth of
 the memory they lie in, and on a few cores as much by the arithmetic of unpacking them; prefill is bound by
-arithmetic (Williams et al. 2009, "Roofline"). The rates of the processor are measured by
-`device/bandwidth.py`, those of a graphics card guessed, until loads that really happened correct both: see
-`learned.py`.
+arithmetic (Williams et al. 2009, "Roofline"). Rates are those of `rates.py`, corrected by `calibration.py`.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import msgspec
 
-from edgechat.device.bandwidth import MemorySpeed
-from edgechat.device.gpu.accelerators import Accelerator, Vendor
 from edgechat.models.formats.quants import GgmlType
-from edgechat.planner.estimate.shape import Layer, ModelShape
+from edgechat.planner.estimate.calibration import Correction
+from edgechat.planner.estimate.rates import DeviceRate
+from edgechat.planner.estimate.shape import ModelShape, PlacedPart
 
 PROMPT = 1000
 """Tokens of the prompt whose first token is predicted, and of the context at which decoding is."""
 
-_UNMEASURED = (20e9, 100e9)
-_READS = 30.0
-"""A card reads all of its own memory about so many times a second: 8 GB at 260 GB/s, 24 GB at 770."""
-_OPERATIONS: dict[Vendor, float] = {
-    "nvidia": 2500.0,
-    "amd": 1500.0,
-    "intel": 800.0,
-    "apple": 1500.0,
-    "other": 1000.0,
-}
-"""Operations a second for each byte of its memory, by what llama.cpp reads of prompts on them."""
-_SHARED: dict[Vendor, float] = {"nvidia": 4e12, "amd": 2e12, "intel": 1.2e12, "apple": 1e12, "other": 5e11}
-"""Operations a second of a graphics unit in a processor."""
-_APPLE = 19.0
-"""Of Apple's, for each byte that the memory gives in a second (llama.cpp discussion 4167: M1 to M2 Ultra)."""
-_SHARED_COMPUTE = 4.0
-"""A graphics unit in the processor multiplies so many times faster than the processor itself."""
 _BUS = 12e9
 """Bytes a second to a card: what lies in RAM is sent there for large batches, where that is faster."""
 _MICRO_BATCH = 512
@@ -83,18 +63,6 @@ _ONE_ROW: dict[GgmlType, float] = {
 AVX-512 core does out of its cache (0.41 to 0.73 for K-quants), and in each family no more bits are faster."""
 _ATTENTION = 0.35
 """The same for the attention to the cache."""
-_ALONE = 2
-"""Times its share of the bandwidth that a thread reads where the others rest."""
-
-
-@dataclass(frozen=True, slots=True)
-class DeviceRate:
-    """What a device does in a second."""
-
-    bandwidth: float
-    """Bytes read from its memory."""
-    compute: float
-    """Floating-point operations, with whole matrices."""
 
 
 class Forecast(msgspec.Struct, frozen=True, kw_only=True):
@@ -131,15 +99,6 @@ class Prediction(msgspec.Struct, frozen=True, kw_only=True):
     """How we know, in words."""
 
 
-@dataclass(frozen=True, slots=True)
-class Correction:
-    """Real seconds over those of the roofline, and how we know."""
-
-    decode: float = 1.0
-    prefill: float = 1.0
-    basis: str = "a first guess from this machine's speed; the first answers correct it"
-
-
 def predict(forecast: Forecast, correction: Correction) -> Prediction:
     """Return what to expect of a load. Nobody reads a prompt slower than by writing it."""
     decode = correction.decode * forecast.decoding(PROMPT)
@@ -151,38 +110,6 @@ def predict(forecast: Forecast, correction: Correction) -> Prediction:
         ttft_ms=1000 * (prefill + decode),
         basis=correction.basis,
     )
-
-
-def rate_of_processor(speed: MemorySpeed | None, threads: int | None = None) -> DeviceRate:
-    """Return what was measured, or the rate of a slow laptop; threads: fewer than it was measured with.
-
-    More gain nothing: it was measured with as many as compute best.
-    """
-    if speed is None:
-        return DeviceRate(*_UNMEASURED)
-    share = 1.0 if threads is None else min(1.0, threads / max(1, speed.threads))
-    return DeviceRate(min(1.0, _ALONE * share) * speed.bandwidth, share * speed.compute)
-
-
-def rate_of_card(card: Accelerator, processor: DeviceRate) -> DeviceRate:
-    """Return what a card of this kind usually does."""
-    if card.devices and card.devices[0].startswith("RPC"):
-        return processor
-    if not card.shares_ram:
-        return DeviceRate(_READS * card.total, _OPERATIONS[card.vendor] * card.total)
-    compute = max(_SHARED[card.vendor], _SHARED_COMPUTE * processor.compute)
-    if card.vendor == "apple":
-        compute = max(compute, _APPLE * processor.bandwidth)
-    return DeviceRate(processor.bandwidth, compute)
-
-
-@dataclass(frozen=True, slots=True)
-class PlacedPart:
-    """A part of the model on a device: None is the processor."""
-
-    part: Layer
-    device: str | None = None
-    experts_in_ram: bool = False
 
 
 def forecast(

@@ -14,7 +14,6 @@ from collections.abc import Sequence
 from edgechat.device.mlx import missing
 from edgechat.device.profile import DeviceProfile
 from edgechat.errors import BackendMissing
-from edgechat.models.formats.header import Format
 from edgechat.planner.ranking.candidates import Variant
 from edgechat.planner.request import PlanRequest
 from edgechat.process.spawn import frozen
@@ -26,8 +25,6 @@ _PACKAGES = {
     ("linux", "x86_64"): "'mlx[cpu]' mlx-lm",
     ("linux", "aarch64"): "'mlx[cpu]' mlx-lm",
 }
-FORMATS: dict[Backend, Format] = {"llama.cpp": "gguf", "mlx": "mlx"}
-"""What each of them reads."""
 
 
 def weighs_mlx(profile: DeviceProfile, request: PlanRequest) -> bool:

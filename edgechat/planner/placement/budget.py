@@ -6,7 +6,7 @@ memory that there is. Swap counts nowhere.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from edgechat.device.gpu.accelerators import Accelerator
@@ -47,6 +47,18 @@ class Needs:
             self.compute + other.compute,
             self.program + other.program,
         )
+
+
+@dataclass(frozen=True, slots=True)
+class Extras:
+    """What every part takes besides its weights, in bytes: its cache, and on each device to compute with."""
+
+    cache: Sequence[int]
+    """Of each layer."""
+    compute: int
+    output: int
+    """Rows of logits, in RAM."""
+    program: int
 
 
 @dataclass(frozen=True, slots=True)

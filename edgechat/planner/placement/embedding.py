@@ -10,7 +10,7 @@ from edgechat.errors import ModelFileError
 from edgechat.models.formats.header import POOLED_RANK, ModelHeader
 from edgechat.native.params import LoadParams
 
-LONGEST = 8192
+LONGEST_TEXT = 8192
 """Tokens of a text: more is never taken by itself, as what is computed with grows with it."""
 
 

@@ -18,15 +18,15 @@ from edgechat.models.formats.header import ModelHeader
 from edgechat.models.formats.header_reading import read_model
 from edgechat.planner.estimate.calibration import Calibration
 from edgechat.planner.estimate.dry_run import DryRun
+from edgechat.planner.estimate.footprint import may_quantize
 from edgechat.planner.estimate.memory import CELLS
 from edgechat.planner.machine import look
 from edgechat.planner.model_on_machine import model_on_machine
 from edgechat.planner.placement.budget import RAM, Budget, Needs
 from edgechat.planner.placement.embedding import shorter
-from edgechat.planner.placement.load_configs import Measure
+from edgechat.planner.placement.load_config import Measure
 from edgechat.planner.plan import LoadPlan, params_of
 from edgechat.planner.plan_model import completed
-from edgechat.planner.request import may_quantize
 from edgechat.text import mebibytes
 
 _SMALL_BATCH = 128
@@ -101,7 +101,7 @@ def descend(
         if step is None:
             raise _nothing_left(plan, on.budget)
         params, why = step
-        plan = completed(plan, on, on.loader.exactly(params))
+        plan = completed(plan, on, on.exactly(params))
         told.append(why)
         failed = False
     return plan, tuple(told)

@@ -7,12 +7,11 @@ experts of some in RAM. Those are most of the bytes, and few of them are read fo
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from edgechat.planner.estimate.shape import Layer, ModelShape
-from edgechat.planner.estimate.speed import PlacedPart
-from edgechat.planner.placement.budget import RAM, Budget, Needs
+from edgechat.planner.estimate.shape import Layer, ModelShape, PlacedPart
+from edgechat.planner.placement.budget import MLX, RAM, Budget, Extras, Needs
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,25 +55,6 @@ class Layout:
         ]
 
 
-@dataclass(frozen=True, slots=True)
-class Extras:
-    """What every part takes besides its weights, in bytes: its cache, and on each device to compute with."""
-
-    cache: Sequence[int]
-    """Of each layer."""
-    compute: int
-    output: int
-    """Rows of logits, in RAM."""
-    program: int
-
-    def parts(self, shape: ModelShape, experts_in_ram: int = 0) -> list[int]:
-        """Return the bytes of each part on the card that holds it."""
-        return [
-            part.weights + cache + (0 if layer < experts_in_ram else part.experts)
-            for layer, (part, cache) in enumerate(zip(shape.parts, (*self.cache, 0), strict=True))
-        ]
-
-
 def layouts(shape: ModelShape, extras: Extras, budget: Budget) -> Iterator[Layout]:
     """Yield the ways of placing the layers, the plainest first; the processor alone is one of them."""
     whole = _filled(shape, extras, budget, 0)
@@ -95,7 +75,7 @@ def layouts(shape: ModelShape, extras: Extras, budget: Budget) -> Iterator[Layou
 
 def _filled(shape: ModelShape, extras: Extras, budget: Budget, experts_in_ram: int) -> Layout:
     """Return the layout that fills the cards from the last part backwards."""
-    sizes = extras.parts(shape, experts_in_ram)
+    sizes = part_bytes(shape, extras, experts_in_ram)
     counts: dict[str, int] = {}
     left = len(sizes)
     for card in reversed(budget.cards):
@@ -128,3 +108,58 @@ def estimated(shape: ModelShape, extras: Extras, layout: Layout) -> dict[str, Ne
 
 def _experts(part: Layer, in_ram: bool) -> int:
     return part.experts if in_ram else 0
+
+
+def part_bytes(shape: ModelShape, extras: Extras, experts_in_ram: int = 0) -> list[int]:
+    """Return the bytes of each part on the card that holds it."""
+    return [
+        part.weights + cache + (0 if layer < experts_in_ram else part.experts)
+        for layer, (part, cache) in enumerate(zip(shape.parts, (*extras.cache, 0), strict=True))
+    ]
+
+
+def with_less(on: Layout, over: Mapping[str, int], shape: ModelShape, extras: Extras) -> Layout:
+    """Return a layout with experts in RAM, or else layers, of which cards hold so many bytes too much."""
+    on_device = on.devices_of(len(shape.parts))
+    left = dict(over)
+    while on.experts_in_ram and on.experts_in_ram < len(shape.layers):
+        layer = on.experts_in_ram
+        name = on_device[layer] or RAM
+        if left.get(name, 0) <= 0:
+            break
+        on = replace(on, experts_in_ram=layer + 1)
+        left[name] -= shape.layers[layer].experts
+    size = max(part_bytes(shape, extras, on.experts_in_ram))
+    for name, n_bytes in left.items():
+        if name in on.devices and n_bytes > 0:
+            on = on.changed(name, -n_bytes // max(1, size))
+    return on
+
+
+def with_more(on: Layout, room: Mapping[str, int], shape: ModelShape, extras: Extras) -> Layout | None:
+    """Return a layout with more on a card that has so many bytes left; None where nothing more fits."""
+    n_parts = len(shape.parts)
+    if not room:
+        return None
+    if on.n == n_parts:
+        left, on_device = dict(room), on.devices_of(n_parts)
+        experts = on.experts_in_ram
+        while experts and left[on_device[experts - 1] or RAM] >= shape.parts[experts - 1].experts:
+            experts -= 1
+            left[on_device[experts] or RAM] -= shape.parts[experts].experts
+        return replace(on, experts_in_ram=experts) if experts < on.experts_in_ram else None
+    size = part_bytes(shape, extras, on.experts_in_ram)[n_parts - on.n - 1]
+    return next((on.changed(name, 1) for name, n_bytes in room.items() if n_bytes >= size), None)
+
+
+def whole_layouts(shape: ModelShape, _extras: Extras, budget: Budget) -> Iterator[Layout]:
+    """Yield MLX's only way: all layers on the GPU, or where there is none on the processor."""
+    yield Layout((MLX,), (len(shape.parts),)) if budget.cards else Layout()
+
+
+def whole_needs(shape: ModelShape, extras: Extras, layout: Layout) -> dict[str, Needs]:
+    """Return what a load by MLX takes of each memory. No matrix lies anywhere twice."""
+    weights = sum(part.weights + part.experts for part in shape.parts) + shape.embedding - shape.tied
+    model = Needs(weights, sum(extras.cache), extras.compute)
+    program = Needs(program=extras.program)
+    return {RAM: program, MLX: model} if layout.n else {RAM: model + program}

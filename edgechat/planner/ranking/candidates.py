@@ -24,7 +24,7 @@ from edgechat.models.local.resolve import entry_of, here, local_file, resolve
 from edgechat.models.local.stores import found_at, is_model_folder
 from edgechat.models.shipped import shipped_header, shipped_quants, shipped_size
 from edgechat.models.shipped_mlx import mlx_header_of
-from edgechat.planner.plan import BACKENDS
+from edgechat.planner.request import BACKENDS
 from edgechat.settings import Backend
 
 

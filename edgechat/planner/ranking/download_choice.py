@@ -29,12 +29,11 @@ from edgechat.planner.machine import Machine, MachineDescription, look
 from edgechat.planner.placement.backends import runnable
 from edgechat.planner.plan import LoadPlan
 from edgechat.planner.plan_model import DraftCandidate
-from edgechat.planner.prepare import settled
 from edgechat.planner.ranking.candidates import Variant
 from edgechat.planner.ranking.option import RankedFile
 from edgechat.planner.ranking.ranking import choose, rate
 from edgechat.planner.ranking.survey import first_that_fits, in_words, measured, rated
-from edgechat.planner.request import PlanRequest
+from edgechat.planner.request import PlanRequest, with_settings
 
 _DRAFT_QUANTS = ("Q8_0", "Q4_K_M", "Q4_0")
 """Of a draft that no catalogue recommends one for, the first that there is."""
@@ -82,7 +81,7 @@ def pick(
     where it fits beside, and unless the wish names it only where it is much smaller. Raises HubError,
     ModelFileError, BackendMissing, SettingsError.
     """
-    request = settled(request, settings.load())
+    request = with_settings(request, settings.load())
     with (
         DryRun() as dry,
         Machine(measured(look(dry), MachineDescription()), history=Calibration.read(), dry=dry) as machine,

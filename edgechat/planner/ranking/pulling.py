@@ -26,9 +26,8 @@ from edgechat.models.request import ModelRequest, matching, wanted
 from edgechat.planner.drafting import AUTO, NGRAM, NONE
 from edgechat.planner.machine import look
 from edgechat.planner.placement.backends import weighs_mlx
-from edgechat.planner.prepare import settled
 from edgechat.planner.ranking.download_choice import DownloadChoice, RepoSource, pick
-from edgechat.planner.request import PlanRequest
+from edgechat.planner.request import PlanRequest, with_settings
 from edgechat.settings import Backend
 
 
@@ -145,7 +144,7 @@ def _wants(want: ModelRequest, request: PlanRequest) -> list[ModelRequest]:
     if entry is None or want.quant is not None or want.hub.revision is not None or not entry.mlx:
         return [want]
     for_mlx = [wanted(entry.name, label, format="mlx") for label in entry.mlx]
-    request = settled(request, settings.load())
+    request = with_settings(request, settings.load())
     if not weighs_mlx(look(), request):
         return [want]
     alone = want.format == "mlx" or request.prefers == "mlx"

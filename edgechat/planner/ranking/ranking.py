@@ -1,7 +1,7 @@
 """Which quantization of a model, and which model: every file that there is held against this machine.
 
 Formulas, scaled by the sizes of the files, decide what is looked at; llama.cpp's allocator decides whether it
-fits, and `worth.py` which one is the best.
+fits, and `scoring.py` which one is the best.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from edgechat.planner.estimate.speed import predict
 from edgechat.planner.machine import Machine
 from edgechat.planner.model_on_machine import ModelOnMachine, model_on_machine
 from edgechat.planner.placement.budget import SPARE
-from edgechat.planner.placement.load_configs import LoadConfig
+from edgechat.planner.placement.load_config import LoadConfig
 from edgechat.planner.plan import Divergence, LoadPlan
 from edgechat.planner.plan_model import ENOUGH, DraftCandidate, plan, threads_for, types
 from edgechat.planner.ranking.candidates import Variant
@@ -55,7 +55,7 @@ def planned(
     nearest: bool = True,
     draft: DraftCandidate | None = None,
 ) -> LoadPlan:
-    """Return the plan for a file, with what its quantization loses; see `choose.plan`."""
+    """Return the plan for a file, with what its quantization loses; see `plan_model.plan`."""
     made = plan(
         variant.model,
         header,
@@ -186,8 +186,8 @@ def _guess(
     variant: Variant, sample: ModelOnMachine, factor: float, request: PlanRequest
 ) -> tuple[Verdict, float]:
     """Return the rank that a file seems to deserve, by formula; factor: its size over the sample's."""
-    shape = sample.loader.shape.scaled(factor, type_of(variant.quant))
-    on = replace(sample, loader=replace(sample.loader, shape=shape))
+    shape = sample.shape.scaled(factor, type_of(variant.quant))
+    on = replace(sample, shape=shape)
     load = _guessed(on, request)
     if load is None:
         return Verdict.TOO_LARGE, -variant.size
@@ -198,7 +198,7 @@ def _guess(
 
 
 def _guessed(on: ModelOnMachine, request: PlanRequest) -> LoadConfig | None:
-    """Return about the load that `choose.plan` would choose, by formula; None where none fits."""
+    """Return about the load that `plan_model.plan` would choose, by formula; None where none fits."""
     trained = on.header.context_length or ENOUGH
     allowed = types(on, request)
     if request.context is not None:
@@ -207,7 +207,7 @@ def _guessed(on: ModelOnMachine, request: PlanRequest) -> LoadConfig | None:
         steps = [(min(context, trained), kind) for context, kind in _GUESSED if kind in allowed]
         steps = steps or [(min(context, trained), allowed[0]) for context, _ in _GUESSED]
     for number, (context, cache_type) in enumerate(steps, 1):
-        load = on.loader.load(context, cache_type)
+        load = on.load(context, cache_type)
         sure = request.context is not None or number == len(steps)
         if on.fits(load, 0.0 if sure else SPARE):
             return load

@@ -6,11 +6,11 @@ from collections.abc import Iterator
 
 from edgechat.planner.estimate.memory import recurrent_bytes
 from edgechat.planner.model_on_machine import ModelOnMachine
-from edgechat.planner.placement import embedding
 from edgechat.planner.placement.budget import RAM
-from edgechat.planner.placement.load_configs import LoadConfig
-from edgechat.planner.plan import BACKENDS, LoadPlan
-from edgechat.planner.request import PlanRequest
+from edgechat.planner.placement.embedding import LONGEST_TEXT
+from edgechat.planner.placement.load_config import LoadConfig
+from edgechat.planner.plan import LoadPlan
+from edgechat.planner.request import BACKENDS, PlanRequest
 from edgechat.text import figure, mebibytes, seconds
 
 LONGEST, USUAL = 32768, 16384
@@ -26,7 +26,7 @@ def context(on: ModelOnMachine, load: LoadConfig, slower: bool) -> str:
         return f"Context {load.context}{cache}: {why}, and it fits comfortably."
     if slower:
         return f"Context {load.context}{cache}: more would push layers off the accelerator."
-    if on.header.makes_embeddings and load.context >= embedding.LONGEST:
+    if on.header.makes_embeddings and load.context >= LONGEST_TEXT:
         return f"Context {load.context}: longer texts are seldom embedded whole."
     if load.context >= USUAL:
         return f"Context {load.context}{cache}: enough for long conversations, and it fits comfortably."
@@ -51,7 +51,7 @@ def backend(on: ModelOnMachine, request: PlanRequest) -> Iterator[str]:
 
 def split(on: ModelOnMachine, load: LoadConfig) -> Iterator[str]:
     """Yield where the layers are, if there is a choice."""
-    layers, parts = load.layout, len(on.loader.shape.parts)
+    layers, parts = load.layout, len(on.shape.parts)
     if on.header.format == "mlx":
         return
     if not on.budget.cards:
@@ -84,7 +84,7 @@ def memory(on: ModelOnMachine, load: LoadConfig) -> str:
 def sequences(on: ModelOnMachine) -> str:
     """Return how many sequences there are and what they cost."""
     state = recurrent_bytes(on.header, 1)
-    n = on.loader.n_seq_max
+    n = on.n_seq_max
     if on.header.makes_embeddings:
         return f"It makes embeddings, of up to {n} texts in one call."
     if not state:

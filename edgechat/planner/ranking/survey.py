@@ -15,7 +15,7 @@ from edgechat.models.local.inventory import LocalModel
 from edgechat.planner.draft_plan import with_draft
 from edgechat.planner.estimate.calibration import Calibration
 from edgechat.planner.estimate.dry_run import DryRun
-from edgechat.planner.estimate.speed import rate_of_processor
+from edgechat.planner.estimate.rates import rate_of_processor
 from edgechat.planner.machine import Machine, MachineDescription, look
 from edgechat.planner.placement.backends import runnable, weighs_mlx, without_mlx
 from edgechat.planner.ranking.candidates import Variant, everything, of_local, variants

@@ -67,23 +67,21 @@ def _inventory() -> Sequence[ModelRow]:
 
 def _overview(backend: Backend | None, rows: Sequence[ModelRow]) -> SurveyOverview:
     from edgechat import settings
-    from edgechat.planner.prepare import settled
     from edgechat.planner.ranking.survey import overview
-    from edgechat.planner.request import PlanRequest
+    from edgechat.planner.request import PlanRequest, with_settings
 
     sound = [row.model for row in rows if not row.glance.damage]
-    return overview(sound, settled(PlanRequest(backend=backend), settings.load()))
+    return overview(sound, with_settings(PlanRequest(backend=backend), settings.load()))
 
 
 def _ladder(backend: Backend | None, name: str) -> SurveyFindings:
     from edgechat import settings
     from edgechat.planner.machine import MachineDescription
-    from edgechat.planner.prepare import settled
     from edgechat.planner.ranking.survey import one_model
-    from edgechat.planner.request import PlanRequest
+    from edgechat.planner.request import PlanRequest, with_settings
 
     # What was never asked of the hub is not asked for by looking at a list.
-    request = settled(PlanRequest(backend=backend), settings.load())
+    request = with_settings(PlanRequest(backend=backend), settings.load())
     return one_model(name, request, MachineDescription(), offline=True, insists=False)
 
 
@@ -91,8 +89,8 @@ def _decide(
     backend: Backend | None, name: str, quant: str | None, tell: Tell
 ) -> PullDecision | LocalModelEntry:
     from edgechat.models.request import wanted
-    from edgechat.planner.placement.backends import FORMATS
     from edgechat.planner.ranking.pulling import decide
+    from edgechat.planner.request import FORMATS
 
     reads = FORMATS[backend] if backend is not None else None
     return decide(wanted(name, quant, format=reads), backend=backend, tell=tell)

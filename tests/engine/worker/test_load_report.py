@@ -12,8 +12,8 @@ from edgechat.device.load import LoadSample
 from edgechat.engine.types import Delta, ErrorInfo, Failed, Finished, Prefill, Timings, Usage
 from edgechat.engine.worker import load_report
 from edgechat.engine.worker.load_report import LoadReport
-from edgechat.planner.estimate.calibration import Calibration, RunConditions
-from edgechat.planner.estimate.speed import Correction, Forecast
+from edgechat.planner.estimate.calibration import Calibration, Correction, RunConditions
+from edgechat.planner.estimate.speed import Forecast
 from edgechat.planner.plan import LoadPlan
 
 WHERE = RunConditions("a processor, 4 threads", "llama-cpp-python 1", "CPU", "llama", "Q4_K", "a model")

@@ -16,8 +16,7 @@ from hypothesis import strategies as st
 
 from edgechat import paths
 from edgechat.planner.estimate import calibration
-from edgechat.planner.estimate.calibration import Calibration, RunConditions, RunRecord, learn
-from edgechat.planner.estimate.speed import Correction
+from edgechat.planner.estimate.calibration import Calibration, Correction, RunConditions, RunRecord, learn
 from edgechat.planner.machine import Machine
 from edgechat.planner.ranking.ranking import best_of, choose
 from edgechat.planner.request import DEFAULT_REQUEST

@@ -11,17 +11,10 @@ from hypothesis import strategies as st
 
 from edgechat.device.bandwidth import MemorySpeed
 from edgechat.models.formats.quants import GgmlType, type_of
+from edgechat.planner.estimate.calibration import Correction
+from edgechat.planner.estimate.rates import DeviceRate, rate_of_card, rate_of_processor
 from edgechat.planner.estimate.shape import ModelShape, shape_of
-from edgechat.planner.estimate.speed import (
-    PROMPT,
-    Correction,
-    DeviceRate,
-    Forecast,
-    forecast,
-    predict,
-    rate_of_card,
-    rate_of_processor,
-)
+from edgechat.planner.estimate.speed import PROMPT, Forecast, forecast, predict
 from edgechat.planner.placement.layout import Layout
 from tests.kit.published import published
 from tests.planner.golden import card

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from edgechat.device.gpu.accelerators import Accelerator
 from edgechat.device.profile import DeviceProfile
 from edgechat.planner.estimate.shape import Layer, ModelShape, shape_of
-from edgechat.planner.placement.budget import RAM, Budget, Needs
-from edgechat.planner.placement.layout import Extras, Layout, estimated, layouts
+from edgechat.planner.placement.budget import RAM, Budget, Extras, Needs
+from edgechat.planner.placement.layout import Layout, estimated, layouts
 from tests.planner.headers import GIB, LLAMA_8B, header, machine
 
 MIB = 2**20

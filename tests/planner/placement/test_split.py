@@ -15,7 +15,7 @@ from edgechat.engine.types import ChatRequest, Delta, Message, ModelInfo, Sampli
 from edgechat.engine.worker.supervisor import EngineSupervisor
 from edgechat.native.params import LoadParams
 from edgechat.planner.estimate import footprint
-from edgechat.planner.estimate.speed import DeviceRate
+from edgechat.planner.estimate.rates import DeviceRate
 from edgechat.planner.placement.budget import RAM
 from edgechat.planner.plan import LoadPlan
 from edgechat.planner.prepare import prepare

@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 
 from edgechat.native.buffers import Breakdown, Buffer
 from edgechat.native.params import LoadParams
-from edgechat.planner.estimate.speed import DeviceRate
-from edgechat.planner.model_on_machine import model_on_machine
+from edgechat.planner.estimate.rates import DeviceRate
+from edgechat.planner.model_on_machine import ModelOnMachine, model_on_machine
 from edgechat.planner.placement.budget import RAM
-from edgechat.planner.placement.layout import Layout, estimated
-from edgechat.planner.placement.load_configs import EXACT, LoadConfig, LoadConfigs
+from edgechat.planner.placement.layout import Layout, estimated, part_bytes
+from edgechat.planner.placement.load_config import EXACT, LoadConfig
 from tests.kit.published import published
 from tests.planner.headers import GIB
 from tests.planner.placement.test_layout import card, with_cards
@@ -22,14 +22,14 @@ from tests.planner.placement.test_layout import card, with_cards
 MIB = 2**20
 
 
-def loader(name: str, *cards: float) -> LoadConfigs:
+def loader(name: str, *cards: float) -> ModelOnMachine:
     names = [card(f"CUDA{number}", free) for number, free in enumerate(cards)]
-    found = model_on_machine(name, published(name), with_cards(128, *names), threads=4).loader
+    found = model_on_machine(name, published(name), with_cards(128, *names), threads=4)
     fast = {one.name: DeviceRate(5e11, 2e13) for one in found.budget.cards}
     return replace(found, rates={None: DeviceRate(5e10, 4e11), **fast})
 
 
-def wanting(base: LoadConfigs, more: int) -> LoadConfigs:
+def wanting(base: ModelOnMachine, more: int) -> ModelOnMachine:
     """Return the loader with an allocator that wants `more` bytes on each card than the formulas say."""
 
     def measure(params: LoadParams) -> Breakdown:
@@ -46,7 +46,7 @@ def wanting(base: LoadConfigs, more: int) -> LoadConfigs:
     return replace(base, measure=measure)
 
 
-def room(load: LoadConfig, on: LoadConfigs) -> dict[str, int]:
+def room(load: LoadConfig, on: ModelOnMachine) -> dict[str, int]:
     return {one.name: one.budget - load.needs[one.name].total for one in on.budget.cards}
 
 
@@ -65,7 +65,7 @@ def test_experts_are_moved_until_the_card_is_full_and_not_over(more: int) -> Non
 def test_layers_are_moved_until_the_card_is_full_and_not_over(more: int) -> None:
     on = wanting(loader("llama-3.1-8b", 4), more)
     load = on.load(8192, "f16")
-    largest = max(on._about(load.params).parts(on.shape))
+    largest = max(part_bytes(on.shape, on._about(load.params)))
     assert 0 < load.layout.n < len(on.shape.parts)
     assert 0 <= room(load, on)["CUDA0"] < largest
 

@@ -1,0 +1,47 @@
+"""One way of loading a model: its parameters, where the layers lie, what that takes and how fast it is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+
+from edgechat.native.buffers import Breakdown, Buffer
+from edgechat.native.params import LoadParams
+from edgechat.planner.estimate.speed import Forecast
+from edgechat.planner.placement.budget import Needs, together
+from edgechat.planner.placement.layout import Layout
+
+EXACT = "exact, by llama.cpp's own allocator"
+Measure = Callable[[LoadParams], Breakdown]
+"""What a load takes by llama.cpp's own account, or DryRunFailed: `DryRun.ask`."""
+
+
+@dataclass(frozen=True, slots=True)
+class LoadConfig:
+    """One way of loading the model."""
+
+    params: LoadParams
+    layout: Layout
+    needs: Mapping[str, Needs]
+    """Of each memory: 'RAM' and the cards by name."""
+    forecast: Forecast
+    source: str
+    """How we know what it takes, in words."""
+    buffers: tuple[Buffer, ...] = ()
+    """By type of buffer; empty where it is estimated."""
+    draft: LoadConfig | None = None
+    """Of the model that drafts for it; what that takes is in `needs` too."""
+
+    @property
+    def context(self) -> int:
+        """Tokens, as llama.cpp rounds them."""
+        return self.params.context
+
+    @property
+    def total(self) -> int:
+        """Bytes altogether."""
+        return sum(one.total for one in self.needs.values())
+
+    def beside(self, draft: LoadConfig) -> LoadConfig:
+        """Return this load with that of a model that drafts for it."""
+        return replace(self, needs=together(self.needs, draft.needs), draft=draft)
