@@ -39,12 +39,12 @@ from edgechat.engine.backends.base import Backend, BatchPart
 from edgechat.engine.engine import EngineCore
 from edgechat.engine.prompt.template import ChatTemplate
 from edgechat.engine.sampling.sampler import Sampler
+from edgechat.engine.scheduling.draft import MOST, Draft, Source
 from edgechat.engine.scheduling.sequence import Sequence as Stream
 from edgechat.engine.speculative.controller import Controller, DraftChoice, DraftOffer
-from edgechat.engine.speculative.draft import MOST, Draft, Source
 from edgechat.engine.speculative.drafters import DraftRequest, ModelDrafter
+from edgechat.engine.speculative.speculation import verify
 from edgechat.engine.speculative.step_cost import StepCost
-from edgechat.engine.speculative.verify import verify
 from edgechat.engine.types import ChatRequest, Finished, Message, Sampling
 from tests.engine.runtimes import GPU, plan
 from tests.engine.runtimes import load as opened

@@ -33,7 +33,7 @@ from edgechat.bench.figures import (
 from edgechat.bench.tasks import TASKS, BenchPrompt
 from edgechat.engine.backends.base import BatchPart, CacheFull
 from edgechat.engine.engine import EngineCore
-from edgechat.engine.speculative.draft import Source
+from edgechat.engine.scheduling.draft import Source
 from edgechat.engine.types import (
     CachePolicy,
     ChatRequest,

@@ -27,9 +27,8 @@ from edgechat.engine.scheduling.scheduler import Planned, Scheduler
 from edgechat.engine.scheduling.sequence import Sequence
 from edgechat.engine.speculative.controller import Controller
 from edgechat.engine.speculative.drafters import ModelDrafter, NgramDrafter
-from edgechat.engine.speculative.speculation import Speculation
+from edgechat.engine.speculative.speculation import Speculation, verify
 from edgechat.engine.speculative.step_cost import StepCost
-from edgechat.engine.speculative.verify import verify
 from edgechat.engine.types import (
     CachePolicy,
     ChatRequest,

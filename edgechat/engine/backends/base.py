@@ -11,9 +11,14 @@ import numpy as np
 import numpy.typing as npt
 
 from edgechat.engine.types import Sampling
+from edgechat.errors import DecodeFailed
 from edgechat.native.buffers import Buffer
 
 Logits = npt.NDArray[np.float32]
+Ids = npt.NDArray[np.intp]
+Probabilities = npt.NDArray[np.float64]
+Distribution = tuple[Ids, Probabilities]
+"""The ids that may come next and their probabilities, which add up to 1."""
 
 
 class CacheFull(Exception):
@@ -227,3 +232,11 @@ class Backend(Protocol):
     def close(self) -> None:
         """Free the cache, then the model."""
         ...
+
+
+def broken_logits() -> DecodeFailed:
+    """Return the error for logits of which no token can be chosen."""
+    return DecodeFailed(
+        "The model computed numbers that are none (NaN or infinity): its weights may be damaged.",
+        hint="Download the model again, or choose another quant.",
+    )

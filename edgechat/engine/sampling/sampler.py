@@ -11,28 +11,39 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Sequence
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from edgechat.engine.backends.base import Logits
-from edgechat.engine.reply.constraint import Constraint
+from edgechat.engine.backends.base import Distribution, Ids, Logits, Probabilities, broken_logits
 from edgechat.engine.types import Sampling
-from edgechat.errors import BadRequest, DecodeFailed, SchemaError
-
-Ids = npt.NDArray[np.intp]
-Probabilities = npt.NDArray[np.float64]
-Distribution = tuple[Ids, Probabilities]
-"""The ids that may come next and their probabilities, which add up to 1."""
+from edgechat.errors import BadRequest, SchemaError
 
 _STRIDES = 64
 _SMALL = 4096
 
 
+class TokenConstraint(Protocol):
+    """What a reply must follow; `said` is the tokens of the reply so far. Methods raise SchemaError."""
+
+    def mask(self, said: Sequence[int]) -> npt.NDArray[np.bool_]:
+        """Return which tokens may come next: [n_vocab]."""
+        ...
+
+    def allows(self, said: Sequence[int], tokens: Sequence[int]) -> int:
+        """Return how many of `tokens` may come next, one behind the other."""
+        ...
+
+    def is_complete(self, said: Sequence[int]) -> bool:
+        """Say whether nothing may follow."""
+        ...
+
+
 class Sampler:
     """The sampling of one request, with its own random numbers: one for each token that it chooses."""
 
-    def __init__(self, sampling: Sampling, constraint: Constraint | None = None) -> None:
+    def __init__(self, sampling: Sampling, constraint: TokenConstraint | None = None) -> None:
         """constraint: what the reply must follow; without one, `said` does not matter below."""
         self.sampling = sampling
         self.constraint = constraint
@@ -206,14 +217,6 @@ def chances(logits: Logits, token: int, others: int) -> tuple[float, list[tuple[
     total = float(highest) + float(np.log(np.exp(logits - highest).sum(dtype=np.float64)))
     likeliest = top_ids(logits, others) if others > 0 else np.empty(0, np.intp)
     return float(logits[token]) - total, [(int(one), float(logits[one]) - total) for one in likeliest]
-
-
-def broken_logits() -> DecodeFailed:
-    """Return the error for logits of which no token can be chosen."""
-    return DecodeFailed(
-        "The model computed numbers that are none (NaN or infinity): its weights may be damaged.",
-        hint="Download the model again, or choose another quant.",
-    )
 
 
 def check_bias(sampling: Sampling, n_vocab: int) -> None:

@@ -10,8 +10,7 @@ from edgechat.engine.kv.prefix_cache import Slot
 from edgechat.engine.reply.reply import Piece, Reply
 from edgechat.engine.sampling.logprobs import Logprobs
 from edgechat.engine.sampling.sampler import Sampler
-from edgechat.engine.speculative.draft import Draft
-from edgechat.engine.speculative.tally import Tally
+from edgechat.engine.scheduling.draft import Draft, Tally
 from edgechat.engine.types import ChatRequest, Message, Timings, ToolCall, Usage
 
 

@@ -17,8 +17,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from edgechat.engine.scheduling.draft import MOST, Source
 from edgechat.engine.speculative.acceptance import Acceptance
-from edgechat.engine.speculative.draft import MOST, Source
 from edgechat.engine.speculative.step_cost import StepCost
 
 _ALLOWANCE = 0.005

@@ -12,10 +12,11 @@ import numpy as np
 from edgechat.engine.backends.base import Backend, BatchPart, CacheFull, Logits
 from edgechat.engine.kv.prefix_cache import PrefixCache, Slot, common_prefix
 from edgechat.engine.sampling.sampler import top_ids
+from edgechat.engine.scheduling.draft import MOST, Draft
 from edgechat.engine.scheduling.sequence import Sequence as Stream
 from edgechat.engine.speculative.acceptance import class_of_match, class_of_probability
-from edgechat.engine.speculative.draft import MOST, Draft
-from edgechat.errors import SchemaError
+from edgechat.errors import EdgechatError, SchemaError
+from edgechat.planner.plan import LoadPlan
 
 _LONG, _SHORT = 4, 2
 """Tokens of the pattern that is looked for, and of the one that is looked for where that is not found."""
@@ -286,3 +287,28 @@ def _confidence(row: Logits) -> float:
     """Return the probability of the likeliest token, among the ten likeliest."""
     highest = row[top_ids(row, _TOP)].astype(np.float64)
     return float(1 / np.exp(highest - highest[0]).sum())
+
+
+def load_draft(
+    plan: LoadPlan | None, target: Backend, make: Callable[[LoadPlan], Backend]
+) -> tuple[ModelDrafter | None, str]:
+    """Return the drafter, or None and why there is none: nobody is kept from chatting by a draft.
+
+    make: loads a plan.
+    """
+    if plan is None:
+        return None, ""
+    try:
+        backend = make(plan)
+    except EdgechatError as error:
+        return None, f"{plan.model_name} does not draft for it. {error.message}"
+    why = target.vocabulary.misfit(backend.vocabulary)
+    # It computes a token at a time, and may have to go back over several calls.
+    if not why and (not backend.rolls_back or backend.capabilities.recomputes):
+        why = "its state cannot take back what it guessed"
+    if not why and backend.context < target.context:
+        why = f"it looks back on {backend.context} tokens, not {target.context}"
+    if why:
+        backend.close()
+        return None, f"{plan.model_name} cannot draft for it: {why}."
+    return ModelDrafter(backend, target.vocabulary.size), ""

@@ -8,12 +8,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from edgechat.engine.backends.base import Backend, BatchPart, CacheFull
+from edgechat.engine.backends.base import Backend, BatchPart, CacheFull, Logits
 from edgechat.engine.kv.prefix_cache import PrefixCache
+from edgechat.engine.sampling.sampler import Sampler
+from edgechat.engine.scheduling.draft import MOST, Draft, Source
 from edgechat.engine.scheduling.scheduler import Planned, Scheduler
 from edgechat.engine.scheduling.sequence import Sequence as Stream
 from edgechat.engine.speculative.controller import Controller, DraftOffer
-from edgechat.engine.speculative.draft import MOST, Draft, Source
 from edgechat.engine.speculative.drafters import DraftRequest, ModelDrafter, NgramDrafter
 from edgechat.engine.speculative.step_cost import LARGEST
 from edgechat.errors import DecodeFailed
@@ -354,3 +355,31 @@ class Speculation:
         """Free the draft model."""
         if self._model is not None:
             self._model.close()
+
+
+def verify(
+    sampler: Sampler, rows: Logits, tokens: Sequence[int], draft: Draft, said: Sequence[int] = ()
+) -> list[int]:
+    """Return the tokens that come next: the drafted ones that stand, and one of the target's own.
+
+    rows: logits [k + 1, n_vocab] after the last of `tokens` and after each drafted one. said: those of the
+    tokens that are the reply's, where it follows a grammar. Every token is chosen with the ones before it in
+    sight, so penalties count drafted tokens too, and grammars go on from them. Where it was drawn from a
+    distribution it is judged by rejection sampling; a plain guess stands if the sampler chooses the same.
+    Raises DecodeFailed or SchemaError.
+    """
+    window = max(sampler.sampling.penalty_window, 0)
+    recent, so_far = list(tokens[-window:]) if window else [], list(said)
+    found: list[int] = []
+    for at, token in enumerate(draft.tokens):
+        if draft.distributions is None:
+            chosen = sampler.choose(rows[at], recent, so_far)
+        else:
+            chosen = sampler.judge(rows[at], recent, token, draft.distributions[at], so_far)
+        found.append(chosen)
+        recent.append(chosen)
+        so_far.append(chosen)
+        if chosen != token:
+            return found
+    found.append(sampler.choose(rows[len(draft.tokens)], recent, so_far))
+    return found

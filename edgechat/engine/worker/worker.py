@@ -29,7 +29,7 @@ from edgechat.engine.kv.state_store import KVStateStore
 from edgechat.engine.prompt.template import ChatTemplate, TemplateProcess
 from edgechat.engine.scheduling.preparation import fault
 from edgechat.engine.speculative.controller import Controller
-from edgechat.engine.speculative.draft_model import load_draft
+from edgechat.engine.speculative.drafters import load_draft
 from edgechat.engine.speculative.learned import DraftHistory
 from edgechat.engine.speculative.step_cost import StepCost, slope_of
 from edgechat.engine.types import (

@@ -9,9 +9,9 @@ from operator import attrgetter
 
 import pytest
 
+from edgechat.engine.scheduling.draft import MOST, Source
 from edgechat.engine.speculative.acceptance import Acceptance, AcceptanceCounts
 from edgechat.engine.speculative.controller import Controller, DraftOffer
-from edgechat.engine.speculative.draft import MOST, Source
 from edgechat.engine.speculative.step_cost import LARGEST, Shape, StepCost
 
 Curve = Callable[[int], float]

@@ -11,9 +11,9 @@ from edgechat.engine.backends.base import BatchPart, CacheFull
 from edgechat.engine.engine import EngineCore
 from edgechat.engine.reply.reply import Reply
 from edgechat.engine.sampling.sampler import Sampler
+from edgechat.engine.scheduling.draft import Draft
 from edgechat.engine.scheduling.sequence import Sequence as Stream
 from edgechat.engine.speculative.acceptance import class_of_match
-from edgechat.engine.speculative.draft import Draft
 from edgechat.engine.speculative.drafters import DraftRequest, ModelDrafter, NgramDrafter
 from edgechat.engine.types import ChatRequest, Delta, Failed, Message, Sampling
 from edgechat.errors import DecodeFailed

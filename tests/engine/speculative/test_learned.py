@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edgechat import paths
+from edgechat.engine.scheduling.draft import MOST
 from edgechat.engine.speculative.controller import Controller, DraftOffer
-from edgechat.engine.speculative.draft import MOST
 from edgechat.engine.speculative.learned import DraftHistory
 from edgechat.engine.speculative.step_cost import LARGEST, StepCost
 from edgechat.planner.plan import LoadPlan

@@ -20,11 +20,10 @@ from edgechat.engine import engine as engine_module
 from edgechat.engine.backends.base import Logits
 from edgechat.engine.engine import EngineCore
 from edgechat.engine.sampling.sampler import Sampler
+from edgechat.engine.scheduling.draft import Draft, Source
 from edgechat.engine.speculative.controller import Controller, DraftChoice, DraftOffer
-from edgechat.engine.speculative.draft import Draft, Source
 from edgechat.engine.speculative.drafters import ModelDrafter
-from edgechat.engine.speculative.speculation import Speculation
-from edgechat.engine.speculative.verify import verify
+from edgechat.engine.speculative.speculation import Speculation, verify
 from edgechat.engine.types import ChatRequest, Delta, Finished, Message, Sampling
 from tests.engine.speculative.always import Always
 from tests.engine.speculative.tables import Fixed, Tables

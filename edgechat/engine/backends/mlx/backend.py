@@ -29,13 +29,13 @@ from edgechat.engine.backends.base import (
     Logits,
     TokenDrawing,
     Vocabulary,
+    broken_logits,
 )
 from edgechat.engine.backends.mlx import loading
 from edgechat.engine.backends.mlx import state as states
 from edgechat.engine.backends.mlx.caches import MORE, CacheLayers, Caches
 from edgechat.engine.backends.mlx.drawing import BROKEN, draw
 from edgechat.engine.backends.mlx.vocabulary import FolderVocabulary
-from edgechat.engine.sampling.sampler import broken_logits
 from edgechat.engine.types import Sampling
 from edgechat.errors import DecodeFailed, EdgechatError
 from edgechat.models.choices import CONFIG
