@@ -93,12 +93,13 @@ _LIMITS = (
 """Our cuts, where the figures leave gaps. Perplexity at 8B grows by 0.4 %, 2 %, 4 % and 12 % at them."""
 
 
-def kl_divergence(quant: str) -> Figure | None:
+def kl_divergence(quant: str | None) -> Figure | None:
     """Return the divergence of a quantization in nats, or None where no figure was found.
 
-    MXFP4 is that of gpt-oss, which was trained in it; other models' files of that name lose something.
+    MXFP4 is that of gpt-oss, which was trained in it; other models' files of that name lose something. An
+    uploader's own mixture counts as the plain one that it is most like.
     """
-    label = canonical(quant)
+    label = _plain(quant)
     if label == "MXFP4":
         return Figure(0.0, _NATIVE)
     if is_mlx_bits(label):
@@ -111,9 +112,9 @@ def kl_divergence(quant: str) -> Figure | None:
     return Figure(_PLAIN[label], _SOURCE) if label in _PLAIN else None
 
 
-def quality_class(quant: str) -> QualityClass | None:
+def quality_class(quant: str | None) -> QualityClass | None:
     """Return the class of a quantization; None where nothing is known of it."""
-    if canonical(quant) in ("F32", "BF16"):
+    if _plain(quant) in ("F32", "BF16"):
         return QualityClass.REFERENCE
     figure = kl_divergence(quant)
     if figure is None:
@@ -121,7 +122,7 @@ def quality_class(quant: str) -> QualityClass | None:
     return next((found for limit, found in _LIMITS if figure.value <= limit), QualityClass.POOR)
 
 
-def worth_offering(header: ModelHeader, quant: str) -> bool:
+def worth_offering(header: ModelHeader, quant: str | None) -> bool:
     """Say whether a sensible person would run this model in this quantization if it fits.
 
     Not a poor one below 30B; and of GGUF files nothing below Q4_K_M where rows are no multiple of 256, since
@@ -133,3 +134,7 @@ def worth_offering(header: ModelHeader, quant: str) -> bool:
     if header.format == "gguf" and header.embedding_length % BLOCK and figure.value > _WITH_IMATRIX["Q4_K_M"]:
         return False
     return quality_class(quant) is not QualityClass.POOR or header.n_params >= LARGE
+
+
+def _plain(quant: str | None) -> str:
+    return canonical(quant or "").removeprefix("UD-").replace("_XL", "_M")

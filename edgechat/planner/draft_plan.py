@@ -7,13 +7,12 @@ import msgspec
 from edgechat.errors import DoesNotFit, ModelFileError, ModelNotFound, NotADraft
 from edgechat.models.formats.header import ModelHeader
 from edgechat.models.local.resolve import entry_of
+from edgechat.planner import reasons
 from edgechat.planner.drafting import AUTO, NGRAM, NONE, is_much_smaller, misfit
 from edgechat.planner.machine import Machine
 from edgechat.planner.plan import LoadPlan
-from edgechat.planner.plan_model import DraftCandidate
-from edgechat.planner.ranking import reasons
+from edgechat.planner.plan_model import DraftCandidate, plan_variant
 from edgechat.planner.ranking.candidates import Variant, local_of, of_path, recommended
-from edgechat.planner.ranking.ranking import planned
 from edgechat.planner.request import PlanRequest
 
 _HINT = "Name a smaller model of the same family, or leave it to edgechat: --draft auto"
@@ -68,7 +67,7 @@ def drafted(
         raise NotADraft(
             f"{draft.name} has more than half of its weights; --draft {draft.name} lets it draft."
         )
-    both = planned(variant, header, machine, request, nearest=False, draft=draft)
+    both = plan_variant(variant, header, machine, request, nearest=False, draft=draft)
     before = made.reasons[: len(made.reasons) - len(both.reasons)]  # why this file, of several
     return msgspec.structs.replace(both, alternatives=made.alternatives, reasons=(*before, *both.reasons))
 

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from types import TracebackType
 
 from edgechat import settings
-from edgechat.device.bandwidth import MemorySpeed
+from edgechat.device.bandwidth import MemorySpeed, measure_speed
 from edgechat.device.gpu import amdgpu
 from edgechat.device.gpu.accelerators import Accelerator, merge, sightings_of
 from edgechat.device.gpu.mac import mac_sightings, metal
+from edgechat.device.load import Disturbance
 from edgechat.device.memory import Memory
 from edgechat.device.profile import DeviceProfile, probe
 from edgechat.errors import DryRunFailed
@@ -20,12 +21,18 @@ from edgechat.native.params import LoadParams
 from edgechat.planner.estimate.calibration import Calibration
 from edgechat.planner.estimate.dry_run import DryRun
 from edgechat.planner.estimate.rates import rate_of_processor
+from edgechat.process.ask import ChildFailed
+from edgechat.text import mebibytes
 
 SIMULATED = "GPU0"
 """The name of a card that is not here."""
 _SYSTEM, _SYSTEM_SHARE = 2 * 2**30, 0.2
 """What a system with a browser open takes: so many bytes, or half where there is less, and this share."""
 _SCREEN_SHARE = 0.08
+_SLOWED: dict[Disturbance, str] = {
+    "busy": "This machine is busy now: answers come slower than is said here while other programs compute.",
+    "battery": "It runs on battery now, on which many machines are slower than is said here.",
+}
 
 
 def look(dry: DryRun | None = None) -> DeviceProfile:
@@ -85,8 +92,7 @@ class MachineDescription:
 class Machine:
     """A profile, what was learnt on it, and llama.cpp's word on what loads take there.
 
-    with Machine(profile) as machine:
-        rate(variant, machine, wishes)
+    rate(variant, Machine(profile), request)
     """
 
     def __init__(
@@ -118,14 +124,27 @@ class Machine:
 
         return measure
 
-    def __enter__(self) -> Machine:
-        return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._dry is not None:
-            self._dry.close()
+def machine_for(described: MachineDescription, dry: DryRun) -> Machine:
+    """Return this machine as it is now, changed as described; its speed is measured if it never was."""
+    profile = look(dry)
+    if profile.speed is None and described.bandwidth is None:
+        with contextlib.suppress(ChildFailed):  # `edgechat doctor` says why; it is guessed then
+            profile = replace(profile, speed=measure_speed(profile.cpu, profile.memory))
+    # What this machine's memory was seen to do is not what another's does.
+    history = Calibration.read() if described.bandwidth is None else Calibration()
+    return Machine(described.over(profile), history=history, dry=dry)
+
+
+def in_words(profile: DeviceProfile) -> str:
+    """Return what a plan is made for, in a line or two."""
+    speed = f"{rate_of_processor(profile.speed).bandwidth / 1e9:.0f} GB/s"
+    text = f"{mebibytes(profile.memory.total)} of RAM, {mebibytes(profile.memory.available)} free, {speed}"
+    for card in profile.accelerators:
+        if card.usable or card == profile.mlx_card:
+            shared = " shared with the processor" if card.shares_ram else ""
+            text += f"\n{card.name}: {mebibytes(card.total)}, {mebibytes(card.free)} free{shared}"
+    return "\n".join((text, *(_SLOWED[one] for one in profile.slowed)))
 
 
 def _card(total: int) -> Accelerator:

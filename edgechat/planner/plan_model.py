@@ -17,29 +17,31 @@ from edgechat.device.cpu import choose_threads
 from edgechat.device.profile import DeviceProfile
 from edgechat.errors import DoesNotFit, SettingsError
 from edgechat.models.formats.header import ModelHeader
+from edgechat.models.quality import kl_divergence
 from edgechat.native.params import CacheType
+from edgechat.planner import reasons
 from edgechat.planner.drafting import AUTO, drafting
 from edgechat.planner.estimate.calibration import Calibration
 from edgechat.planner.estimate.footprint import footprint_of, may_quantize
 from edgechat.planner.estimate.memory import CELLS
 from edgechat.planner.estimate.speed import predict
+from edgechat.planner.machine import Machine
 from edgechat.planner.model_on_machine import ModelOnMachine, model_on_machine
 from edgechat.planner.placement.budget import RAM, SPARE
 from edgechat.planner.placement.embedding import LONGEST_TEXT
 from edgechat.planner.placement.load_config import LoadConfig, Measure
-from edgechat.planner.plan import DeviceMemory, DraftPlan, LoadPlan, params_of
-from edgechat.planner.ranking import reasons
-from edgechat.planner.ranking.reasons import LONGEST, USUAL
-from edgechat.planner.request import BACKENDS, DEFAULT_REQUEST, PlanRequest
+from edgechat.planner.plan import DeviceMemory, Divergence, DraftPlan, LoadPlan, params_of
+from edgechat.planner.ranking.candidates import Variant
+from edgechat.planner.reasons import LONGEST, USUAL
+from edgechat.planner.request import BACKENDS, DEFAULT_REQUEST, ENOUGH, PlanRequest
 from edgechat.text import mebibytes
 
 CONTEXTS = (LONGEST, USUAL, 8192, 4096, 2048)
 """Contexts that are tried, in tokens."""
-ENOUGH = 8192
-"""Layers go to a card for this context first; a longer one must not push more than a few off it."""
 _PATIENCE = 60.0
 """Seconds that filling a context of more than the usual length may take."""
 _SLOWER = 1.15
+"""Times as slow as with a context that is enough: no longer one may push so many layers off a card."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,9 +108,16 @@ def plan(
         no_draft=no_draft,
     )
     made = completed(blank, on, load)
-    where = (*reasons.backend(on, request), *reasons.split(on, load))
-    about = (*where, reasons.memory(on, load), reasons.sequences(on), reasons.drafts(made), *why_threads)
-    told = (why_context, *about, reasons.speed(made))
+    told = (
+        why_context,
+        *reasons.backend(header, on.budget, request),
+        *reasons.split(header, on.budget, load),
+        reasons.memory(on.budget, load),
+        reasons.sequences(header, load),
+        reasons.drafts(made),
+        *why_threads,
+        reasons.speed(made),
+    )
     return msgspec.structs.replace(made, reasons=tuple(filter(None, told)))
 
 
@@ -132,6 +141,37 @@ def checked(request: PlanRequest, header: ModelHeader) -> tuple[PlanRequest, tup
         f"{trained}, so it gets that."
     )
     return msgspec.structs.replace(request, context=trained), (note,)
+
+
+def plan_variant(
+    variant: Variant,
+    header: ModelHeader,
+    machine: Machine,
+    request: PlanRequest,
+    *,
+    nearest: bool = True,
+    draft: DraftCandidate | None = None,
+) -> LoadPlan:
+    """Return the plan for a file, with what its quantization loses; see `plan`."""
+    made = plan(
+        variant.model,
+        header,
+        machine.profile,
+        request,
+        machine.measuring(header),
+        machine.history,
+        path=str(variant.path or ""),
+        draft=draft,
+        nearest=nearest,
+    )
+    quant = variant.quant or made.quant
+    figure = kl_divergence(quant)
+    return msgspec.structs.replace(
+        made,
+        quant=quant,
+        file_bytes=header.file_size or variant.size,
+        kl_divergence=Divergence(value=figure.value, source=figure.source) if figure else None,
+    )
 
 
 def _without_servers(header: ModelHeader, profile: DeviceProfile) -> tuple[str, ...]:
@@ -230,7 +270,7 @@ def _best(on: ModelOnMachine, request: PlanRequest) -> tuple[LoadConfig, str]:
     load = _first_good(on, _candidates(on, allowed, contexts), good)
     if not on.fits(load, SPARE):
         return load, f"Context {load.context}: it fits only just; closing other programs helps."
-    return load, reasons.context(on, load, slower > load.context)
+    return load, reasons.context(on.header, on.budget, load, slower > load.context)
 
 
 def _candidates(

@@ -21,8 +21,9 @@ from edgechat.planner.placement.backends import runnable
 from edgechat.planner.placement.embedding import check
 from edgechat.planner.placement.residents import beside, without
 from edgechat.planner.plan import DraftPlan, LoadPlan, params_of
+from edgechat.planner.plan_model import plan_variant
 from edgechat.planner.ranking.candidates import Variant, variants
-from edgechat.planner.ranking.ranking import choose, planned, rate
+from edgechat.planner.ranking.ranking import choose, rate
 from edgechat.planner.request import DEFAULT_REQUEST, PlanRequest, with_settings
 from edgechat.settings import SamplingDefaults
 
@@ -84,7 +85,7 @@ def _best(
         if chosen is not None and chosen.plan is not None:
             return chosen.plan, chosen.variant
     smallest, header = headers[0]
-    return planned(smallest, header, machine, request), smallest
+    return plan_variant(smallest, header, machine, request), smallest
 
 
 def _scripted(found: ResolvedModel, request: PlanRequest, *, insists: bool) -> LoadPlan:

@@ -13,6 +13,8 @@ BACKENDS: dict[Format, Backend] = {"gguf": "llama.cpp", "mlx": "mlx"}
 """What computes models of each format."""
 FORMATS: dict[Backend, Format] = {backend: format for format, backend in BACKENDS.items()}
 """What each backend reads."""
+ENOUGH = 8192
+"""Tokens of context that a conversation needs; more is a comfort."""
 READABLE = 5.0
 """Tokens a second, some 230 words a minute: less is slower than people read."""
 

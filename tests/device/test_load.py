@@ -12,8 +12,7 @@ import pytest
 from edgechat.device import load
 from edgechat.device.load import LoadSample, disturbance, moment, slowed_now
 from edgechat.device.profile import DeviceProfile
-from edgechat.planner.machine import MachineDescription
-from edgechat.planner.ranking.survey import in_words
+from edgechat.planner.machine import MachineDescription, in_words
 from tests.planner import golden
 
 BEFORE = LoadSample(wall=100.0, own=50.0, busy=1000.0, waited=7.0, throttled=3)

@@ -25,8 +25,8 @@ from edgechat.planner.placement.backends import runnable, weighs_mlx
 from edgechat.planner.placement.budget import MLX, RAM, Budget
 from edgechat.planner.placement.fallback import descend, step_down
 from edgechat.planner.plan import as_json
-from edgechat.planner.plan_model import DraftCandidate, plan
-from edgechat.planner.ranking.ranking import best_of, choose, planned, rate
+from edgechat.planner.plan_model import DraftCandidate, plan, plan_variant
+from edgechat.planner.ranking.ranking import best_of, choose, rate
 from edgechat.planner.ranking.scoring import Verdict
 from edgechat.planner.request import DEFAULT_REQUEST, PlanRequest
 from tests.planner import golden
@@ -156,7 +156,7 @@ def test_threads_that_were_asked_for_are_said_to_be_of_no_use() -> None:
 
 def test_what_one_backend_did_says_nothing_of_the_other() -> None:
     made = plan("a", for_mlx(QWEN), mac(16))
-    other = planned(files_of(QWEN)[0], files_of(QWEN)[0].header(), Machine(mac(16)), DEFAULT_REQUEST)
+    other = plan_variant(files_of(QWEN)[0], files_of(QWEN)[0].header(), Machine(mac(16)), DEFAULT_REQUEST)
     assert made.where is not None
     assert other.where is not None
     assert made.where.backend == "MLX"
@@ -364,7 +364,7 @@ def test_a_draft_is_of_the_same_format() -> None:
 def test_the_catalogues_draft_comes_from_its_own_repository_for_mlx() -> None:
     (variant,) = (one for one in files_of("qwen3-8b") if one.quant == "4bit")
     machine = Machine(mac(64, 400))
-    made = planned(variant, variant.header(), machine, ASKED)
+    made = plan_variant(variant, variant.header(), machine, ASKED)
     both = with_draft(made, variant, variant.header(), machine, ASKED, insists=False, elsewhere=True)
     assert both.draft is not None
     assert (both.draft.model_name, both.draft.quant) == ("qwen3-0.6b", "4bit")

@@ -27,8 +27,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import msgspec
-
 from edgechat import settings
 from edgechat.cli.output.layout import sheet, styled
 from edgechat.cli.output.status import StatusLine
@@ -38,7 +36,7 @@ from edgechat.planner.plan import LABELS, LoadPlan, as_json
 from edgechat.planner.ranking.option import RankedFile
 from edgechat.planner.ranking.scoring import Verdict
 from edgechat.planner.ranking.survey import SurveyFindings, all_models, one_model
-from edgechat.planner.request import DEFAULT_REQUEST, PlanRequest
+from edgechat.planner.request import DEFAULT_REQUEST, PlanRequest, with_settings
 from edgechat.text import escaped_json, figure, flat, mebibytes, seconds
 
 
@@ -58,9 +56,7 @@ def run(options: PlanOptions) -> int:
     status.show("looking at this machine")
     said = settings.load()
     insists = options.request.draft is not None
-    request = msgspec.structs.replace(
-        options.request, draft=options.request.draft or said.draft, prefers=said.backend
-    )
+    request = with_settings(options.request, said)
     try:
         if options.models:
             found = [

@@ -32,8 +32,8 @@ from edgechat.planner.estimate.calibration import Calibration
 from edgechat.planner.estimate.dry_run import DryRun
 from edgechat.planner.machine import Machine, look
 from edgechat.planner.plan import LoadPlan, as_json
+from edgechat.planner.plan_model import plan_variant
 from edgechat.planner.ranking.candidates import of_local
-from edgechat.planner.ranking.ranking import planned
 from edgechat.planner.request import DEFAULT_REQUEST, with_settings
 from edgechat.text import ago, escaped_json, figure, flat, mebibytes, one_line
 
@@ -79,7 +79,7 @@ def _shown(one: LocalModel, machine: Machine) -> ShownModel:
     header, use = read_model(one.path), use_of(one.path)
     variant, request = of_local(one), with_settings(DEFAULT_REQUEST, settings.load())
     try:
-        made = planned(variant, header, machine, request)
+        made = plan_variant(variant, header, machine, request)
         made = with_draft(made, variant, header, machine, request, insists=False)
     except DoesNotFit as error:
         return ShownModel(one, header, use, None, error.message)

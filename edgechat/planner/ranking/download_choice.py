@@ -12,7 +12,6 @@ from functools import partial
 
 import msgspec
 
-from edgechat import settings
 from edgechat.errors import DoesNotFit, HubError, ModelFileError, NotADraft
 from edgechat.models.choices import ModelChoice
 from edgechat.models.formats.header import Format, ModelHeader
@@ -23,17 +22,15 @@ from edgechat.models.shipped import shipped_header
 from edgechat.models.shipped_mlx import mlx_header_of
 from edgechat.planner.draft_plan import drafted, without
 from edgechat.planner.drafting import asks_for_drafts
-from edgechat.planner.estimate.calibration import Calibration
 from edgechat.planner.estimate.dry_run import DryRun
-from edgechat.planner.machine import Machine, MachineDescription, look
+from edgechat.planner.machine import Machine, MachineDescription, in_words, machine_for
 from edgechat.planner.placement.backends import runnable
 from edgechat.planner.plan import LoadPlan
 from edgechat.planner.plan_model import DraftCandidate
 from edgechat.planner.ranking.candidates import Variant
 from edgechat.planner.ranking.option import RankedFile
-from edgechat.planner.ranking.ranking import choose, rate
-from edgechat.planner.ranking.survey import first_that_fits, in_words, measured, rated
-from edgechat.planner.request import PlanRequest, with_settings
+from edgechat.planner.ranking.ranking import choose, first_that_fits, rate, rated
+from edgechat.planner.request import PlanRequest
 
 _DRAFT_QUANTS = ("Q8_0", "Q4_K_M", "Q4_0")
 """Of a draft that no catalogue recommends one for, the first that there is."""
@@ -81,11 +78,8 @@ def pick(
     where it fits beside, and unless the wish names it only where it is much smaller. Raises HubError,
     ModelFileError, BackendMissing, SettingsError.
     """
-    request = with_settings(request, settings.load())
-    with (
-        DryRun() as dry,
-        Machine(measured(look(dry), MachineDescription()), history=Calibration.read(), dry=dry) as machine,
-    ):
+    with DryRun() as dry:
+        machine = machine_for(MachineDescription(), dry)
         files = {id(one): (one, source, choice) for source in sources for one, choice in _variants(source)}
         known = runnable([one for one, _, _ in files.values()], machine.profile, request)
         options = rated(known, machine, request)

@@ -11,7 +11,7 @@ from edgechat.models.quality import QualityClass, quality_class
 from edgechat.planner.estimate.speed import Prediction
 from edgechat.planner.plan import LABELS, Alternative, LoadPlan
 from edgechat.planner.ranking.candidates import Variant
-from edgechat.planner.ranking.scoring import Verdict, base_of, loss_of, score, thinks
+from edgechat.planner.ranking.scoring import Verdict, loss_of, score, thinks
 from edgechat.planner.request import PlanRequest
 from edgechat.text import figure, mebibytes, seconds
 
@@ -110,7 +110,7 @@ def _unfit(option: RankedFile, made: LoadPlan, request: PlanRequest) -> str:
     if option.verdict is Verdict.SHORT:
         return f"It was trained on no more than {made.context} tokens."
     if option.verdict is Verdict.POOR:
-        known = quality_class(base_of(option.quant or ""))
+        known = quality_class(option.quant)
         if known is not None and request.quality is not None:
             return f"Its quality is {known.label}, not {request.quality.label} as asked for."
         if known is not None and known >= QualityClass.GOOD:
@@ -161,7 +161,7 @@ def why(first: RankedFile, request: PlanRequest) -> str:
     """Return why an option was taken, as a sentence."""
     made = first.plan
     assert made is not None
-    known = quality_class(base_of(made.quant)) if made.quant else None
+    known = quality_class(made.quant)
     quality = f", {known.label} quality" if known else ""
     loss = f" (a loss of {made.kl_divergence.value:.2g} nats)" if made.kl_divergence else ""
     what = f"{made.quant or 'This file'}, {mebibytes(made.file_bytes)}{quality}{loss}"

@@ -122,7 +122,7 @@ def decide(
     """
     said = settings.load()
     wish = draft or (said.draft if said.draft in (NONE, NGRAM) else AUTO)
-    request = PlanRequest(draft=wish, backend=backend)
+    request = with_settings(PlanRequest(draft=wish, backend=backend), said)
     wants = _wants(want, request)
     try:
         sources = _sources(wants, said.offline, tell)
@@ -144,7 +144,6 @@ def _wants(want: ModelRequest, request: PlanRequest) -> list[ModelRequest]:
     if entry is None or want.quant is not None or want.hub.revision is not None or not entry.mlx:
         return [want]
     for_mlx = [wanted(entry.name, label, format="mlx") for label in entry.mlx]
-    request = with_settings(request, settings.load())
     if not weighs_mlx(look(), request):
         return [want]
     alone = want.format == "mlx" or request.prefers == "mlx"

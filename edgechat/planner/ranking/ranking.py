@@ -13,28 +13,30 @@ from dataclasses import replace
 
 import msgspec
 
-from edgechat.errors import DoesNotFit, ModelFileError
+from edgechat.device.profile import DeviceProfile
+from edgechat.errors import BackendMissing, DoesNotFit, HubError, ModelFileError
 from edgechat.models.formats.header import Format, ModelHeader
 from edgechat.models.formats.quants import type_of
-from edgechat.models.quality import kl_divergence
 from edgechat.native.params import CacheType
 from edgechat.planner.drafting import AUTO, drafting
 from edgechat.planner.estimate.speed import predict
 from edgechat.planner.machine import Machine
 from edgechat.planner.model_on_machine import ModelOnMachine, model_on_machine
+from edgechat.planner.placement.backends import runnable, weighs_mlx, without_mlx
 from edgechat.planner.placement.budget import SPARE
 from edgechat.planner.placement.load_config import LoadConfig
-from edgechat.planner.plan import Divergence, LoadPlan
-from edgechat.planner.plan_model import ENOUGH, DraftCandidate, plan, threads_for, types
-from edgechat.planner.ranking.candidates import Variant
+from edgechat.planner.plan_model import plan_variant, threads_for, types
+from edgechat.planner.ranking.candidates import Variant, everything
 from edgechat.planner.ranking.option import RankedFile, alternative, rival, weighed, why
-from edgechat.planner.ranking.scoring import Verdict, base_of, verdict_of, worth_of
-from edgechat.planner.request import DEFAULT_REQUEST, PlanRequest
+from edgechat.planner.ranking.scoring import Verdict, verdict_of, worth_of
+from edgechat.planner.request import DEFAULT_REQUEST, ENOUGH, PlanRequest
 
 _NEAR = 0.01
 """Nats by which a guess may be too good."""
 _LOOKS = 4
 """Files that are planned at most where only a short context fits."""
+_REMOTE_LOOKS = 3
+"""Headers of a hub repository that are read: each costs some megabytes of download."""
 _EASY_TO_READ = 5 * 2**30
 """Bytes of a file that is taken for a sample: neither split, nor of some odd quantization."""
 _GUESSED: tuple[tuple[int, CacheType], ...] = (
@@ -46,44 +48,13 @@ _GUESSED: tuple[tuple[int, CacheType], ...] = (
 """Contexts by which a file is guessed at; the last one may fit only just."""
 
 
-def planned(
-    variant: Variant,
-    header: ModelHeader,
-    machine: Machine,
-    request: PlanRequest,
-    *,
-    nearest: bool = True,
-    draft: DraftCandidate | None = None,
-) -> LoadPlan:
-    """Return the plan for a file, with what its quantization loses; see `plan_model.plan`."""
-    made = plan(
-        variant.model,
-        header,
-        machine.profile,
-        request,
-        machine.measuring(header),
-        machine.history,
-        path=str(variant.path or ""),
-        draft=draft,
-        nearest=nearest,
-    )
-    quant = variant.quant or made.quant
-    figure = kl_divergence(base_of(quant)) if quant else None
-    return msgspec.structs.replace(
-        made,
-        quant=quant,
-        file_bytes=header.file_size or variant.size,
-        kl_divergence=Divergence(value=figure.value, source=figure.source) if figure else None,
-    )
-
-
 def rate(
     variant: Variant, machine: Machine, request: PlanRequest, header: ModelHeader | None = None
 ) -> RankedFile:
     """Return a file with its plan and its worth. Raises HubError, and ModelFileError where it is damaged."""
     header = header or variant.header()
     try:
-        made = planned(variant, header, machine, request, nearest=False)
+        made = plan_variant(variant, header, machine, request, nearest=False)
     except DoesNotFit as error:
         return RankedFile(variant, Verdict.TOO_LARGE, -math.inf, why_not=error.message)
     assert made.predicted is not None
@@ -117,6 +88,54 @@ def _best_of(variants: Sequence[Variant], machine: Machine, request: PlanRequest
         with contextlib.suppress(ModelFileError):
             found.append(rate(variant, machine.unasked if large else machine, request))
     return max(found, key=lambda one: one.rank, default=None)
+
+
+def rated(files: Sequence[Variant], machine: Machine, request: PlanRequest) -> list[RankedFile]:
+    """Hold files of one model against a machine; of a repository's only the likeliest, for headers are large.
+
+    Raises HubError or ModelFileError where no header can be read.
+    """
+    # By what they are and not by `in`: a repository may list ten thousand.
+    looked = [one for one in files if one.path is not None or one.entry is not None]
+    remote = [one for one in files if one.path is None and one.entry is None]
+    if remote:
+        looked += [one for one, _ in likeliest(remote, machine, request)[:_REMOTE_LOOKS]]
+    options: list[RankedFile] = []
+    failure: HubError | ModelFileError | None = None
+    for one in looked:
+        try:
+            options.append(rate(one, machine, request))
+        except (HubError, ModelFileError) as error:
+            failure = failure or error
+    if not options:
+        raise failure or ModelFileError(
+            f"None of the {len(files)} models of this repository is one that edgechat can read.",
+            hint="Choose another repository, or a model of the catalogue: edgechat plan",
+        )
+    return options
+
+
+def first_that_fits(machine: Machine, request: PlanRequest) -> RankedFile | None:
+    """Return the best model of the catalogue that fits; None where none does."""
+    models = everything(mlx=weighs_mlx(machine.profile, request))
+    for files in runnable_models(models, machine.profile, request):
+        found = best_of(files, machine, request)
+        if found is not None and found.verdict is Verdict.FITS:
+            return found
+    return None
+
+
+def runnable_models(
+    models: Sequence[Sequence[Variant]], profile: DeviceProfile, request: PlanRequest
+) -> list[list[Variant]]:
+    """Return the files that may be chosen of each model of which there is one. Raises BackendMissing."""
+    if request.backend == "mlx" and not profile.mlx:
+        raise without_mlx("MLX cannot be used here.")
+    found: list[list[Variant]] = []
+    for files in models:
+        with contextlib.suppress(BackendMissing):
+            found.append(runnable(files, profile, request))
+    return found
 
 
 def choose(options: Iterable[RankedFile], request: PlanRequest = DEFAULT_REQUEST) -> RankedFile | None:

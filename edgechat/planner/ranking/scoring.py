@@ -14,9 +14,8 @@ from edgechat.models.catalogue import catalogue
 from edgechat.models.formats.header import ModelHeader
 from edgechat.models.quality import QualityClass, kl_divergence, quality_class, worth_offering
 from edgechat.planner.estimate.speed import Prediction
-from edgechat.planner.plan_model import ENOUGH
 from edgechat.planner.ranking.candidates import Variant
-from edgechat.planner.request import READABLE, PlanRequest
+from edgechat.planner.request import ENOUGH, READABLE, PlanRequest
 
 FLUENT = 20.0
 """Tokens a second: more is hardly felt."""
@@ -63,12 +62,12 @@ def verdict_of(
     """Return the verdict on a file that fits."""
     if request.context is not None and context < request.context:
         return Verdict.SHORT
-    known = quality_class(base_of(quant)) if quant else None
+    known = quality_class(quant)
     # Most of what there is for MLX has 4 plain bits: whoever asks for it gets them.
     usual = QualityClass.REDUCED if "mlx" in (request.backend, request.prefers) else QualityClass.GOOD
     if known is not None and known < (request.quality or usual):
         return Verdict.POOR
-    if quant and request.quality is None and not worth_offering(header, base_of(quant)):
+    if request.quality is None and not worth_offering(header, quant):
         return Verdict.POOR
     least = READABLE * _waiting(variant) if request.min_tps is None else request.min_tps
     return Verdict.SLOW if predicted.decode_tps < least else Verdict.FITS
@@ -99,18 +98,13 @@ def score(variant: Variant) -> float:
 
 def loss_of(quant: str | None) -> float:
     """Return what a quantization loses, in nats; where nobody has measured it, what is assumed."""
-    figure = kl_divergence(base_of(quant)) if quant else None
+    figure = kl_divergence(quant)
     return figure.value if figure else _UNKNOWN
 
 
 def thinks(variant: Variant) -> bool:
     """Say whether a model thinks before it answers, unless that is switched off."""
     return variant.entry is not None and variant.entry.thinking in ("always", "default-on")
-
-
-def base_of(quant: str) -> str:
-    """Return the label whose figures are the nearest, for a mixture of one uploader's own."""
-    return quant.removeprefix("UD-").replace("_XL", "_M")
 
 
 def _waiting(variant: Variant) -> float:

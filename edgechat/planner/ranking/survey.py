@@ -7,33 +7,29 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from edgechat.device.bandwidth import measure_speed
-from edgechat.device.load import Disturbance
 from edgechat.device.profile import DeviceProfile
-from edgechat.errors import BackendMissing, HubError, ModelFileError
+from edgechat.errors import BackendMissing, ModelFileError
 from edgechat.models.local.inventory import LocalModel
 from edgechat.planner.draft_plan import with_draft
 from edgechat.planner.estimate.calibration import Calibration
 from edgechat.planner.estimate.dry_run import DryRun
-from edgechat.planner.estimate.rates import rate_of_processor
-from edgechat.planner.machine import Machine, MachineDescription, look
-from edgechat.planner.placement.backends import runnable, weighs_mlx, without_mlx
+from edgechat.planner.machine import Machine, MachineDescription, in_words, look, machine_for
+from edgechat.planner.placement.backends import runnable, weighs_mlx
 from edgechat.planner.ranking.candidates import Variant, everything, of_local, variants
 from edgechat.planner.ranking.option import RankedFile
-from edgechat.planner.ranking.ranking import best_of, choose, likeliest, rate, samples
-from edgechat.planner.ranking.scoring import Verdict
+from edgechat.planner.ranking.ranking import (
+    best_of,
+    choose,
+    first_that_fits,
+    rate,
+    rated,
+    runnable_models,
+    samples,
+)
 from edgechat.planner.request import PlanRequest
-from edgechat.process.ask import ChildFailed
-from edgechat.text import mebibytes
 
-_SLOWED: dict[Disturbance, str] = {
-    "busy": "This machine is busy now: answers come slower than is said here while other programs compute.",
-    "battery": "It runs on battery now, on which many machines are slower than is said here.",
-}
 _SURE = 5
 """Models of the catalogue, the best ones, for which llama.cpp is asked; what others take is estimated."""
-_REMOTE_LOOKS = 3
-"""Headers of a hub repository that are read: each costs some megabytes of download."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,18 +53,18 @@ class SurveyFindings:
 def one_model(
     name: str, request: PlanRequest, described: MachineDescription, *, offline: bool, insists: bool = True
 ) -> SurveyFindings:
-    """Hold every file of a model against a machine. insists: see `beside.with_draft`.
+    """Hold every file of a model against a machine. insists: see `draft_plan.with_draft`.
 
     Raises ModelNotFound, ModelFileError, BackendMissing, HubError, SettingsError; for a draft that is asked
     for by name also NotADraft and DoesNotFit.
     """
     with DryRun() as dry:  # starts while the files are looked for
         files = variants(name, offline=offline)
-        with _machine(measured(look(dry), described), described, dry) as machine:
-            files = runnable(files, machine.profile, request)
-            options = rated(files, machine, request)
-            chosen = _with_draft(choose(options, request), machine, request, insists=insists)
-            instead = None if chosen else first_that_fits(machine, request)
+        machine = machine_for(described, dry)
+        files = runnable(files, machine.profile, request)
+        options = rated(files, machine, request)
+        chosen = _with_draft(choose(options, request), machine, request, insists=insists)
+        instead = None if chosen else first_that_fits(machine, request)
     options.sort(key=lambda one: one.variant.size, reverse=True)
     unread = len(files) - len(options)
     return SurveyFindings(name, in_words(machine.profile), tuple(options), chosen, instead, unread)
@@ -132,21 +128,8 @@ def _catalogue_on(
         models = everything(mlx=weighs_mlx(look(), request))
         for files in models:  # read while the process starts
             next(samples(files), None)
-        machine = _machine(measured(look(dry), described), described, dry)
-        yield _runnable(models, machine.profile, request), machine
-
-
-def _runnable(
-    models: Sequence[Sequence[Variant]], profile: DeviceProfile, request: PlanRequest
-) -> list[list[Variant]]:
-    """Return the files that may be chosen of each model of which there is one. Raises BackendMissing."""
-    if request.backend == "mlx" and not profile.mlx:
-        raise without_mlx("MLX cannot be used here.")
-    found: list[list[Variant]] = []
-    for files in models:
-        with contextlib.suppress(BackendMissing):
-            found.append(runnable(files, profile, request))
-    return found
+        machine = machine_for(described, dry)
+        yield runnable_models(models, machine.profile, request), machine
 
 
 def _ranked(models: Sequence[Sequence[Variant]], machine: Machine, request: PlanRequest) -> list[RankedFile]:
@@ -164,64 +147,3 @@ def _ranked(models: Sequence[Sequence[Variant]], machine: Machine, request: Plan
             return [found[number] for number in order]
         found[doubtful] = best_of(models[doubtful], machine, request) or found[doubtful]
         sure.add(doubtful)
-
-
-def _machine(profile: DeviceProfile, described: MachineDescription, dry: DryRun) -> Machine:
-    # What this machine's memory was seen to do is not what another's does.
-    return Machine(
-        profile, history=Calibration.read() if described.bandwidth is None else Calibration(), dry=dry
-    )
-
-
-def rated(files: Sequence[Variant], machine: Machine, request: PlanRequest) -> list[RankedFile]:
-    """Hold files of one model against a machine; of a repository's only the likeliest, for headers are large.
-
-    Raises HubError or ModelFileError where no header can be read.
-    """
-    # By what they are and not by `in`: a repository may list ten thousand.
-    looked = [one for one in files if one.path is not None or one.entry is not None]
-    remote = [one for one in files if one.path is None and one.entry is None]
-    if remote:
-        looked += [one for one, _ in likeliest(remote, machine, request)[:_REMOTE_LOOKS]]
-    options: list[RankedFile] = []
-    failure: HubError | ModelFileError | None = None
-    for one in looked:
-        try:
-            options.append(rate(one, machine, request))
-        except (HubError, ModelFileError) as error:
-            failure = failure or error
-    if not options:
-        raise failure or ModelFileError(
-            f"None of the {len(files)} models of this repository is one that edgechat can read.",
-            hint="Choose another repository, or a model of the catalogue: edgechat plan",
-        )
-    return options
-
-
-def first_that_fits(machine: Machine, request: PlanRequest) -> RankedFile | None:
-    """Return the best model of the catalogue that fits; None where none does."""
-    models = everything(mlx=weighs_mlx(machine.profile, request))
-    for files in _runnable(models, machine.profile, request):
-        found = best_of(files, machine, request)
-        if found is not None and found.verdict is Verdict.FITS:
-            return found
-    return None
-
-
-def measured(profile: DeviceProfile, described: MachineDescription) -> DeviceProfile:
-    """Return the machine that is planned for, the speed of this one measured if it never was."""
-    if profile.speed is None and described.bandwidth is None:
-        with contextlib.suppress(ChildFailed):  # `edgechat doctor` says why; it is guessed then
-            profile = replace(profile, speed=measure_speed(profile.cpu, profile.memory))
-    return described.over(profile)
-
-
-def in_words(profile: DeviceProfile) -> str:
-    """Return what a plan is made for, in a line or two."""
-    speed = f"{rate_of_processor(profile.speed).bandwidth / 1e9:.0f} GB/s"
-    text = f"{mebibytes(profile.memory.total)} of RAM, {mebibytes(profile.memory.available)} free, {speed}"
-    for card in profile.accelerators:
-        if card.usable or card == profile.mlx_card:
-            shared = " shared with the processor" if card.shares_ram else ""
-            text += f"\n{card.name}: {mebibytes(card.total)}, {mebibytes(card.free)} free{shared}"
-    return "\n".join((text, *(_SLOWED[one] for one in profile.slowed)))

@@ -8,7 +8,6 @@ from textual.content import Content
 
 from edgechat.models.quality import quality_class
 from edgechat.planner.plan import DeviceMemory, LoadPlan
-from edgechat.planner.ranking.scoring import base_of
 from edgechat.text import figure, mebibytes, one_line, printable, seconds
 from edgechat.tui.models.items import ModelGroup, ModelItem
 from edgechat.tui.models.table import BEST, speed
@@ -87,7 +86,7 @@ def _plan(item: ModelItem, made: LoadPlan) -> Iterator[Content]:
         yield _fact("Speed", f"{tps} tokens/s{how}, the first in {seconds(found.ttft_ms / 1000)}")
     cache = "" if made.cache_type == "f16" else f", cache in {made.cache_type}"
     yield _fact("Context", f"{made.context:,} tokens{cache}")
-    known = quality_class(base_of(made.quant)) if made.quant else None
+    known = quality_class(made.quant)
     if known is not None:
         lost = f", loses {figure(made.kl_divergence.value, 2)} nats" if made.kl_divergence else ""
         yield _fact("Quality", f"{known.label}{lost}")

@@ -20,9 +20,10 @@ from edgechat.models.quality import QualityClass, kl_divergence, quality_class
 from edgechat.planner.estimate.speed import Prediction
 from edgechat.planner.machine import Machine
 from edgechat.planner.plan import as_json
+from edgechat.planner.plan_model import plan_variant
 from edgechat.planner.ranking.option import RankedFile, why_not
-from edgechat.planner.ranking.ranking import best_of, choose, likeliest, planned, rate
-from edgechat.planner.ranking.scoring import Verdict, base_of, loss_of, score, thinks, verdict_of, worth_of
+from edgechat.planner.ranking.ranking import best_of, choose, likeliest, rate
+from edgechat.planner.ranking.scoring import Verdict, loss_of, score, thinks, verdict_of, worth_of
 from edgechat.planner.request import DEFAULT_REQUEST, READABLE, PlanRequest
 from tests.planner import golden
 from tests.planner.golden import profile
@@ -209,7 +210,7 @@ def check(option: RankedFile, first: RankedFile, said: str, request: PlanRequest
         assert thinks(option.variant)
         assert mine.decode_tps < 2 * READABLE
     if "loses much" in said:
-        known = quality_class(base_of(option.quant or ""))
+        known = quality_class(option.quant)
         assert known is not None
         assert known < QualityClass.GOOD
 
@@ -335,11 +336,11 @@ def test_a_damaged_header_is_passed_over() -> None:
 
 def test_a_plan_says_what_its_quantization_loses() -> None:
     variant = next(one for one in LLAMA if one.quant == "Q5_K_M")
-    made = planned(variant, variant.header(), Machine(profile(32)), DEFAULT_REQUEST)
+    made = plan_variant(variant, variant.header(), Machine(profile(32)), DEFAULT_REQUEST)
     assert made.kl_divergence is not None
     assert made.kl_divergence.value == 0.010762
     assert "llama.cpp" in made.kl_divergence.source
     assert made.file_bytes == variant.size
     with pytest.raises(DoesNotFit):
-        planned(variant, variant.header(), Machine(profile(3)), DEFAULT_REQUEST)
+        plan_variant(variant, variant.header(), Machine(profile(3)), DEFAULT_REQUEST)
     assert msgspec.json.decode(msgspec.json.encode(made), type=type(made)) == made

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from edgechat.models.formats.header import ModelHeader
 from edgechat.planner.estimate.memory import recurrent_bytes
-from edgechat.planner.model_on_machine import ModelOnMachine
-from edgechat.planner.placement.budget import RAM
+from edgechat.planner.placement.budget import RAM, Budget
 from edgechat.planner.placement.embedding import LONGEST_TEXT
 from edgechat.planner.placement.load_config import LoadConfig
 from edgechat.planner.plan import LoadPlan
@@ -17,44 +17,42 @@ LONGEST, USUAL = 32768, 16384
 """Tokens: more than the one is never taken by itself, more than the other only where filling it is quick."""
 
 
-def context(on: ModelOnMachine, load: LoadConfig, slower: bool) -> str:
+def context(header: ModelHeader, budget: Budget, load: LoadConfig, slower: bool) -> str:
     """Return why the context is as long as it is; slower: a longer one would have been slower."""
-    trained = on.header.context_length
+    trained = header.context_length
     cache = "" if load.params.cache_type == "f16" else f", with the cache in {load.params.cache_type}"
     if trained and load.context >= min(trained, LONGEST):
         why = "the model was trained on no more" if load.context >= trained else "more is seldom used"
         return f"Context {load.context}{cache}: {why}, and it fits comfortably."
     if slower:
         return f"Context {load.context}{cache}: more would push layers off the accelerator."
-    if on.header.makes_embeddings and load.context >= LONGEST_TEXT:
+    if header.makes_embeddings and load.context >= LONGEST_TEXT:
         return f"Context {load.context}: longer texts are seldom embedded whole."
     if load.context >= USUAL:
         return f"Context {load.context}{cache}: enough for long conversations, and it fits comfortably."
-    free = mebibytes(on.budget.ram)
+    free = mebibytes(budget.ram)
     return f"Context {load.context}{cache}: more would leave too little of {free} to the rest."
 
 
-def backend(on: ModelOnMachine, request: PlanRequest) -> Iterator[str]:
+def backend(header: ModelHeader, budget: Budget, request: PlanRequest) -> Iterator[str]:
     """Yield what computes the model, where that does not go without saying."""
-    name = BACKENDS[on.header.format]
+    name = BACKENDS[header.format]
     asked = name in (request.backend, request.prefers)
     if name != "mlx" and not asked:
         return
     how = ", as asked for" if asked else ""
     if name == "llama.cpp":
         yield f"llama.cpp computes it{how}."
-    elif on.budget.cards:
-        yield f"MLX computes it{how}, on the GPU ({on.budget.cards[-1].about.name})."
+    elif budget.cards:
+        yield f"MLX computes it{how}, on the GPU ({budget.cards[-1].about.name})."
     else:
         yield f"MLX computes it{how}, on the processor, for which it is not made: far slower than llama.cpp."
 
 
-def split(on: ModelOnMachine, load: LoadConfig) -> Iterator[str]:
+def split(header: ModelHeader, budget: Budget, load: LoadConfig) -> Iterator[str]:
     """Yield where the layers are, if there is a choice."""
-    layers, parts = load.layout, len(on.shape.parts)
-    if on.header.format == "mlx":
-        return
-    if not on.budget.cards:
+    layers, parts = load.layout, header.n_layers + 1
+    if header.format == "mlx" or not budget.cards:
         return
     if not layers.n:
         yield "All layers on the processor: not one fits on an accelerator, or it would be slower there."
@@ -65,7 +63,7 @@ def split(on: ModelOnMachine, load: LoadConfig) -> Iterator[str]:
     yield f"Of {parts} layers (the output counts as one) {where}{rest}{experts}."
 
 
-def memory(on: ModelOnMachine, load: LoadConfig) -> str:
+def memory(budget: Budget, load: LoadConfig) -> str:
     """Return what is needed where, how we know, and what is free."""
     texts = []
     for name, needs in load.needs.items():
@@ -76,16 +74,16 @@ def memory(on: ModelOnMachine, load: LoadConfig) -> str:
         place = f" on {name}" if name != RAM else " of RAM" if len(load.needs) > 1 else ""
         texts.append(f"{mebibytes(needs.total)}{place}: {', '.join(listed)}")
     cards = "".join(
-        f", {mebibytes(card.budget)} on {card.name}" for card in on.budget.cards if card.name in load.needs
+        f", {mebibytes(card.budget)} on {card.name}" for card in budget.cards if card.name in load.needs
     )
-    return f"Needs {'; '.join(texts)} ({load.source}); {on.budget.in_words}{cards}."
+    return f"Needs {'; '.join(texts)} ({load.source}); {budget.in_words}{cards}."
 
 
-def sequences(on: ModelOnMachine) -> str:
+def sequences(header: ModelHeader, load: LoadConfig) -> str:
     """Return how many sequences there are and what they cost."""
-    state = recurrent_bytes(on.header, 1)
-    n = on.n_seq_max
-    if on.header.makes_embeddings:
+    state = recurrent_bytes(header, 1)
+    n = load.params.n_seq_max
+    if header.makes_embeddings:
         return f"It makes embeddings, of up to {n} texts in one call."
     if not state:
         return f"{n} sequences share the cache, so that several chats stay warm."
