@@ -8,6 +8,7 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 from typing import Any
 
 from edgechat.engine.snapshot import Snapshot
+from edgechat.engine.protocol import EngineState
 from edgechat.engine.types import (
     ChatRequest,
     Delta,
@@ -46,6 +47,7 @@ class FakeEngine:
     """Answers each request with the next script; the last one again when there are no more."""
 
     def __init__(self, *scripts: Sequence[Step], load_seconds: float = 0.0) -> None:
+        self.state = EngineState.STOPPED
         self.plan = LoadPlan(model_path="", model_name="scripted", context=4096, threads=1)
         self.model: ModelInfo | None = None
         self.requests: list[ChatRequest] = []
@@ -69,6 +71,7 @@ class FakeEngine:
         self.plan, self.lasting = plan, lasting
         if self.closed:
             self.model, self.closed, self._closing = None, False, asyncio.Event()
+            self.state = EngineState.STOPPED
 
     async def start(self, on_progress: Callable[[float], None] | None = None) -> ModelInfo:
         closing = self._closing
@@ -82,7 +85,7 @@ class FakeEngine:
                     on_progress(step / 4)
             if self.load_error is not None:
                 raise self.load_error
-            self.model = MODEL
+            self.model, self.state = MODEL, EngineState.READY
         return self.model
 
     async def stream(

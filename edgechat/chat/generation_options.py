@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import msgspec
 
-from edgechat.engine.types import Overflow, Sampling
+from edgechat.chat.records import ChatSettings
+from edgechat.engine.types import ModelInfo, Overflow, Sampling
+from edgechat.planner.plan import LoadPlan
+from edgechat.settings import SamplingDefaults, Settings
 
 
 class GenerationOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -15,3 +18,39 @@ class GenerationOptions(msgspec.Struct, frozen=True, kw_only=True):
     stop: tuple[str, ...] = ()
     think: bool | None = None
     overflow: Overflow = "window"
+
+
+class CommandLineOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """What the command line says of all replies; None and empty: nothing."""
+
+    sampling: SamplingDefaults = SamplingDefaults()
+    seed: int | None = None
+    max_tokens: int | None = None
+    stop: tuple[str, ...] = ()
+    think: bool | None = None
+    overflow: Overflow | None = None
+
+
+def resolve_options(
+    given: CommandLineOptions,
+    chat: ChatSettings,
+    settings: Settings,
+    plan: LoadPlan | None = None,
+    model: ModelInfo | None = None,
+) -> GenerationOptions:
+    """Resolve each option: from the command line, else the chat, else the settings, else the model's makers.
+
+    plan, model: None if they are not known yet.
+    """
+    think = chat.think if given.think is None else given.think
+    # The setting is for models that can switch; a request that a model cannot fulfil is an error.
+    if think is None and (model is None or model.can_switch_thinking):
+        think = settings.think
+    defaults = plan.sampling_for(think) if plan is not None else settings.sampling
+    return GenerationOptions(
+        sampling=Sampling(**given.sampling.over(chat.sampling.over(defaults)).given(), seed=given.seed),
+        max_tokens=given.max_tokens,
+        stop=given.stop,
+        think=think,
+        overflow=given.overflow or settings.overflow,
+    )

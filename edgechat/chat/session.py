@@ -1,29 +1,61 @@
-"""What a front end holds a conversation with: the store, the engine of the chosen model, the settings."""
+"""What a front end holds conversations with: the store, the engine of the chosen model, the settings.
+
+Neutral to the front end: the app and `edgechat run` use it, and show what it says through `on_note`.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import aclosing, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Protocol
 
 from edgechat import settings
 from edgechat.chat.conversation import Conversation
-from edgechat.chat.generation_options import GenerationOptions
-from edgechat.chat.records import ChatSettings
+from edgechat.chat.generation_options import CommandLineOptions, GenerationOptions, resolve_options
+from edgechat.chat.model_choice import choose_model
+from edgechat.chat.records import ChatSettings, Front
 from edgechat.chat.storage.last_model import DEFAULT_MODEL, remember, remembered
 from edgechat.chat.storage.store import Store, store_path
-from edgechat.engine.protocol import Engine
-from edgechat.engine.types import Sampling
-from edgechat.errors import EdgechatError, FolderError, ModelNotFound, StoreUnwritable
+from edgechat.chat.upkeep import upkeep
+from edgechat.engine.protocol import Engine, EngineState
+from edgechat.engine.types import CachePolicy, RequestEvent
+from edgechat.errors import EdgechatError, EngineClosed, FolderError, StoreUnwritable
 from edgechat.planner.plan import LoadPlan
 from edgechat.settings import Backend, Preset, Settings
-from edgechat.text import one_line
 
 _LEAVING = 2.0
 """Seconds that the way out waits for chats' states to be on disk; they can be computed again."""
+
+
+class Prepare(Protocol):
+    """From the name of a model to its plan. May take a while; called in a thread."""
+
+    def __call__(self, model: str, *, leaving: Sequence[LoadPlan] = ()) -> LoadPlan:
+        """Plan a load for the memory that is free once those in `leaving` have ended.
+
+        Raises ModelNotFound, DoesNotFit and others of `edgechat.planner.prepare.prepare`.
+        """
+        ...
+
+
+class MakeEngine(Protocol):
+    """From a plan to its engine, as `edgechat.engine.worker.supervisor.EngineSupervisor` is made."""
+
+    def __call__(
+        self,
+        plan: LoadPlan,
+        *,
+        idle_seconds: float,
+        upkeep: CachePolicy,
+        replan: Callable[[], LoadPlan],
+        on_note: Callable[[str], None],
+    ) -> Engine:
+        """Return the engine, not yet loaded. `on_note` hears what it has to change about the plan."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,34 +63,44 @@ class SessionServices:
     """The layers below, as functions: tests put their own in."""
 
     store_path: Callable[[], Path]
-    prepare: Callable[[str], LoadPlan]
-    """From a model's name to its plan. May take a while; called in a thread."""
-    engine: Callable[[LoadPlan, Callable[[], LoadPlan], Callable[[str], None], bool], Engine]
-    """From a plan, and what makes it anew, to its engine.
-
-    It tells what it has to change about the plan. Where the last argument is True, as it is where the store
-    lasts, it keeps what it computed of chats on disk.
-    """
+    prepare: Prepare
+    engine: MakeEngine
     settings: Callable[[], Settings] = Settings
     """What the user has decided. Raises SettingsError."""
 
     @classmethod
     def real(
-        cls, *, anyway: bool = False, draft: str | None = None, backend: Backend | None = None
+        cls,
+        *,
+        context: int | None = None,
+        anyway: bool = False,
+        draft: str | None = None,
+        backend: Backend | None = None,
     ) -> SessionServices:
-        """Return edgechat's own; nothing of them is imported before it is called.
-
-        anyway: load a model although it does not seem to fit. draft: who is asked to draft for it. backend:
-        what is to compute it.
-        """
-        prepare = partial(_prepare, anyway=anyway, draft=draft, backend=backend)
+        """Return edgechat's own; nothing of them is imported before it is called. See `PlanRequest`."""
+        prepare = partial(_prepare, context=context, anyway=anyway, draft=draft, backend=backend)
         return cls(store_path, prepare, _engine, settings.load)
 
 
 class ChatSession:
     """Opens each thing when it is first asked for; what failed is tried again at the next call."""
 
-    def __init__(self, services: SessionServices, model: str | None = None) -> None:
+    def __init__(
+        self,
+        services: SessionServices,
+        model: str | None = None,
+        *,
+        front: Front = "app",
+        given: CommandLineOptions = CommandLineOptions(),  # noqa: B008  (it is frozen)
+        keep: bool = True,
+        needs_store: bool = False,
+        prewarm: bool = True,
+    ) -> None:
+        """`model`: the one named on the command line; None leaves the choice to `choose_model`.
+
+        keep: False keeps nothing on disk, neither text nor KV states. needs_store: fail if no store can be
+        written, because a stored conversation is to go on. prewarm: compute ahead of the next question.
+        """
         self.model = model
         """The name of the model, once it is known."""
         self.plan: LoadPlan | None = None
@@ -67,22 +109,24 @@ class ChatSession:
         self.is_first_run = False
         """Whether nobody has ever chosen a model here."""
         self.on_note: Callable[[str], None] = lambda _note: None
-        """Hears what had to be changed about the plan."""
+        """Hears what users should know: nothing is kept, a model is gone, a load had to shrink."""
         self._services = services
+        self._front = front
+        self._given = given
+        self._keep, self._needs_store, self._prewarm = keep, needs_store, prewarm
         self._store: Store | None = None
         self._engine: Engine | None = None
         self._opening = asyncio.Lock()
         self._planning = asyncio.Lock()
+        self._closed = False
+
+    # What there is.
 
     async def store(self) -> Store:
-        """Return the open store; one in memory where nothing can be written. Raises StoreError."""
+        """Return the open store, in memory if none can be written. Raises StoreError and FolderError."""
         async with self._opening:
             if self._store is None:
-                try:
-                    self._store = await Store.open(self._services.store_path())
-                except (StoreUnwritable, FolderError) as error:
-                    self._store = await Store.in_memory()
-                    self.on_note(f"{error.message} What is said now is gone when edgechat ends.")
+                self._store = await self._open_store()
             return self._store
 
     async def engine(self) -> Engine:
@@ -90,8 +134,13 @@ class ChatSession:
         async with self._planning:
             if self._engine is None:
                 await self.read_settings()
-                self.plan = await self._make_plan()
-                self._engine = await self._new_engine(self.plan)
+                choice = await choose_model(
+                    self.model, self.settings.model, self._last_used, self._services.prepare
+                )
+                self.is_first_run = choice.is_first
+                if choice.note is not None:
+                    self.on_note(choice.note)
+                self._engine = await self._new_engine(choice.model, choice.found)
             return self._engine
 
     @property
@@ -100,18 +149,26 @@ class ChatSession:
         return self._engine
 
     async def switch_model(self, name: str) -> LoadPlan:
-        """Let another model answer from now on; where it cannot be planned the one so far stays.
+        """Let another model answer from now on; if it cannot be planned, the present one stays.
 
-        Nothing may be being written. Raises EdgechatError.
+        It is planned for the memory that is free once the present one is unloaded. Nothing may be being
+        written; a load that is under way ends with EngineClosed. Raises EdgechatError.
         """
         async with self._planning:
-            plan = await asyncio.to_thread(self._services.prepare, name)
-            old, self._engine = self._engine, None
-            if old is not None:
-                await self._end(old)
-            self.model, self.plan = name, plan
-            self._engine = await self._new_engine(plan)
+            await self.read_settings()
+            old = self._engine
+            leaving = [old.plan] if old is not None and old.state is not EngineState.STOPPED else []
+            plan = await asyncio.to_thread(self._services.prepare, name, leaving=leaving)
+            await self.close_engine()
+            self._engine = await self._new_engine(name, plan)
             return plan
+
+    async def remember_model(self) -> None:
+        """Begin with this model next time. Raises StoreError."""
+        if self.model is not None:
+            await remember(await self.store(), self.model)
+
+    # The settings.
 
     async def read_settings(self) -> Settings:
         """Read settings.toml again. Raises SettingsError."""
@@ -124,97 +181,124 @@ class ChatSession:
         self.settings = await asyncio.to_thread(settings.change, f"presets.{name}", preset)
 
     def generation_options(self, chat: ChatSettings) -> GenerationOptions:
-        """How replies are written: as the chat says, else the settings, else the model's makers, else us."""
-        think = self.settings.think if chat.think is None else chat.think
-        if self._engine is not None and self._engine.model is not None:
-            # A wish of the settings is for the models that know it; an own one is refused in words.
-            can = self._engine.model.can_switch_thinking
-            think = think if can or chat.think is not None else None
-        made = self.plan.sampling_for(think) if self.plan else self.settings.sampling
-        sampling = Sampling(**chat.sampling.over(made).given())
-        return GenerationOptions(sampling=sampling, think=think, overflow=self.settings.overflow)
+        """Resolve how replies in a chat are generated; see `resolve_options`."""
+        model = self._engine.model if self._engine is not None else None
+        return resolve_options(self._given, chat, self.settings, self.plan, model)
+
+    # Conversations.
 
     async def begin(self, system: str | None = None) -> Conversation:
         """Return a new conversation. Raises StoreError."""
-        return Conversation(await self.store(), self.model or DEFAULT_MODEL, system=system)
+        model = self.model or DEFAULT_MODEL
+        return Conversation(await self.store(), model, front=self._front, system=system)
 
     async def open(self, chat_id: str) -> Conversation:
         """Return a stored conversation. Raises ChatNotFound and StoreError."""
-        return await Conversation.load(await self.store(), chat_id)
+        return await Conversation.load(await self.store(), chat_id, front=self._front)
 
-    async def remember_model(self) -> None:
-        """Begin with this model next time. Raises StoreError."""
-        if self.model is not None:
-            await remember(await self.store(), self.model)
+    async def answer(
+        self, conversation: Conversation, *, on_progress: Callable[[float], None] | None = None
+    ) -> AsyncGenerator[RequestEvent, None]:
+        """Stream the reply to the last question of a conversation, loading the model if necessary.
 
-    async def persist(self, left: Conversation) -> None:
-        """Put what was computed of a conversation on disk: nobody looks at it any more."""
-        if self._engine is not None and left.kept_as is not None:
-            await self._engine.persist(left.kept_as)
+        `on_progress` hears of the load. Raises EdgechatError; see `Conversation.answer`.
+        """
+        engine = await self.engine()
+        assert self.model is not None
+        await conversation.use_model(self.model)
+        if engine.model is None and self.settings.think is not None:
+            await engine.start(on_progress)  # only then is it known whether it can switch its thinking
+        options = self.generation_options(conversation.chat.settings)
+        async with aclosing(conversation.answer(engine, options, on_progress=on_progress)) as events:
+            async for event in events:
+                yield event
+
+    async def persist(self, conversation: Conversation) -> None:
+        """Save the KV state of a conversation, which is not shown any more, to disk."""
+        if self._engine is not None and conversation.kept_as is not None:
+            await self._engine.persist(conversation.kept_as)
 
     def forget(self, chat_id: str) -> None:
-        """Keep nothing that was computed of a conversation, which is deleted."""
+        """Delete the KV state of a conversation, which is deleted."""
         if self._engine is not None:
             self._engine.forget(chat_id)
 
+    # The end.
+
+    async def close_engine(self, seconds: float | None = None) -> None:
+        """End the worker, once KV states are saved or that took so long (None: two seconds)."""
+        engine, self._engine = self._engine, None
+        if engine is None:
+            return
+        if self._store is not None and self._store.lasting:
+            with suppress(TimeoutError):
+                await asyncio.wait_for(engine.persist(), _LEAVING if seconds is None else seconds)
+        await engine.close()
+
     async def close(self) -> None:
-        """Put what was computed on disk, end the worker, then close the store."""
+        """Save the KV states, end the worker, then close the store. Nothing can be opened afterwards."""
+        self._closed = True
         try:
-            if self._engine is not None:
-                await self._end(self._engine)
+            await self.close_engine()
         finally:
             if self._store is not None:
                 await self._store.close()
 
-    async def _end(self, engine: Engine) -> None:
-        with suppress(TimeoutError):
-            await asyncio.wait_for(engine.persist(), _LEAVING)
-        await engine.close()
+    async def _open_store(self) -> Store:
+        if not self._keep:
+            return await Store.in_memory()
+        try:
+            return await Store.open(self._services.store_path())
+        except (StoreUnwritable, FolderError) as error:
+            if self._needs_store:
+                raise
+            self.on_note(f"{error.message} What is said now is gone when edgechat ends.")
+            return await Store.in_memory()
 
-    async def _new_engine(self, plan: LoadPlan) -> Engine:
-        assert self.model is not None
-        replan = partial(self._services.prepare, self.model)
+    async def _last_used(self) -> str | None:
+        return await remembered(await self.store())
+
+    async def _new_engine(self, model: str, plan: LoadPlan) -> Engine:
         lasting = False
-        with suppress(EdgechatError):  # who writes to the store is told of it
+        with suppress(EdgechatError):  # the error is raised to whoever wants to write there
             lasting = (await self.store()).lasting
-        return self._services.engine(plan, replan, lambda note: self.on_note(note), lasting)
-
-    async def _make_plan(self) -> LoadPlan:
-        if self.model is not None:
-            return await asyncio.to_thread(self._services.prepare, self.model)
-        last = self.settings.model or await remembered(await self.store())
-        self.is_first_run = last is None
-        if last is not None and last != DEFAULT_MODEL:
-            try:
-                plan = await asyncio.to_thread(self._services.prepare, last)
-            except ModelNotFound:
-                self.on_note(f"{one_line(last, 80)} is not here; {DEFAULT_MODEL} stands in for it.")
-            else:
-                self.model = last
-                return plan
-        plan = await asyncio.to_thread(self._services.prepare, DEFAULT_MODEL)
-        self.model = DEFAULT_MODEL
-        return plan
+        if self._closed:
+            raise EngineClosed("edgechat was closed while the model was being planned.")
+        self.model, self.plan = model, plan
+        policy = upkeep(self.settings, lasting=lasting, prewarm=self._prewarm)
+        return self._services.engine(
+            plan,
+            idle_seconds=60 * self.settings.idle_minutes,
+            upkeep=policy,
+            replan=partial(self._services.prepare, model),
+            on_note=lambda note: self.on_note(note),
+        )
 
 
-def _prepare(model: str, *, anyway: bool, draft: str | None, backend: Backend | None) -> LoadPlan:
+def _prepare(
+    model: str,
+    *,
+    context: int | None,
+    anyway: bool,
+    draft: str | None,
+    backend: Backend | None,
+    leaving: Sequence[LoadPlan] = (),
+) -> LoadPlan:
     from edgechat.planner.prepare import prepare
     from edgechat.planner.request import PlanRequest
 
-    return prepare(model, PlanRequest(anyway=anyway, draft=draft, backend=backend))
+    request = PlanRequest(context=context, anyway=anyway, draft=draft, backend=backend)
+    return prepare(model, request, leaving=leaving)
 
 
 def _engine(
-    plan: LoadPlan, replan: Callable[[], LoadPlan], on_note: Callable[[str], None], lasting: bool
+    plan: LoadPlan,
+    *,
+    idle_seconds: float,
+    upkeep: CachePolicy,
+    replan: Callable[[], LoadPlan],
+    on_note: Callable[[str], None],
 ) -> Engine:
-    from edgechat.chat.upkeep import upkeep
     from edgechat.engine.worker.supervisor import EngineSupervisor
 
-    said = settings.load()
-    return EngineSupervisor(
-        plan,
-        idle_seconds=60 * said.idle_minutes,
-        upkeep=upkeep(said, lasting=lasting),
-        replan=replan,
-        on_note=on_note,
-    )
+    return EngineSupervisor(plan, idle_seconds=idle_seconds, upkeep=upkeep, replan=replan, on_note=on_note)

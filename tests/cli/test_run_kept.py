@@ -24,9 +24,11 @@ from edgechat.chat.storage.store import Store, store_path
 from edgechat.cli.chat.conversation import ConversationChoice
 from edgechat.cli.commands import run as command
 from edgechat.engine.types import CachePolicy, Dropped
+from edgechat.engine.worker import supervisor
 from edgechat.planner.plan import LoadPlan
 from tests.cli.running import EDGECHAT, complaint, edgechat
 from tests.fakes import FakeEngine
+from tests.kit import tiny
 from tests.terminal import Terminal, needs_tmux
 
 Script = Callable[..., Path]
@@ -178,6 +180,18 @@ def test_no_store_leaves_no_trace(script: Script, home: Path) -> None:
     assert not (home / "cache" / "states").exists()
 
 
+def test_a_store_that_cannot_be_written_keeps_nothing(home: Path) -> None:
+    home.mkdir()
+    (home / "data").write_text("in the way of the folder")
+    run = edgechat("--screen-reader", "--model", tiny("dense"), piped="xyzzy\n/new\nxyzzy\n")
+    assert run.returncode == 0, run
+    assert run.stderr.count("What is said now is gone when edgechat ends.") == 1
+    assert run.stderr.count("Answer:") == 2
+    assert not [file for file in home.rglob("*") if file.is_file() and b"xyzzy" in file.read_bytes()]
+    assert not list(home.rglob("*.state"))
+    assert "cannot make its folder" in complaint(edgechat("run", "guide", "And then?", "-c"))
+
+
 def test_a_store_that_is_locked_or_damaged_names_the_way_out(script: Script, home: Path) -> None:
     path = script(reply="Hello.")
     edgechat("run", path, "Hi")
@@ -273,7 +287,7 @@ class Replaying(FakeEngine):
 
 @pytest.fixture
 def engine(monkeypatch: pytest.MonkeyPatch) -> Iterator[type[Replaying]]:
-    monkeypatch.setattr(command, "EngineSupervisor", Replaying)
+    monkeypatch.setattr(supervisor, "EngineSupervisor", Replaying)
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO()))
     yield Replaying
     Replaying.script = ("Hello.",)
@@ -288,7 +302,7 @@ def test_what_the_engine_is_told_of_a_kept_conversation(engine: type[Replaying])
     first = ask(stop=("x",), max_tokens=5, think=False)
     second = ask(wanted=ConversationChoice(last=True), overflow="error")
     ((chat, _),) = stored()
-    assert [made.left for made in (first, second)] == [[chat.id], [chat.id]]
+    assert [made.left for made in (first, second)] == [[None], [None]]
     assert [made.closed for made in (first, second)] == [True, True]
     assert first.upkeep == CachePolicy(settle=False)
     (request,) = first.requests

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from textual.pilot import Pilot
@@ -11,6 +11,7 @@ from textual.pilot import Pilot
 from edgechat.chat.records import Turn
 from edgechat.chat.session import SessionServices
 from edgechat.chat.storage.store import Store
+from edgechat.engine.types import CachePolicy
 from edgechat.planner.plan import LoadPlan
 from edgechat.settings import Settings
 from edgechat.tui.app import EdgechatApp
@@ -35,11 +36,14 @@ def app_with(
     shelf: ModelLibrary | None = None,
     theme: str = "terminal",
 ) -> EdgechatApp:
-    def engine_for(plan: LoadPlan, _replan: object, _note: object, lasting: bool) -> FakeEngine:
-        engine.reopen(plan, lasting=lasting)
+    def engine_for(plan: LoadPlan, *, upkeep: CachePolicy, **_: object) -> FakeEngine:
+        engine.reopen(plan, lasting=upkeep.disk_bytes != 0)
         return engine
 
-    services = SessionServices(lambda: path, prepare, engine_for, lambda: settings)
+    def prepared(model: str, *, leaving: Sequence[LoadPlan] = ()) -> LoadPlan:
+        return prepare(model)
+
+    services = SessionServices(lambda: path, prepared, engine_for, lambda: settings)
     return kind(model, draft=draft, services=services, library=shelf, theme=theme)
 
 

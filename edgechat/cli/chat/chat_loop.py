@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import aclosing
 from dataclasses import dataclass, field
 
 from edgechat.chat.commands import sent
 from edgechat.chat.conversation import Conversation
-from edgechat.chat.generation_options import GenerationOptions
+from edgechat.chat.generation_options import CommandLineOptions
+from edgechat.chat.session import ChatSession
 from edgechat.chat.storage.store import Store
 from edgechat.cli.chat.answer import AnswerPrinter
 from edgechat.cli.chat.conversation import ConversationChoice, offering_not_to_keep
@@ -21,17 +22,18 @@ from edgechat.cli.chat.slash_commands import SlashCommands
 from edgechat.cli.commands.chats import counted
 from edgechat.cli.output.status import StatusLine
 from edgechat.cli.terminal_io import as_text, complain, note
-from edgechat.engine.types import ModelInfo, Overflow, Sampling
-from edgechat.engine.worker.supervisor import EngineSupervisor
+from edgechat.engine.protocol import Engine
+from edgechat.engine.types import ModelInfo, Overflow
 from edgechat.errors import EdgechatError
 from edgechat.planner.drafting import asks_for_drafts
-from edgechat.planner.plan import LoadPlan
 from edgechat.settings import Backend, SamplingDefaults, Settings
 from edgechat.text import one_line
 
 _PROMPT = ">>> "
 _STOPPING = 5.0
 """Seconds that the end of the program waits for an answer to stop."""
+_SAVING = 10.0
+"""Seconds that it then waits for the state of the conversation to be on disk."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,44 +59,57 @@ class RunOptions:
     converse: bool = False
     """Hold a conversation, also with lines that are piped in."""
 
+    @property
+    def generation(self) -> CommandLineOptions:
+        """What of it is about how replies are generated."""
+        return CommandLineOptions(
+            sampling=self.sampling,
+            seed=self.seed,
+            max_tokens=self.max_tokens,
+            stop=self.stop,
+            think=self.think,
+            overflow=self.overflow,
+        )
+
     def system_of(self, said: Settings) -> str | None:
         """Return the system prompt of a new conversation."""
         return said.system if self.system is None else self.system
 
 
-@dataclass(frozen=True, slots=True)
-class ChatServices:
-    """What a conversation is held with."""
-
-    options: RunOptions
-    said: Settings
-    store: Store
-    background: Background
-    plan_for: Callable[[str], LoadPlan]
-    """From a model's name to its plan, what there is to know of which is told. Raises EdgechatError."""
-    engine_for: Callable[[str, LoadPlan, Callable[[str], None]], EngineSupervisor]
-    """From a model and its plan to its engine, which tells what it has to change about the plan."""
-    spoken: bool = False
-    """Whether a screen reader reads it aloud."""
-
-
 class ChatLoop:
-    """One run of the command: the engine, and the conversation that it answers in."""
+    """One run of the command: a conversation, and the session that it is held in."""
 
-    def __init__(self, services: ChatServices, model: str, plan: LoadPlan, talk: Conversation) -> None:
-        self.services = services
-        self.options = services.options
-        self.model = model
-        """Its name, as it was asked for."""
+    def __init__(
+        self,
+        session: ChatSession,
+        store: Store,
+        talk: Conversation,
+        options: RunOptions,
+        background: Background,
+        *,
+        spoken: bool = False,
+    ) -> None:
+        """`session` has its engine already. spoken: whether a screen reader reads it aloud."""
+        self.session = session
+        self.store = store
         self.talk = talk
-        self.background = services.background
-        self.status: StatusLine = SpokenStatus(sys.stderr) if services.spoken else StatusLine(sys.stderr)
-        self.engine = services.engine_for(model, plan, self._tell)
+        self.options = options
+        self.background = background
+        self.spoken = spoken
+        self.status: StatusLine = SpokenStatus(sys.stderr) if spoken else StatusLine(sys.stderr)
         self.answering: asyncio.Task[None] | None = None
+        session.on_note = self._tell
+
+    @property
+    def engine(self) -> Engine:
+        """The engine of the model that answers."""
+        assert self.session.loaded is not None
+        return self.session.loaded
 
     def main(self, prompt: str | None) -> None:
         """Answer the prompt, or hold a conversation where there is none."""
         try:
+            self._tell_plan()
             if prompt is None:
                 self._converse()
             else:
@@ -110,7 +125,7 @@ class ChatLoop:
         self._load()
         hint = "/help lists commands, Ctrl+C stops an answer, Ctrl+D ends."
         name = one_line(self.engine.plan.model_name)
-        if self.services.spoken:
+        if self.spoken:
             self.status.say(f"{name} is ready. Type a question and press Enter. {hint}")
         else:
             print(f"{name}: {hint}", file=sys.stderr)
@@ -132,14 +147,14 @@ class ChatLoop:
 
     def _lines(self) -> Iterator[str]:
         """Yield what is typed, without the lines that have nothing."""
-        if not self.services.spoken:
+        if not self.spoken:
             with contextlib.suppress(ImportError):
                 import readline  # noqa: F401  (line editing and history for input(), which move the cursor)
         while True:
             try:
-                if self.services.spoken:  # where answers are piped on, it is no part of them
+                if self.spoken:  # where answers are piped on, it is no part of them
                     print("You: ", end="", file=sys.stderr, flush=True)
-                line = as_text(input("" if self.services.spoken else _PROMPT))
+                line = as_text(input("" if self.spoken else _PROMPT))
             except EOFError:
                 print(file=sys.stderr)
                 return
@@ -150,9 +165,7 @@ class ChatLoop:
     def begin(self) -> None:
         """Let the next question begin another conversation."""
         self._leave()
-        self.talk = Conversation(
-            self.services.store, self.model, front="run", system=self.options.system_of(self.services.said)
-        )
+        self.talk = self.background.run(self.session.begin(self.options.system_of(self.session.settings)))
 
     def go_on_with(self, talk: Conversation) -> None:
         """Let the next question go on with a stored conversation."""
@@ -161,15 +174,12 @@ class ChatLoop:
 
     def use_model(self, name: str) -> None:
         """Let another model answer from now on; where it cannot be planned, the one so far stays."""
-        plan = self.services.plan_for(name)
-        self._leave()
-        self.background.run(self.engine.close())
-        self.engine, self.model = self.services.engine_for(name, plan, self._tell), name
+        self.background.run(self.session.switch_model(name))
+        self._tell_plan()
         self._load()
 
     def _leave(self) -> None:
-        if self.talk.kept_as is not None:
-            self.background.run(self.engine.persist(self.talk.kept_as))
+        self.background.run(self.session.persist(self.talk))
 
     # One answer.
 
@@ -187,6 +197,17 @@ class ChatLoop:
             self._tell(why)
         return model
 
+    def _tell_plan(self) -> None:
+        """Tell what there is to know of the plan."""
+        plan, options = self.engine.plan, self.options
+        for told in plan.notes:
+            self._tell(told)
+        if plan.no_draft and asks_for_drafts(options.draft):
+            self._tell(plan.no_draft)
+        if options.context is not None and plan.context > options.context:
+            wanted = f"it is {plan.context} instead of {options.context}"
+            self._tell(f"A context is a multiple of 256 tokens; {wanted}.")
+
     def _tell(self, told: str) -> None:
         self.status.clear()
         note(told)
@@ -201,7 +222,7 @@ class ChatLoop:
         try:
             with offering_not_to_keep(self.options.wanted):
                 self.background.run(self._ask(prompt))
-                self._wait_for(answer, self._manner(model), alone=alone)
+                self._wait_for(answer, alone=alone)
         except EdgechatError as error:
             answer.end(self.engine.plan, model, self.talk.kept_as, error)
             raise
@@ -213,23 +234,7 @@ class ChatLoop:
             return SpokenAnswer(self.status, dropped=dropped, has_system=has_system)
         return AnswerPrinter(self.status, as_json=self.options.json, dropped=dropped, has_system=has_system)
 
-    def _manner(self, model: ModelInfo) -> GenerationOptions:
-        """How the reply is written: as the command line says, else the chat, else the settings."""
-        options, said, chat = self.options, self.services.said, self.talk.chat.settings
-        think = chat.think if options.think is None else options.think
-        if think is None and model.can_switch_thinking:
-            think = said.think  # a wish for the models that know it; on the others it is no error
-        sampling = options.sampling.over(chat.sampling.over(self.engine.plan.sampling_for(think)))
-        return GenerationOptions(
-            sampling=Sampling(**sampling.given(), seed=options.seed),
-            max_tokens=options.max_tokens,
-            stop=options.stop,
-            think=think,
-            overflow=options.overflow or said.overflow,
-        )
-
     async def _ask(self, prompt: str) -> None:
-        await self.talk.use_model(self.model)
         known = self.talk.n_messages
         await self.talk.ask(prompt)
         more = self.talk.n_messages - known - 1
@@ -238,9 +243,9 @@ class ChatLoop:
                 f"another edgechat has gone on with this conversation meanwhile: {counted(more)} more."
             )
 
-    def _wait_for(self, answer: AnswerPrinter, manner: GenerationOptions, *, alone: bool) -> None:
+    def _wait_for(self, answer: AnswerPrinter, *, alone: bool) -> None:
         """Wait for the answer. In a conversation the first Ctrl+C stops it; else it ends the program."""
-        streaming = self.background.begin(self._stream(answer, manner))
+        streaming = self.background.begin(self._stream(answer))
         try:
             streaming.result()
         except KeyboardInterrupt:
@@ -249,15 +254,15 @@ class ChatLoop:
             self.background.begin(self._stop())
             streaming.result()
 
-    async def _stream(self, answer: AnswerPrinter, manner: GenerationOptions) -> None:
+    async def _stream(self, answer: AnswerPrinter) -> None:
         """Return when the answer has ended and is saved, however it came to its end."""
-        self.answering = asyncio.create_task(self._take(answer, manner))
+        self.answering = asyncio.create_task(self._take(answer))
         await asyncio.wait([self.answering])
         if not self.answering.cancelled():
             self.answering.result()
 
-    async def _take(self, answer: AnswerPrinter, manner: GenerationOptions) -> None:
-        async with aclosing(self.talk.answer(self.engine, manner)) as events:
+    async def _take(self, answer: AnswerPrinter) -> None:
+        async with aclosing(self.session.answer(self.talk)) as events:
             async for event in events:
                 answer.take(event)
 
@@ -270,12 +275,9 @@ class ChatLoop:
         await self._stop()
         if self.answering is not None:
             await asyncio.wait([self.answering], timeout=_STOPPING)
-        try:
-            if self.talk.kept_as is not None:
-                self.status.show("saving the state of the conversation")
-                await self.engine.persist(self.talk.kept_as)
-        finally:
-            await self.engine.close()
-            if self.answering is not None:  # it ends with its engine; what went wrong with it has been told
-                await asyncio.wait([self.answering])
-                self.answering.cancelled() or self.answering.exception()
+        if self.talk.kept_as is not None:
+            self.status.show("saving the state of the conversation")
+        await self.session.close_engine(_SAVING)
+        if self.answering is not None:  # it ends with its engine; what went wrong with it has been told
+            await asyncio.wait([self.answering])
+            self.answering.cancelled() or self.answering.exception()

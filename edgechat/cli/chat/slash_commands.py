@@ -56,7 +56,7 @@ class SlashCommands:
 
     def _chats(self, _: str = "") -> None:
         talker = self._talker
-        found = talker.background.run(talker.services.store.listed(_SOME + 1))
+        found = talker.background.run(talker.store.listed(_SOME + 1))
         if not found:
             _say("There are no conversations yet.")
         for one in found[:_SOME]:
@@ -76,7 +76,7 @@ class SlashCommands:
             _say(f"{who}: {printable(turn.content).strip() or 'nothing'}")
 
     async def _loaded(self, prefix: str) -> Conversation:
-        store = self._talker.services.store
+        store = self._talker.store
         talk = await Conversation.load(store, (await store.find(prefix)).id, front="run")
         if talk.being_written:
             raise ChatBusy(
@@ -90,7 +90,7 @@ class SlashCommands:
             self._chats()
             return
         talker = self._talker
-        found = talker.background.run(talker.services.store.search(text, _SOME))
+        found = talker.background.run(talker.store.search(text, _SOME))
         if not found:
             _say(f"Nothing was said with {one_line(text, 60)!r} in it.")
         for hit in found:

@@ -9,27 +9,16 @@ import contextlib
 import shlex
 import signal
 import sys
-from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 
-import msgspec
-
-from edgechat import settings
-from edgechat.chat.conversation import Conversation
-from edgechat.chat.storage.last_model import DEFAULT_MODEL, remember, remembered
+from edgechat.chat.session import ChatSession, SessionServices
+from edgechat.chat.storage.last_model import DEFAULT_MODEL
 from edgechat.chat.storage.store import Store
-from edgechat.chat.upkeep import upkeep
-from edgechat.cli.chat.chat_loop import ChatLoop, ChatServices, RunOptions
-from edgechat.cli.chat.conversation import conversation, offering_not_to_keep, open_store
+from edgechat.cli.chat.chat_loop import ChatLoop, RunOptions
+from edgechat.cli.chat.conversation import conversation, offering_not_to_keep
 from edgechat.cli.chat.event_loop import Background
 from edgechat.cli.terminal_io import note
-from edgechat.engine.worker.supervisor import EngineSupervisor
 from edgechat.errors import EdgechatError, ModelNotFound, StoreError
-from edgechat.planner.drafting import asks_for_drafts
-from edgechat.planner.plan import LoadPlan
-from edgechat.planner.prepare import prepare
-from edgechat.planner.request import PlanRequest
 from edgechat.settings import Settings
 
 __all__ = ["PIPED_LIMIT", "RunOptions", "run"]
@@ -47,15 +36,17 @@ def run(options: RunOptions) -> int:
         raise EdgechatError("--json needs a prompt.", hint='Give one: edgechat run MODEL "PROMPT" --json')
     if prompt is not None and not prompt.strip():
         raise EdgechatError("The prompt is empty.", hint=f'Give one: edgechat run MODEL "PROMPT"{going_on}')
-    said = settings.load()
+    options = replace(options, prompt=prompt)
     _heed_signals()
     background = Background()
-    with offering_not_to_keep(options.wanted):
-        store = background.run(open_store(keep=options.wanted.keep))
+    session = _session(options)
     try:
-        _talk(replace(options, prompt=prompt), said, store, background)
+        said = background.run(session.read_settings())
+        with offering_not_to_keep(options.wanted):
+            store = background.run(session.store())
+        _hold(options, said, session, store, background)
     finally:
-        background.run(store.close())
+        background.run(session.close())
     return 0
 
 
@@ -75,89 +66,43 @@ def _heed_signals() -> None:
         signal.signal(number, leave)
 
 
-def _talk(options: RunOptions, said: Settings, store: Store, background: Background) -> None:
+def _session(options: RunOptions) -> ChatSession:
+    services = SessionServices.real(
+        context=options.context, anyway=options.anyway, draft=options.draft, backend=options.backend
+    )
+    session = ChatSession(
+        services,
+        options.model,
+        front="run",
+        given=options.generation,
+        keep=options.wanted.keep,
+        needs_store=not options.wanted.is_new,
+        prewarm=options.prompt is None,  # nobody waits for the next question after the only one
+    )
+    session.on_note = note
+    return session
+
+
+def _hold(
+    options: RunOptions, said: Settings, session: ChatSession, store: Store, background: Background
+) -> None:
+    """Hold the conversation that is wanted."""
     system = options.system_of(said) if options.wanted.is_new else options.system
     talk = background.run(conversation(store, options.wanted, options.model or DEFAULT_MODEL, system))
-    if options.model is not None:
-        model, plan = options.model, _plan(options, options.model, talk)
-    else:
-        model, plan = _chosen(options, said, background.run(remembered(store)))
-    services = ChatServices(
-        options=options,
-        said=said,
-        store=store,
-        background=background,
-        plan_for=lambda name: _told(options, prepare(name, _request(options))),
-        engine_for=partial(_engine, options, said, store),
-        spoken=options.screen_reader or said.screen_reader,
-    )
-    talker = ChatLoop(services, model, plan, talk)
-    talker.main(options.prompt)
-    if options.converse:  # as the app does
-        with contextlib.suppress(StoreError):
-            background.run(remember(store, talker.model))
-
-
-def _chosen(options: RunOptions, said: Settings, last: str | None) -> tuple[str, LoadPlan]:
-    """Return the model that the settings name, else the one used last, else the guide; and its plan."""
-    model = said.model or last or DEFAULT_MODEL
     try:
-        return model, _told(options, prepare(model, _request(options)))
-    except ModelNotFound:
-        if model == said.model:
-            raise
-    note(f"{model}, used last time, is gone; {DEFAULT_MODEL} stands in for it.")
-    return DEFAULT_MODEL, _told(options, prepare(DEFAULT_MODEL, _request(options)))
-
-
-def _engine(
-    options: RunOptions,
-    said: Settings,
-    store: Store,
-    model: str,
-    plan: LoadPlan,
-    on_note: Callable[[str], None],
-) -> EngineSupervisor:
-    chosen = upkeep(said, lasting=store.lasting)
-    if options.prompt is not None:  # after one question nobody waits for the next
-        chosen = msgspec.structs.replace(chosen, settle=False)
-    return EngineSupervisor(
-        plan,
-        idle_seconds=60 * said.idle_minutes,
-        upkeep=chosen,
-        replan=partial(prepare, model, _request(options)),
-        on_note=on_note,
-    )
-
-
-def _request(options: RunOptions) -> PlanRequest:
-    return PlanRequest(
-        context=options.context, draft=options.draft, backend=options.backend, anyway=options.anyway
-    )
-
-
-def _plan(options: RunOptions, model: str, talk: Conversation) -> LoadPlan:
-    """Plan the load, and tell what there is to know of it."""
-    try:
-        plan = prepare(model, _request(options))
+        background.run(session.engine())
     except ModelNotFound as error:
-        if options.wanted.is_new or options.prompt is not None:
+        if options.model is None or options.wanted.is_new or options.prompt is not None:
             raise
         # Whoever goes on easily forgets that the model comes first.
-        words = ["edgechat", "run", talk.chat.model, model]
+        words = ["edgechat", "run", talk.chat.model, options.model]
         meant = shlex.join(words) + options.wanted.as_option
         raise ModelNotFound(error.message, hint=f"Did you mean: {meant}") from error
-    return _told(options, plan)
-
-
-def _told(options: RunOptions, plan: LoadPlan) -> LoadPlan:
-    for told in plan.notes:
-        note(told)
-    if plan.no_draft and asks_for_drafts(options.draft):
-        note(plan.no_draft)
-    if options.context is not None and plan.context > options.context:
-        note(f"A context is a multiple of 256 tokens; it is {plan.context} instead of {options.context}.")
-    return plan
+    spoken = options.screen_reader or said.screen_reader
+    ChatLoop(session, store, talk, options, background, spoken=spoken).main(options.prompt)
+    if options.converse:  # as the app does
+        with contextlib.suppress(StoreError):
+            background.run(session.remember_model())
 
 
 def _whole_prompt(prompt: str | None) -> str | None:

@@ -1,0 +1,58 @@
+"""Which model to begin with, decided in the same way by all front ends."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from edgechat.chat.storage.last_model import DEFAULT_MODEL
+from edgechat.errors import ModelNotFound
+from edgechat.text import one_line
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class ModelChoice(Generic[T]):
+    """The model, and what `find` returned for it."""
+
+    model: str
+    found: T
+    missing: str | None = None
+    """The model that is configured or was used last, if it is gone and the default stands in for it."""
+    is_first: bool = False
+    """Whether no model has ever been chosen here."""
+
+    @property
+    def note(self) -> str | None:
+        """What to tell the user, or None."""
+        if self.missing is None:
+            return None
+        return f"{one_line(self.missing, 80)} is not here; {self.model} stands in for it."
+
+
+async def choose_model(
+    named: str | None,
+    configured: str | None,
+    last_used: Callable[[], Awaitable[str | None]],
+    find: Callable[[str], T],
+) -> ModelChoice[T]:
+    """Choose the model that the user named, else settings.toml's, else the last one used, else the guide.
+
+    If a configured or remembered model is gone, the guide stands in for it. `find` raises ModelNotFound
+    for a model that is gone; it is called in a thread. Raises what `find` raises for a model that was named,
+    and its errors other than ModelNotFound for any.
+    """
+    if named is not None:
+        return ModelChoice(named, await asyncio.to_thread(find, named))
+    wanted = configured or await last_used()
+    missing = None
+    if wanted is not None and wanted != DEFAULT_MODEL:
+        try:
+            return ModelChoice(wanted, await asyncio.to_thread(find, wanted))
+        except ModelNotFound:
+            missing = wanted
+    found = await asyncio.to_thread(find, DEFAULT_MODEL)
+    return ModelChoice(DEFAULT_MODEL, found, missing, is_first=wanted is None)
