@@ -75,7 +75,10 @@ def run(options: ServeOptions) -> int:
     said = settings.load()
     origins, aliases = frozenset(map(_origin, options.cors)), frozenset(map(_alias, options.names))
     with contextlib.closing(listen(options.host, options.port)) as listener:
-        name = options.model or asyncio.run(first_model())
+        choice = asyncio.run(first_model(options.model))
+        if choice.note is not None:
+            note(choice.note)
+        name = choice.model
         pool = real_pool(name, options.request, on_note=note)
         # Before anything is promised, and a key is made and shown: what cannot be loaded ends the command.
         plan = prepare(name, options.request, may_embed=True)

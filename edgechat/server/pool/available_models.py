@@ -5,6 +5,7 @@ A client names no paths: it must not have the server open whatever file it likes
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import os
 import time
@@ -16,12 +17,13 @@ from typing import Literal
 import msgspec
 
 from edgechat import settings
-from edgechat.chat.storage.last_model import DEFAULT_MODEL, remembered
+from edgechat.chat.model_choice import ModelChoice, choose_model
+from edgechat.chat.storage.last_model import remembered
 from edgechat.chat.storage.store import Store, store_path
-from edgechat.errors import EdgechatError, ModelNotFound, StoreError
+from edgechat.errors import FolderError, ModelNotFound, StoreError
 from edgechat.models.hub.names import parse_model_name
 from edgechat.models.local.inventory import LocalModel, inventory
-from edgechat.models.local.resolve import entry_of, local_file, resolve
+from edgechat.models.local.resolve import ResolvedModel, entry_of, local_file, resolve
 from edgechat.planner.header_summary import HeaderSummary, glances
 from edgechat.text import one_line
 
@@ -118,26 +120,20 @@ class AvailableModels:
         return [self.card(self.default), *sorted(found, key=lambda card: card.id)]
 
 
-async def first_model() -> str:
-    """Return the model to begin with where nobody names one: as the settings say, else the one used last.
+async def first_model(named: str | None = None) -> ModelChoice[ResolvedModel]:
+    """Choose the model of clients that ask for none; see `choose_model`, which says what it raises."""
+    return await choose_model(named, settings.load().model, _last_used, resolve)
 
-    Raises SettingsError.
-    """
-    said = settings.load().model
-    if said is not None:
-        return said
-    try:
-        if not os.path.exists(store_path()):
-            return DEFAULT_MODEL
-        store = await Store.open(store_path())
-        try:
-            last = await remembered(store) or DEFAULT_MODEL
-        finally:
-            await store.close()
-        resolve(last)
-    except (StoreError, EdgechatError):
-        return DEFAULT_MODEL
-    return last
+
+async def _last_used() -> str | None:
+    with contextlib.suppress(StoreError, FolderError):
+        if os.path.exists(store_path()):
+            store = await Store.open(store_path())
+            try:
+                return await remembered(store)
+            finally:
+                await store.close()
+    return None
 
 
 def _card(known: AvailableModel, one: LocalModel, glance: HeaderSummary) -> ModelCard:

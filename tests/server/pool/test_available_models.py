@@ -131,15 +131,22 @@ def test_the_cards(mine: Path) -> None:
 
 
 async def test_the_first_model_is_that_of_the_app(mine: Path) -> None:
-    assert await first_model() == "guide"
+    assert (await first_model()).model == "guide"
     store = await Store.open(store_path())
     await remember(store, "chatty")
-    assert await first_model() == "chatty"
+    assert (await first_model()).model == "chatty"
     await remember(store, "gone")
     await store.close()
-    assert await first_model() == "guide"
+    choice = await first_model()
+    assert (choice.model, choice.missing) == ("guide", "gone")
     settings.change("model", "chatty")
-    assert await first_model() == "chatty"
+    assert (await first_model()).model == "chatty"
+    assert (await first_model("guide")).model == "guide"
+    settings.change("model", "gone, too")
+    choice = await first_model()
+    assert (choice.model, choice.note) == ("guide", "gone, too is not here; guide stands in for it.")
+    with pytest.raises(ModelNotFound):
+        await first_model("gone")
 
 
 @pytest.fixture
