@@ -3,31 +3,21 @@
 from __future__ import annotations
 
 import json
-import subprocess
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from tests.cli.pulling import EDGECHAT, Pull, Run
+from tests.cli.pulling import Pull
+from tests.cli.running import edgechat
 from tests.hub import Hub
 
 
 @pytest.fixture
 def pull(hub: Hub, hf_cache: Path) -> Pull:
     """Run `edgechat pull` against the hub."""
-
-    def run(*words: str) -> Run:
-        return subprocess.run(
-            [*EDGECHAT, "pull", *words],
-            capture_output=True,
-            text=True,
-            timeout=100,
-            check=False,
-            stdin=subprocess.DEVNULL,
-        )
-
-    return run
+    return partial(edgechat, "pull")
 
 
 @pytest.fixture

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,14 +17,10 @@ from edgechat.device.memory import Memory
 from edgechat.device.profile import DeviceProfile
 from edgechat.device.survey import Failure, Survey
 from edgechat.native.devices import Build
+from tests.cli.running import edgechat
 from tests.planner.macs import mac
 
 GIB = 2**30
-EDGECHAT = [sys.executable, "-m", "edgechat"]
-
-
-def edgechat(*words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([*EDGECHAT, *words], capture_output=True, text=True, timeout=90, check=False)
 
 
 def test_this_machine_for_people() -> None:

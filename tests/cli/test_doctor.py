@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import platform
-import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -25,6 +24,7 @@ from edgechat.device.memory import Memory
 from edgechat.device.profile import DeviceProfile
 from edgechat.device.survey import Failure, Survey
 from edgechat.native.devices import Build
+from tests.cli.running import edgechat
 
 GIB = 2**30
 FEATURES = ("AVX", "F16C", "FMA", "AVX2")
@@ -32,12 +32,6 @@ BUILD = Build("0.3.36", "0.25.3", ("RPC", "CPU"), FEATURES, True, True, True, Tr
 CPU = Cpu("A processor", tuple(Core((n,)) for n in range(8)), frozenset(range(8)))
 PROFILE = DeviceProfile(CPU, Memory(16 * GIB, 9 * GIB))
 HEALTHY = Survey(PROFILE, FEATURES, BUILD)
-
-
-def edgechat(*words: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "edgechat", *words]
-    env = os.environ | environment
-    return subprocess.run(command, capture_output=True, text=True, timeout=90, check=False, env=env)
 
 
 def found_in(survey: Survey, **disks: int) -> list[Finding]:

@@ -19,14 +19,13 @@ from edgechat.models.local import usage
 from edgechat.models.local.inventory import inventory
 from edgechat.planner import header_summary
 from tests import homes
+from tests.cli.running import EDGECHAT, edgechat
 from tests.kit import NOT_PRINTABLE, Spec, tiny
 from tests.kit.build import write
 from tests.terminal import Terminal, needs_tmux
 
-EDGECHAT = [sys.executable, "-m", "edgechat"]
 QWEN = "unsloth/Qwen3-4B-Instruct-2507-GGUF"
 FILE = "Qwen3-4B-Instruct-2507-Q4_K_M.gguf"
-Run = subprocess.CompletedProcess[str]
 
 
 @pytest.fixture(scope="module")
@@ -43,13 +42,6 @@ def other() -> Path:
 def user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     homes.settle(tmp_path / "user", monkeypatch)
     return tmp_path / "user"
-
-
-def edgechat(*words: str | Path) -> Run:
-    command = [*EDGECHAT, *map(str, words)]
-    return subprocess.run(
-        command, capture_output=True, text=True, timeout=90, check=False, stdin=subprocess.DEVNULL
-    )
 
 
 def said(*words: str | Path) -> str:
