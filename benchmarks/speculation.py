@@ -38,7 +38,7 @@ import numpy as np
 from edgechat.engine.backends.base import Backend, BatchPart
 from edgechat.engine.engine import EngineCore
 from edgechat.engine.prompt.template import ChatTemplate
-from edgechat.engine.sampling.sampler import Sampler
+from edgechat.engine.sampling import Sampler
 from edgechat.engine.scheduling.draft import MOST, Draft, Source
 from edgechat.engine.scheduling.sequence import Sequence as Stream
 from edgechat.engine.speculative.controller import Controller, DraftChoice, DraftOffer
@@ -251,15 +251,12 @@ def record(weights: str, pair: str, temperature: float, positions: int) -> dict[
 
 
 def _stream(tokens: list[int], sampler: Sampler) -> Stream:
-    from edgechat.engine.reply.reply import Reply
-
     request = ChatRequest(id="0", messages=())
     return Stream(
         request=request,
         tokens=list(tokens),
         n_prompt=len(tokens),
         sampler=sampler,
-        reply=Reply(),
         arrived=0.0,
     )
 

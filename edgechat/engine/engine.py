@@ -10,18 +10,17 @@ import msgspec
 import numpy as np
 
 from edgechat.engine.backends.base import Backend, BatchPart, CacheFull, Interrupted, Logits
-from edgechat.engine.kv.chat_cache import ChatCache
 from edgechat.engine.kv.state_store import KVStateStore
 from edgechat.engine.prompt.prompts import Prompt, Prompts
 from edgechat.engine.prompt.template import ChatTemplate
 from edgechat.engine.prompt.translation import translate
 from edgechat.engine.reply.constraints import Constraints
-from edgechat.engine.reply.reply import Piece, ReplyPart, Shown
+from edgechat.engine.reply.generation import Generation, Logprobs
+from edgechat.engine.reply.reply import ReplyPart
 from edgechat.engine.reply.reply_form import grammar_of, reply_of
 from edgechat.engine.reply.tool_calls import tools
-from edgechat.engine.reply.tool_calls.splitter import ArgumentsText
-from edgechat.engine.sampling.logprobs import Logprobs
-from edgechat.engine.sampling.sampler import Sampler, check_bias
+from edgechat.engine.sampling import Sampler, check_bias
+from edgechat.engine.scheduling.chat_cache import ChatCache
 from edgechat.engine.scheduling.preparation import Preparation, explained, fault
 from edgechat.engine.scheduling.scheduler import Planned, Scheduler
 from edgechat.engine.scheduling.sequence import Sequence
@@ -32,18 +31,15 @@ from edgechat.engine.speculative.step_cost import StepCost
 from edgechat.engine.types import (
     CachePolicy,
     ChatRequest,
-    Delta,
     Dropped,
     ErrorInfo,
     Event,
     Failed,
     Finished,
     FinishReason,
+    Message,
     Prefill,
     Timings,
-    ToolCall,
-    ToolCallArguments,
-    ToolCallBegun,
     Translate,
     Translated,
     Usage,
@@ -75,7 +71,9 @@ class EngineCore:
         self.scheduler = Scheduler(backend)
         interruption = backend.interruption
         self.preparation = Preparation(done=interruption.interrupt if interruption else lambda: None)
-        self.chat_cache = ChatCache(self.scheduler, backend, self.prompts, self.preparation, upkeep, states)
+        self.chat_cache = ChatCache(
+            self.scheduler, backend, self._beginning, self.preparation, upkeep, states
+        )
         self.speculation = Speculation(
             backend,
             self.scheduler,
@@ -116,6 +114,10 @@ class EngineCore:
         work = partial(self._prepare, request, time.perf_counter())
         self.preparation.begin(request, work, self._prepared)
 
+    def _beginning(self, request: ChatRequest, reply: Message, cells: int) -> list[int]:
+        prompt = self.prompts.next(request, reply, cells)
+        return prompt.tokens if prompt is not None else []
+
     def translate(self, command: Translate) -> None:
         """Make tokens of a text, or a text of tokens, beside what runs; a step will tell them."""
         work = partial(translate, self.backend.vocabulary, command)
@@ -126,7 +128,7 @@ class EngineCore:
             return [Failed(request.id, ErrorInfo.of(outcome))]
         return [outcome]
 
-    def _prepare(self, request: ChatRequest, arrived: float) -> tuple[Sequence, str | None]:
+    def _prepare(self, request: ChatRequest, arrived: float) -> tuple[Generation, str | None]:
         """Return a request with its tokens, and the grammar of the reply where it has one."""
         words = self.backend.vocabulary
         check_bias(request.sampling, words.size)
@@ -134,18 +136,18 @@ class EngineCore:
         if request.text is not None:  # there is no chat to keep, and no turn to leave out
             request = msgspec.structs.replace(request, chat=None, overflow="error")
         prompt = self.prompts.of(request, self.scheduler.cells)
-        sequence = Sequence(
+        sequence = Generation(
             request=request,
             tokens=prompt.tokens,
             n_prompt=len(prompt.tokens),
             sampler=Sampler(request.sampling),
-            reply=reply_of(request, prompt, self.template),
+            reply=reply_of(request, self.template, thinking=prompt.thinking),
             arrived=arrived,
             boundary=prompt.boundary,
             dropped=prompt.dropped,
-            chances=None if request.logprobs is None else Logprobs(words, request.logprobs),
+            logprobs=None if request.logprobs is None else Logprobs(words, request.logprobs),
         )
-        return sequence, grammar_of(request, prompt, self.template, words)
+        return sequence, grammar_of(request, self.template, words, thinking=prompt.thinking)
 
     def _queue(self, sequence: Sequence, grammar: str | None) -> list[Event]:
         if grammar is not None:
@@ -165,7 +167,7 @@ class EngineCore:
             or self.chat_cache.give_up(request_id)
             or self.constraints.give_up(request_id)
         )
-        return self._finish(sequence, "cancelled") if sequence else []
+        return self._finish(sequence, "cancelled") if isinstance(sequence, Generation) else []
 
     def persist(self, chat: str | None) -> None:
         """Put a chat's state on disk (None: every chat's); `Persisted` comes when that is done."""
@@ -268,7 +270,7 @@ class EngineCore:
         return events
 
     def _prepared(
-        self, request: ChatRequest, outcome: tuple[Sequence, str | None] | EdgechatError
+        self, request: ChatRequest, outcome: tuple[Generation, str | None] | EdgechatError
     ) -> list[Event]:
         if isinstance(outcome, EdgechatError):
             return [Failed(request.id, ErrorInfo.of(outcome))]
@@ -329,9 +331,13 @@ class EngineCore:
     def _computed(self, planned: Planned) -> Logits:
         """Return the rows of logits that the batch wants; none where the backend chose the token itself."""
         stream, part = planned[0]
-        drawing = self.backend.drawing
-        needs_logits = stream.sampler.needs_logits or stream.chances is not None
-        if drawing is None or len(planned) > 1 or part.n_logits != 1 or needs_logits:
+        drawing = self.backend.drawing if len(planned) == 1 and part.n_logits == 1 else None
+        if (
+            drawing is None
+            or not isinstance(stream, Generation)
+            or stream.sampler.needs_logits
+            or stream.logprobs is not None
+        ):
             parts = [part for _, part in planned]
             interruption = self.scheduler.interruptible(planned)
             return interruption.decode_interruptibly(parts) if interruption else self.backend.decode(parts)
@@ -342,16 +348,17 @@ class EngineCore:
     def _accept(self, planned: Planned, logits: Logits, events: list[Event]) -> None:
         row = n_made = 0
         for sequence, part in planned:
+            if not isinstance(sequence, Generation):
+                continue
             if not part.n_logits:
-                if sequence.generates:
-                    done = part.start + len(part.tokens)
-                    events.append(Prefill(sequence.id, done, len(sequence.tokens)))
+                done = part.start + len(part.tokens)
+                events.append(Prefill(sequence.id, done, len(sequence.tokens)))
                 continue
             try:
                 rows = logits[row : row + part.n_logits]
                 chosen = self._chosen(sequence, rows)
-                if sequence.chances is not None:
-                    sequence.chances.compute(rows, chosen)
+                if sequence.logprobs is not None:
+                    sequence.logprobs.compute(rows, chosen)
                 before = sequence.n_generated
                 events += self._extend_by(sequence, chosen)
                 n_made += max(sequence.n_generated - before, 1)
@@ -364,7 +371,7 @@ class EngineCore:
             fault(error)
             self.speculation.stop()
 
-    def _chosen(self, sequence: Sequence, rows: Logits) -> list[int]:
+    def _chosen(self, sequence: Generation, rows: Logits) -> list[int]:
         """Return the tokens that come next: one, and before it the drafted ones that stand."""
         draft, sequence.draft = sequence.draft, None
         drawn, sequence.drawn = sequence.drawn, None
@@ -377,7 +384,7 @@ class EngineCore:
         self.speculation.verified(sequence, draft, len(chosen) - 1)
         return chosen
 
-    def _extend_by(self, sequence: Sequence, tokens: list[int]) -> list[Event]:
+    def _extend_by(self, sequence: Generation, tokens: list[int]) -> list[Event]:
         """Add sampled tokens to their sequence, up to the one that ends it or moves its window."""
         events: list[Event] = []
         sequence.has_new(len(tokens), time.perf_counter())
@@ -387,19 +394,14 @@ class EngineCore:
                 break
         return events
 
-    def _extend(self, sequence: Sequence, token: int) -> list[Event]:
+    def _extend(self, sequence: Generation, token: int) -> list[Event]:
         """Add a sampled token to its sequence; return the text that it completes, and perhaps the end."""
         if self.backend.vocabulary.is_end(token):
             return self._finish(sequence, "stop")
-        sequence.tokens.append(token)
-        reply = sequence.reply
-        special = token in self._marks and reply.where is not ReplyPart.ANSWER
+        special = token in self._marks and sequence.reply.where is not ReplyPart.ANSWER
         special = special or (bool(sequence.request.tools) and token in self._call_marks)
-        shown = reply.feed(self.backend.vocabulary.piece(token, special=special))
-        if sequence.chances is not None:
-            sequence.chances.fed(reply)
-        events = self._show(sequence, shown)
-        if reply.stopped or sequence.is_complete:
+        events = sequence.extend(token, self.backend.vocabulary.piece(token, special=special))
+        if sequence.reply.stopped or sequence.is_complete:
             return events + self._finish(sequence, "stop")
         limit = sequence.request.max_tokens
         if limit is not None and sequence.n_generated >= limit:
@@ -408,27 +410,7 @@ class EngineCore:
             return events + self._overflow(sequence)
         return events
 
-    def _show(self, sequence: Sequence, shown: list[Shown]) -> list[Event]:
-        pieces: list[Piece] = [one for one in shown if not isinstance(one, ToolCall | ArgumentsText)]
-        sequence.pieces += pieces
-        chances = sequence.chances.shown_with(sequence.reply) if sequence.chances is not None else ()
-        found: list[Event] = []
-        for one in shown:
-            if isinstance(one, ToolCall):
-                sequence.calls.append(one)
-                sequence.arguments.append([])
-                found.append(ToolCallBegun(sequence.id, one, sequence.n_generated))
-                continue
-            if isinstance(one, ArgumentsText):
-                sequence.arguments[-1].append(one.text)
-                found.append(ToolCallArguments(sequence.id, one.text, sequence.n_generated))
-                continue
-            text, thinking = one
-            told, chances = ((), chances) if thinking else (chances, ())
-            found.append(Delta(sequence.id, text, thinking, sequence.n_generated, told))
-        return found
-
-    def _overflow(self, sequence: Sequence) -> list[Event]:
+    def _overflow(self, sequence: Generation) -> list[Event]:
         """A reply has filled the context: older turns make room for the rest of it, or it ends here."""
         request = sequence.request
         if request.overflow != "window":
@@ -445,7 +427,7 @@ class EngineCore:
         return []
 
     def _shortened(
-        self, sequence: Sequence, _: ChatRequest, shorter: Prompt | EdgechatError | None
+        self, sequence: Generation, _: ChatRequest, shorter: Prompt | EdgechatError | None
     ) -> list[Event]:
         if shorter is None:
             return self._finish(sequence, "context")
@@ -467,7 +449,7 @@ class EngineCore:
             if len(sequence.tokens) <= self.scheduler.cells:
                 continue
             try:
-                if sequence.generates:
+                if isinstance(sequence, Generation):
                     events += self._overflow(sequence)
                 else:
                     self.scheduler.remove(sequence, keep_cache=True)
@@ -475,14 +457,14 @@ class EngineCore:
                 events += self._fail(sequence, fault(error))
         return events
 
-    def _finish(self, sequence: Sequence, reason: FinishReason) -> list[Event]:
-        rest = self._show(sequence, sequence.reply.finish())
+    def _finish(self, sequence: Generation, reason: FinishReason) -> list[Event]:
+        rest = sequence.finish()
         if reason == "stop" and sequence.calls:
             reason = "tools"
         slot = sequence.slot
         if sequence in self.scheduler.sequences:
             self.scheduler.remove(sequence, keep_cache=True)
-        self.chat_cache.ended(sequence, slot)
+        self.chat_cache.ended(sequence.request, sequence.message(), slot)
         self.speculation.ended(sequence)
         stats = sequence.tally.stats()
         self.last_usage = usage = sequence.usage()

@@ -14,7 +14,7 @@ from edgechat.engine.backends.base import Vocabulary
 from edgechat.engine.kv.prefix_cache import common_prefix
 from edgechat.engine.kv.window import ContextWindow, whole, window_of
 from edgechat.engine.prompt.control_tokens import ControlTokens
-from edgechat.engine.prompt.template import TEXT_LIMIT, ChatTemplate
+from edgechat.engine.prompt.template import TEXT_LIMIT, ChatTemplate, begins_answer
 from edgechat.engine.prompt.thinking import HARMONY_FINAL
 from edgechat.engine.prompt.token_estimate import LONGEST_PIECE, TokenEstimate, at_least, n_bytes, said
 from edgechat.engine.types import ChatRequest, Message
@@ -70,7 +70,7 @@ class Prompts:
         self._template = template
         self._vocabulary = vocabulary
         self.control_tokens = ControlTokens(vocabulary)
-        self._sizes = TokenEstimate(template, vocabulary, self.control_tokens)
+        self._sizes = TokenEstimate(template.render, vocabulary, self.control_tokens)
         self._endings: dict[bool | None, tuple[str | None, str]] = {}
         self._lock = threading.RLock()
         """Requests are prepared in one thread, and windows moved in another."""
@@ -333,12 +333,6 @@ class Prompts:
         if self._vocabulary.piece(token):
             return ""
         return self._vocabulary.piece(token, special=True).decode("utf-8", "replace")
-
-
-def begins_answer(messages: Sequence[Message]) -> bool:
-    """Say whether the last message is the beginning of the reply to those before it."""
-    last = messages[-1] if messages else None
-    return last is not None and last.role == "assistant" and bool(last.content) and not last.calls
 
 
 def _room(cells: int) -> int:

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from edgechat.engine.prompt import thinking
-from edgechat.engine.prompt.template_child import Render, Rendered
+from edgechat.engine.prompt.template_child import MEMORY_LIMIT, TIME_LIMIT, Render, Rendered
 from edgechat.engine.reply.tool_calls import history
 from edgechat.engine.reply.tool_calls.formats import format_of
 from edgechat.engine.reply.tool_calls.tools import told
@@ -17,10 +17,6 @@ from edgechat.engine.types import Effort, Message, Tool
 from edgechat.errors import EngineError, SwitchUnknown, TemplateError
 from edgechat.process.child import Child, ChildLost, ChildNeverReady
 
-MEMORY_LIMIT = 512 * 2**20
-"""Bytes that a template's process may take; an honest one takes 30 MB."""
-TIME_LIMIT = 3.0
-"""Seconds for one rendering; an honest one takes milliseconds."""
 TEXT_LIMIT = 16 * 2**20
 """Characters of a prompt."""
 
@@ -161,3 +157,9 @@ def _overrun(what: str) -> TemplateError:
         f"The model's chat template {what}.",
         hint="The file may be hostile or damaged: use a copy of the model from another source.",
     )
+
+
+def begins_answer(messages: Sequence[Message]) -> bool:
+    """Say whether the last message is the beginning of the reply to those before it."""
+    last = messages[-1] if messages else None
+    return last is not None and last.role == "assistant" and bool(last.content) and not last.calls

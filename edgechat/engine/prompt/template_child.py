@@ -17,6 +17,11 @@ import msgspec
 
 from edgechat.process import child, spawn
 
+MEMORY_LIMIT = 512 * 2**20
+"""Bytes that a template's process may take; an honest one takes 30 MB."""
+TIME_LIMIT = 3.0
+"""Seconds for one rendering; an honest one takes milliseconds."""
+
 
 class Render(msgspec.Struct, frozen=True):
     """A template and what it is rendered with; `date` is what `strftime_now` prints."""
@@ -104,8 +109,6 @@ def _limit_memory(n_bytes: int) -> None:
 def main() -> None:
     """Answer Render with Rendered until the parent goes away."""
     pipes = spawn.adopt_pipe()
-    from edgechat.engine.prompt.template import MEMORY_LIMIT, TIME_LIMIT
-
     _limit_memory(MEMORY_LIMIT)
     _environment(None)
     child.serve(pipes, _answer, seconds=int(TIME_LIMIT) + 2)

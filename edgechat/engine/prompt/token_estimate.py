@@ -9,7 +9,6 @@ from dataclasses import dataclass
 
 from edgechat.engine.backends.base import Vocabulary
 from edgechat.engine.prompt.control_tokens import ControlTokens
-from edgechat.engine.prompt.template import ChatTemplate
 from edgechat.engine.types import Message, Role, Tool
 from edgechat.errors import TemplateError
 
@@ -52,8 +51,9 @@ _UNKNOWN = Overhead(alone=64, ruled=64, message=8, keeps_thinking=False)
 class TokenEstimate:
     """How many tokens a message takes: an estimate from its own text and what the template adds to any."""
 
-    def __init__(self, template: ChatTemplate, vocabulary: Vocabulary, control: ControlTokens) -> None:
-        self._template = template
+    def __init__(self, render: Callable[..., str], vocabulary: Vocabulary, control: ControlTokens) -> None:
+        """render: `ChatTemplate.render`."""
+        self._render = render
         self._vocabulary = vocabulary
         self._control = control
         self._overheads: dict[bool | None, Overhead] = {}
@@ -119,8 +119,8 @@ class TokenEstimate:
     def _told(self, tools: tuple[Tool, ...]) -> int:
         ask = (Message("user", "a"),)
         try:
-            with_tools = self._template.render(ask, tools=tools, guard=self._control.guard)
-            return max(0, self._n_rendered(with_tools) - self._n_rendered(self._template.render(ask)))
+            with_tools = self._render(ask, tools=tools, guard=self._control.guard)
+            return max(0, self._n_rendered(with_tools) - self._n_rendered(self._render(ask)))
         except TemplateError:
             return sum(len(tool.description) + len(tool.parameters) for tool in tools)
 
@@ -135,11 +135,11 @@ class TokenEstimate:
         rules, ask, reply = (Message("system", "a"), Message("user", "a"), Message("assistant", "a", "xyzzy"))
 
         def n_tokens(*messages: Message) -> int:
-            return self._n_rendered(self._template.render(messages, think=think))
+            return self._n_rendered(self._render(messages, think=think))
 
         try:
             word, one, two = self._count("a", 1), n_tokens(ask), n_tokens(ask, reply, ask)
-            keeps = "xyzzy" in self._template.render((ask, reply, ask), think=think)
+            keeps = "xyzzy" in self._render((ask, reply, ask), think=think)
         except TemplateError:
             return _UNKNOWN
         pair = two - one - 2 * word - (self._count("xyzzy", 1) if keeps else 0)

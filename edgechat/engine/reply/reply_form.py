@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from edgechat.engine.backends.base import Vocabulary
-from edgechat.engine.prompt.prompts import Prompt, begins_answer
-from edgechat.engine.prompt.template import ChatTemplate
+from edgechat.engine.prompt.template import ChatTemplate, begins_answer
 from edgechat.engine.reply.grammar import json_rule, reply_grammar
 from edgechat.engine.reply.reply import Reply
 from edgechat.engine.reply.tool_calls.forced import calls_answer
@@ -14,8 +13,11 @@ from edgechat.engine.types import ChatRequest
 from edgechat.errors import BadRequest
 
 
-def reply_of(request: ChatRequest, prompt: Prompt, template: ChatTemplate) -> Reply:
-    """Return the reply to a request, of which nothing has been said yet."""
+def reply_of(request: ChatRequest, template: ChatTemplate, *, thinking: bool) -> Reply:
+    """Return the reply to a request, of which nothing has been said yet.
+
+    thinking: the prompt has opened the thought already.
+    """
     if request.text is not None:
         return Reply(request.stop)
     calls = None
@@ -28,11 +30,11 @@ def reply_of(request: ChatRequest, prompt: Prompt, template: ChatTemplate) -> Re
             most=request.most_calls,
         )
     marks = None if begins_answer(request.messages) else template.marks
-    return Reply(request.stop + template.stop, marks, thinking=prompt.thinking, calls=calls)
+    return Reply(request.stop + template.stop, marks, thinking=thinking, calls=calls)
 
 
 def grammar_of(
-    request: ChatRequest, prompt: Prompt, template: ChatTemplate, vocabulary: Vocabulary
+    request: ChatRequest, template: ChatTemplate, vocabulary: Vocabulary, *, thinking: bool
 ) -> str | None:
     """Return the grammar that the reply follows, if it follows any. Raises SchemaError or BadRequest."""
     has_begun = begins_answer(request.messages)
@@ -58,4 +60,4 @@ def grammar_of(
     else:
         return None
     marks = template.marks if request.text is None else None
-    return reply_grammar(body, vocabulary, marks, thinking=prompt.thinking)
+    return reply_grammar(body, vocabulary, marks, thinking=thinking)

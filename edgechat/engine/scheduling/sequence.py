@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-
-from msgspec.structs import replace
+from typing import ClassVar
 
 from edgechat.engine.kv.prefix_cache import Slot
-from edgechat.engine.reply.reply import Piece, Reply
-from edgechat.engine.sampling.logprobs import Logprobs
-from edgechat.engine.sampling.sampler import Sampler
+from edgechat.engine.sampling import Sampler
 from edgechat.engine.scheduling.draft import Draft, Tally
-from edgechat.engine.types import ChatRequest, Message, Timings, ToolCall, Usage
+from edgechat.engine.types import ChatRequest, Timings, Usage
 
 
 @dataclass(slots=True, eq=False)
@@ -23,18 +20,18 @@ class Sequence:
     pending tokens.
     """
 
+    generates: ClassVar[bool] = False
+    """Whether tokens are added to it; else they are only to be in the cache, for the next turn."""
+
     request: ChatRequest
     tokens: list[int]
     n_prompt: int
     sampler: Sampler
-    reply: Reply
     arrived: float
     boundary: int = 0
     """Prompt tokens before the generation prompt: where the next turn's prompt may part from this one."""
     dropped: int = 0
     """Turns that the prompt leaves out."""
-    generates: bool = True
-    """False: its tokens are only to be in the cache, for the next turn."""
     spent: Slot | None = None
     """The slot of a turn that ended, of no more use but for what it shares with this sequence."""
     slot: Slot | None = None
@@ -47,17 +44,8 @@ class Sequence:
     last_token: float = 0.0
     n_first: int = 0
     """Tokens that came with the first one, in the same step."""
-    pieces: list[Piece] = field(default_factory=list)
-    """The reply's text so far ..."""
-    calls: list[ToolCall] = field(default_factory=list)
-    """... and what it wants called, with the arguments in pieces here:"""
-    arguments: list[list[str]] = field(default_factory=list)
-    chances: Logprobs | None = None
-    """How likely its tokens were, where the request wants to know."""
     draft: Draft | None = None
     """Tokens that are guessed to come next, in the batch that is being computed."""
-    drawn: int | None = None
-    """The next token, where the backend has chosen it."""
     tally: Tally = field(default_factory=Tally)
     """What came of such guesses."""
 
@@ -97,16 +85,6 @@ class Sequence:
         self.last_token = now
         if not self.first_token:
             self.first_token, self.n_first = now, n_tokens
-
-    def message(self) -> Message:
-        """Return the reply as the next turn's prompt will have it."""
-        answer = "".join(text for text, thinking in self.pieces if not thinking)
-        thought = "".join(text for text, thinking in self.pieces if thinking)
-        calls = (
-            replace(call, arguments="".join(pieces))
-            for call, pieces in zip(self.calls, self.arguments, strict=True)
-        )
-        return Message("assistant", answer, thought, tuple(calls))
 
     def usage(self) -> Usage:
         """Return the counts so far."""

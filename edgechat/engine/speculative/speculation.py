@@ -10,7 +10,7 @@ from functools import partial
 
 from edgechat.engine.backends.base import Backend, BatchPart, CacheFull, Logits
 from edgechat.engine.kv.prefix_cache import PrefixCache
-from edgechat.engine.sampling.sampler import Sampler
+from edgechat.engine.sampling import Sampler
 from edgechat.engine.scheduling.draft import MOST, Draft, Source
 from edgechat.engine.scheduling.scheduler import Planned, Scheduler
 from edgechat.engine.scheduling.sequence import Sequence as Stream

@@ -6,14 +6,16 @@ import itertools
 from bisect import bisect_left
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Protocol
 
 import msgspec
 import psutil
 
-from edgechat.engine.backends.base import Vocabulary
-from edgechat.engine.engine import EngineCore
+from edgechat.engine.backends.base import Backend, Vocabulary
 from edgechat.engine.kv.prefix_cache import PrefixCache, Slot
 from edgechat.engine.kv.window import turns_of
+from edgechat.engine.scheduling.chat_cache import ChatCache
+from edgechat.engine.scheduling.scheduler import Scheduler
 from edgechat.engine.snapshot import (
     KINDS,
     MOST_RUNS,
@@ -29,7 +31,8 @@ from edgechat.engine.snapshot import (
     SourceState,
 )
 from edgechat.engine.speculative.acceptance import Acceptance
-from edgechat.engine.types import ChatRequest, Message
+from edgechat.engine.speculative.speculation import Speculation
+from edgechat.engine.types import ChatRequest, Message, Usage
 
 _ROWS = (1, 2, 4, 8, 16)
 """The n of C(n) that are told."""
@@ -50,10 +53,25 @@ class _Pinned:
     tokens: list[int]
 
 
+class Inspectable(Protocol):
+    """What is looked at of an engine."""
+
+    backend: Backend
+    scheduler: Scheduler
+    chat_cache: ChatCache
+    speculation: Speculation
+    last_usage: Usage | None
+
+    @property
+    def n_waiting(self) -> int:
+        """Requests that the scheduler does not know of yet."""
+        ...
+
+
 class Inspector:
     """Takes snapshots of an engine."""
 
-    def __init__(self, engine: EngineCore) -> None:
+    def __init__(self, engine: Inspectable) -> None:
         self._engine = engine
         self._process = psutil.Process()
         self._pinned: dict[str, _Pinned] = {}

@@ -20,8 +20,8 @@ from edgechat.engine.backends.scripted import ScriptedBackend
 from edgechat.engine.engine import EngineCore
 from edgechat.engine.prompt.template import ChatTemplate
 from edgechat.engine.reply.constraints import Constraints
+from edgechat.engine.reply.generation import Logprobs
 from edgechat.engine.reply.reply import Reply
-from edgechat.engine.sampling.logprobs import Logprobs
 from edgechat.engine.speculative.drafters import ModelDrafter
 from edgechat.engine.types import (
     ChatRequest,

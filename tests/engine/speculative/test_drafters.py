@@ -9,8 +9,7 @@ import pytest
 
 from edgechat.engine.backends.base import BatchPart, CacheFull
 from edgechat.engine.engine import EngineCore
-from edgechat.engine.reply.reply import Reply
-from edgechat.engine.sampling.sampler import Sampler
+from edgechat.engine.sampling import Sampler
 from edgechat.engine.scheduling.draft import Draft
 from edgechat.engine.scheduling.sequence import Sequence as Stream
 from edgechat.engine.speculative.acceptance import class_of_match
@@ -26,7 +25,7 @@ GREEDY = Sampling(temperature=0)
 
 def stream(tokens: Sequence[int], sampling: Sampling = GREEDY) -> Stream:
     request = ChatRequest(id="a", messages=(), sampling=sampling)
-    return Stream(request, list(tokens), len(tokens), Sampler(sampling), Reply(), 0.0)
+    return Stream(request, list(tokens), len(tokens), Sampler(sampling), 0.0)
 
 
 class TestNgrams:

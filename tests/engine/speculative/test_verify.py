@@ -19,7 +19,7 @@ import pytest
 from edgechat.engine import engine as engine_module
 from edgechat.engine.backends.base import Logits
 from edgechat.engine.engine import EngineCore
-from edgechat.engine.sampling.sampler import Sampler
+from edgechat.engine.sampling import Sampler
 from edgechat.engine.scheduling.draft import Draft, Source
 from edgechat.engine.speculative.controller import Controller, DraftChoice, DraftOffer
 from edgechat.engine.speculative.drafters import ModelDrafter
@@ -251,7 +251,7 @@ WRONG: dict[str, Callable[[float, float, float], bool]] = {
 
 @pytest.mark.parametrize("rule", WRONG)
 def test_a_wrong_rule_for_drafts_of_a_model_is_seen(rule: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("edgechat.engine.sampling.sampler.accepts", WRONG[rule])
+    monkeypatch.setattr("edgechat.engine.sampling.accepts", WRONG[rule])
     n = ENOUGH if rule == "a little too often" else FEW // 2
     for sampling in (SETTINGS["plain"], SETTINGS["top-p"]):
         assert is_rejected(said(sampling, n, model=True)[0], expected(logits_of(1, parted=False), sampling))

@@ -14,7 +14,7 @@ from edgechat.engine.backends.mlx.backend import MlxBackend
 from edgechat.engine.backends.mlx.drawing import BROKEN, draw
 from edgechat.engine.engine import EngineCore
 from edgechat.engine.prompt.template import ChatTemplate
-from edgechat.engine.sampling.sampler import Sampler
+from edgechat.engine.sampling import Sampler
 from edgechat.engine.types import ChatRequest, Delta, Failed, Finished, Message, Sampling
 from edgechat.errors import DecodeFailed
 from tests.engine.runtimes import plan

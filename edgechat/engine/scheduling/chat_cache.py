@@ -9,6 +9,7 @@ turn begins with; a new turn interrupts that at any chunk and goes on from as fa
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
@@ -20,9 +21,7 @@ from edgechat.engine.backends.base import Backend
 from edgechat.engine.kv.prefix_cache import Node, Slot, common_prefix
 from edgechat.engine.kv.state_file import SavedState
 from edgechat.engine.kv.state_store import KVStateStore, worth_saving
-from edgechat.engine.prompt.prompts import Prompts
-from edgechat.engine.reply.reply import Reply
-from edgechat.engine.sampling.sampler import Sampler
+from edgechat.engine.sampling import Sampler
 from edgechat.engine.scheduling.preparation import Preparation, explained, fault
 from edgechat.engine.scheduling.scheduler import Scheduler
 from edgechat.engine.scheduling.sequence import Sequence
@@ -81,14 +80,17 @@ class ChatCache:
         self,
         scheduler: Scheduler,
         backend: Backend,
-        prompts: Prompts,
+        beginning: Callable[[ChatRequest, Message, int], list[int]],
         preparation: Preparation,
         upkeep: CachePolicy,
         states: KVStateStore | None,
     ) -> None:
+        """beginning: makes the tokens that every next turn of a chat begins with, after its last request and
+        reply, in a context of so many cells; none where nobody can say.
+        """
         self._scheduler = scheduler
         self._backend = backend
-        self._prompts = prompts
+        self._beginning = beginning
         self._preparation = preparation
         self._upkeep = upkeep
         self._states = states if backend.capabilities.saves else None
@@ -144,14 +146,14 @@ class ChatCache:
         self._reading.remove(found)
         return found[0]
 
-    def ended(self, sequence: Sequence, slot: Slot | None) -> None:
-        """A turn has ended in this slot: its chat is settled when there is time."""
-        chat, reply = sequence.request.chat, sequence.message()
-        if chat is None or sequence.in_background or not (reply.content or reply.calls):
+    def ended(self, request: ChatRequest, reply: Message, slot: Slot | None) -> None:
+        """A turn has ended in this slot with a reply: its chat is settled when there is time."""
+        chat = request.chat
+        if chat is None or request.priority == "background" or not (reply.content or reply.calls):
             return
         old = self._kept.pop(chat, None)
         saved, tip = old.saved if old else [], slot.tip if slot else None
-        self._kept[chat] = CachedChat(sequence.request, reply, saved, slot, tip, settles=self._upkeep.settle)
+        self._kept[chat] = CachedChat(request, reply, saved, slot, tip, settles=self._upkeep.settle)
         if len(self._kept) > _CHATS:
             self._save(oldest := next(iter(self._kept)), _LEAVE_SECONDS)
             del self._kept[oldest]
@@ -200,17 +202,16 @@ class ChatCache:
     def _next_prompt(self, kept: CachedChat) -> Future[list[int]]:
         """Return what every next turn of a chat begins with, which is prepared beside what runs."""
         if kept.next_prompt is None:
-            work = partial(self._beginning, kept.request, kept.reply, self._scheduler.cells)
+            work = partial(self._tokens, kept.request, kept.reply, self._scheduler.cells)
             kept.next_prompt = self._preparation.submit(work)
         return kept.next_prompt
 
-    def _beginning(self, request: ChatRequest, reply: Message, cells: int) -> list[int]:
+    def _tokens(self, request: ChatRequest, reply: Message, cells: int) -> list[int]:
         try:
-            prompt = self._prompts.next(request, reply, cells)
+            return self._beginning(request, reply, cells)
         except Exception as error:  # a chat that cannot be settled is none the worse
             explained(error)
             return []
-        return prompt.tokens if prompt else []
 
     def settled(self, sequence: Sequence) -> list[Event]:
         """A chat's cache holds what its next turn begins with."""
@@ -334,9 +335,7 @@ def _settling(kept: CachedChat, tokens: list[int]) -> Sequence:
         tokens=tokens,
         n_prompt=len(tokens),
         sampler=Sampler(quiet),
-        reply=Reply(),
         arrived=0.0,
-        generates=False,
         spent=kept.spent,
     )
 

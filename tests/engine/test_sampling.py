@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edgechat.engine.sampling.sampler import Sampler, top_ids
+from edgechat.engine.sampling import Sampler, top_ids
 from edgechat.engine.types import Sampling
 from edgechat.errors import DecodeFailed
 

@@ -1,0 +1,138 @@
+"""A request whose reply is being generated: its text, its calls, and how likely its tokens were."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+from msgspec.structs import replace
+
+from edgechat.engine.backends.base import Logits, Vocabulary
+from edgechat.engine.reply.reply import Piece, Reply, ReplyPart, Shown
+from edgechat.engine.reply.tool_calls.splitter import ArgumentsText
+from edgechat.engine.sampling import chances
+from edgechat.engine.scheduling.sequence import Sequence
+from edgechat.engine.types import (
+    Delta,
+    Event,
+    Message,
+    TokenLogprobs,
+    ToolCall,
+    ToolCallArguments,
+    ToolCallBegun,
+)
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class Generation(Sequence):
+    """A sequence that a reply is generated for."""
+
+    generates: ClassVar[bool] = True
+
+    reply: Reply
+    logprobs: Logprobs | None = None
+    """How likely its tokens were, where the request wants to know."""
+    drawn: int | None = None
+    """The next token, where the backend has chosen it."""
+    pieces: list[Piece] = field(default_factory=list)
+    """The reply's text so far ..."""
+    calls: list[ToolCall] = field(default_factory=list)
+    """... and what it wants called, with the arguments in pieces here:"""
+    arguments: list[list[str]] = field(default_factory=list)
+
+    def extend(self, token: int, piece: bytes) -> list[Event]:
+        """Add a token, which stands for these bytes; return the text that it completes."""
+        self.tokens.append(token)
+        shown = self.reply.feed(piece)
+        if self.logprobs is not None:
+            self.logprobs.fed(self.reply)
+        return self._events(shown)
+
+    def finish(self) -> list[Event]:
+        """Return the text that was held back: nothing follows."""
+        return self._events(self.reply.finish())
+
+    def _events(self, shown: list[Shown]) -> list[Event]:
+        self.pieces += [one for one in shown if not isinstance(one, ToolCall | ArgumentsText)]
+        likely = self.logprobs.shown_with(self.reply) if self.logprobs is not None else ()
+        events: list[Event] = []
+        for one in shown:
+            if isinstance(one, ToolCall):
+                self.calls.append(one)
+                self.arguments.append([])
+                events.append(ToolCallBegun(self.id, one, self.n_generated))
+                continue
+            if isinstance(one, ArgumentsText):
+                self.arguments[-1].append(one.text)
+                events.append(ToolCallArguments(self.id, one.text, self.n_generated))
+                continue
+            text, thinking = one
+            told, likely = ((), likely) if thinking else (likely, ())
+            events.append(Delta(self.id, text, thinking, self.n_generated, told))
+        return events
+
+    def message(self) -> Message:
+        """Return the reply as the next turn's prompt will have it."""
+        answer = "".join(text for text, thinking in self.pieces if not thinking)
+        thought = "".join(text for text, thinking in self.pieces if thinking)
+        calls = (
+            replace(call, arguments="".join(pieces))
+            for call, pieces in zip(self.calls, self.arguments, strict=True)
+        )
+        return Message("assistant", answer, thought, tuple(calls))
+
+
+_Placed = tuple[int, TokenLogprobs]
+"""How many characters of the answer there were before a token."""
+
+
+class Logprobs:
+    """The chances of one reply's tokens, each told with the text that it begins.
+
+    Nothing of a thought or a call, nor of what is never shown: marks, and what a stop string has cut off.
+    """
+
+    def __init__(self, vocabulary: Vocabulary, others: int) -> None:
+        """others: how many of the likeliest tokens are told beside each."""
+        self._vocabulary = vocabulary
+        self._others = others
+        self._computed: deque[TokenLogprobs] = deque()
+        self._undecided: list[_Placed] = []
+        self._held: deque[_Placed] = deque()
+        self._n_answer = self._n_calls = 0
+
+    def compute(self, rows: Logits, tokens: Seq[int]) -> None:
+        """Take the tokens that come next, and the logits [n, n_vocab] that each was chosen by."""
+        self._computed.clear()  # of a reply that moved its window before them
+        for row, token in zip(rows, tokens, strict=False):
+            chance, likeliest = chances(row, token, self._others)
+            others = tuple((self._text(one), value) for one, value in likeliest)
+            self._computed.append(TokenLogprobs(self._text(token), chance, others))
+
+    def _text(self, token: int) -> bytes:
+        return self._vocabulary.piece(token) or self._vocabulary.piece(token, special=True)
+
+    def fed(self, reply: Reply) -> None:
+        """The reply has taken the next of these tokens."""
+        self._undecided.append((self._n_answer, self._computed.popleft()))
+        self._n_answer = reply.n_answer
+        if reply.in_call:
+            return
+        if reply.n_calls > self._n_calls:  # these were its tokens
+            self._n_calls = reply.n_calls
+            while self._held and self._held[-1][0] >= reply.n_shown:  # of the white space before it
+                self._held.pop()
+        elif reply.where is ReplyPart.ANSWER:
+            self._held += self._undecided
+        elif reply.where is not ReplyPart.THINKING and reply.holds:
+            return  # a mark may begin here, or an answer
+        self._undecided.clear()
+
+    def shown_with(self, reply: Reply) -> tuple[TokenLogprobs, ...]:
+        """Return the chances of the tokens that begin in what the reply has shown since."""
+        found: list[TokenLogprobs] = []
+        while self._held and self._held[0][0] < reply.n_shown:
+            found.append(self._held.popleft()[1])
+        return tuple(found)
