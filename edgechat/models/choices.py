@@ -7,13 +7,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
-from edgechat.models.formats.gguf import MAX_PARTS
 from edgechat.models.formats.header import Format
-
-MAX_PATH = 1024
-"""Bytes of a file's name with its folders."""
-MAX_COMPONENT = 255
-"""Bytes of one folder or file: what file systems hold."""
+from edgechat.models.formats.limits import MAX_PARTS
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,27 +204,6 @@ def _all_there(weights: Sequence[str]) -> bool:
         count <= MAX_PARTS and found == set(range(1, count + 1)) for (_, count), found in sets.items()
     )
     return 0 < len(weights) <= MAX_PARTS and whole
-
-
-def safe_path(name: str) -> bool:
-    """Say whether `name` is a plain relative path that stays in its folder, on every platform."""
-    if not name or len(name.encode("utf-8", "replace")) > MAX_PATH or not _is_text(name):
-        return False
-    if "\\" in name or name[1:2] == ":" or any(ord(char) < 32 or ord(char) == 127 for char in name):
-        return False
-    return all(_safe_component(part) for part in name.split("/"))
-
-
-def _safe_component(part: str) -> bool:
-    return part not in ("", ".", "..") and len(part.encode()) <= MAX_COMPONENT
-
-
-def _is_text(name: str) -> bool:
-    try:
-        name.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def _stem(name: str) -> str | None:

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgechat.models.choices import ModelChoice, RemoteFile, model_choices, quant_label, safe_path
+from edgechat.models.choices import ModelChoice, RemoteFile, model_choices, quant_label
+from edgechat.models.hub.names import safe_path
 
 
 def choices(*names: str) -> tuple[ModelChoice, ...]:

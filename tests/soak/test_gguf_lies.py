@@ -15,7 +15,8 @@ import pytest
 
 from edgechat.device.profile import probe
 from edgechat.errors import DoesNotFit, DryRunFailed, EdgechatError, ModelFileError, SettingsError
-from edgechat.models.formats.gguf import NeedMoreBytes, parse_header
+from edgechat.models.formats.gguf import parse_header
+from edgechat.models.formats.gguf_cursor import NeedMoreBytes
 from edgechat.models.formats.header import ModelHeader
 from edgechat.native.params import LoadParams
 from edgechat.planner.estimate.dry_run import TIME_LIMIT, DryRun

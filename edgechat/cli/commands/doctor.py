@@ -26,7 +26,8 @@ from edgechat.errors import EdgechatError, FolderError
 from edgechat.models.catalogue import catalogue
 from edgechat.models.formats.gguf import read_model
 from edgechat.models.local.inventory import inventory
-from edgechat.models.local.resolve import hub_cache, resolve
+from edgechat.models.local.locations import hub_cache
+from edgechat.models.local.resolve import resolve
 from edgechat.text import escaped_json, one_line
 
 _GUIDE = "guide"

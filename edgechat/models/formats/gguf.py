@@ -15,30 +15,11 @@ from itertools import chain
 from pathlib import Path
 
 from edgechat.errors import ModelFileError
-from edgechat.models.formats.gguf_cursor import (
-    AGAIN,
-    MAX_HEADER,
-    Buffer,
-    Cursor,
-    NeedMoreBytes,
-    cut_short,
-    damaged,
-    show,
-)
-from edgechat.models.formats.header import GgufArray, ModelHeader, ModelTensor, Value
+from edgechat.models.formats.gguf_cursor import MAX_HEADER, Buffer, Cursor, NeedMoreBytes, cut_short, damaged
+from edgechat.models.formats.header import ModelHeader, ModelTensor, Value
+from edgechat.models.formats.limits import AGAIN, MAX_PARTS, show
 from edgechat.models.formats.quants import REFUSED, GgmlType
 from edgechat.text import mebibytes
-
-__all__ = [
-    "GgufArray",
-    "ModelHeader",
-    "ModelTensor",
-    "NeedMoreBytes",
-    "one_model",
-    "parse_header",
-    "read_header",
-    "read_model",
-]
 
 FIRST_READ = 8 << 20
 """Enough for most models; a remote file is asked for more only where it has more."""
@@ -60,7 +41,6 @@ MAX_DIMS = 4
 MAX_ALIGNMENT = 1 << 14
 """The largest page of memory: what is lost between tensors stays small."""
 MAX_SIZE = 2**63 - 1
-MAX_PARTS = 1000
 
 _SHORTEST_KEY, _SHORTEST_TENSOR = 13, 24
 _PART = re.compile(r"(?P<stem>.+)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf", re.DOTALL)

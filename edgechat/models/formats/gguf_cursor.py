@@ -6,6 +6,7 @@ import struct
 
 from edgechat.errors import ModelFileError
 from edgechat.models.formats.header import GgufArray, Scalar, Value
+from edgechat.models.formats.limits import AGAIN, show
 
 MAX_HEADER = 128 << 20
 """The largest known, with a vocabulary of 262,144, takes 16 MB."""
@@ -15,8 +16,6 @@ MAX_KEPT_VALUES = 1024
 """Longer arrays are walked over."""
 MAX_STRINGS = 2_000_000
 """Strings in the arrays of one file: more than twice the largest vocabulary with its merges."""
-
-AGAIN = "Download it again: this copy is damaged or incomplete."
 
 Buffer = bytes | bytearray | memoryview
 
@@ -164,11 +163,6 @@ class Cursor:
                 self.need(at + 8 * left - self.at)
             at += 8 + length_at(data, at)[0]
         self.need(at - self.at)
-
-
-def show(text: str) -> str:
-    """Return a stranger's text so that it can do no harm on a terminal."""
-    return ascii(text if len(text) <= 60 else text[:57] + "...")
 
 
 def damaged(name: str, why: str) -> ModelFileError:

@@ -10,12 +10,8 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from edgechat.errors import ModelFileError
+from edgechat.models.formats.limits import MAX_LAYERS, MAX_NUMBER
 from edgechat.models.formats.quants import FILE_TYPES, GgmlType
-
-MAX_LAYERS = 512
-"""As in llama.cpp."""
-MAX_NUMBER = 2**31 - 1
-"""No count of a model's shape is larger."""
 
 ENCODERS = frozenset(
     {

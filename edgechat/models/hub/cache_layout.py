@@ -26,7 +26,7 @@ from edgechat.errors import DiskError, HubAnswerError
 from edgechat.models.choices import RemoteFile, RepoListing
 from edgechat.models.hub.partial import disk_error
 from edgechat.models.local.hashes import is_digest
-from edgechat.models.local.resolve import hub_cache
+from edgechat.models.local.locations import hub_cache
 from edgechat.offline import is_true
 from edgechat.text import mebibytes, one_line
 

@@ -25,13 +25,13 @@ from edgechat.errors import (
     RateLimited,
     RepoNotFound,
 )
-from edgechat.models.choices import ModelChoice, RemoteFile, RepoListing, model_choices, safe_path
+from edgechat.models.choices import ModelChoice, RemoteFile, RepoListing, model_choices
 from edgechat.models.formats.header import ModelHeader
 from edgechat.models.formats.quants import canonical
 from edgechat.models.hub import metadata_cache
 from edgechat.models.hub.endpoint import Endpoint, endpoint, require_network
 from edgechat.models.hub.errors import nonsense
-from edgechat.models.hub.names import HubName, valid_repo, valid_revision
+from edgechat.models.hub.names import HubName, safe_path, valid_repo, valid_revision
 from edgechat.models.hub.remote_headers import read_remote_contents, read_remote_header
 from edgechat.models.hub.transfer import ask_hub
 from edgechat.models.local.hashes import is_git_sha1

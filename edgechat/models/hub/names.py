@@ -1,4 +1,4 @@
-"""Names of models on the hub: from what a person typed or pasted to a repository."""
+"""Names of models and files on the hub: from what a person typed or pasted to a repository."""
 
 from __future__ import annotations
 
@@ -6,14 +6,16 @@ import re
 from dataclasses import dataclass, replace
 from urllib.parse import quote, unquote, urlsplit
 
-from edgechat.models.choices import safe_path
-
 _HOSTS = frozenset({"huggingface.co", "www.huggingface.co", "hf.co", "www.hf.co"})
 _PART = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9._-]{0,94}[A-Za-z0-9_])?", re.ASCII)
 _LABEL = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,62}[A-Za-z0-9_])?", re.ASCII)
 _REVISION = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9._/-]{0,254}[A-Za-z0-9_])?", re.ASCII)
 _MAX_REPO = 96
 _MAX_TEXT = 2048
+MAX_PATH = 1024
+"""Bytes of a file's name with its folders."""
+MAX_COMPONENT = 255
+"""Bytes of one folder or file: what file systems hold."""
 # Folders of a checkout and of the hub's own pages, which stand where an owner would.
 _RESERVED = frozenset({"api", "datasets", "spaces", "docs", "models", "collections", "papers", "blog"})
 
@@ -69,6 +71,27 @@ def valid_repo(repo: str) -> bool:
 def valid_revision(revision: str) -> bool:
     """Say whether this can be a branch, a tag or a commit."""
     return bool(_REVISION.fullmatch(revision)) and ".." not in revision and "//" not in revision
+
+
+def safe_path(name: str) -> bool:
+    """Say whether `name` is a plain relative path that stays in its folder, on every platform."""
+    if not name or len(name.encode("utf-8", "replace")) > MAX_PATH or not _is_text(name):
+        return False
+    if "\\" in name or name[1:2] == ":" or any(ord(char) < 32 or ord(char) == 127 for char in name):
+        return False
+    return all(_safe_component(part) for part in name.split("/"))
+
+
+def _safe_component(part: str) -> bool:
+    return part not in ("", ".", "..") and len(part.encode()) <= MAX_COMPONENT
+
+
+def _is_text(name: str) -> bool:
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _from_words(text: str) -> HubName | None:

@@ -10,11 +10,11 @@ from pathlib import PurePosixPath
 from edgechat.errors import ModelFileError
 from edgechat.models.choices import ModelChoice, RemoteFile, RepoListing
 from edgechat.models.formats.gguf import FIRST_READ, one_model, read_growing
-from edgechat.models.formats.gguf_cursor import AGAIN
 from edgechat.models.formats.header import ModelHeader
+from edgechat.models.formats.limits import AGAIN, unsound
 from edgechat.models.formats.mlx.config import MAX_CONFIG
 from edgechat.models.formats.mlx.contents import MAX_TABLES, Contents, TensorTable
-from edgechat.models.formats.mlx.safetensors import PREFIX, table_length, unsound
+from edgechat.models.formats.mlx.safetensors import PREFIX, table_length
 from edgechat.models.hub.endpoint import Endpoint
 from edgechat.models.hub.errors import nonsense, unreachable
 from edgechat.models.hub.ranged import RangedFile
@@ -34,7 +34,7 @@ MAX_CUTS = 4
 def read_remote_header(listing: RepoListing, choice: ModelChoice) -> ModelHeader:
     """Read the header of a model on the hub, of a split one the headers of all parts, as one.
 
-    Reads 8 MiB of the file, then up to twice that, and so on up to cursor.MAX_HEADER. Raises HubError;
+    Reads 8 MiB of the file, then up to twice that, and so on up to gguf_cursor.MAX_HEADER. Raises HubError;
     ModelFileError where the file is no language model.
     """
     hub = Endpoint(listing.hub)

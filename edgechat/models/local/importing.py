@@ -19,9 +19,9 @@ from pathlib import Path
 from typing import Literal
 
 from edgechat.errors import NotImported
-from edgechat.models.choices import safe_path
 from edgechat.models.formats.header_reading import read_model
-from edgechat.models.formats.mlx.contents import folder_name
+from edgechat.models.formats.mlx.config import folder_name
+from edgechat.models.hub.names import safe_path
 from edgechat.models.local import locations
 from edgechat.models.local.inventory import LocalModel
 from edgechat.models.local.locations import Place

@@ -11,7 +11,7 @@ from pathlib import Path
 from edgechat import paths
 from edgechat.errors import ModelFileError, ModelNotFound
 from edgechat.models.catalogue import CatalogueEntry, catalogue
-from edgechat.models.formats.mlx.contents import folder_name
+from edgechat.models.formats.mlx.config import folder_name
 from edgechat.models.formats.quants import canonical
 from edgechat.models.local.inventory import Inventory, LocalModel, inventory
 from edgechat.models.local.locations import hub_cache as hub_cache

@@ -11,7 +11,8 @@ import stat
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from edgechat.models.choices import needed_by_mlx, safe_path
+from edgechat.models.choices import needed_by_mlx
+from edgechat.models.hub.names import safe_path
 
 MAX_FILES = 4096
 """Of one place."""

@@ -2,7 +2,7 @@
 
 Only the config.json of a folder of safetensors is read: it tells whether it is a language model's.
 
-Nothing in these folders is believed: see walk.py. The hub's cache:
+Nothing in these folders is believed: see scan.py. The hub's cache:
 
     models--owner--name/refs/main                         the commit of a branch
     models--owner--name/snapshots/<commit>/folder/a.gguf  a link to a blob, or the file itself
@@ -20,10 +20,9 @@ from pathlib import Path
 from edgechat import paths
 from edgechat.errors import FolderError, ModelFileError
 from edgechat.models.choices import ModelChoice, RemoteFile, model_choices
-from edgechat.models.formats.gguf import MAX_PARTS
 from edgechat.models.formats.header import Format
-from edgechat.models.formats.mlx.config import writes_text
-from edgechat.models.formats.mlx.contents import read_config
+from edgechat.models.formats.limits import MAX_PARTS
+from edgechat.models.formats.mlx.config import read_config, writes_text
 from edgechat.models.hub.names import valid_repo
 from edgechat.models.local import locations, ollama
 from edgechat.models.local.hashes import is_digest

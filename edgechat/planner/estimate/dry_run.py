@@ -1,6 +1,6 @@
 """The dry run: llama.cpp's own allocator is asked in advance what a load would take.
 
-It is shown the model's skeleton (`models/skeleton.py`) in a process of its own, since native code that meets
+It is shown the model's skeleton (`formats/skeleton.py`) in a process of its own, since native code that meets
 an odd shape may abort, and answers in milliseconds once it has started. Nothing is allocated but recurrent
 states, which llama.cpp makes even so.
 """

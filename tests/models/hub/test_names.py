@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgechat.models.choices import safe_path
-from edgechat.models.hub.names import HubName, parse_model_name, valid_repo, valid_revision
+from edgechat.models.hub.names import HubName, parse_model_name, safe_path, valid_repo, valid_revision
 
 REPO = "unsloth/Qwen3-0.6B-GGUF"
 PAGE = f"https://huggingface.co/{REPO}"

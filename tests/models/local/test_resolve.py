@@ -10,9 +10,9 @@ import pytest
 from edgechat.errors import ModelFileError, ModelNotFound, NotRemovable
 from edgechat.models.catalogue import catalogue
 from edgechat.models.local.inventory import inventory
-from edgechat.models.local.locations import Place
+from edgechat.models.local.locations import Place, hub_cache
 from edgechat.models.local.removal import removal
-from edgechat.models.local.resolve import hub_cache, local_file, local_files, located, resolve
+from edgechat.models.local.resolve import local_file, local_files, located, resolve
 
 REPO = "models--unsloth--Qwen3-4B-Instruct-2507-GGUF"
 FILE = "Qwen3-4B-Instruct-2507-Q4_K_M.gguf"

@@ -40,7 +40,7 @@ from edgechat.engine.types import Sampling
 from edgechat.errors import DecodeFailed, EdgechatError
 from edgechat.models.choices import CONFIG
 from edgechat.models.formats.header_reading import read_model
-from edgechat.models.formats.mlx.contents import read_config
+from edgechat.models.formats.mlx.config import read_config
 from edgechat.native.buffers import Buffer
 from edgechat.planner.plan import LoadPlan
 

@@ -14,8 +14,7 @@ from tokenizers import Tokenizer
 
 from edgechat.engine.backends.mlx.loading import AGAIN
 from edgechat.errors import LoadFailed
-from edgechat.models.formats.mlx.config import Config, parse_json
-from edgechat.models.formats.mlx.contents import bounded
+from edgechat.models.formats.mlx.config import Config, bounded, parse_json
 
 _MORE = 128
 """Tokens that one of two vocabularies may have more: some are padded."""

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import errno
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from edgechat.errors import ModelFileError
-from edgechat.models.formats.gguf_cursor import show
-from edgechat.models.formats.header import MAX_LAYERS, MAX_NUMBER
-from edgechat.models.formats.mlx.safetensors import unsound
+from edgechat.models.formats.limits import MAX_LAYERS, MAX_NUMBER, show, unsound
 
 MAX_CONFIG = 1 << 20
 """Bytes of config.json; some kilobytes are usual."""
@@ -127,6 +127,11 @@ class Config:
         return unsound(self.name, f"its config.json says nothing sensible for {key!r}")
 
 
+def read_config(path: Path) -> Config:
+    """Read a config.json. Raises ModelFileError, OSError."""
+    return parse_config(bounded(path, MAX_CONFIG), folder_name(path.parent))
+
+
 def parse_config(data: bytes, name: str) -> Config:
     """Return what a config.json says. Raises ModelFileError, also for a model that wants code of its own."""
     found = parse_json(data, f"{name}'s config.json")
@@ -178,3 +183,22 @@ def require_language_model(config: Config) -> None:
             f"{config.name} keeps what it has read in a way that edgechat does not know with MLX.",
             hint="Take a GGUF file of the model.",
         )
+
+
+def folder_name(folder: Path) -> str:
+    """Return what to call the model in a folder: its name, or its repository's in the hub's cache."""
+    repo = folder.parent.parent.name
+    if folder.parent.name == "snapshots" and repo.startswith("models--"):
+        return repo.removeprefix("models--").replace("--", "/", 1)
+    return folder.name or str(folder)
+
+
+def bounded(path: Path, most: int) -> bytes:
+    """Return what a file holds. Raises ModelFileError where that is more than `most` bytes, OSError."""
+    if not path.is_file():  # a pipe would be waited for
+        raise FileNotFoundError(errno.ENOENT, "no such file", str(path))
+    with path.open("rb") as file:
+        data = file.read(most + 1)
+    if len(data) > most:
+        raise unsound(path.name, f"it has more than {most} bytes")
+    return data

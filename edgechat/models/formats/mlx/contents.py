@@ -12,11 +12,12 @@ from msgspec import Meta
 
 from edgechat.errors import ModelFileError
 from edgechat.models.choices import CONFIG
-from edgechat.models.formats.gguf_cursor import AGAIN
 from edgechat.models.formats.header import ModelHeader
+from edgechat.models.formats.limits import AGAIN, unsound
 from edgechat.models.formats.mlx.config import (
     MAX_CONFIG,
-    Config,
+    bounded,
+    folder_name,
     parse_config,
     parse_json,
     require_language_model,
@@ -28,7 +29,6 @@ from edgechat.models.formats.mlx.safetensors import (
     StoredTensor,
     parse_table,
     table_length,
-    unsound,
 )
 from edgechat.models.formats.mlx.tensors import rows_of_embedding, tensors_of
 
@@ -132,19 +132,6 @@ def read_folder(folder: Path) -> ModelHeader:
         raise ModelFileError(f"{name} cannot be read: {error}.", hint="Check the disk it is on.") from error
 
 
-def read_config(path: Path) -> Config:
-    """Read a config.json. Raises ModelFileError, OSError."""
-    return parse_config(bounded(path, MAX_CONFIG), folder_name(path.parent))
-
-
-def folder_name(folder: Path) -> str:
-    """Return what to call the model in a folder: its name, or its repository's in the hub's cache."""
-    repo = folder.parent.parent.name
-    if folder.parent.name == "snapshots" and repo.startswith("models--"):
-        return repo.removeprefix("models--").replace("--", "/", 1)
-    return folder.name or str(folder)
-
-
 def _tables(files: list[Path]) -> tuple[TensorTable, ...]:
     found: list[TensorTable] = []
     total = 0
@@ -171,14 +158,3 @@ def _template(folder: Path) -> str | None:
 
 def _if_there(path: Path, most: int) -> bytes:
     return bounded(path, most) if path.is_file() else b""
-
-
-def bounded(path: Path, most: int) -> bytes:
-    """Return what a file holds. Raises ModelFileError where that is more than `most` bytes, OSError."""
-    if not path.is_file():  # a pipe would be waited for
-        raise FileNotFoundError(errno.ENOENT, "no such file", str(path))
-    with path.open("rb") as file:
-        data = file.read(most + 1)
-    if len(data) > most:
-        raise unsound(path.name, f"it has more than {most} bytes")
-    return data

@@ -16,8 +16,7 @@ import msgspec
 from msgspec import Meta
 
 from edgechat.errors import ModelFileError
-from edgechat.models.formats.gguf_cursor import AGAIN, show
-from edgechat.models.formats.header import MAX_NUMBER
+from edgechat.models.formats.limits import MAX_NUMBER, show, unsound
 
 PREFIX = 8
 """Bytes before the table: its length."""
@@ -69,11 +68,6 @@ class _Entry(msgspec.Struct):
     dtype: str
     shape: Annotated[list[_Count], Meta(max_length=MAX_DIMS)]
     data_offsets: tuple[_Offset, _Offset]
-
-
-def unsound(name: str, why: str) -> ModelFileError:
-    """Return the error for a file that breaks the format's rules."""
-    return ModelFileError(f"{name} is not sound: {why}.", hint=AGAIN)
 
 
 def table_length(prefix: bytes | bytearray, file_size: int, name: str) -> int:

@@ -12,10 +12,10 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from edgechat.models.formats.gguf_cursor import show
 from edgechat.models.formats.header import ModelTensor
+from edgechat.models.formats.limits import show, unsound
 from edgechat.models.formats.mlx.config import Config
-from edgechat.models.formats.mlx.safetensors import StoredTensor, unsound
+from edgechat.models.formats.mlx.safetensors import StoredTensor
 from edgechat.models.formats.quants import MLX_TYPES, GgmlType
 
 _DROPPED = {

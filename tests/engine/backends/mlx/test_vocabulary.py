@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from edgechat.engine.backends.mlx.vocabulary import FolderVocabulary
-from edgechat.models.formats.mlx.contents import read_config
+from edgechat.models.formats.mlx.config import read_config
 from tests.kit.build import Spec
 from tests.kit.mlx import mlx_build, mlx_tiny
 

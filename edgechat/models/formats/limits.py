@@ -1,0 +1,24 @@
+"""Limits on what the file of a stranger may say, and the errors for files that break their format's rules."""
+
+from __future__ import annotations
+
+from edgechat.errors import ModelFileError
+
+MAX_LAYERS = 512
+"""As in llama.cpp."""
+MAX_NUMBER = 2**31 - 1
+"""No count of a model's shape is larger."""
+MAX_PARTS = 1000
+"""Files of a split model."""
+
+AGAIN = "Download it again: this copy is damaged or incomplete."
+
+
+def show(text: str) -> str:
+    """Return a stranger's text so that it can do no harm on a terminal."""
+    return ascii(text if len(text) <= 60 else text[:57] + "...")
+
+
+def unsound(name: str, why: str) -> ModelFileError:
+    """Return the error for a file that breaks the format's rules."""
+    return ModelFileError(f"{name} is not sound: {why}.", hint=AGAIN)
