@@ -7,8 +7,8 @@ import contextlib
 from collections.abc import AsyncGenerator, Callable, Sequence
 from typing import Any
 
-from edgechat.engine.snapshot import Snapshot
 from edgechat.engine.protocol import EngineState
+from edgechat.engine.snapshot import Snapshot
 from edgechat.engine.types import (
     ChatRequest,
     Delta,
