@@ -6,6 +6,8 @@ import os
 import re
 from pathlib import Path
 
+from edgechat.chat.conversation import Conversation
+from edgechat.chat.export import to_json, to_markdown
 from edgechat.chat.importing import MOST_BYTES
 from edgechat.errors import NotAChat, NotWritten
 from edgechat.text import one_line
@@ -50,6 +52,17 @@ def read(name: str | Path) -> bytes:
             f"{_shown(name)} cannot be read: {_why(error)}.",
             hint="This writes such a file: edgechat chats export ID --json FILE",
         ) from error
+
+
+def exported(conversation: Conversation, name: str) -> Path:
+    """Write a conversation to a file, as JSON if its name ends in .json, else as Markdown; return its path.
+
+    name: see `target`. Raises NotWritten.
+    """
+    path = target(name, conversation.chat.title)
+    as_json = path.suffix.lower() == ".json"
+    write(path, to_json(conversation) if as_json else to_markdown(conversation))
+    return path.absolute()
 
 
 def free_name(title: str, ending: str, folder: Path) -> Path:

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from edgechat.chat.session import ChatSession, SessionServices
     from edgechat.settings import Backend
     from edgechat.tui.models.shelf import ModelLibrary
+    from edgechat.tui.terminal.keys import Part
 
 
 def _commands() -> type[Provider]:
@@ -187,7 +188,7 @@ class EdgechatApp(App[None]):
         in_field = getattr(self.focused, "selected_text", "")
         selected = in_field or self.screen.get_selected_text()
         if not selected and self.screen is self._chat and self._chat.answering:
-            await self._chat.talk.stop()
+            await self._chat.action_stop()
             return
         if not selected:
             await self.action_quit()
@@ -212,7 +213,7 @@ class EdgechatApp(App[None]):
         if isinstance(self.screen, HelpScreen):
             self.screen.dismiss()
         elif not self._has(HelpScreen):
-            self.push_screen(HelpScreen(sections(self.screen), commands()))
+            self.push_screen(HelpScreen(sections(parts(), self.screen), commands()))
 
     def action_settings(self) -> None:
         """Change the settings."""
@@ -234,6 +235,32 @@ class EdgechatApp(App[None]):
         if name not in THEMES:
             raise SettingsError(f"There is no theme {name!r}.", hint=f"There are {', '.join(THEMES)}.")
         apply(self, name)
+
+
+def parts() -> list[Part]:
+    """Return the parts of the app, each with the classes whose keys work there."""
+    from edgechat.tui.chat.parameters import ParametersScreen
+    from edgechat.tui.chat.prompt.box import PromptBox
+    from edgechat.tui.conversations.listing import ChatList
+    from edgechat.tui.conversations.sidebar import SearchField
+    from edgechat.tui.engine_room.room import EngineRoom
+    from edgechat.tui.models.first_run import FirstRun
+    from edgechat.tui.models.screen import ModelsScreen
+    from edgechat.tui.settings.screen import SettingsScreen
+    from edgechat.tui.transcript.transcript import Transcript
+
+    return [
+        ("Everywhere", (EdgechatApp,)),
+        ("The prompt", (PromptBox,)),
+        ("The chat", (ChatScreen,)),
+        ("The turns: Tab in the prompt, or a click", (Transcript,)),
+        ("The conversations", (ChatList, SearchField)),
+        ("The engine room", (EngineRoom,)),
+        ("The models", (ModelsScreen,)),
+        ("The first run", (FirstRun,)),
+        ("The settings", (SettingsScreen,)),
+        ("System prompt and parameters", (ParametersScreen,)),
+    ]
 
 
 def run_app(

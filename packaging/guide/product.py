@@ -24,8 +24,8 @@ from edgechat.errors import EdgechatError
 from edgechat.models.catalogue import CatalogueEntry, catalogue
 from edgechat.settings import documented
 from edgechat.settings.reading import settings_of
+from edgechat.tui.app import parts
 from edgechat.tui.overlays.help import bindings_of
-from edgechat.tui.terminal.keys import parts
 
 NAME = "edgechat"
 GUIDES = ("guide", "guide-draft")

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
+from textual.screen import Screen
+
+from edgechat.chat.session import ChatSession
 from edgechat.engine.types import Finished
+from edgechat.tui.chat.prompt.box import PromptBox
+from edgechat.tui.chat.views import Status
 
 if TYPE_CHECKING:
-    from edgechat.tui.chat.conversation_view import ConversationView
-    from edgechat.tui.chat.screen import ChatScreen
     from edgechat.tui.conversations.sidebar import Sidebar
     from edgechat.tui.engine_room.room import EngineRoom
 
@@ -20,11 +23,35 @@ _ROOMY = 120
 """Columns from which the conversations are shown unless somebody has hidden them."""
 
 
+class Chats(Protocol):
+    """What the panels show: the conversations that are open, and the session."""
+
+    @property
+    def session(self) -> ChatSession:
+        """The store and the engine."""
+        ...
+
+    @property
+    def shown(self) -> Status:
+        """The conversation on the screen."""
+        ...
+
+    @property
+    def answering(self) -> frozenset[str]:
+        """The ids of the conversations in which a reply is being generated."""
+        ...
+
+    def title_of(self, chat_id: str) -> str | None:
+        """Return the title of a conversation that is or was open."""
+        ...
+
+
 class Panels:
     """Makes each panel when it is first wanted, and feeds it while it is shown."""
 
-    def __init__(self, screen: ChatScreen) -> None:
+    def __init__(self, screen: Screen[None], chats: Chats) -> None:
         self._screen = screen
+        self._chats = chats
         self._sidebar: Sidebar | None = None
         self._room: EngineRoom | None = None
         self._replies: deque[Finished] = deque(maxlen=_REPLIES)
@@ -33,7 +60,7 @@ class Panels:
 
     async def restore(self) -> None:
         """Show the conversations if they were shown last time, or there is much room. Raises StoreError."""
-        store = await self._screen.session.store()
+        store = await self._chats.session.store()
         shown = await store.preference(_SIDEBAR)
         roomy = self._screen.size.width >= _ROOMY
         if roomy and (shown == "shown" or (shown is None and await store.headlines(1, 0))):
@@ -44,7 +71,7 @@ class Panels:
         if self._sidebar is None:
             from edgechat.tui.conversations.sidebar import Sidebar
 
-            self._sidebar = Sidebar(await self._screen.session.store())
+            self._sidebar = Sidebar(await self._chats.session.store())
             await self._screen.query_one("#columns").mount(self._sidebar, before=0)
         self._screen.add_class("-listing")
         if self._screen.has_class("-narrow"):
@@ -55,7 +82,7 @@ class Panels:
     def hide_sidebar(self) -> None:
         """Hide the conversations."""
         self._screen.remove_class("-listing")
-        self._screen.prompt.focus()
+        self._screen.query_one(PromptBox).focus()
 
     async def toggle_sidebar(self) -> None:
         """Show the conversations and give them the keys; where they have them already, hide them."""
@@ -64,7 +91,7 @@ class Panels:
             self.hide_sidebar()
         else:
             (await self.show_sidebar()).focus_list()
-        store = await self._screen.session.store()
+        store = await self._chats.session.store()
         await store.set_preference(_SIDEBAR, "hidden" if hides else "shown")
 
     async def search(self, words: str) -> None:
@@ -78,13 +105,13 @@ class Panels:
     def refresh(self) -> None:
         """Show what is new in the list of conversations."""
         if self._sidebar is not None and self._screen.has_class("-listing"):
-            self._sidebar.show_current(self._screen.talk.id, self._screen.desk.answering)
+            self._sidebar.show_current(self._chats.shown.id, self._chats.answering)
 
     # The engine room.
 
     async def toggle_room(self) -> None:
         """Show what the engine does, or hide it."""
-        screen = self._screen
+        screen, chats = self._screen, self._chats
         if screen.has_class("-inspecting"):
             self.hide_room()
             return
@@ -92,8 +119,8 @@ class Panels:
             from edgechat.tui.engine_room.room import EngineRoom
 
             self._room = EngineRoom()
-            self._room.follow(lambda: screen.session.loaded, lambda: screen.talk.id or None)
-            self._room.cache.title_of = screen.desk.title_of
+            self._room.follow(lambda: chats.session.loaded, lambda: chats.shown.id or None)
+            self._room.cache.title_of = chats.title_of
             for finished in self._replies:
                 self._room.show_reply(finished)
             await screen.query_one("#columns").mount(self._room)
@@ -106,7 +133,7 @@ class Panels:
     def hide_room(self) -> None:
         """Hide what the engine does."""
         self._screen.remove_class("-inspecting")
-        self._screen.prompt.focus()
+        self._screen.query_one(PromptBox).focus()
 
     def uncover(self) -> None:
         """Hide what stands in place of the chat, where there is no room for both."""
@@ -118,7 +145,7 @@ class Panels:
 
     def shows_model(self) -> None:
         """Show the model that answers now."""
-        session = self._screen.session
+        session = self._chats.session
         if self._room is not None:
             engine = session.loaded
             plan = engine.plan if engine is not None else session.plan
@@ -130,7 +157,7 @@ class Panels:
         if self._room is not None:
             self._room.show_reply(finished)
 
-    def changed(self, talk: ConversationView) -> None:
+    def changed(self, status: Status) -> None:
         """Show how fast a reply comes."""
-        if self._room is not None and talk.answering and talk.speed:
-            self._room.show_speed(talk.speed)
+        if self._room is not None and status.is_answering and status.speed:
+            self._room.show_speed(status.speed)

@@ -1,8 +1,7 @@
 """The chat screen: conversations at the left, the engine room at the right, and between them the chat.
 
-It shows one talk and asks it for more. Panels that are not on the first frame are imported when they are
-first opened. The file is long because every key and message of the screen ends here; what they lead to is
-in ConversationView, ConversationManager, Panels, ModelController, and `obey`.
+It turns keys and messages into calls of the ChatController, which shows things through the methods of
+ChatView. What is not on the first frame is imported when it is first wanted.
 """
 
 from __future__ import annotations
@@ -10,68 +9,44 @@ from __future__ import annotations
 import gc
 from collections.abc import Coroutine
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
-from textual import events, on, work
-from textual.app import ComposeResult
+from textual import on, work
 from textual.binding import Binding, BindingType
-from textual.containers import Horizontal, Vertical
-from textual.screen import Screen
-from textual.worker import Worker
 
-from edgechat.errors import EdgechatError, EngineClosed
-from edgechat.text import one_line
-from edgechat.tui.chat.activity import Activity
+from edgechat.tui.chat.layout import ChatLayout
 from edgechat.tui.chat.prompt.box import PromptBox
 from edgechat.tui.chat.prompt.pane import PromptPane
-from edgechat.tui.chat.status import KeyBar, StatusBar
-from edgechat.tui.terminal.resizing import StaleResizeFilter
 from edgechat.tui.transcript.pieces import ThoughtPiece, WelcomePiece
-from edgechat.tui.transcript.transcript import Transcript
 
 if TYPE_CHECKING:
-    from edgechat.chat.records import Turn
     from edgechat.chat.session import ChatSession, SessionServices
-    from edgechat.planner.plan import LoadPlan
+    from edgechat.engine.types import Finished
     from edgechat.settings import Backend
-    from edgechat.tui.chat.conversation_manager import ConversationManager
-    from edgechat.tui.chat.conversation_view import ConversationView, UnsentPrompt
-    from edgechat.tui.chat.models import ModelController
+    from edgechat.tui.chat.controller import ChatController
+    from edgechat.tui.chat.conversation_view import ConversationView
     from edgechat.tui.chat.panels import Panels
+    from edgechat.tui.chat.parameters import Parameters
+    from edgechat.tui.chat.views import Status, TranscriptView
     from edgechat.tui.models.shelf import ModelLibrary
 
 
-_WHY = "Ctrl+O shows why, and what else fits this machine."
-_TOLD = 240
-"""Letters of a message beside the chat."""
+_ACTIONS = {
+    "chats": "screen.conversations",
+    "trash": "screen.trash",
+    "models": "screen.models",
+    "parameters": "screen.parameters",
+    "thoughts": "screen.thoughts",
+    "engine": "screen.engine_room",
+    "settings": "app.settings",
+    "help": "app.help",
+    "quit": "app.quit",
+}
+"""The slash commands that are actions of the screen or the app."""
 
 
-class ChatScreen(StaleResizeFilter, Screen[None]):
+class ChatScreen(ChatLayout):
     """Where people talk with a model."""
-
-    DEFAULT_CSS = """
-    ChatScreen {
-        #columns { height: 1fr; }
-        #chat { width: 1fr; }
-        #foot { height: auto; align-horizontal: center; }
-        #foot > * { margin: 0 1; max-width: 102; }
-        #keys { padding: 0 2; }
-        Sidebar, EngineRoom { display: none; height: 1fr; }
-        &.-listing Sidebar { display: block; width: 34; }
-        &.-inspecting EngineRoom { display: block; width: 48; }
-        &.-narrow.-listing #chat, &.-narrow.-listing EngineRoom { display: none; }
-        &.-narrow.-listing Sidebar { width: 1fr; }
-        &.-narrow.-inspecting #chat, &.-normal.-inspecting #chat { display: none; }
-        &.-narrow.-inspecting EngineRoom, &.-normal.-inspecting EngineRoom { width: 1fr; }
-        &.-low PromptBox { max-height: 4; }
-        &.-tiny PromptBox { max-height: 1; border: none; }
-        &.-tiny StatusBar { display: none; }
-    }
-    """
-    AUTO_FOCUS = ""  # it would let late keys overtake early ones
-    VERTICAL_BREAKPOINTS = [(0, "-tiny"), (8, "-low"), (16, "-high")]  # noqa: RUF012  (as in Screen)
-
-    HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (90, "-normal"), (130, "-wide")]  # noqa: RUF012
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape", "give_prompt_back", "Leave it"),
@@ -107,54 +82,17 @@ class ChatScreen(StaleResizeFilter, Screen[None]):
         super().__init__()
         self._backend = backend
         self._anyway = anyway
-        self._draft_wish = draft
+        self._draft_option = draft
         self._services = services
         self._library = library
         self._wanted_model = model
-        self._session: ChatSession | None = None
-        self._talk: ConversationView | None = None
-        # What was typed before the prompt has the keys; None from then on.
-        self._early: list[events.Key | events.Paste] | None = []
-        self._welcome = WelcomePiece()
-        self._told_plan: LoadPlan | None = None
-
-    def compose(self) -> ComposeResult:
-        """From left to right, and from top to bottom."""
-        with Horizontal(id="columns"), Vertical(id="chat"):
-            yield Transcript(id="transcript")
-            with Vertical(id="foot"):
-                yield Activity(id="activity")
-                yield PromptPane(id="pane")
-                yield StatusBar(id="status")
-        yield KeyBar(id="keys")
+        self._controller: ChatController | None = None
+        self._shown: ConversationView | None = None
 
     def on_mount(self) -> None:
         """Begin a new chat, and open everything behind it once the first frame is on the screen."""
-        self.transcript.add(self._welcome)
-        # After the keys that the terminal has already, and those that wait for the app.
-        self.call_after_refresh(self.app.call_later, self._open_prompt)
-        self.call_after_refresh(self._open)
-
-    def _open_prompt(self) -> None:
-        self.set_focus(self.prompt)
-        early, self._early = self._early or [], None
-        self.prompt.take(early)
-
-    def _forward_event(self, event: events.Event) -> None:
-        if self._early is not None and isinstance(event, events.Key | events.Paste):
-            self._early.append(event)
-        else:
-            super()._forward_event(event)
-
-    @property
-    def transcript(self) -> Transcript:
-        """The transcript."""
-        return self.query_one(Transcript)
-
-    @property
-    def is_opening(self) -> bool:
-        """Whether the prompt has not had the keys yet; they are kept for it."""
-        return self._early is not None
+        self.show_welcome()
+        self.call_after_refresh(self._start)
 
     def focus_text(self) -> None:
         """Give the prompt the keys, for text that is typed or pasted where it means nothing."""
@@ -164,252 +102,116 @@ class ChatScreen(StaleResizeFilter, Screen[None]):
         self.set_focus(self.prompt)
 
     @property
-    def pane(self) -> PromptPane:
-        """The prompt, with completions and attachments."""
-        return self.query_one(PromptPane)
+    def controller(self) -> ChatController:
+        """What the screen shows, and what its keys do."""
+        if self._controller is None:
+            # SQLite and the engine come with it: 40 ms that the first frame does not wait for.
+            from edgechat.chat.session import ChatSession, SessionServices
+            from edgechat.tui.chat.controller import ChatController
+            from edgechat.tui.models.shelf import ModelLibrary
 
-    @property
-    def prompt(self) -> PromptBox:
-        """The prompt box."""
-        return self.query_one(PromptBox)
-
-    @property
-    def activity(self) -> Activity:
-        """The line that says what goes on."""
-        return self.query_one(Activity)
-
-    @property
-    def status(self) -> StatusBar:
-        """The footer."""
-        return self.query_one(StatusBar)
+            services, library = self._services, self._library
+            if services is None:
+                library = ModelLibrary.real(self._backend)
+                services = SessionServices.real(
+                    anyway=self._anyway, draft=self._draft_option, backend=self._backend
+                )
+            session = ChatSession(services, self._wanted_model)
+            self._controller = ChatController(self, session, library, draft=self._draft_option)
+        return self._controller
 
     @property
     def session(self) -> ChatSession:
-        """What stands behind the screen."""
-        if self._session is None:
-            # SQLite and the engine come with it: 40 ms that the first frame does not wait for.
-            from edgechat.chat.session import ChatSession, SessionServices
-
-            services = self._services or SessionServices.real(
-                anyway=self._anyway, draft=self._draft_wish, backend=self._backend
-            )
-            self._session = ChatSession(services, self._wanted_model)
-            self._session.on_note = self.tell_note
-        return self._session
-
-    @property
-    def talk(self) -> ConversationView:
-        """The conversation that is shown."""
-        if self._talk is None:
-            from edgechat.tui.chat.conversation_view import ConversationView
-
-            self._talk = ConversationView(self.session, welcome=self._welcome)
-            self._take_up(self._talk)
-        return self._talk
+        """The session behind the screen."""
+        return self.controller.session
 
     @cached_property
     def panels(self) -> Panels:
         """What is beside the chat."""
         from edgechat.tui.chat.panels import Panels
 
-        return Panels(self)
-
-    @cached_property
-    def desk(self) -> ConversationManager:
-        """The conversations, shown and behind."""
-        from edgechat.tui.chat.conversation_manager import ConversationManager
-
-        return ConversationManager(self)
-
-    @cached_property
-    def models(self) -> ModelController:
-        """Which model answers, and which are being pulled."""
-        from edgechat.tui.chat.models import ModelController
-        from edgechat.tui.models.shelf import ModelLibrary
-
-        return ModelController(self, self._library or ModelLibrary.real(self._backend))
+        return Panels(self, self.controller)
 
     @property
     def answering(self) -> bool:
-        """Whether a question that is shown waits for its reply to end."""
-        return self._talk is not None and self._talk.answering
+        """Whether a reply is being generated in the conversation that is shown."""
+        return self._controller is not None and self._controller.shown.is_answering
 
-    async def wind_down(self) -> None:
-        """Save what is being written and what was computed, end the worker, close the store."""
-        if "models" in self.__dict__:
-            await self.models.pulls.close()
-        if self._talk is not None:
-            await self.desk.wind_down()
-        if self._session is not None:
-            self.activity.show("Closing")
-            await self._session.close()
-
-    # Opening: the store, the plan, the model.
-
-    @work(group="open")
-    async def _open(self) -> None:
-        from edgechat.planner.drafting import asks_for_drafts
+    @work(group="start")
+    async def _start(self) -> None:
         from edgechat.tui.chat.command_handlers import arguments
 
-        session = self.session
-        self.pane.arguments = partial(arguments, self)
-        try:
-            await session.store()
-            said = await session.read_settings()
-            if not self.talk.id:
-                self.talk.system = said.system
-            await self.desk.restore()
-            await self.panels.restore()
-            self.talk.tell("Looking for the model")
-            engine = await session.engine()
-            if session.plan is not None:
-                self.tell_plan(session.plan)
-            if session.is_first_run and self._has_shelf:
-                self.tries(self.models.first_run())
-            self.tell_load(0.0)
-            info = await engine.start(self.tell_load)
-            self.panels.shows_model()
-            if info.no_draft and asks_for_drafts(self._draft_wish):
-                self.tell_note(info.no_draft)
-            await session.remember_model()
-            self._tell_opened()
-        except EngineClosed:
-            pass  # another model was taken meanwhile, which tells of itself
-        except EdgechatError as exc:
-            self._tell_opened(exc)
+        self.pane.arguments = partial(arguments, self.controller)
+        await self.controller.start()
         # All that is loaded by now stays: looking through it for garbage would hold up a key for 40 ms.
         gc.collect()
         gc.freeze()
 
-    def _tell_opened(self, error: EdgechatError | None = None) -> None:
-        # A question that waits for the same thing will tell of it.
+    async def wind_down(self) -> None:
+        """Save what is being written and what was computed, end the worker, close the store."""
+        if self._controller is not None:
+            await self._controller.close()
+
+    # What the controller asks for: see ChatView.
+
+    def new_transcript(self, *, is_new: bool) -> ConversationView:
+        """See `ChatView`."""
+        from edgechat.tui.chat.conversation_view import ConversationView
+
+        if not is_new:
+            return ConversationView()
+        # That of the first one is on the screen already.
+        return ConversationView(self.welcome if self._shown is None else WelcomePiece())
+
+    def show_transcript(self, transcript: TranscriptView, turn: str = "") -> None:
+        """See `ChatView`."""
+        if self._shown is not None:
+            self._shown.hide()
+        self._shown = cast("ConversationView", transcript)  # there are no others here
+        self._shown.show_in(self.transcript, turn=turn)
+
+    def show_status(self, status: Status) -> None:
+        """See `ChatView`."""
+        super().show_status(status)
+        self.panels.changed(status)
+
+    def show_finished(self, finished: Finished) -> None:
+        """See `ChatView`."""
+        self.panels.finished(finished)
+
+    def refresh_chat(self) -> None:
+        """See `ChatView`."""
+        self.pane.is_busy = self.answering
         if not self.answering:
-            if error is not None:
-                self.talk.tell_problem(error)
-            self.talk.tell("")
-
-    @property
-    def _has_shelf(self) -> bool:
-        return self._services is None or self._library is not None
-
-    def tell_load(self, share: float) -> None:
-        """Show how far the model is loaded."""
-        if not self.answering:
-            self.talk.tell("Loading the model", share)
-
-    def tell_plan(self, plan: LoadPlan) -> None:
-        """Show which model is loaded, and why so."""
-        self.status.model = plan.model_name
-        # Into the piece at the top, so that it never comes between a question and its answer.
-        if plan.reasons and plan is not self._told_plan:
-            self._told_plan = plan
-            self.talk.note("\n\n" + "\n".join((*plan.notes, plan.reasons[0], _WHY)))
-
-    def tell_note(self, note: str) -> None:
-        """Say something for a while, and at the top of a new conversation for good."""
-        self.talk.note(f"\n\n{note}")
-        self.notify(one_line(note), severity="warning", timeout=10, markup=False)
-
-    # The talk that is shown.
-
-    def show_talk(self, talk: ConversationView, *, turn: str = "") -> None:
-        """Show another conversation, at its end or at a turn; one that is being written goes on behind."""
-        old = self._talk
-        if old is not None and old is not talk:
-            old.draft = self.unsent()
-            old.hide()
-        self._talk = talk
-        if old is not None and old is not talk:
-            self.desk.left(old)
-        self._take_up(talk, turn)
-        self.prompt.forget_history()
-        self.show_draft(talk.draft)
-        self._answering_changed()
-        self.show_thinking()
-
-    def _take_up(self, talk: ConversationView, turn: str = "") -> None:
-        talk.on_change = self._talk_changed
-        talk.on_unsent = self._not_sent
-        talk.on_saved = lambda one: self.desk.sent(one)
-        talk.on_told = lambda words: self.notify(words, severity="warning", timeout=8, markup=False)
-        talk.on_finished = self.panels.finished
-        talk.show_in(self.transcript, turn=turn)
-        self._talk_changed(talk)
-
-    def _talk_changed(self, talk: ConversationView) -> None:
-        if talk is not self._talk or not self.is_attached:
-            return
-        self.panels.changed(talk)
-        words, share = talk.activity
-        if words:
-            self.activity.show(words, share)
-        else:
-            self.activity.clear()
-        status, engine = self.status, self.session.loaded
-        status.used, status.speed, status.speedup = talk.used, talk.speed, talk.speedup
-        if engine is not None and engine.model is not None:
-            status.context = engine.model.context
-
-    # What is in the prompt.
-
-    def unsent(self) -> UnsentPrompt:
-        """Return what is in the prompt and not sent."""
-        from edgechat.tui.chat.conversation_view import UnsentPrompt
-
-        shown = self.talk.draft
-        return UnsentPrompt(self.prompt.unsent, list(self.pane.attachments), shown.edits, shown.aside)
-
-    def show_draft(self, draft: UnsentPrompt) -> None:
-        """Put this into the prompt, in place of what is there."""
-        self.talk.draft = draft
-        self.pane.put(draft.text, draft.attachments)
-        borrowed = "back to what you wrote · Esc" if draft.aside is not None else ""
-        self.prompt.border_title = "editing · Esc leaves it" if draft.edits else borrowed
+            self.prompt.border_subtitle = ""
+        self.panels.refresh()
         self.refresh_bindings()
 
-    def borrow_prompt(self, text: str, turn: Turn | None = None) -> None:
-        """Put other words for a turn, or a command, into the prompt; Escape brings back what was there."""
-        from edgechat.tui.chat.conversation_view import UnsentPrompt
+    def show_loaded(self) -> None:
+        """See `ChatView`."""
+        self.panels.shows_model()
 
-        now = self.unsent()
-        aside = None if now.is_empty and turn is None else now
-        attachments = list(turn.attachments) if turn is not None else []
-        self.show_draft(UnsentPrompt(text, attachments, turn.id if turn is not None else "", aside))
-        self.prompt.focus()
+    async def restore_panels(self) -> None:
+        """See `ChatView`."""
+        await self.panels.restore()
 
-    def action_give_prompt_back(self) -> None:
-        """Bring back what was set aside in the prompt."""
-        from edgechat.tui.chat.conversation_view import UnsentPrompt
+    async def perform(self, command: str, argument: str) -> None:
+        """See `ChatView`."""
+        match command:
+            case "search":
+                await self.panels.search(argument)
+            case "attach":
+                self.pane.attach_file(argument)
+            case "theme":
+                self.app.take_theme(argument)  # type: ignore[attr-defined]
+            case _:
+                await self.run_action(_ACTIONS[command])
 
-        self.show_draft(self.talk.draft.aside or UnsentPrompt())
-
-    def _not_sent(self, talk: ConversationView, draft: UnsentPrompt) -> None:
-        if talk is self._talk:
-            self.show_draft(draft.before(self.unsent()))
-            self.desk.keep(talk)
-        else:
-            self.desk.not_sent(talk, draft)
-
-    # Asking and answering.
+    # The prompt.
 
     @on(PromptPane.Asked)
     def _ask(self, event: PromptPane.Asked) -> None:
-        from edgechat.tui.chat.conversation_view import UnsentPrompt
-
-        asked = UnsentPrompt(event.text, list(event.attachments), self.talk.draft.edits)
-        self.prompt.forget_history()
-        self._give_prompt_back_unless_typed()
-        if self.talk.answering:
-            self._not_sent(self.talk, asked)
-        else:
-            self.begin(self.talk.ask(asked))
-
-    def _give_prompt_back_unless_typed(self) -> None:
-        """Show what was set aside for what has just been sent, before what was typed since."""
-        from edgechat.tui.chat.conversation_view import UnsentPrompt
-
-        since = UnsentPrompt(self.prompt.text, list(self.pane.attachments))
-        self.show_draft((self.talk.draft.aside or UnsentPrompt()).before(since))
+        self.controller.ask(event.text, list(event.attachments))
 
     @on(PromptPane.Refused)
     def _refuse(self) -> None:
@@ -420,25 +222,41 @@ class ChatScreen(StaleResizeFilter, Screen[None]):
         self.tell_error(event.error)
 
     @on(PromptPane.Commanded)
-    def _obey(self, event: PromptPane.Commanded) -> None:
-        from edgechat.tui.chat.command_handlers import obey
+    def _run_typed_command(self, event: PromptPane.Commanded) -> None:
+        self.controller.prompt_sent()
+        self.run_command(event.name, event.argument)
 
-        self._give_prompt_back_unless_typed()
-        self.tries(obey(self, event.name, event.argument))
+    @on(PromptBox.WantsTurns)
+    def _to_turns(self) -> None:
+        self.action_turns()
 
-    def tries(self, doing: Coroutine[Any, Any, object]) -> None:
-        """Do something, and say what goes wrong with it."""
+    @on(PromptBox.WantsHistory)
+    def _show_history(self) -> None:
+        self.run_in_background(self.controller.show_history())
 
-        async def done() -> None:
-            try:
-                await doing
-            except EdgechatError as error:
-                self.tell_error(error)
+    @on(PromptPane.Changed)
+    def _prompt_changed(self) -> None:
+        self.controller.typed()
 
-        self.run_worker(done(), group="doing")
+    def run_command(self, name: str, argument: str = "") -> None:
+        """Run a slash command."""
+        from edgechat.tui.chat.command_handlers import run_command
 
-    def moves(self, doing: Coroutine[Any, Any, object]) -> None:
-        """Do what gives the focus to something else, which keys wait for, and say what goes wrong with it."""
+        self.run_in_background(run_command(self.controller, name, argument))
+
+    def borrow_prompt(self, text: str) -> None:
+        """Put the beginning of a command into the prompt; Escape restores what was there."""
+        self.controller.borrow_prompt(text)
+
+    @property
+    def presets(self) -> list[str]:
+        """The names of the presets."""
+        return list(self.session.settings.presets)
+
+    # Keys.
+
+    def _move(self, doing: Coroutine[Any, Any, object]) -> None:
+        """Do something that moves the focus, which keys wait for; an error is shown."""
         end = self.app.keys.hold()  # type: ignore[attr-defined]
 
         async def done() -> None:
@@ -447,55 +265,28 @@ class ChatScreen(StaleResizeFilter, Screen[None]):
             finally:
                 end()
 
-        self.tries(done())
+        self.run_in_background(done())
 
-    def tell_error(self, error: EdgechatError) -> None:
-        """Say for a while what went wrong."""
-        words = one_line(error.message, _TOLD)
-        words += f"\n{one_line(error.hint, _TOLD // 2)}" if error.hint else ""
-        self.notify(words, severity="error", timeout=10, markup=False)
-
-    def begin(self, answering: Coroutine[Any, Any, None]) -> None:
-        """Let the talk that is shown answer."""
-        self.talk.runs(self.run_worker(answering, group="answer"))
-        self._answering_changed()
-
-    @on(Worker.StateChanged)
-    def _work_changed(self, event: Worker.StateChanged) -> None:
-        # Its beginning is `begin`'s to tell: each look at the list of conversations costs some milliseconds.
-        if event.worker.group == "answer" and event.worker.is_finished:
-            self.desk.settle()
-            self._answering_changed()
-
-    def _answering_changed(self) -> None:
-        self.pane.is_busy = self.answering
-        if not self.answering:
-            self.prompt.border_subtitle = ""
-        self.panels.refresh()
-        self.refresh_bindings()
+    def action_give_prompt_back(self) -> None:
+        """Restore what was set aside in the prompt."""
+        self.controller.give_prompt_back()
 
     async def action_stop(self) -> None:
         """End the reply here; pressed again, or before it has begun, give it up at once."""
         self.app.clear_notifications()
-        await self.talk.stop()
+        await self.controller.shown.stop()
 
     def action_clear_toasts(self) -> None:
-        """Take away what was told."""
+        """Remove the messages beside the chat."""
         self.app.clear_notifications()
 
-    @property
-    def _is_borrowed(self) -> bool:
-        return self._talk is not None and (self._talk.draft.aside is not None or bool(self._talk.draft.edits))
-
     def action_retry(self) -> None:
-        """Have another try at the last reply; the one so far can be gone back to."""
-        self.begin(self.talk.retry())
+        """Regenerate the last reply; the present one can be gone back to."""
+        self.run_command("retry")
 
     def action_new_chat(self) -> None:
         """Leave this conversation, which is in the store, and begin another."""
-        if self.talk.is_stored or self.talk.answering:
-            self.show_talk(self.desk.new_talk())
-        self.prompt.focus()
+        self.controller.begin_new()
 
     def action_thoughts(self) -> None:
         """Unfold or fold the thinking."""
@@ -516,123 +307,161 @@ class ChatScreen(StaleResizeFilter, Screen[None]):
         """Do something with the current turn."""
         from edgechat.tui.chat.turn_actions import act
 
-        act(self, self.transcript.current, what)
-
-    def action_copy_reply(self) -> None:
-        """Copy the last reply."""
-        from edgechat.tui.chat.turn_actions import copy_reply
-
-        copy_reply(self)
+        act(self.controller, self.transcript.current, what)
 
     def action_conversations(self) -> None:
         """Show the conversations, or hide them."""
-        self.moves(self.panels.toggle_sidebar())
+        self._move(self.panels.toggle_sidebar())
 
     def action_trash(self) -> None:
         """Show the conversations that were deleted."""
-        self.moves(self.panels.show_trash())
+        self._move(self.panels.show_trash())
 
     def action_search(self) -> None:
-        """Search everything that was ever said; what is typed from now on is searched for."""
-        self.moves(self.panels.search(""))
+        """Search all conversations; what is typed from now on is searched for."""
+        self._move(self.panels.search(""))
 
     def action_engine_room(self) -> None:
         """Show what the engine does, or hide it."""
-        self.moves(self.panels.toggle_room())
-
-    def action_models(self) -> None:
-        """Show the models."""
-        self.tries(self.models.show())
-
-    def take_model(self, name: str) -> None:
-        """Let another model answer from now on."""
-        self.tries(self.models.take(name))
-
-    def action_parameters(self) -> None:
-        """Change the system prompt and the parameters of this conversation."""
-        from edgechat.tui.chat.command_handlers import edit_parameters
-
-        self.tries(edit_parameters(self))
+        self._move(self.panels.toggle_room())
 
     def action_switch_thinking(self) -> None:
         """Switch the model's thinking: on, off, and as the model does."""
         from edgechat.tui.chat.command_handlers import next_thinking
 
-        self.tries(next_thinking(self))
-
-    def show_thinking(self) -> None:
-        """Show in the footer how the thinking is switched."""
-        self.status.think = self.talk.settings.think
+        self.run_in_background(next_thinking(self.controller))
 
     def action_undo_delete(self) -> None:
-        """Bring back the conversation that was deleted last."""
-        self.tries(self.desk.undo_delete())
+        """Restore the conversation that was deleted last."""
+        from edgechat.tui.chat.stored_conversations import undo_delete
 
-    def settings_changed(self) -> None:
-        """Heed what the settings say now."""
-        self.tries(self.session.read_settings())
-
-    # What the panels and the prompt want; their classes are not imported for it.
-
-    def on_sidebar_chosen(self, event: Any) -> None:
-        """Show a conversation."""
-        self.panels.uncover()
-        self.moves(self.desk.open(event.chat_id, event.turn_id or ""))
-
-    def on_sidebar_renamed(self, event: Any) -> None:
-        """Give a conversation another title."""
-        self.tries(self._and_refresh(self.desk.rename(event.chat_id, event.title)))
-
-    def on_sidebar_pinned(self, event: Any) -> None:
-        """Keep a conversation at the top, or no longer."""
-        self.tries(self._and_refresh(self.desk.pin(event.chat_id, event.pinned)))
-
-    def on_sidebar_deleted(self, event: Any) -> None:
-        """Ask, then move a conversation to the trash."""
-        self.tries(self._and_refresh(self.desk.delete(event.chat_id, ask=True)))
-
-    def on_sidebar_restored(self, event: Any) -> None:
-        """Bring a conversation back from the trash."""
-        self.panels.uncover()
-        self.moves(self._and_refresh(self.desk.restore_deleted(event.chat_id)))
-
-    def on_sidebar_purged(self, event: Any) -> None:
-        """Delete a conversation for good, once more asked."""
-        self.tries(self._and_refresh(self.desk.purge(event.chat_id)))
-
-    def on_sidebar_exported(self, event: Any) -> None:
-        """Write a conversation to a file."""
-        self.tries(self.desk.export(event.chat_id))
-
-    def on_sidebar_closed(self) -> None:
-        """Give the keys back to the prompt."""
-        self.action_to_prompt()
-
-    async def _and_refresh(self, doing: Coroutine[Any, Any, None]) -> None:
-        await doing
-        self.panels.refresh()
-
-    @on(PromptBox.WantsTurns)
-    def _to_turns(self) -> None:
-        self.action_turns()
-
-    @on(PromptBox.WantsHistory)
-    def _show_history(self) -> None:
-        self.tries(self.desk.show_history())
-
-    @on(PromptPane.Changed)
-    def _prompt_changed(self) -> None:
-        self.desk.typed()
+        self.run_in_background(undo_delete(self.controller, focus=self.focused is self.prompt))
 
     def action_scroll(self, where: str) -> None:
         """Move in the transcript while the prompt box keeps the keys."""
         getattr(self.transcript, f"action_{where}" if "page" in where else f"action_scroll_{where}")()
 
+    # Other screens.
+
+    def settings_changed(self) -> None:
+        """Heed what the settings say now."""
+        self.run_in_background(self.session.read_settings())
+
+    def action_models(self) -> None:
+        """Show the models, and switch to the one that is chosen there."""
+        self.run_in_background(self._choose_model())
+
+    async def _choose_model(self) -> None:
+        from edgechat.tui.models.screen import ModelsScreen
+
+        downloads, model = self.controller.downloads, self.session.model
+        chosen = await self.app.push_screen_wait(ModelsScreen(downloads.library, downloads.pulls, model))
+        if chosen is not None and chosen != self.session.model:
+            await self.controller.switch_model(chosen)
+
+    def show_first_run(self) -> None:
+        """See `ChatView`."""
+        self.run_in_background(self._choose_first_model())
+
+    async def _choose_first_model(self) -> None:
+        from edgechat.tui.models.first_run import FirstRun, FirstRunChoice
+        from edgechat.tui.models.screen import ModelsScreen
+
+        downloads = self.controller.downloads
+        library, pulls = downloads.library, downloads.pulls
+        first_run = FirstRun(library, pulls, lambda: ModelsScreen(library, pulls))
+        chosen: FirstRunChoice | None = await self.app.push_screen_wait(first_run)
+        if chosen is not None:
+            downloads.awaited = chosen.coming
+            if chosen.model != self.session.model:
+                await self.controller.switch_model(chosen.model)
+
+    def action_parameters(self) -> None:
+        """Edit the system prompt and the parameters of this conversation."""
+        self.run_in_background(self._edit_parameters())
+
+    async def _edit_parameters(self) -> None:
+        from edgechat.chat.records import ChatSettings
+        from edgechat.tui.chat.parameters import ParametersScreen
+
+        shown, session = self.controller.shown, self.session
+        model = session.loaded.model if session.loaded is not None else None
+        defaults = session.generation_options(ChatSettings(think=shown.settings.think)).sampling
+
+        async def save(chosen: Parameters) -> None:
+            if chosen.system != shown.system:
+                await shown.set_system(chosen.system)
+            await shown.change(chosen.settings)
+            if chosen.save_as:
+                await session.save_preset(chosen.save_as, chosen.system, chosen.settings)
+
+        can_think = model is not None and model.can_switch_thinking
+        presets = session.settings.presets
+        await self.app.push_screen_wait(
+            ParametersScreen(shown.system, shown.settings, presets, defaults, can_think=can_think, save=save)
+        )
+
+    # What the list of conversations wants; its class is not imported for it.
+
+    def on_sidebar_chosen(self, event: Any) -> None:
+        """Show a conversation."""
+        self.panels.uncover()
+        self._move(self.controller.open(event.chat_id, event.turn_id or ""))
+
+    def on_sidebar_renamed(self, event: Any) -> None:
+        """Give a conversation another title."""
+        from edgechat.tui.chat.stored_conversations import rename
+
+        self._change_list(rename(self.controller, event.chat_id, event.title))
+
+    def on_sidebar_pinned(self, event: Any) -> None:
+        """Keep a conversation at the top, or no longer."""
+        from edgechat.tui.chat.stored_conversations import pin
+
+        self._change_list(pin(self.controller, event.chat_id, event.pinned))
+
+    def on_sidebar_deleted(self, event: Any) -> None:
+        """Ask, then move a conversation to the trash."""
+        from edgechat.tui.chat.stored_conversations import delete
+
+        self._change_list(delete(self.controller, event.chat_id, ask=True))
+
+    def on_sidebar_restored(self, event: Any) -> None:
+        """Restore a conversation from the trash."""
+        from edgechat.tui.chat.stored_conversations import restore
+
+        self.panels.uncover()
+        self._move(self._and_refresh(restore(self.controller, event.chat_id)))
+
+    def on_sidebar_purged(self, event: Any) -> None:
+        """Delete a conversation for good, after a question."""
+        from edgechat.tui.chat.stored_conversations import purge
+
+        self._change_list(purge(self.controller, event.chat_id))
+
+    def on_sidebar_exported(self, event: Any) -> None:
+        """Write a conversation to a file."""
+        from edgechat.tui.chat.stored_conversations import export
+
+        self.run_in_background(export(self.controller, event.chat_id))
+
+    def on_sidebar_closed(self) -> None:
+        """Give the keys back to the prompt."""
+        self.action_to_prompt()
+
+    def _change_list(self, doing: Coroutine[Any, Any, None]) -> None:
+        self.run_in_background(self._and_refresh(doing))
+
+    async def _and_refresh(self, doing: Coroutine[Any, Any, None]) -> None:
+        await doing
+        self.panels.refresh()
+
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """Show and allow only what can be done now."""
+        controller, typing = self._controller, self.focused is self.prompt
         match action:
             case "give_prompt_back":
-                return self._is_borrowed and self.focused is self.prompt
+                return controller is not None and controller.is_borrowed and typing
             case "stop":
                 return self.answering
             case "clear_toasts":
@@ -640,16 +469,16 @@ class ChatScreen(StaleResizeFilter, Screen[None]):
             case "turn":
                 from edgechat.tui.chat.turn_actions import can
 
-                return can(self, self.transcript.current, str(parameters[0]))
+                return can(self.controller, self.transcript.current, str(parameters[0]))
             case "retry":
-                return self._talk is not None and self._talk.can_retry
+                return controller is not None and controller.shown.can_retry
             case "thoughts":
                 return any(isinstance(piece, ThoughtPiece) for piece in self.transcript.pieces)
             case "undo_delete":
-                typing = self.focused is self.prompt and bool(self.prompt.text)
-                return "desk" in self.__dict__ and self.desk.can_undo and not typing
+                deleted = controller is not None and bool(controller.deleted)
+                return deleted and not (typing and bool(self.prompt.text))
             case "to_prompt":
-                return self.focused is not self.prompt
+                return not typing
             case "turns":
-                return self.focused is self.prompt
+                return typing
         return True

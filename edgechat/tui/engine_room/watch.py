@@ -4,14 +4,30 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import Protocol
 
-if TYPE_CHECKING:
-    from edgechat.engine.protocol import Engine
-    from edgechat.tui.engine_room.room import EngineRoom
+from edgechat.engine.protocol import Engine
+from edgechat.engine.worker.snapshot import Snapshot
 
 EVERY = 0.5
 _LOG_BYTES = 8192
+
+
+class SnapshotView(Protocol):
+    """What shows snapshots."""
+
+    @property
+    def is_seen(self) -> bool:
+        """Whether it is on the screen now."""
+        ...
+
+    def show_snapshot(self, snapshot: Snapshot | None) -> None:
+        """Show what the engine does now; None where no model is loaded."""
+        ...
+
+    def show_log(self, log: str) -> None:
+        """Show the end of the worker's log."""
+        ...
 
 
 class SnapshotPoller:
@@ -19,7 +35,7 @@ class SnapshotPoller:
 
     def __init__(
         self,
-        room: EngineRoom,
+        room: SnapshotView,
         engine: Callable[[], Engine | None],
         chat: Callable[[], str | None] = lambda: None,
         every: float = EVERY,

@@ -19,10 +19,9 @@ from edgechat.planner.ranking.scoring import Verdict
 from edgechat.text import mebibytes, one_line, printable
 from edgechat.tui.chat.status import KeyBar
 from edgechat.tui.models.holdings import Holdings
-from edgechat.tui.models.items import ModelGroup, ModelItem
-from edgechat.tui.models.pulls import Pull, PullState
+from edgechat.tui.models.items import BEST, ModelGroup, ModelItem, speed
+from edgechat.tui.models.pull import Pull, PullState
 from edgechat.tui.models.rows import ListLine, Rows
-from edgechat.tui.models.table import BEST, speed
 from edgechat.tui.terminal.resizing import StaleResizeFilter
 
 if TYPE_CHECKING:
@@ -70,8 +69,12 @@ class FirstRun(StaleResizeFilter, Screen[FirstRunChoice | None]):
         Binding("escape", "guide", "Guide", show=False),
     ]
 
-    def __init__(self, shelf: ModelLibrary, pulls: Pulls) -> None:
+    def __init__(
+        self, shelf: ModelLibrary, pulls: Pulls, all_models: Callable[[], Screen[str | None]]
+    ) -> None:
+        """all_models: makes the screen in which any model can be chosen."""
         super().__init__()
+        self._all_models = all_models
         self._shelf, self._pulls = shelf, pulls
         self._holdings = Holdings(shelf, pulls)
         self._local: list[ModelItem] = []
@@ -266,9 +269,7 @@ class FirstRun(StaleResizeFilter, Screen[FirstRunChoice | None]):
     @work
     async def action_models(self) -> None:
         """Show all models; what is chosen there is what to begin with."""
-        from edgechat.tui.models.screen import ModelsScreen
-
-        name = await self.app.push_screen_wait(ModelsScreen(self._shelf, self._pulls))
+        name = await self.app.push_screen_wait(self._all_models())
         if name is not None:
             self.dismiss(FirstRunChoice(name, self._pulls.current))
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from edgechat.errors import EdgechatError
 from edgechat.tui.models.items import KnownModels, ModelGroup, ModelItem, items, with_plan
-from edgechat.tui.models.pulls import Pull, PullState
+from edgechat.tui.models.pull import Pull, PullState
 
 if TYPE_CHECKING:
     from edgechat.planner.ranking.survey import SurveyFindings

@@ -12,6 +12,7 @@ from edgechat.errors import ModelFileError
 from edgechat.models.hub.names import parse_model_name
 from edgechat.models.shipped import shipped_size
 from edgechat.planner.ranking.scoring import Verdict
+from edgechat.text import figure
 
 if TYPE_CHECKING:
     from edgechat.models.catalogue import CatalogueEntry
@@ -19,7 +20,11 @@ if TYPE_CHECKING:
     from edgechat.planner.plan import LoadPlan
     from edgechat.planner.ranking.option import RankedFile
     from edgechat.planner.ranking.survey import SurveyFindings, SurveyOverview
-    from edgechat.tui.models.pulls import Pull
+    from edgechat.tui.models.pull import Pull
+
+
+BEST = "★"
+"""Marks what is recommended."""
 
 
 class ModelGroup(Enum):
@@ -201,3 +206,10 @@ def _text(item: ModelItem) -> str:
     if item.row is not None:
         parts.append(item.row.model.place.value)
     return " ".join(parts).casefold()
+
+
+def speed(tps: float | None, *, is_measured: bool = False) -> str:
+    """Return tokens a second: '~8.4' where it is predicted, '8.4' where it was measured."""
+    if tps is None:
+        return ""
+    return figure(tps) if is_measured else f"~{figure(tps)}"

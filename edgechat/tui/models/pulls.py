@@ -11,13 +11,13 @@ import contextlib
 import threading
 import time
 from collections.abc import Callable
-from enum import Enum
 from typing import TYPE_CHECKING
 
 from edgechat.errors import DoesNotFit, EdgechatError, EngineError
 from edgechat.models.hub.download import DownloadStopped
-from edgechat.models.hub.progress import DownloadPace, ProgressSample, duration
+from edgechat.models.hub.progress import DownloadPace, ProgressSample
 from edgechat.text import mebibytes, one_line
+from edgechat.tui.models.pull import Pull, PullState
 
 if TYPE_CHECKING:
     from edgechat.models.choices import RemoteFile
@@ -28,54 +28,6 @@ OFTEN = 0.2
 """Seconds between two pictures of a download."""
 LEAVING = 2.0
 """Seconds that the end of the app waits for a download to close its file."""
-
-
-class PullState(Enum):
-    """How far a pull is."""
-
-    WAITING = "waiting for the one before it"
-    ASKING = "asking the hub"
-    COMING = "downloading"
-    STOPPING = "stopping"
-    DONE = "here"
-    STOPPED = "stopped"
-    FAILED = "failed"
-
-
-class Pull:
-    """One model on its way here. Read it on the app's loop; change it through Pulls."""
-
-    def __init__(self, name: str, quant: str | None = None, *, anyway: bool = False) -> None:
-        self.name = name
-        """What was asked for: a name of the catalogue, or owner/repo."""
-        self.quant = quant
-        self.anyway = anyway
-        """Whether it comes although it does not fit."""
-        self.state = PullState.WAITING
-        self.doing = ""
-        """What goes on, in more words than the state has."""
-        self.standing: ProgressSample | None = None
-        self.error: EdgechatError | None = None
-        self.model: str | None = None
-        """The name to chat with, once it is here."""
-        self.stop = threading.Event()
-
-    @property
-    def is_over(self) -> bool:
-        """Whether nothing of it goes on any more."""
-        return self.state in (PullState.DONE, PullState.STOPPED, PullState.FAILED)
-
-    @property
-    def line(self) -> str:
-        """How it goes: '45% 2.1 GiB of 4.4 GiB, 1:45 left'."""
-        if self.state is PullState.COMING and self.standing is not None and not self.doing:
-            left = self.standing.left
-            return self.standing.size + (f", {duration(left)} left" if left is not None else "")
-        if self.state is PullState.FAILED and self.error is not None:
-            return f"failed: {self.error.message}"
-        if self.state is PullState.STOPPED and self.standing is not None and self.standing.here:
-            return f"stopped at {self.standing.size}"
-        return self.doing or self.state.value
 
 
 class Pulls:

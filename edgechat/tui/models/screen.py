@@ -20,7 +20,7 @@ from edgechat.tui.models import words
 from edgechat.tui.models.board import Board
 from edgechat.tui.models.dialogs import ConfirmDialog, TextDialog
 from edgechat.tui.models.holdings import Holdings
-from edgechat.tui.models.pulls import Pull, PullState
+from edgechat.tui.models.pull import Pull, PullState
 from edgechat.tui.terminal.resizing import StaleResizeFilter
 
 if TYPE_CHECKING:

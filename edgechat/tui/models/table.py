@@ -12,10 +12,10 @@ from textual.content import Content
 
 from edgechat.planner.ranking.option import RankedFile
 from edgechat.text import ago, figure, mebibytes, one_line
-from edgechat.tui.models.items import ModelGroup, ModelItem
-from edgechat.tui.models.pulls import PullState
+from edgechat.tui.models.items import BEST, ModelGroup, ModelItem, speed
+from edgechat.tui.models.pull import PullState
 
-BEST, NOW, BROKEN = "★", "●", "!"
+NOW, BROKEN = "●", "!"
 _NAME = 16
 """Cells that a name has at least."""
 _BAR = 12
@@ -145,13 +145,6 @@ def ladder(options: Sequence[RankedFile], width: int, best: str | None) -> tuple
         style = "dim" if one.plan is None else "bold" if one.quant == best else ""
         marked.append(Content.styled(_cut(f"{mark} {text}", width).rstrip(), style))
     return Content.styled(f"  {lines[0]}", "dim"), marked
-
-
-def speed(tps: float | None, *, is_measured: bool = False) -> str:
-    """Return tokens a second: '~8.4' where it is predicted, '8.4' where it was measured."""
-    if tps is None:
-        return ""
-    return figure(tps) if is_measured else f"~{figure(tps)}"
 
 
 def _where(item: ModelItem) -> str:

@@ -9,8 +9,7 @@ from textual.content import Content
 from edgechat.models.quality import quality_class
 from edgechat.planner.plan import DeviceMemory, LoadPlan
 from edgechat.text import figure, mebibytes, one_line, printable, seconds
-from edgechat.tui.models.items import ModelGroup, ModelItem
-from edgechat.tui.models.table import BEST, speed
+from edgechat.tui.models.items import BEST, ModelGroup, ModelItem, speed
 
 _PARTS = (
     ("weights", "█", "$primary"),

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, cast
+from functools import partial
+from typing import Protocol, cast
 
 from textual.command import DiscoveryHit, Hit, Hits, Provider
 
@@ -11,11 +12,25 @@ from edgechat.chat.commands import commands_of
 from edgechat.text import one_line
 from edgechat.tui.theme import THEMES
 
-if TYPE_CHECKING:
-    from edgechat.tui.app import EdgechatApp
-
 Found = tuple[str, str, Callable[[], object]]
 """What is shown, a word about it, what it does."""
+
+
+class CommandTarget(Protocol):
+    """The screen that runs the commands."""
+
+    @property
+    def presets(self) -> list[str]:
+        """The names of the presets."""
+        ...
+
+    def run_command(self, name: str, argument: str = "") -> None:
+        """Run a slash command."""
+        ...
+
+    def borrow_prompt(self, text: str) -> None:
+        """Put the beginning of a command into the prompt."""
+        ...
 
 
 class CommandProvider(Provider):
@@ -35,25 +50,15 @@ class CommandProvider(Provider):
                 yield Hit(score, matcher.highlight(name), run, help=about)
 
     def _all(self) -> Iterator[Found]:
-        app = cast("EdgechatApp", self.app)
-        chat = app.chat
+        chat = cast("CommandTarget", self.screen)
         for command in commands_of("app"):
-            run = self._begin(command.name) if command.argument else self._obey(command.name)
+            if command.argument:
+                run = partial(chat.borrow_prompt, f"/{command.name} ")
+            else:
+                run = partial(chat.run_command, command.name)
             yield command.description, command.usage, run
         for name in THEMES:
-            yield f"Colours: {name}", f"/theme {name}", self._obey("theme", name)
-        for name in chat.session.settings.presets:
+            yield f"Colours: {name}", f"/theme {name}", partial(chat.run_command, "theme", name)
+        for name in chat.presets:
             shown = one_line(name, 40)
-            yield f"Preset: {shown}", f"/preset {shown}", self._obey("preset", name)
-
-    def _begin(self, name: str) -> Callable[[], object]:
-        """Return what puts the beginning of a command into the prompt."""
-        chat = cast("EdgechatApp", self.app).chat
-
-        return lambda: chat.borrow_prompt(f"/{name} ")
-
-    def _obey(self, name: str, argument: str = "") -> Callable[[], object]:
-        from edgechat.tui.chat.command_handlers import obey
-
-        chat = cast("EdgechatApp", self.app).chat
-        return lambda: chat.tries(obey(chat, name, argument))
+            yield f"Preset: {shown}", f"/preset {shown}", partial(chat.run_command, "preset", name)

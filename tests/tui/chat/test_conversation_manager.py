@@ -41,7 +41,7 @@ async def test_a_stored_conversation_is_opened_and_goes_on(path: Path) -> None:
     async with app_with(engine, path).run_test() as pilot:
         screen: ChatScreen = pilot.app.screen  # type: ignore[assignment]
         await until(pilot, lambda: "it is." in text_of(pilot))
-        await screen.desk.open(first)
+        await screen.controller.open(first)
         await until(pilot, lambda: "To Who?" in text_of(pilot))
         assert "21 of 4,096" in text_of(pilot)
         await say(pilot, "And?")
@@ -58,21 +58,21 @@ async def test_a_reply_goes_on_behind_another_conversation(path: Path) -> None:
         screen: ChatScreen = pilot.app.screen  # type: ignore[assignment]
         await ask(pilot, "Count.")
         await until(pilot, lambda: "One" in text_of(pilot))
-        counting = screen.talk.id
+        counting = screen.controller.shown.id
         await pilot.press(*"unsent")
-        await screen.desk.open(first)
+        await screen.controller.open(first)
         await until(pilot, lambda: "To Who?" in text_of(pilot))
         assert "One" not in text_of(pilot)
         assert screen.prompt.text == ""
         assert not screen.answering
-        assert screen.desk.answering == {counting}
+        assert screen.controller.answering == {counting}
         await say(pilot, "And now?")
         await until(pilot, lambda: "Beside it." in text_of(pilot))
         await until(pilot, lambda: any("has ended" in one.message for one in app._notifications))
-        await screen.desk.open(counting)
+        await screen.controller.open(counting)
         await until(pilot, lambda: "One two." in text_of(pilot))
         assert screen.prompt.text == "unsent"
-        assert screen.desk.answering == frozenset()
+        assert screen.controller.answering == frozenset()
 
 
 async def test_going_back_to_a_reply_that_is_still_written(path: Path) -> None:
@@ -82,9 +82,9 @@ async def test_going_back_to_a_reply_that_is_still_written(path: Path) -> None:
         screen: ChatScreen = pilot.app.screen  # type: ignore[assignment]
         await ask(pilot, "Count.")
         await until(pilot, lambda: "One" in text_of(pilot))
-        counting = screen.talk.id
-        await screen.desk.open(first)
-        await screen.desk.open(counting)
+        counting = screen.controller.shown.id
+        await screen.controller.open(first)
+        await screen.controller.open(counting)
         await until(pilot, lambda: "One two" in text_of(pilot))
         assert screen.answering
         await pilot.press("escape")
@@ -113,7 +113,7 @@ async def test_a_deleted_conversation_is_brought_back(path: Path) -> None:
     async with app_with(engine, path).run_test(notifications=True) as pilot:
         screen: ChatScreen = pilot.app.screen  # type: ignore[assignment]
         await until(pilot, lambda: "it is." in text_of(pilot))
-        await screen.desk.open(first)
+        await screen.controller.open(first)
         await pilot.press(*"/delete", "enter")
         await until(pilot, lambda: "Ctrl+Z undoes it" in text_of(pilot))
         assert "To Who?" not in text_of(pilot)
@@ -182,10 +182,10 @@ async def test_a_conversation_is_written_to_a_file_and_read_again(path: Path, tm
         screen.prompt.fill("/export out.json")
         await pilot.press("enter")
         await until(pilot, lambda: "There is a file out.json already" in text_of(pilot))
-        first = screen.talk.id
+        first = screen.controller.shown.id
         screen.prompt.fill("/import out.json")
         await pilot.press("enter")
-        await until(pilot, lambda: screen.talk.id != first)
+        await until(pilot, lambda: screen.controller.shown.id != first)
         await until(pilot, lambda: "Hello you." in text_of(pilot))
         screen.prompt.fill("/import nothing.json")
         await pilot.press("enter")
@@ -226,12 +226,14 @@ async def test_a_model_that_is_given_up_while_it_loads_is_no_crash(path: Path) -
         screen: ChatScreen = pilot.app.screen  # type: ignore[assignment]
         for model in ("mistral-7b", "tiny"):  # the first model's load is given up, then the second's
             await until(pilot, lambda: "Loading the model" in text_of(pilot))
-            screen.take_model(model)
+            screen.run_in_background(screen.controller.switch_model(model))
             await until(pilot, lambda model=model: engine.plan.model_name == model)
         await until(pilot, lambda: "tiny answers from now on" in text_of(pilot))
         told = [one.message for one in app._notifications]
         assert not any("mistral" in words or "closed" in words for words in told), told
-        assert [type(piece).__name__ for piece in screen.talk.pieces] == ["WelcomePiece"]
+        assert [type(piece).__name__ for piece in screen.controller.shown.transcript.pieces] == [
+            "WelcomePiece"
+        ]
         await say(pilot, "Who?")
         await until(pilot, lambda: "Here." in text_of(pilot))
         store = await screen.session.store()
@@ -243,11 +245,11 @@ async def test_what_is_typed_is_kept_with_its_conversation(path: Path) -> None:
     async with app_with(FakeEngine(), path).run_test() as pilot:
         screen: ChatScreen = pilot.app.screen  # type: ignore[assignment]
         await until(pilot, lambda: "it is." in text_of(pilot))
-        await screen.desk.open(first)
+        await screen.controller.open(first)
         await pilot.press(*"to the first")
-        await screen.desk.open(second)
+        await screen.controller.open(second)
         assert screen.prompt.text == ""
-        await screen.desk.open(first)
+        await screen.controller.open(first)
         assert screen.prompt.text == "to the first"
 
 
@@ -255,5 +257,5 @@ async def test_a_conversation_that_is_gone_is_told(path: Path) -> None:
     async with app_with(FakeEngine(), path).run_test(notifications=True) as pilot:
         screen: ChatScreen = pilot.app.screen  # type: ignore[assignment]
         await until(pilot, lambda: "it is." in text_of(pilot))
-        screen.tries(screen.desk.open("0" * 32))
+        screen.run_in_background(screen.controller.open("0" * 32))
         await until(pilot, lambda: "There is no conversation" in text_of(pilot))

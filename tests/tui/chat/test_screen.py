@@ -96,8 +96,8 @@ async def test_escape_before_the_model_is_loaded_gives_the_reply_up(path: Path) 
     async with app.run_test() as pilot:
         await until(pilot, lambda: "Loading" in text_of(pilot))
         await ask(pilot, "Count.")
-        await until(pilot, lambda: app.screen.talk.conversation is not None)  # type: ignore[attr-defined]
-        await until(pilot, lambda: app.screen.talk.conversation.answering)  # type: ignore[attr-defined]
+        await until(pilot, lambda: app.screen.controller.shown.conversation is not None)  # type: ignore[attr-defined]
+        await until(pilot, lambda: app.screen.controller.shown.conversation.answering)  # type: ignore[attr-defined]
         await pilot.press("escape")
         await until(pilot, lambda: "You stopped the reply here" in text_of(pilot))
     assert (await stored_turns(path))[-1].state == "stopped"

@@ -12,6 +12,7 @@ from edgechat.chat.storage.store import Store
 from edgechat.errors import ModelNotFound, PromptTooLong
 from edgechat.planner.plan import LoadPlan
 from edgechat.tui.chat.screen import ChatScreen
+from edgechat.tui.chat.stored_conversations import delete
 from tests.fakes import FakeEngine
 from tests.tui.chat.test_conversation_manager import held
 from tests.tui.driving import app_with, ask, plan, say, text_of, until
@@ -35,7 +36,7 @@ async def test_a_new_conversation_keeps_what_was_written_for_it(path: Path) -> N
         screen = await started(pilot)
         await pilot.press(*"half", "ctrl+n")
         assert screen.prompt.text == "half"
-        await screen.desk.open(first)
+        await screen.controller.open(first)
         assert screen.prompt.text == ""
         await pilot.press("ctrl+n")
         await pilot.pause()
@@ -47,11 +48,11 @@ async def test_a_rewording_waits_while_another_conversation_is_shown(path: Path)
     engine = FakeEngine(["Again."])
     async with app_with(engine, path).run_test() as pilot:
         screen = await started(pilot)
-        await screen.desk.open(first)
+        await screen.controller.open(first)
         await pilot.press(*"mine", "tab", "up", "e", *" Really?")
-        await screen.desk.open(second)
+        await screen.controller.open(second)
         assert screen.prompt.text == ""
-        await screen.desk.open(first)
+        await screen.controller.open(first)
         assert screen.prompt.text == "Who? Really?"
         assert "editing" in str(screen.prompt.border_title)
         await pilot.press("enter")
@@ -63,12 +64,12 @@ async def test_a_rewording_outlives_the_app(path: Path) -> None:
     (first,) = await held(path, "Who?")
     async with app_with(FakeEngine(), path).run_test() as pilot:
         screen = await started(pilot)
-        await screen.desk.open(first)
+        await screen.controller.open(first)
         await pilot.press(*"mine", "tab", "up", "e", *" Really?")
         await pilot.press("ctrl+q")
     async with app_with(FakeEngine(), path).run_test() as pilot:
         screen = await started(pilot)
-        await screen.desk.open(first)
+        await screen.controller.open(first)
         assert screen.prompt.text == "Who? Really?"
         await pilot.press("escape")
         assert screen.prompt.text == "mine"
@@ -82,11 +83,11 @@ async def test_what_is_too_long_behind_the_screen_comes_back(path: Path) -> None
         screen = await started(pilot)
         await ask(pilot, "A first question that is too long")
         await until(pilot, lambda: screen.answering)
-        await screen.desk.open(first)
-        await until(pilot, lambda: not screen.desk.answering)
+        await screen.controller.open(first)
+        await until(pilot, lambda: not screen.controller.answering)
         await pilot.press("ctrl+n")
         await until(pilot, lambda: "too long" in screen.prompt.text)
-        assert screen.desk._behind == []
+        assert screen.controller._behind == []
 
 
 async def test_a_question_is_kept_until_it_is_in_the_store(path: Path) -> None:
@@ -128,7 +129,7 @@ async def test_a_file_is_read_for_the_conversation_that_it_was_named_in(path: Pa
     async with app_with(engine, path).run_test() as pilot:
         screen = await started(pilot)
         await pilot.press(*"Read @notes.txt now", "enter")
-        await screen.desk.open(first)
+        await screen.controller.open(first)
         await until(pilot, lambda: engine.requests != [])
         assert engine.requests[0].chat != first
         assert "milk" in engine.requests[0].messages[0].content
@@ -144,13 +145,13 @@ async def test_a_retry_that_cannot_begin_leaves_the_reply(path: Path) -> None:
     (first,) = await held(path, "Who?")
     async with app_with(FakeEngine(), path, prepare=prepare).run_test() as pilot:
         screen = await started(pilot)
-        await screen.desk.open(first)
+        await screen.controller.open(first)
         gone, screen.session._engine = True, None
         await pilot.press("ctrl+r")
         await until(pilot, lambda: "There is no guide." in text_of(pilot))
         await until(pilot, lambda: "To Who?" in text_of(pilot))
         await until(pilot, lambda: "Looking" not in text_of(pilot) and "Waiting" not in text_of(pilot))
-        assert [turn.content for turn in screen.talk.conversation.turns] == ["Who?", "To Who?"]  # type: ignore[union-attr]
+        assert [turn.content for turn in screen.controller.shown.conversation.turns] == ["Who?", "To Who?"]  # type: ignore[union-attr]
 
 
 async def test_the_palette_borrows_the_prompt_and_gives_it_back(path: Path) -> None:
@@ -170,11 +171,11 @@ async def test_history_does_not_become_what_was_written(path: Path) -> None:
     first, second = await held(path, "Who?", "What?")
     async with app_with(FakeEngine(), path).run_test() as pilot:
         screen = await started(pilot)
-        await screen.desk.open(first)
+        await screen.controller.open(first)
         await pilot.press(*"mine", "up")
         await until(pilot, lambda: screen.prompt.text == "What?")
-        await screen.desk.open(second)
-        await screen.desk.open(first)
+        await screen.controller.open(second)
+        await screen.controller.open(first)
         assert screen.prompt.text == "mine"
 
 
@@ -183,7 +184,7 @@ async def test_control_z_undoes_typing_before_deletions(path: Path) -> None:
     async with app_with(FakeEngine(), path).run_test(notifications=True) as pilot:
         screen = await started(pilot)
         (one,) = await (await screen.session.store()).chats()
-        await screen.desk.delete(one.id)
+        await delete(screen.controller, one.id)
         screen.prompt.insert("typed")
         await pilot.press("ctrl+z")
         await pilot.pause()
@@ -197,11 +198,11 @@ async def test_a_model_is_changed_in_an_old_conversation(path: Path) -> None:
     (first,) = await held(path, "Who?")
     async with app_with(FakeEngine(), path).run_test(notifications=True) as pilot:
         screen = await started(pilot)
-        await screen.desk.open(first)
+        await screen.controller.open(first)
         screen.prompt.fill("/model other")
         await pilot.press("escape", "enter")
         await until(pilot, lambda: "other answers from now on" in text_of(pilot))
-        screen.tell_note("A note.")
+        screen.controller.note("A note.")
         await pilot.pause()
         assert "To Who?" in text_of(pilot)
 
@@ -212,7 +213,7 @@ async def test_odd_names_of_files_are_told(path: Path, command: str) -> None:
     app = app_with(FakeEngine(), path)
     async with app.run_test(notifications=True) as pilot:
         screen = await started(pilot)
-        await screen.desk.open(first)
+        await screen.controller.open(first)
         screen.prompt.fill(command)
         await pilot.press("escape", "enter")
         await until(pilot, lambda: bool(app._notifications))
@@ -275,7 +276,7 @@ async def test_where_nothing_can_be_written_one_chats_without_a_store(path: Path
         await say(pilot, "Hi")
         assert "Hello." in text_of(pilot)
         assert engine.lasting is False
-        app.chat.take_model("mistral-7b")
+        app.chat.run_command("model", "mistral-7b")
         await until(pilot, lambda: "mistral-7b answers from now on" in text_of(pilot))
         assert engine.lasting is False
     async with app_with(engine, path).run_test() as pilot:

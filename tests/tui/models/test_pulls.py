@@ -18,7 +18,8 @@ from edgechat.models.hub.listing import resolve_remote
 from edgechat.models.hub.names import HubName
 from edgechat.models.local.resolve import resolve
 from edgechat.planner.ranking.pulling import PullDecision
-from edgechat.tui.models.pulls import Pull, Pulls, PullState
+from edgechat.tui.models.pull import Pull, PullState
+from edgechat.tui.models.pulls import Pulls
 from edgechat.tui.models.shelf import ModelLibrary
 from tests.cli.pulling import REPO, partial, sized
 from tests.hub import Fault, Hub

@@ -25,7 +25,8 @@ from edgechat.planner.ranking.pulling import PullDecision, PullPart
 from edgechat.planner.ranking.scoring import Verdict
 from edgechat.process.owner import this_process
 from edgechat.tui.models.items import ModelGroup
-from edgechat.tui.models.pulls import Pulls, PullState
+from edgechat.tui.models.pull import PullState
+from edgechat.tui.models.pulls import Pulls
 from edgechat.tui.models.screen import ModelsScreen
 from edgechat.tui.models.shelf import ModelLibrary
 from tests import homes

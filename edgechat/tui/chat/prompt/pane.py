@@ -11,10 +11,11 @@ from textual.app import ComposeResult
 from textual.containers import Vertical
 from textual.message import Message
 
+from edgechat.chat import attachments as files
+from edgechat.chat.attachments import MOST
 from edgechat.chat.commands import parsed
 from edgechat.errors import AttachmentError, EdgechatError
-from edgechat.tui.chat.prompt import attachments as files
-from edgechat.tui.chat.prompt.attachments import MOST, Chips
+from edgechat.tui.chat.prompt.attachments import Chips
 from edgechat.tui.chat.prompt.box import PromptBox
 from edgechat.tui.chat.prompt.completions import Completions, of_commands, of_files, path_in
 from edgechat.tui.widgets.text_area import Area
@@ -81,15 +82,42 @@ class PromptPane(Vertical):
         """The box."""
         return self.query_one(PromptBox)
 
-    def put(self, text: str, attachments: Sequence[Attachment]) -> None:
-        """Hold this, in place of what was there."""
-        self.box.fill(text)
-        self._set(list(attachments))
+    @property
+    def text(self) -> str:
+        """What is in the box."""
+        return self.box.text
 
-    def put_back(self, text: str, attachments: Sequence[Attachment]) -> None:
-        """Give back what could not be sent, before what was written since."""
-        self.box.put_back(text)
-        self._set([*attachments, *self.attachments][:MOST])
+    @property
+    def unsent(self) -> str:
+        """What the user has typed: not an earlier question that is only looked at again."""
+        return self.box.unsent
+
+    def put(self, text: str, attachments: Sequence[Attachment], title: str = "") -> None:
+        """Hold this, in place of what was there. title: shown above the box."""
+        self.fill(text)
+        self._set(list(attachments))
+        self.box.border_title = title
+        self.screen.refresh_bindings()
+
+    def fill(self, text: str) -> None:
+        """Hold this text, in place of the present one."""
+        self.box.fill(text)
+
+    def quote(self, text: str) -> None:
+        """Append a text as a quotation."""
+        self.box.quote(text)
+
+    def remember(self, questions: Sequence[str]) -> None:
+        """Offer these questions as history, the newest first."""
+        self.box.remember(questions)
+
+    def forget_history(self) -> None:
+        """Ask for the history again when it is next wanted."""
+        self.box.forget_history()
+
+    def take_focus(self) -> None:
+        """Direct the keys to the box."""
+        self.box.focus()
 
     def attach(self, attachment: Attachment) -> None:
         """Send this along with the next question."""

@@ -1,0 +1,117 @@
+"""Texts that are sent along with a question: the files that it names, and long pastes."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from edgechat.errors import AttachmentError
+from edgechat.text import one_line
+
+if TYPE_CHECKING:
+    from edgechat.chat.records import Attachment
+
+_MOST_BYTES = 4 * 2**20
+MOST = 20
+"""Attachments of one question."""
+_MENTION = re.compile(r"(?:^|(?<=\s))@(?:\"([^\"\n]+)\"|(\S+))")
+_LONG_LINES, _LONG_TEXT = 15, 2000
+_DEEPEST_PATH = 4096
+
+
+def is_long(text: str) -> bool:
+    """Say whether a paste is better read beside the question than in it."""
+    return text.count("\n") >= _LONG_LINES or len(text) > _LONG_TEXT
+
+
+def read(path: str) -> Attachment:
+    """Return a text file as an attachment. Reads the disk: not for the event loop. Raises AttachmentError."""
+    shown = one_line(path, 120)
+    try:
+        file = Path(path).expanduser()
+        if file.is_dir():
+            raise AttachmentError(f"{shown} is a folder.", hint="Name a file in it.")
+        if not file.is_file():
+            raise AttachmentError(f"There is no file {shown}.", hint="Tab completes a path after an @.")
+        with file.open("rb") as stream:
+            found = stream.read(_MOST_BYTES + 1)
+    except (OSError, RuntimeError, ValueError) as error:
+        why = getattr(error, "strerror", None) or error
+        raise AttachmentError(f"{shown} cannot be read: {why}.", hint="Name another file.") from error
+    if len(found) > _MOST_BYTES:
+        raise AttachmentError(
+            f"{shown} has more than {_MOST_BYTES // 2**20} MiB, which no context holds.",
+            hint="Send only the part that matters.",
+        )
+    if b"\0" in found[:8192]:
+        raise AttachmentError(f"{shown} is no text.", hint="Only text files can be sent along.")
+    return of_text(file.name, found.decode("utf-8-sig", "replace"))
+
+
+def of_text(name: str, text: str) -> Attachment:
+    """Return a text as an attachment."""
+    from edgechat.chat.records import Attachment  # not on the way to the first frame
+
+    return Attachment(name, text)
+
+
+def mentioned(text: str) -> tuple[list[str], list[str]]:
+    """Return the paths after an @ in a text: of files that exist, and those that only look like a file's.
+
+    Looks at the disk.
+    """
+    found: list[str] = []
+    missing: list[str] = []
+    for quoted, word in dict.fromkeys(_MENTION.findall(text)):
+        path = next((one for one in (quoted or word, word.rstrip(".,;:!?)")) if one and _is_file(one)), "")
+        if path:
+            found.append(path)
+        elif quoted or "/" in word or re.search(r"\w\.\w{1,5}$", word):
+            missing.append(quoted or word)
+    return found, missing
+
+
+def named_in(text: str, most: int) -> tuple[list[Attachment], list[str]]:
+    """Return so many at most of the files that a text names, and the names that are no files'.
+
+    Reads the disk. Raises AttachmentError.
+    """
+    found, missing = mentioned(text)
+    return [read(path) for path in found[: max(0, most)]], missing
+
+
+def may_be_path(text: str) -> bool:
+    """Say whether a paste may be a file that was dropped on the terminal."""
+    line = text.strip()
+    starts = line.startswith(("/", "~", "'/", '"/', "file://"))
+    return starts and "\n" not in line and len(line) <= _DEEPEST_PATH
+
+
+def dropped(text: str) -> list[str]:
+    """Return the paths where a paste is nothing but paths of files. Looks at the disk."""
+    line = text.strip()
+    if not may_be_path(line):
+        return []
+    try:
+        words = [line] if _is_file(line) else shlex.split(line)
+    except ValueError:
+        return []
+    paths = [_path_of(word) for word in words[:MOST]]
+    return paths if all(path.startswith(("/", "~")) and _is_file(path) for path in paths) else []
+
+
+def _path_of(word: str) -> str:
+    if not word.startswith("file://"):
+        return word
+    from urllib.parse import unquote, urlparse
+
+    return unquote(urlparse(word).path)
+
+
+def _is_file(path: str) -> bool:
+    try:
+        return Path(path).expanduser().is_file()
+    except (OSError, RuntimeError, ValueError):
+        return False

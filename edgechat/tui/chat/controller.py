@@ -1,0 +1,429 @@
+"""What happens in the chat, without Textual: open and leave conversations, ask, switch the model.
+
+The screen calls it for keys and messages, and shows what it is told to through `ChatView`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from contextlib import suppress
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from edgechat.chat.conversation import Conversation, lasting_name
+from edgechat.chat.records import Attachment, Turn
+from edgechat.chat.session import ChatSession
+from edgechat.engine.types import Finished
+from edgechat.errors import ChatBusy, ChatNotFound, EdgechatError, EngineClosed, StoreError
+from edgechat.planner.drafting import asks_for_drafts
+from edgechat.planner.plan import LoadPlan
+from edgechat.text import one_line
+from edgechat.tui.chat.open_conversation import OpenConversation
+from edgechat.tui.chat.unsent import UnsentPrompt, load_unsent, save_unsent
+from edgechat.tui.chat.views import ChatView
+
+if TYPE_CHECKING:
+    from edgechat.tui.chat.model_downloads import ModelDownloads
+    from edgechat.tui.models.shelf import ModelLibrary
+
+_SAVE_AFTER = 0.8
+"""Seconds after the last key press until an unsent prompt is saved."""
+_HISTORY = 200
+"""Questions that the prompt's history goes back."""
+_WHY = "Ctrl+O shows why, and what else fits this machine."
+_ENDED = {"complete": "has ended", "stopped": "was stopped", "failed": "has failed"}
+
+
+class ChatController:
+    """The conversation that is shown, those whose replies are generated behind it, and the model.
+
+    Each conversation has one UnsentPrompt: in the prompt while it is shown, else in its OpenConversation, and
+    always in the store as well.
+    """
+
+    def __init__(
+        self,
+        view: ChatView,
+        session: ChatSession,
+        library: ModelLibrary | None = None,
+        *,
+        draft: str | None = None,
+    ) -> None:
+        """library: the models that are offered, if any. draft: see `planner.request`."""
+        self.view = view
+        self.session = session
+        session.on_note = self.note
+        self.deleted: list[str] = []
+        """The ids of what was deleted here, the latest last; the trash has more."""
+        self._library = library
+        self._draft_option = draft
+        self._behind: list[OpenConversation] = []
+        self._titles: dict[str, str] = {}
+        self._new_draft = UnsentPrompt()
+        """What was typed for a new conversation while an older one is shown."""
+        self._saving: asyncio.TimerHandle | None = None
+        self._told_plan: LoadPlan | None = None
+        self.shown = self._opened(None)
+        """The conversation on the screen."""
+        view.show_transcript(self.shown.transcript)
+
+    # Opening and closing the app.
+
+    async def start(self) -> None:
+        """Open the store, restore what was unsent, and load the model; what goes wrong is told."""
+        session, view = self.session, self.view
+        try:
+            store = await session.store()
+            settings = await session.read_settings()
+            if not self.shown.id:
+                self.shown.system = settings.system
+            self._restore(await load_unsent(store, None))
+            await view.restore_panels()
+            self.shown.tell("Looking for the model")
+            engine = await session.engine()
+            if session.plan is not None:
+                self._show_plan(session.plan)
+            if session.is_first_run and self._library is not None:
+                view.show_first_run()
+            self._show_load(0.0)
+            info = await engine.start(self._show_load)
+            view.show_loaded()
+            if info.no_draft and asks_for_drafts(self._draft_option):
+                self.note(info.no_draft)
+            await session.remember_model()
+            self._started()
+        except EngineClosed:
+            pass  # another model was chosen meanwhile, which tells of itself
+        except EdgechatError as error:
+            self._started(error)
+
+    def _started(self, error: EdgechatError | None = None) -> None:
+        # A question that waits for the same thing will tell of it.
+        if not self.shown.is_answering:
+            if error is not None:
+                self.shown.transcript.add_problem(error)
+            self.shown.tell("")
+
+    async def close(self) -> None:
+        """Save replies and prompts, end downloads and the worker, and close the store."""
+        if "downloads" in self.__dict__:
+            await self.downloads.pulls.close()
+        await self._save_all()
+        self.shown.tell("Closing")
+        await self.session.close()
+
+    async def _save_all(self) -> None:
+        if self._saving is not None:
+            self._saving.cancel()
+        everything = [self.shown, *self._behind]
+        for opened in everything:
+            await opened.wind_down()
+        if self.view.is_open:
+            self.shown.draft = self.prompt
+            drafts: dict[str | None, UnsentPrompt] = {None: self._new_draft}
+            for opened in everything:
+                key = opened.id if opened.is_stored else None
+                drafts[key] = drafts.get(key, UnsentPrompt()).before(opened.whole_draft)
+            for key, draft in drafts.items():
+                with suppress(StoreError):
+                    await self._save(key, draft)
+
+    # Opening and leaving conversations.
+
+    @property
+    def answering(self) -> frozenset[str]:
+        """The ids of the conversations in which a reply is being generated."""
+        return frozenset(opened.id for opened in (self.shown, *self._behind) if opened.is_answering)
+
+    def title_of(self, chat_id: str) -> str | None:
+        """Return the title of a conversation that is or was open."""
+        for opened in (self.shown, *self._behind):
+            self._note_title(opened)
+        return self._titles.get(chat_id)
+
+    def _note_title(self, opened: OpenConversation) -> None:
+        if opened.conversation is not None:
+            self._titles[opened.id] = opened.conversation.chat.title
+
+    async def open(self, chat_id: str, turn: str = "", *, focus: bool = True) -> None:
+        """Show a conversation of the store, at its end or at a turn. Raises EdgechatError.
+
+        focus: whether the prompt gets the keys.
+        """
+        opened = self.shown
+        if chat_id != opened.id:
+            behind = next((one for one in self._behind if one.id == chat_id), None)
+            opened = behind or await self._load(chat_id)
+        if turn and not opened.is_answering:
+            await opened.go_to(turn)
+        if opened is self.shown:
+            self.view.point_at(turn)
+        else:
+            self._behind = [one for one in self._behind if one is not opened]
+            self._show(opened, turn)
+            self._tell_other_model(opened)
+        if focus:
+            self.view.pane.take_focus()
+
+    async def _load(self, chat_id: str) -> OpenConversation:
+        opened = self._opened(await self.session.open(chat_id))
+        opened.draft = await load_unsent(await self.session.store(), chat_id)
+        return opened
+
+    def _opened(self, conversation: Conversation | None) -> OpenConversation:
+        transcript = self.view.new_transcript(is_new=conversation is None)
+        return OpenConversation(self.session, transcript, self, conversation)
+
+    def _tell_other_model(self, opened: OpenConversation) -> None:
+        model = self.session.model
+        last = opened.conversation.chat.model if opened.conversation is not None else ""
+        if last and model is not None and lasting_name(last) != lasting_name(model):
+            was, now = (one_line(Path(name).name, 60) for name in (last, model))
+            self.view.tell(f"{was} wrote here last; now {now} answers. /model changes it.", seconds=6)
+
+    def show_new(self) -> None:
+        """Show a new conversation, with what was typed for it before."""
+        opened = self._opened(None)
+        opened.system = self.session.settings.system
+        opened.draft, self._new_draft = self._new_draft, UnsentPrompt()
+        self._show(opened)
+
+    def begin_new(self) -> None:
+        """Show a new conversation, unless the present one is new."""
+        if self.shown.is_stored or self.shown.is_answering:
+            self.show_new()
+        self.view.pane.take_focus()
+
+    def _show(self, opened: OpenConversation, turn: str = "") -> None:
+        """Show another conversation; a reply that is being generated goes on behind it."""
+        self.shown.draft = self.prompt
+        left, self.shown = self.shown, opened
+        self._left(left)
+        self.view.show_transcript(opened.transcript, turn)
+        self.view.show_status(opened)
+        self.view.pane.forget_history()
+        self.write_prompt(opened.draft)
+        self.view.refresh_chat()
+
+    def _left(self, opened: OpenConversation) -> None:
+        """Save the KV state of a conversation that is not shown any more, unless it is being answered."""
+        self._note_title(opened)
+        if not (opened.is_stored or opened.is_answering):
+            self._new_draft = opened.draft
+        self._keep(opened)
+        if opened.is_answering:
+            self._behind.append(opened)
+        elif opened.conversation is not None:
+            self.view.run_in_background(self.session.persist(opened.conversation))
+
+    # What open conversations tell: see ConversationListener.
+
+    def conversation_changed(self, opened: OpenConversation) -> None:
+        """Show what is new about the conversation, if it is shown."""
+        if opened is self.shown and self.view.is_open:
+            self.view.show_status(opened)
+
+    def question_saved(self, opened: OpenConversation) -> None:
+        """Forget the unsent prompt that is a question in the store now."""
+        self._keep(opened)
+        self._keep_new()
+
+    def question_not_sent(self, opened: OpenConversation, prompt: UnsentPrompt) -> None:
+        """Put a question back into the prompt, or keep it with its conversation if that is not shown."""
+        if opened is self.shown:
+            self.write_prompt(prompt.before(self.prompt))
+            self._keep(opened)
+        elif opened.is_stored:
+            opened.draft = prompt.before(opened.draft)
+            self._keep(opened)
+        elif not self.shown.is_stored:
+            self.write_prompt(prompt.before(self.prompt))
+        else:
+            self.view.tell("A question was not sent; Ctrl+N has it.", warning=True, seconds=10)
+            self._new_draft = prompt.before(self._new_draft)
+            self._keep_new()
+
+    def reply_finished(self, finished: Finished) -> None:
+        """Show what a reply took."""
+        self.view.show_finished(finished)
+
+    def warn(self, message: str) -> None:
+        """Show a warning."""
+        self.view.tell(message, warning=True, seconds=8)
+
+    def note(self, note: str) -> None:
+        """Show a warning, and keep it at the top of a new conversation."""
+        self.shown.transcript.add_note(f"\n\n{note}")
+        self.view.tell(one_line(note), warning=True, seconds=10)
+
+    # The prompt.
+
+    @property
+    def prompt(self) -> UnsentPrompt:
+        """What is in the prompt and not sent."""
+        pane, draft = self.view.pane, self.shown.draft
+        return UnsentPrompt(pane.unsent, list(pane.attachments), draft.edits, draft.aside)
+
+    def write_prompt(self, prompt: UnsentPrompt) -> None:
+        """Put this into the prompt, in place of what is there."""
+        self.shown.draft = prompt
+        borrowed = "back to what you wrote · Esc" if prompt.aside is not None else ""
+        title = "editing · Esc leaves it" if prompt.edits else borrowed
+        self.view.pane.put(prompt.text, prompt.attachments, title)
+
+    def borrow_prompt(self, text: str, turn: Turn | None = None) -> None:
+        """Put a new wording of a question, or a command, into the prompt; what was there is set aside."""
+        now = self.prompt
+        aside = None if now.is_empty and turn is None else now
+        attachments = list(turn.attachments) if turn is not None else []
+        self.write_prompt(UnsentPrompt(text, attachments, turn.id if turn is not None else "", aside))
+        self.view.pane.take_focus()
+
+    @property
+    def is_borrowed(self) -> bool:
+        """Whether the prompt is used for something else than the user's next question."""
+        return self.shown.draft.aside is not None or bool(self.shown.draft.edits)
+
+    def give_prompt_back(self) -> None:
+        """Restore what was set aside in the prompt."""
+        self.write_prompt(self.shown.draft.aside or UnsentPrompt())
+
+    def prompt_sent(self) -> None:
+        """Restore what was set aside for what has just been sent, before what was typed since."""
+        since = UnsentPrompt(self.view.pane.text, list(self.view.pane.attachments))
+        self.write_prompt((self.shown.draft.aside or UnsentPrompt()).before(since))
+
+    def typed(self) -> None:
+        """Save what is typed, a moment after the last key press."""
+        if self._saving is not None:
+            self._saving.cancel()
+        self._saving = asyncio.get_running_loop().call_later(_SAVE_AFTER, self._save_shown)
+
+    def _save_shown(self) -> None:
+        if self.view.is_open:
+            self.shown.draft = self.prompt
+            self._keep(self.shown)
+
+    def _restore(self, unsent: UnsentPrompt) -> None:
+        """Put back what was typed for a new conversation when the app ended."""
+        if self.shown.is_stored or self.shown.is_answering:
+            self._new_draft = unsent
+        elif not unsent.is_empty:
+            self.write_prompt(unsent.before(self.prompt))
+
+    def _keep(self, opened: OpenConversation) -> None:
+        """Save what was typed in a conversation and not sent; nothing if it was all sent."""
+        saving = self._save(opened.id if opened.is_stored else None, opened.whole_draft)
+        self.view.run_in_background(saving, ignore_errors=True)
+
+    def _keep_new(self) -> None:
+        self.view.run_in_background(self._save(None, self._new_draft), ignore_errors=True)
+
+    async def _save(self, chat_id: str | None, draft: UnsentPrompt) -> None:
+        await save_unsent(await self.session.store(), chat_id, draft)
+
+    async def show_history(self) -> None:
+        """Offer the questions that were asked before."""
+        with suppress(StoreError):
+            questions = await (await self.session.store()).recent_questions(_HISTORY)
+            if questions:
+                self.view.pane.remember(questions)
+
+    # Asking and answering.
+
+    def ask(self, text: str, attachments: list[Attachment]) -> None:
+        """Send what was in the prompt as a question, or as the new wording of one."""
+        asked = UnsentPrompt(text, attachments, self.shown.draft.edits)
+        self.view.pane.forget_history()
+        self.prompt_sent()
+        if self.shown.is_answering:
+            self.question_not_sent(self.shown, asked)
+        else:
+            self._answer(self.shown.ask(asked))
+
+    def retry(self, turn_id: str = "") -> None:
+        """Regenerate a reply of the conversation that is shown, or its last one. Raises EdgechatError."""
+        if self.shown.is_answering:
+            raise ChatBusy("An answer is being written.", hint="Stop it first: Escape.")
+        if not self.shown.can_retry:
+            raise ChatNotFound("There is no question yet that could be answered again.")
+        self._answer(self.shown.retry(turn_id))
+
+    def _answer(self, answering: Coroutine[Any, Any, None]) -> None:
+        self.view.run_in_background(self._wait_for(self.shown.start(answering)))
+        self.view.refresh_chat()
+
+    async def _wait_for(self, answer: asyncio.Task[None]) -> None:
+        try:
+            await asyncio.wait([answer])
+        finally:
+            answer.cancel()
+        if self.view.is_open:
+            self._let_go_of_answered()
+            self.view.refresh_chat()
+        if not answer.cancelled():
+            answer.result()
+
+    def _let_go_of_answered(self) -> None:
+        """Close conversations behind the one shown whose replies have ended, and say so."""
+        ended = [opened for opened in self._behind if not opened.is_answering]
+        self._behind = [opened for opened in self._behind if opened.is_answering]
+        for opened in ended:
+            if opened.conversation is not None and opened.is_stored:
+                title = one_line(opened.conversation.chat.title, 50)
+                how = _ENDED.get(opened.turns[-1].state, "was interrupted")
+                self.view.tell(f"The reply in “{title}” {how}.")
+
+    # The model.
+
+    @cached_property
+    def downloads(self) -> ModelDownloads:
+        """The models that are downloaded in the background."""
+        from edgechat.tui.chat.model_downloads import ModelDownloads
+        from edgechat.tui.models.shelf import ModelLibrary
+
+        return ModelDownloads(self.view, self._library or ModelLibrary.real(), self._switch_to_awaited)
+
+    async def switch_model(self, name: str) -> None:
+        """Let a model answer from now on, and load it. Raises EdgechatError."""
+        session = self.session
+        if self.answering:
+            raise ChatBusy("An answer is being written.", hint="Stop it first: Escape.")
+        self.shown.tell(f"Looking at {one_line(name, 60)}")
+        try:
+            plan = await session.switch_model(name)
+            self._show_plan(plan)
+            engine = await session.engine()
+            await engine.start(self._show_load)
+            await session.remember_model()
+        except EngineClosed:  # yet another one was chosen, which tells of itself
+            return
+        except EdgechatError:
+            self._switched()
+            raise
+        self._switched()
+        self.view.tell(f"{one_line(plan.model_name, 60)} answers from now on.", seconds=4)
+
+    def _switch_to_awaited(self, name: str) -> bool:
+        if self.answering:
+            return False
+        self.view.run_in_background(self.switch_model(name))
+        return True
+
+    def _switched(self) -> None:
+        self.shown.tell("")
+        self.view.show_loaded()
+
+    def _show_load(self, share: float) -> None:
+        if not self.shown.is_answering:
+            self.shown.tell("Loading the model", share)
+
+    def _show_plan(self, plan: LoadPlan) -> None:
+        """Show which model is loaded, and why."""
+        self.view.show_model(plan.model_name)
+        # At the top, so that it never comes between a question and its answer.
+        if plan.reasons and plan is not self._told_plan:
+            self._told_plan = plan
+            self.shown.transcript.add_note("\n\n" + "\n".join((*plan.notes, plan.reasons[0], _WHY)))

@@ -1,0 +1,191 @@
+"""The layout of the chat screen, and what is shown on it."""
+
+from __future__ import annotations
+
+from collections.abc import Coroutine
+from typing import TYPE_CHECKING, Any
+
+from textual import events
+from textual.app import ComposeResult
+from textual.containers import Horizontal, Vertical
+from textual.content import Content
+from textual.screen import Screen
+
+from edgechat.errors import EdgechatError
+from edgechat.text import one_line
+from edgechat.tui.chat.activity import Activity
+from edgechat.tui.chat.prompt.box import PromptBox
+from edgechat.tui.chat.prompt.pane import PromptPane
+from edgechat.tui.chat.status import KeyBar, StatusBar
+from edgechat.tui.terminal.resizing import StaleResizeFilter
+from edgechat.tui.transcript.pieces import WelcomePiece
+from edgechat.tui.transcript.transcript import Transcript
+
+if TYPE_CHECKING:
+    from edgechat.tui.chat.views import Status
+
+_MAX_TOLD = 240
+"""Characters of a message beside the chat."""
+
+
+class ChatLayout(StaleResizeFilter, Screen[None]):
+    """The widgets of the chat, and the part of ChatView that concerns them alone."""
+
+    DEFAULT_CSS = """
+    ChatLayout {
+        #columns { height: 1fr; }
+        #chat { width: 1fr; }
+        #foot { height: auto; align-horizontal: center; }
+        #foot > * { margin: 0 1; max-width: 102; }
+        #keys { padding: 0 2; }
+        Sidebar, EngineRoom { display: none; height: 1fr; }
+        &.-listing Sidebar { display: block; width: 34; }
+        &.-inspecting EngineRoom { display: block; width: 48; }
+        &.-narrow.-listing #chat, &.-narrow.-listing EngineRoom { display: none; }
+        &.-narrow.-listing Sidebar { width: 1fr; }
+        &.-narrow.-inspecting #chat, &.-normal.-inspecting #chat { display: none; }
+        &.-narrow.-inspecting EngineRoom, &.-normal.-inspecting EngineRoom { width: 1fr; }
+        &.-low PromptBox { max-height: 4; }
+        &.-tiny PromptBox { max-height: 1; border: none; }
+        &.-tiny StatusBar { display: none; }
+    }
+    """
+    AUTO_FOCUS = ""  # it would let late keys overtake early ones
+    VERTICAL_BREAKPOINTS = [(0, "-tiny"), (8, "-low"), (16, "-high")]  # noqa: RUF012  (as in Screen)
+
+    HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (90, "-normal"), (130, "-wide")]  # noqa: RUF012
+
+    def __init__(self) -> None:
+        super().__init__()
+        # What was typed before the prompt has the keys; None from then on.
+        self._early: list[events.Key | events.Paste] | None = []
+        self.welcome = WelcomePiece()
+        """What the first new conversation begins with."""
+
+    def compose(self) -> ComposeResult:
+        """From left to right, and from top to bottom."""
+        with Horizontal(id="columns"), Vertical(id="chat"):
+            yield Transcript(id="transcript")
+            with Vertical(id="foot"):
+                yield Activity(id="activity")
+                yield PromptPane(id="pane")
+                yield StatusBar(id="status")
+        yield KeyBar(id="keys")
+
+    def show_welcome(self) -> None:
+        """Show what a new conversation begins with, and open the prompt."""
+        self.transcript.add(self.welcome)
+        # After the keys that the terminal has already, and those that wait for the app.
+        self.call_after_refresh(self.app.call_later, self._open_prompt)
+
+    def _open_prompt(self) -> None:
+        self.set_focus(self.prompt)
+        early, self._early = self._early or [], None
+        self.prompt.take(early)
+
+    def _forward_event(self, event: events.Event) -> None:
+        if self._early is not None and isinstance(event, events.Key | events.Paste):
+            self._early.append(event)
+        else:
+            super()._forward_event(event)
+
+    @property
+    def transcript(self) -> Transcript:
+        """The transcript."""
+        return self.query_one(Transcript)
+
+    @property
+    def is_opening(self) -> bool:
+        """Whether the prompt has not had the keys yet; they are kept for it."""
+        return self._early is not None
+
+    @property
+    def pane(self) -> PromptPane:
+        """The prompt, with completions and attachments."""
+        return self.query_one(PromptPane)
+
+    @property
+    def prompt(self) -> PromptBox:
+        """The prompt box."""
+        return self.query_one(PromptBox)
+
+    @property
+    def activity(self) -> Activity:
+        """The line that says what goes on."""
+        return self.query_one(Activity)
+
+    @property
+    def status(self) -> StatusBar:
+        """The footer."""
+        return self.query_one(StatusBar)
+
+    # What the controller asks for: see ChatView.
+
+    @property
+    def is_open(self) -> bool:
+        """See `ChatView`."""
+        return self.is_attached
+
+    def run_in_background(self, work: Coroutine[Any, Any, object], *, ignore_errors: bool = False) -> None:
+        """See `ChatView`."""
+
+        async def done() -> None:
+            try:
+                await work
+            except EdgechatError as error:
+                if not ignore_errors:
+                    self.tell_error(error)
+
+        self.run_worker(done(), group="background", exit_on_error=not ignore_errors)
+
+    def tell(self, message: str, *, warning: bool = False, seconds: float = 5) -> None:
+        """See `ChatView`."""
+        self.notify(message, severity="warning" if warning else "information", timeout=seconds, markup=False)
+
+    def tell_error(self, error: EdgechatError) -> None:
+        """See `ChatView`."""
+        message = one_line(error.message, _MAX_TOLD)
+        message += f"\n{one_line(error.hint, _MAX_TOLD // 2)}" if error.hint else ""
+        self.notify(message, severity="error", timeout=10, markup=False)
+
+    async def confirm(self, question: str, *, yes: str, no: str) -> bool:
+        """See `ChatView`."""
+        from edgechat.tui.models.dialogs import ConfirmDialog
+
+        return await self.app.push_screen_wait(ConfirmDialog(Content(question), yes=yes, no=no))
+
+    def point_at(self, turn: str) -> None:
+        """See `ChatView`."""
+        self.transcript.point_at(turn)
+
+    def toggle_thought(self, turn: str) -> None:
+        """See `ChatView`."""
+        self.transcript.toggle_thought(turn)
+
+    def show_status(self, status: Status) -> None:
+        """See `ChatView`."""
+        words, share = status.activity
+        if words:
+            self.activity.show(words, share)
+        else:
+            self.activity.clear()
+        bar = self.status
+        bar.used, bar.speed, bar.speedup, bar.think = status.used, status.speed, status.speedup, status.think
+        bar.context = status.context or bar.context
+
+    def show_model(self, name: str) -> None:
+        """See `ChatView`."""
+        self.status.model = name
+
+    def show_downloads(self, line: str) -> None:
+        """See `ChatView`."""
+        self.status.pulling = line
+
+    @property
+    def clipboard(self) -> str:
+        """See `ChatView`."""
+        return self.app.clipboard
+
+    def copy(self, text: str) -> None:
+        """See `ChatView`."""
+        self.app.copy_to_clipboard(text)

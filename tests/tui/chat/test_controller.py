@@ -1,0 +1,324 @@
+"""The chat without a terminal: the real controller, store and conversations, a view that only remembers."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from edgechat.chat.records import Attachment
+from edgechat.chat.session import ChatSession, SessionServices
+from edgechat.chat.storage.store import Store
+from edgechat.errors import (
+    ChatBusy,
+    ChatNotFound,
+    CommandError,
+    DoesNotFit,
+    EngineCrashed,
+    PromptTooLong,
+    SettingsError,
+)
+from edgechat.planner.plan import LoadPlan
+from edgechat.settings import Settings
+from edgechat.tui.chat.command_handlers import run_command
+from edgechat.tui.chat.controller import ChatController
+from edgechat.tui.chat.stored_conversations import delete, purge, restore, undo_delete
+from edgechat.tui.chat.turn_actions import act, can
+from tests.fakes import FakeEngine
+from tests.tui.chat.views import FakeView
+
+
+@pytest.fixture
+def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path / "chats.db"
+
+
+def plan(model: str) -> LoadPlan:
+    if model == "huge":
+        raise DoesNotFit("huge does not fit.")
+    return LoadPlan(model_path=model, model_name=model, context=4096, threads=1, reasons=(f"{model} it is.",))
+
+
+@asynccontextmanager
+async def started(
+    path: Path,
+    engine: FakeEngine,
+    *,
+    settings: Settings = Settings(),  # noqa: B008  (it is frozen)
+) -> AsyncIterator[tuple[ChatController, FakeView]]:
+    """A controller with a model loaded; closed afterwards."""
+
+    def engine_for(plan: LoadPlan, _replan: object, _note: object, lasting: bool) -> FakeEngine:
+        engine.reopen(plan, lasting=lasting)
+        return engine
+
+    view = FakeView()
+    services = SessionServices(lambda: path, plan, engine_for, lambda: settings)
+    controller = ChatController(view, ChatSession(services))
+    await controller.start()
+    yield controller, view
+    await controller.close()
+    await view.settled()
+
+
+async def until(true: Callable[[], bool]) -> None:
+    async with asyncio.timeout(20):
+        while not true():
+            await asyncio.sleep(0.01)
+
+
+async def say(controller: ChatController, text: str) -> str:
+    """Ask, wait for the reply, and return the id of the conversation."""
+    controller.ask(text, [])
+    await until(lambda: not controller.shown.is_answering)
+    return controller.shown.id
+
+
+def test_nothing_of_it_imports_textual() -> None:
+    names = ("controller", "command_handlers", "stored_conversations", "turn_actions", "model_downloads")
+    imports = "; ".join(f"import edgechat.tui.chat.{name}" for name in names)
+    code = f"import sys; {imports}; sys.exit('textual' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+async def test_a_question_is_answered_and_stored(path: Path) -> None:
+    async with started(path, FakeEngine(["Hello."])) as (controller, view):
+        assert view.model == "guide"
+        assert any("guide it is." in note for note in view.transcript.notes)
+        chat = await say(controller, "Who?")
+        assert view.transcript.text == "Who?\nHello."
+        assert len(view.finished) == 1
+        assert "Writing" in view.activities
+        assert view.activities[-1] == ""
+        store = await controller.session.store()
+        assert [turn.content for turn in (await store.load(chat))[1]] == ["Who?", "Hello."]
+
+
+async def test_a_conversation_is_left_and_opened_while_it_is_answered(path: Path) -> None:
+    engine = FakeEngine(["First."], ["One ", 1.0, "two."])
+    async with started(path, engine) as (controller, view):
+        first = await say(controller, "Who?")
+        controller.begin_new()
+        assert view.transcript.text == ""
+        controller.ask("Count.", [])
+        await until(lambda: "One" in view.transcript.text)
+        second, counting = controller.shown.id, view.transcript
+        await controller.open(first)
+        assert view.transcript.text == "Who?\nFirst."
+        assert controller.answering == {second}
+        assert controller.title_of(second) == "Count."
+        await controller.open(second)
+        assert view.transcript is counting
+        await controller.open(first)
+        await until(lambda: not controller.answering)
+        await view.settled()
+        assert counting.text == "Count.\nOne two."
+        assert view.told[-1] == "The reply in “Count.” has ended."
+        await controller.open(second)
+        assert view.transcript is not counting
+        assert view.transcript.text == counting.text
+
+
+async def test_a_conversation_that_is_left_is_persisted(path: Path) -> None:
+    engine = FakeEngine()
+    async with started(path, engine) as (controller, view):
+        first = await say(controller, "Who?")
+        controller.begin_new()
+        await view.settled()
+        assert engine.left == [first]
+
+
+async def test_unsent_prompts_stay_with_their_conversations_and_outlive_the_app(path: Path) -> None:
+    async with started(path, FakeEngine()) as (controller, view):
+        first = await say(controller, "Who?")
+        view.pane.put("to the first", [Attachment("a.txt", "A")])
+        controller.begin_new()
+        assert (view.pane.text, view.pane.attachments) == ("", [])
+        view.pane.text = "to a new one"
+        await controller.open(first)
+        assert (view.pane.text, len(view.pane.attachments)) == ("to the first", 1)
+    async with started(path, FakeEngine()) as (controller, view):
+        assert view.pane.text == "to a new one"
+        await controller.open(first)
+        assert (view.pane.text, view.pane.attachments) == ("to the first", [Attachment("a.txt", "A")])
+
+
+async def test_a_question_that_cannot_be_answered_comes_back(path: Path) -> None:
+    engine = FakeEngine([PromptTooLong("Too long.")])
+    async with started(path, engine) as (controller, view):
+        await say(controller, "Long?")
+        assert view.pane.text == "Long?"
+        assert [type(error) for error in view.transcript.problems] == [PromptTooLong]
+
+
+async def test_a_question_behind_comes_back_where_it_can_be_found(path: Path) -> None:
+    engine = FakeEngine(["First."], [0.5, PromptTooLong("Too long.")])
+    async with started(path, engine) as (controller, view):
+        first = await say(controller, "Who?")
+        controller.begin_new()
+        controller.ask("Long?", [])
+        await until(lambda: len(engine.requests) == 2)
+        await controller.open(first)
+        await until(lambda: not controller.answering)
+        await view.settled()
+        assert "A question was not sent; Ctrl+N has it." in view.told
+        controller.begin_new()
+        assert view.pane.text == "Long?"
+
+
+async def test_a_deleted_conversation_is_restored(path: Path) -> None:
+    engine = FakeEngine()
+    async with started(path, engine) as (controller, view):
+        first = await say(controller, "Who?")
+        await run_command(controller, "delete", "")
+        assert controller.deleted == [first]
+        assert view.transcript.text == ""
+        assert engine.forgotten == [first]
+        await undo_delete(controller)
+        assert controller.deleted == []
+        assert view.transcript.text == "Who?\nHello there."
+        view.says_yes = False
+        await delete(controller, first, ask=True)
+        assert controller.shown.id == first
+        view.says_yes = True
+        await delete(controller, first, ask=True)
+        await purge(controller, first)
+        assert controller.deleted == []
+        with pytest.raises(ChatNotFound):
+            await restore(controller, first)
+
+
+async def test_a_conversation_that_is_answered_is_not_deleted(path: Path) -> None:
+    async with started(path, FakeEngine(["One ", 30.0])) as (controller, view):
+        controller.ask("Count.", [])
+        await until(lambda: "One" in view.transcript.text)
+        await run_command(controller, "delete", "")
+        assert [type(error) for error in view.errors] == [ChatBusy]
+        await controller.shown.stop()
+        await until(lambda: not controller.answering)
+
+
+@pytest.mark.parametrize(
+    ("name", "argument", "error"),
+    [
+        ("expotr", "", CommandError),
+        ("rename", "", CommandError),
+        ("new", "x", CommandError),
+        ("set", "temperature 9", SettingsError),
+        ("think", "maybe", SettingsError),
+        ("preset", "none", SettingsError),
+        ("model", "huge", DoesNotFit),
+        ("retry", "", ChatNotFound),
+        ("copy", "", ChatNotFound),
+    ],
+)
+async def test_a_wrong_command_is_told_and_put_back(
+    path: Path, name: str, argument: str, error: type[Exception]
+) -> None:
+    async with started(path, FakeEngine()) as (controller, view):
+        await run_command(controller, name, argument)
+        assert [type(one) for one in view.errors] == [error]
+        assert view.pane.text == f"/{name} {argument}"
+        view.pane.text = "something else by now"
+        await run_command(controller, name, argument)
+        assert view.pane.text == "something else by now"
+
+
+async def test_commands_change_the_conversation(path: Path) -> None:
+    engine = FakeEngine(["One."], ["Another one."])
+    async with started(path, engine) as (controller, view):
+        await run_command(controller, "system", "Be brief.")
+        await run_command(controller, "set", "temperature 0.3")
+        chat = await say(controller, "1?")
+        assert engine.requests[0].sampling.temperature == 0.3
+        assert [message.content for message in engine.requests[0].messages] == ["Be brief.", "1?"]
+        await run_command(controller, "rename", "A title")
+        await run_command(controller, "pin", "")
+        stored = await (await controller.session.store()).find(chat)
+        assert (stored.title, stored.pinned) == ("A title", True)
+        await run_command(controller, "retry", "")
+        await until(lambda: not controller.shown.is_answering)
+        assert view.transcript.text.endswith("1?\nAnother one.")
+        await run_command(controller, "copy", "")
+        assert view.clipboard == "Another one."
+        await run_command(controller, "theme", "dark")
+        assert view.performed == [("theme", "dark")]
+        assert view.errors == []
+
+
+async def test_the_model_is_switched_but_not_while_a_reply_is_generated(path: Path) -> None:
+    engine = FakeEngine(["One ", 30.0], ["Two."])
+    async with started(path, engine) as (controller, view):
+        controller.ask("Count.", [])
+        await until(lambda: "One" in view.transcript.text)
+        controller.begin_new()
+        await run_command(controller, "model", "tiny")
+        assert [type(error) for error in view.errors] == [ChatBusy]
+        assert engine.n_closed == 0
+        (counting,) = controller.answering
+        await controller.open(counting)
+        await controller.shown.stop()
+        await until(lambda: not controller.answering)
+        await run_command(controller, "model", "tiny")
+        assert (view.model, engine.n_closed) == ("tiny", 1)
+        await run_command(controller, "model", "")
+        assert view.told[-1] == "tiny answers."
+        await say(controller, "Again.")
+        store = await controller.session.store()
+        assert [chat.model for chat in await store.chats()] == ["tiny"]
+        assert await store.preference("model") == "tiny"
+
+
+async def test_a_load_that_fails_is_told_in_the_transcript(path: Path) -> None:
+    engine = FakeEngine()
+    engine.load_error = EngineCrashed("The worker died.")
+    async with started(path, engine) as (_, view):
+        assert [error.message for error in view.transcript.problems] == ["The worker died."]
+        assert view.activities[-1] == ""
+
+
+async def test_an_error_in_the_background_reaches_the_view(path: Path) -> None:
+    async with started(path, FakeEngine()) as (controller, view):
+        view.run_in_background(controller.open("0" * 32))
+        await view.settled()
+        assert [type(error) for error in view.errors] == [ChatNotFound]
+
+
+async def test_turns_are_edited_quoted_and_switched(path: Path) -> None:
+    engine = FakeEngine(["To one."], ["To two."])
+    async with started(path, engine) as (controller, view):
+        await say(controller, "One?")
+        question, reply = (turn.id for turn in controller.shown.turns)
+        assert can(controller, question, "edit")
+        assert not can(controller, reply, "edit")
+        view.pane.text = "half"
+        act(controller, question, "edit")
+        assert (view.pane.text, view.pane.title) == ("One?", "editing · Esc leaves it")
+        assert controller.is_borrowed
+        view.pane.text = ""  # as a prompt does that is sent
+        controller.ask("Two?", [])
+        await until(lambda: not controller.shown.is_answering)
+        assert view.pane.text == "half"
+        assert view.transcript.text == "Two?\nTo two."
+        act(controller, controller.shown.turns[0].id, "other(-1)")
+        await view.settled()
+        assert view.transcript.text == "One?\nTo one."
+        act(controller, reply, "copy_code")
+        assert [type(error) for error in view.errors] == [ChatNotFound]
+
+
+async def test_closing_saves_a_reply_that_is_generated(path: Path) -> None:
+    async with started(path, FakeEngine(["One ", 30.0, "two"])) as (controller, view):
+        controller.ask("Count.", [])
+        await until(lambda: "One" in view.transcript.text)
+        chat = controller.shown.id
+    store = await Store.open(path)
+    _, turns = await store.load(chat)
+    assert [(turn.content, turn.state) for turn in turns][1:] == [("One ", "interrupted")]
+    await store.close()

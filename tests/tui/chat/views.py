@@ -1,0 +1,196 @@
+"""A chat view without a terminal, for tests of the controller: it remembers what it is told to show."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine, Sequence
+from typing import Any
+
+from edgechat.chat.records import Attachment, Turn
+from edgechat.engine.types import Delta, Finished
+from edgechat.errors import EdgechatError
+from edgechat.tui.chat.views import Branch, Status, TranscriptView
+
+
+class FakeTranscript:
+    """The texts of the turns, in the order in which they are shown."""
+
+    def __init__(self) -> None:
+        self.turns: dict[str, str] = {}
+        self.problems: list[EdgechatError] = []
+        self.notes: list[str] = []
+        self.left_out: list[str] = []
+
+    @property
+    def text(self) -> str:
+        return "\n".join(self.turns.values())
+
+    def show_turns(self, turns: Sequence[tuple[Turn, Branch]], *, keep_problems: bool = False) -> None:
+        self.turns = {turn.id: turn.content for turn, _ in turns}
+        if not keep_problems:
+            self.problems.clear()
+
+    def add_turns(self, turns: Sequence[Turn]) -> None:
+        self.turns |= {turn.id: turn.content for turn in turns}
+
+    def add_problem(self, error: EdgechatError) -> None:
+        self.problems.append(error)
+
+    def add_note(self, text: str) -> None:
+        self.notes.append(text)
+
+    def mark_left_out(self, turns: Sequence[Turn]) -> None:
+        self.left_out = [turn.id for turn in turns]
+
+    def new_reply(self) -> FakeReply:
+        return FakeReply(self)
+
+    def follow_end(self) -> None:
+        pass
+
+    async def painted(self) -> None:
+        pass
+
+
+class FakeReply:
+    """Shows text at once."""
+
+    def __init__(self, transcript: FakeTranscript) -> None:
+        self._transcript = transcript
+
+    def take(self, delta: Delta) -> None:
+        turns = self._transcript.turns
+        turns[delta.request_id] = turns.get(delta.request_id, "") + delta.text
+
+    def paint(self) -> bool:
+        return True
+
+    def finish(self, turn: Turn, branch: Branch) -> None:
+        self._transcript.turns[turn.id] = turn.content
+
+
+class FakePrompt:
+    """A prompt that is typed into by setting `text`."""
+
+    def __init__(self) -> None:
+        self.text = ""
+        self.title = ""
+        self.attachments: list[Attachment] = []
+        self.history: Sequence[str] = ()
+
+    @property
+    def unsent(self) -> str:
+        return self.text
+
+    def put(self, text: str, attachments: Sequence[Attachment], title: str = "") -> None:
+        self.text, self.attachments, self.title = text, list(attachments), title
+
+    def fill(self, text: str) -> None:
+        self.text = text
+
+    def attach(self, attachment: Attachment) -> None:
+        self.attachments.append(attachment)
+
+    def quote(self, text: str) -> None:
+        self.text += f"> {text}"
+
+    def remember(self, questions: Sequence[str]) -> None:
+        self.history = questions
+
+    def forget_history(self) -> None:
+        self.history = ()
+
+    def take_focus(self) -> None:
+        pass
+
+
+class FakeView:
+    """A ChatView."""
+
+    def __init__(self) -> None:
+        self.is_open = self.is_current = True
+        self.pane = FakePrompt()
+        self.transcript = FakeTranscript()
+        """The one that is shown."""
+        self.told: list[str] = []
+        self.errors: list[EdgechatError] = []
+        self.says_yes = True
+        self.asked: list[str] = []
+        self.activities: list[str] = []
+        self.finished: list[Finished] = []
+        self.model = ""
+        self.downloads = ""
+        self.first_runs = 0
+        self.clipboard = ""
+        self.performed: list[tuple[str, str]] = []
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def settled(self) -> None:
+        """Return when nothing runs in the background any more."""
+        while self._tasks:
+            await asyncio.gather(*self._tasks)
+
+    def run_in_background(self, work: Coroutine[Any, Any, object], *, ignore_errors: bool = False) -> None:
+        async def done() -> None:
+            try:
+                await work
+            except EdgechatError as error:
+                if not ignore_errors:
+                    self.tell_error(error)
+
+        task = asyncio.create_task(done())
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def tell(self, message: str, *, warning: bool = False, seconds: float = 5) -> None:
+        self.told.append(message)
+
+    def tell_error(self, error: EdgechatError) -> None:
+        self.errors.append(error)
+
+    async def confirm(self, question: str, *, yes: str, no: str) -> bool:
+        self.asked.append(question)
+        return self.says_yes
+
+    def new_transcript(self, *, is_new: bool) -> FakeTranscript:
+        return FakeTranscript()
+
+    def show_transcript(self, transcript: TranscriptView, turn: str = "") -> None:
+        assert isinstance(transcript, FakeTranscript)
+        self.transcript = transcript
+
+    def point_at(self, turn: str) -> None:
+        pass
+
+    def show_status(self, status: Status) -> None:
+        self.activities.append(status.activity[0])
+
+    def show_finished(self, finished: Finished) -> None:
+        self.finished.append(finished)
+
+    def refresh_chat(self) -> None:
+        pass
+
+    def show_model(self, name: str) -> None:
+        self.model = name
+
+    def show_loaded(self) -> None:
+        pass
+
+    def show_downloads(self, line: str) -> None:
+        self.downloads = line
+
+    def show_first_run(self) -> None:
+        self.first_runs += 1
+
+    def copy(self, text: str) -> None:
+        self.clipboard = text
+
+    def toggle_thought(self, turn: str) -> None:
+        pass
+
+    async def restore_panels(self) -> None:
+        pass
+
+    async def perform(self, command: str, argument: str) -> None:
+        self.performed.append((command, argument))
