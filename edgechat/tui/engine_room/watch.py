@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from edgechat.engine.protocol import Engine
-from edgechat.engine.worker.snapshot import Snapshot
+from edgechat.engine.snapshot import Snapshot
 
 EVERY = 0.5
 _LOG_BYTES = 8192
