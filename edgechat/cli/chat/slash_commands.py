@@ -76,8 +76,8 @@ class SlashCommands:
             _say(f"{who}: {printable(turn.content).strip() or 'nothing'}")
 
     async def _loaded(self, prefix: str) -> Conversation:
-        store = self._talker.store
-        talk = await Conversation.load(store, (await store.find(prefix)).id, front="run")
+        talker = self._talker
+        talk = await talker.session.open((await talker.store.find(prefix)).id)
         if talk.being_written:
             raise ChatBusy(
                 f"Another edgechat is writing an answer in the conversation {talk.chat.title!r}.",
