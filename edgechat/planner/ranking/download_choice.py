@@ -28,7 +28,7 @@ from edgechat.planner.placement.backends import runnable
 from edgechat.planner.plan import LoadPlan
 from edgechat.planner.plan_model import DraftCandidate
 from edgechat.planner.ranking.candidates import Variant
-from edgechat.planner.ranking.option import RankedFile
+from edgechat.planner.ranking.ranked_file import RankedFile
 from edgechat.planner.ranking.ranking import choose, first_that_fits, rate, rated
 from edgechat.planner.request import PlanRequest
 

@@ -26,7 +26,7 @@ from edgechat.tui.terminal.resizing import StaleResizeFilter
 if TYPE_CHECKING:
     from edgechat.models.local.inventory import LocalModel
     from edgechat.models.local.removal import Removal
-    from edgechat.planner.ranking.option import RankedFile
+    from edgechat.planner.ranking.ranked_file import RankedFile
     from edgechat.tui.models.pulls import Pulls
     from edgechat.tui.models.shelf import ModelLibrary
 
