@@ -8,7 +8,7 @@ from typing import Any, Literal
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from edgechat.engine.reply.tool_calls.tools import held_tools, unkept
+from edgechat.engine.tool_calls.tools import held_tools, unkept
 from edgechat.engine.types import (
     ChatRequest,
     Delta,
