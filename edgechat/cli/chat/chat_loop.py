@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 from edgechat.chat.commands import sent
 from edgechat.chat.conversation import Conversation
+from edgechat.chat.export import counted
 from edgechat.chat.generation_options import CommandLineOptions
 from edgechat.chat.session import ChatSession
 from edgechat.cli.chat.answer import AnswerPrinter
@@ -18,7 +19,6 @@ from edgechat.cli.chat.conversation import ConversationChoice, offering_not_to_k
 from edgechat.cli.chat.event_loop import Background
 from edgechat.cli.chat.screen_reader import SpokenAnswer, SpokenStatus
 from edgechat.cli.chat.slash_commands import SlashCommands
-from edgechat.cli.commands.chats import counted
 from edgechat.cli.output.status import StatusLine
 from edgechat.cli.terminal_io import as_text, complain, note
 from edgechat.engine.protocol import Engine

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from edgechat.chat.commands import check, commands_of, parsed
 from edgechat.chat.conversation import Conversation
+from edgechat.chat.export import counted
 from edgechat.chat.records import Chat, Hit
-from edgechat.cli.commands.chats import counted
 from edgechat.errors import ChatBusy
 from edgechat.text import ago, one_line, printable
 
