@@ -28,7 +28,8 @@ import llama_cpp.llama_cpp as lib
 from edgechat.engine.types import ChatRequest, Delta, Finished, Message, Sampling
 from edgechat.engine.worker.supervisor import EngineSupervisor
 from edgechat.native import ggml
-from edgechat.planner.plan import BackendName, LoadPlan
+from edgechat.planner.plan import LoadPlan
+from edgechat.settings import Backend
 from tests.engine.runtimes import GPU
 from tests.kit import NOT_PRINTABLE, TINYLLAMA, Shape, Spec, build
 
@@ -130,7 +131,7 @@ async def through_worker(
 
 
 async def measure(
-    model: Path, backend: BackendName, rounds: int, depth: int, tokens: int, temperature: float
+    model: Path, backend: Backend, rounds: int, depth: int, tokens: int, temperature: float
 ) -> None:
     """Alternate, and print the ratios."""
     context = depth + tokens + 256

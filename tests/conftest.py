@@ -10,8 +10,10 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+from edgechat.process import spawn
 from tests.hub import Hub
 from tests.rpc_server import RpcServer
+from tests.scripted import PROGRAM
 
 # How long an example takes is the machine's affair; pytest's own timeout ends what hangs.
 settings.register_profile("edgechat", deadline=None)
@@ -23,6 +25,12 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Keep settings, chats and logs inside the test's folder; child processes inherit it."""
     monkeypatch.setenv("EDGECHAT_HOME", str(tmp_path / "home"))
     return tmp_path / "home"
+
+
+@pytest.fixture
+def scripted_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let workers that this process starts know the models of tests/scripted."""
+    monkeypatch.setattr(spawn, "PROGRAM", PROGRAM)
 
 
 HUB_VARIABLES = (

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 
@@ -10,10 +10,9 @@ from edgechat.native.buffers import Buffer
 from edgechat.native.params import LoadParams
 from edgechat.planner.estimate.calibration import RunConditions
 from edgechat.planner.estimate.speed import Forecast, Prediction
-from edgechat.settings import SamplingDefaults
+from edgechat.settings import Backend, SamplingDefaults
 
-BackendName = Literal["llama.cpp", "mlx", "scripted"]
-LABELS: dict[BackendName, str] = {"llama.cpp": "llama.cpp", "mlx": "MLX", "scripted": "the script"}
+LABELS: dict[Backend, str] = {"llama.cpp": "llama.cpp", "mlx": "MLX"}
 """What people call it."""
 
 
@@ -51,7 +50,7 @@ class Alternative(msgspec.Struct, frozen=True, kw_only=True):
     context: int
     decode_tps: float
     why_not: str
-    backend: BackendName = "llama.cpp"
+    backend: Backend = "llama.cpp"
 
 
 class DraftPlan(LoadParams, frozen=True, kw_only=True):
@@ -75,7 +74,7 @@ class LoadPlan(LoadParams, frozen=True, kw_only=True):
     model_path: str
     """Of an MLX model its folder. Empty where the model is not on this machine."""
     model_name: str
-    backend: BackendName = "llama.cpp"
+    backend: Backend = "llama.cpp"
     quant: str | None = None
     file_bytes: int = 0
     n_layers: int = 0

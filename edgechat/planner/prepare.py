@@ -8,26 +8,22 @@ from collections.abc import Sequence
 import msgspec
 
 from edgechat import settings
-from edgechat.errors import ModelFileError, ModelNotFound, NotADraft
+from edgechat.errors import ModelFileError
 from edgechat.models.formats.header import ModelHeader
-from edgechat.models.local.resolve import ResolvedModel, resolve
-from edgechat.native.params import LoadParams
-from edgechat.planner.draft_plan import refused, with_draft
-from edgechat.planner.drafting import AUTO, DRAFTED, NGRAM, NONE
+from edgechat.models.local.resolve import resolve
+from edgechat.planner.draft_plan import with_draft
 from edgechat.planner.estimate.calibration import Calibration
 from edgechat.planner.estimate.dry_run import DryRun
 from edgechat.planner.machine import Machine, look
 from edgechat.planner.placement.backends import runnable
 from edgechat.planner.placement.embedding import check
 from edgechat.planner.placement.residents import beside, without
-from edgechat.planner.plan import DraftPlan, LoadPlan, params_of
+from edgechat.planner.plan import LoadPlan
 from edgechat.planner.plan_model import plan_variant
 from edgechat.planner.ranking.candidates import Variant, variants
 from edgechat.planner.ranking.ranking import choose, rate
 from edgechat.planner.request import DEFAULT_REQUEST, PlanRequest, with_settings
 from edgechat.settings import SamplingDefaults
-
-_SCRIPTED = ".scripted.json"
 
 
 def prepare(
@@ -48,8 +44,6 @@ def prepare(
     found = resolve(model)
     given = settings.load()
     wanted, insists = with_settings(request, given), request.draft is not None
-    if found.path.name.endswith(_SCRIPTED):
-        return _scripted(found, wanted, insists=insists)
     with DryRun() as dry:  # starts while the headers are read
         known = variants(model, offline=True, local=True)
         for one in known:
@@ -86,31 +80,3 @@ def _best(
             return chosen.plan, chosen.variant
     smallest, header = headers[0]
     return plan_variant(smallest, header, machine, request), smallest
-
-
-def _scripted(found: ResolvedModel, request: PlanRequest, *, insists: bool) -> LoadPlan:
-    """Return the plan for the backend of the tests, which answers from a script."""
-    wish = request.draft or AUTO
-    params = LoadParams(context=4096 if request.context is None else request.context)
-    made = LoadPlan(
-        **params_of(params),
-        model_path=str(found.path),
-        model_name=found.name,
-        backend="scripted",
-        ngrams=wish != NONE,
-    )
-    if wish == NONE:
-        return made
-    made = msgspec.structs.replace(made, n_outputs_max=made.n_seq_max + DRAFTED)
-    if wish in (AUTO, NGRAM):
-        return made
-    try:
-        small = resolve(wish)
-        if not small.path.name.endswith(_SCRIPTED) or small.path.samefile(found.path):
-            raise refused(small.name, found.name, "it is not another script")
-    except (ModelNotFound, NotADraft) as error:
-        if insists:
-            raise
-        return msgspec.structs.replace(made, no_draft=error.message)
-    draft = DraftPlan(**params_of(params), model_path=str(small.path), model_name=small.name)
-    return msgspec.structs.replace(made, draft=draft)

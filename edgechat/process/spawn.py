@@ -13,6 +13,8 @@ import sys
 from typing import Any, BinaryIO, TextIO
 
 ROLE_FLAG = "--child"
+PROGRAM: tuple[str, ...] = ("-m", "edgechat")
+"""What Python runs as a child; a program around edgechat's `main` sets itself here."""
 
 
 def frozen() -> bool:
@@ -25,7 +27,7 @@ def command(role: str) -> list[str]:
     if frozen():
         return [sys.executable, ROLE_FLAG, role]
     # -P: the folder the user stands in must not shadow our modules.
-    return [sys.executable, "-P", "-m", "edgechat", ROLE_FLAG, role]
+    return [sys.executable, "-P", *PROGRAM, ROLE_FLAG, role]
 
 
 def options(log: BinaryIO | TextIO | int) -> dict[str, Any]:

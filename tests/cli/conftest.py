@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
 import pytest
 
+from tests import scripted
 from tests.cli.pulling import Pull
 from tests.cli.running import edgechat
 from tests.hub import Hub
@@ -25,8 +25,6 @@ def script(tmp_path: Path) -> Callable[..., Path]:
     """Write a scripted model; return its path."""
 
     def write(**fields: object) -> Path:
-        path = tmp_path / "model.scripted.json"
-        path.write_text(json.dumps(fields))
-        return path
+        return scripted.write(tmp_path / "model.gguf", **fields)
 
     return write

@@ -19,6 +19,8 @@ import tempfile
 
 from edgechat import __main__ as program
 from edgechat.cli.main import run_cli
+from edgechat.process import spawn
+from tests.scripted import PROGRAM
 
 _MODULES = (
     "edgechat.chat.storage.store",
@@ -34,6 +36,8 @@ _MODULES = (
 def main() -> None:
     """Listen on the socket whose descriptor is the first argument; each connection is one command."""
     door = socket.socket(fileno=int(sys.argv[1]))
+    spawn.PROGRAM = PROGRAM  # as tests/scripted/edgechat.py does
+    program.ROLES["engine"] = "tests.scripted.worker"
     for name in _MODULES:
         importlib.import_module(name)
     with tempfile.TemporaryDirectory() as home, contextlib.redirect_stdout(io.StringIO()):

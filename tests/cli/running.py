@@ -13,7 +13,9 @@ import tempfile
 from functools import cache
 from pathlib import Path
 
-EDGECHAT = [sys.executable, "-m", "edgechat"]
+from tests.scripted import COMMAND
+
+EDGECHAT = COMMAND
 Run = subprocess.CompletedProcess[str]
 TIME_LIMIT = 90
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from tests import scripted
 from tests.cli.running import EDGECHAT, complaint, edgechat
 from tests.kit import NOT_PRINTABLE, corrupt, pair, tiny
 from tests.planner.headers import little
@@ -358,12 +359,12 @@ def test_what_is_said_again_is_drafted(script: Callable[..., Path]) -> None:
     assert "by drafts" not in edgechat("run", path, "hi", "--draft", "none").stderr
 
 
-def test_a_draft_that_is_not_used_is_told_of(script: Callable[..., Path], tmp_path: Path) -> None:
-    broken = tmp_path / "draft.scripted.json"
-    broken.write_text('{"load_error": "It is broken."}')
-    run = edgechat("run", script(reply="Hello."), "hi", "--draft", broken)
+def test_a_draft_that_is_not_used_is_told_of(tmp_path: Path) -> None:
+    target = scripted.write(tmp_path / "target.gguf", n_layers=2, reply="Hello.")
+    broken = scripted.write(tmp_path / "draft.gguf", load_error="It is broken.")
+    run = edgechat("run", target, "hi", "--draft", broken)
     assert (run.returncode, run.stdout) == (0, "Hello.\n")
-    assert "draft.scripted.json does not draft for it. It is broken." in run.stderr
+    assert "draft does not draft for it. It is broken." in run.stderr
 
 
 def test_a_recurrent_model_is_drafted_for() -> None:

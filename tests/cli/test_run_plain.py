@@ -18,6 +18,7 @@ from edgechat.chat.storage.store import Store, store_path
 from edgechat.cli.chat import screen_reader
 from edgechat.cli.chat.screen_reader import SpokenAnswer, SpokenStatus
 from edgechat.engine.types import Delta, Finished, Timings, Usage
+from tests import scripted
 from tests.cli.running import EDGECHAT, Run, edgechat
 from tests.terminal import Terminal, needs_tmux
 
@@ -60,8 +61,8 @@ def test_it_says_in_sentences_what_happens(script: Script) -> None:
     run = held(path, "Hello")
     assert run.stdout == "One. Two\nthree\n"
     loading, ready, thinking, answer, end = sentences(run)
-    assert loading == "Loading model.scripted.json."
-    assert ready.startswith("model.scripted.json is ready.")
+    assert loading == "Loading model."
+    assert ready.startswith("model is ready.")
     assert "/help" in ready
     assert (thinking, answer) == ("Thinking.", "Answer:")
     assert re.fullmatch(r"End of answer, \d+ tokens in (less than a second|1 second|\d+ seconds)\.", end)
@@ -95,15 +96,14 @@ def test_a_conversation_is_opened_and_goes_on(script: Script) -> None:
 
 
 def test_another_model_answers(script: Script, tmp_path: Path) -> None:
-    other = tmp_path / "other.scripted.json"
-    other.write_text('{"reply": "From the other."}')
+    other = scripted.write(tmp_path / "other.gguf", reply="From the other.")
     run = held(script(reply="From the first."), "a", "/model nosuch", "b", f"/model {other}", "c", "/model")
     assert run.stdout == "From the first.\nFrom the first.\nFrom the other.\n"
     told = sentences(run)
-    assert "Loading other.scripted.json." in told
-    assert "other.scripted.json answers from now on." in told
+    assert "Loading other." in told
+    assert "other answers from now on." in told
     assert any(line.startswith("error: There is no file 'nosuch'") for line in told)
-    assert told[-1] == "other.scripted.json answers."
+    assert told[-1] == "other answers."
     assert open_store(remembered) == str(other)
     (chat,) = open_store(lambda store: store.chats())  # type: ignore[misc]
     assert chat.model == str(other)
@@ -134,8 +134,7 @@ def test_a_question_that_begins_like_a_command_is_sent_with_two_strokes(script: 
 
 
 def test_which_model_it_begins_with(script: Script, tmp_path: Path) -> None:
-    first, second = script(reply="first"), tmp_path / "second.scripted.json"
-    second.write_text('{"reply": "second"}')
+    first, second = script(reply="first"), scripted.write(tmp_path / "second.gguf", reply="second")
     open_store(lambda store: remember(store, str(second)))
     assert edgechat("--screen-reader", piped="Hi\n").stdout == "second\n"
     settings.change("model", str(first))

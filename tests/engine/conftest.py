@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ import pytest
 from edgechat.device import mlx
 from edgechat.engine.backends.base import Backend
 from edgechat.planner.plan import LoadPlan
+from tests import scripted as scripts
 from tests.engine.runtimes import KINDS, Cold, Load, Runtime, load, plan
 
 MakePlan = Callable[..., LoadPlan]
@@ -24,16 +24,14 @@ RUNTIMES = (
 
 
 @pytest.fixture
-def scripted(tmp_path: Path) -> MakePlan:
+def scripted(tmp_path: Path, scripted_workers: None) -> MakePlan:
     """Return a function that plans a scripted model: `scripted(reply="x", context=100)`."""
 
     def make(context: int = 4096, n_seq_max: int = 4, n_batch: int = 512, **script: Any) -> LoadPlan:
-        path = tmp_path / f"{len(list(tmp_path.iterdir()))}.scripted.json"
-        path.write_text(json.dumps(script))
+        path = scripts.write(tmp_path / f"{len(list(tmp_path.iterdir()))}.gguf", **script)
         return LoadPlan(
             model_path=str(path),
             model_name="scripted",
-            backend="scripted",
             context=context,
             n_seq_max=n_seq_max,
             n_batch=n_batch,

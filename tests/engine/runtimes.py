@@ -18,7 +18,8 @@ from edgechat.engine.backends.base import Backend, BatchPart
 from edgechat.engine.prompt.template import ChatTemplate
 from edgechat.engine.worker import worker
 from edgechat.planner.placement.budget import MLX
-from edgechat.planner.plan import BackendName, LoadPlan
+from edgechat.planner.plan import LoadPlan
+from edgechat.settings import Backend as BackendName
 from tests.kit import KINDS as KIT_KINDS
 from tests.kit import NOT_PRINTABLE, WINDOWED, Spec, build, pair
 from tests.kit.reference import Reference
@@ -93,7 +94,7 @@ def plan(path: Path, **changes: object) -> LoadPlan:
 
 def load(made: LoadPlan) -> Backend:
     """Load as a worker does."""
-    return worker._backend(made, None)
+    return worker.open_backend(made, None)
 
 
 class SharedTemplate:

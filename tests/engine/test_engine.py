@@ -10,7 +10,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from edgechat.engine.backends.base import BatchPart, CacheFull, Logits
-from edgechat.engine.backends.scripted import ScriptedBackend
 from edgechat.engine.engine import EngineCore
 from edgechat.engine.prompt.template import ChatTemplate
 from edgechat.engine.types import (
@@ -26,6 +25,7 @@ from edgechat.engine.types import (
 from edgechat.errors import PromptTooLong, SwitchUnknown, TemplateError
 from tests.engine.cells import check
 from tests.engine.conftest import MakePlan
+from tests.scripted.backend import ScriptedBackend
 
 MakeEngine = Callable[..., EngineCore]
 RULES = [{"when": f"<{n}>", "reply": f"reply number {n} " * n} for n in range(1, 7)]

@@ -11,7 +11,6 @@ from typing import Any
 import psutil
 import pytest
 
-from edgechat.engine.backends.scripted import ScriptedBackend
 from edgechat.engine.engine import EngineCore
 from edgechat.engine.prompt.template import ChatTemplate
 from edgechat.engine.scheduling.sequence import Sequence
@@ -21,6 +20,7 @@ from edgechat.engine.worker.supervisor import EngineSupervisor
 from edgechat.engine.worker.worker import _safely
 from edgechat.errors import EngineError
 from tests.engine.conftest import MakePlan
+from tests.scripted.backend import ScriptedBackend
 
 GOOD, BAD = "a good reply " * 8, "a bad one " * 40
 RULES = [{"when": "good", "reply": GOOD}, {"when": "bad", "reply": BAD}]

@@ -18,7 +18,6 @@ import numpy as np
 import pytest
 
 from edgechat.engine.backends.base import BatchPart
-from edgechat.engine.backends.scripted import ScriptedBackend
 from edgechat.engine.engine import EngineCore
 from edgechat.engine.kv.state_store import KVStateStore
 from edgechat.engine.prompt.prompts import Prompts
@@ -30,6 +29,7 @@ from tests.engine.conftest import MakePlan
 from tests.engine.runtimes import BOUND, Runtime, SharedTemplate, load, plan
 from tests.engine.speculative.always import Always
 from tests.engine.world import MAX_TOKENS, World
+from tests.scripted.backend import ScriptedBackend
 
 SCRIPTED = {
     "dense": {"shifts": True},

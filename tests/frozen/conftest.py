@@ -8,7 +8,6 @@ Without --program all tests here are skipped: nothing is frozen in a checkout.
 
 from __future__ import annotations
 
-import json
 import shutil
 import sys
 from collections.abc import Iterator
@@ -16,7 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.frozen.program import Program, Script, inside
+from tests.frozen.program import Program, inside
+from tests.kit import DENSE, N_BYTES_VOCAB, Spec, build
 
 ODD = "Ein Ordner ü 模型"
 
@@ -71,13 +71,10 @@ def nothing_is_left(unpacked: Path, program: Program, tmp_path: Path) -> Iterato
         assert not list(home.glob("temporary/*"))
 
 
-@pytest.fixture
-def script(tmp_path: Path) -> Script:
-    """Write a model that says what the script tells it to; return its path."""
-
-    def write(**fields: object) -> Path:
-        path = tmp_path / "Modell ü.scripted.json"
-        path.write_text(json.dumps({"token_ms": 2} | fields), encoding="utf-8")
-        return path
-
-    return write
+@pytest.fixture(scope="session")
+def slow(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model whose answers are letters without an end, and take a while."""
+    shape = DENSE.sized(n_layers=8, n_embd=512, n_ff=2048, n_heads=8, n_kv_heads=8)
+    mute = tuple(set(range(N_BYTES_VOCAB)) - set(b"abcdefghijklmnopqrstuvwxyz"))
+    made = build(Spec(shape=shape, mute=mute, name="letters"))
+    return Path(shutil.copy(made, tmp_path_factory.mktemp("model") / "Modell ü.gguf"))

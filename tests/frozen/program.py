@@ -26,11 +26,8 @@ from typing import Any, TypeVar
 import psutil
 
 Run = subprocess.CompletedProcess[str]
-Script = Callable[..., Path]
 T = TypeVar("T")
 X86 = platform.machine().lower() in ("x86_64", "amd64")
-LONG = " ".join(f"word{number}" for number in range(4000))
-"""An answer that takes a while."""
 
 _WINDOWS_NEEDS = ("SYSTEMROOT", "SYSTEMDRIVE")
 _END = 10.0
@@ -144,6 +141,15 @@ class Program:
         (store,) = self.home.rglob("chats.db")
         with sqlite3.connect(store) as db:
             return db.execute("SELECT role, content, state FROM turns ORDER BY rowid").fetchall()
+
+    def answer(self) -> str:
+        """Return what is kept of the last answer; '' where none has begun."""
+        role, content, _ = self.turns()[-1] if list(self.home.rglob("chats.db")) else ("", "", "")
+        return content if role == "assistant" else ""
+
+    def begun(self, n: int = 200) -> str:
+        """Wait until so many characters of an answer are kept; return them."""
+        return until(lambda: len(self.answer()) >= n and self.answer())
 
 
 def until(look: Callable[[], T], seconds: float = 20) -> T:

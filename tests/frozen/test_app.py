@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.frozen.program import LONG, Program, Script
+from tests.frozen.program import Program, until
 from tests.terminal import Terminal, needs_tmux
 
 pytestmark = needs_tmux
@@ -39,6 +40,11 @@ class App(Terminal):
 def settings(program: Program) -> str:
     """Return what the app has written to its file of settings."""
     return "".join(path.read_text() for path in program.home.rglob("settings.toml"))
+
+
+def letters(text: str) -> str:
+    """Return the small letters of a text, wherever it is wrapped."""
+    return re.sub("[^a-z]", "", text)
 
 
 @pytest.fixture
@@ -97,29 +103,28 @@ def test_from_the_first_start_to_the_second(terminal: App, newcomer: Program) ->
 
 
 def test_a_killed_worker_leaves_the_text_and_is_asked_again(
-    terminal: App, newcomer: Program, script: Script
+    terminal: App, newcomer: Program, slow: Path
 ) -> None:
-    terminal.start("--model", str(script(reply=LONG)))
+    terminal.start("--model", str(slow))
     terminal.ask("Count.")
-    terminal.until("word99")
+    begun = newcomer.begun()
     newcomer.child("engine").kill()
     terminal.until("The engine's process died in the middle of an answer")
-    assert "word9" in terminal.screen
+    assert letters(begun)[-50:] in letters(terminal.screen)
     assert "Traceback" not in terminal.screen
-    script(reply="Here again.")
     terminal.press("C-r")
-    terminal.until("Here again.")
+    until(lambda: newcomer.turns()[-1][2] == "streaming" and newcomer.begun())
     terminal.press("C-q")
     terminal.until("left with 0")
 
 
 def test_a_killed_app_loses_no_word_and_the_next_one_has_them(
-    terminal: App, newcomer: Program, script: Script, tmp_path: Path
+    terminal: App, newcomer: Program, slow: Path, tmp_path: Path
 ) -> None:
-    words = ("--model", str(script(reply=LONG)))
+    words = ("--model", str(slow))
     terminal.start(*words)
     terminal.ask("Count.")
-    terminal.until("word199")
+    begun = newcomer.begun()
     (app,) = [one for one in newcomer.family() if "--child" not in one.cmdline()]
     app.kill()
     terminal.until("left with 137")
@@ -131,18 +136,17 @@ def test_a_killed_app_loses_no_word_and_the_next_one_has_them(
         second.until("Today")
         second.press("Enter")
         second.until("▌ Count.")
-        second.until("word99 ")
+        second.until(lambda: letters(newcomer.answer())[-50:] in letters(second.screen))
         second.press("C-q")
         second.until("left with 0")
-    assert "word99 " in newcomer.turns()[-1][1]
+    assert newcomer.answer().startswith(begun)
 
 
-def test_a_closed_terminal_ends_the_app(terminal: App, newcomer: Program, script: Script) -> None:
-    terminal.start("--model", str(script(reply=LONG)))
+def test_a_closed_terminal_ends_the_app(terminal: App, newcomer: Program, slow: Path) -> None:
+    terminal.start("--model", str(slow))
     terminal.ask("Count.")
-    terminal.until("word99")
+    begun = newcomer.begun()
     terminal.hang_up()
     newcomer.is_gone()
-    (_, content, state) = newcomer.turns()[-1]
-    assert state == "interrupted"
-    assert "word99 " in content
+    assert newcomer.turns()[-1][2] == "interrupted"
+    assert newcomer.answer().startswith(begun)

@@ -5,12 +5,13 @@ from __future__ import annotations
 import shutil
 import signal
 import sys
+from pathlib import Path
 
 import pytest
 
 from edgechat.__main__ import ROLES
 from edgechat.process.spawn import ROLE_FLAG
-from tests.frozen.program import LONG, Program, Script
+from tests.frozen.program import Program
 from tests.kit import tiny
 
 posix = pytest.mark.skipif(sys.platform == "win32", reason="Windows has no such signals")
@@ -54,9 +55,9 @@ def test_a_killed_parent_leaves_no_child(newcomer: Program, roles: tuple[str, ..
 
 @posix
 @pytest.mark.parametrize("name", ["SIGTERM", "SIGINT", "SIGHUP"])
-def test_a_signal_ends_an_answer_and_leaves_the_words(newcomer: Program, script: Script, name: str) -> None:
+def test_a_signal_ends_an_answer_and_leaves_the_words(newcomer: Program, slow: Path, name: str) -> None:
     number = signal.Signals[name]
-    run = newcomer.start("run", script(reply=LONG), "Count.")
+    run = newcomer.start("run", slow, "Count.", "--temperature", "0")
     assert run.stdout is not None
     begun = run.stdout.read(600).decode()
     run.send_signal(number)

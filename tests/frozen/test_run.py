@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.frozen.program import Program, Script
+from tests.frozen.program import Program
 from tests.terminal import Terminal, needs_tmux
 
 QUESTION = "What is edgechat?"
@@ -31,17 +31,17 @@ def test_the_guide_drafts_says_the_same_again_and_goes_on(program: Program) -> N
 
 
 @pytest.mark.parametrize("locale", ["C", "C.UTF-8"])
-def test_letters_of_all_kinds_come_through(program: Program, script: Script, locale: str) -> None:
-    model = script(reply=ODD)
-    found = program.found("run", model, ODD, LC_ALL=locale)
-    assert found["text"] == ODD
-    shown = program.said("chats", "show", found["chat"], LC_ALL=locale)
-    assert shown.count(ODD) >= 2
-    assert program.said("run", model, "-", "--no-store", piped=ODD, LC_ALL=locale) == ODD + "\n"
+def test_letters_of_all_kinds_come_through(program: Program, locale: str) -> None:
+    words = ("run", "guide", "--temperature", "0")
+    found = program.found(*words, ODD, LC_ALL=locale)
+    assert ODD in program.said("chats", "show", found["chat"], LC_ALL=locale)
+    piped = program.found(*words, "-", piped=ODD, LC_ALL=locale)
+    assert piped["text"] == found["text"]
+    assert ODD in program.said("chats", "show", piped["chat"], LC_ALL=locale)
 
 
-def test_conversations_are_listed_exported_and_read_again(newcomer: Program, script: Script) -> None:
-    chat = newcomer.found("run", script(reply=ODD), "Hi")["chat"]
+def test_conversations_are_listed_exported_and_read_again(newcomer: Program) -> None:
+    chat = newcomer.found("run", "guide", ODD)["chat"]
     file = newcomer.home / "Gespräch.json"
     newcomer.said("chats", "export", chat, file, "--json")
     newcomer.said("chats", "rm", chat, "--yes")
@@ -52,16 +52,15 @@ def test_conversations_are_listed_exported_and_read_again(newcomer: Program, scr
 
 
 @needs_tmux
-def test_ctrl_c_ends_an_answer_and_keeps_it(newcomer: Program, script: Script, tmp_path: Path) -> None:
-    model = script(reply="ab " * 5000, token_ms=5)
+def test_ctrl_c_ends_an_answer_and_keeps_it(newcomer: Program, slow: Path, tmp_path: Path) -> None:
     with Terminal(tmp_path / "terminal") as terminal:
         launch = newcomer.launcher(tmp_path)
-        terminal.run(["sh", str(launch), "run", str(model), "hi"])
-        terminal.until("ab ab ab")
+        terminal.run(["sh", str(launch), "run", str(slow), "hi"])
+        newcomer.begun()
         assert len(newcomer.family()) >= 2
         terminal.press("C-c")
         terminal.until("left with 130")
         assert "Traceback" not in terminal.screen
         newcomer.is_gone()
     assert newcomer.turns()[-1][2] == "stopped"
-    assert newcomer.turns()[-1][1].startswith("ab ab")
+    assert len(newcomer.answer()) >= 200

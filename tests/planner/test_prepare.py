@@ -120,14 +120,6 @@ def test_a_file_that_is_no_model(home: Path) -> None:
         prepare(str(home / "b.gguf"))
 
 
-def test_a_script_needs_no_model(home: Path) -> None:
-    path = home / "talk.scripted.json"
-    path.write_text("{}")
-    made = prepare(str(path))
-    assert (made.backend, made.context, made.threads, made.model_path) == ("scripted", 4096, 1, str(path))
-    assert prepare(str(path), PlanRequest(context=100)).context == 100
-
-
 def test_planning_loads_nothing_heavy(model: str) -> None:
     code = (
         "import sys; from edgechat.planner.prepare import prepare; prepare(sys.argv[1]);"
@@ -270,20 +262,6 @@ def test_settings_say_who_drafts(model: str) -> None:
     settings.settings_file().write_text('draft = "none"\n')
     assert not prepare(target).ngrams
     assert prepare(target, PlanRequest(draft="auto")).ngrams
-
-
-def test_a_script_is_drafted_for_by_another(home: Path) -> None:
-    one, other = home / "one.scripted.json", home / "other.scripted.json"
-    for path in (one, other):
-        path.write_text("{}")
-    made = prepare(str(one), PlanRequest(draft=str(other)))
-    assert made.draft is not None
-    assert (made.draft.model_path, made.ngrams, made.n_outputs_max) == (str(other), True, 4 + DRAFTED)
-    plain = prepare(str(one), PlanRequest(draft="none"))
-    assert (plain.draft, plain.ngrams, plain.n_outputs_max) == (None, False, 4)
-    for wrong in (str(one), str(tiny())):
-        with pytest.raises(NotADraft):
-            prepare(str(one), PlanRequest(draft=wrong))
 
 
 def test_switched_thinking_has_its_own_sampling(model: str, home: Path) -> None:

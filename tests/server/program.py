@@ -7,7 +7,6 @@ import os
 import re
 import signal
 import subprocess
-import sys
 import time
 import urllib.error
 import urllib.request
@@ -19,7 +18,9 @@ from typing import Any
 
 import psutil
 
-COMMAND = [sys.executable, "-P", "-m", "edgechat", "serve"]
+from tests import scripted
+
+COMMAND = [*scripted.COMMAND, "serve"]
 
 
 @dataclass

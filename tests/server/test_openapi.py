@@ -13,6 +13,7 @@ import pytest
 
 from edgechat.server.protocol.chat import ChatBody
 from edgechat.server.protocol.decoding import decoded
+from tests import scripted
 from tests.server.program import Served, served
 
 SETTINGS = """
@@ -27,8 +28,7 @@ negative_data_rejection.expected-statuses = ["400", "401", "403", "404", "405", 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     folder = tmp_path_factory.mktemp("described")
-    script = folder / "default.scripted.json"
-    script.write_text(json.dumps({"reply": "Hi."}))
+    script = scripted.write(folder / "default.gguf", reply="Hi.")
     with served(script, home=folder / "home") as server:
         yield server
 

@@ -23,6 +23,7 @@ from edgechat.cli.output.server_banner import first_screen
 from edgechat.errors import BackendMissing
 from edgechat.server.http.api_key import Key
 from edgechat.server.serving import listen
+from tests import scripted
 from tests.cli.running import complaint, edgechat
 from tests.homes import place
 from tests.kit import tiny
@@ -51,13 +52,12 @@ def chat(text: str, **more: Any) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def script(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("model") / "little.scripted.json"
+    path = tmp_path_factory.mktemp("model") / "little.gguf"
     rules = [{"when": f"[{number}]", "reply": f"I am number {number}. " * 6} for number in range(30)]
     rules += [{"when": "longer", "reply": LONG * 2}]
     rules += [{"when": "long", "reply": LONG}, {"when": "weather", "reply": f"I look.\n{CALL}"}]
     rules += [{"when": "crash", "reply": "It goes well until", "crash_after": 9}]
-    path.write_text(json.dumps({"reply": "Hello there.", "rules": rules, "token_ms": 2}))
-    return path
+    return scripted.write(path, reply="Hello there.", rules=rules, token_ms=2)
 
 
 @pytest.fixture(scope="module")
@@ -209,7 +209,7 @@ def test_without_a_key_only_where_that_is_asked_for(script: Path, tmp_path: Path
 
 
 def test_models_and_answers(server: Served, client: OpenAI) -> None:
-    assert next(iter(client.models.list())).id == "little.scripted.json"
+    assert next(iter(client.models.list())).id == "little"
     done = client.chat.completions.create(**chat("hi"))
     assert (done.choices[0].message.content, done.choices[0].finish_reason) == ("Hello there.", "stop")
     stopped = client.chat.completions.create(**chat("hi", stop=" th"))
@@ -450,8 +450,7 @@ def test_what_takes_too_long_is_cut_with_a_word_and_a_second_signal_ends_at_once
 
 
 def test_the_model_is_loaded_while_the_server_already_answers(tmp_path: Path) -> None:
-    path = tmp_path / "slow.scripted.json"
-    path.write_text(json.dumps({"reply": "Here.", "load_ms": 1500}))
+    path = scripted.write(tmp_path / "slow.gguf", reply="Here.", load_ms=1500)
     server = start(path, home=tmp_path)
     try:
         status, said = server.ask("/health", Authorization="")
@@ -470,8 +469,7 @@ def test_thinking_has_a_field_of_its_own(tmp_path: Path) -> None:
         "<|im_start|>assistant\n{% if enable_thinking is defined and not enable_thinking %}{% endif %}"
         "{# </think> #}"
     )
-    path = tmp_path / "thinker.scripted.json"
-    path.write_text(json.dumps({"reply": "<think>hm</think>one two", "template": template}))
+    path = scripted.write(tmp_path / "thinker.gguf", reply="<think>hm</think>one two", template=template)
     with (
         served(path, home=tmp_path) as server,
         OpenAI(base_url=f"{server.url}/v1", api_key=server.key, max_retries=0) as client,
@@ -495,7 +493,7 @@ def test_a_line_for_each_request_and_nothing_of_what_it_says(script: Path, tmp_p
         server.ask("/v1/models", Authorization="Bearer secret")
         _, told = server.stop()
     day = r"^20\d\d-\d\d-\d\d \d\d:\d\d:\d\d 127\.0\.0\.1"
-    of = r"\d+\.\d\d s little\.scripted\.json \d+\+\d+ tokens$"
+    of = r"\d+\.\d\d s little \d+\+\d+ tokens$"
     assert len(re.findall(rf"{day} POST /v1/chat/completions 200 {of}", told, re.MULTILINE)) == 2
     assert re.search(rf"{day} GET /v1/models 401 \d+\.\d\d s$", told, re.MULTILINE)
     assert "secret" not in told

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import random
 from pathlib import Path
@@ -15,6 +14,7 @@ from edgechat.engine.types import ChatRequest, Delta, Message
 from edgechat.engine.worker.supervisor import EngineSupervisor
 from edgechat.errors import EngineCrashed
 from edgechat.planner.plan import LoadPlan
+from tests import scripted
 
 pytestmark = [pytest.mark.soak, pytest.mark.slow]
 
@@ -22,10 +22,9 @@ KILLS = int(os.environ.get("EDGECHAT_SOAK_KILLS", "200"))
 REPLY = "a reply of some length, word after word " * 10
 
 
-async def test_workers_killed_at_random_moments(tmp_path: Path) -> None:
-    path = tmp_path / "model.scripted.json"
-    path.write_text(json.dumps({"reply": REPLY, "token_ms": 1, "load_ms": 50}))
-    plan = LoadPlan(model_path=str(path), model_name="m", backend="scripted", context=8192, threads=1)
+async def test_workers_killed_at_random_moments(tmp_path: Path, scripted_workers: None) -> None:
+    path = scripted.write(tmp_path / "model.gguf", reply=REPLY, token_ms=1, load_ms=50)
+    plan = LoadPlan(model_path=str(path), model_name="m", context=8192, threads=1)
     engine = EngineSupervisor(plan)
     chance = random.Random(1)
 

@@ -20,6 +20,7 @@ import psutil
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from tests import scripted
 from tests.server.raw import Raw
 
 pytestmark = [
@@ -117,7 +118,7 @@ class Load:
 def start(model: str, *more: str) -> tuple[subprocess.Popen[str], str]:
     """Start a server; return it with its address."""
     server = subprocess.Popen(
-        [sys.executable, "-m", "edgechat", "serve", model, "--port", "0", "--api-key", KEY, *more],
+        [*scripted.COMMAND, "serve", model, "--port", "0", "--api-key", KEY, *more],
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         text=True,
@@ -155,9 +156,7 @@ def script(tmp_path: Path) -> tuple[str, list[str]]:
         {"when": asked, "reply": " ".join(f"{number}-{WORDS[at % 8]}-{at}" for at in range(12))}
         for number, asked in enumerate(questions)
     ]
-    path = tmp_path / "many.scripted.json"
-    path.write_text(json.dumps({"rules": rules, "token_ms": 0.5}))
-    return str(path), questions
+    return str(scripted.write(tmp_path / "many.gguf", rules=rules, token_ms=0.5)), questions
 
 
 @pytest.fixture

@@ -6,7 +6,6 @@ EDGECHAT_SOAK_TERMINALS sets another number of things that are sent.
 from __future__ import annotations
 
 import base64
-import json
 import os
 import random
 import re
@@ -18,6 +17,7 @@ from pathlib import Path
 
 import pytest
 
+from tests import scripted
 from tests.terminal import Terminal, hostile, needs_tmux
 
 SENT = int(os.environ.get("EDGECHAT_SOAK_TERMINALS", "600"))
@@ -94,8 +94,7 @@ def left(terminal: Terminal) -> bool:
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_hostile_input_is_outlived(tmp_path: Path, seed: int) -> None:
     draw = random.Random(seed)
-    model = tmp_path / "model.scripted.json"
-    model.write_text(json.dumps({"token_ms": 1, "reply": f"So be it. {EVIL.decode()}"}))
+    model = scripted.write(tmp_path / "model.gguf", token_ms=1, reply=f"So be it. {EVIL.decode()}")
     files = tmp_path / "files"
     files.mkdir()
     (files / f"notes {EVIL.decode()}.txt").write_text("milk")
@@ -105,7 +104,7 @@ def test_hostile_input_is_outlived(tmp_path: Path, seed: int) -> None:
     with Terminal(tmp_path / "terminal") as terminal:
         terminal.ask(f"cd '{files}'")
         terminal.run(
-            [sys.executable, "-X", "faulthandler", "-m", "edgechat", "--debug", "-m", str(model)],
+            [sys.executable, "-X", "faulthandler", "-P", *scripted.PROGRAM, "--debug", "-m", str(model)],
             variables=variables,
         )
         terminal.until("stays on this machine")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -20,6 +19,7 @@ from edgechat.text import visible
 from edgechat.tui.app import EdgechatApp
 from edgechat.tui.widgets.line_field import LineField
 from edgechat.tui.widgets.text_area import Area
+from tests import scripted
 from tests.terminal import Terminal, hostile, needs_tmux
 from tests.tui.driving import text_of
 
@@ -115,8 +115,7 @@ def terminal(tmp_path: Path) -> Iterator[Terminal]:
 
 @needs_tmux
 def test_nothing_gets_out_of_where_text_is_edited(tmp_path: Path, terminal: Terminal) -> None:
-    model = tmp_path / "model.scripted.json"
-    model.write_text(json.dumps({"token_ms": 2, "reply": "Understood."}))
+    model = scripted.write(tmp_path / "model.gguf", token_ms=2, reply="Understood.")
     folder = tmp_path / "files"
     folder.mkdir()
     (folder / f"notes {EVIL}.txt").write_text("milk")
@@ -126,7 +125,7 @@ def test_nothing_gets_out_of_where_text_is_edited(tmp_path: Path, terminal: Term
     (config / "settings.toml").write_text(f"system = {json.dumps('Be brief. ' + EVIL)}\n")
 
     terminal.ask(f"cd '{folder}'")
-    terminal.run([sys.executable, "-m", "edgechat", "-m", str(model)])
+    terminal.run([*scripted.COMMAND, "-m", str(model)])
     terminal.until("stays on this machine")
     terminal.type("@n")  # a file's name is completed
     terminal.until("› notes")

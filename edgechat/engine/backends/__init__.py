@@ -1,1 +1,1 @@
-"""What computes logits: llama.cpp, and a scripted stand-in for tests."""
+"""What computes logits: llama.cpp and MLX."""

@@ -68,6 +68,8 @@ _PROGRESS_EVERY = 0.05
 _DISK_PAUSE = 0.002
 """Seconds between two looks whether the disk has answered, where nothing else is to be done."""
 
+OpenBackend = Callable[[LoadPlan, Callable[[float], None] | None], Backend]
+
 
 class Pipe:
     """Commands in, events out."""
@@ -143,13 +145,32 @@ class Pipe:
         return event
 
 
+def open_backend(plan: LoadPlan, progress: Callable[[float], None] | None) -> Backend:
+    """Load the model that a plan names, on the backend that it names, telling the progress (0 to 1)."""
+    # Imported here: each brings its own native library, and only one is needed.
+    if plan.backend == "mlx":
+        if mlx.missing():
+            from edgechat.planner.placement.backends import without_mlx
+
+            raise without_mlx(f"{plan.model_name} is an MLX model, and MLX cannot be used here.")
+        from edgechat.engine.backends.mlx.backend import MlxBackend
+
+        return MlxBackend(plan, progress)
+    from edgechat.engine.backends.llama_cpp import LlamaCppBackend
+
+    return LlamaCppBackend(plan, progress)
+
+
 def load(
-    plan: LoadPlan, upkeep: CachePolicy, tell: Callable[[Sequence[WorkerEvent]], None]
+    plan: LoadPlan,
+    upkeep: CachePolicy,
+    tell: Callable[[Sequence[WorkerEvent]], None],
+    open_backend: OpenBackend = open_backend,
 ) -> tuple[EngineCore, ModelInfo, LoadReport]:
     """Load by the plan, telling the progress, and compute one token before calling it ready."""
     began = time.perf_counter()
     renderer = TemplateProcess()
-    backend = _backend(plan, _telling(tell))
+    backend = open_backend(plan, _telling(tell))
     words = backend.vocabulary
     template = ChatTemplate(backend.chat_template, bos=words.bos, eos=words.eos, process=renderer)
     identity = partial(fingerprint_of, plan.model_path, backend.state_format)
@@ -157,7 +178,7 @@ def load(
     controller, lessons = Controller(StepCost(slope_of(plan.forecast))), DraftHistory(plan)
     experience = LoadReport(plan, lambda: lessons.keep(controller))
     found = experience.loaded(backend.buffers, backend.touched_bytes, anonymous_memory(), words.size)
-    drafter, no_draft = load_draft(plan.for_draft(), backend, partial(_backend, progress=None))
+    drafter, no_draft = load_draft(plan.for_draft(), backend, lambda draft: open_backend(draft, None))
     engine = EngineCore(
         backend,
         template,
@@ -192,25 +213,6 @@ def load(
         memory_bytes=psutil.Process().memory_info().rss,
     )
     return engine, model, experience
-
-
-def _backend(plan: LoadPlan, progress: Callable[[float], None] | None) -> Backend:
-    # Imported here: each brings its own native library, and only one is needed.
-    if plan.backend == "scripted":
-        from edgechat.engine.backends.scripted import ScriptedBackend
-
-        return ScriptedBackend(plan, progress)
-    if plan.backend == "mlx":
-        if mlx.missing():
-            from edgechat.planner.placement.backends import without_mlx
-
-            raise without_mlx(f"{plan.model_name} is an MLX model, and MLX cannot be used here.")
-        from edgechat.engine.backends.mlx.backend import MlxBackend
-
-        return MlxBackend(plan, progress)
-    from edgechat.engine.backends.llama_cpp import LlamaCppBackend
-
-    return LlamaCppBackend(plan, progress)
 
 
 def _telling(tell: Callable[[Sequence[WorkerEvent]], None]) -> Callable[[float], None]:
@@ -295,8 +297,8 @@ def _obey(engine: EngineCore, inspector: Inspector, command: Command) -> Sequenc
     return []
 
 
-def main() -> None:
-    """Run until the parent goes away."""
+def main(open_backend: OpenBackend = open_backend) -> None:
+    """Run until the parent goes away. open_backend: loads the model of a plan, and of its draft."""
     incoming, outgoing = spawn.adopt_pipe()
     faulthandler.enable()
     pipe = Pipe(incoming, outgoing)
@@ -304,7 +306,7 @@ def main() -> None:
     if not isinstance(first, Load):
         raise ValueError("the first command must be Load")
     try:
-        serving = _loaded(first, pipe)
+        serving = _loaded(first, pipe, open_backend)
     except EdgechatError as error:
         pipe.send([Failed(None, ErrorInfo.of(error))])
         return
@@ -315,12 +317,12 @@ def main() -> None:
     serving()
 
 
-def _loaded(first: Load, pipe: Pipe) -> Callable[[], None]:
+def _loaded(first: Load, pipe: Pipe, open_backend: OpenBackend) -> Callable[[], None]:
     """Load the model and say so; return what serves it. Raises EdgechatError."""
     if first.plan.embeddings:
         embedding, model = embeddings.load(first.plan, _telling(pipe.send))
         pipe.send([Loaded(model)])
         return partial(serve_embeddings, embedding, pipe)
-    engine, model, experience = load(first.plan, first.upkeep, pipe.send)
+    engine, model, experience = load(first.plan, first.upkeep, pipe.send, open_backend)
     pipe.send([Loaded(model)])
     return partial(serve, engine, pipe, experience)

@@ -78,7 +78,7 @@ def refit(plan: LoadPlan, *, failed: bool = False) -> tuple[LoadPlan, tuple[str,
 
     failed: it did not load, so at least one step is taken. Raises DoesNotFit where no step is left.
     """
-    if plan.backend == "scripted" or (plan.anyway and not failed):
+    if plan.anyway and not failed:
         return plan, ()
     if plan.backend == "mlx":
         return descend(plan, read_model(Path(plan.model_path)), look(), None, failed=failed)

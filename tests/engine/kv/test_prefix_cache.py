@@ -10,10 +10,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from edgechat.engine.backends.base import BatchPart, CacheFull
-from edgechat.engine.backends.scripted import ScriptedBackend
 from edgechat.engine.kv.prefix_cache import PrefixCache, Slot, common_prefix
 from tests.engine.cells import check_cache
 from tests.engine.conftest import MakePlan
+from tests.scripted.backend import ScriptedBackend
 
 MakeCache = Callable[..., PrefixCache]
 KINDS = {"dense": {"shifts": True}, "windowed": {"window": 12}, "hybrid": {"cuts": False}}

@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from edgechat.engine.backends.base import Vocabulary
-from edgechat.engine.backends.scripted import ScriptedVocabulary
 from edgechat.engine.kv.window import window_of
 from edgechat.engine.prompt import template_child, token_estimate
 from edgechat.engine.prompt.prompts import Prompt, Prompts
@@ -23,6 +22,7 @@ from edgechat.engine.prompt.template import TEXT_LIMIT, ChatTemplate
 from edgechat.engine.prompt.template_child import Render, Rendered
 from edgechat.engine.types import ChatRequest, Message
 from edgechat.errors import BadRequest, PromptTooLong, SwitchUnknown, TemplateError
+from tests.scripted.backend import ScriptedVocabulary
 
 SOURCES = {path.stem: path.read_text() for path in (Path(__file__).parents[1] / "templates").glob("*.jinja")}
 PLENTY = 2**20

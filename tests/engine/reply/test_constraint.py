@@ -16,7 +16,6 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from edgechat.engine.backends.base import BatchPart
-from edgechat.engine.backends.scripted import ScriptedBackend
 from edgechat.engine.engine import EngineCore
 from edgechat.engine.prompt.template import ChatTemplate
 from edgechat.engine.reply.constraints import Constraints
@@ -40,6 +39,7 @@ from tests.engine.speculative import test_verify
 from tests.engine.speculative.always import Always
 from tests.engine.speculative.test_verify import OFF, expected, is_rejected, logits_of
 from tests.kit import CHATML
+from tests.scripted.backend import ScriptedBackend
 
 COLOURS = {"enum": ["red", "green", "blue"]}
 SCHEMA = json.dumps(

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from edgechat.engine.backends.scripted import ScriptedVocabulary
 from edgechat.engine.reply.constraint import Constraint
 from edgechat.engine.reply.constraints import Constraints
 from edgechat.engine.reply.forced_calls import MOST_CALLS, calls_answer
@@ -21,6 +20,7 @@ from tests.engine.families import NOW, SOURCES, TOOLS, WEATHER, family
 from tests.engine.prompt.test_prompts import template
 from tests.engine.tool_calls.test_tool_calls import ARGUMENTS, VALUES
 from tests.engine.tool_calls.test_tool_calls_engine import CONTROL
+from tests.scripted.backend import ScriptedVocabulary
 
 Make = Callable[..., Constraint]
 END = 257

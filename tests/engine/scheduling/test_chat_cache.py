@@ -10,7 +10,6 @@ from types import SimpleNamespace
 
 import pytest
 
-from edgechat.engine.backends.scripted import ScriptedBackend
 from edgechat.engine.engine import EngineCore
 from edgechat.engine.kv.prefix_cache import common_prefix
 from edgechat.engine.kv.state_folder import path_of
@@ -31,6 +30,7 @@ from edgechat.engine.types import (
 from edgechat.errors import PromptTooLong
 from tests.engine.cells import check
 from tests.engine.conftest import MakePlan
+from tests.scripted.backend import ScriptedBackend
 
 CHAT = "c0ffee00"
 TEMPLATES = sorted((Path(__file__).parents[1] / "templates").glob("*.jinja"))

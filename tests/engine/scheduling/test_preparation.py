@@ -7,7 +7,6 @@ from collections.abc import Iterator
 
 import pytest
 
-from edgechat.engine.backends.scripted import ScriptedBackend
 from edgechat.engine.engine import EngineCore
 from edgechat.engine.kv.state_store import KVStateStore
 from edgechat.engine.prompt.template import ChatTemplate
@@ -15,6 +14,7 @@ from edgechat.engine.types import ChatRequest, Delta, Event, Failed, Finished, M
 from edgechat.errors import EngineError, PromptTooLong
 from tests.engine.conftest import MakePlan
 from tests.engine.prompt.test_prompts import SOURCES, Here
+from tests.scripted.backend import ScriptedBackend
 
 
 class Gate(Here):

@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator
 import msgspec
 import pytest
 
-from edgechat.engine.backends.scripted import ScriptedBackend
 from edgechat.engine.engine import EngineCore
 from edgechat.engine.prompt.template import ChatTemplate, TemplateProcess
 from edgechat.engine.types import (
@@ -35,6 +34,7 @@ from tests.engine.families import NOW, SOURCES, TOOLS, joined
 from tests.engine.runtimes import SharedTemplate, load, plan
 from tests.engine.tool_calls.test_tool_calls import WRITTEN
 from tests.kit import tiny
+from tests.scripted.backend import ScriptedBackend
 
 # How each template asks for the answer to the question below.
 ANSWERS = {

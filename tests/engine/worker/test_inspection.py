@@ -10,7 +10,6 @@ import msgspec
 import pytest
 
 from edgechat.engine.backends.base import BatchPart
-from edgechat.engine.backends.scripted import ScriptedBackend
 from edgechat.engine.engine import EngineCore
 from edgechat.engine.kv.prefix_cache import PrefixCache
 from edgechat.engine.kv.state_store import KVStateStore
@@ -25,6 +24,7 @@ from tests.engine.runtimes import SharedTemplate
 from tests.engine.speculative.always import Always
 from tests.engine.test_interleavings import SCRIPTED, scripted_judge, scripted_question
 from tests.engine.world import World
+from tests.scripted.backend import ScriptedBackend
 
 SYSTEM = Message("system", "Answer as briefly as you can.")
 ONE, OTHER = "0000000a", "0000000b"

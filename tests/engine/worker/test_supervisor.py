@@ -39,7 +39,7 @@ from edgechat.errors import (
     SchemaError,
 )
 from edgechat.planner.placement import fallback
-from edgechat.planner.plan import DeviceMemory, LoadPlan
+from edgechat.planner.plan import LoadPlan
 from edgechat.planner.prepare import prepare
 from edgechat.planner.request import PlanRequest
 from tests.engine.conftest import MakePlan
@@ -48,6 +48,7 @@ from tests.engine.runtimes import plan as plan_of
 from tests.kit import tiny
 from tests.kit.reference import Reference
 from tests.planner.headers import wide
+from tests.scripted import PROGRAM
 
 LONG = "a reply that takes its time " * 20
 RULES = [
@@ -203,16 +204,11 @@ def killed_by_linux(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connection, "oom_kills", lambda: next(kills))
 
 
-def planned_with(engine: EngineSupervisor, n_bytes: int) -> None:
-    ram = DeviceMemory(name="RAM", budget_bytes=n_bytes, weights_bytes=n_bytes)
-    engine.plan = msgspec.structs.replace(engine.plan, memory=(ram,))
-
-
 async def test_a_kill_for_memory_that_others_took_is_forgiven(
-    start: Callable[..., EngineSupervisor], killed_by_linux: None
+    start: Callable[..., EngineSupervisor], killed_by_linux: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("edgechat.engine.worker.supervisor.is_short", lambda plan: True)
     engine = start()
-    planned_with(engine, 1 << 60)
     for _ in range(4):
         with pytest.raises(EngineCrashed):
             await said(engine, "die")
@@ -223,7 +219,6 @@ async def test_a_kill_for_memory_that_is_there_counts(
     start: Callable[..., EngineSupervisor], killed_by_linux: None
 ) -> None:
     engine = start()
-    planned_with(engine, 1)
     for _ in range(2):
         with pytest.raises(EngineCrashed):
             await said(engine, "die")
@@ -499,12 +494,15 @@ async def test_close_ends_the_worker(start: Callable[..., EngineSupervisor]) -> 
 
 PARENT = """
 import asyncio, sys
+from edgechat.process import spawn
 from edgechat.engine.worker.supervisor import EngineSupervisor
 from edgechat.engine.types import ChatRequest, Message
 from edgechat.planner.plan import LoadPlan
 
+spawn.PROGRAM = sys.argv[2:]
+
 async def main(path):
-    plan = LoadPlan(model_path=path, model_name="m", backend="scripted", context=4096, threads=1)
+    plan = LoadPlan(model_path=path, model_name="m", context=4096, threads=1)
     engine = EngineSupervisor(plan)
     await engine.start()
     print("ready", flush=True)
@@ -519,7 +517,7 @@ asyncio.run(main(sys.argv[1]))
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGHUP])
 async def test_a_dead_app_leaves_no_worker(scripted: MakePlan, how: signal.Signals) -> None:
     plan = scripted(rules=RULES, token_ms=20)
-    app = subprocess.Popen([sys.executable, "-c", PARENT, plan.model_path], stdout=subprocess.PIPE)
+    app = subprocess.Popen([sys.executable, "-c", PARENT, plan.model_path, *PROGRAM], stdout=subprocess.PIPE)
     assert app.stdout is not None
     assert app.stdout.readline() == b"ready\n"
     family = psutil.Process(app.pid).children(recursive=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from pathlib import Path
 
 import msgspec
 import pytest
@@ -257,11 +256,3 @@ def test_anyway_is_taken_at_its_word(free: list[float]) -> None:
     free[0] = 2**20
     anyway = plan("a", LLAMA, machine(2**20), PlanRequest(context=4096, anyway=True))
     assert refit(anyway) == (anyway, ())
-
-
-def test_a_script_needs_no_memory(free: list[float], tmp_path: Path) -> None:
-    free[0] = 0
-    path = tmp_path / "a.scripted.json"
-    path.write_text("{}")
-    made = prepare(str(path))
-    assert refit(made, failed=True) == (made, ())

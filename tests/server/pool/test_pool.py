@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from functools import partial
@@ -35,6 +34,7 @@ from edgechat.server.factory import UPKEEP
 from edgechat.server.pool.available_models import AvailableModel, ModelCard
 from edgechat.server.pool.model_slot import ModelSlot
 from edgechat.server.pool.pool import Pool, PooledModel
+from tests import scripted
 from tests.engine.worker.test_supervisor import workers
 
 LONG = "a reply that takes its time " * 8
@@ -56,14 +56,14 @@ class Machine:
         self.default = self.add("one")
 
     def add(self, name: str, size: int = 4, context: int = 4096, **script: Any) -> AvailableModel:
-        path = self.folder / f"{name}.scripted.json"
+        path = self.folder / f"{name}.gguf"
         fields = {"reply": f"I am {name}.", "rules": RULES, "token_ms": 3} | script
-        path.write_text(json.dumps(fields))
+        scripted.write(path, **fields)
         self.sizes[str(path)], self.contexts[str(path)] = size, context
         return AvailableModel(name, str(path), path)
 
     def find(self, name: str) -> AvailableModel:
-        path = self.folder / f"{name.partition(':')[0]}.scripted.json"
+        path = self.folder / f"{name.partition(':')[0]}.gguf"
         if not path.exists():
             raise ModelNotFound(f"{name} is not on this machine.", hint=f"edgechat pull {name}")
         return AvailableModel(name, str(path), path)
@@ -81,11 +81,11 @@ class Machine:
         if free * 2 < self.sizes[model]:
             raise DoesNotFit(f"{model} does not fit.")
         context = self.contexts[model] // (1 if free >= self.sizes[model] else 2)
-        return LoadPlan(model_path=model, model_name=model, backend="scripted", context=context, n_seq_max=4)
+        return LoadPlan(model_path=model, model_name=model, context=context, n_seq_max=4)
 
 
 @pytest.fixture
-def machine(tmp_path: Path) -> Machine:
+def machine(tmp_path: Path, scripted_workers: None) -> Machine:
     return Machine(tmp_path)
 
 

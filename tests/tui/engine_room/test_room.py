@@ -24,6 +24,7 @@ from edgechat.planner.plan import LoadPlan
 from edgechat.tui.engine_room.cells import MARKS, cells_of, drawing
 from edgechat.tui.engine_room.room import EngineRoom
 from edgechat.tui.engine_room.section import Section
+from tests import scripted
 from tests.fakes import FakeEngine
 from tests.tui.driving import text_of, until
 from tests.tui.rooms import DRAFTING, MIB, PLAN, RUNS, RoomApp, fill, finished, info, snapshot
@@ -323,12 +324,10 @@ async def test_there_may_be_no_engine_yet() -> None:
 
 
 @pytest.fixture
-def plan(tmp_path: Path) -> LoadPlan:
-    script = tmp_path / "model.scripted.json"
-    script.write_text('{"reply": "Now I will tell you a story. Now I will tell it again.", "token_ms": 5}')
-    return LoadPlan(
-        model_path=str(script), model_name="s", backend="scripted", context=4096, threads=1, n_seq_max=4
-    )
+def plan(tmp_path: Path, scripted_workers: None) -> LoadPlan:
+    reply = "Now I will tell you a story. Now I will tell it again."
+    script = scripted.write(tmp_path / "model.gguf", reply=reply, token_ms=5)
+    return LoadPlan(model_path=str(script), model_name="s", context=4096, threads=1, n_seq_max=4)
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="POSIX signals")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import signal
 import sqlite3
@@ -15,6 +14,7 @@ from typing import Any
 import psutil
 import pytest
 
+from tests import scripted
 from tests.terminal import Terminal, needs_tmux
 
 pytestmark = needs_tmux
@@ -26,11 +26,11 @@ class App(Terminal):
     """The app in a terminal."""
 
     def start(self, script: Path, *, variables: str = "") -> None:
-        self.run([sys.executable, "-m", "edgechat", "-m", str(script)], variables=variables)
+        self.run([*scripted.COMMAND, "-m", str(script)], variables=variables)
         self.until("stays on this machine")
 
     def app(self) -> psutil.Process:
-        return self.processes("edgechat -m")[0]
+        return self.processes("edgechat.py -m")[0]
 
     def worker(self) -> psutil.Process:
         return self.processes("--child engine")[0]
@@ -53,9 +53,7 @@ def terminal(tmp_path: Path) -> Iterator[App]:
 @pytest.fixture
 def script(tmp_path: Path) -> Callable[..., Path]:
     def write(**fields: Any) -> Path:
-        path = tmp_path / "model.scripted.json"
-        path.write_text(json.dumps({"token_ms": 2} | fields))
-        return path
+        return scripted.write(tmp_path / "model.gguf", **{"token_ms": 2} | fields)
 
     return write
 
@@ -106,7 +104,7 @@ def state_of(terminal: App) -> list[str]:
 
 @pytest.mark.parametrize("delay", [0.0, 0.2, 0.4])
 def test_what_is_typed_while_the_app_starts_is_asked(terminal: App, script: Any, delay: float) -> None:
-    terminal.run([sys.executable, "-m", "edgechat", "-m", str(script(reply="Hello."))])
+    terminal.run([*scripted.COMMAND, "-m", str(script(reply="Hello."))])
     time.sleep(delay)
     terminal.type("Who are ")
     time.sleep(0.05)
@@ -131,8 +129,10 @@ def test_a_fault_of_the_app_ends_in_words_and_a_traceback_only_with_debug(
     program = (
         "import sys\n"
         "from edgechat.__main__ import main\n"
+        "from edgechat.process import spawn\n"
         "from edgechat.tui.chat.screen import ChatScreen\n"
         "ChatScreen.action_new_chat = lambda self: 1 / 0\n"
+        f"spawn.PROGRAM = {scripted.PROGRAM}\n"
         "main()"
     )
     flags = ["--debug"] if debug else []
@@ -181,11 +181,11 @@ def test_a_killed_worker_leaves_the_text_and_the_next_question_works(terminal: A
 
 def test_another_model_is_taken_while_one_loads(terminal: App, script: Any) -> None:
     other = script(reply="The other.")
-    other = other.rename(other.with_name("other.scripted.json"))
+    other = other.rename(other.with_name("other.gguf"))
     terminal.start(script(reply="Hello.", load_ms=20_000))
     terminal.until("Loading the model")
     terminal.ask(f"/model {other}")
-    terminal.until("other.scripted.json")
+    terminal.until("other")
     for word in ("died", "closed", "Traceback"):
         assert word not in terminal.screen
     terminal.ask("Who are you?")

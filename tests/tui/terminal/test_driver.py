@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import random
 import sys
 from collections.abc import Iterable, Iterator
@@ -12,6 +11,7 @@ import pytest
 from textual import events
 from textual.message import Message
 
+from tests import scripted
 from tests.terminal import Terminal, hostile, needs_tmux
 
 if sys.platform == "win32":
@@ -105,9 +105,8 @@ def terminal(tmp_path: Path) -> Iterator[Terminal]:
 
 @needs_tmux
 def test_bytes_that_are_no_text_do_not_end_the_app(tmp_path: Path, terminal: Terminal) -> None:
-    model = tmp_path / "model.scripted.json"
-    model.write_text(json.dumps({"token_ms": 2, "reply": "Understood."}))
-    terminal.run([sys.executable, "-m", "edgechat", "-m", str(model)])
+    model = scripted.write(tmp_path / "model.gguf", token_ms=2, reply="Understood.")
+    terminal.run([*scripted.COMMAND, "-m", str(model)])
     terminal.until("stays on this machine")
     terminal.send(b"caf\xe9 \xff\x1b[99999999999;1u\x1b[55296u\x1b[48;999999999;999999999;1;1tau lait")
     terminal.until("caf� �au lait")

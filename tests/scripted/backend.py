@@ -1,6 +1,6 @@
 """A backend that says what a script tells it to: for tests of everything above it, at any speed.
 
-The script is a JSON file, `model_path` of the plan:
+The script is JSON in the metadata of the model file (see `tests.scripted.write`):
 
     {"reply": "the default reply",
      "rules": [{"when": "hello", "reply": "Hi!", "crash_after": 3}],
@@ -34,8 +34,10 @@ from edgechat.engine.backends.base import (
     Vocabulary,
 )
 from edgechat.errors import LoadFailed
+from edgechat.models.formats.gguf import read_header
 from edgechat.native.buffers import Buffer
 from edgechat.planner.plan import LoadPlan
+from tests.scripted import KEY
 
 _START, _END, _BOS = 256, 257, 258
 _SPECIAL = {_START: b"<|im_start|>", _END: b"<|im_end|>", _BOS: b"<s>"}
@@ -59,7 +61,7 @@ class Rule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Script(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The file; times are milliseconds."""
+    """What is in the file; times are milliseconds."""
 
     reply: str = "I am a script."
     rules: tuple[Rule, ...] = ()
@@ -81,6 +83,12 @@ class Script(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     template: str | None = None
     answer_after: str = "<|im_start|>assistant\n"
     """How the template begins an answer."""
+
+
+def script_of(model_path: str) -> Script | None:
+    """Return the script of a GGUF file; None where it has none."""
+    text = read_header(Path(model_path)).metadata.get(KEY)
+    return msgspec.json.decode(text, type=Script) if isinstance(text, str) else None
 
 
 class ScriptedVocabulary:
@@ -146,7 +154,7 @@ class ScriptedBackend:
 
     def __init__(self, plan: LoadPlan, on_progress: Callable[[float], None] | None = None) -> None:
         """Read the script; LoadFailed if it says so."""
-        self._script = msgspec.json.decode(Path(plan.model_path).read_bytes(), type=Script)
+        self._script = script_of(plan.model_path) or Script()
         for step in range(1, 11):
             time.sleep(self._script.load_ms / 10_000)
             if on_progress is not None:
