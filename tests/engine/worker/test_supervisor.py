@@ -255,6 +255,23 @@ async def test_the_context_comes_back_with_the_memory(monkeypatch: pytest.Monkey
     assert len(told) == len(set(told))
 
 
+async def test_a_plan_made_while_memory_was_short_grows_at_a_later_load(scripted: MakePlan) -> None:
+    ram = DeviceMemory(name="RAM", budget_bytes=1, weights_bytes=1)
+    wish = msgspec.structs.replace(scripted(context=2048), memory=(ram,))
+    now = [wish]
+    told: list[str] = []
+    engine = EngineSupervisor(wish, idle_seconds=0.05, replan=lambda: now[0], on_note=told.append)
+    try:
+        assert (await engine.start()).context == 2048
+        now[0] = msgspec.structs.replace(wish, context=4096)
+        while engine.state is not EngineState.STOPPED:
+            await asyncio.sleep(0.02)
+        assert (await engine.start()).context == engine.plan.context == 4096
+    finally:
+        await engine.close()
+    assert told == ["There is more memory again: the context has 4096 tokens."]
+
+
 async def test_a_worker_killed_between_requests_is_replaced(start: Callable[..., EngineSupervisor]) -> None:
     engine = start()
     await said(engine, "hi")
