@@ -88,7 +88,6 @@ def run(engine: EngineCore, events: list[Event]) -> dict[str, str]:
         ("scheduler", "computed"),
         ("engine", "_computed"),
         ("engine", "_extend"),
-        ("engine", "_show"),
         ("engine", "_finish"),
         ("engine", "_overflow"),
         ("prompts", "shorter"),
