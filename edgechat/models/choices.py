@@ -72,11 +72,6 @@ class ModelChoice:
         return tuple(file.name for file in self.files)
 
     @property
-    def sha256s(self) -> tuple[str | None, ...]:
-        """Hashes of all parts."""
-        return tuple(file.sha256 for file in self.files)
-
-    @property
     def total_bytes(self) -> int:
         """Bytes of all parts."""
         return sum(file.size for file in self.files)

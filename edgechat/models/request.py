@@ -11,7 +11,7 @@ from edgechat.models.catalogue import CatalogueEntry
 from edgechat.models.choices import ModelChoice
 from edgechat.models.formats.header import Format
 from edgechat.models.formats.quants import canonical, is_mlx_bits
-from edgechat.models.hub.listing import RemoteModel
+from edgechat.models.hub.listing import RemoteModel, of_quant
 from edgechat.models.hub.names import HubName, parse_model_name, valid_revision
 from edgechat.models.local.resolve import entry_of, resolve
 from edgechat.text import one_line
@@ -87,14 +87,7 @@ def matching(want: ModelRequest, remote: RemoteModel) -> tuple[ModelChoice, ...]
                 f"{remote.repo} holds no file like {want.entry.file} (any more).",
                 hint=f"Choose another one of its files: edgechat plan {remote.repo}",
             )
-    chosen = [one for one in found if want.quant in (None, canonical(one.quant or ""))]
-    if not chosen:
-        there = dict.fromkeys(one_line(one.shown, 80) for one in found)
-        raise ModelNotFound(
-            f"{remote.repo} has no {one_line(want.quant or '')}.",
-            hint=f"It has: {', '.join(list(there)[:30])}.",
-        )
-    return tuple(chosen)
+    return tuple(found) if want.quant is None else of_quant(remote.repo, found, want.quant)
 
 
 def _mlx_repo(entry: CatalogueEntry, quant: str | None) -> str:

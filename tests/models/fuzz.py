@@ -17,11 +17,12 @@ from edgechat.models.formats.gguf_cursor import NeedMoreBytes
 from edgechat.models.formats.header import ModelHeader
 from edgechat.models.formats.quants import GgmlType
 from edgechat.models.formats.skeleton import skeleton
-from edgechat.planner.estimate.memory import cache_bytes, cache_bytes_per_token, recurrent_bytes
+from edgechat.planner.estimate.memory import cache_bytes_per_token, recurrent_bytes
 from edgechat.planner.estimate.shape import shape_of
 from tests.kit import KINDS, tiny
 from tests.kit.shapes import metadata, tensors
 from tests.models.raw import ARCHITECTURE, entry, gguf, strings, tensor, u32, u64
+from tests.planner.headers import cache_bytes
 
 PROPERTIES = [name for name, value in vars(ModelHeader).items() if isinstance(value, property)]
 

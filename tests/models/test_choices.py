@@ -89,7 +89,7 @@ def test_parts_in_order_whatever_the_listing_says(shuffler: random.Random, n: in
     (found,) = model_choices(files)
     assert found.file_names == tuple(names)
     assert (found.name, found.quant, found.total_bytes) == ("Q6_K/L-Q6_K", "Q6_K", 10 * n)
-    assert found.sha256s == tuple(f"{i:064x}" for i in range(n))
+    assert tuple(file.sha256 for file in found.files) == tuple(f"{i:064x}" for i in range(n))
 
 
 def test_an_incomplete_set_is_left_out() -> None:

@@ -13,8 +13,9 @@ from edgechat.models.formats.quants import GgmlType, canonical, type_of
 from edgechat.models.quality import QualityClass, kl_divergence, quality_class, worth_offering
 from edgechat.models.shipped import shipped_header, shipped_quants
 from edgechat.models.shipped_mlx import mlx_header_of
-from edgechat.planner.estimate.memory import cache_bytes, recurrent_bytes
+from edgechat.planner.estimate.memory import recurrent_bytes
 from edgechat.planner.estimate.shape import shape_of
+from tests.planner.headers import cache_bytes
 
 PARAMETERS = {"qwen3-8b": 8.191e9, "llama-3.2-1b": 1.236e9, "qwen3.5-4b": 4.206e9, "mistral-7b-v0.3": 7.248e9}
 

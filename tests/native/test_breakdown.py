@@ -14,10 +14,11 @@ from edgechat.native import breakdown, logs
 from edgechat.native.buffers import Breakdown, Buffer, counted_once
 from edgechat.native.handles import Context, Model
 from edgechat.native.params import LoadParams
-from edgechat.planner.estimate.dry_run import DryRunQuestion, dry_run
+from edgechat.planner.estimate.dry_run import DryRunQuestion
 from edgechat.planner.estimate.dry_run_child import SkeletonLoader
 from tests.kit import KINDS, Spec, build, tiny
 from tests.kit.published import published
+from tests.planner.headers import dry_run
 
 KINDS_HERE = ("dense", "windowed", "hybrid", "moe")
 ROUNDING = 16384

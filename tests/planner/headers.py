@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from edgechat.device.cpu import Core, Cpu
@@ -10,6 +11,10 @@ from edgechat.device.profile import DeviceProfile
 from edgechat.models.formats.header import ModelHeader, ModelTensor, Value
 from edgechat.models.formats.quants import GgmlType
 from edgechat.models.local.resolve import ResolvedModel
+from edgechat.native.buffers import Breakdown
+from edgechat.native.params import CacheType, LoadParams
+from edgechat.planner.estimate.dry_run import DryRun
+from edgechat.planner.estimate.memory import layer_cache_bytes
 from tests.kit import DENSE, Spec, build
 
 GIB = 2**30
@@ -96,3 +101,15 @@ def machine(free: int, n_cores: int = 4) -> DeviceProfile:
     """Return a machine with `free` bytes of memory to be had."""
     cores = tuple(Core((number,)) for number in range(n_cores))
     return DeviceProfile(Cpu("x", cores, frozenset(range(n_cores))), Memory(2 * free, free))
+
+
+def dry_run(found: ModelHeader, loads: Sequence[LoadParams]) -> list[Breakdown]:
+    """Return what loads of this model would take, by llama.cpp's account."""
+    with DryRun() as run:
+        run.show(found)
+        return [run.ask(one) for one in loads]
+
+
+def cache_bytes(found: ModelHeader, context: int, cache_type: CacheType, **more: int) -> int:
+    """Return the bytes of the keys and values of all layers, by formula."""
+    return sum(layer_cache_bytes(found, context, cache_type, **more))

@@ -11,7 +11,7 @@ from edgechat.models.formats.gguf import read_model
 from edgechat.models.formats.header import ModelHeader, Value
 from edgechat.native.params import LoadParams
 from edgechat.planner.drafting import DRAFTED, DraftCosts, drafting, is_much_smaller, misfit
-from edgechat.planner.estimate.dry_run import DryRun, dry_run
+from edgechat.planner.estimate.dry_run import DryRun
 from edgechat.planner.estimate.memory import recurrent_bytes
 from edgechat.planner.machine import Machine
 from edgechat.planner.placement.fallback import descend, step_down
@@ -20,7 +20,7 @@ from edgechat.planner.plan_model import DraftCandidate, plan
 from edgechat.planner.request import PlanRequest
 from tests.kit import DENSE, Spec, build, tiny
 from tests.kit.published import published
-from tests.planner.headers import GIB, LLAMA_8B, QWEN35_4B, header, machine
+from tests.planner.headers import GIB, LLAMA_8B, QWEN35_4B, dry_run, header, machine
 from tests.planner.placement.test_fallback import silent
 from tests.planner.placement.test_layout import card, with_cards
 

@@ -10,12 +10,11 @@ from edgechat.models.catalogue import catalogue
 from edgechat.models.shipped import shipped_header
 from edgechat.native.params import CacheType
 from edgechat.planner.estimate.dry_run import DryRun
-from edgechat.planner.estimate.memory import cache_bytes
 from edgechat.planner.plan import LoadPlan
 from edgechat.planner.plan_model import plan
 from edgechat.planner.request import PlanRequest
 from tests.kit.published import published
-from tests.planner.headers import GIB, machine
+from tests.planner.headers import GIB, cache_bytes, machine
 
 MIB = 2**20
 ENTRIES = {entry.name: entry for entry in catalogue()}

@@ -13,13 +13,13 @@ from edgechat.errors import DoesNotFit, DryRunFailed, SettingsError
 from edgechat.native.buffers import Breakdown, Buffer
 from edgechat.native.params import CacheType, LoadParams
 from edgechat.planner.drafting import DRAFTED
-from edgechat.planner.estimate.memory import cache_bytes, recurrent_bytes
+from edgechat.planner.estimate.memory import recurrent_bytes
 from edgechat.planner.placement.budget import SPARE
 from edgechat.planner.placement.load_config import Measure
 from edgechat.planner.plan import LoadPlan
 from edgechat.planner.plan_model import CONTEXTS, plan
 from edgechat.planner.request import DEFAULT_REQUEST, PlanRequest
-from tests.planner.headers import GIB, LLAMA_8B, QWEN35_4B, header, machine
+from tests.planner.headers import GIB, LLAMA_8B, QWEN35_4B, cache_bytes, header, machine
 
 
 def planned(free: float, request: PlanRequest = DEFAULT_REQUEST, **changes: int) -> LoadPlan:

@@ -21,11 +21,11 @@ from edgechat.native.params import LoadParams
 from edgechat.planner import prepare as planning
 from edgechat.planner.drafting import DRAFTED
 from edgechat.planner.estimate import dry_run as dry_runs
-from edgechat.planner.estimate.dry_run import DryRun, dry_run
+from edgechat.planner.estimate.dry_run import DryRun
 from edgechat.planner.prepare import prepare
 from edgechat.planner.request import PlanRequest
 from tests.kit import HYBRID, Spec, build, corrupt, pair, tiny
-from tests.planner.headers import little
+from tests.planner.headers import dry_run, little
 
 TRAINED = 4096
 

@@ -10,8 +10,9 @@ What was seen once is seen again without the network.
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, NoReturn
 
 import msgspec
 from msgspec import Meta
@@ -200,14 +201,17 @@ def _named(listing: RepoListing, name: HubName) -> tuple[ModelChoice, ...]:
             hint="Look for one whose name ends in -GGUF or, for a Mac, in -4bit: it may be there.",
         )
     if name.file is not None:
-        chosen = [one for one in found if name.file in one.file_names]
-        missing, there = name.file, [one.files[0].name for one in found]
-    elif name.quant is not None:
-        chosen = [one for one in found if canonical(one.quant or "") == canonical(name.quant)]
-        missing, there = canonical(name.quant), [one.shown for one in found]
-    else:
-        return found
-    if not chosen:
-        shown = ", ".join(one_line(one, 80) for one in list(dict.fromkeys(there))[:30])
-        raise ModelNotFound(f"{listing.repo} has no {one_line(missing)}.", hint=f"It has: {shown}.")
-    return tuple(chosen)
+        chosen = tuple(one for one in found if name.file in one.file_names)
+        return chosen or _lacks(listing.repo, name.file, (one.files[0].name for one in found))
+    return found if name.quant is None else of_quant(listing.repo, found, name.quant)
+
+
+def of_quant(repo: str, choices: Sequence[ModelChoice], quant: str) -> tuple[ModelChoice, ...]:
+    """Return the models of a repository in one quantization. Raises ModelNotFound where there is none."""
+    chosen = tuple(one for one in choices if canonical(one.quant or "") == canonical(quant))
+    return chosen or _lacks(repo, canonical(quant), (one.shown for one in choices))
+
+
+def _lacks(repo: str, missing: str, there: Iterable[str]) -> NoReturn:
+    shown = ", ".join(one_line(one, 80) for one in list(dict.fromkeys(there))[:30])
+    raise ModelNotFound(f"{repo} has no {one_line(missing)}.", hint=f"It has: {shown}.")

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import tempfile
-from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 
@@ -153,10 +152,3 @@ class DryRun:
 
 def _reason(answer: DryRunAnswer) -> str:
     return one_line(answer.error).removesuffix(".") or "it gave no reason"
-
-
-def dry_run(header: ModelHeader, loads: Sequence[LoadParams]) -> list[Breakdown]:
-    """Return what loads of this model would take. Raises DryRunFailed."""
-    with DryRun() as run:
-        run.show(header)
-        return [run.ask(one) for one in loads]

@@ -47,25 +47,6 @@ def program_bytes(n_vocab: int, format: Format = "gguf") -> int:
     return _PROGRAM + _MLX_LM * (format == "mlx") + _PER_TOKEN * n_vocab
 
 
-def cache_bytes(
-    header: ModelHeader,
-    n_ctx: int,
-    cache_type: CacheType,
-    *,
-    n_seq_max: int = 1,
-    n_ubatch: int = 512,
-    swa_full: bool = False,
-) -> int:
-    """Return the bytes of the keys and values of `n_ctx` tokens, shared by `n_seq_max` sequences.
-
-    Raises ModelFileError where the header lacks the shape of the model.
-    """
-    found = layer_cache_bytes(
-        header, n_ctx, cache_type, n_seq_max=n_seq_max, n_ubatch=n_ubatch, swa_full=swa_full
-    )
-    return sum(found)
-
-
 def layer_cache_bytes(
     header: ModelHeader,
     n_ctx: int,
@@ -73,12 +54,14 @@ def layer_cache_bytes(
     *,
     n_seq_max: int = 1,
     n_ubatch: int = 512,
-    swa_full: bool = False,
 ) -> tuple[int, ...]:
-    """Return the same for each layer; 0 for those that keep no keys."""
+    """Return the bytes of each layer's keys and values of `n_ctx` tokens; 0 for those that keep none.
+
+    n_seq_max: sequences that share them. Raises ModelFileError where the header lacks the shape of the model.
+    """
     cells = padded(n_ctx)
     window = header.sliding_window
-    windowed_cells = cells if swa_full else min(cells, padded(min(cells, window * n_seq_max + n_ubatch)))
+    windowed_cells = min(cells, padded(min(cells, window * n_seq_max + n_ubatch)))
     kind = _TYPES[cache_type]
     found = [0] * header.n_layers
     for row in rows(header):

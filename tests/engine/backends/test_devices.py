@@ -22,9 +22,9 @@ from edgechat.engine.worker.supervisor import EngineSupervisor
 from edgechat.errors import EngineCrashed, ServerRefused
 from edgechat.models.formats.gguf import read_model
 from edgechat.native.params import LoadParams
-from edgechat.planner.estimate.dry_run import dry_run
 from edgechat.planner.plan import LoadPlan
 from tests.kit import KINDS, NOT_PRINTABLE, tiny
+from tests.planner.headers import dry_run
 from tests.rpc_server import RpcServer
 
 Servers = tuple[RpcServer, RpcServer]

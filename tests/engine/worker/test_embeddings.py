@@ -27,12 +27,12 @@ from edgechat.errors import (
     WrongKind,
 )
 from edgechat.models.formats.gguf import read_model
-from edgechat.planner.estimate.dry_run import dry_run
 from edgechat.planner.placement.fallback import step_down
 from edgechat.planner.plan import LoadPlan
 from edgechat.planner.prepare import prepare
 from tests.engine.worker.test_supervisor import workers
 from tests.kit import EMBEDDERS, Spec, build, tiny
+from tests.planner.headers import dry_run
 
 TEXTS = ("hello", "a longer text, with more to say", "ü 世界", "x" * 300, "hello")
 Vectors = npt.NDArray[np.float32]

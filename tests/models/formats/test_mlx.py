@@ -15,10 +15,11 @@ from edgechat.models.formats.header import GgufArray, ModelHeader
 from edgechat.models.formats.header_reading import read_model
 from edgechat.models.formats.mlx import contents, safetensors
 from edgechat.planner.drafting import misfit
-from edgechat.planner.estimate.memory import cache_bytes, recurrent_bytes
+from edgechat.planner.estimate.memory import recurrent_bytes
 from edgechat.planner.estimate.shape import shape_of
 from tests.models.mlx_folders import CONFIG, mlx_files, raw, shapes, written
 from tests.models.mlx_folders import safetensors as made
+from tests.planner.headers import cache_bytes
 
 
 def read(folder: Path, files: dict[str, bytes] | None = None, **config: Any) -> ModelHeader:

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from edgechat.models.formats.header_reading import read_model
-from edgechat.planner.estimate.memory import cache_bytes, layer_cache_bytes, layer_recurrent_bytes
+from edgechat.planner.estimate.memory import layer_cache_bytes, layer_recurrent_bytes
 from edgechat.planner.estimate.shape import shape_of
+from tests.planner.headers import cache_bytes
 
 mx = pytest.importorskip("mlx.core")
 utils = pytest.importorskip("mlx_lm.utils")

@@ -20,10 +20,11 @@ from edgechat.models.formats.header import GgufArray
 from edgechat.native.devices import read_inventory
 from edgechat.native.params import LoadParams
 from edgechat.planner.estimate import dry_run as dry_runs
-from edgechat.planner.estimate.dry_run import DryRun, dry_run
+from edgechat.planner.estimate.dry_run import DryRun
 from edgechat.planner.plan import LoadPlan
 from tests.kit import tiny
 from tests.kit.published import published
+from tests.planner.headers import dry_run
 from tests.rpc_server import RpcServer
 
 MIB = 2**20

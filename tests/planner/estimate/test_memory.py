@@ -11,9 +11,10 @@ from edgechat.errors import ModelFileError
 from edgechat.models.formats.gguf import read_header
 from edgechat.models.formats.header import GgufArray, ModelHeader
 from edgechat.native.params import CacheType
-from edgechat.planner.estimate.memory import cache_bytes, cache_bytes_per_token, recurrent_bytes
+from edgechat.planner.estimate.memory import cache_bytes_per_token, recurrent_bytes
 from tests.kit import KINDS, Spec, build, reference, tiny
 from tests.kit.reference import Reference
+from tests.planner.headers import cache_bytes
 
 MIB = 1 << 20
 SNAPSHOTS = 60
@@ -54,7 +55,6 @@ DEEPSEEK2_LITE = header("deepseek2", 27, 16, 1, 576, **LATENT)
         (LLAMA_8B, 1000, "q4_0", {}, 36),
         (LLAMA_8B, 1000, "f16", {}, 128),
         (GEMMA3_12B, 32768, "f16", {}, 2528),
-        (GEMMA3_12B, 32768, "f16", {"swa_full": True}, 12288),
         (GEMMA3_12B, 32768, "f16", {"n_seq_max": 2}, 2848),
         (QWEN3_30B_A3B, 32768, "f16", {}, 3072),
         (DEEPSEEK2_LITE, 32768, "f16", {}, 972),
