@@ -5,7 +5,6 @@ from __future__ import annotations
 import msgspec
 
 from edgechat.errors import DoesNotFit, ModelFileError, ModelNotFound, NotADraft
-from edgechat.models.formats.header import ModelHeader
 from edgechat.models.local.resolve import entry_of
 from edgechat.planner import reasons
 from edgechat.planner.drafting import AUTO, NGRAM, NONE, is_much_smaller, misfit
@@ -21,7 +20,6 @@ _HINT = "Name a smaller model of the same family, or leave it to edgechat: --dra
 def with_draft(
     made: LoadPlan,
     variant: Variant,
-    header: ModelHeader,
     machine: Machine,
     request: PlanRequest,
     *,
@@ -44,7 +42,7 @@ def with_draft(
         its = small.header()
         path = str(small.path or "")
         draft = DraftCandidate(small.model, its, machine.measuring(its), path, asked=wish != AUTO)
-        return drafted(made, variant, header, machine, request, draft)
+        return drafted(made, variant, machine, request, draft)
     except (DoesNotFit, ModelFileError, ModelNotFound, NotADraft) as error:
         if insists and wish != AUTO:
             raise
@@ -52,14 +50,10 @@ def with_draft(
 
 
 def drafted(
-    made: LoadPlan,
-    variant: Variant,
-    header: ModelHeader,
-    machine: Machine,
-    request: PlanRequest,
-    draft: DraftCandidate,
+    made: LoadPlan, variant: Variant, machine: Machine, request: PlanRequest, draft: DraftCandidate
 ) -> LoadPlan:
     """Return the plan of a file with this model to draft for it. Raises NotADraft or DoesNotFit."""
+    header = variant.header()
     wrong = misfit(header, draft.header)
     if wrong:
         raise refused(draft.name, made.model_name, wrong)
@@ -67,7 +61,7 @@ def drafted(
         raise NotADraft(
             f"{draft.name} has more than half of its weights; --draft {draft.name} lets it draft."
         )
-    both = plan_variant(variant, header, machine, request, nearest=False, draft=draft)
+    both = plan_variant(variant, machine, request, nearest=False, draft=draft)
     before = made.reasons[: len(made.reasons) - len(both.reasons)]  # why this file, of several
     return msgspec.structs.replace(both, alternatives=made.alternatives, reasons=(*before, *both.reasons))
 

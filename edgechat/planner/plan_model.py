@@ -145,7 +145,6 @@ def checked(request: PlanRequest, header: ModelHeader) -> tuple[PlanRequest, tup
 
 def plan_variant(
     variant: Variant,
-    header: ModelHeader,
     machine: Machine,
     request: PlanRequest,
     *,
@@ -153,6 +152,7 @@ def plan_variant(
     draft: DraftCandidate | None = None,
 ) -> LoadPlan:
     """Return the plan for a file, with what its quantization loses; see `plan`."""
+    header = variant.header()
     made = plan(
         variant.model,
         header,

@@ -9,7 +9,6 @@ import msgspec
 
 from edgechat import settings
 from edgechat.errors import ModelFileError
-from edgechat.models.formats.header import ModelHeader
 from edgechat.models.local.resolve import resolve
 from edgechat.planner.draft_plan import with_draft
 from edgechat.planner.estimate.calibration import Calibration
@@ -52,11 +51,10 @@ def prepare(
         profile = without(beside(look(dry), staying), leaving)
         machine = Machine(profile, history=Calibration.read(), dry=dry)
         files = runnable(known, machine.profile, wanted)
-        headers = [(one, one.header()) for one in files]
-        for one, header in headers:
-            check(one.model, header, may_embed=may_embed)
-        made, variant = _best(headers, machine, wanted)
-        made = with_draft(made, variant, variant.header(), machine, wanted, insists=insists)
+        for one in files:
+            check(one.model, one.header(), may_embed=may_embed)
+        made, variant = _best(files, machine, wanted)
+        made = with_draft(made, variant, machine, wanted, insists=insists)
     entry = found.entry
     makers = entry.sampling_for if entry else lambda _: SamplingDefaults()
     about = entry.description if entry else ""
@@ -70,13 +68,10 @@ def prepare(
     )
 
 
-def _best(
-    headers: Sequence[tuple[Variant, ModelHeader]], machine: Machine, request: PlanRequest
-) -> tuple[LoadPlan, Variant]:
+def _best(files: Sequence[Variant], machine: Machine, request: PlanRequest) -> tuple[LoadPlan, Variant]:
     """Return the plan for the best of the files that are here, and that file. Raises DoesNotFit."""
-    if len(headers) > 1:
-        chosen = choose((rate(one, machine, request, header) for one, header in headers), request)
+    if len(files) > 1:
+        chosen = choose((rate(one, machine, request) for one in files), request)
         if chosen is not None and chosen.plan is not None:
             return chosen.plan, chosen.variant
-    smallest, header = headers[0]
-    return plan_variant(smallest, header, machine, request), smallest
+    return plan_variant(files[0], machine, request), files[0]

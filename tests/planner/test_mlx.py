@@ -156,7 +156,7 @@ def test_threads_that_were_asked_for_are_said_to_be_of_no_use() -> None:
 
 def test_what_one_backend_did_says_nothing_of_the_other() -> None:
     made = plan("a", for_mlx(QWEN), mac(16))
-    other = plan_variant(files_of(QWEN)[0], files_of(QWEN)[0].header(), Machine(mac(16)), DEFAULT_REQUEST)
+    other = plan_variant(files_of(QWEN)[0], Machine(mac(16)), DEFAULT_REQUEST)
     assert made.where is not None
     assert other.where is not None
     assert made.where.backend == "MLX"
@@ -364,14 +364,14 @@ def test_a_draft_is_of_the_same_format() -> None:
 def test_the_catalogues_draft_comes_from_its_own_repository_for_mlx() -> None:
     (variant,) = (one for one in files_of("qwen3-8b") if one.quant == "4bit")
     machine = Machine(mac(64, 400))
-    made = plan_variant(variant, variant.header(), machine, ASKED)
-    both = with_draft(made, variant, variant.header(), machine, ASKED, insists=False, elsewhere=True)
+    made = plan_variant(variant, machine, ASKED)
+    both = with_draft(made, variant, machine, ASKED, insists=False, elsewhere=True)
     assert both.draft is not None
     assert (both.draft.model_name, both.draft.quant) == ("qwen3-0.6b", "4bit")
     here = replace(variant, path=Path("/models/qwen3-8b"))
-    told = with_draft(made, here, variant.header(), machine, ASKED, insists=False)
+    told = with_draft(made, here, machine, ASKED, insists=False)
     assert told.draft is None
     assert "edgechat pull qwen3-0.6b --backend mlx brings it" in told.no_draft
     request = msgspec.structs.replace(ASKED, draft="guide-draft")
     with pytest.raises(NotADraft, match="a GGUF file, and the other one an MLX model"):
-        with_draft(made, variant, variant.header(), machine, request, insists=True)
+        with_draft(made, variant, machine, request, insists=True)

@@ -23,7 +23,6 @@ from edgechat.cli.output.layout import sheet, styled
 from edgechat.cli.output.status import StatusLine
 from edgechat.errors import DoesNotFit
 from edgechat.models.formats.header import ModelHeader
-from edgechat.models.formats.header_reading import read_model
 from edgechat.models.local.inventory import LocalModel
 from edgechat.models.local.resolve import located
 from edgechat.models.local.usage import ModelUse, use_of
@@ -76,11 +75,11 @@ def run(name: str, *, json: bool) -> int:
 
 
 def _shown(one: LocalModel, machine: Machine) -> ShownModel:
-    header, use = read_model(one.path), use_of(one.path)
     variant, request = of_local(one), with_settings(DEFAULT_REQUEST, settings.load())
+    header, use = variant.header(), use_of(one.path)
     try:
-        made = plan_variant(variant, header, machine, request)
-        made = with_draft(made, variant, header, machine, request, insists=False)
+        made = plan_variant(variant, machine, request)
+        made = with_draft(made, variant, machine, request, insists=False)
     except DoesNotFit as error:
         return ShownModel(one, header, use, None, error.message)
     return ShownModel(one, header, use, made)

@@ -93,13 +93,14 @@ def pick(
             return DownloadChoice(source, choice, words, why_not=least.why_not, instead=instead)
         _, source, choice = files[id(chosen.variant)]
         header = source.remote.header(choice)
+        variant = replace(chosen.variant, header=lambda: header)
         if not _alike(header, chosen.variant.header()):
-            chosen = _again(chosen, rate(chosen.variant, machine, request, header))
+            chosen = _again(chosen, rate(variant, machine, request))
         picked = DownloadChoice(source, choice, words, chosen.plan, chosen.why_not)
         small, no_draft = draft_of(choice.format)
         if small is None:
             return replace(picked, no_draft=no_draft)
-        return _drafted(picked, chosen.variant, header, machine, request, small)
+        return _drafted(picked, variant, machine, request, small)
 
 
 def _again(chosen: RankedFile, again: RankedFile) -> RankedFile:
@@ -166,7 +167,6 @@ def _alike(one: ModelHeader, other: ModelHeader) -> bool:
 def _drafted(
     picked: DownloadChoice,
     variant: Variant,
-    header: ModelHeader,
     machine: Machine,
     request: PlanRequest,
     source: RepoSource,
@@ -178,7 +178,7 @@ def _drafted(
     try:
         its = source.remote.header(choice)
         beside = DraftCandidate(source.want.name, its, machine.measuring(its), asked=asked)
-        made = drafted(picked.plan, variant, header, machine, request, beside)
+        made = drafted(picked.plan, variant, machine, request, beside)
     except (DoesNotFit, HubError, ModelFileError, NotADraft) as error:
         if asked and isinstance(error, HubError | ModelFileError):
             raise

@@ -48,13 +48,11 @@ _GUESSED: tuple[tuple[int, CacheType], ...] = (
 """Contexts by which a file is guessed at; the last one may fit only just."""
 
 
-def rate(
-    variant: Variant, machine: Machine, request: PlanRequest, header: ModelHeader | None = None
-) -> RankedFile:
+def rate(variant: Variant, machine: Machine, request: PlanRequest) -> RankedFile:
     """Return a file with its plan and its worth. Raises HubError, and ModelFileError where it is damaged."""
-    header = header or variant.header()
+    header = variant.header()
     try:
-        made = plan_variant(variant, header, machine, request, nearest=False)
+        made = plan_variant(variant, machine, request, nearest=False)
     except DoesNotFit as error:
         return RankedFile(variant, Verdict.TOO_LARGE, -math.inf, why_not=error.message)
     assert made.predicted is not None

@@ -76,7 +76,7 @@ def _with_draft(
     if chosen is None or chosen.plan is None:
         return chosen
     one = chosen.variant
-    made = with_draft(chosen.plan, one, one.header(), machine, request, insists=insists, elsewhere=True)
+    made = with_draft(chosen.plan, one, machine, request, insists=insists, elsewhere=True)
     return replace(chosen, plan=made)
 
 

@@ -336,11 +336,11 @@ def test_a_damaged_header_is_passed_over() -> None:
 
 def test_a_plan_says_what_its_quantization_loses() -> None:
     variant = next(one for one in LLAMA if one.quant == "Q5_K_M")
-    made = plan_variant(variant, variant.header(), Machine(profile(32)), DEFAULT_REQUEST)
+    made = plan_variant(variant, Machine(profile(32)), DEFAULT_REQUEST)
     assert made.kl_divergence is not None
     assert made.kl_divergence.value == 0.010762
     assert "llama.cpp" in made.kl_divergence.source
     assert made.file_bytes == variant.size
     with pytest.raises(DoesNotFit):
-        plan_variant(variant, variant.header(), Machine(profile(3)), DEFAULT_REQUEST)
+        plan_variant(variant, Machine(profile(3)), DEFAULT_REQUEST)
     assert msgspec.json.decode(msgspec.json.encode(made), type=type(made)) == made
