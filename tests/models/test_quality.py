@@ -68,8 +68,7 @@ def test_what_is_worth_offering() -> None:
     assert not worth_offering(middle, "Q3_K_S")
     assert worth_offering(large, "Q2_K")
     assert worth_offering(header("gpt-oss-20b"), "MXFP4")
-    assert not worth_offering(small, "UD-Q2_K_XL")
-    assert worth_offering(small, "Q9_Z")  # of which nothing is known
+    assert worth_offering(small, "UD-Q2_K_XL")
 
 
 def test_small_models_are_recommended_only_in_what_is_worth_offering() -> None:
