@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import logging
 import os
 import sys
 from collections.abc import Callable
@@ -15,7 +16,7 @@ from typing import Annotated
 
 import typer
 
-from edgechat import __version__
+from edgechat import __version__, logs
 from edgechat.cli import chat_commands, completion, machine_commands, model_commands, server_commands
 from edgechat.cli.group import CommandGroup
 from edgechat.cli.options import (
@@ -144,6 +145,7 @@ def run_cli() -> int:
             stream.reconfigure(errors="replace")
     completion.hurry()
     # Named here: a frozen edgechat.exe would be called so, and what completes `edgechat` not find it.
+    logs.to_file()
     return translated(lambda: app(prog_name="edgechat", standalone_mode=True))
 
 
@@ -185,6 +187,7 @@ def _told(error: Exception) -> int:
             "See that the disk is not full and the folder is yours; --debug shows what edgechat did.",
         )
     else:
+        logging.getLogger(__name__).error("a fault of edgechat's own", exc_info=error)
         complain(
             f"edgechat has a fault of its own: {type(error).__name__}: {error}",
             "Run it again with --debug and report what it prints.",

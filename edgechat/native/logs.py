@@ -1,16 +1,17 @@
-"""llama.cpp's log, sent to stderr (a child's log file), with the last errors kept for messages."""
+"""llama.cpp's log, sent to ours, with the last errors kept for messages."""
 
 from __future__ import annotations
 
 import contextlib
+import logging
 import re
-import sys
 from collections.abc import Iterable, Iterator
 from typing import Any
 
 import llama_cpp.llama_cpp as lib
 
-_WARN, _ERROR = 3, 4
+_LOG = logging.getLogger("llama.cpp")
+_LEVELS = {3: logging.WARNING, 4: logging.ERROR}
 _KEPT = 16
 
 # llama.cpp has no code for want of memory. Known by whole messages, as the sources of llama.cpp and ggml have
@@ -45,24 +46,17 @@ last_errors: list[str] = []
 
 @lib.llama_log_callback  # type: ignore[untyped-decorator]
 def _receive(level: int, text: bytes, _user: Any) -> None:
-    line = text.decode("utf-8", "replace")
-    if level == _ERROR and line.strip() and len(last_errors) < _KEPT:
-        last_errors.append(line.strip())
-    if level in (_WARN, _ERROR):
-        sys.stderr.write(line)
-        sys.stderr.flush()
+    ours, line = _LEVELS.get(level), text.decode("utf-8", "replace").strip()
+    if ours is None or not line:
+        return
+    if ours == logging.ERROR and len(last_errors) < _KEPT:
+        last_errors.append(line)
+    _LOG.log(ours, "%s", line)
 
 
-@lib.llama_log_callback  # type: ignore[untyped-decorator]
-def _receive_all(level: int, text: bytes, user: Any) -> None:
-    if level not in (_WARN, _ERROR):
-        sys.stderr.write(text.decode("utf-8", "replace"))
-    _receive(level, text, user)
-
-
-def install(*, verbose: bool = False) -> None:
-    """Take over llama.cpp's log for the life of this process; `verbose` writes all of it."""
-    lib.llama_log_set(_receive_all if verbose else _receive, None)
+def install() -> None:
+    """Take over llama.cpp's log for the life of this process."""
+    lib.llama_log_set(_receive, None)
 
 
 @contextlib.contextmanager

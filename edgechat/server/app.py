@@ -63,9 +63,8 @@ def make_app(
     *,
     think: bool | None = None,
     strict: bool = False,
-    tell: Callable[[str], None] | None = None,
 ) -> ASGIApp:
-    """Return the app, guarded. think: what the settings say; tell: hears a line for each request.
+    """Return the app, guarded. think: what the settings say.
 
     strict: fields that would have no effect are refused.
     """
@@ -86,7 +85,7 @@ def make_app(
     app = Starlette(routes=routes, exception_handlers={HTTPException: _no_such})
     app.router.redirect_slashes = False
     paths = [route.path for route in routes]
-    return _OnePath(AccessLog(AccessPolicy(app, door), models, paths, tell), paths)
+    return _OnePath(AccessLog(AccessPolicy(app, door), models, paths), paths)
 
 
 class _Api:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -180,7 +181,7 @@ def test_without_a_terminal_the_app_says_what_to_do_instead() -> None:
     assert "edgechat run guide" in complaint(edgechat(), 2)
 
 
-def test_a_crash_keeps_what_was_said(script: Callable[..., Path]) -> None:
+def test_a_crash_keeps_what_was_said(script: Callable[..., Path], home: Path) -> None:
     path = script(
         reply="I was about to", rules=[{"when": "die", "reply": "so far so good", "crash_after": 6}]
     )
@@ -196,6 +197,10 @@ def test_a_crash_keeps_what_was_said(script: Callable[..., Path]) -> None:
     assert found["error"].keys() == {"kind", "message", "hint"}
     assert found["error"]["kind"] == "EngineCrashed"
     assert found["error"]["message"] in run.stderr
+    log = (home / "log" / "edgechat.log").read_text()
+    assert re.search(r" INFO edgechat\.\S+: model is loaded by llama\.cpp in \d+ ms$", log, re.MULTILINE)
+    assert re.search(r" ERROR edgechat\.\S+: engine process \d+ died in the middle of an answer", log)
+    assert "so far" not in log
 
 
 def test_a_reader_that_goes_away_is_no_error(script: Callable[..., Path]) -> None:

@@ -101,7 +101,7 @@ def test_a_fault_over_a_request_ends_that_one(
     owner: str,
     name: str,
     monkeypatch: pytest.MonkeyPatch,
-    capfd: pytest.CaptureFixture[str],
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     break_it(monkeypatch, engine if owner == "engine" else getattr(engine, owner), name)
     engine.begin(asked("good"))
@@ -114,7 +114,7 @@ def test_a_fault_over_a_request_ends_that_one(
     found = run(engine, events)
     assert found["good"] == GOOD
     assert found["bad"] == f"The engine failed over this request: RuntimeError('{name} is broken')"
-    assert "Traceback" in capfd.readouterr().err
+    assert "Traceback" in caplog.text
     monkeypatch.undo()
     engine.begin(asked("bad"))
     engine.begin(asked("good"))
@@ -126,7 +126,7 @@ def test_a_fault_over_a_request_ends_that_one(
 
 @pytest.mark.parametrize("name", ["draft", "done"])
 def test_a_fault_over_drafts_ends_nobody(
-    engine: EngineCore, name: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    engine: EngineCore, name: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     break_it(monkeypatch, engine.speculation, name, always=True)
     engine.begin(asked("good"))
@@ -135,7 +135,7 @@ def test_a_fault_over_drafts_ends_nobody(
     assert found["good"] == GOOD
     assert BAD.startswith(found["bad"])
     assert len(found["bad"]) > 200
-    assert "Traceback" in capfd.readouterr().err
+    assert "Traceback" in caplog.text
     assert not engine.speculation.drafts
 
 
@@ -151,7 +151,7 @@ def test_a_fault_that_stays_is_raised_where_nobody_is_left(
         engine.step()
 
 
-def test_a_fault_over_a_command_is_told_to_who_gave_it(capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_fault_over_a_command_is_told_to_who_gave_it(caplog: pytest.LogCaptureFixture) -> None:
     def obey(_: object) -> list[Event]:
         raise RuntimeError("broken")
 
@@ -161,7 +161,7 @@ def test_a_fault_over_a_command_is_told_to_who_gave_it(capfd: pytest.CaptureFixt
         assert failed.request_id == "r"
     assert _safely(obey, Persist("chat")) == [Persisted("chat")]
     assert _safely(obey, Inspect("chat")) == [Inspected(None)]
-    assert capfd.readouterr().err.count("Traceback") == 4
+    assert caplog.text.count("Traceback") == 4
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="prlimit")

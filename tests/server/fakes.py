@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any
@@ -156,11 +156,10 @@ async def serving(
     host: str = "127.0.0.1",
     think: bool | None = None,
     strict: bool = False,
-    tell: Callable[[str], None] | None = None,
 ) -> AsyncIterator[str]:
     """Serve the models on a free port; give the address."""
     listener = listen(host, 0)
-    app = make_app(models, door or AccessRules(KEY), think=think, strict=strict, tell=tell)
+    app = make_app(models, door or AccessRules(KEY), think=think, strict=strict)
     server = Server(app, drain=partial(asyncio.sleep, 0))
     task = asyncio.create_task(server.serve(sockets=[listener]))
     while not server.started:

@@ -5,14 +5,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import importlib.util
-import logging
 import re
 import socket
 import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from edgechat import settings
+from edgechat import logs, settings
 from edgechat.cli.options import Debug
 from edgechat.cli.output.remedies import install_extra
 from edgechat.cli.output.server_banner import first_screen
@@ -64,8 +63,7 @@ class ServeOptions:
 def run(options: ServeOptions) -> int:
     """Run the command until it is stopped; return the exit code. Raises EdgechatError."""
     _need_packages()
-    if Debug.on:
-        logging.getLogger("edgechat.server").setLevel(logging.DEBUG)
+    logs.to_terminal(verbose=options.verbose, debug=Debug.on)
     from edgechat.planner.prepare import prepare
     from edgechat.server.factory import real_pool
     from edgechat.server.http.access_policy import AccessRules
@@ -103,8 +101,7 @@ async def _serve(
         await pool.close()  # what takes longer is told that it was stopped
 
     async with pool:
-        tell = _tell if options.verbose else None
-        app = make_app(pool, door, think=said.think, strict=options.strict, tell=tell)
+        app = make_app(pool, door, think=said.think, strict=options.strict)
         loading = asyncio.ensure_future(_load(pool))
         await Server(app, drain=drain).serve(sockets=[listener])
         loading.cancel()

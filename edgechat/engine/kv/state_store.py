@@ -7,9 +7,9 @@ processes may use the folder at once: files appear whole, by renaming, and any m
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import shutil
-import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 __all__ = ["KVStateStore", "SavedState", "StateHeader", "folder", "forget", "prune", "worth_saving"]
 
+_LOG = logging.getLogger(__name__)
 _T = TypeVar("_T")
 
 MOST = 4 << 30
@@ -277,6 +278,4 @@ class KVStateStore:
 
 def _say(chat: str, what: str, error: Exception) -> None:
     why = error.message if isinstance(error, EdgechatError) else str(error) or type(error).__name__
-    # The log may lie on the disk that is full.
-    with contextlib.suppress(OSError, ValueError):
-        print(one_line(f"the state of chat {chat} is not {what}: {why}", 500), file=sys.stderr, flush=True)
+    _LOG.warning("%s", one_line(f"the state of chat {chat} is not {what}: {why}", 500))

@@ -8,7 +8,7 @@ turn begins with; a new turn interrupts that at any chunk and goes on from as fa
 
 from __future__ import annotations
 
-import sys
+import logging
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
@@ -28,6 +28,7 @@ from edgechat.engine.scheduling.sequence import Sequence
 from edgechat.engine.snapshot import StatesOnDisk
 from edgechat.engine.types import CachePolicy, ChatRequest, Event, Message, Persisted, Prewarmed, Sampling
 
+_LOG = logging.getLogger(__name__)
 _CHATS = 32
 """Chats whose last turn is remembered; one more, and the oldest is put on disk."""
 _WORTH_READING = 32
@@ -226,7 +227,7 @@ class ChatCache:
 
     def persist(self, chat: str | None) -> None:
         """Put a chat's state on disk, or every chat's; `look_around` tells when that is done."""
-        print(f"prefix cache: {self._scheduler.cache.stats}", file=sys.stderr)
+        _LOG.info("prefix cache: %s", self._scheduler.cache.stats)
         chats = list(self._kept) if chat is None else [chat] if chat in self._kept else []
         for one in chats:
             self._interrupt(one)
@@ -279,7 +280,7 @@ class ChatCache:
         try:
             state = self._backend.save(slot.id)
         except MemoryError:
-            print(f"the state of chat {chat} is not saved: memory is short", file=sys.stderr)
+            _LOG.warning("the state of chat %s is not saved: memory is short", chat)
             return None
         seconds, bandwidth = self._scheduler.cost.token_seconds, self._states.bandwidth
         if not worth_saving(len(state), n, seconds_per_token=seconds, bandwidth=bandwidth):

@@ -7,8 +7,7 @@ turn is not prepared at all.
 
 from __future__ import annotations
 
-import sys
-import traceback
+import logging
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
@@ -20,6 +19,7 @@ from edgechat.engine.scheduling.sequence import Sequence
 from edgechat.engine.types import ChatRequest, Event
 from edgechat.errors import EdgechatError, EngineError
 
+_LOG = logging.getLogger(__name__)
 T = TypeVar("T")
 
 
@@ -111,7 +111,7 @@ def fault(error: Exception) -> EdgechatError:
     """Return the same where the request cannot be to blame."""
     if isinstance(error, EdgechatError):
         return error
-    traceback.print_exception(error, file=sys.stderr)
+    _LOG.error("a fault of edgechat's own", exc_info=error)
     return EngineError(
         f"The engine failed over this request: {error!r}",
         hint="Other requests are not affected. Please report it, with the engine's log.",

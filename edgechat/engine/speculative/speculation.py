@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import sys
+import logging
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,6 +20,7 @@ from edgechat.engine.speculative.step_cost import LARGEST
 from edgechat.errors import DecodeFailed
 from edgechat.planner.plan import LoadPlan
 
+_LOG = logging.getLogger(__name__)
 _INLINE = 32
 """Tokens that the draft model reads as a part of drafting; more are read ahead, in several steps."""
 _READ = 256
@@ -278,7 +279,7 @@ class Speculation:
 
     def _lose_model(self, error: Exception) -> None:
         """The draft model is broken: nobody needs it."""
-        print(f"the draft model is not used any more: {error}", file=sys.stderr)
+        _LOG.warning("the draft model is not used any more: %s", error)
         if self._model is not None:
             self._model.close()
         self._model = None

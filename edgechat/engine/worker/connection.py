@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import os
 import signal
 import tempfile
@@ -56,6 +57,7 @@ from edgechat.planner.plan import LoadPlan
 from edgechat.process import frames, spawn
 from edgechat.text import printable
 
+_LOG = logging.getLogger(__name__)
 _LOGS_KEPT = 10
 _LOG_TAIL = 4096
 _GOODBYE = 2.0
@@ -96,6 +98,7 @@ class WorkerConnection:
             process = await asyncio.create_subprocess_exec(*spawn.command("engine"), **spawn.options(handle))
         finally:
             os.close(handle)
+        _LOG.info("engine process %d is started; its log: %s", process.pid, log)
         return cls(process, log, on_end)
 
     @property
@@ -120,6 +123,7 @@ class WorkerConnection:
                     if on_progress is not None:
                         on_progress(progress)
                 case Loaded(model):
+                    _LOG.info("%s is loaded by %s in %.0f ms", model.name, model.backend, model.load_ms)
                     return model
                 case Failed() | None if self._closing:
                     raise closed()
@@ -264,6 +268,7 @@ class WorkerConnection:
         reason, hint = _explain(code)
         if self._garbled:
             reason = "what it sent could not be understood, so it was stopped"
+        _LOG.error("engine process %d died %s (%s)", self._process.pid, when, reason)
         return EngineCrashed(
             f"The engine's process died {when} ({reason}).",
             hint=f"{hint} Its log: {self.log}" if self.log is not None else hint,
@@ -321,7 +326,7 @@ def _opened_log() -> tuple[Path | None, int]:
     for folder in (paths.log_dir, _makeshift):
         with contextlib.suppress(OSError, FolderError):
             log = _new_log(folder())
-            return log, paths.private(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+            return log, paths.private(log, os.O_RDWR | os.O_CREAT | os.O_APPEND)
     return None, os.open(os.devnull, os.O_WRONLY)
 
 

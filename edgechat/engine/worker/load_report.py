@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import logging
 import re
-import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
@@ -16,6 +16,7 @@ from edgechat.planner.estimate.memory import program_bytes
 from edgechat.planner.plan import LoadPlan
 from edgechat.text import mebibytes
 
+_LOG = logging.getLogger(__name__)
 _PROMPT, _REPLY = 128, 16
 """Tokens; shorter ones say little about speed."""
 _LEAST = 0.004
@@ -56,10 +57,8 @@ class LoadReport:
             learn(self._plan.where, beyond=anonymous - touched - program)
         found = differences(self._plan.buffers, buffers) if buffers else ()
         for one in found:
-            print(
-                f"{one.name} takes {mebibytes(one.real)} for {one.what}, not {mebibytes(one.planned)}",
-                file=sys.stderr,
-            )
+            real, planned = mebibytes(one.real), mebibytes(one.planned)
+            _LOG.info("%s takes %s for %s, not %s", one.name, real, one.what, planned)
         return found
 
     def watch(self, events: Iterable[Event], n_running: int) -> None:

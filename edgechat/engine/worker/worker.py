@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import contextlib
 import faulthandler
+import logging
 import os
 import queue
-import sys
 import threading
 import time
-import traceback
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import BinaryIO
@@ -21,6 +20,7 @@ from typing import BinaryIO
 import msgspec
 import psutil
 
+from edgechat import logs
 from edgechat.device import mlx
 from edgechat.engine.backends.base import Backend, Interruption
 from edgechat.engine.engine import EngineCore
@@ -64,6 +64,7 @@ from edgechat.models.local.usage import note_use
 from edgechat.planner.plan import LoadPlan
 from edgechat.process import frames, spawn
 
+_LOG = logging.getLogger(__name__)
 _PROGRESS_EVERY = 0.05
 _DISK_PAUSE = 0.002
 """Seconds between two looks whether the disk has answered, where nothing else is to be done."""
@@ -90,7 +91,7 @@ class Pipe:
             while (payload := frames.read(self._incoming)) is not None:
                 self._put(decoder.decode(payload))
         except (frames.BrokenFrame, msgspec.DecodeError, OSError) as error:
-            print(f"the pipe to the front end broke: {error}", file=sys.stderr)
+            _LOG.error("the pipe to the front end broke: %s", error)
         # Not sys.exit: a native call may run for long, and nobody is there to read its result.
         os._exit(0)
 
@@ -300,6 +301,7 @@ def _obey(engine: EngineCore, inspector: Inspector, command: Command) -> Sequenc
 def main(open_backend: OpenBackend = open_backend) -> None:
     """Run until the parent goes away. open_backend: loads the model of a plan, and of its draft."""
     incoming, outgoing = spawn.adopt_pipe()
+    logs.to_stderr()
     faulthandler.enable()
     pipe = Pipe(incoming, outgoing)
     first = pipe.first()
@@ -311,7 +313,7 @@ def main(open_backend: OpenBackend = open_backend) -> None:
         pipe.send([Failed(None, ErrorInfo.of(error))])
         return
     except Exception as error:
-        traceback.print_exc()
+        _LOG.error("a fault of edgechat's own while loading", exc_info=error)
         pipe.send([Failed(None, ErrorInfo.of(EngineError(f"The engine failed while loading: {error!r}")))])
         return
     serving()

@@ -25,7 +25,7 @@ from edgechat.errors import (
 )
 from edgechat.server.http.refusal import Refusal
 
-_LOG = logging.getLogger("edgechat.server")
+_LOG = logging.getLogger(__name__)
 _OURS: tuple[tuple[type[EdgechatError], int, str, int | None], ...] = (
     # The class, the status, the code, and seconds after which it may work.
     (ModelNotFound, 404, "model_not_found", None),
@@ -59,9 +59,8 @@ def refusal_of(error: Exception) -> Refusal:
     if isinstance(error, Refusal):
         return error
     if not isinstance(error, EdgechatError):
-        # Its text may quote what somebody has asked: only --debug shows that.
-        shown = error if _LOG.isEnabledFor(logging.DEBUG) else None
-        _LOG.error("error: edgechat has a fault of its own: %s", type(error).__name__, exc_info=shown)
+        # Its text may quote what somebody has asked: only --debug shows that, see `edgechat.logs`.
+        _LOG.error("edgechat has a fault of its own: %s", type(error).__name__, exc_info=error)
         told = "edgechat has a fault of its own; started with --debug its terminal says more."
         return Refusal(told, status=500, code="fault")
     hint = next((ours for kind, ours in _HINTS.items() if isinstance(error, kind)), error.hint)

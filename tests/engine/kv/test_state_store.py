@@ -101,7 +101,7 @@ def test_tokens_may_change_once_save_was_called(gate: Gate) -> None:
 
 
 def test_what_was_never_saved_is_nothing_to_talk_about(
-    kept: KVStateStore, capfd: pytest.CaptureFixture[str]
+    kept: KVStateStore, caplog: pytest.LogCaptureFixture
 ) -> None:
     assert kept.load(A).result() is None
     assert kept.peek(A) is None
@@ -109,7 +109,7 @@ def test_what_was_never_saved_is_nothing_to_talk_about(
     forget(A)
     assert prune(lambda chat: False) == 0
     assert not folder().exists()
-    assert capfd.readouterr().err == ""
+    assert caplog.text == ""
 
 
 @posix
@@ -169,16 +169,16 @@ def test_every_bit_counts(kept: KVStateStore) -> None:
             assert file_of(A).exists() == (8 <= at < 12)
 
 
-def test_every_byte_counts(kept: KVStateStore, capfd: pytest.CaptureFixture[str]) -> None:
+def test_every_byte_counts(kept: KVStateStore, caplog: pytest.LogCaptureFixture) -> None:
     raw = saved_bytes(kept)
     cut = [raw[:length] for length in range(len(raw))]
     for spoiled in [*cut, raw + b"\0", raw + raw, b"\0" * len(raw), os.urandom(len(raw))]:
         spoil(spoiled)
         assert kept.load(A).result() is None
         assert not file_of(A).exists()
-        lines = capfd.readouterr().err.splitlines()
-        assert len(lines) == 1
-        assert A in lines[0]
+        assert len(caplog.messages) == 1
+        assert A in caplog.messages[0]
+        caplog.clear()
 
 
 @given(st.data())
@@ -216,7 +216,7 @@ def test_nothing_is_allocated_for_what_is_not_there(kept: KVStateStore, tokens: 
 
 
 def test_nothing_is_allocated_for_more_than_may_be_kept(
-    kept: KVStateStore, capfd: pytest.CaptureFixture[str]
+    kept: KVStateStore, caplog: pytest.LogCaptureFixture
 ) -> None:
     head = head_of(0, 1 << 36)
     spoil(head)
@@ -227,19 +227,17 @@ def test_nothing_is_allocated_for_more_than_may_be_kept(
         assert tracemalloc.get_traced_memory()[1] < 1 << 20
     finally:
         tracemalloc.stop()
-    assert "no more than" in capfd.readouterr().err
+    assert "no more than" in caplog.text
     assert kept.peek(A) is None
 
 
-def test_a_file_of_another_model_is_left_for_it(
-    kept: KVStateStore, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_a_file_of_another_model_is_left_for_it(kept: KVStateStore, caplog: pytest.LogCaptureFixture) -> None:
     raw = saved_bytes(kept)
     other = KVStateStore(1 << 20, b"another model")
     assert other.load(A).result() is None
     assert other.peek(A) is None
     assert file_of(A).read_bytes() == raw
-    assert "another model" in capfd.readouterr().err
+    assert "another model" in caplog.text
     assert other.save(A, [9], STATE[:3]).result()
     assert other.peek(A) == StateHeader(1, 3)
     assert kept.peek(A) is None
@@ -248,7 +246,7 @@ def test_a_file_of_another_model_is_left_for_it(
 
 @posix
 def test_what_is_no_plain_file_is_not_touched(
-    kept: KVStateStore, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    kept: KVStateStore, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     saved_bytes(kept)
     outside = tmp_path / "outside"
@@ -259,7 +257,8 @@ def test_what_is_no_plain_file_is_not_touched(
     for chat in (A, B, C):
         assert kept.load(chat).result() is None
         assert kept.peek(chat) is None
-        assert len(capfd.readouterr().err.splitlines()) == 1
+        assert len(caplog.messages) == 1
+        caplog.clear()
         assert os.path.lexists(file_of(chat))
     assert not kept.save(B, TOKENS, STATE).result()
     assert kept.save(A, [1], STATE[:1]).result()  # in the place of the link, not where it leads
@@ -287,7 +286,7 @@ def test_a_sound_file_that_another_process_puts_there_meanwhile_stays(
 
 @pytest.mark.parametrize("error", [PermissionError(errno.EACCES, "Permission denied"), MemoryError()])
 def test_what_cannot_be_read_is_left(
-    kept: KVStateStore, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], error: Exception
+    kept: KVStateStore, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, error: Exception
 ) -> None:
     saved_bytes(kept)
 
@@ -297,7 +296,7 @@ def test_what_cannot_be_read_is_left(
     monkeypatch.setattr(state_file, "read", fails)
     assert kept.load(A).result() is None
     assert file_of(A).exists()
-    assert len(capfd.readouterr().err.splitlines()) == 1
+    assert len(caplog.messages) == 1
 
 
 # How much is kept.
@@ -349,14 +348,14 @@ def test_no_limit_is_a_tenth_of_what_is_free(monkeypatch: pytest.MonkeyPatch) ->
     kept.close()
 
 
-def test_zero_keeps_and_reads_nothing(kept: KVStateStore, capfd: pytest.CaptureFixture[str]) -> None:
+def test_zero_keeps_and_reads_nothing(kept: KVStateStore, caplog: pytest.LogCaptureFixture) -> None:
     saved_bytes(kept)
     none = KVStateStore(0, b"a model")
     assert none.load(A).result() is None
     assert none.peek(A) is None
     assert not none.save(B, TOKENS, STATE).result()
     assert there() == set()
-    assert capfd.readouterr().err == ""
+    assert caplog.text == ""
     none.close()
 
 
@@ -531,12 +530,12 @@ def tiny_disk(small_disk: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return small_disk
 
 
-def test_a_full_disk_keeps_what_it_has(tiny_disk: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_full_disk_keeps_what_it_has(tiny_disk: Path, caplog: pytest.LogCaptureFixture) -> None:
     kept = KVStateStore(1 << 30, b"a model")
     assert kept.save(A, TOKENS, made(1 << 20)).result()
     assert not kept.save(B, TOKENS, made(1 << 20)).result()
     assert not kept.save(A, TOKENS, made(3 << 20)).result()
-    lines = capfd.readouterr().err.splitlines()
+    lines = caplog.messages
     assert len(lines) == 2
     assert all("No space left" in line for line in lines)
     assert there() == {f"{A}.state"}
@@ -544,13 +543,13 @@ def test_a_full_disk_keeps_what_it_has(tiny_disk: Path, capfd: pytest.CaptureFix
     kept.close()
 
 
-def test_a_disk_that_may_only_be_read(tiny_disk: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_disk_that_may_only_be_read(tiny_disk: Path, caplog: pytest.LogCaptureFixture) -> None:
     kept = KVStateStore(1 << 20, b"a model")
     assert kept.save(A, TOKENS, STATE).result()
     subprocess.run(["mount", "-o", "remount,ro", tiny_disk], check=True)
     assert not kept.save(A, [1], STATE).result()
     kept.forget(A)
-    assert len(capfd.readouterr().err.splitlines()) == 2
+    assert len(caplog.messages) == 2
     found = kept.load(A).result()
     assert found is not None
     assert found.tokens == TOKENS
@@ -565,17 +564,17 @@ def test_a_folder_that_vanishes_is_made_again(kept: KVStateStore) -> None:
     assert kept.load(A).result() is not None
 
 
-def test_a_folder_that_is_none(kept: KVStateStore, home: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_folder_that_is_none(kept: KVStateStore, home: Path, caplog: pytest.LogCaptureFixture) -> None:
     home.mkdir()
     (home / "cache").write_text("")
     assert not kept.save(A, TOKENS, STATE).result()
     assert kept.load(A).result() is None
     assert kept.peek(A) is None
     kept.forget(A)
-    assert len(capfd.readouterr().err.splitlines()) == 3
+    assert len(caplog.messages) == 3
 
 
-def test_a_model_that_is_gone(capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_model_that_is_gone(caplog: pytest.LogCaptureFixture) -> None:
     def fails() -> bytes:
         raise FileNotFoundError(2, "no such model")
 
@@ -583,7 +582,7 @@ def test_a_model_that_is_gone(capfd: pytest.CaptureFixture[str]) -> None:
     assert not kept.save(A, TOKENS, STATE).result()
     assert kept.load(A).result() is None
     assert kept.peek(A) is None
-    assert "no such model" in capfd.readouterr().err
+    assert "no such model" in caplog.text
     kept.close()
 
 

@@ -381,9 +381,7 @@ def test_a_chat_left_before_it_settled_keeps_what_is_common(make: MakeEngine) ->
     assert end.usage.cached_tokens >= prompt.boundary
 
 
-def test_a_damaged_state_is_as_if_there_were_none(
-    make: MakeEngine, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_a_damaged_state_is_as_if_there_were_none(make: MakeEngine, caplog: pytest.LogCaptureFixture) -> None:
     question = user("What? " * 20)
     engine = make(states=b"x")
     ask(engine, "a", question)
@@ -392,7 +390,7 @@ def test_a_damaged_state_is_as_if_there_were_none(
     path_of(CHAT).write_bytes(whole[:-9] + b"?" + whole[-8:])
     text, end, _ = ask(make(states=b"x"), "b", question)
     assert (text, end.usage.cached_tokens) == ("Hello.", 0)
-    assert "is not used" in capfd.readouterr().err
+    assert "is not used" in caplog.text
 
 
 @pytest.mark.parametrize("left", [False, True])

@@ -232,7 +232,7 @@ def reply(engine: EngineCore) -> str:
 @pytest.mark.usefixtures("nobody_skips")
 @pytest.mark.parametrize("left", [0, 1, 2, 5, 11])
 def test_the_target_goes_on_without_a_draft_model_that_breaks(
-    left: int, capsys: pytest.CaptureFixture[str]
+    left: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     broken = Breaking(counting())
     broken.left = left
@@ -240,7 +240,7 @@ def test_the_target_goes_on_without_a_draft_model_that_breaks(
         Tables(counting()), Fixed("abc"), model_drafter=ModelDrafter(broken, 10), controller=Always()
     )
     assert reply(engine) == ("defghijabc" * 5)
-    assert "the draft model is not used any more: broken" in capsys.readouterr().err
+    assert "the draft model is not used any more: broken" in caplog.text
     assert broken.closed
     assert not engine.speculation.drafts
 

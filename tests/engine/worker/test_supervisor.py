@@ -39,7 +39,7 @@ from edgechat.errors import (
     SchemaError,
 )
 from edgechat.planner.placement import fallback
-from edgechat.planner.plan import LoadPlan
+from edgechat.planner.plan import DeviceMemory, LoadPlan
 from edgechat.planner.prepare import prepare
 from edgechat.planner.request import PlanRequest
 from tests.engine.conftest import MakePlan

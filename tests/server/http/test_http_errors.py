@@ -16,23 +16,25 @@ CHAT = b'{"model": "default", "messages": [{"role": "user", "content": "hi"}]}'
 STREAM = CHAT[:-1] + b', "stream": true}'
 
 
-async def test_a_crash_is_told_without_a_path_of_the_server_and_in_the_line_of_a_broken_stream() -> None:
+async def test_a_crash_is_told_without_a_path_of_the_server_and_in_the_line_of_a_broken_stream(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level("INFO", "edgechat.server")
     crash = EngineCrashed("The engine died.", hint="The next message. Its log: /home/me/engine-1.log")
-    lines: list[str] = []
-    async with serving(FakeModels([crash], ["So", crash]), tell=lines.append) as url:
+    async with serving(FakeModels([crash], ["So", crash])) as url:
         status, _, said = await ask(url, "POST", "/v1/chat/completions", body=CHAT)
         assert (status, said["error"]["code"]) == (503, "engine_crashed")
         raw = await Raw.to(url)
         await raw.ask("POST", "/v1/chat/completions", body=STREAM)
         assert (await raw.head())[0] == 200
         streamed = (await raw.reader.readuntil(b"engine_crashed")).decode()
-        while len(lines) < 2:
+        while len(caplog.messages) < 2:
             await asyncio.sleep(0.01)
     for told in (msgspec.json.encode(said).decode(), streamed):
         assert "The engine died. The next request starts it again." in told
         assert "/home/me" not in told
-    assert lines[0].split()[3:6] == ["POST", "/v1/chat/completions", "503"]
-    assert lines[1].endswith("scripted engine_crashed")
+    assert caplog.messages[0].split()[1:4] == ["POST", "/v1/chat/completions", "503"]
+    assert caplog.messages[1].endswith("scripted engine_crashed")
 
 
 @pytest.mark.parametrize(
@@ -52,16 +54,29 @@ def test_clients_are_told_no_folders_of_the_server(error: EdgechatError, told: s
     assert "me/" not in said
 
 
-async def test_the_line_of_a_request_says_that_its_client_has_gone() -> None:
-    lines: list[str] = []
+async def test_the_line_of_a_request_says_that_its_client_has_gone(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "edgechat.server")
     models = FakeModels(["So", 30.0])
-    async with serving(models, tell=lines.append) as url:
+    async with serving(models) as url:
         raw = await Raw.to(url)
         await raw.ask("POST", "/v1/chat/completions", body=STREAM)
         await raw.head()
         raw.close()
         async with asyncio.timeout(2):
-            while not lines:
+            while not caplog.messages:
                 await asyncio.sleep(0.01)
-    assert " 200 " in lines[0]
-    assert lines[0].endswith("scripted client_gone")
+    assert " 200 " in caplog.messages[0]
+    assert caplog.messages[0].endswith("scripted client_gone")
+
+
+async def test_a_fault_of_our_own_is_logged_and_told_without_details(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with serving(FakeModels(refuses=KeyError("what somebody asked"))) as url:
+        status, _, said = await ask(url, "POST", "/v1/chat/completions", body=CHAT)
+    assert (status, said["error"]["code"]) == (500, "fault")
+    (record,) = [one for one in caplog.records if one.name.startswith("edgechat.server")]
+    assert record.levelname == "ERROR"
+    assert record.exc_info is not None
+    assert record.exc_info[0] is KeyError
+    assert "what somebody asked" not in record.getMessage() + str(said)

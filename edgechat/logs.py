@@ -1,0 +1,140 @@
+"""Where log records go: a worker's to its stderr, which is its log file, a front end's to `edgechat.log`.
+
+Both files are private, bounded and in `paths.log_dir()`. Nothing of what people say is in them: of an
+exception they have the traceback and the type, but not the text, which may quote a message. A disk that takes
+no log costs the log, and nothing else.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import stat
+import sys
+import traceback
+from typing import Literal, TextIO
+
+from edgechat import paths
+from edgechat.errors import FolderError
+from edgechat.text import printable
+
+MOST_BYTES = 1 << 20
+"""Of a log file; from then on a front end begins another, and a worker keeps the second half."""
+_KEPT = 2
+"""Earlier files of a front end."""
+_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
+_BRIEF = "%(asctime)s %(message)s"
+_DAY = "%Y-%m-%d %H:%M:%S"
+_OURS = logging.getLogger("edgechat")
+
+
+class _Formatter(logging.Formatter):
+    """What is shown of an exception is up to this formatter, and not to who met the record first."""
+
+    def __init__(self, form: str, exceptions: Literal["none", "traceback", "text"]) -> None:
+        super().__init__(form, None if form is _FORMAT else _DAY)
+        self._exceptions = exceptions
+
+    def format(self, record: logging.LogRecord) -> str:
+        record.exc_text, exc_info = None, record.exc_info
+        if self._exceptions == "none":
+            record.exc_info = None
+        try:
+            return printable(super().format(record))
+        finally:
+            record.exc_text, record.exc_info = None, exc_info
+
+    def formatException(self, ei: object) -> str:
+        if self._exceptions == "text":
+            return super().formatException(ei)  # type: ignore[arg-type]
+        parts: list[str] = []
+        error = ei[1]  # type: ignore[index]
+        while error is not None:
+            frames = "".join(traceback.format_tb(error.__traceback__))
+            parts.append(f"Traceback (most recent call last):\n{frames}{type(error).__name__}")
+            error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+        return "\n\n".join(reversed(parts))
+
+
+class _FrontEndHandler(logging.Handler):
+    """`edgechat.log`, which several processes may write; opened with the first record, if one comes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._file: logging.Handler | None = None
+
+    def emit(self, record: logging.LogRecord) -> None:
+        with contextlib.suppress(OSError, FolderError):
+            if self._file is None:
+                self._file = _opened()
+            self._file.emit(record)
+
+
+def _opened() -> logging.Handler:
+    from logging.handlers import RotatingFileHandler  # 5 ms, which a command that logs nothing need not pay
+
+    path = str(paths.log_dir() / "edgechat.log")
+    _create(path)
+    file = RotatingFileHandler(
+        path, maxBytes=MOST_BYTES, backupCount=_KEPT, encoding="utf-8", errors="backslashreplace"
+    )
+    file.rotator = _rotate
+    file.setFormatter(_Formatter(_FORMAT, "traceback"))
+    return file
+
+
+def _create(path: str) -> None:
+    os.close(paths.private(path, os.O_CREAT | os.O_WRONLY))
+
+
+def _rotate(source: str, target: str) -> None:
+    with contextlib.suppress(OSError):  # Windows renames no file that another edgechat has open
+        os.replace(source, target)
+    _create(source)
+
+
+class _WorkerHandler(logging.StreamHandler[TextIO]):
+    """stderr, where native code writes too."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        super().emit(record)
+        with contextlib.suppress(OSError, ValueError):
+            _shorten(self.stream.fileno())
+
+
+def _shorten(fd: int) -> None:
+    """Cut a file that is open for reading and appending down to its second half, where it is too long."""
+    state = os.fstat(fd)
+    if stat.S_ISREG(state.st_mode) and state.st_size > MOST_BYTES:
+        os.lseek(fd, -MOST_BYTES // 2, os.SEEK_END)
+        end = os.read(fd, MOST_BYTES // 2)
+        os.ftruncate(fd, 0)
+        os.write(fd, end[end.find(b"\n") + 1 :])
+
+
+def to_file() -> None:
+    """In a front end: let edgechat's loggers write to `edgechat.log`, from INFO on."""
+    if not any(isinstance(one, _FrontEndHandler) for one in _OURS.handlers):
+        _install(_OURS, _FrontEndHandler())
+
+
+def to_stderr() -> None:
+    """In a worker: let all loggers write to stderr, edgechat's own from INFO on."""
+    handler = _WorkerHandler(sys.stderr)
+    handler.setFormatter(_Formatter(_FORMAT, "traceback"))
+    _install(logging.getLogger(), handler)
+
+
+def to_terminal(*, verbose: bool, debug: bool) -> None:
+    """In a server: print its records, too; with `verbose` from INFO on, with `debug` all of an exception."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setLevel(logging.INFO if verbose else logging.WARNING)
+    handler.setFormatter(_Formatter(_BRIEF, "text" if debug else "none"))
+    _install(logging.getLogger("edgechat.server"), handler)
+
+
+def _install(logger: logging.Logger, handler: logging.Handler) -> None:
+    logging.raiseExceptions = False  # what no disk takes is lost, and not told on stderr
+    _OURS.setLevel(logging.INFO)
+    logger.addHandler(handler)
