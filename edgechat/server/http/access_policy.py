@@ -11,7 +11,8 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.middleware.cors import CORSMiddleware
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from edgechat.server.http.exchange import Exchange
 from edgechat.server.http.refusal import Refusal
@@ -19,8 +20,6 @@ from edgechat.text import one_line
 
 _HOST = re.compile(r"(\[[0-9a-f:.]+\]|[^:\[\]@/\s]+)(?::([0-9]{1,5}))?")
 _LOOPBACK = frozenset({"localhost", "127.0.0.1", "[::1]"})
-_ASKED_HEADER = re.compile(r"[a-z0-9][a-z0-9-]*")
-"""What pages that were named send along: clients have headers of their own, which do no harm."""
 _OPEN = ("/", "/health")
 """What needs no key: what it says to strangers is no secret."""
 _ONCE = ("host", "origin", "authorization", "content-type", "content-encoding", "sec-fetch-site")
@@ -53,23 +52,33 @@ class AccessPolicy:
         self._app = app
         self._door = door
         self._expected = f"Bearer {door.key}".encode() if door.key is not None else None
+        self._after_caller: ASGIApp = self._with_key
+        if door.origins:
+            self._after_caller = CORSMiddleware(
+                self._with_key,
+                allow_origins=door.origins,
+                allow_methods=("GET", "POST"),
+                allow_headers=("*",),  # clients have headers of their own, which do no harm
+                allow_private_network=True,
+                expose_headers=("Retry-After",),
+            )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """See ASGI."""
-        headers = _Headers(scope["headers"])
-        if self._is_named(headers):
-            send = _sharing(send, headers.one("origin"))
-        exchange = Exchange(scope, receive, send)
+        # Before CORS, which would answer a preflight under any name of the host.
         try:
-            self._check_caller(scope, headers)
-            if scope["method"] == "OPTIONS" and self._is_named(headers):
-                await exchange.answer(204, b"", *_allowed(headers), kind="text/plain")
-                return
-            scope[TRUSTED] = self._has_key(headers)
-            if not scope[TRUSTED] and scope["path"] not in _OPEN:
-                raise _no_key(headers)
+            self._check_caller(scope, _Headers(scope["headers"]))
         except Refusal as refusal:
-            await exchange.refuse(refusal)
+            await Exchange(scope, receive, send).refuse(refusal)
+            return
+        await self._after_caller(scope, receive, send)
+
+    async def _with_key(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Let in who has the key. Behind CORS: a named page, too, may read that it has none."""
+        headers = _Headers(scope["headers"])
+        scope[TRUSTED] = self._has_key(headers)
+        if not scope[TRUSTED] and scope["path"] not in _OPEN:
+            await Exchange(scope, receive, send).refuse(_no_key(headers))
             return
         await self._app(scope, receive, send)
 
@@ -154,29 +163,3 @@ def _no_key(headers: _Headers) -> Refusal:
         code="invalid_api_key",
         headers=(("www-authenticate", "Bearer"),),
     )
-
-
-def _allowed(headers: _Headers) -> Iterable[tuple[str, str]]:
-    """Return what a browser wants to know before it sends a named page's request."""
-    asked = (name.strip().lower() for name in headers.one("access-control-request-headers").split(","))
-    yield "access-control-allow-methods", "GET, POST"
-    yield "access-control-allow-headers", ", ".join(name for name in asked if _ASKED_HEADER.fullmatch(name))
-    yield "access-control-max-age", "600"
-    if headers.one("access-control-request-private-network"):
-        yield "access-control-allow-private-network", "true"
-
-
-def _sharing(send: Send, origin: str) -> Send:
-    """Let the page of a named origin read the answer."""
-
-    async def sharing(message: Message) -> None:
-        if message["type"] == "http.response.start":
-            message["headers"] = [
-                *message["headers"],
-                (b"access-control-allow-origin", origin.encode("latin-1")),
-                (b"access-control-expose-headers", b"retry-after"),
-                (b"vary", b"origin"),
-            ]
-        await send(message)
-
-    return sharing

@@ -153,16 +153,28 @@ async def test_a_named_origin_may_and_only_that_one() -> None:
             Access_Control_Request_Method="POST",
             Access_Control_Request_Headers=asked,
         )
-        assert status == 204
+        assert status == 200
         assert headers["access-control-allow-origin"] == PAGE
-        assert headers["access-control-allow-headers"] == asked.lower()
+        assert headers["access-control-allow-headers"] == asked
         assert "access-control-allow-credentials" not in headers
+        assert "access-control-allow-private-network" not in headers
         status, headers, _ = await ask(url, "POST", "/v1/chat/completions", body=CHAT, Origin=PAGE)
-        assert (status, headers["access-control-allow-origin"], headers["vary"]) == (200, PAGE, "origin")
-        assert (await ask(url, key=None, Origin=PAGE))[0] == 401
-        status, headers, _ = await ask(url, Origin="https://example.org.evil")
-        assert status == 403
-        assert "access-control-allow-origin" not in headers
+        assert (status, headers["access-control-allow-origin"], headers["vary"]) == (200, PAGE, "Origin")
+        assert headers["access-control-expose-headers"] == "Retry-After"
+        status, headers, _ = await ask(url, key=None, Origin=PAGE)
+        assert (status, headers["access-control-allow-origin"]) == (401, PAGE)
+        for refused in ({"Origin": "https://example.org.evil"}, {"Origin": PAGE, "Host": "evil.example"}):
+            for method in ("GET", "OPTIONS"):
+                status, headers, _ = await ask(url, method, Access_Control_Request_Method="POST", **refused)
+                assert status == 403
+                assert "access-control-allow-origin" not in headers
+
+
+async def test_a_named_page_of_the_internet_may_ask_for_a_server_of_this_network() -> None:
+    async with serving(FakeModels(), AccessRules(KEY, origins=frozenset({PAGE}))) as url:
+        asked = {"Access_Control_Request_Method": "POST", "Access_Control_Request_Private_Network": "true"}
+        status, headers, _ = await ask(url, "OPTIONS", key=None, Origin=PAGE, **asked)
+        assert (status, headers["access-control-allow-private-network"]) == (200, "true")
 
 
 @pytest.mark.parametrize(
