@@ -19,6 +19,7 @@ ROLES = {
     "devices": "edgechat.native.devices",
     "gpu": "edgechat.device.gpu.sources",
     "speed": "edgechat.device.bandwidth_child",
+    "xet": "edgechat.models.hub.xet_child",
     "dryrun": "edgechat.planner.estimate.dry_run_child",
 }
 

@@ -4,6 +4,7 @@
     models--owner--name/blobs/<hash>.incomplete                those of a download that has not ended
     models--owner--name/snapshots/<commit>/folder/a.gguf       a link to them, relative
     models--owner--name/refs/main                              the commit of a branch or tag
+    models--owner--name/.xet/<hash>/                           ours: what hf-xet fetches, until it is verified
     .locks/models--owner--name/<hash>.lock                     held while they are written
     .locks/models--owner--name/<hash>.edgechat                 ours: for which revision edgechat began them
 
@@ -74,6 +75,13 @@ class HubStore:
     def partial_of(self, digest: str) -> Path:
         """Return where the bytes with that hash grow."""
         return self.folder / "blobs" / f"{digest}.incomplete"
+
+    def scratch(self, file: RemoteFile) -> Path:
+        """Return a new folder for its bytes, of whoever holds its lock; what an earlier one left goes."""
+        folder = self.folder / ".xet" / self.digest(file)
+        shutil.rmtree(folder, ignore_errors=True)
+        self._make(folder)
+        return folder
 
     def lock(self, file: RemoteFile) -> Path:
         """Return the lock of its bytes, which huggingface_hub takes too."""

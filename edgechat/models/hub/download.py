@@ -2,7 +2,7 @@
 
 The bytes come over plain HTTP from the hub's address of the file, as for any browser. So do those of files
 that the hub keeps in its Xet storage, which huggingface_hub would fetch in pieces through hf-xet: that keeps
-no bytes of a download that was killed, cannot be hashed as it streams, and keeps pieces a second time.
+no bytes of a download that was killed, and cannot be hashed as it streams. Only the largest come that way.
 
 A process that finds another one fetching the same file waits for it. What came is on the disk at once; after
 a kill it is hashed again, and the rest is asked for. That the rest is of the same file the hub says before
@@ -12,6 +12,8 @@ each answer, by the hash in its headers, and the hash of the whole says in the e
 from __future__ import annotations
 
 import math
+import os
+import shutil
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -20,6 +22,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from edgechat.errors import HubError, HubUnreachable, RateLimited, WrongBytes
 from edgechat.models.choices import RemoteFile, RepoListing
+from edgechat.models.hub import xet
 from edgechat.models.hub.cache_layout import HubStore
 from edgechat.models.hub.endpoint import Endpoint, require_network
 from edgechat.models.hub.errors import nonsense
@@ -39,7 +42,8 @@ PROGRESS = 1 << 16
 MAX_WAIT = 300
 """Seconds that the hub may ask us to wait."""
 MOST = 50 * 10**9
-"""Bytes of the largest file that the hub gives over plain HTTP."""
+"""Bytes of the largest file that the hub gives over plain HTTP; larger ones come through hf-xet."""
+_READ = 1 << 20
 _ASK_LOCK_EVERY = 0.2
 
 
@@ -124,9 +128,9 @@ def _bring(
         return FetchedFile(file, 0, 0)
     name = one_line(file.name)
     require_network(False, f"{name} is not here")
-    if file.size > MOST:
-        raise nonsense(store.listing.hub, f"gives no file as large as {name} over plain HTTP")
     digest = store.digest(file)
+    if file.size > MOST:
+        return _bring_by_xet(store, file, seen, stop)
     store.begin(file, revision)
     partial = Partial(store.partial(file), lambda: hash_for(digest, file.size))
     try:
@@ -150,6 +154,35 @@ def _bring(
     finally:
         partial.close()
     return FetchedFile(file, resumed, received)
+
+
+def _bring_by_xet(
+    store: HubStore, file: RemoteFile, seen: DownloadObserver, stop: threading.Event
+) -> FetchedFile:
+    """Do the same for a file that plain HTTP does not give; what an earlier download left is of no use."""
+    digest, folder = store.digest(file), store.scratch(file)
+    told = _heeding(stop, lambda n: seen.has(file, n))
+
+    def wait(seconds: float, n: int) -> None:
+        told(n)
+        stop.wait(seconds)
+
+    try:
+        path = xet.fetch(store.listing, file, folder, wait)
+        told(file.size)
+        found = hash_for(digest, file.size)
+        with path.open("rb", buffering=0) as stream:
+            while piece := stream.read(_READ):
+                found.update(piece)
+                _heeding(stop, lambda n: seen.checked(file, n))(stream.tell())
+        if found.hexdigest() != digest:
+            raise _wrong(store.listing, one_line(file.name), "hash" if is_git_sha1(digest) else "SHA-256")
+        os.replace(path, store.blob(file))
+    except OSError as error:
+        raise disk_error(store.blob(file), error) from error
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    return FetchedFile(file, 0, file.size)
 
 
 def _fetch(

@@ -159,9 +159,3 @@ def test_no_hash_no_download(hub: Hub) -> None:
     bare = replace(listing, files=tuple(replace(file, sha256=None) for file in listing.files))
     with pytest.raises(HubAnswerError, match="no hash"):
         fetch(bare)
-
-
-def test_too_large_for_http(hub: Hub) -> None:
-    listing = listed(hub)
-    large = replace(listing, files=(replace(listing.files[0], size=51 * 10**9),))
-    assert "over plain HTTP" in str(refused(HubAnswerError, large))

@@ -1,0 +1,100 @@
+"""Files that the hub gives only through its Xet storage: huggingface_hub fetches them, with hf-xet.
+
+It does so in a child process, which can be ended at any moment, as the libraries cannot. What came of a
+download that was ended is lost, for hf-xet does not go on from there.
+"""
+
+from __future__ import annotations
+
+import errno
+import importlib.util
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from edgechat.errors import HubError, HubUnreachable
+from edgechat.models.choices import RemoteFile, RepoListing
+from edgechat.models.hub.errors import CHECK, host
+from edgechat.process import frames, spawn
+from edgechat.text import one_line
+
+_LOOK_EVERY = 0.2
+_MOST_SAID = 300
+_BLOCK = 512
+
+
+class XetRequest(msgspec.Struct, frozen=True):
+    """What the child is to fetch, and into which folder."""
+
+    hub: str
+    repo: str
+    commit: str
+    name: str
+    folder: str
+
+
+class XetAnswer(msgspec.Struct, frozen=True):
+    """Where the file is, or what went wrong."""
+
+    path: str = ""
+    error: str = ""
+    disk_full: bool = False
+
+
+def fetch(listing: RepoListing, file: RemoteFile, folder: Path, wait: Callable[[float, int], object]) -> Path:
+    """Return the path of a file, which is not verified, below `folder`, which is there and empty.
+
+    wait: called with seconds to wait and with the bytes that are here; what it raises ends the download.
+    Raises HubError, and OSError where the disk is full.
+    """
+    import subprocess  # 18 ms, which `edgechat --version` need not pay
+
+    name = one_line(file.name)
+    if importlib.util.find_spec("hf_xet") is None:
+        raise _missing(listing, name)
+    asked = XetRequest(listing.hub, listing.repo, listing.commit, file.name, str(folder))
+    process: Any = None
+    try:
+        process = subprocess.Popen(spawn.command("xet"), **spawn.options(subprocess.DEVNULL))
+        process.stdin.write(frames.pack(msgspec.msgpack.encode(asked)))
+        process.stdin.flush()
+        while process.poll() is None:
+            wait(_LOOK_EVERY, min(_arrived(folder), file.size))
+        answer = msgspec.msgpack.decode(frames.read(process.stdout) or b"", type=XetAnswer)
+    except (OSError, frames.BrokenFrame, msgspec.DecodeError):
+        answer = XetAnswer(error="its process failed")
+    finally:
+        if process is not None:
+            process.kill()
+            process.communicate()
+    if answer.disk_full:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    if answer.error:
+        why = one_line(answer.error, _MOST_SAID)
+        raise HubUnreachable(
+            f"{name} did not come from {host(listing.hub)} through hf-xet: {why}", hint=CHECK
+        )
+    return Path(answer.path)
+
+
+def _arrived(folder: Path) -> int:
+    """Return the bytes below a folder that the disk has, for hf-xet may write a file from several places."""
+    total = 0
+    for path in folder.rglob("*"):
+        try:
+            found = path.lstat()
+        except OSError:  # renamed meanwhile
+            continue
+        blocks = getattr(found, "st_blocks", None)
+        total += found.st_size if blocks is None else blocks * _BLOCK
+    return total
+
+
+def _missing(listing: RepoListing, name: str) -> HubError:
+    hint = 'pip install "edgechat[xet]"'
+    if spawn.frozen():
+        hint = f"hf download {listing.repo} {name}  (of huggingface_hub; it shares its cache with edgechat)"
+    return HubError(f"{host(listing.hub)} gives {name} only through hf-xet, which is not here.", hint=hint)
