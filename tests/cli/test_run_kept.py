@@ -233,6 +233,7 @@ def test_an_answer_that_is_cut_short_is_kept_as_far_as_it_came(script: Script, n
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
+        bufsize=0,  # communicate() would not see what a buffer has read ahead
     )
     assert run.stdout is not None
     begun = run.stdout.read(50).decode()
