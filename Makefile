@@ -1,5 +1,6 @@
 # make run    install into .venv and open the chat       make test   all checks and tests
-# make check  lint, types, layers                         make soak   what takes longer than a coffee
+# make check  lint, types, layers                         make soak   statistics, grids, long random lives
+# make quick  the tests while you work, under a minute
 # make bench  the figures of benchmarks/RESULTS.md        make lock   pin the versions that were tested
 # make dist   the wheel and the source archive            make test-metal   what only a Mac can show
 # make package   the program that needs no Python         make smoke  try it in an empty environment
@@ -17,8 +18,10 @@ LOCK := packaging/constraints.txt
 export CMAKE_ARGS ?= -DGGML_RPC=ON -DCMAKE_PROJECT_llama_cpp_INCLUDE='$(CURDIR)/packaging/binary/llama.cmake'
 QUESTION := What is edgechat?
 
-# How many processes run the tests, a file of them each.
+# How many processes run the tests, a file of them each. What pytest makes of a test's assertions is kept for the
+# next time: to make it anew takes it twelve seconds.
 WORKERS ?= 2
+unexport PYTHONDONTWRITEBYTECODE
 
 # What packaged programs compute with, see packaging/binary/llama.py: cpu, vulkan, cuda, metal.
 FLAVOUR ?= cpu
@@ -26,7 +29,7 @@ PACKAGE := build/package/$(FLAVOUR)
 # Made anew where another version is pinned, not with every change of the lock.
 LLAMA := $(PACKAGE)/wheels/$(shell sed -n 's/^llama_cpp_python==//p' $(LOCK))
 
-.PHONY: run check test test-metal soak bench docs lock dist package smoke clean
+.PHONY: run check quick test test-metal soak bench docs lock dist package smoke clean
 
 # The app where there is a terminal, one question to the guide where there is none.
 run: $(VENV)/.installed
@@ -39,8 +42,14 @@ check: $(VENV)/.installed-dev
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
+# A file of tests has its models loaded once, so it stays with one process.
+PYTEST := $(BIN)/python -m pytest -q -n $(WORKERS) --dist loadfile
+
+quick: $(VENV)/.installed-dev
+	$(PYTEST) -m "quick or not (slow or soak)"
+
 test: check
-	$(BIN)/python -m pytest -q -n $(WORKERS) --dist loadfile
+	$(PYTEST)
 
 # What only a Mac with Apple Silicon can show: the tests of the MLX backend and its speed, on its GPU.
 test-metal: $(VENV)/.installed-dev
@@ -48,8 +57,10 @@ test-metal: $(VENV)/.installed-dev
 	EDGECHAT_METAL=1 $(BIN)/python -m benchmarks.streaming --backend mlx
 	EDGECHAT_METAL=1 $(BIN)/python -m benchmarks.speculation live --weights 4bit --pairs 0,0.05,useless
 
+# One after the other, for it measures too; properties once more, with fifty times as many examples.
 soak: $(VENV)/.installed-dev
 	$(BIN)/python -m pytest -q -m soak --timeout 3600
+	$(BIN)/python -m pytest -q -m hypothesis --hypothesis-profile soak --timeout 3600
 
 bench: $(VENV)/.installed-dev
 	$(BIN)/python -m benchmarks.streaming

@@ -14,10 +14,20 @@ from edgechat.process import spawn
 from tests.hub import Hub
 from tests.rpc_server import RpcServer
 from tests.scripted import PROGRAM
+from tests.terminal import needs_tmux
 
 # How long an example takes is the machine's affair; pytest's own timeout ends what hangs.
 settings.register_profile("edgechat", deadline=None)
-settings.load_profile("edgechat")
+settings.register_profile("soak", deadline=None, max_examples=2_000)
+settings.load_profile("edgechat")  # which --hypothesis-profile replaces
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Count what drives a terminal as slow: it waits for a screen to be drawn."""
+    for item in items:
+        if needs_tmux.mark in item.iter_markers("skipif"):
+            item.add_marker("slow")
 
 
 @pytest.fixture(autouse=True)

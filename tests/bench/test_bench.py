@@ -23,6 +23,8 @@ from tests.cli.running import EDGECHAT, complaint, edgechat
 from tests.kit import NOT_PRINTABLE, pair, tiny
 from tests.kit.corrupt import truncated
 
+pytestmark = pytest.mark.slow
+
 
 def benches(parent: int) -> list[psutil.Process]:
     """Return the processes that measure for this one."""

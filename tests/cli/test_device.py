@@ -20,6 +20,8 @@ from edgechat.native.devices import Build
 from tests.cli.running import edgechat
 from tests.planner.macs import mac
 
+pytestmark = pytest.mark.slow
+
 GIB = 2**30
 
 

@@ -13,6 +13,8 @@ from edgechat.models.local import locations
 from tests import homes
 from tests.models.mlx_folders import mlx_files, written
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(autouse=True)
 def user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:

@@ -24,6 +24,8 @@ from edgechat.text import figure, seconds
 from tests.hub import Fault, Hub
 from tests.kit import corrupt, tiny
 
+pytestmark = pytest.mark.slow
+
 GIB = 2**30
 SMALL = ("--ram", "8GiB", "--vram", "0", "--bandwidth", "50GB/s")
 

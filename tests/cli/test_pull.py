@@ -28,6 +28,8 @@ from tests.kit import PAIR, pair, tiny
 from tests.planner.headers import little
 from tests.terminal import Terminal, needs_tmux
 
+pytestmark = pytest.mark.slow
+
 ENTRIES = """
 [[model]]
 name = "tiny-one"

@@ -28,6 +28,8 @@ from tests.hub import Fault, Hub
 from tests.kit import tiny
 from tests.terminal import Terminal, needs_tmux
 
+pytestmark = pytest.mark.slow
+
 
 def test_wrong_bytes(hub: Hub, pull: Pull, hf_cache: Path) -> None:
     hub.add(REPO, {"tiny-F32.gguf": tiny()})
@@ -51,8 +53,7 @@ def test_a_changed_file_starts_anew(hub: Hub, pull: Pull, hf_cache: Path) -> Non
     assert (answer["resumed_bytes"], answer["received_bytes"]) == (0, 1_000_001)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("n_points", [6, pytest.param(20, marks=pytest.mark.soak)])
+@pytest.mark.parametrize("n_points", [2, pytest.param(20, marks=pytest.mark.soak)])
 def test_killed_at_many_points(hub: Hub, pull: Pull, hf_cache: Path, n_points: int) -> None:
     size, random_ = 400_000 * n_points, random.Random(20)
     repo = hub.add(REPO, {"tiny-F32.gguf": sized(size)})

@@ -18,6 +18,8 @@ from tests.kit import NOT_PRINTABLE, corrupt, pair, tiny
 from tests.planner.headers import little
 from tests.terminal import Terminal, needs_tmux
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def model() -> Path:
@@ -31,6 +33,7 @@ def test_the_answer_goes_to_stdout_and_the_rest_to_stderr(script: Callable[..., 
     assert "\x1b" not in run.stderr
 
 
+@pytest.mark.quick
 def test_a_real_model_answers(model: Path) -> None:
     run = edgechat("run", model, "hi", "--max-tokens", "20", "--temperature", "0")
     assert run.returncode == 0

@@ -31,6 +31,8 @@ from tests.fakes import FakeEngine
 from tests.kit import tiny
 from tests.terminal import Terminal, needs_tmux
 
+pytestmark = pytest.mark.slow
+
 Script = Callable[..., Path]
 NOTE = "note: the model brings no chat template; ChatML is used.\n"
 

@@ -22,6 +22,8 @@ from tests import scripted
 from tests.cli.running import EDGECHAT, Run, edgechat
 from tests.terminal import Terminal, needs_tmux
 
+pytestmark = pytest.mark.slow
+
 Script = Callable[..., Path]
 THINKING = (
     "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"

@@ -25,6 +25,7 @@ from edgechat.engine.types import (
 from edgechat.errors import PromptTooLong, SwitchUnknown, TemplateError
 from tests.engine.cells import check
 from tests.engine.conftest import MakePlan
+from tests.properties import examples
 from tests.scripted.backend import ScriptedBackend
 
 MakeEngine = Callable[..., EngineCore]
@@ -301,7 +302,9 @@ def test_a_switch_the_template_does_not_know_is_an_error(make: MakeEngine) -> No
         make().submit(request("a", think=True))
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=examples(60), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 @given(
     steps=st.lists(
         st.one_of(

@@ -22,6 +22,8 @@ from edgechat.errors import EngineError
 from tests.engine.conftest import MakePlan
 from tests.scripted.backend import ScriptedBackend
 
+pytestmark = pytest.mark.slow
+
 GOOD, BAD = "a good reply " * 8, "a bad one " * 40
 RULES = [{"when": "good", "reply": GOOD}, {"when": "bad", "reply": BAD}]
 

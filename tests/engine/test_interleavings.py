@@ -31,6 +31,8 @@ from tests.engine.speculative.always import Always
 from tests.engine.world import MAX_TOKENS, World
 from tests.scripted.backend import ScriptedBackend
 
+pytestmark = pytest.mark.slow
+
 SCRIPTED = {
     "dense": {"shifts": True},
     "dense, no shifts": {},

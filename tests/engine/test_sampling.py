@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from edgechat.engine.sampling import Sampler, top_ids
 from edgechat.engine.types import Sampling
 from edgechat.errors import DecodeFailed
+from tests.properties import examples
 
 OFF = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0}
 
@@ -76,7 +77,7 @@ def test_same_distribution_as_llama_cpp(sampling: Sampling, n_vocab: int) -> Non
     assert mine == pytest.approx(theirs, rel=1e-3, abs=1e-7)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(st.integers(1, 20_000), st.integers(1, 600), st.integers(0, 99))
 def test_top_ids_are_those_of_a_full_sort(n_vocab: int, count: int, seed: int) -> None:
     logits = np.round(row(n_vocab, seed), 2)  # rounded: ties

@@ -8,6 +8,8 @@ from edgechat.engine.types import ChatRequest, Delta, Finished, Message, Samplin
 from edgechat.engine.worker.supervisor import EngineSupervisor
 from edgechat.planner.prepare import prepare
 
+pytestmark = pytest.mark.slow
+
 QUESTIONS = {
     "Hi!": "I am the guide",
     "What are you?": "tiny language model",

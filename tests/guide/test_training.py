@@ -7,6 +7,8 @@ from dataclasses import replace
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 torch = pytest.importorskip("torch", reason="only who trains the guide needs torch")
 
 

@@ -25,6 +25,8 @@ from tests.kit import (
 from tests.kit.build import fingerprint, write
 from tests.kit.reference import Logits, Reference
 
+pytestmark = pytest.mark.slow
+
 TOKENS = [int(t) for t in np.random.default_rng(0).integers(32, 127, 1000)]
 EXACT = {"type_k": 0, "type_v": 0}
 WIDE = Shape(n_embd=256, n_ff=256)

@@ -15,6 +15,8 @@ from tests.kit.mlx import FLOATS, QUANTS, mlx_build, mlx_pair, mlx_tiny
 from tests.kit.reference import Logits, Reference
 from tests.kit.test_kit import EXACT, TOKENS, in_chunks
 
+pytestmark = pytest.mark.slow
+
 
 def rows_of(folder: Path, tokens: list[int] = TOKENS[:300]) -> Logits:
     """Compute tokens in one call, with nothing cached: [len(tokens), n_vocab]."""

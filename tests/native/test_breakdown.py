@@ -20,6 +20,8 @@ from tests.kit import KINDS, Spec, build, tiny
 from tests.kit.published import published
 from tests.planner.headers import dry_run
 
+pytestmark = pytest.mark.slow
+
 KINDS_HERE = ("dense", "windowed", "hybrid", "moe")
 ROUNDING = 16384
 """Half of what llama.cpp's log rounds to, for each of up to three lines."""

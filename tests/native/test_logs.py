@@ -16,6 +16,8 @@ from tests.kit import tiny
 from tests.kit.build import Spec, write
 from tests.kit.corrupt import truncated, unknown_architecture
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.parametrize(
     "line",

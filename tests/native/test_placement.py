@@ -29,6 +29,8 @@ from tests.kit.published import published
 from tests.kit.shapes import tensors
 from tests.rpc_server import RpcServer
 
+pytestmark = pytest.mark.slow
+
 MIB = 2**20
 ROUNDING = 3 * 16384
 """Of what llama.cpp's log prints: 0.01 MiB, for each of some lines."""

@@ -17,6 +17,8 @@ from edgechat.native.params import LoadParams
 from tests.kit import tiny
 from tests.rpc_server import RpcServer, skip_without_rpc
 
+pytestmark = pytest.mark.slow
+
 MIB = 2**20
 
 

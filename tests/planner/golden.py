@@ -5,7 +5,7 @@ python -m tests.planner.golden > tests/planner/golden.txt
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -64,33 +64,37 @@ def options(machine: DeviceProfile, request: PlanRequest = DEFAULT_REQUEST) -> l
     return [one for one in found if one is not None]
 
 
-def rows() -> Iterator[tuple[str, ...]]:
-    """Yield the table."""
-    yield "RAM", "MACHINE", "MODEL", "QUANT", "CONTEXT", "ON GPU", "TOKENS/S", "FIRST", "VERDICT"
-    for gigabytes in SIZES:
-        for kind in KINDS:
-            chosen = choose(options(profile(gigabytes, kind)))
-            assert chosen is not None
-            made = chosen.plan
-            assert made is not None
-            cache_type = "" if made.cache_type == "f16" else f" {made.cache_type}"
-            experts = f", experts of {made.experts_in_ram} in RAM" if made.experts_in_ram else ""
-            yield (
-                f"{gigabytes} GB",
-                kind,
-                made.model_name,
-                made.quant or "?",
-                f"{made.context}{cache_type}",
-                f"{made.gpu_layers} of {made.n_layers + 1}{experts}" if made.gpu_layers else "none",
-                figure(chosen.predicted.decode_tps, 2),
-                seconds(chosen.predicted.ttft_ms / 1000),
-                chosen.verdict.label,
-            )
+def row(gigabytes: int, kind: str) -> tuple[str, ...]:
+    """Return what the table says of a machine."""
+    chosen = choose(options(profile(gigabytes, kind)))
+    assert chosen is not None
+    made = chosen.plan
+    assert made is not None
+    cache_type = "" if made.cache_type == "f16" else f" {made.cache_type}"
+    experts = f", experts of {made.experts_in_ram} in RAM" if made.experts_in_ram else ""
+    return (
+        f"{gigabytes} GB",
+        kind,
+        made.model_name,
+        made.quant or "?",
+        f"{made.context}{cache_type}",
+        f"{made.gpu_layers} of {made.n_layers + 1}{experts}" if made.gpu_layers else "none",
+        figure(chosen.predicted.decode_tps, 2),
+        seconds(chosen.predicted.ttft_ms / 1000),
+        chosen.verdict.label,
+    )
+
+
+def kept() -> list[tuple[str, ...]]:
+    """Return the rows of the file, without their heading."""
+    lines = FILE.read_text(encoding="utf-8").splitlines()[1:]
+    return [tuple(re.split(r"  +", line)) for line in lines]
 
 
 def table() -> str:
     """Return the table as text."""
-    cells = list(rows())
+    cells = [("RAM", "MACHINE", "MODEL", "QUANT", "CONTEXT", "ON GPU", "TOKENS/S", "FIRST", "VERDICT")]
+    cells += [row(gigabytes, kind) for gigabytes in SIZES for kind in KINDS]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     lines = ("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in cells)
     return "\n".join(line.rstrip() for line in lines) + "\n"

@@ -16,6 +16,8 @@ from edgechat.planner.request import PlanRequest
 from tests.kit.published import published
 from tests.planner.headers import GIB, cache_bytes, machine
 
+pytestmark = pytest.mark.slow
+
 MIB = 2**20
 ENTRIES = {entry.name: entry for entry in catalogue()}
 

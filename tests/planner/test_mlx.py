@@ -32,6 +32,7 @@ from edgechat.planner.request import DEFAULT_REQUEST, PlanRequest
 from tests.planner import golden
 from tests.planner.headers import GIB
 from tests.planner.macs import MACS, files_of, for_mlx, mac
+from tests.properties import examples
 
 QWEN, HYBRID, WINDOWED = "qwen3-4b", "qwen3.5-4b", "gemma-3-4b"
 ASKED = PlanRequest(backend="mlx")
@@ -42,7 +43,7 @@ _names = st.sampled_from([QWEN, HYBRID, WINDOWED, "llama-3.2-1b", "qwen3-8b"])
 # What a load takes, and where.
 
 
-@settings(max_examples=30)
+@settings(max_examples=examples(8))
 @given(_macs, _names, st.sampled_from([None, 2048, 8192]))
 def test_the_one_memory_of_a_mac_is_charged_once(
     machine: tuple[int, int], name: str, context: int | None

@@ -32,6 +32,8 @@ from edgechat.engine.backends.mlx.backend import MlxBackend
 from edgechat.engine.backends.mlx.caches import arrays_of
 from tests.kit.mlx import mlx_pair, mlx_tiny
 
+pytestmark = pytest.mark.slow
+
 
 def made(folder: Path, **request: object) -> LoadPlan:
     return prepare.prepare(str(folder), PlanRequest(**request))  # type: ignore[arg-type]

@@ -18,6 +18,7 @@ from edgechat.planner.placement.load_config import EXACT, LoadConfig
 from tests.kit.published import published
 from tests.planner.headers import GIB
 from tests.planner.placement.test_layout import card, with_cards
+from tests.properties import examples
 
 MIB = 2**20
 
@@ -70,7 +71,7 @@ def test_layers_are_moved_until_the_card_is_full_and_not_over(more: int) -> None
     assert 0 <= room(load, on)["CUDA0"] < largest
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(15))
 @given(
     st.sampled_from(["llama-3.1-8b", "qwen3-30b-a3b", "deepseek-v2-lite", "gemma-3-12b"]),
     st.floats(0.5, 24),

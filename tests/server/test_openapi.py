@@ -16,6 +16,8 @@ from edgechat.server.protocol.decoding import decoded
 from tests import scripted
 from tests.server.program import Served, served
 
+pytestmark = pytest.mark.slow
+
 SETTINGS = """
 [checks]
 # A description cannot say which fields contradict each other.
@@ -33,8 +35,13 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
         yield server
 
 
-@pytest.mark.slow
-def test_the_server_keeps_to_its_description(server: Served, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("phases", "n_examples"),
+    [("examples,fuzzing", 3), pytest.param("examples,coverage,fuzzing", 100, marks=pytest.mark.soak)],
+)
+def test_the_server_keeps_to_its_description(
+    server: Served, tmp_path: Path, phases: str, n_examples: int
+) -> None:
     (tmp_path / "schemathesis.toml").write_text(SETTINGS)
     done = subprocess.run(
         [
@@ -42,8 +49,8 @@ def test_the_server_keeps_to_its_description(server: Served, tmp_path: Path) -> 
             "run",
             f"{server.url}/openapi.json",
             f"--header=Authorization: Bearer {server.key}",
-            "--phases=examples,coverage,fuzzing",
-            "--max-examples=8",
+            f"--phases={phases}",
+            f"--max-examples={n_examples}",
             "--seed=7",
             "--no-color",
             "--workers=2",
@@ -51,7 +58,6 @@ def test_the_server_keeps_to_its_description(server: Served, tmp_path: Path) -> 
         cwd=tmp_path,
         capture_output=True,
         text=True,
-        timeout=100,
         check=False,
     )
     assert done.returncode == 0, done.stdout[-5000:]

@@ -30,6 +30,8 @@ from tests.kit import tiny
 from tests.server.program import COMMAND, Served, served, start
 from tests.terminal import Terminal, needs_tmux
 
+pytestmark = pytest.mark.slow
+
 LONG = "A long answer that takes its time to be written out. " * 12
 WEATHER: Any = {
     "type": "function",

@@ -17,6 +17,8 @@ from tests.tui.driving import app_with, ask, say, text_of, until
 from tests.tui.models.test_screen import world
 from tests.tui.shelves import Fake
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:

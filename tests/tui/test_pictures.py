@@ -30,6 +30,8 @@ from tests.tui.driving import app_with, say, text_of, until
 from tests.tui.models.test_screen import world
 from tests.tui.shelves import Fake
 
+pytestmark = pytest.mark.slow
+
 MOMENT = datetime(2026, 3, 5, 9, 30)
 KEPT = Path(__file__).parent / "pictures"
 WIDTHS = (60, 100, 160)

@@ -17,6 +17,7 @@ from edgechat.chat.storage.query import snippet, words_of
 from edgechat.chat.storage.store import Store
 from edgechat.text import one_line
 from tests.fakes import FakeEngine
+from tests.properties import examples
 
 
 async def put(store: Store, *texts: str, title: str = "A title", **fields: object) -> str:
@@ -165,7 +166,7 @@ def test_whatever_is_typed_is_answered() -> None:
                 assert one_line(hit.snippet) == hit.snippet
         await store.close()
 
-    @settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow])
+    @settings(max_examples=examples(60), suppress_health_check=[HealthCheck.too_slow])
     @given(st.lists(st.text(st.characters(exclude_categories=["Cs"]), max_size=40), min_size=1, max_size=4))
     def holds(typed: list[str]) -> None:
         asyncio.run(search(typed))

@@ -12,6 +12,8 @@ from edgechat.engine.backends.base import Backend, BatchPart, CacheFull, Interru
 from tests.engine.runtimes import Cold, Load, Runtime, feed, is_true, load, plan, some
 from tests.kit import CHATML, END, TEXT_END, Spec
 
+pytestmark = pytest.mark.slow
+
 CUTS_ANYWHERE = ("dense", "moe")
 
 
@@ -39,6 +41,7 @@ def test_both_formats_are_the_same_model(kind: str, cold: Cold) -> None:
 # Rows.
 
 
+@pytest.mark.quick
 def test_rows_do_not_depend_on_the_calls(kind: str, open_backend: Load, cold: Cold) -> None:
     """One token at a time, and in runs of every size: across the end of a window, too."""
     backend, tokens, at = open_backend(kind, n_outputs_max=0), some(1, 150), 0

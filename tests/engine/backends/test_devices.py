@@ -27,6 +27,8 @@ from tests.kit import KINDS, NOT_PRINTABLE, tiny
 from tests.planner.headers import dry_run
 from tests.rpc_server import RpcServer
 
+pytestmark = pytest.mark.slow
+
 Servers = tuple[RpcServer, RpcServer]
 KINDS_HERE = ("dense", "windowed", "hybrid", "moe")
 QUESTION = (Message("user", "The quick brown fox jumps over the lazy dog. " * 12),)

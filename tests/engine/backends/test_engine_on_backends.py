@@ -16,6 +16,8 @@ from edgechat.engine.types import ChatRequest, Delta, Finished, Message, Samplin
 from tests.engine.runtimes import Runtime, SharedTemplate, load, plan
 from tests.kit import CHATML
 
+pytestmark = pytest.mark.slow
+
 GREEDY = Sampling(temperature=0)
 Open = Callable[..., EngineCore]
 

@@ -11,6 +11,8 @@ from edgechat.engine.backends.base import Backend, BatchPart
 from tests.engine import runtimes
 from tests.engine.runtimes import Cold, Runtime, batches, feed, is_true, plan, some
 
+pytestmark = pytest.mark.slow
+
 SNAPSHOTS = 8
 LLAMA_CPP = Runtime("llama.cpp")
 SEEDS = {"llama.cpp": 12, "mlx": 2}

@@ -13,6 +13,7 @@ from edgechat.engine.backends.base import BatchPart, CacheFull
 from edgechat.engine.kv.prefix_cache import PrefixCache, Slot, common_prefix
 from tests.engine.cells import check_cache
 from tests.engine.conftest import MakePlan
+from tests.properties import examples
 from tests.scripted.backend import ScriptedBackend
 
 MakeCache = Callable[..., PrefixCache]
@@ -184,7 +185,9 @@ OPERATION = st.tuples(
 )
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=examples(150), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 @given(
     operations=st.lists(OPERATION, max_size=60),
     kind=st.sampled_from(list(KINDS)),

@@ -14,7 +14,7 @@ import pytest
 
 from edgechat.engine.kv.state_store import KVStateStore, folder, prune
 
-pytestmark = pytest.mark.skipif(os.name != "posix", reason="it forks")
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(os.name != "posix", reason="it forks")]
 
 KILLS = int(os.environ.get("EDGECHAT_SOAK_KILLS", "150"))
 CHATS = [f"{i:08}" for i in range(4)]
@@ -74,7 +74,6 @@ def drafts() -> list[Path]:
     return list(folder().glob("*.part"))
 
 
-@pytest.mark.slow
 def test_writers_killed_at_random_moments(capfd: pytest.CaptureFixture[str]) -> None:
     chance, left = random.Random(1), 0
     states = KVStateStore(1 << 30, b"m")
@@ -100,7 +99,6 @@ def test_writers_killed_at_random_moments(capfd: pytest.CaptureFixture[str]) -> 
     states.close()
 
 
-@pytest.mark.slow
 def test_several_processes_save_load_forget_and_evict_in_one_folder() -> None:
     limit = 500_000  # about three of four
     states = KVStateStore(limit, b"m")

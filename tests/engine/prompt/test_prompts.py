@@ -22,6 +22,7 @@ from edgechat.engine.prompt.template import TEXT_LIMIT, ChatTemplate
 from edgechat.engine.prompt.template_child import Render, Rendered
 from edgechat.engine.types import ChatRequest, Message
 from edgechat.errors import BadRequest, PromptTooLong, SwitchUnknown, TemplateError
+from tests.properties import examples
 from tests.scripted.backend import ScriptedVocabulary
 
 SOURCES = {path.stem: path.read_text() for path in (Path(__file__).parents[1] / "templates").glob("*.jinja")}
@@ -224,7 +225,7 @@ def test_the_boundary_where_the_template_wants_a_generation_prompt() -> None:
 
 @pytest.mark.parametrize("name", sorted(SOURCES))
 @given(data=st.data())
-@settings(max_examples=25)
+@settings(max_examples=examples(25))
 def test_the_boundary_is_the_true_common_beginning(name: str, data: st.DataObject) -> None:
     request = data.draw(requests(name))
     if data.draw(st.booleans()):  # a reply that is to be gone on with
@@ -391,7 +392,7 @@ def test_a_chat_of_few_bytes_is_tokenized_once_only() -> None:
 
 @pytest.mark.parametrize("name", sorted(SOURCES))
 @given(data=st.data(), cells=st.integers(8, 600))
-@settings(max_examples=25)
+@settings(max_examples=examples(25))
 def test_whatever_is_said_it_fits_or_is_refused(name: str, data: st.DataObject, cells: int) -> None:
     (made, _), request = kept(name, ScriptedVocabulary), data.draw(requests(name, most=8))
     try:
@@ -409,7 +410,7 @@ def test_whatever_is_said_it_fits_or_is_refused(name: str, data: st.DataObject, 
     st.lists(st.tuples(st.sampled_from(["system", "user", "assistant"]), TEXTS), max_size=15),
     st.integers(8, 300),
 )
-@settings(max_examples=25)
+@settings(max_examples=examples(25))
 def test_messages_of_any_order(said: list[tuple[str, str]], cells: int) -> None:
     for name in ("strips_thinking", "opens_thinking", "words", "keeps_thinking", "phi"):
         request = asking(*(Message(role, text) for role, text in said))
@@ -436,7 +437,7 @@ def test_hostile_texts(name: str, text: str) -> None:
 
 @pytest.mark.parametrize("name", sorted(SOURCES))
 @given(data=st.data())
-@settings(max_examples=25)
+@settings(max_examples=examples(25))
 def test_the_next_prompt_begins_with_what_was_settled(name: str, data: st.DataObject) -> None:
     request, answer, question = data.draw(requests(name)), data.draw(REPLIES), data.draw(QUESTIONS)
     for made, vocabulary in (kept(name, ScriptedVocabulary), kept(name, Words)):
@@ -452,7 +453,7 @@ def test_the_next_prompt_begins_with_what_was_settled(name: str, data: st.DataOb
 
 @pytest.mark.parametrize("name", sorted(SOURCES))
 @given(data=st.data(), cells=st.integers(40, 700))
-@settings(max_examples=25)
+@settings(max_examples=examples(25))
 def test_so_it_does_when_turns_have_left(name: str, data: st.DataObject, cells: int) -> None:
     request, answer = data.draw(requests(name, most=8)), data.draw(REPLIES)
     made, _ = kept(name, ScriptedVocabulary)
@@ -531,7 +532,7 @@ def test_shorter_is_nothing_where_it_would_not_help() -> None:
 
 
 @given(st.integers(0, 12), st.integers(100, 1500), st.integers(0, 1500), st.integers(0, 14))
-@settings(max_examples=25)
+@settings(max_examples=examples(25))
 def test_shorter_leaves_real_room(n_turns: int, cells: int, generated: int, dropped: int) -> None:
     shorter = prompts().shorter(asking(*chat(n_turns)), cells, dropped, generated)
     if shorter is not None:

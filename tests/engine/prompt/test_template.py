@@ -15,6 +15,8 @@ from edgechat.engine.types import Message
 from edgechat.errors import SwitchUnknown, TemplateError
 from edgechat.process import frames
 
+pytestmark = pytest.mark.slow
+
 HELLO = (Message("system", "Be brief."), Message("user", "Hello <b>&"))
 
 

@@ -41,6 +41,8 @@ from tests.engine.speculative.test_verify import OFF, expected, is_rejected, log
 from tests.kit import CHATML
 from tests.scripted.backend import ScriptedBackend
 
+pytestmark = pytest.mark.slow
+
 COLOURS = {"enum": ["red", "green", "blue"]}
 SCHEMA = json.dumps(
     {
@@ -190,7 +192,6 @@ def test_a_model_that_knows_nothing_of_it_follows_it(
     engine.close()
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("sampling", [Sampling(temperature=0), Sampling(temperature=0.9, seed=5)])
 def test_drafts_change_nothing_of_a_reply_with_a_schema(
     template: ChatTemplate, runtime: Runtime, sampling: Sampling, monkeypatch: pytest.MonkeyPatch
@@ -235,7 +236,6 @@ ALLOWED = ("abd", "ace", "bcde")
 DRAFTERS = [{}, {"model": True}, {"ngrams": True}]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("drafters", DRAFTERS, ids=["alone", "model", "n-grams"])
 @pytest.mark.parametrize("sampling", [Sampling(**OFF), Sampling(**OFF | {"top_k": 2, "temperature": 0.7})])
 def test_what_a_grammar_allows_comes_as_often_as_if_nothing_else_were_known(

@@ -20,6 +20,7 @@ from tests.engine.families import NOW, SOURCES, TOOLS, WEATHER, family
 from tests.engine.prompt.test_prompts import template
 from tests.engine.tool_calls.test_tool_calls import ARGUMENTS, VALUES
 from tests.engine.tool_calls.test_tool_calls_engine import CONTROL
+from tests.properties import examples
 from tests.scripted.backend import ScriptedVocabulary
 
 Make = Callable[..., Constraint]
@@ -70,7 +71,9 @@ def written(name: str, *calls: ToolCall) -> str:
 
 
 @given(arguments=ARGUMENTS)
-@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=examples(15), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 def test_calls_as_templates_render_them_are_let_through(forced: Family, arguments: dict[str, object]) -> None:
     # Which texts JSON may hold is llguidance's to say; it leaves DEL out.
     arguments["city"] = re.sub(r"[<\r\x7f]", "", str(arguments["city"]))

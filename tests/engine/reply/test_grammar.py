@@ -21,6 +21,7 @@ from edgechat.engine.reply.constraints import Constraints
 from edgechat.engine.reply.grammar import json_rule, literal, reply_grammar
 from edgechat.engine.tool_calls.schemas import LONGEST_SCHEMA, relaxed
 from edgechat.errors import SchemaError
+from tests.properties import examples
 
 AGE = {"type": "object", "properties": {"age": {"type": "integer"}}, "required": ["age"]}
 CLOSED = AGE | {"additionalProperties": False}
@@ -365,7 +366,7 @@ ANY = {
 }
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(steps=st.lists(st.tuples(st.integers(0, 6), st.integers(0, 10**6)), max_size=30))
 def test_what_may_come_is_the_same_whatever_was_taken_back(
     makers: dict[int, Constraints], steps: list[tuple[int, int]]

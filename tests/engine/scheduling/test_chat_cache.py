@@ -32,6 +32,8 @@ from tests.engine.cells import check
 from tests.engine.conftest import MakePlan
 from tests.scripted.backend import ScriptedBackend
 
+pytestmark = pytest.mark.slow
+
 CHAT = "c0ffee00"
 TEMPLATES = sorted((Path(__file__).parents[1] / "templates").glob("*.jinja"))
 KINDS = {"dense": {}, "windowed": {"window": 40}, "hybrid": {"cuts": False}}
@@ -355,6 +357,7 @@ def leave(engine: EngineCore) -> None:
     assert Persisted(CHAT) in idle(engine)
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_chat_that_was_left_goes_on_after_a_restart(make: MakeEngine, kind: str) -> None:
     question = user("A question that is longer than the window of this model, so that going back is hard.")

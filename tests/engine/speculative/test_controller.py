@@ -14,6 +14,8 @@ from edgechat.engine.speculative.acceptance import Acceptance, AcceptanceCounts
 from edgechat.engine.speculative.controller import Controller, DraftOffer
 from edgechat.engine.speculative.step_cost import LARGEST, Shape, StepCost
 
+pytestmark = pytest.mark.slow
+
 Curve = Callable[[int], float]
 PLAIN = 0.02
 """Seconds of a step of one token."""

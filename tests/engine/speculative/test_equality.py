@@ -22,6 +22,8 @@ from tests.engine.runtimes import Runtime, load, plan
 from tests.engine.speculative.always import Always
 from tests.kit import CHATML
 
+pytestmark = pytest.mark.slow
+
 SOME, MANY = {"llama.cpp": 60, "mlx": 4}, {"llama.cpp": 200, "mlx": 50}
 """Prompts: MLX takes ten times as long on a processor."""
 SAMPLINGS = {"greedy": Sampling(temperature=0), "seeded": Sampling(temperature=0.8, seed=7)}
@@ -108,7 +110,6 @@ def said(
     return found
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("sampling", SAMPLINGS)
 @pytest.mark.parametrize("eps", [0.05, 0.15, 1.0])
 def test_a_pair_says_what_the_target_says(
@@ -123,7 +124,6 @@ def test_a_pair_says_what_the_target_says(
         assert 0 < accepted < drafted
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("sampling", SAMPLINGS)
 def test_every_kind_says_what_it_says_alone(
     template: ChatTemplate, runtime: Runtime, n: int, kind: str, sampling: str

@@ -10,7 +10,7 @@ import itertools
 import math
 import random
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -27,6 +27,8 @@ from edgechat.engine.speculative.speculation import Speculation, verify
 from edgechat.engine.types import ChatRequest, Delta, Finished, Message, Sampling
 from tests.engine.speculative.always import Always
 from tests.engine.speculative.tables import Fixed, Tables
+
+pytestmark = pytest.mark.slow
 
 N = 5
 """Letters; one more parts the triples where penalties look back further than a triple."""
@@ -171,15 +173,14 @@ def same_every_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("edgechat.engine.speculative.speculation._OVERHEAD", 1e9)
 
 
-def numbers() -> Iterator[Any]:
-    """Yield the settings with how many triples are said by each."""
-    for name in SETTINGS:
-        yield name, ENOUGH if name in ("plain", "top-p") else FEW
-        yield pytest.param(name, 100_000, marks=pytest.mark.soak)
+SOME = [name if name == "plain" else pytest.param(name, marks=pytest.mark.soak) for name in SETTINGS]
+"""All settings; those of which the others are much like are left to the soak."""
+NUMBERS = [(name, FEW // 2) for name in SETTINGS] + [
+    pytest.param(name, 100_000, marks=pytest.mark.soak) for name in SETTINGS
+]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(("name", "n"), [*numbers()])
+@pytest.mark.parametrize(("name", "n"), NUMBERS)
 def test_triples_come_as_often_as_without_drafts(name: str, n: int) -> None:
     """Drafts of a model and of n-grams, by turns; a hundred thousand triples in the soak."""
     sampling = SETTINGS[name]
@@ -194,7 +195,7 @@ def test_triples_come_as_often_as_without_drafts(name: str, n: int) -> None:
 
 
 @pytest.mark.parametrize("drafters", [{"model": True}, {"ngrams": True}], ids=["a model", "n-grams"])
-@pytest.mark.parametrize("name", SETTINGS)
+@pytest.mark.parametrize("name", SOME)
 def test_so_they_do_with_either(name: str, drafters: dict[str, Any]) -> None:
     sampling = SETTINGS[name]
     chances = expected(logits_of(1, parted=bool(sampling.presence_penalty)), sampling)
@@ -220,7 +221,7 @@ class Choosy(Always):
         return len(chances) - (chances[-1] < 0.6) if chances else 0
 
 
-@pytest.mark.parametrize("name", ["plain", "top-p"])
+@pytest.mark.parametrize("name", ["top-p", pytest.param("plain", marks=pytest.mark.soak)])
 def test_lengths_may_follow_how_sure_the_draft_is(name: str) -> None:
     chances = expected(logits_of(1, parted=False), SETTINGS[name])
     counts, drafted, _ = said(SETTINGS[name], FEW, model=True, controller=Choosy())
@@ -249,7 +250,7 @@ WRONG: dict[str, Callable[[float, float, float], bool]] = {
 }
 
 
-@pytest.mark.parametrize("rule", WRONG)
+@pytest.mark.parametrize("rule", [*[*WRONG][:-1], pytest.param("a little too often", marks=pytest.mark.soak)])
 def test_a_wrong_rule_for_drafts_of_a_model_is_seen(rule: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("edgechat.engine.sampling.accepts", WRONG[rule])
     n = ENOUGH if rule == "a little too often" else FEW // 2

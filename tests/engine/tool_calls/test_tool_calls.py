@@ -18,6 +18,7 @@ from edgechat.engine.types import ChatRequest, Message, Tool, ToolCall
 from edgechat.errors import SchemaError
 from tests.engine.families import SOURCES, TOOLS, family, reply_of, split
 from tests.engine.prompt.test_prompts import template
+from tests.properties import examples
 
 BONN, NOW = ("get_weather", {"city": "Bonn", "days": 3}), ("now", {})
 HERMES = (
@@ -84,7 +85,7 @@ def found(calls: list[ToolCall]) -> list[tuple[str, object]]:
 
 @pytest.mark.parametrize(("name", "case"), CASES)
 @given(data=st.data())
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 def test_calls_are_found_however_the_text_is_cut(
     name: str, case: tuple[str, str, str, list[object]], data: st.DataObject
 ) -> None:
@@ -229,7 +230,7 @@ ALSO = st.sampled_from(["</tool_call>", '"}}', "[TOOL_CALLS]", "{", "\\", "<|cal
 
 @pytest.mark.parametrize("name", SOURCES)
 @given(arguments=ARGUMENTS, also=ALSO)
-@settings(max_examples=40, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(40), suppress_health_check=[HealthCheck.too_slow])
 def test_a_call_is_read_as_its_template_renders_it(
     name: str, arguments: dict[str, object], also: str
 ) -> None:
@@ -292,7 +293,7 @@ GARBAGE = [
 
 @pytest.mark.parametrize("name", SOURCES)
 @given(parts=st.lists(st.sampled_from(GARBAGE), max_size=12), cuts=st.lists(st.integers(0, 200), max_size=20))
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 def test_nothing_is_lost_of_what_is_no_call(name: str, parts: list[str], cuts: list[int]) -> None:
     text = "x" + "".join(parts)  # white space and marks before an answer are no part of it
     answer, thinking, calls = split(reply_of(name, tools=(Tool("somebody"),)), text, cuts)

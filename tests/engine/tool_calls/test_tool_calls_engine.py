@@ -36,6 +36,8 @@ from tests.engine.tool_calls.test_tool_calls import WRITTEN
 from tests.kit import tiny
 from tests.scripted.backend import ScriptedBackend
 
+pytestmark = pytest.mark.slow
+
 # How each template asks for the answer to the question below.
 ANSWERS = {
     "generic": "<|im_start|>assistant\n",

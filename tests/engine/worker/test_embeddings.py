@@ -34,6 +34,8 @@ from tests.engine.worker.test_supervisor import workers
 from tests.kit import EMBEDDERS, Spec, build, tiny
 from tests.planner.headers import dry_run
 
+pytestmark = pytest.mark.slow
+
 TEXTS = ("hello", "a longer text, with more to say", "ü 世界", "x" * 300, "hello")
 Vectors = npt.NDArray[np.float32]
 

@@ -50,6 +50,8 @@ from tests.kit.reference import Reference
 from tests.planner.headers import wide
 from tests.scripted import PROGRAM
 
+pytestmark = pytest.mark.slow
+
 LONG = "a reply that takes its time " * 20
 RULES = [
     {"when": "slow", "reply": LONG},
@@ -164,6 +166,7 @@ async def test_streams_run_side_by_side(start: Callable[..., EngineSupervisor]) 
     assert len(workers()) == 1
 
 
+@pytest.mark.quick
 async def test_a_killed_worker_costs_no_word_and_the_next_message_works(
     start: Callable[..., EngineSupervisor],
 ) -> None:

@@ -20,6 +20,8 @@ from edgechat.planner.plan import LoadPlan
 from tests.engine.conftest import MakePlan
 from tests.engine.worker.test_supervisor import workers
 
+pytestmark = pytest.mark.slow
+
 CHAT = "c0ffee00"
 QUESTION = Message("user", "What is the meaning of this? " * 8)
 KILLS = int(os.environ.get("EDGECHAT_SOAK_KILLS", "60"))
@@ -152,6 +154,5 @@ async def test_workers_killed_while_they_keep_a_chat(plan: LoadPlan) -> None:
 
 
 @pytest.mark.soak
-@pytest.mark.slow
 async def test_many_workers_killed_while_they_keep_a_chat(plan: LoadPlan) -> None:
     await kill_and_go_on(plan, KILLS)

@@ -8,8 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.models.fuzz import PIECES, hold, lying, mutated, sound
+from tests.properties import examples
 
-CAREFUL = settings(max_examples=300, deadline=None)
+CAREFUL = settings(max_examples=examples(300), deadline=None)
 
 
 @CAREFUL

@@ -27,6 +27,8 @@ from tests.kit.published import published
 from tests.planner.headers import dry_run
 from tests.rpc_server import RpcServer
 
+pytestmark = pytest.mark.slow
+
 MIB = 2**20
 
 
@@ -190,6 +192,7 @@ def test_nothing_is_left_behind(run: DryRun) -> None:
     assert "ended" in failure(run, LoadParams(context=1024))
 
 
+@pytest.mark.quick
 def test_another_model_in_the_same_life(run: DryRun) -> None:
     first = run.ask(LoadParams(context=512))
     run.show(read_model(tiny("moe")))

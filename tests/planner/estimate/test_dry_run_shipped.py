@@ -12,6 +12,8 @@ from edgechat.models.shipped import shipped_header, shipped_quants
 from edgechat.native.params import LoadParams
 from edgechat.planner.estimate.dry_run import DryRun
 
+pytestmark = pytest.mark.slow
+
 MIB = 2**20
 ENTRIES = {entry.name: entry for entry in read_catalogue(paths.shipped("models.toml"))}
 

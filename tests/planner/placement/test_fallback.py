@@ -25,6 +25,7 @@ from tests.kit import tiny
 from tests.kit.published import published
 from tests.planner.headers import GIB, LLAMA_8B, header, machine, wide
 from tests.planner.placement.test_layout import card, with_cards
+from tests.properties import examples
 
 LLAMA = published("llama-3.1-8b")
 MOE = published("qwen3-30b-a3b")
@@ -99,7 +100,7 @@ def test_the_end_names_what_the_least_needs() -> None:
         down(made, machine(2 * GIB))
 
 
-@settings(max_examples=50)
+@settings(max_examples=examples(15))
 @given(st.sampled_from([2048, 3000, 8192, 16384, 131072]), st.floats(2, 20), st.booleans())
 def test_what_comes_out_fits_or_is_refused(context: int, free: float, failed: bool) -> None:
     made = made_on(machine(64 * GIB), context)

@@ -18,6 +18,8 @@ import pytest
 from edgechat.device.memory import oom_kills
 from tests.kit import DENSE, NOT_PRINTABLE, Spec, build
 
+pytestmark = pytest.mark.slow
+
 MIB = 2**20
 GROUPS = Path("/sys/fs/cgroup/memory")
 """Version 1, which is writable where this runs as root in a virtual machine."""

@@ -23,6 +23,8 @@ from edgechat.planner.request import PlanRequest
 from tests.kit import DENSE, KINDS, NOT_PRINTABLE, Spec, build
 from tests.rpc_server import RpcServer
 
+pytestmark = pytest.mark.slow
+
 MIB = 2**20
 LAYERS = 12
 BIG = {"n_layers": LAYERS, "n_embd": 256, "n_ff": 1024}

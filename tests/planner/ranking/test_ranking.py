@@ -27,6 +27,7 @@ from edgechat.planner.ranking.scoring import Verdict, loss_of, score, thinks, ve
 from edgechat.planner.request import DEFAULT_REQUEST, READABLE, PlanRequest
 from tests.planner import golden
 from tests.planner.golden import profile
+from tests.properties import examples
 
 MODELS = {files[0].model: files for files in golden.models()}
 LLAMA = MODELS["llama-3.1-8b"]
@@ -45,7 +46,7 @@ def chosen(name: str, machine: DeviceProfile, request: PlanRequest = DEFAULT_REQ
     return choose(all_of(name, machine, request), request)
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(8))
 @given(_names, _rams, _kinds)
 def test_the_choice_fits_and_nothing_that_fits_is_better(name: str, ram: int, kind: str) -> None:
     options = all_of(name, profile(ram, kind))
@@ -60,7 +61,7 @@ def test_the_choice_fits_and_nothing_that_fits_is_better(name: str, ram: int, ki
         assert not [one for one in options if one.verdict > Verdict.POOR]
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(8))
 @given(_names, _rams, _rams, _bandwidths)
 def test_more_memory_never_gives_less(name: str, ram: int, more: int, bandwidth: float) -> None:
     """But for what a cache in 16 bits costs in speed, which is less than a tenth of a class."""
@@ -72,7 +73,7 @@ def test_more_memory_never_gives_less(name: str, ram: int, more: int, bandwidth:
         assert second.worth >= first.worth - 0.02
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(8))
 @given(_names, _rams, _bandwidths, _bandwidths)
 def test_more_bandwidth_never_gives_less(name: str, ram: int, bandwidth: float, more: float) -> None:
     slow, fast = (profile(ram, bandwidth=one) for one in sorted((bandwidth, more)))
@@ -82,7 +83,7 @@ def test_more_bandwidth_never_gives_less(name: str, ram: int, bandwidth: float, 
         assert second.rank >= first.rank
 
 
-@settings(max_examples=25)
+@settings(max_examples=examples(5))
 @given(_rams, _kinds, st.sampled_from([None, 4096, 32768]))
 def test_the_likeliest_is_the_best(ram: int, kind: str, context: int | None) -> None:
     """What formulas put first is what planning every file chooses, or as good to a hundredth of a class."""
@@ -96,6 +97,7 @@ def test_the_likeliest_is_the_best(ram: int, kind: str, context: int | None) -> 
             assert quick.worth >= thorough.worth - 0.01
 
 
+@settings(max_examples=examples(10))
 @given(st.sampled_from([16, 32, 64]), st.floats(0.5, 200))
 def test_a_speed_that_is_asked_for_is_kept_or_said_to_be_impossible(ram: int, least: float) -> None:
     request = PlanRequest(min_tps=least)
@@ -215,7 +217,7 @@ def check(option: RankedFile, first: RankedFile, said: str, request: PlanRequest
         assert known < QualityClass.GOOD
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(8))
 @given(_names, _rams, _kinds)
 def test_what_is_said_of_other_quantizations_is_true(name: str, ram: int, kind: str) -> None:
     options = all_of(name, profile(ram, kind))
@@ -227,7 +229,7 @@ def test_what_is_said_of_other_quantizations_is_true(name: str, ram: int, kind: 
             check(one, first, why_not(one, first, DEFAULT_REQUEST))
 
 
-@settings(max_examples=8)
+@settings(max_examples=examples(2))
 @given(_rams, _kinds)
 def test_what_is_said_of_other_models_is_true(ram: int, kind: str) -> None:
     options = golden.options(profile(ram, kind))
@@ -255,11 +257,14 @@ def test_equals_are_said_to_be_equal() -> None:
     assert first.variant is one.variant
 
 
-def test_nothing_in_json_is_no_number() -> None:
-    for ram in (2, 4, 16, 96):
+@pytest.mark.parametrize(
+    ("rams", "step"), [((4, 96), 30), pytest.param((2, 4, 16, 96), 1, marks=pytest.mark.soak)]
+)
+def test_nothing_in_json_is_no_number(rams: tuple[int, ...], step: int) -> None:
+    for ram in rams:
         for kind in ("CPU", "GPU 8", "unified 100"):
             for bandwidth in (1e6, 5e10, 1e15):
-                for one in golden.models()[::9]:
+                for one in golden.models()[::step]:
                     found = rate(one[0], Machine(profile(ram, kind, bandwidth=bandwidth)), DEFAULT_REQUEST)
                     if found.plan is not None:
                         json.dumps(as_json(found.plan), allow_nan=False)

@@ -29,6 +29,8 @@ from tests.engine.worker.test_supervisor import workers
 from tests.kit import Spec, build, tiny
 from tests.kit.shapes import BERT
 
+pytestmark = pytest.mark.slow
+
 MIB = 2**20
 
 

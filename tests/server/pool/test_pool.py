@@ -37,6 +37,8 @@ from edgechat.server.pool.pool import Pool, PooledModel
 from tests import scripted
 from tests.engine.worker.test_supervisor import workers
 
+pytestmark = pytest.mark.slow
+
 LONG = "a reply that takes its time " * 8
 TOO_LARGE = 13
 """For a machine of 10 beside a model of 4: not even with half of its context. Alone it has that."""

@@ -16,6 +16,7 @@ from edgechat.server.protocol.chat import ChatBody
 from edgechat.server.protocol.chat_answer import ChatAnswers
 from edgechat.server.protocol.completions import CompletionAnswers, CompletionBody
 from edgechat.server.protocol.decoding import decoded
+from tests.properties import examples
 from tests.server.fakes import called, finished, thought
 
 TEXT = st.text(max_size=8)
@@ -48,7 +49,7 @@ def whole(answers: Answers[Any], courses: list[list[RequestEvent]]) -> Any:
     return json.loads(answers.whole())
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(courses=COURSES)
 def test_of_a_chat(courses: list[list[RequestEvent]]) -> None:
     body = ChatBody(model="x", messages=[], n=2, stream=True, logprobs=True)

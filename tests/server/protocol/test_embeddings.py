@@ -17,6 +17,8 @@ from tests import homes
 from tests.kit import tiny
 from tests.server.program import Served, served
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:

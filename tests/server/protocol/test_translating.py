@@ -17,6 +17,8 @@ from tests.kit import tiny
 from tests.server.fakes import FakeModels, serving
 from tests.server.raw import ask
 
+pytestmark = pytest.mark.slow
+
 TEXT = "Hello there, <|im_end|> wörld\n"
 
 

@@ -15,6 +15,8 @@ from edgechat.tui.chat.screen import ChatScreen
 from tests.fakes import MODEL, FakeEngine
 from tests.tui.driving import app_with, ask, plan, say, text_of, until
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:

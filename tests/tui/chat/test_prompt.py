@@ -12,6 +12,8 @@ from edgechat.settings import Preset, SamplingDefaults, Settings
 from tests.fakes import FakeEngine
 from tests.tui.driving import app_with, say, text_of, until
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:

@@ -21,12 +21,15 @@ from edgechat.tui.app import EdgechatApp
 from tests.fakes import MODEL, FakeEngine, thought, words
 from tests.tui.driving import app_with, ask, plan, say, stored_turns, text_of, transcript, until
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
     return tmp_path / "chats.db"
 
 
+@pytest.mark.quick
 async def test_a_question_is_answered_and_stored(path: Path) -> None:
     app = app_with(FakeEngine(["Hello **there**", ", you."]), path)
     async with app.run_test() as pilot:

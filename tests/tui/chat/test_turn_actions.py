@@ -10,6 +10,8 @@ from edgechat.engine.types import Dropped
 from tests.fakes import FakeEngine, thought
 from tests.tui.driving import app_with, ask, say, text_of, until
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:

@@ -17,6 +17,8 @@ from tests.fakes import FakeEngine
 from tests.tui.chat.test_conversation_manager import held
 from tests.tui.driving import app_with, ask, plan, say, text_of, until
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:

@@ -1,13 +1,14 @@
 from __future__ import annotations
 
 import re
-import time
+from functools import partial
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from edgechat.tui.markdown.document import Document
+from tests.counting import calls_of
 
 WIDTH = 40
 
@@ -122,11 +123,10 @@ def test_growing_costs_what_comes_and_not_what_there_is() -> None:
     line = "def f{}(x): return str(x) + 'abc'  # comment\n"
     for first, more in (("", item), ("```python\n", line), ("", "Some *prose* {} as models write it.\n\n")):
         document = Document(first)
-        costs: list[float] = []
-        for at in range(1, 600):
-            began = time.process_time()
-            document.append(more.format(at))
+
+        def grow(text: str, document: Document = document) -> None:
+            document.append(text)
             document.lines(100)
-            costs.append(time.process_time() - began)
-        assert sum(costs[-100:]) < 20 * sum(costs[50:150]) + 0.05
-        assert sum(costs[-100:]) / 100 < 0.02
+
+        costs = [calls_of(partial(grow, more.format(at))) for at in range(1, 150)]
+        assert sum(costs[-30:]) < 2 * sum(costs[20:50])

@@ -19,6 +19,8 @@ from tests.hub import Fault, Hub
 from tests.tui.driving import text_of, until
 from tests.tui.shelves import GIB, Fake, Stage, entry, option, row
 
+pytestmark = pytest.mark.slow
+
 MID = entry("mid-8b", 4)
 
 

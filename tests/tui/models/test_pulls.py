@@ -25,6 +25,8 @@ from tests.cli.pulling import REPO, partial, sized
 from tests.hub import Fault, Hub
 from tests.kit import tiny
 
+pytestmark = pytest.mark.slow
+
 SLOW = Fault(pause=0.01, piece=1 << 14)
 
 

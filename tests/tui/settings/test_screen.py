@@ -18,6 +18,8 @@ from edgechat.tui.settings.row import SettingRow
 from edgechat.tui.settings.screen import GroupHeading, NewPreset, SettingsScreen
 from tests.tui.driving import text_of, until
 
+pytestmark = pytest.mark.slow
+
 
 class Sample(App[None]):
     """An app that does with `Changed` what edgechat does."""

@@ -11,6 +11,8 @@ from edgechat.tui.transcript.pieces import NotePiece, ReplyPiece, ThoughtPiece, 
 from edgechat.tui.transcript.sheet import Sheet
 from edgechat.tui.transcript.transcript import Transcript
 
+pytestmark = pytest.mark.slow
+
 HEIGHT = 30
 
 

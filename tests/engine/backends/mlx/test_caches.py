@@ -18,6 +18,8 @@ from tests.kit.build import Spec
 from tests.kit.mlx import mlx_build
 from tests.kit.shapes import KINDS
 
+pytestmark = pytest.mark.slow
+
 GREEDY = Sampling(temperature=0.0)
 NEAR = 2e-4
 """Of logits up to 10, in F32: a run and a token at a time round differently."""

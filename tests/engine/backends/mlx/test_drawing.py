@@ -22,6 +22,8 @@ from tests.kit.build import Spec
 from tests.kit.mlx import mlx_build, mlx_tiny
 from tests.kit.shapes import KINDS
 
+pytestmark = pytest.mark.slow
+
 SETTINGS = [
     Sampling(temperature=t, top_k=k, top_p=p, min_p=m)
     for t, k, p, m in itertools.product((0.0, 0.8, 2.0), (0, 1, 40), (1.0, 0.9), (0.0, 0.05))
