@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from textual.content import Content
 
-from edgechat.tui.markdown.layout import EMPTY, RenderedLine
+from edgechat.tui.markdown.blocks import EMPTY, RenderedLine
 from edgechat.tui.transcript.sheet import Sheet
 
 LABEL = 12

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from textual.content import Content, Span
 
@@ -21,6 +21,16 @@ _STYLES = {"strong_open": ".strong", "em_open": ".em", "s_open": ".strike", "lin
 NOTHING = Content("")
 
 Row = tuple[Content, ...]
+
+
+class RenderedLine(NamedTuple):
+    """A line on the screen; its first `lead` characters are ours, and left out of what is copied."""
+
+    content: Content
+    lead: int = 0
+
+
+EMPTY = RenderedLine(Content(""))
 
 
 @dataclass(frozen=True, slots=True)

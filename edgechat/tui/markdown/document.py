@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from edgechat.tui.markdown.blocks import Block, BlockBuilder, Midlist
-from edgechat.tui.markdown.layout import EMPTY, RenderedLine, lines_of
+from edgechat.tui.markdown.blocks import EMPTY, Block, BlockBuilder, Midlist, RenderedLine
+from edgechat.tui.markdown.layout import lines_of
 
 if TYPE_CHECKING:
     from markdown_it import MarkdownIt

@@ -4,25 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import NamedTuple
 
 from textual.content import Content
 
-from edgechat.tui.markdown.blocks import Block, Row
+from edgechat.tui.markdown.blocks import Block, RenderedLine, Row
 from edgechat.tui.markdown.code import coloured, runs
 
 _NARROWEST = 8
 _BETWEEN_COLUMNS = 2
-
-
-class RenderedLine(NamedTuple):
-    """A line on the screen; its first `lead` characters are ours, and left out of what is copied."""
-
-    content: Content
-    lead: int = 0
-
-
-EMPTY = RenderedLine(Content(""))
 
 
 def lines_of(block: Block, width: int) -> list[RenderedLine]:

@@ -12,8 +12,8 @@ from textual import events
 from textual.content import Content
 
 from edgechat.text import one_line, printable
+from edgechat.tui.markdown.blocks import RenderedLine
 from edgechat.tui.markdown.document import Document
-from edgechat.tui.markdown.layout import RenderedLine
 from edgechat.tui.transcript.sheet import Sheet
 
 Tone = Literal["faint", "warning", "error"]

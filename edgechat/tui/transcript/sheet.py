@@ -11,7 +11,7 @@ from textual.strip import Strip
 from textual.style import Style
 from textual.widget import Widget
 
-from edgechat.tui.markdown.layout import RenderedLine
+from edgechat.tui.markdown.blocks import RenderedLine
 
 
 class Sheet(Widget):
