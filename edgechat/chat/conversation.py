@@ -92,6 +92,11 @@ class Conversation:
         return self._system
 
     @property
+    def settings(self) -> ChatSettings:
+        """How replies are generated."""
+        return self.chat.settings
+
+    @property
     def dropped(self) -> int:
         """How many turns the last reply that came to its end was written without."""
         replies = (turn.figures for turn in reversed(self.turns) if turn.figures is not None)

@@ -1,40 +1,78 @@
-"""The parameters of a conversation, as they are typed: `/set NAME VALUE`, `/think on|off|auto`."""
+"""The commands that change how replies are generated: /think, /system, /set, /preset and /save-preset."""
 
 from __future__ import annotations
 
+from typing import Protocol
+
 import msgspec
 
-from edgechat.chat.records import ChatSettings
-from edgechat.engine.types import ModelInfo
+from edgechat.chat.records import ChatSettings, applied
+from edgechat.chat.session import ChatSession
 from edgechat.errors import SettingsError, SwitchUnknown
-from edgechat.settings import Preset, SamplingDefaults, checked
+from edgechat.settings import SamplingDefaults, checked
 from edgechat.text import one_line
 
 THINK = {"on": True, "off": False, "auto": None}
+COMMANDS = ("think", "system", "set", "preset", "save-preset")
 
 
-def with_thinking(settings: ChatSettings, think: bool | None, model: ModelInfo | None) -> ChatSettings:
-    """Return settings with another thinking switch; None leaves it to the model.
+class Adjustable(Protocol):
+    """A conversation whose system prompt and settings can be changed."""
 
-    model: the one that is loaded. Raises SwitchUnknown if it has no such switch.
+    @property
+    def system(self) -> str | None:
+        """The system prompt."""
+        ...
+
+    @property
+    def settings(self) -> ChatSettings:
+        """How replies are generated."""
+        ...
+
+    async def set_system(self, text: str | None) -> None:
+        """Set the system prompt, or (None) remove it. Raises EdgechatError."""
+        ...
+
+    async def set_settings(self, settings: ChatSettings) -> None:
+        """Change how replies are generated from now on. Raises EdgechatError."""
+        ...
+
+
+async def adjust(session: ChatSession, conversation: Adjustable, command: str, argument: str) -> str:
+    """Run one of COMMANDS; return a sentence that says what has changed. Raises EdgechatError."""
+    match command:
+        case "think":
+            if argument.lower() not in THINK:
+                raise SettingsError(f"Thinking is on, off or auto, not {one_line(argument, 40)!r}.")
+            await set_thinking(session, conversation, THINK[argument.lower()])
+            return f"Thinking is {argument.lower()} in this conversation."
+        case "system":
+            await conversation.set_system(argument or None)
+            return "The system prompt is set." if argument else "The system prompt is removed."
+        case "set":
+            return await _set_parameter(session, conversation, argument)
+        case "preset":
+            await _apply_preset(session, conversation, argument)
+            return f"The preset “{one_line(argument, 40)}” is applied to this conversation."
+        case _:
+            await session.save_preset(argument, conversation.system, conversation.settings)
+            return f"Saved. /preset {one_line(argument, 40)} applies it to any conversation."
+
+
+async def set_thinking(session: ChatSession, conversation: Adjustable, think: bool | None) -> None:
+    """Switch the thinking of a conversation; None leaves it to the model.
+
+    Raises SwitchUnknown if the model that is loaded has no such switch, and StoreError.
     """
+    model = session.loaded.model if session.loaded is not None else None
     if think is not None and model is not None and not model.can_switch_thinking:
         raise SwitchUnknown(f"The thinking of {one_line(model.name, 60)} cannot be switched.")
-    return msgspec.structs.replace(settings, think=think)
+    session.given = msgspec.structs.replace(session.given, think=None)
+    await conversation.set_settings(msgspec.structs.replace(conversation.settings, think=think))
 
 
-def thinking(text: str) -> bool | None:
-    """Return the value of a thinking switch. Raises SettingsError."""
-    if text.lower() not in THINK:
-        raise SettingsError(f"Thinking is on, off or auto, not {one_line(text, 40)!r}.")
-    return THINK[text.lower()]
-
-
-def with_parameter(settings: ChatSettings, argument: str) -> tuple[ChatSettings, str]:
-    """Return settings with a sampling parameter set as in `temperature 0.3`, and a sentence that says so.
-
-    No value, or `default`, removes it. Raises SettingsError.
-    """
+async def _set_parameter(session: ChatSession, conversation: Adjustable, argument: str) -> str:
+    """Set a sampling parameter as in `temperature 0.3`; no value, or `default`, removes it."""
     name, _, value = argument.partition(" ")
     value = value.strip()
     fields = SamplingDefaults.__struct_fields__
@@ -42,14 +80,32 @@ def with_parameter(settings: ChatSettings, argument: str) -> tuple[ChatSettings,
         raise SettingsError(
             f"There is no parameter {one_line(name, 40)!r}.", hint=f"There are {', '.join(fields)}."
         )
-    given = settings.sampling.given()
+    chosen = conversation.settings.sampling.given()
     if value in ("", "default"):
-        given.pop(name, None)
+        chosen.pop(name, None)
     else:
-        given[name] = number(value)
-    sampling = checked(given, SamplingDefaults, "/set")
-    told = f"{name} is {one_line(value, 40) or 'the default'} in this conversation."
-    return msgspec.structs.replace(settings, sampling=sampling), told
+        chosen[name] = number(value)
+    sampling = checked(chosen, SamplingDefaults, "/set")
+    # What is typed now counts more than an option of the command line.
+    left = {option: given for option, given in session.given.sampling.given().items() if option != name}
+    session.given = msgspec.structs.replace(session.given, sampling=SamplingDefaults(**left))
+    await conversation.set_settings(msgspec.structs.replace(conversation.settings, sampling=sampling))
+    return f"{name} is {one_line(value, 40) or 'the default'} in this conversation."
+
+
+async def _apply_preset(session: ChatSession, conversation: Adjustable, name: str) -> None:
+    presets = session.settings.presets
+    if name not in presets:
+        known = ", ".join(presets) or "there are none yet: /save-preset NAME saves one"
+        raise SettingsError(f"There is no preset {one_line(name, 40)!r}.", hint=f"Presets: {known}.")
+    system, settings = applied(presets[name], conversation.system, conversation.settings)
+    if system != conversation.system:
+        await conversation.set_system(system)
+    given = presets[name].sampling.given()
+    left = {option: value for option, value in session.given.sampling.given().items() if option not in given}
+    think = session.given.think if presets[name].think is None else None
+    session.given = msgspec.structs.replace(session.given, think=think, sampling=SamplingDefaults(**left))
+    await conversation.set_settings(settings)
 
 
 def number(text: str) -> float | int:
@@ -63,11 +119,3 @@ def number(text: str) -> float | int:
         return float(text)
     except ValueError:
         raise SettingsError(f"{one_line(text, 40)!r} is not a number.") from None
-
-
-def preset_named(presets: dict[str, Preset], name: str) -> Preset:
-    """Return a preset. Raises SettingsError."""
-    if name not in presets:
-        known = ", ".join(presets) or "there are none yet: /save-preset NAME saves one"
-        raise SettingsError(f"There is no preset {one_line(name, 40)!r}.", hint=f"Presets: {known}.")
-    return presets[name]

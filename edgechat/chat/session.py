@@ -104,6 +104,8 @@ class ChatSession:
         self.model = model
         """The name of the model, once it is known."""
         self.plan: LoadPlan | None = None
+        self.given = given
+        """What the command line says of replies; it counts more than a conversation's own settings."""
         self.settings = Settings()
         """What settings.toml says, as far as it was read."""
         self.is_first_run = False
@@ -112,7 +114,6 @@ class ChatSession:
         """Hears what users should know: nothing is kept, a model is gone, a load had to shrink."""
         self._services = services
         self._front = front
-        self._given = given
         self._keep, self._needs_store, self._prewarm = keep, needs_store, prewarm
         self._store: Store | None = None
         self._engine: Engine | None = None
@@ -183,7 +184,7 @@ class ChatSession:
     def generation_options(self, chat: ChatSettings) -> GenerationOptions:
         """Resolve how replies in a chat are generated; see `resolve_options`."""
         model = self._engine.model if self._engine is not None else None
-        return resolve_options(self._given, chat, self.settings, self.plan, model)
+        return resolve_options(self.given, chat, self.settings, self.plan, model)
 
     # Conversations.
 

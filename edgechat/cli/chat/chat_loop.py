@@ -5,14 +5,16 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import sys
-from collections.abc import Iterator
+from collections.abc import Coroutine, Iterator
 from contextlib import aclosing
 from dataclasses import dataclass, field
+from typing import Any, TypeVar
 
 from edgechat.chat.commands import sent
 from edgechat.chat.conversation import Conversation
 from edgechat.chat.export import counted
 from edgechat.chat.generation_options import CommandLineOptions
+from edgechat.chat.records import Attachment
 from edgechat.chat.session import ChatSession
 from edgechat.cli.chat.answer import AnswerPrinter
 from edgechat.cli.chat.conversation import ConversationChoice, offering_not_to_keep
@@ -28,6 +30,7 @@ from edgechat.planner.drafting import asks_for_drafts
 from edgechat.settings import Backend, SamplingDefaults, Settings
 from edgechat.text import one_line
 
+T = TypeVar("T")
 _PROMPT = ">>> "
 _STOPPING = 5.0
 """Seconds that the end of the program waits for an answer to stop."""
@@ -95,6 +98,8 @@ class ChatLoop:
         self.background = background
         self.spoken = spoken
         self.status: StatusLine = SpokenStatus(sys.stderr) if spoken else StatusLine(sys.stderr)
+        self.attachments: list[Attachment] = []
+        """What is sent along with the next question."""
         self.answering: asyncio.Task[None] | None = None
         session.on_note = self._tell
 
@@ -176,6 +181,18 @@ class ChatLoop:
         self._tell_plan()
         self._load()
 
+    def retry(self) -> None:
+        """Regenerate the last reply; the present one stays as a branch."""
+        self.talk.regenerate()
+        try:
+            self._answer(None)
+        finally:
+            self.talk.put_back()
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run a coroutine; return its result, or raise its error."""
+        return self.background.run(work)
+
     def _leave(self) -> None:
         self.background.run(self.session.persist(self.talk))
 
@@ -213,13 +230,17 @@ class ChatLoop:
     def _show_load(self, progress: float) -> None:
         self.status.show(f"loading {self.engine.plan.model_name} {progress:.0%}")
 
-    def _answer(self, prompt: str, *, alone: bool = False) -> None:
-        """Stream one answer; whatever becomes of it is in the store. alone: nothing is asked after it."""
+    def _answer(self, prompt: str | None, *, alone: bool = False) -> None:
+        """Stream one answer, to the last question if there is no prompt; whatever becomes of it is stored.
+
+        alone: nothing is asked after it.
+        """
         model = self._load()
         answer = self._new_answer()
         try:
             with offering_not_to_keep(self.options.wanted):
-                self.background.run(self._ask(prompt))
+                if prompt is not None:
+                    self.background.run(self._ask(prompt))
                 self._wait_for(answer, alone=alone)
         except EdgechatError as error:
             answer.end(self.engine.plan, model, self.talk.kept_as, error)
@@ -234,7 +255,8 @@ class ChatLoop:
 
     async def _ask(self, prompt: str) -> None:
         known = self.talk.n_messages
-        await self.talk.ask(prompt)
+        await self.talk.ask(prompt, self.attachments)
+        self.attachments = []
         more = self.talk.n_messages - known - 1
         if more > 0:
             self._tell(

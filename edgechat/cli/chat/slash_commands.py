@@ -4,38 +4,75 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Coroutine
+from typing import Any, Protocol, TypeVar
 
+from edgechat.chat import attachments, files, parameters
 from edgechat.chat.commands import check, commands_of, parsed
 from edgechat.chat.conversation import Conversation
 from edgechat.chat.export import counted
-from edgechat.chat.records import Chat, Hit
-from edgechat.errors import ChatBusy
+from edgechat.chat.importing import imported
+from edgechat.chat.records import TRASH_DAYS, Attachment, Chat, Hit
+from edgechat.chat.session import ChatSession
+from edgechat.chat.storage.store import Store
+from edgechat.errors import AttachmentError, ChatBusy, EdgechatError
 from edgechat.text import ago, one_line, printable
 
-if TYPE_CHECKING:
-    from edgechat.cli.chat.chat_loop import ChatLoop
-
+T = TypeVar("T")
 _SOME = 20
 
 
-class SlashCommands:
-    """Does what the commands say. They write to stderr, as all does that is no answer."""
+class CommandTarget(Protocol):
+    """What the commands work on: a conversation held line by line."""
 
-    def __init__(self, talker: ChatLoop) -> None:
+    session: ChatSession
+    store: Store
+    talk: Conversation
+    """The conversation."""
+    attachments: list[Attachment]
+    """What is sent along with the next question."""
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run a coroutine; return its result, or raise its error."""
+        ...
+
+    def begin(self) -> None:
+        """Let the next question begin another conversation."""
+        ...
+
+    def go_on_with(self, talk: Conversation) -> None:
+        """Let the next question go on with a stored conversation."""
+        ...
+
+    def use_model(self, name: str) -> None:
+        """Let another model answer from now on. Raises EdgechatError."""
+        ...
+
+    def retry(self) -> None:
+        """Regenerate the last reply. Raises EdgechatError."""
+        ...
+
+
+class SlashCommands:
+    """Runs the commands. They write to stderr, as everything does that is not an answer."""
+
+    def __init__(self, target: CommandTarget) -> None:
         self.ended = False
-        self._talker = talker
+        self._target = target
 
     def obeys(self, line: str) -> bool:
-        """Do what a line says if it is a command; say whether it is one. Raises EdgechatError."""
+        """Run a line if it is a command; return whether it is one. Raises EdgechatError."""
         found = parsed(line)
         if found is None:
             return False
         name, argument = found
         check(name, argument, "run")
-        handler: Callable[[str], None] = getattr(self, f"_{name}")
-        handler(argument)
+        if name in parameters.COMMANDS:
+            target = self._target
+            _say(target.run(parameters.adjust(target.session, target.talk, name, argument)))
+        else:
+            handler: Callable[[str], None] = getattr(self, f"_{name}")
+            handler(argument)
         return True
 
     def _help(self, _: str) -> None:
@@ -44,19 +81,61 @@ class SlashCommands:
         _say("Anything else is a question; //word sends one that begins with /word.")
 
     def _new(self, _: str) -> None:
-        self._talker.begin()
+        self._target.begin()
         _say("A new conversation.")
 
     def _model(self, name: str) -> None:
         if name:
-            self._talker.use_model(name)
-            _say(f"{one_line(self._talker.engine.plan.model_name)} answers from now on.")
-        else:
-            _say(f"{one_line(self._talker.engine.plan.model_name)} answers.")
+            self._target.use_model(name)
+        plan = self._target.session.plan
+        assert plan is not None
+        _say(f"{one_line(plan.model_name, 60)} answers{' from now on' if name else ''}.")
+
+    def _retry(self, _: str) -> None:
+        self._target.retry()
+
+    def _attach(self, path: str) -> None:
+        attached = self._target.attachments
+        if len(attached) >= attachments.MOST:
+            raise AttachmentError(
+                f"A question takes {attachments.MOST} attachments.", hint="Send these first."
+            )
+        attached.append(attachments.read(path))
+        _say(f"{one_line(attached[-1].name, 60)} is sent with the next question.")
+
+    def _rename(self, title: str) -> None:
+        self._target.run(self._stored().rename(title))
+        _say(f"It is called “{one_line(title, 60)}” now.")
+
+    def _pin(self, _: str) -> None:
+        talk = self._stored()
+        pinned = not talk.chat.pinned
+        self._target.run(talk.pin(pinned))
+        _say("Pinned to the top of the list." if pinned else "No longer pinned.")
+
+    def _export(self, name: str) -> None:
+        _say(f"Written to {one_line(str(files.exported(self._stored(), name)), 300)}")
+
+    def _import(self, name: str) -> None:
+        new = imported(files.read(name))
+        self._target.run(self._target.store.add(new.chat, new.turns))
+        self._open(new.chat.id)
+
+    def _delete(self, _: str) -> None:
+        target, talk = self._target, self._stored()
+        target.run(target.store.trash(talk.chat.id))
+        target.begin()
+        target.session.forget(talk.chat.id)
+        way_back = f" For {TRASH_DAYS} days, this restores it: edgechat chats restore {talk.chat.id[:8]}"
+        _say(f"Deleted “{_title(talk.chat)}”.{way_back if target.store.lasting else ''}")
+
+    def _stored(self) -> Conversation:
+        if not self._target.talk.n_messages:
+            raise EdgechatError("This conversation is empty.", hint="Say something first.")
+        return self._target.talk
 
     def _chats(self, _: str = "") -> None:
-        talker = self._talker
-        found = talker.background.run(talker.store.listed(_SOME + 1))
+        found = self._target.run(self._target.store.listed(_SOME + 1))
         if not found:
             _say("There are no conversations yet.")
         for one in found[:_SOME]:
@@ -66,9 +145,8 @@ class SlashCommands:
             _say("There are more; this lists them all: edgechat chats")
 
     def _open(self, prefix: str) -> None:
-        talker = self._talker
-        talk = talker.background.run(self._loaded(prefix))
-        talker.go_on_with(talk)
+        talk = self._target.run(self._loaded(prefix))
+        self._target.go_on_with(talk)
         _say(f"Going on with: {_title(talk.chat)} ({counted(talk.n_messages)}).")
         last = [turn for turn in talk.turns if turn.role != "system"][-2:]
         for turn in last:
@@ -76,8 +154,8 @@ class SlashCommands:
             _say(f"{who}: {printable(turn.content).strip() or 'nothing'}")
 
     async def _loaded(self, prefix: str) -> Conversation:
-        talker = self._talker
-        talk = await talker.session.open((await talker.store.find(prefix)).id)
+        target = self._target
+        talk = await target.session.open((await target.store.find(prefix)).id)
         if talk.being_written:
             raise ChatBusy(
                 f"Another edgechat is writing an answer in the conversation {talk.chat.title!r}.",
@@ -89,8 +167,7 @@ class SlashCommands:
         if not text:  # every conversation matches
             self._chats()
             return
-        talker = self._talker
-        found = talker.background.run(talker.store.search(text, _SOME))
+        found = self._target.run(self._target.store.search(text, _SOME))
         if not found:
             _say(f"Nothing was said with {one_line(text, 60)!r} in it.")
         for hit in found:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from edgechat.chat import parameters
 from edgechat.chat.commands import check
-from edgechat.chat.parameters import preset_named, thinking, with_parameter, with_thinking
-from edgechat.chat.records import applied
 from edgechat.errors import EdgechatError
 from edgechat.settings import SamplingDefaults
 from edgechat.text import one_line
@@ -56,25 +55,8 @@ async def _run(controller: ChatController, name: str, argument: str) -> None:
             view.tell(f"{one_line(plan.model_name, 60)} answers." if plan else "No model is loaded yet.")
         case "pull":
             controller.downloads.pulls.start(argument)
-        case "think":
-            await set_thinking(controller, thinking(argument))
-        case "system":
-            await shown.set_system(argument or None)
-            view.tell("The system prompt is set." if argument else "There is no system prompt any more.")
-        case "set":
-            settings, told = with_parameter(shown.settings, argument)
-            await shown.change(settings)
-            view.tell(told)
-        case "preset":
-            preset = preset_named(controller.session.settings.presets, argument)
-            system, settings = applied(preset, shown.system, shown.settings)
-            if system != shown.system:
-                await shown.set_system(system)
-            await shown.change(settings)
-            view.tell(f"This conversation goes by “{one_line(argument, 40)}” now.")
-        case "save-preset":
-            await controller.session.save_preset(argument, shown.system, shown.settings)
-            view.tell(f"Saved. /preset {one_line(argument, 40)} takes it in any conversation.")
+        case _ if name in parameters.COMMANDS:
+            view.tell(await parameters.adjust(controller.session, shown, name, argument))
         case _:
             await view.perform(name, argument)
             return
@@ -87,17 +69,11 @@ def _stored(controller: ChatController) -> str:
     return controller.shown.id
 
 
-async def set_thinking(controller: ChatController, think: bool | None) -> None:
-    """Switch the thinking of the conversation that is shown. Raises EdgechatError."""
-    engine, shown = controller.session.loaded, controller.shown
-    model = engine.model if engine is not None else None
-    await shown.change(with_thinking(shown.settings, think, model))
-
-
 async def next_thinking(controller: ChatController) -> None:
     """Switch the thinking on, then off, then leave it to the model. Raises EdgechatError."""
     order = {None: True, True: False, False: None}
-    await set_thinking(controller, order[controller.shown.settings.think])
+    shown = controller.shown
+    await parameters.set_thinking(controller.session, shown, order[shown.settings.think])
 
 
 def arguments(controller: ChatController, name: str) -> Sequence[tuple[str, str]]:
@@ -112,8 +88,4 @@ def arguments(controller: ChatController, name: str) -> Sequence[tuple[str, str]
             return [(f"{one} ", "") for one in SamplingDefaults.__struct_fields__]
         case "model" | "pull":
             return controller.downloads.names(remote=name == "pull")
-        case "theme":
-            from edgechat.tui.theme import THEMES
-
-            return [(one, "") for one in THEMES]
     return ()

@@ -278,7 +278,7 @@ class OpenConversation:
         self._read_figures()
         return conversation.turns[at].id
 
-    async def change(self, settings: ChatSettings) -> None:
+    async def set_settings(self, settings: ChatSettings) -> None:
         """Change how its replies are generated from now on. Raises EdgechatError."""
         if self.conversation is not None:
             await self.conversation.set_settings(settings)

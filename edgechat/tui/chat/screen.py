@@ -7,8 +7,8 @@ ChatView. What is not on the first frame is imported when it is first wanted.
 from __future__ import annotations
 
 import gc
-from collections.abc import Coroutine
-from functools import cached_property, partial
+from collections.abc import Coroutine, Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from textual import on, work
@@ -17,6 +17,7 @@ from textual.binding import Binding, BindingType
 from edgechat.tui.chat.layout import ChatLayout
 from edgechat.tui.chat.prompt.box import PromptBox
 from edgechat.tui.chat.prompt.pane import PromptPane
+from edgechat.tui.theme import THEMES
 from edgechat.tui.transcript.pieces import ThoughtPiece, WelcomePiece
 
 if TYPE_CHECKING:
@@ -139,9 +140,7 @@ class ChatScreen(ChatLayout):
 
     @work(group="start")
     async def _start(self) -> None:
-        from edgechat.tui.chat.command_handlers import arguments
-
-        self.pane.arguments = partial(arguments, self.controller)
+        self.pane.arguments = self._arguments
         await self.controller.start()
         # All that is loaded by now stays: looking through it for garbage would hold up a key for 40 ms.
         gc.collect()
@@ -237,6 +236,12 @@ class ChatScreen(ChatLayout):
     @on(PromptPane.Changed)
     def _prompt_changed(self) -> None:
         self.controller.typed()
+
+    def _arguments(self, command: str) -> Sequence[tuple[str, str]]:
+        """Return what may follow a command, each with a few words about it."""
+        from edgechat.tui.chat.command_handlers import arguments
+
+        return [(name, "") for name in THEMES] if command == "theme" else arguments(self.controller, command)
 
     def run_command(self, name: str, argument: str = "") -> None:
         """Run a slash command."""
@@ -391,7 +396,7 @@ class ChatScreen(ChatLayout):
         async def save(chosen: Parameters) -> None:
             if chosen.system != shown.system:
                 await shown.set_system(chosen.system)
-            await shown.change(chosen.settings)
+            await shown.set_settings(chosen.settings)
             if chosen.save_as:
                 await session.save_preset(chosen.save_as, chosen.system, chosen.settings)
 

@@ -1,0 +1,93 @@
+"""Commands that change how replies are generated, on a real session and conversation."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from edgechat.chat.conversation import Conversation
+from edgechat.chat.generation_options import CommandLineOptions
+from edgechat.chat.parameters import adjust, number
+from edgechat.chat.session import ChatSession, SessionServices
+from edgechat.errors import SettingsError, SwitchUnknown
+from edgechat.planner.plan import LoadPlan
+from edgechat.settings import Preset, SamplingDefaults, Settings
+from tests.fakes import FakeEngine
+
+GIVEN = CommandLineOptions(sampling=SamplingDefaults(temperature=0.9, top_k=3), think=True)
+POET = Preset(system="You write haiku.", think=False, sampling=SamplingDefaults(temperature=1.5))
+
+
+async def held(tmp_path: Path) -> tuple[ChatSession, Conversation]:
+    """A session of `edgechat run --temperature 0.9 --top-k 3 --think`."""
+    services = SessionServices(
+        lambda: tmp_path / "chats.db",
+        lambda model, *, leaving=(): LoadPlan(model_path=model, model_name=model, context=4096, threads=1),
+        lambda plan, **_: FakeEngine(),
+        lambda: Settings(presets={"poet": POET}),
+    )
+    session = ChatSession(services, front="run", given=GIVEN)
+    await session.engine()
+    return session, await session.begin()
+
+
+async def test_what_is_typed_later_counts_more_than_the_command_line(tmp_path: Path) -> None:
+    session, conversation = await held(tmp_path)
+    options = session.generation_options(conversation.settings)
+    assert (options.sampling.temperature, options.sampling.top_k, options.think) == (0.9, 3, True)
+    assert await adjust(session, conversation, "set", "temperature 0,3") == (
+        "temperature is 0,3 in this conversation."
+    )
+    await adjust(session, conversation, "think", "OFF")
+    options = session.generation_options(conversation.settings)
+    assert (options.sampling.temperature, options.sampling.top_k, options.think) == (0.3, 3, False)
+    await adjust(session, conversation, "set", "temperature default")
+    assert session.generation_options(conversation.settings).sampling.temperature == 0.8
+    await session.close()
+
+
+async def test_a_preset_is_applied(tmp_path: Path) -> None:
+    session, conversation = await held(tmp_path)
+    await adjust(session, conversation, "preset", "poet")
+    options = session.generation_options(conversation.settings)
+    assert (options.sampling.temperature, options.sampling.top_k, options.think) == (1.5, 3, False)
+    assert conversation.system == "You write haiku."
+    await adjust(session, conversation, "system", "")
+    assert conversation.system is None
+    await session.close()
+
+
+async def test_the_thinking_of_a_model_without_the_switch_stays(tmp_path: Path) -> None:
+    session, conversation = await held(tmp_path)
+    await (await session.engine()).start()
+    with pytest.raises(SwitchUnknown):
+        await adjust(session, conversation, "think", "on")
+    await adjust(session, conversation, "think", "auto")
+    assert conversation.settings.think is None
+    await session.close()
+
+
+@pytest.mark.parametrize(
+    ("command", "argument"),
+    [
+        ("set", "heat 1"),
+        ("set", "temperature warm"),
+        ("set", "temperature 9"),
+        ("think", "maybe"),
+        ("preset", "x"),
+    ],
+)
+async def test_what_makes_no_sense_changes_nothing(tmp_path: Path, command: str, argument: str) -> None:
+    session, conversation = await held(tmp_path)
+    before = session.generation_options(conversation.settings)
+    with pytest.raises(SettingsError):
+        await adjust(session, conversation, command, argument)
+    assert session.generation_options(conversation.settings) == before
+    await session.close()
+
+
+def test_a_number_may_have_a_comma() -> None:
+    assert (number(" 0,5 "), number("7")) == (0.5, 7)
+    with pytest.raises(SettingsError):
+        number("x")

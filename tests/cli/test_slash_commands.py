@@ -1,0 +1,74 @@
+"""The slash commands of `edgechat run` that change a conversation, as the app has them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+from tests.cli.running import edgechat
+from tests.cli.test_run_plain import held, open_store, sentences
+
+Script = Callable[..., Path]
+
+
+def turns(chat: int = 0) -> list[str]:
+    """Return what was said in the conversation that was begun so many conversations ago."""
+    chats = open_store(lambda store: store.chats())
+    _, found = open_store(lambda store: store.load(chats[chat].id))  # type: ignore[index, misc]
+    return [turn.content for turn in found]
+
+
+def test_a_reply_is_regenerated_and_both_stay(script: Script) -> None:
+    run = held(script(reply="Hello."), "/retry", "Who?", "/retry")
+    assert run.stdout == "Hello.\nHello.\n"
+    assert "error: There is no question yet that could be answered again." in sentences(run)
+    assert turns() == ["Who?", "Hello.", "Hello."]
+
+
+def test_a_file_is_sent_with_the_next_question_alone(script: Script, tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("The zebra is striped.")
+    path = script(reply="Plain.", rules=[{"when": "zebra", "reply": "Striped."}])
+    run = held(
+        path,
+        f"/attach {tmp_path / 'nothing.txt'}",
+        f"/attach {tmp_path / 'notes.txt'}",
+        "How?",
+        "/new",
+        "And?",
+    )
+    assert run.stdout == "Striped.\nPlain.\n"
+    told = sentences(run)
+    assert any(line.startswith("error: There is no file") for line in told)
+    assert "notes.txt is sent with the next question." in told
+
+
+def test_the_system_prompt_and_parameters_are_set_and_saved(script: Script) -> None:
+    path = script(reply="Ok.")
+    lines = ("/system Be brief.", "/set temperature 0.3", "/save-preset short", "Who?", "/new", "Who?")
+    run = held(path, *lines, "/preset short", "Who?", "/set heat 1", "/think maybe", "/preset none")
+    assert turns(0) == ["Be brief.", "Who?", "Ok.", "Who?", "Ok."]
+    assert turns(1) == ["Be brief.", "Who?", "Ok."]
+    told = sentences(run)
+    assert "temperature is 0.3 in this conversation." in told
+    assert "error: There is no parameter 'heat'." in told
+    assert "error: Thinking is on, off or auto, not 'maybe'." in told
+    assert "error: There is no preset 'none'." in told
+    chats = open_store(lambda store: store.chats())
+    assert [chat.settings.sampling.temperature for chat in chats] == [0.3, 0.3]  # type: ignore[attr-defined]
+
+
+def test_a_conversation_is_renamed_exported_deleted_and_imported(script: Script, tmp_path: Path) -> None:
+    file = tmp_path / "out.json"
+    first = ("/rename Nothing yet", "Who?", "/rename A title", "/pin", "/pin", f"/export {file}")
+    run = held(script(reply="Hello."), *first, "/delete", "/chats", f"/import {file}", "/chats")
+    told = sentences(run)
+    assert "error: This conversation is empty." in told
+    assert "It is called “A title” now." in told
+    assert told.index("Pinned to the top of the list.") < told.index("No longer pinned.")
+    assert f"Written to {file}" in told
+    assert "There are no conversations yet." in told
+    (restores,) = re.findall(r"edgechat chats restore \w+", run.stderr)
+    assert "Going on with: A title (2 messages)." in told
+    assert edgechat(*restores.split()[1:]).returncode == 0
+    assert sorted(map(len, (turns(0), turns(1)))) == [2, 2]
