@@ -160,7 +160,7 @@ def _at_depths(bare: BareModel, tell: Tell) -> Iterator[AtDepth]:
     for depth in _DEPTHS:
         if bare.room < depth + _CHUNK + _SINGLES - bare.depth or time.perf_counter() - began > _PATIENCE:
             break
-        tell(f"reading and writing behind {depth} tokens")
+        tell(f"measuring at a depth of {depth} tokens")
         bare.go_to(depth)
         reached = bare.depth
         chunk = min(_CHUNK, bare.most)

@@ -19,14 +19,14 @@ def with_thinking(settings: ChatSettings, think: bool | None, model: ModelInfo |
     model: the one that is loaded. Raises SwitchUnknown if it has no such switch.
     """
     if think is not None and model is not None and not model.can_switch_thinking:
-        raise SwitchUnknown(f"The thinking of {one_line(model.name, 60)} cannot be switched.")
+        raise SwitchUnknown(f"{one_line(model.name, 60)} has no switch for thinking.")
     return msgspec.structs.replace(settings, think=think)
 
 
 def thinking(text: str) -> bool | None:
     """Return the value of a thinking switch. Raises SettingsError."""
     if text.lower() not in THINK:
-        raise SettingsError(f"Thinking is on, off or auto, not {one_line(text, 40)!r}.")
+        raise SettingsError(f"Use on, off or auto, not {one_line(text, 40)!r}.")
     return THINK[text.lower()]
 
 
@@ -40,7 +40,7 @@ def with_parameter(settings: ChatSettings, argument: str) -> tuple[ChatSettings,
     fields = SamplingDefaults.__struct_fields__
     if name not in fields:
         raise SettingsError(
-            f"There is no parameter {one_line(name, 40)!r}.", hint=f"There are {', '.join(fields)}."
+            f"No such parameter: {one_line(name, 40)!r}.", hint=f"Parameters: {', '.join(fields)}."
         )
     given = settings.sampling.given()
     if value in ("", "default"):
@@ -68,6 +68,6 @@ def number(text: str) -> float | int:
 def preset_named(presets: dict[str, Preset], name: str) -> Preset:
     """Return a preset. Raises SettingsError."""
     if name not in presets:
-        known = ", ".join(presets) or "there are none yet: /save-preset NAME saves one"
-        raise SettingsError(f"There is no preset {one_line(name, 40)!r}.", hint=f"Presets: {known}.")
+        known = ", ".join(presets) or "none yet; to save one: /save-preset NAME"
+        raise SettingsError(f"No such preset: {one_line(name, 40)!r}.", hint=f"Presets: {known}.")
     return presets[name]

@@ -93,7 +93,7 @@ def measure_speed(
         answer = ask("speed", msgspec.msgpack.encode(task), limit=TIME_LIMIT)
         speed = msgspec.msgpack.decode(answer, type=MemorySpeed)
     except msgspec.MsgspecError as error:
-        raise ChildFailed(f"gave an answer that makes no sense: {error}") from error
+        raise ChildFailed(f"gave an invalid answer: {error}") from error
     if before is not None and speed.disturbed:
         best = {name: max(getattr(before, name), getattr(speed, name)) for name in ("bandwidth", "compute")}
         speed = msgspec.structs.replace(speed, **best)

@@ -76,17 +76,17 @@ def choose_threads(cpu: Cpu) -> tuple[int, str]:
     count = max(1, len(chosen))
     if cpu.quota is not None and int(cpu.quota) < count:
         count = max(1, int(cpu.quota))
-        return count, f"{_threads(count)}: a control group grants {cpu.quota:g} processors' worth of time."
+        return count, f"{_threads(count)}: a control group limits CPU time to {cpu.quota:g} CPUs."
     kind = "core"
     if cpu.efficiency:
         kind = "performance core" if fast else "efficiency core"
     reasons = [f"{_threads(count)}: one for each {kind}"]
     if len(cpu.usable) < cpu.physical:
-        reasons.append(f"this process may run on {len(cpu.usable)} of {cpu.physical} cores")
+        reasons.append(f"this process is restricted to {len(cpu.usable)} of {cpu.physical} cores")
     if fast and len(fast) < len(cpu.usable):
-        reasons.append("efficiency cores would slow the others down")
+        reasons.append("efficiency cores would slow down the others")
     if any(len(core.cpus) > 1 for core in chosen):
-        reasons.append("a second thread on a core gains nothing")
+        reasons.append("a second thread per core gains nothing")
     return count, "; ".join(reasons) + "."
 
 

@@ -93,7 +93,7 @@ def read_inventory(limit: float = TIME_LIMIT, rpc: tuple[str, ...] = ()) -> Devi
     try:
         found = msgspec.msgpack.decode(ask("devices", question, limit=limit), type=_Answer)
     except msgspec.DecodeError as error:
-        raise ChildFailed(f"gave an answer that makes no sense: {error}") from error
+        raise ChildFailed(f"gave an invalid answer: {error}") from error
     if found.inventory is None:
         raise ServerRefused(found.refused)
     return found.inventory

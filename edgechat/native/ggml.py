@@ -50,8 +50,8 @@ def start() -> None:
         call("ggml_backend_load_all_from_path", None, ctypes.c_char_p(os.fsencode(folder)))
         if not _processor():
             raise LoadFailed(
-                f"llama.cpp has nothing to compute with: no backend for this processor loads from {folder}.",
-                hint="Files are missing there or were changed: install edgechat again.",
+                f"llama.cpp has no usable backend: none for this CPU could be loaded from {folder}.",
+                hint="Files are missing there or were changed. Reinstall edgechat.",
             )
     with amx.refused():
         _settle_layouts()

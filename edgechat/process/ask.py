@@ -48,7 +48,9 @@ def ask(role: str, request: bytes = b"", *, limit: float) -> bytes:
         answer = _first_frame(said)
         if answer is not None:
             return answer
-        how = f"gave no answer within {limit:g} seconds" if late else f"ended with {_how(process.returncode)}"
+        how = (
+            f"did not respond within {limit:g} seconds" if late else f"ended with {_how(process.returncode)}"
+        )
         log.seek(max(0, os.fstat(log.fileno()).st_size - _LOG_TAIL))
         raise ChildFailed(how + _last_line(log.read()))
 

@@ -74,7 +74,7 @@ class Child:
                 self._process.stdin.write(frames.pack(question))
                 self._process.stdin.flush()
             except (OSError, ValueError, frames.BrokenFrame) as error:
-                raise ChildLost("could not be asked") from error
+                raise ChildLost("could not be reached") from error
             return self._answer(seconds, memory)
         except ChildLost:
             self.close()

@@ -98,7 +98,7 @@ def in_words(kind: Any) -> str:
     if origin is Literal:
         return ", ".join(map(str, parts[:-1])) + f" or {parts[-1]}"
     if origin is tuple:
-        return "a list of texts"
+        return "a list of strings"
     if origin is dict and parts[1] is Preset:
         return "tables [presets.NAME]"
     if plain is bool:
@@ -123,7 +123,7 @@ def _limits(kind: Any) -> str:
     high = next((one.le for one in metas if one.le is not None), None)
     top = "" if high is None or high >= _HUGE else f"{high:g}"
     if above is not None:
-        return f"above {above:g}" + (f", {top} at most" if top else "")
+        return f"above {above:g}" + (f", at most {top}" if top else "")
     if low is not None:
         return f"{low:g} to {top}" if top else f"{low:g} or more"
-    return f"{top} at most" if top else ""
+    return f"at most {top}" if top else ""

@@ -59,7 +59,7 @@ def _put(tables: MutableMapping[str, Any], name: Name, value: Any) -> None:
             return
         inner = tables.setdefault(head, {})
         if not isinstance(inner, MutableMapping):
-            raise SettingsError(f"{one_line(head, 80)} is no table, so there is no {_shown(name)}.")
+            raise SettingsError(f"{one_line(head, 80)} is not a table, so {_shown(name)} cannot be set.")
         # Not `inner`: of what tomlkit takes in it makes a table of its own.
         tables = tables[head]
     _set(tables, last, _plain(value))
@@ -156,8 +156,8 @@ def _with_line(text: str, name: str, line: str) -> str:
 def _by_hand(path: Path, changes: Mapping[Any, Any]) -> SettingsError:
     names = ", ".join(map(_shown, changes))
     return SettingsError(
-        f"{path} is written in a way that edgechat cannot change without harm.",
-        hint=f"Change {names} there yourself.",
+        f"edgechat cannot change {path} without damaging its layout.",
+        hint=f"Edit {names} in the file.",
     )
 
 
@@ -172,12 +172,12 @@ def _alone(path: Path) -> Iterator[None]:
             yield
     except filelock.Timeout as error:
         raise SettingsError(
-            f"Another program is changing {path}.", hint="Wait for its end, then try again."
+            f"Another program is changing {path}.", hint="Wait until it has finished, then try again."
         ) from error
     except OSError as error:
         raise SettingsError(
-            f"{path} cannot be written: {error.strerror or error}.",
-            hint=f"See that the disk is not full and that {path.parent} is yours to write to.",
+            f"{path} is not writable: {error.strerror or error}.",
+            hint=f"Check the free disk space and the permissions of {path.parent}.",
         ) from error
 
 

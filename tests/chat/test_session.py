@@ -224,7 +224,7 @@ async def test_neither_text_nor_states_are_kept_without_a_store(
     await answer(session, "Hi")
     await answer(session, "Again")
     assert machine.policies == [CachePolicy(disk_bytes=0)]
-    told = "Nothing can be written here. What is said now is gone when edgechat ends."
+    told = "Nothing can be written here. This conversation will be lost when edgechat closes."
     assert machine.notes == ([told] if unwritable else [])
     await session.close()
     assert machine.engines[0].left == []

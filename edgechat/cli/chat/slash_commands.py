@@ -41,7 +41,7 @@ class SlashCommands:
     def _help(self, _: str) -> None:
         for command in commands_of("run"):
             _say(f"{command.usage}: {command.description}.")
-        _say("Anything else is a question; //word sends one that begins with /word.")
+        _say("Anything else is sent as a question; type //word to send one that begins with /word.")
 
     def _new(self, _: str) -> None:
         self._talker.begin()
@@ -50,9 +50,9 @@ class SlashCommands:
     def _model(self, name: str) -> None:
         if name:
             self._talker.use_model(name)
-            _say(f"{one_line(self._talker.engine.plan.model_name)} answers from now on.")
+            _say(f"Switched to {one_line(self._talker.engine.plan.model_name)}.")
         else:
-            _say(f"{one_line(self._talker.engine.plan.model_name)} answers.")
+            _say(f"The model is {one_line(self._talker.engine.plan.model_name)}.")
 
     def _chats(self, _: str = "") -> None:
         talker = self._talker
@@ -63,13 +63,13 @@ class SlashCommands:
             when = ago(time.time() - one.chat.updated_at)
             _say(f"{one.prefix}: {_title(one.chat)}, {counted(one.n_messages)}, {when}.")
         if len(found) > _SOME:
-            _say("There are more; this lists them all: edgechat chats")
+            _say("There are more; to list them: edgechat chats")
 
     def _open(self, prefix: str) -> None:
         talker = self._talker
         talk = talker.background.run(self._loaded(prefix))
         talker.go_on_with(talk)
-        _say(f"Going on with: {_title(talk.chat)} ({counted(talk.n_messages)}).")
+        _say(f"Continuing: {_title(talk.chat)} ({counted(talk.n_messages)}).")
         last = [turn for turn in talk.turns if turn.role != "system"][-2:]
         for turn in last:
             who = "You said" if turn.role == "user" else "The answer was"
@@ -80,8 +80,8 @@ class SlashCommands:
         talk = await Conversation.load(store, (await store.find(prefix)).id, front="run")
         if talk.being_written:
             raise ChatBusy(
-                f"Another edgechat is writing an answer in the conversation {talk.chat.title!r}.",
-                hint="Wait for its end, or open another one.",
+                f"Another edgechat is generating an answer in the conversation {talk.chat.title!r}.",
+                hint="Wait until it has finished, or open another conversation.",
             )
         return talk
 
@@ -92,11 +92,11 @@ class SlashCommands:
         talker = self._talker
         found = talker.background.run(talker.store.search(text, _SOME))
         if not found:
-            _say(f"Nothing was said with {one_line(text, 60)!r} in it.")
+            _say(f"No message contains {one_line(text, 60)!r}.")
         for hit in found:
             _say(f"{hit.chat.id[:8]}: {_title(hit.chat)}, {_speaker(hit)}: {one_line(hit.snippet)}")
         if found:
-            _say("/open ID goes on with one of these.")
+            _say("To continue one of these: /open ID")
 
     def _quit(self, _: str) -> None:
         self.ended = True

@@ -204,7 +204,7 @@ def _backend(plan: LoadPlan, progress: Callable[[float], None] | None) -> Backen
         if mlx.missing():
             from edgechat.planner.placement.backends import without_mlx
 
-            raise without_mlx(f"{plan.model_name} is an MLX model, and MLX cannot be used here.")
+            raise without_mlx(f"{plan.model_name} is an MLX model, and MLX is not available.")
         from edgechat.engine.backends.mlx.backend import MlxBackend
 
         return MlxBackend(plan, progress)

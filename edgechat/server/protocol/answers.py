@@ -18,7 +18,7 @@ from edgechat.server.protocol.usage import UsageBody, usage_of
 
 Part = TypeVar("Part")
 """What is new of an answer."""
-LONGER = "`edgechat serve --ctx` asks for a longer context, as far as the model was trained for one."
+LONGER = "to use a longer context, start the server with `edgechat serve --ctx`."
 
 
 class Answers(ABC, Generic[Part]):
@@ -30,7 +30,7 @@ class Answers(ABC, Generic[Part]):
     def __init__(self, body: GenerationBody, *, prompts: int = 1) -> None:
         """Raise Refusal for what contradicts itself."""
         if body.stream_options is not None and not body.stream:
-            raise Refusal("stream_options needs stream: true.", param="stream_options")
+            raise Refusal("stream_options requires stream: true.", param="stream_options")
         self.asked = body.model or ""
         """The model that is to answer ..."""
         self.model = ""

@@ -79,7 +79,7 @@ def test_what_could_be_pulled_is_named_with_the_command(mine: Path) -> None:
     for name in ("qwen3.6-27b", "owner/some-model"):
         with pytest.raises(ModelNotFound, match="not on this machine") as error:
             shelf.find(name)
-        assert error.value.hint == f"Download it: edgechat pull {name}"
+        assert error.value.hint == f"To download it: edgechat pull {name}"
     with pytest.raises(ModelNotFound, match="no model 'chatti'") as error:
         shelf.find("chatti")
     assert "Did you mean chatty? " in (error.value.hint or "")
