@@ -4,23 +4,28 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
+from edgechat.engine.kv.state_folder import check_id
 from edgechat.engine.protocol import EngineState
 from edgechat.engine.snapshot import Snapshot
 from edgechat.engine.types import (
     ChatRequest,
     Delta,
     Dropped,
+    Embedded,
     Finished,
     ModelInfo,
     Prefill,
     RequestEvent,
     Timings,
+    Translated,
     Usage,
 )
-from edgechat.errors import EdgechatError, EngineClosed
+from edgechat.engine.worker.kinds import cannot_embed
+from edgechat.errors import EdgechatError, EngineClosed, EngineCrashed, EngineGone
 from edgechat.planner.plan import LoadPlan
 
 Step = str | float | EdgechatError | Prefill | Delta | Dropped
@@ -44,12 +49,17 @@ def thought(text: str) -> Delta:
 
 
 class FakeEngine:
-    """Answers each request with the next script; the last one again when there are no more."""
+    """Answers each request with the next script; the last one again when there are no more.
+
+    It passes the contract of engines, see `tests/engine/test_contract.py`.
+    """
 
     def __init__(self, *scripts: Sequence[Step], load_seconds: float = 0.0) -> None:
-        self.state = EngineState.STOPPED
         self.plan = LoadPlan(model_path="", model_name="scripted", context=4096, threads=1)
         self.model: ModelInfo | None = None
+        self.state = EngineState.STOPPED
+        self.has_crashed = False
+        self.log_path: Path | None = None
         self.requests: list[ChatRequest] = []
         self.load_error: EdgechatError | None = None
         self.closed = False
@@ -63,85 +73,168 @@ class FakeEngine:
         self.log = ""
         self._scripts = list(scripts) or [["Hello", " there."]]
         self._load_seconds = load_seconds
+        self._running: set[str] = set()
         self._cancelled: set[str] = set()
+        self._users = 0
+        self._starting = asyncio.Lock()
         self._closing = asyncio.Event()
 
     def reopen(self, plan: LoadPlan, *, lasting: bool) -> None:
         """Be the engine of a plan; of another one, after `close`, as if made anew."""
         self.plan, self.lasting = plan, lasting
         if self.closed:
-            self.model, self.closed, self._closing = None, False, asyncio.Event()
-            self.state = EngineState.STOPPED
+            self.model, self.closed = None, False
+            self._starting, self._closing = asyncio.Lock(), asyncio.Event()
 
     async def start(self, on_progress: Callable[[float], None] | None = None) -> ModelInfo:
         closing = self._closing
-        if self.model is None:
-            for step in range(1, 5):
-                with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(closing.wait(), self._load_seconds / 4)
-                if closing.is_set():
-                    raise EngineClosed("The engine was closed before the model was loaded.")
-                if on_progress is not None:
-                    on_progress(step / 4)
-            if self.load_error is not None:
-                raise self.load_error
-            self.model, self.state = MODEL, EngineState.READY
-        return self.model
+        async with self._starting:
+            if self.state is not EngineState.READY or closing.is_set():
+                self.state = EngineState.LOADING
+                try:
+                    await self._load(closing, on_progress)
+                except BaseException:
+                    self.state = EngineState.STOPPED
+                    raise
+                self.model, self.state, self.has_crashed = self.model or MODEL, EngineState.READY, False
+            assert self.model is not None
+            return self.model
+
+    async def _load(self, closing: asyncio.Event, on_progress: Callable[[float], None] | None) -> None:
+        for step in range(1, 5):
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(closing.wait(), self._load_seconds / 4)
+            if closing.is_set():
+                raise EngineClosed("The engine was closed before the model was loaded.")
+            if on_progress is not None:
+                on_progress(step / 4)
+        if self.load_error is not None:
+            raise self.load_error
 
     async def stream(
-        self, request: ChatRequest, on_progress: Callable[[float], None] | None = None
+        self,
+        request: ChatRequest,
+        on_progress: Callable[[float], None] | None = None,
+        *,
+        may_load: bool = True,
     ) -> AsyncGenerator[RequestEvent, None]:
         self.requests.append(request)
-        self._cancelled.discard(request.id)
         script = self._scripts.pop(0) if len(self._scripts) > 1 else self._scripts[0]
-        await self.start(on_progress)
-        tokens, dropped, reason = 0, 0, "stop"
-        for step in script:
+        self._running.add(request.id)
+        try:
+            with self.holding():
+                if await self._is_ready(on_progress, may_load):
+                    async for event in self._replay(request.id, script):
+                        yield event
+                else:
+                    yield Finished(request.id, "cancelled", Usage(0, 0, 0), Timings(0.0, 0.0, 0.0))
+        finally:
+            self._running.discard(request.id)
+            self._cancelled.discard(request.id)
+
+    async def _is_ready(self, on_progress: Callable[[float], None] | None, may_load: bool) -> bool:
+        """Load the model if necessary; False if the engine is closed."""
+        if not may_load and self.state is not EngineState.READY:
+            raise EngineGone("The engine was gone before the request came to it.")
+        try:
+            await self.start(on_progress)
+        except EngineClosed:
+            return False
+        return True
+
+    async def _replay(self, request_id: str, script: Sequence[Step]) -> AsyncGenerator[RequestEvent, None]:
+        tokens, dropped, closing = 0, 0, self._closing
+        reason = "cancelled" if request_id in self._cancelled else "stop"
+        for step in script if reason == "stop" else ():
             if isinstance(step, float):
-                await self._wait(request.id, step)
+                await self._wait(request_id, step)
             elif isinstance(step, EdgechatError):
+                if isinstance(step, EngineCrashed):
+                    self.has_crashed, self.state = True, EngineState.STOPPED
                 raise step
             elif isinstance(step, Prefill):
-                yield Prefill(request.id, step.done, step.total)
+                yield Prefill(request_id, step.done, step.total)
             elif isinstance(step, Dropped):
                 dropped = step.turns
-                yield Dropped(request.id, dropped)
+                yield Dropped(request_id, dropped)
             else:
                 tokens += 1
                 text, thinking = (step, False) if isinstance(step, str) else (step.text, step.thinking)
-                yield Delta(request.id, text, thinking, tokens)
-            if request.id in self._cancelled:
+                yield Delta(request_id, text, thinking, tokens)
+            if request_id in self._cancelled or closing.is_set():
                 reason = "cancelled"
                 break
         usage, timings = Usage(20, 0, tokens, dropped), Timings(10.0, 500.0, 25.0)
-        yield Finished(request.id, reason, usage, timings)  # type: ignore[arg-type]
+        yield Finished(request_id, reason, usage, timings)  # type: ignore[arg-type]
 
     async def _wait(self, request_id: str, seconds: float) -> None:
-        end = asyncio.get_running_loop().time() + seconds
-        while request_id not in self._cancelled and asyncio.get_running_loop().time() < end:
-            await asyncio.sleep(min(seconds, 0.01))
+        closing, end = self._closing, asyncio.get_running_loop().time() + seconds
+        while request_id not in self._cancelled and not closing.is_set():
+            left = end - asyncio.get_running_loop().time()
+            if left <= 0:
+                return
+            await asyncio.sleep(min(left, 0.01))
+
+    async def embed(
+        self,
+        request_id: str,
+        texts: tuple[str | tuple[int, ...], ...],
+        on_progress: Callable[[float], None] | None = None,
+        *,
+        may_load: bool = True,
+    ) -> Embedded | None:
+        raise cannot_embed(self.plan.model_name)
+
+    async def translate(
+        self,
+        request_id: str,
+        what: str | tuple[int, ...],
+        *,
+        bos: bool = False,
+        special: bool = False,
+        may_load: bool = True,
+    ) -> Translated | None:
+        """Every byte is a token of its own."""
+        if not await self._is_ready(None, may_load):
+            return None
+        if isinstance(what, str):
+            return Translated(request_id, tuple(what.encode()), b"")
+        return Translated(request_id, what, bytes(what))
 
     async def cancel(self, request_id: str) -> None:
-        self._cancelled.add(request_id)
+        if request_id in self._running:
+            self._cancelled.add(request_id)
 
     async def inspect(self, chat: str | None = None) -> Snapshot | None:
-        assert not self.closed
         self.looks += 1
-        return self.snapshot if self.model is not None else None
+        return self.snapshot if self.state is EngineState.READY else None
 
     def log_tail(self, n_bytes: int = 4096) -> str:
         return self.log[-n_bytes:]
 
     async def persist(self, chat: str | None = None) -> None:
-        assert not self.closed
         self.left.append(chat)
 
     def forget(self, chat: str) -> None:
+        check_id(chat)
         self.forgotten.append(chat)
+
+    @contextlib.contextmanager
+    def holding(self) -> Iterator[None]:
+        self._users += 1
+        try:
+            yield
+        finally:
+            self._users -= 1
+
+    async def unload(self) -> None:
+        if not self._users:
+            self.state = EngineState.STOPPED
 
     async def close(self) -> None:
         self.closed = True
         self.n_closed += 1
+        self.state = EngineState.STOPPED
         self._closing.set()
 
 

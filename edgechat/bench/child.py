@@ -14,6 +14,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import BinaryIO
 
 import msgspec
@@ -30,7 +31,6 @@ from edgechat.bench.figures import (
     BenchTask,
     DecodingRun,
 )
-from edgechat.bench.tasks import TASKS, BenchPrompt
 from edgechat.engine.backends.base import BatchPart, CacheFull
 from edgechat.engine.engine import EngineCore
 from edgechat.engine.scheduling.draft import Source
@@ -60,6 +60,30 @@ _PATIENCE = 60.0
 _COMMON = ("the", "of", "and", "to", "in", "is", "that", "it", "was", "for", "on", "are", "as", "with")
 
 Tell = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class BenchPrompt:
+    """A prompt, and what kind of text answers it."""
+
+    name: str
+    prompt: str
+
+
+_TEXT = (
+    "The ferry leaves the harbour at seven and reaches the island before noon. On the way it passes the old "
+    "lighthouse, where gulls nest in the broken windows, and the sandbank on which seals lie when the tide "
+    "is low. Tickets are sold on board. Dogs travel free, bicycles cost two crowns, and children under six "
+    "need no ticket at all. The last boat back leaves at nine in the evening, in summer half an hour later."
+)
+
+TASKS = (
+    BenchPrompt("prose", "Explain how a bicycle stays upright while it is moving, to a curious child."),
+    BenchPrompt(
+        "editing",
+        f"Repeat the following text word for word, but write 'train' instead of 'ferry'.\n\n{_TEXT}",
+    ),
+)
 
 
 class BareModel:

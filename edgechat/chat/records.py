@@ -7,7 +7,7 @@ from typing import Literal
 import msgspec
 
 from edgechat.engine.types import ErrorInfo, FinishReason, Timings, Usage
-from edgechat.settings import SamplingDefaults
+from edgechat.settings import Preset, SamplingDefaults
 
 Role = Literal["system", "user", "assistant"]
 TurnState = Literal["complete", "streaming", "stopped", "interrupted", "failed"]
@@ -50,6 +50,16 @@ class ChatSettings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     think: bool | None = None
     """Switch the model's thinking on or off."""
     sampling: SamplingDefaults = SamplingDefaults()
+
+
+def applied(preset: Preset, system: str | None, settings: ChatSettings) -> tuple[str | None, ChatSettings]:
+    """Return the system prompt and the settings that hold with a preset; what it leaves open stays."""
+    found = msgspec.structs.replace(
+        settings,
+        think=settings.think if preset.think is None else preset.think,
+        sampling=preset.sampling.over(settings.sampling),
+    )
+    return (system if preset.system is None else preset.system), found
 
 
 class Turn(msgspec.Struct, frozen=True, kw_only=True):

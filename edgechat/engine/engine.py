@@ -18,7 +18,6 @@ from edgechat.engine.reply.constraints import Constraints
 from edgechat.engine.reply.generation import Generation, Logprobs
 from edgechat.engine.reply.reply import ReplyPart
 from edgechat.engine.reply.reply_form import grammar_of, reply_of
-from edgechat.engine.reply.tool_calls import tools
 from edgechat.engine.sampling import Sampler, check_bias
 from edgechat.engine.scheduling.chat_cache import ChatCache
 from edgechat.engine.scheduling.preparation import Preparation, explained, fault
@@ -28,6 +27,7 @@ from edgechat.engine.speculative.controller import Controller
 from edgechat.engine.speculative.drafters import ModelDrafter, NgramDrafter
 from edgechat.engine.speculative.speculation import Speculation, verify
 from edgechat.engine.speculative.step_cost import StepCost
+from edgechat.engine.tool_calls import tools
 from edgechat.engine.types import (
     CachePolicy,
     ChatRequest,

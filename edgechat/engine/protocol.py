@@ -1,6 +1,7 @@
 """What a front end may ask of an engine, wherever the engine runs.
 
 `edgechat.engine.worker.supervisor.EngineSupervisor`, with its worker process, is one.
+`tests/engine/test_contract.py` holds what each of them must do.
 """
 
 from __future__ import annotations

@@ -23,7 +23,6 @@ from edgechat.errors import DecodeFailed, LoadFailed, OutOfMemory
 from edgechat.native import ggml, logs, rpc
 from edgechat.native.params import LoadParams
 from edgechat.native.placement import Placement, layer_devices
-from edgechat.native.shortage import ran_out
 
 CACHE_TYPES = {"f16": lib.GGML_TYPE_F16, "q8_0": lib.GGML_TYPE_Q8_0, "q4_0": lib.GGML_TYPE_Q4_0}
 DECODE_OK, DECODE_NO_CELLS, DECODE_ABORTED = 0, 1, 2
@@ -396,7 +395,7 @@ def _pointer(array: npt.NDArray[Any], kind: Any) -> Any:
 
 def _refusal() -> type[LoadFailed]:
     """Return the kind of error that llama.cpp's last words speak of."""
-    return OutOfMemory if ran_out(logs.last_errors) else LoadFailed
+    return OutOfMemory if logs.ran_out(logs.last_errors) else LoadFailed
 
 
 def _last_words() -> str:

@@ -3,14 +3,41 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import llama_cpp.llama_cpp as lib
 
 _WARN, _ERROR = 3, 4
 _KEPT = 16
+
+# llama.cpp has no code for want of memory. Known by whole messages, as the sources of llama.cpp and ggml have
+# them: names out of a file, and the path to it, stand in other messages, and may say anything.
+_BEFORE = r"(?:\w+: )?(?:error: )?(?:error loading model: |failed to initialize the context: )?"
+_SIZE = r" *[\d.]+ Mi?B"
+_MESSAGES = (
+    # ggml, for every device
+    r"failed to allocate (?:\S+ )?buffer of size \d+",
+    r"(?:insufficient memory|unknown allocation error) \(attempted to allocate" + _SIZE + r"\)",
+    # llama.cpp
+    r"unable to allocate \S+ buffer",
+    r"failed to allocate compute (?:pp |tg )?buffers",
+    r"failed to allocate buffer for (?:(?:kv|rs) cache|DSV4 compressor state)",
+    r"failed to allocate output buffer of size" + _SIZE,
+    r"failed to reserve initial output buffer",
+    r"mmap failed: Cannot allocate memory",
+    r"posix_memalign failed with error 12",
+    r"std::bad_alloc",
+    # CUDA and HIP, Metal, Vulkan, SYCL
+    r"allocating" + _SIZE + r" on device \d+: \w+ failed: out of memory",
+    r"failed to allocate buffer, size =" + _SIZE,
+    r"Device memory allocation of size \d+ failed\.?",
+    r"[\w :]+: ErrorOutOf(?:Device|Host)Memory",
+    r"can't allocate \d+ Bytes of memory on (?:device|host)",
+)
+_NO_MEMORY = re.compile(_BEFORE + "(?:" + "|".join(_MESSAGES) + ")")
 
 last_errors: list[str] = []
 """The first errors that llama.cpp logged; whoever is about to call clears it."""
@@ -53,3 +80,8 @@ def recording() -> Iterator[list[str]]:
         yield lines
     finally:
         install()
+
+
+def ran_out(errors: Iterable[str]) -> bool:
+    """Say whether one of these errors in llama.cpp's log tells that memory was not to be had."""
+    return any(_NO_MEMORY.fullmatch(line.strip()) for line in errors)

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import get_args
 
 import msgspec
 
@@ -78,6 +79,10 @@ class ModelOnMachine:
         """Bytes of the process around the model."""
         return max(0, program_bytes(self.header.vocab_size, self.header.format) + self.beyond)
 
+    @cached_property
+    def _per_token(self) -> dict[CacheType, int]:
+        return {kind: self.footprint.per_token(self.header, kind) for kind in get_args(CacheType)}
+
     def load(self, context: int, cache_type: CacheType) -> LoadConfig:
         """Return the fastest way that fits with this context; where none does, the processor's alone."""
         if self.draft is None:
@@ -99,9 +104,8 @@ class ModelOnMachine:
         about = self._about(self._params(cells, cache_type, Layout()))
         tried: list[LoadConfig] = []
         ways = self.footprint.layouts(self.shape, about, self.budget)
-        ahead = [(self._forecast(one, cache_type), one) for one in ways]
-        ahead.sort(key=lambda pair: pair[0].decode)  # stable: the plainest of equals stays first
-        for _, one in ahead:
+        # Stable: the plainest of equals stays first.
+        for one in sorted(ways, key=lambda way: self._forecast(way, cache_type).decode):
             found = self._fitted(cells, cache_type, one, about)
             tried.append(found)
             if self.fits(found):
@@ -112,8 +116,7 @@ class ModelOnMachine:
         return self.footprint.extras(self.header, params, self.program)
 
     def _forecast(self, on: Layout, cache_type: CacheType) -> Forecast:
-        per_token = self.footprint.per_token(self.header, cache_type)
-        return forecast(self.shape, on.placed(self.shape), self.rates, per_token)
+        return forecast(self.shape, on.placed(self.shape), self.rates, self._per_token[cache_type])
 
     def _fitted(self, cells: int, cache_type: CacheType, on: Layout, about: Extras) -> LoadConfig:
         """Return the load, with layers taken off cards or put on them as llama.cpp's account says."""

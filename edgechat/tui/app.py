@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from edgechat.chat.session import ChatSession, SessionServices
     from edgechat.settings import Backend
     from edgechat.tui.models.shelf import ModelLibrary
-    from edgechat.tui.terminal.keys import Part
+    from edgechat.tui.overlays.keys import Part
 
 
 def _commands() -> type[Provider]:
@@ -208,7 +208,7 @@ class EdgechatApp(App[None]):
     def action_help(self) -> None:
         """Show the keys and the commands."""
         from edgechat.tui.overlays.help import HelpScreen
-        from edgechat.tui.terminal.keys import commands, sections
+        from edgechat.tui.overlays.keys import commands, sections
 
         if isinstance(self.screen, HelpScreen):
             self.screen.dismiss()

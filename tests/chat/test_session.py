@@ -33,6 +33,7 @@ class Machine:
         self.settings = Settings()
         self.engines: list[FakeEngine] = []
         self.policies: list[CachePolicy] = []
+        self.replans: list[Callable[[], LoadPlan]] = []
         self.leaving: list[list[str]] = []
         """The loads that are about to end, as each plan was told."""
         self.notes: list[str] = []
@@ -46,11 +47,14 @@ class Machine:
             raise DoesNotFit("It is too large.")
         return LoadPlan(model_path=model, model_name=model, context=4096, threads=1)
 
-    def engine(self, plan: LoadPlan, *, upkeep: CachePolicy, **_: object) -> FakeEngine:
+    def engine(
+        self, plan: LoadPlan, *, upkeep: CachePolicy, replan: Callable[[], LoadPlan], **_: object
+    ) -> FakeEngine:
         made = FakeEngine(load_seconds=self.load_seconds)
         made.plan = plan
         self.engines.append(made)
         self.policies.append(upkeep)
+        self.replans.append(replan)
         return made
 
     def session(self, model: str | None = None, **options: Any) -> ChatSession:
@@ -166,6 +170,16 @@ async def test_another_model_is_planned_for_the_memory_of_the_present_one(
     await session.switch_model("third")
     assert machine.leaving == [[], [], ["second"]]
     assert [engine.closed for engine in machine.engines] == [True, True, False]
+
+
+async def test_a_model_is_planned_anew_for_more_memory(
+    machine: Machine, open_session: Callable[..., ChatSession]
+) -> None:
+    session = open_session("mine")
+    await session.engine()
+    await session.switch_model("other")
+    assert [replan().model_name for replan in machine.replans] == ["mine", "other"]
+    assert machine.leaving[-2:] == [[], []]
 
 
 async def test_switching_while_a_model_loads_ends_the_load_and_is_no_crash(

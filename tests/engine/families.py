@@ -12,9 +12,9 @@ from msgspec.structs import replace
 from edgechat.engine.prompt.template import CHATML
 from edgechat.engine.prompt.thinking import marks_of
 from edgechat.engine.reply.reply import Reply
-from edgechat.engine.reply.tool_calls.formats import Format, format_of
-from edgechat.engine.reply.tool_calls.splitter import ArgumentsText, Splitter
-from edgechat.engine.reply.tool_calls.tools import kinds_of
+from edgechat.engine.tool_calls.formats import Format, format_of
+from edgechat.engine.tool_calls.splitter import ArgumentsText, Splitter
+from edgechat.engine.tool_calls.tools import kinds_of
 from edgechat.engine.types import Tool, ToolCall, ToolCallArguments, ToolCallBegun
 
 _FOLDER = Path(__file__).parent / "templates" / "calls"

@@ -17,7 +17,7 @@ from edgechat.device.memory import Memory
 from edgechat.device.profile import DeviceProfile
 from edgechat.planner.machine import Machine, MachineDescription
 from edgechat.planner.ranking.candidates import Variant, everything
-from edgechat.planner.ranking.option import RankedFile
+from edgechat.planner.ranking.ranked_file import RankedFile
 from edgechat.planner.ranking.ranking import best_of, choose
 from edgechat.planner.request import DEFAULT_REQUEST, PlanRequest
 from edgechat.text import figure, seconds

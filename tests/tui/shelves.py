@@ -28,7 +28,7 @@ from edgechat.planner.header_summary import HeaderSummary
 from edgechat.planner.listing import ModelRow
 from edgechat.planner.plan import Alternative, DeviceMemory, Divergence, LoadPlan
 from edgechat.planner.ranking.candidates import Variant
-from edgechat.planner.ranking.option import RankedFile
+from edgechat.planner.ranking.ranked_file import RankedFile
 from edgechat.planner.ranking.scoring import Verdict
 from edgechat.planner.ranking.survey import SurveyFindings, SurveyOverview
 from edgechat.tui.models.pulls import Pulls

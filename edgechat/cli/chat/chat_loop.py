@@ -11,15 +11,14 @@ from dataclasses import dataclass, field
 
 from edgechat.chat.commands import sent
 from edgechat.chat.conversation import Conversation
+from edgechat.chat.export import counted
 from edgechat.chat.generation_options import CommandLineOptions
 from edgechat.chat.session import ChatSession
-from edgechat.chat.storage.store import Store
 from edgechat.cli.chat.answer import AnswerPrinter
 from edgechat.cli.chat.conversation import ConversationChoice, offering_not_to_keep
 from edgechat.cli.chat.event_loop import Background
 from edgechat.cli.chat.screen_reader import SpokenAnswer, SpokenStatus
 from edgechat.cli.chat.slash_commands import SlashCommands
-from edgechat.cli.commands.chats import counted
 from edgechat.cli.output.status import StatusLine
 from edgechat.cli.terminal_io import as_text, complain, note
 from edgechat.engine.protocol import Engine
@@ -82,7 +81,6 @@ class ChatLoop:
     def __init__(
         self,
         session: ChatSession,
-        store: Store,
         talk: Conversation,
         options: RunOptions,
         background: Background,
@@ -91,7 +89,7 @@ class ChatLoop:
     ) -> None:
         """`session` has its engine already. spoken: whether a screen reader reads it aloud."""
         self.session = session
-        self.store = store
+        self.store = background.run(session.store())
         self.talk = talk
         self.options = options
         self.background = background

@@ -1,4 +1,4 @@
-"""The conversation that a run begins or goes on with, and the store that keeps it or does not."""
+"""The conversation that a run begins or continues."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from edgechat.chat.conversation import Conversation
-from edgechat.chat.storage.store import Store, store_path
+from edgechat.chat.session import ChatSession
 from edgechat.errors import ChatBusy, ChatNotFound, FolderError, StoreError
 
 
@@ -34,24 +34,18 @@ class ConversationChoice:
         return " --continue" if self.last else ""
 
 
-async def open_store(*, keep: bool) -> Store:
-    """Return an open store, in memory where nothing is to be kept. Raises StoreError and FolderError."""
-    return await Store.open(store_path()) if keep else await Store.in_memory()
-
-
-async def conversation(
-    store: Store, wanted: ConversationChoice, model: str, system: str | None
-) -> Conversation:
+async def conversation(session: ChatSession, wanted: ConversationChoice, system: str | None) -> Conversation:
     """Return the conversation that is wanted. Raises ChatNotFound, ChatBusy and StoreError."""
     if wanted.is_new:
-        return Conversation(store, model, front="run", system=system)
+        return await session.begin(system)
+    store = await session.store()
     chat = await store.latest("run") if wanted.chat is None else await store.find(wanted.chat)
     if chat is None:
         raise ChatNotFound(
             "There is no earlier conversation of the command line to continue.",
             hint='To start one: edgechat run guide "PROMPT". To continue another conversation: --chat ID.',
         )
-    found = await Conversation.load(store, chat.id, front="run")
+    found = await session.open(chat.id)
     if found.being_written:
         raise ChatBusy(
             f"Another edgechat is generating an answer in the conversation {chat.title!r}.",

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from edgechat.chat.commands import check, commands_of, parsed
 from edgechat.chat.conversation import Conversation
+from edgechat.chat.export import counted
 from edgechat.chat.records import Chat, Hit
-from edgechat.cli.commands.chats import counted
 from edgechat.errors import ChatBusy
 from edgechat.text import ago, one_line, printable
 
@@ -76,8 +76,8 @@ class SlashCommands:
             _say(f"{who}: {printable(turn.content).strip() or 'nothing'}")
 
     async def _loaded(self, prefix: str) -> Conversation:
-        store = self._talker.store
-        talk = await Conversation.load(store, (await store.find(prefix)).id, front="run")
+        talker = self._talker
+        talk = await talker.session.open((await talker.store.find(prefix)).id)
         if talk.being_written:
             raise ChatBusy(
                 f"Another edgechat is generating an answer in the conversation {talk.chat.title!r}.",

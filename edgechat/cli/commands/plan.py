@@ -33,7 +33,7 @@ from edgechat.cli.output.status import StatusLine
 from edgechat.planner.machine import MachineDescription
 from edgechat.planner.placement.budget import RAM
 from edgechat.planner.plan import LABELS, LoadPlan, as_json
-from edgechat.planner.ranking.option import RankedFile
+from edgechat.planner.ranking.ranked_file import RankedFile
 from edgechat.planner.ranking.scoring import Verdict
 from edgechat.planner.ranking.survey import SurveyFindings, all_models, one_model
 from edgechat.planner.request import DEFAULT_REQUEST, PlanRequest, with_settings

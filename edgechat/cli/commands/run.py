@@ -12,8 +12,6 @@ import sys
 from dataclasses import replace
 
 from edgechat.chat.session import ChatSession, SessionServices
-from edgechat.chat.storage.last_model import DEFAULT_MODEL
-from edgechat.chat.storage.store import Store
 from edgechat.cli.chat.chat_loop import ChatLoop, RunOptions
 from edgechat.cli.chat.conversation import conversation, offering_not_to_keep
 from edgechat.cli.chat.event_loop import Background
@@ -47,8 +45,8 @@ def run(options: RunOptions) -> int:
     try:
         said = background.run(session.read_settings())
         with offering_not_to_keep(options.wanted):
-            store = background.run(session.store())
-        _hold(options, said, session, store, background)
+            background.run(session.store())
+        _hold(options, said, session, background)
     finally:
         background.run(session.close())
     return 0
@@ -87,12 +85,10 @@ def _session(options: RunOptions) -> ChatSession:
     return session
 
 
-def _hold(
-    options: RunOptions, said: Settings, session: ChatSession, store: Store, background: Background
-) -> None:
+def _hold(options: RunOptions, said: Settings, session: ChatSession, background: Background) -> None:
     """Hold the conversation that is wanted."""
     system = options.system_of(said) if options.wanted.is_new else options.system
-    talk = background.run(conversation(store, options.wanted, options.model or DEFAULT_MODEL, system))
+    talk = background.run(conversation(session, options.wanted, system))
     try:
         background.run(session.engine())
     except ModelNotFound as error:
@@ -103,7 +99,7 @@ def _hold(
         meant = shlex.join(words) + options.wanted.as_option
         raise ModelNotFound(error.message, hint=f"Did you mean: {meant}") from error
     spoken = options.screen_reader or said.screen_reader
-    ChatLoop(session, store, talk, options, background, spoken=spoken).main(options.prompt)
+    ChatLoop(session, talk, options, background, spoken=spoken).main(options.prompt)
     if options.converse:  # as the app does
         with contextlib.suppress(StoreError):
             background.run(session.remember_model())

@@ -11,9 +11,9 @@ from msgspec.structs import replace
 
 from edgechat.engine.backends.base import Logits, Vocabulary
 from edgechat.engine.reply.reply import Piece, Reply, ReplyPart, Shown
-from edgechat.engine.reply.tool_calls.splitter import ArgumentsText
 from edgechat.engine.sampling import chances
 from edgechat.engine.scheduling.sequence import Sequence
+from edgechat.engine.tool_calls.splitter import ArgumentsText
 from edgechat.engine.types import (
     Delta,
     Event,

@@ -12,7 +12,7 @@ from typing import Any
 
 from edgechat.engine.backends.base import Vocabulary
 from edgechat.engine.prompt.thinking import Marks
-from edgechat.engine.reply.schemas import VALUES, schema_in
+from edgechat.engine.tool_calls.schemas import VALUES, schema_in
 from edgechat.errors import SchemaError
 
 _WHITE_SPACE = r"\x20|\x0A(\x20{0,16}|\x09{0,8})"

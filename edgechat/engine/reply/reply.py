@@ -6,8 +6,8 @@ import codecs
 from enum import Enum
 
 from edgechat.engine.prompt.thinking import Marks
-from edgechat.engine.reply.tool_calls.scan import held_back
-from edgechat.engine.reply.tool_calls.splitter import ArgumentsText, Ending, Item, Splitter
+from edgechat.engine.tool_calls.scan import held_back
+from edgechat.engine.tool_calls.splitter import ArgumentsText, Ending, Item, Splitter
 from edgechat.engine.types import ToolCall
 
 Piece = tuple[str, bool]

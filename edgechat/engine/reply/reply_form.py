@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from edgechat.engine.backends.base import Vocabulary
 from edgechat.engine.prompt.template import ChatTemplate, begins_answer
+from edgechat.engine.reply.forced_calls import calls_answer
 from edgechat.engine.reply.grammar import json_rule, reply_grammar
 from edgechat.engine.reply.reply import Reply
-from edgechat.engine.reply.tool_calls.forced import calls_answer
-from edgechat.engine.reply.tool_calls.splitter import Splitter
-from edgechat.engine.reply.tool_calls.tools import held_tools, kinds_of
+from edgechat.engine.tool_calls.splitter import Splitter
+from edgechat.engine.tool_calls.tools import held_tools, kinds_of
 from edgechat.engine.types import ChatRequest
 from edgechat.errors import BadRequest
 

@@ -1,4 +1,5 @@
-"""Who computes next: sequences, slots and batches, sized by what calls have cost.
+"""Who computes next: sequences, slots and batches, sized by what calls have cost; chats between two turns.
 
-In come requests with their tokens; out come batches for the backend. Read `scheduler.py` first.
+In come requests with their tokens; out come batches for the backend. Read `scheduler.py` first, then
+`chat_cache.py`.
 """

@@ -276,6 +276,8 @@ class EngineSupervisor:
         self, on_progress: Callable[[float], None] | None, *, may_load: bool = True
     ) -> WorkerConnection:
         async with self._changing:
+            if self._closed:
+                raise closed()
             if self._worker is not None and self._worker.alive and self.state is EngineState.READY:
                 return self._worker
             if not may_load:

@@ -6,7 +6,9 @@ that everything that plans by a header reads one language.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Literal
 
 from edgechat.errors import ModelFileError
@@ -64,13 +66,10 @@ class ModelTensor:
     @property
     def n_elements(self) -> int:
         """Number of weights."""
-        n = 1
-        for size in self.shape:
-            n *= size
-        return n
+        return math.prod(self.shape)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class ModelHeader:
     """The header of a model. Properties raise ModelFileError where the file lacks or garbles what they need.
 
@@ -87,7 +86,7 @@ class ModelHeader:
     file_size: int
     format: Format = "gguf"
 
-    @property
+    @cached_property
     def architecture(self) -> str:
         """Name of the architecture as llama.cpp knows it: 'llama', 'qwen3', ..."""
         found = self.text("general.architecture")
@@ -95,22 +94,22 @@ class ModelHeader:
             raise self._lacks("general.architecture")
         return found
 
-    @property
+    @cached_property
     def name(self) -> str | None:
         """The model's own name."""
         return self.text("general.name")
 
-    @property
+    @cached_property
     def licence(self) -> str | None:
         """The licence that the file states, usually an SPDX name in lower case."""
         return self.text("general.license")
 
-    @property
+    @cached_property
     def chat_template(self) -> str | None:
         """The Jinja source of the chat template; None for a model that was not made for chat."""
         return self.text("tokenizer.chat_template")
 
-    @property
+    @cached_property
     def quant(self) -> str | None:
         """The mixture the file was quantized to ('Q4_K_M', '4bit'), as it says itself."""
         if self.format == "mlx":
@@ -118,23 +117,23 @@ class ModelHeader:
         found = self.metadata.get("general.file_type")
         return FILE_TYPES.get(found) if isinstance(found, int) else None
 
-    @property
+    @cached_property
     def end(self) -> int:
         """Bytes from the start of a GGUF file to the end of its last tensor."""
         last = self.tensors[-1] if self.tensors else None
         return self.data_offset + (last.offset + last.n_bytes if last else 0)
 
-    @property
+    @cached_property
     def n_params(self) -> int:
         """Number of weights of all tensors."""
         return sum(tensor.n_elements for tensor in self.tensors)
 
-    @property
+    @cached_property
     def weights_bytes(self) -> int:
         """Bytes of all tensors."""
         return sum(tensor.n_bytes for tensor in self.tensors)
 
-    @property
+    @cached_property
     def n_layers(self) -> int:
         """Number of blocks, those that only predict further tokens (MTP) among them."""
         n = self.number("block_count")
@@ -142,53 +141,53 @@ class ModelHeader:
             raise ModelFileError(f"{self.path} says it has {n} layers; the limit is {MAX_LAYERS}.")
         return n
 
-    @property
+    @cached_property
     def context_length(self) -> int:
         """Tokens the model was trained to look back on."""
         return self.number("context_length")
 
-    @property
+    @cached_property
     def embedding_length(self) -> int:
         """Channels of the residual stream."""
         return self.number("embedding_length")
 
-    @property
+    @cached_property
     def vocab_size(self) -> int:
         """Number of tokens."""
         tokens = self.metadata.get("tokenizer.ggml.tokens")
         return tokens.count if isinstance(tokens, GgufArray) else self.number("vocab_size")
 
-    @property
+    @cached_property
     def heads(self) -> tuple[int, ...]:
         """Attention heads of each layer."""
         return self.per_layer("attention.head_count")
 
-    @property
+    @cached_property
     def kv_heads(self) -> tuple[int, ...]:
         """Key and value heads of each layer; 0 where a layer has no attention."""
         return self.per_layer("attention.head_count_kv", self.heads)
 
-    @property
+    @cached_property
     def key_length(self) -> int:
         """Channels of a head's key."""
         return self.number("attention.key_length", self._head_length)
 
-    @property
+    @cached_property
     def value_length(self) -> int:
         """Channels of a head's value."""
         return self.number("attention.value_length", self._head_length)
 
-    @property
+    @cached_property
     def sliding_window(self) -> int:
         """Tokens that a windowed layer sees; 0 where there is no window."""
         return self.number("attention.sliding_window", 0)
 
-    @property
+    @cached_property
     def is_encoder(self) -> bool:
         """Whether it reads a whole text at once, and writes none."""
         return self.architecture in ENCODERS
 
-    @property
+    @cached_property
     def pooling(self) -> int:
         """What is made of the states of a text's tokens, by llama.cpp's number; 0 for a model for chat.
 
@@ -197,18 +196,18 @@ class ModelHeader:
         found = 0 if self.format == "mlx" else self.number("pooling_type", 0)
         return found or POOLED_MEAN * (self.is_encoder and self.format == "gguf")
 
-    @property
+    @cached_property
     def makes_embeddings(self) -> bool:
         """Whether it was made for embeddings or to rank texts, and not for chat."""
         return self.pooling > 0
 
-    @property
+    @cached_property
     def reads_in_parts(self) -> bool:
         """Whether a long text may be computed part after part: causal attention, and only the end counts."""
         causal = self.shape_value("attention.causal") is not False and not self.is_encoder
         return causal and self.pooling in (0, POOLED_LAST)
 
-    @property
+    @cached_property
     def _head_length(self) -> int:
         return self.embedding_length // max(1, *self.heads)
 

@@ -8,7 +8,7 @@ architecture is not known to have windows, every layer is taken to see all: too 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from edgechat.models.formats.header import Format, GgufArray, ModelHeader
 from edgechat.models.formats.quants import GgmlType
@@ -87,8 +87,7 @@ def layer_cache_bytes(
     return tuple(found)
 
 
-@dataclass(frozen=True, slots=True)
-class CacheRow:
+class CacheRow(NamedTuple):
     """What one layer keeps of one token."""
 
     layer: int

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from edgechat.models.formats.header import ModelHeader, ModelTensor
 from edgechat.models.formats.quants import GgmlType
@@ -20,8 +21,7 @@ _LOOKED_UP = ("token_embd.", "per_layer_token_embd.", "position_embd.", "token_t
 _ALIGNMENT = 32
 
 
-@dataclass(frozen=True, slots=True)
-class Layer:
+class Layer(NamedTuple):
     """One block, or what makes logits of the last block's output."""
 
     weights: int = 0
@@ -37,8 +37,7 @@ class Layer:
     experts_operations: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class PlacedPart:
+class PlacedPart(NamedTuple):
     """A part of the model on a device: None is the processor."""
 
     part: Layer
@@ -78,8 +77,7 @@ class ModelShape:
         """
 
         def scaled(part: Layer) -> Layer:
-            return replace(
-                part,
+            return part._replace(
                 weights=round(factor * part.weights),
                 experts=round(factor * part.experts),
                 read=round(factor * part.read),
@@ -102,7 +100,9 @@ def shape_of(header: ModelHeader) -> ModelShape:
     blocks: list[list[ModelTensor]] = [[] for _ in range(n)]
     ends: list[ModelTensor] = []
     looked_up: list[ModelTensor] = []
+    sizes: Counter[GgmlType] = Counter()
     for tensor in header.tensors:
+        sizes[tensor.type] += tensor.n_bytes
         match = _BLOCK.match(tensor.name)
         if match and int(match[1]) < n:
             blocks[int(match[1])].append(tensor)
@@ -113,9 +113,6 @@ def shape_of(header: ModelHeader) -> ModelShape:
     tied: list[ModelTensor] = []
     if not header.is_encoder and not any(tensor.name == "output.weight" for tensor in ends):
         tied = [tensor for tensor in looked_up if tensor.name == "token_embd.weight"]
-    sizes: Counter[GgmlType] = Counter()
-    for tensor in header.tensors:
-        sizes[tensor.type] += tensor.n_bytes
     return ModelShape(
         layers=tuple(_layer(tensors, routed) for tensors in blocks),
         output=_layer(ends + tied, routed),
@@ -133,17 +130,23 @@ def _routed(header: ModelHeader) -> float:
 
 
 def _layer(tensors: list[ModelTensor], routed: float) -> Layer:
-    experts = [tensor for tensor in tensors if _EXPERTS.search(tensor.name)]
-    rest = [tensor for tensor in tensors if not _EXPERTS.search(tensor.name)]
-    n_bytes = sum(tensor.n_bytes for tensor in experts)
-    numbers = sum(tensor.n_elements for tensor in experts)
+    weights = experts = read = n_bytes = numbers = experts_numbers = 0
+    for tensor in tensors:
+        if "exps." in tensor.name and _EXPERTS.search(tensor.name):
+            experts += _padded(tensor.n_bytes)
+            n_bytes += tensor.n_bytes
+            experts_numbers += tensor.n_elements
+        else:
+            weights += _padded(tensor.n_bytes)
+            read += tensor.n_bytes
+            numbers += tensor.n_elements
     return Layer(
-        weights=sum(_padded(tensor.n_bytes) for tensor in rest),
-        experts=sum(_padded(tensor.n_bytes) for tensor in experts),
-        read=sum(tensor.n_bytes for tensor in rest),
+        weights=weights,
+        experts=experts,
+        read=read,
         experts_read=round(n_bytes * routed),
-        operations=2 * sum(tensor.n_elements for tensor in rest),
-        experts_operations=round(2 * numbers * routed),
+        operations=2 * numbers,
+        experts_operations=round(2 * experts_numbers * routed),
     )
 
 

@@ -8,6 +8,7 @@ arithmetic (Williams et al. 2009, "Roofline"). Rates are those of `rates.py`, co
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 
 import msgspec
@@ -125,17 +126,17 @@ def forecast(
     decode = prefill = 0.0
     kernel, one_row = _KERNELS.get(shape.main_type, 0.6), _ONE_ROW.get(shape.main_type, 0.2)
     fastest = max((rate.compute for device, rate in rates.items() if device is not None), default=0.0)
-    for one in placed:
-        part, rate = one.part, rates[one.device]
-        in_ram = one.experts_in_ram or one.device is None
+    for (part, device, experts_in_ram), n in Counter(placed).items():  # most layers are alike
+        rate = rates[device]
+        in_ram = experts_in_ram or device is None
         own = rates[None] if in_ram else rate
-        decode += _written(part.read, part.operations, one.device is None, rate, one_row)
-        decode += _written(part.experts_read, part.experts_operations, in_ram, own, one_row)
-        prefill += _arithmetic(part.operations, part.weights, one.device is None, rate, kernel, fastest)
-        prefill += _arithmetic(part.experts_operations, part.experts, in_ram, own, kernel, fastest)
-    on = [one.device for one in placed[:-1]] or [None]
-    bandwidth = len(on) / sum(1 / rates[device].bandwidth for device in on)
-    compute = len(on) / sum(1 / rates[device].compute for device in on)
+        decode += n * _written(part.read, part.operations, device is None, rate, one_row)
+        decode += n * _written(part.experts_read, part.experts_operations, in_ram, own, one_row)
+        prefill += n * _arithmetic(part.operations, part.weights, device is None, rate, kernel, fastest)
+        prefill += n * _arithmetic(part.experts_operations, part.experts, in_ram, own, kernel, fastest)
+    on = Counter([one.device for one in placed[:-1]] or [None])
+    bandwidth = on.total() / sum(n / rates[device].bandwidth for device, n in on.items())
+    compute = on.total() / sum(n / rates[device].compute for device, n in on.items())
     attending = shape.attention / (_ATTENTION * compute)
     return Forecast(
         decode=_CALL + decode,

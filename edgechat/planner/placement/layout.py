@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from edgechat.planner.estimate.shape import Layer, ModelShape, PlacedPart
+from edgechat.planner.estimate.shape import ModelShape, PlacedPart
 from edgechat.planner.placement.budget import MLX, RAM, Budget, Extras, Needs
 
 
@@ -93,21 +93,17 @@ def _filled(shape: ModelShape, extras: Extras, budget: Budget, experts_in_ram: i
 
 def estimated(shape: ModelShape, extras: Extras, layout: Layout) -> dict[str, Needs]:
     """Return what a layout takes of each memory, by formula."""
-    on = layout.devices_of(len(shape.parts))
-    needs = {RAM: Needs(shape.embedding, 0, extras.output, extras.program)}
-    for name in {RAM, *layout.devices}:
-        needs[name] = needs.get(name, Needs()) + Needs(compute=extras.compute)
+    on = [device or RAM for device in layout.devices_of(len(shape.parts))]
+    names = (RAM, *layout.devices)
+    weights, caches = dict.fromkeys(names, 0), dict.fromkeys(names, 0)
+    weights[RAM] = shape.embedding - (shape.tied if on[-1] == RAM else 0)
     for layer, (part, cache, device) in enumerate(zip(shape.parts, (*extras.cache, 0), on, strict=True)):
-        experts = _experts(part, layer < layout.experts_in_ram)
-        needs[device or RAM] += Needs(part.weights + part.experts - experts, cache)
-        needs[RAM] += Needs(experts)
-    if on[-1] is None:
-        needs[RAM] += Needs(-shape.tied)
+        weights[device] += part.weights
+        weights[RAM if layer < layout.experts_in_ram else device] += part.experts
+        caches[device] += cache
+    needs = {name: Needs(weights[name], caches[name], extras.compute) for name in names}
+    needs[RAM] += Needs(compute=extras.output, program=extras.program)
     return needs
-
-
-def _experts(part: Layer, in_ram: bool) -> int:
-    return part.experts if in_ram else 0
 
 
 def part_bytes(shape: ModelShape, extras: Extras, experts_in_ram: int = 0) -> list[int]:

@@ -6,18 +6,19 @@ An MLX model is a folder, and counts as one file here.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
 
 from edgechat.errors import HubError, ModelNotFound
 from edgechat.models.catalogue import CatalogueEntry, catalogue
+from edgechat.models.choices import ModelChoice
 from edgechat.models.formats.header import Format, ModelHeader
 from edgechat.models.formats.header_reading import read_model
 from edgechat.models.formats.quants import canonical
 from edgechat.models.hub.listing import RemoteModel, resolve_remote
-from edgechat.models.hub.names import HubName, parse_model_name
+from edgechat.models.hub.names import parse_model_name
 from edgechat.models.local.inventory import Inventory, LocalModel, inventory
 from edgechat.models.local.locations import Place
 from edgechat.models.local.resolve import entry_of, here, local_file, resolve
@@ -69,7 +70,10 @@ def variants(name: str, *, offline: bool, local: bool = False) -> list[Variant]:
     if remote is None or any(one.place is not Place.HUB for one in found) or os.path.exists(name):
         return files or [of_path(name)]
     try:
-        return _with_local(_remote(remote, offline=offline), files)
+        found_there = resolve_remote(remote, offline=offline)
+        same = {_likeness(one): one for one in files}
+        of_repo = of_choices(found_there, found_there.choices, found_there.repo)
+        return [same.get(_likeness(one), one) for one, _ in of_repo]
     except HubError:
         if files:
             return files
@@ -79,16 +83,6 @@ def variants(name: str, *, offline: bool, local: bool = False) -> list[Variant]:
 def of_local(found: LocalModel) -> Variant:
     """Return a model that is here."""
     return _of_file(found.path, _name(found), found.quant, found.entry, found.size, found.found.format)
-
-
-def _remote(name: HubName, *, offline: bool) -> list[Variant]:
-    return _of_hub(resolve_remote(name, offline=offline))
-
-
-def _with_local(remote: list[Variant], files: list[Variant]) -> list[Variant]:
-    """Return what the hub has, with what is here in the place of its like."""
-    same = {_likeness(one): one for one in files}
-    return [same.get(_likeness(one), one) for one in remote]
 
 
 def _likeness(one: Variant) -> tuple[Format, str | None, int]:
@@ -140,9 +134,8 @@ def _of_mlx(entry: CatalogueEntry, label: str) -> Variant | None:
 
 def recommended(entry: CatalogueEntry, format: Format = "gguf") -> Variant | None:
     """Return the file of a model of the catalogue that is recommended; None where its header is not known."""
-    labels = [canonical(entry.quant or "")] if format == "gguf" else list(entry.mlx)
     found = {one.quant: one for one in of_entry(entry) if one.format == format}
-    return next((found[label] for label in labels if label in found), None)
+    return next((found[label] for label in _recommended(entry, format) if label in found), None)
 
 
 def local_of(entry: CatalogueEntry, format: Format) -> Variant | None:
@@ -150,9 +143,12 @@ def local_of(entry: CatalogueEntry, format: Format) -> Variant | None:
     if format == "gguf" and entry.quant is None:
         return of_path(entry.name) if local_file(entry) is not None else None
     found = [one for one in of_entry(entry, local=True) if one.format == format]
-    labels = [canonical(entry.quant or "")] if format == "gguf" else list(entry.mlx)
-    best = next((one for one in found if one.quant in labels), None)
+    best = next((one for one in found if one.quant in _recommended(entry, format)), None)
     return best or next(iter(found), None)
+
+
+def _recommended(entry: CatalogueEntry, format: Format) -> list[str]:
+    return [canonical(entry.quant or "")] if format == "gguf" else list(entry.mlx)
 
 
 def everything(*, mlx: bool = False) -> list[list[Variant]]:
@@ -186,16 +182,22 @@ def _shipped(entry: CatalogueEntry, quant: str) -> ModelHeader:
     return header
 
 
-def _of_hub(found: RemoteModel) -> list[Variant]:
-    choices = sorted(found.choices, key=lambda one: one.total_bytes)
+def of_choices(
+    remote: RemoteModel, choices: Sequence[ModelChoice], name: str
+) -> list[tuple[Variant, ModelChoice]]:
+    """Return models of a repository on the hub, from small to large; name: what to call them."""
+    choices = sorted(choices, key=lambda one: one.total_bytes)
     several = len({one.quant for one in choices}) < len(choices)
     return [
-        Variant(
-            model=choice.name if several else found.repo,
-            quant=choice.quant,
-            size=choice.total_bytes,
-            header=cache(partial(found.header, choice)),
-            format=choice.format,
+        (
+            Variant(
+                model=choice.name if several else name,
+                quant=choice.quant,
+                size=choice.total_bytes,
+                header=cache(partial(remote.header, choice)),
+                format=choice.format,
+            ),
+            choice,
         )
         for choice in choices
     ]

@@ -27,8 +27,8 @@ from edgechat.planner.machine import Machine, MachineDescription, in_words, mach
 from edgechat.planner.placement.backends import runnable
 from edgechat.planner.plan import LoadPlan
 from edgechat.planner.plan_model import DraftCandidate
-from edgechat.planner.ranking.candidates import Variant
-from edgechat.planner.ranking.option import RankedFile
+from edgechat.planner.ranking.candidates import Variant, of_choices
+from edgechat.planner.ranking.ranked_file import RankedFile
 from edgechat.planner.ranking.ranking import choose, first_that_fits, rate, rated
 from edgechat.planner.request import PlanRequest
 
@@ -117,20 +117,7 @@ def _variants(source: RepoSource) -> list[tuple[Variant, ModelChoice]]:
     shipped = [one for one in map(partial(_shipped, source), source.choices) if one is not None]
     if shipped:
         return shipped
-    several = len({one.quant for one in source.choices}) < len(source.choices)
-    return [
-        (
-            Variant(
-                choice.name if several else source.want.name,
-                choice.quant,
-                choice.total_bytes,
-                partial(source.remote.header, choice),
-                format=choice.format,
-            ),
-            choice,
-        )
-        for choice in sorted(source.choices, key=lambda one: one.total_bytes)
-    ]
+    return of_choices(source.remote, source.choices, source.want.name)
 
 
 def _shipped(source: RepoSource, choice: ModelChoice) -> tuple[Variant, ModelChoice] | None:

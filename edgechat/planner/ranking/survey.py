@@ -16,7 +16,7 @@ from edgechat.planner.estimate.dry_run import DryRun
 from edgechat.planner.machine import Machine, MachineDescription, in_words, look, machine_for
 from edgechat.planner.placement.backends import runnable, weighs_mlx
 from edgechat.planner.ranking.candidates import Variant, everything, of_local, variants
-from edgechat.planner.ranking.option import RankedFile
+from edgechat.planner.ranking.ranked_file import RankedFile
 from edgechat.planner.ranking.ranking import (
     best_of,
     choose,

@@ -5,16 +5,24 @@ from __future__ import annotations
 import secrets
 import time
 from abc import ABC, abstractmethod
-from typing import ClassVar, Generic, TypeVar
+from typing import ClassVar, Generic, Literal, TypeVar
 
 from msgspec import UNSET, UnsetType
 
 from edgechat.engine.types import ChatRequest, Delta, Finished, Priority, RequestEvent
 from edgechat.server.http.refusal import Refusal
 from edgechat.server.pool.models import ServedModel
-from edgechat.server.protocol.ending import FinishReason, reason_of
 from edgechat.server.protocol.generation import GenerationBody
 from edgechat.server.protocol.usage import UsageBody, usage_of
+
+FinishReason = Literal["stop", "length", "tool_calls", "function_call"]
+"""How an answer ended, in OpenAI's words."""
+_REASONS: dict[str, FinishReason] = {
+    "stop": "stop",
+    "length": "length",
+    "context": "length",
+    "tools": "tool_calls",
+}
 
 Part = TypeVar("Part")
 """What is new of an answer."""
@@ -120,3 +128,10 @@ class Answers(ABC, Generic[Part]):
 
     def _usage(self) -> UsageBody:
         return usage_of(self._done(), reasoning=sum(self._reasoning), prompts=self._prompts)
+
+
+def reason_of(end: Finished) -> FinishReason:
+    """Return why an answer ended. Raises Refusal for one that the server has cut short."""
+    if end.reason == "cancelled":
+        raise Refusal("The server was stopped in the middle of the answer.", status=503, code="stopped")
+    return _REASONS[end.reason]

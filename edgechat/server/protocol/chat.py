@@ -9,8 +9,8 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import UNSET, Meta, Raw, UnsetType
 
-from edgechat.engine.reply.schemas import schema_in
-from edgechat.engine.reply.tool_calls.tools import check_choice, check_tools
+from edgechat.engine.tool_calls.schemas import schema_in
+from edgechat.engine.tool_calls.tools import check_choice, check_tools
 from edgechat.engine.types import ChatRequest, Overflow, Tool
 from edgechat.errors import BadRequest
 from edgechat.server.http.http_errors import refusal_of

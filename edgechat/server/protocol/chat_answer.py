@@ -8,7 +8,7 @@ from typing import Any, Literal
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from edgechat.engine.reply.tool_calls.tools import held_tools, unkept
+from edgechat.engine.tool_calls.tools import held_tools, unkept
 from edgechat.engine.types import (
     ChatRequest,
     Delta,
@@ -22,9 +22,8 @@ from edgechat.engine.types import (
     ToolCallBegun,
 )
 from edgechat.server.pool.models import ServedModel
-from edgechat.server.protocol.answers import LONGER, Answers
+from edgechat.server.protocol.answers import LONGER, Answers, FinishReason
 from edgechat.server.protocol.chat import ChatBody
-from edgechat.server.protocol.ending import FinishReason
 from edgechat.server.protocol.usage import AnswerTimings, UsageBody, timings_of
 
 _EFFORTS: dict[str, Effort] = {
@@ -275,15 +274,15 @@ class ChatAnswers(Answers[ChoiceChunk]):
 
         content, thought = joined(lambda one: one.content), joined(lambda one: one.reasoning_content)
         calls = _calls([call for part in parts for call in part.delta.tool_calls or ()])
-        function = _function([part.delta.function_call for part in parts if part.delta.function_call])
+        functions = [part.delta.function_call for part in parts if part.delta.function_call]
         chances = [one for part in parts if part.logprobs for one in part.logprobs.content]
         return ChatChoice(
             index=index,
             message=AnswerMessage(
-                content=content if content or not (calls or function) else None,
+                content=content if content or not (calls or functions) else None,
                 reasoning_content=thought or UNSET,
                 tool_calls=calls or UNSET,
-                function_call=function,
+                function_call=_function(functions) if functions else UNSET,
             ),
             logprobs=ChoiceLogprobs(chances) if self._body.logprobs else None,
             finish_reason=next(part.finish_reason for part in parts if part.finish_reason is not None),
@@ -292,21 +291,19 @@ class ChatAnswers(Answers[ChoiceChunk]):
 
 def _calls(parts: Sequence[PartOfCall]) -> list[AnswerCall]:
     """Put the parts of calls together."""
-    arguments: dict[int, list[str]] = {}
+    functions: dict[int, list[PartOfFunction]] = {}
     for part in parts:
-        arguments.setdefault(part.index, []).append(part.function.arguments)
+        functions.setdefault(part.index, []).append(part.function)
     return [
-        AnswerCall(id=part.id, function=CalledFunction(name=name, arguments="".join(arguments[part.index])))
+        AnswerCall(id=part.id, function=_function(functions[part.index]))
         for part in parts
-        if part.id is not UNSET and (name := part.function.name) is not UNSET
+        if part.id is not UNSET
     ]
 
 
-def _function(parts: Sequence[PartOfFunction]) -> CalledFunction | UnsetType:
-    """Put the parts of a call together that is told as the older `functions` want it."""
-    name = next((part.name for part in parts if part.name is not UNSET), None)
-    if name is None:
-        return UNSET
+def _function(parts: Sequence[PartOfFunction]) -> CalledFunction:
+    """Put the parts of one call together."""
+    name = "".join(part.name for part in parts if part.name is not UNSET)
     return CalledFunction(name=name, arguments="".join(part.arguments for part in parts))
 
 

@@ -10,8 +10,7 @@ from msgspec import UNSET, Meta, UnsetType
 from edgechat.engine.types import ChatRequest, Delta, Finished, TokenLogprobs
 from edgechat.server.http.refusal import Refusal
 from edgechat.server.pool.models import ServedModel
-from edgechat.server.protocol.answers import LONGER, Answers
-from edgechat.server.protocol.ending import FinishReason
+from edgechat.server.protocol.answers import LONGER, Answers, FinishReason
 from edgechat.server.protocol.generation import MOST_CHOICES, Choices, GenerationBody
 from edgechat.server.protocol.texts import Texts, texts_of
 from edgechat.server.protocol.usage import AnswerTimings, UsageBody, timings_of

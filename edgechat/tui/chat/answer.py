@@ -8,10 +8,9 @@ from contextlib import aclosing, suppress
 from typing import Protocol
 
 from edgechat.chat.conversation import Conversation
-from edgechat.chat.generation_options import GenerationOptions
 from edgechat.chat.messages import not_sent
 from edgechat.chat.records import Turn
-from edgechat.engine.protocol import Engine
+from edgechat.chat.session import ChatSession
 from edgechat.engine.types import Delta, Dropped, Finished, Prefill, RequestEvent
 from edgechat.errors import EdgechatError
 from edgechat.tui.chat.views import TranscriptView
@@ -64,7 +63,7 @@ class ReplyEvents:
         """When the first token came; None before it, and once the engine has told its own figures."""
         self._trouble_told = False
 
-    async def run(self, engine: Engine, options: GenerationOptions) -> None:
+    async def run(self, session: ChatSession) -> None:
         """Stream the reply to its end. Whatever that is, the transcript shows it, errors included."""
         observer, conversation = self._observer, self._conversation
         before, dropped = len(conversation.turns), conversation.dropped
@@ -73,7 +72,7 @@ class ReplyEvents:
         observer.speedup = 0.0
         observer.tell("Waiting for the model")
         try:
-            reply = conversation.answer(engine, options, on_progress=self._show_load)
+            reply = session.answer(conversation, on_progress=self._show_load)
             async with aclosing(reply) as events:
                 async for event in events:
                     self._take(event, dropped)

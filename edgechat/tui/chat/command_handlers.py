@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from edgechat.chat.commands import check
 from edgechat.chat.parameters import preset_named, thinking, with_parameter, with_thinking
-from edgechat.chat.storage.presets import applied
+from edgechat.chat.records import applied
 from edgechat.errors import EdgechatError
 from edgechat.settings import SamplingDefaults
 from edgechat.text import one_line

@@ -16,10 +16,11 @@ from edgechat.text import one_line
 from edgechat.tui.chat.activity import Activity
 from edgechat.tui.chat.prompt.box import PromptBox
 from edgechat.tui.chat.prompt.pane import PromptPane
-from edgechat.tui.chat.status import KeyBar, StatusBar
+from edgechat.tui.chat.status import StatusBar
 from edgechat.tui.terminal.resizing import StaleResizeFilter
 from edgechat.tui.transcript.pieces import WelcomePiece
 from edgechat.tui.transcript.transcript import Transcript
+from edgechat.tui.widgets.key_bar import KeyBar
 
 if TYPE_CHECKING:
     from edgechat.tui.chat.views import Status

@@ -214,13 +214,9 @@ class OpenConversation:
     async def _answer(self, asked: UnsentPrompt | None = None) -> None:
         """Stream the reply to the last question. asked: what to give back if it turns out too long."""
         try:
-            engine = await self._session.engine()
             conversation = await self._stored()
-            await conversation.use_model(self._session.model or "")
-            if engine.model is None and self._session.settings.think is not None:
-                await engine.start(lambda share: self.tell("Loading the model", share))
             question = conversation.turns[-1]
-            await ReplyEvents(self, conversation).run(engine, self._session.generation_options(self.settings))
+            await ReplyEvents(self, conversation).run(self._session)
             if question not in conversation.turns:
                 self._show_turns(keep_problems=True)
                 back = asked or UnsentPrompt(question.content, list(question.attachments))

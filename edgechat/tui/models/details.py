@@ -14,7 +14,7 @@ from edgechat.tui.models import table, words
 from edgechat.tui.models.rows import ListLine, Rows
 
 if TYPE_CHECKING:
-    from edgechat.planner.ranking.option import RankedFile
+    from edgechat.planner.ranking.ranked_file import RankedFile
     from edgechat.planner.ranking.survey import SurveyFindings
     from edgechat.tui.models.items import ModelItem
 

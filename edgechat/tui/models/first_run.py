@@ -17,16 +17,16 @@ from textual.widgets import OptionList
 
 from edgechat.planner.ranking.scoring import Verdict
 from edgechat.text import mebibytes, one_line, printable
-from edgechat.tui.chat.status import KeyBar
 from edgechat.tui.models.holdings import Holdings
 from edgechat.tui.models.items import BEST, ModelGroup, ModelItem, speed
 from edgechat.tui.models.pull import Pull, PullState
 from edgechat.tui.models.rows import ListLine, Rows
 from edgechat.tui.terminal.resizing import StaleResizeFilter
+from edgechat.tui.widgets.key_bar import KeyBar
 
 if TYPE_CHECKING:
     from edgechat.device.profile import DeviceProfile
-    from edgechat.planner.ranking.option import RankedFile
+    from edgechat.planner.ranking.ranked_file import RankedFile
     from edgechat.tui.models.pulls import Pulls
     from edgechat.tui.models.shelf import ModelLibrary
 

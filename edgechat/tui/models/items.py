@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from edgechat.models.catalogue import CatalogueEntry
     from edgechat.planner.listing import ModelRow
     from edgechat.planner.plan import LoadPlan
-    from edgechat.planner.ranking.option import RankedFile
+    from edgechat.planner.ranking.ranked_file import RankedFile
     from edgechat.planner.ranking.survey import SurveyFindings, SurveyOverview
     from edgechat.tui.models.pull import Pull
 

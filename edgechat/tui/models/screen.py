@@ -15,18 +15,18 @@ from textual.widgets import OptionList, Static
 
 from edgechat.errors import DoesNotFit, EdgechatError
 from edgechat.text import mebibytes, one_line, printable
-from edgechat.tui.chat.status import KeyBar
 from edgechat.tui.models import words
 from edgechat.tui.models.board import Board
 from edgechat.tui.models.dialogs import ConfirmDialog, TextDialog
 from edgechat.tui.models.holdings import Holdings
 from edgechat.tui.models.pull import Pull, PullState
 from edgechat.tui.terminal.resizing import StaleResizeFilter
+from edgechat.tui.widgets.key_bar import KeyBar
 
 if TYPE_CHECKING:
     from edgechat.models.local.inventory import LocalModel
     from edgechat.models.local.removal import Removal
-    from edgechat.planner.ranking.option import RankedFile
+    from edgechat.planner.ranking.ranked_file import RankedFile
     from edgechat.tui.models.pulls import Pulls
     from edgechat.tui.models.shelf import ModelLibrary
 

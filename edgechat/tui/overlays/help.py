@@ -16,8 +16,8 @@ from textual.widget import Widget
 from textual.widgets import Static
 
 from edgechat.text import one_line
-from edgechat.tui.chat.status import KeyBar
 from edgechat.tui.terminal.resizing import StaleResizeFilter
+from edgechat.tui.widgets.key_bar import KeyBar
 from edgechat.tui.widgets.line_field import LineField
 
 Section = tuple[str, Sequence[Binding]]

@@ -21,10 +21,10 @@ from edgechat.offline import offline_by
 from edgechat.settings import Settings
 from edgechat.settings.reading import name_fault
 from edgechat.text import one_line, printable
-from edgechat.tui.chat.status import KeyBar
 from edgechat.tui.settings.entries import SettingEntry, entries
 from edgechat.tui.settings.row import SettingRow
 from edgechat.tui.terminal.resizing import StaleResizeFilter
+from edgechat.tui.widgets.key_bar import KeyBar
 from edgechat.tui.widgets.line_field import LineField
 
 

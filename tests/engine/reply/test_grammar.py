@@ -19,7 +19,7 @@ from edgechat.engine.prompt.thinking import FAMILIES, Marks
 from edgechat.engine.reply.constraint import Constraint
 from edgechat.engine.reply.constraints import Constraints
 from edgechat.engine.reply.grammar import json_rule, literal, reply_grammar
-from edgechat.engine.reply.schemas import LONGEST_SCHEMA, relaxed
+from edgechat.engine.tool_calls.schemas import LONGEST_SCHEMA, relaxed
 from edgechat.errors import SchemaError
 
 AGE = {"type": "object", "properties": {"age": {"type": "integer"}}, "required": ["age"]}

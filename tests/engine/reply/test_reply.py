@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from edgechat.engine.prompt.thinking import FAMILIES, marks_of
 from edgechat.engine.reply.reply import Reply
-from edgechat.engine.reply.tool_calls.scan import held_back
+from edgechat.engine.tool_calls.scan import held_back
 
 HARMONY, GEMMA, THINK = FAMILIES
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from edgechat.engine.backends.base import BatchPart, CacheFull, Capabilities
-from edgechat.engine.reply.tool_calls.formats import GENERIC
+from edgechat.engine.tool_calls.formats import GENERIC
 
 
 class Letters:

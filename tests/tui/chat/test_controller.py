@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -14,6 +14,7 @@ import pytest
 from edgechat.chat.records import Attachment
 from edgechat.chat.session import ChatSession, SessionServices
 from edgechat.chat.storage.store import Store
+from edgechat.engine.types import CachePolicy
 from edgechat.errors import (
     ChatBusy,
     ChatNotFound,
@@ -39,7 +40,7 @@ def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "chats.db"
 
 
-def plan(model: str) -> LoadPlan:
+def plan(model: str, *, leaving: Sequence[LoadPlan] = ()) -> LoadPlan:
     if model == "huge":
         raise DoesNotFit("huge does not fit.")
     return LoadPlan(model_path=model, model_name=model, context=4096, threads=1, reasons=(f"{model} it is.",))
@@ -54,8 +55,8 @@ async def started(
 ) -> AsyncIterator[tuple[ChatController, FakeView]]:
     """A controller with a model loaded; closed afterwards."""
 
-    def engine_for(plan: LoadPlan, _replan: object, _note: object, lasting: bool) -> FakeEngine:
-        engine.reopen(plan, lasting=lasting)
+    def engine_for(plan: LoadPlan, *, upkeep: CachePolicy, **_: object) -> FakeEngine:
+        engine.reopen(plan, lasting=upkeep.disk_bytes != 0)
         return engine
 
     view = FakeView()

@@ -16,6 +16,7 @@ from edgechat.chat.storage.store import Store
 from edgechat.engine.types import ChatRequest, Finished, Prefill, RequestEvent, SpeculationStats
 from edgechat.errors import EngineCrashed, LoadFailed, ModelNotFound, PromptTooLong, StoreError
 from edgechat.planner.plan import LoadPlan
+from edgechat.settings import Settings
 from edgechat.tui.app import EdgechatApp
 from tests.fakes import MODEL, FakeEngine, thought, words
 from tests.tui.driving import app_with, ask, plan, say, stored_turns, text_of, transcript, until
@@ -330,6 +331,15 @@ async def test_the_last_model_is_taken_again_unless_its_file_is_gone(path: Path)
 
     async with app_with(FakeEngine(), path, prepare=prepare).run_test() as pilot:
         await until(pilot, lambda: "mine.gguf is not here; guide stands in" in text_of(pilot))
+    app = app_with(FakeEngine(), path, prepare=prepare, settings=Settings(model="mine.gguf"))
+    async with app.run_test() as pilot:
+        await until(pilot, lambda: "mine.gguf is not here; guide stands in" in text_of(pilot))
+        await say(pilot, "Who are you?")
+        assert text_of(pilot).count("is not here") == 1
+        assert app.session.model == "guide"
+    async with app_with(FakeEngine(), path, prepare=prepare, model="mine.gguf").run_test() as pilot:
+        await until(pilot, lambda: "There is no mine.gguf." in text_of(pilot))
+        assert "stands in" not in text_of(pilot)
 
 
 async def test_quitting_in_mid_answer_keeps_the_words(path: Path) -> None:

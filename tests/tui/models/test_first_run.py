@@ -23,7 +23,10 @@ MID = entry("mid-8b", 4)
 
 
 def stage(fake: Fake, **others: Callable[..., Any]) -> Stage:
-    return Stage(fake.shelf(**others), FirstRun)
+    return Stage(
+        fake.shelf(**others),
+        lambda shelf, pulls: FirstRun(shelf, pulls, lambda: ModelsScreen(shelf, pulls)),
+    )
 
 
 def world(tmp_path: Path) -> Fake:

@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from edgechat.engine.reply.tool_calls.scan import DEEPEST, nests
+from edgechat.engine.tool_calls.scan import DEEPEST, nests
 
 QUOTE = '<|"|>'
 """Around texts in the calls of Gemma 4."""

@@ -6,7 +6,7 @@ import json
 import re
 from typing import Any
 
-from edgechat.engine.reply.tool_calls.scan import DEEPEST, nests
+from edgechat.engine.tool_calls.scan import DEEPEST, nests
 from edgechat.errors import SchemaError
 
 LONGEST_SCHEMA = 128 * 1024

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from edgechat.engine.reply.tool_calls import written
-from edgechat.engine.reply.tool_calls.written import CallHead, Kinds, ParsedCall
+from edgechat.engine.tool_calls import written
+from edgechat.engine.tool_calls.written import CallHead, Kinds, ParsedCall
 
 _SPACE = " \t\r\n"
 

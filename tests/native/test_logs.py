@@ -12,7 +12,6 @@ from edgechat.errors import LoadFailed
 from edgechat.native import logs
 from edgechat.native.handles import Model
 from edgechat.native.params import LoadParams
-from edgechat.native.shortage import ran_out
 from tests.kit import tiny
 from tests.kit.build import Spec, write
 from tests.kit.corrupt import truncated, unknown_architecture
@@ -41,7 +40,7 @@ from tests.kit.corrupt import truncated, unknown_architecture
     ],
 )
 def test_what_llama_cpp_says_where_memory_is_short(line: str) -> None:
-    assert ran_out(["something before", f"{line}\n"])
+    assert logs.ran_out(["something before", f"{line}\n"])
 
 
 @pytest.mark.parametrize(
@@ -58,7 +57,7 @@ def test_what_llama_cpp_says_where_memory_is_short(line: str) -> None:
     ],
 )
 def test_what_it_says_otherwise(line: str) -> None:
-    assert not ran_out([line])
+    assert not logs.ran_out([line])
 
 
 def _refused(path: Path) -> LoadFailed:

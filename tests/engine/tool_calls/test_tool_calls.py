@@ -11,9 +11,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from edgechat.engine.reply.reply import Reply
-from edgechat.engine.reply.tool_calls.scan import DEEPEST, JsonScan
-from edgechat.engine.reply.tool_calls.splitter import LONGEST_CALL, Splitter
-from edgechat.engine.reply.tool_calls.tools import MOST_CHARACTERS, MOST_TOOLS, check, kinds_of
+from edgechat.engine.tool_calls.scan import DEEPEST, JsonScan
+from edgechat.engine.tool_calls.splitter import LONGEST_CALL, Splitter
+from edgechat.engine.tool_calls.tools import MOST_CHARACTERS, MOST_TOOLS, check, kinds_of
 from edgechat.engine.types import ChatRequest, Message, Tool, ToolCall
 from edgechat.errors import SchemaError
 from tests.engine.families import SOURCES, TOOLS, family, reply_of, split

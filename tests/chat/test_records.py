@@ -1,7 +1,6 @@
 from __future__ import annotations
 
-from edgechat.chat.records import ChatSettings
-from edgechat.chat.storage.presets import applied
+from edgechat.chat.records import ChatSettings, applied
 from edgechat.settings import Preset, SamplingDefaults
 
 WARM = ChatSettings(think=True, sampling=SamplingDefaults(temperature=0.9, top_k=5))

@@ -32,8 +32,8 @@ from edgechat.engine.worker.supervisor import EngineSupervisor
 from edgechat.errors import BadRequest, EdgechatError, PromptTooLong, SchemaError
 from tests.engine.conftest import MakePlan
 from tests.engine.families import NOW, SOURCES, TOOLS, joined
-from tests.engine.reply.test_tool_calls import WRITTEN
 from tests.engine.runtimes import SharedTemplate, load, plan
+from tests.engine.tool_calls.test_tool_calls import WRITTEN
 from tests.kit import tiny
 
 # How each template asks for the answer to the question below.

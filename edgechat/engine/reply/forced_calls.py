@@ -9,11 +9,11 @@ from typing import Any
 
 from edgechat.engine.backends.base import Vocabulary
 from edgechat.engine.prompt.thinking import HARMONY_FINAL
+from edgechat.engine.reply import forced_gemma, forced_xml
 from edgechat.engine.reply.grammar import OF_TOOL, json_rule, literal
-from edgechat.engine.reply.schemas import relaxed
-from edgechat.engine.reply.tool_calls import forced_gemma, forced_xml
-from edgechat.engine.reply.tool_calls.formats import Format
-from edgechat.engine.reply.tool_calls.tools import COMBINED, parameters_of
+from edgechat.engine.tool_calls.formats import Format
+from edgechat.engine.tool_calls.schemas import relaxed
+from edgechat.engine.tool_calls.tools import COMBINED, parameters_of
 from edgechat.engine.types import Tool
 
 MOST_CALLS = 16

@@ -8,9 +8,9 @@ from typing import Any
 
 import msgspec
 
-from edgechat.engine.reply.schemas import LONGEST_SCHEMA, SHORTER, relaxed
-from edgechat.engine.reply.tool_calls.scan import nests
-from edgechat.engine.reply.tool_calls.written import Kinds
+from edgechat.engine.tool_calls.scan import nests
+from edgechat.engine.tool_calls.schemas import LONGEST_SCHEMA, SHORTER, relaxed
+from edgechat.engine.tool_calls.written import Kinds
 from edgechat.engine.types import ChatRequest, Tool
 from edgechat.errors import BadRequest, SchemaError
 

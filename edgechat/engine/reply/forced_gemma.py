@@ -10,8 +10,8 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-from edgechat.engine.reply.tool_calls.tools import check_plain, types_of
-from edgechat.engine.reply.tool_calls.written import QUOTE
+from edgechat.engine.tool_calls.tools import check_plain, types_of
+from edgechat.engine.tool_calls.written import QUOTE
 from edgechat.engine.types import Tool
 from edgechat.errors import SchemaError
 

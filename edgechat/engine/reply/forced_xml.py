@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from edgechat.engine.reply.grammar import json_rule
-from edgechat.engine.reply.tool_calls.tools import check_plain, types_of
+from edgechat.engine.tool_calls.tools import check_plain, types_of
 from edgechat.engine.types import Tool
 from edgechat.errors import SchemaError
 

@@ -9,8 +9,8 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from edgechat.engine.reply.tool_calls.formats import Format
-from edgechat.engine.reply.tool_calls.tools import object_in, told
+from edgechat.engine.tool_calls.formats import Format
+from edgechat.engine.tool_calls.tools import object_in, told
 from edgechat.engine.types import Message, Role, Tool, ToolCall
 
 _TOLD = """# Tools

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from enum import Enum
 from io import StringIO
 
-from edgechat.engine.reply.tool_calls.formats import BARE, FENCED, TAGGED, Format
-from edgechat.engine.reply.tool_calls.scan import EndScan, JsonScan, Scan, held_back
-from edgechat.engine.reply.tool_calls.written import Kinds
+from edgechat.engine.tool_calls.formats import BARE, FENCED, TAGGED, Format
+from edgechat.engine.tool_calls.scan import EndScan, JsonScan, Scan, held_back
+from edgechat.engine.tool_calls.written import Kinds
 from edgechat.engine.types import ToolCall
 
 LONGEST_CALL = 2**20

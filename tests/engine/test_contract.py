@@ -1,0 +1,314 @@
+"""What every engine does for a front end; see `edgechat.engine.protocol.Engine`.
+
+A new kind of engine becomes a parameter of `make`. Requests are answered by what they say: 'hi', 'slow',
+'long' or 'die'.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import aclosing
+from typing import Protocol
+
+import pytest
+
+from edgechat.engine.protocol import Engine, EngineState
+from edgechat.engine.types import ChatRequest, Delta, Finished, Message, RequestEvent, Translated
+from edgechat.engine.worker.supervisor import EngineSupervisor
+from edgechat.errors import EngineClosed, EngineCrashed, EngineGone, LoadFailed, PromptTooLong, WrongKind
+from tests.engine.conftest import MakePlan
+from tests.fakes import FakeEngine, Step, words
+
+HELLO = "Hello!"
+ENDLESS = "on and on " * 2000
+"""Takes longer than a test may last."""
+CHAT = "0123456789abcdef"
+
+
+class Make(Protocol):
+    """Makes an engine for requests in this order."""
+
+    def __call__(self, *texts: str, load_seconds: float = 0.0, load_error: str = "") -> Engine: ...
+
+
+def fake(*texts: str, load_seconds: float = 0.0, load_error: str = "") -> FakeEngine:
+    scripts: dict[str, list[Step]] = {
+        "hi": list(HELLO),
+        "slow": words(ENDLESS, 0.05),
+        "long": [PromptTooLong("It is longer than the context.")],
+        "die": ["I was about ", EngineCrashed("It died.")],
+    }
+    engine = FakeEngine(*(scripts[text] for text in texts), load_seconds=load_seconds)
+    engine.load_error = LoadFailed(load_error) if load_error else None
+    return engine
+
+
+@pytest.fixture(params=["worker", "fake"])
+async def make(request: pytest.FixtureRequest, scripted: MakePlan) -> AsyncIterator[Make]:
+    made: list[Engine] = []
+
+    def worker(*texts: str, load_seconds: float = 0.0, load_error: str = "") -> EngineSupervisor:
+        rules = [
+            {"when": "slow", "reply": ENDLESS},
+            {"when": "die", "reply": "I was about to", "crash_after": 9},
+        ]
+        failing = {"load_error": load_error} if load_error else {}
+        script = {"reply": HELLO, "rules": rules, "token_ms": 20, "load_ms": 1000 * load_seconds} | failing
+        return EngineSupervisor(scripted(n_seq_max=2, **script))
+
+    def any_of_them(*texts: str, load_seconds: float = 0.0, load_error: str = "") -> Engine:
+        of_kind = fake if request.param == "fake" else worker
+        made.append(of_kind(*texts, load_seconds=load_seconds, load_error=load_error))
+        return made[-1]
+
+    yield any_of_them
+    for engine in made:
+        await engine.close()
+
+
+def asked(text: str, id: str = "r") -> ChatRequest:
+    return ChatRequest(id=id, messages=(Message("user", "x" * 5000 if text == "long" else text),))
+
+
+async def events_of(engine: Engine, text: str, id: str = "r") -> list[RequestEvent]:
+    return [event async for event in engine.stream(asked(text, id))]
+
+
+async def reply_of(engine: Engine, text: str = "hi", id: str = "r") -> str:
+    events = await events_of(engine, text, id)
+    assert isinstance(events[-1], Finished)
+    assert events[-1].reason == "stop"
+    return "".join(event.text for event in events if isinstance(event, Delta))
+
+
+def ended(events: list[RequestEvent]) -> str:
+    """Return the reason of the only Finished, which is the last event."""
+    assert [isinstance(event, Finished) for event in events] == [False] * (len(events) - 1) + [True]
+    last = events[-1]
+    assert isinstance(last, Finished)
+    return last.reason
+
+
+async def streaming(engine: Engine, id: str = "r") -> asyncio.Task[list[RequestEvent]]:
+    """Begin an endless reply; return once its first word has come."""
+    begun = asyncio.Event()
+
+    async def read() -> list[RequestEvent]:
+        events = []
+        async for event in engine.stream(asked("slow", id)):
+            events.append(event)
+            if isinstance(event, Delta):
+                begun.set()
+        return events
+
+    task = asyncio.create_task(read())
+    waiting = asyncio.create_task(begun.wait())
+    await asyncio.wait([task, waiting], return_when=asyncio.FIRST_COMPLETED)
+    assert begun.is_set()
+    return task
+
+
+async def test_a_model_is_loaded_once(make: Make) -> None:
+    engine = make("hi")
+    assert (engine.model, engine.state, engine.has_crashed) == (None, EngineState.STOPPED, False)
+    shares: list[float] = []
+    first, second = await asyncio.gather(engine.start(shares.append), engine.start())
+    assert first == second == await engine.start() == engine.model
+    assert engine.state is EngineState.READY
+    assert first.context == engine.plan.context
+    assert shares == sorted(shares)
+    assert all(0 <= share <= 1 for share in shares)
+
+
+async def test_a_request_loads_the_model_and_ends_with_finished(make: Make) -> None:
+    engine = make("hi")
+    events = await events_of(engine, "hi")
+    assert ended(events) == "stop"
+    deltas = [event for event in events if isinstance(event, Delta)]
+    assert "".join(event.text for event in deltas) == HELLO
+    assert {event.request_id for event in events} == {"r"}
+    assert engine.state is EngineState.READY
+    last = events[-1]
+    assert isinstance(last, Finished)
+    assert last.usage.completion_tokens >= deltas[-1].tokens > 0
+
+
+async def test_streams_run_side_by_side(make: Make) -> None:
+    engine = make("hi", "hi")
+    assert await asyncio.gather(reply_of(engine, id="a"), reply_of(engine, id="b")) == [HELLO, HELLO]
+
+
+async def test_a_request_that_may_not_load(make: Make) -> None:
+    engine = make("hi", "hi")
+    with pytest.raises(EngineGone):
+        _ = [event async for event in engine.stream(asked("hi"), may_load=False)]
+    assert engine.state is EngineState.STOPPED
+    await engine.start()
+    assert ended([event async for event in engine.stream(asked("hi", "b"), may_load=False)]) == "stop"
+
+
+async def test_cancelling_what_does_not_run_does_nothing(make: Make) -> None:
+    engine = make("hi", "hi")
+    await engine.cancel("r")
+    assert await reply_of(engine) == HELLO
+    await engine.cancel("s")
+    assert await reply_of(engine, id="s") == HELLO
+
+
+async def test_a_request_is_cancelled_while_the_model_loads(make: Make) -> None:
+    engine = make("slow", "hi", load_seconds=0.5)
+    answer = asyncio.create_task(events_of(engine, "slow"))
+    while engine.state is not EngineState.LOADING:
+        await asyncio.sleep(0.01)
+    await engine.cancel("r")
+    events = await answer
+    assert (ended(events), len(events)) == ("cancelled", 1)
+    assert await reply_of(engine, id="b") == HELLO
+
+
+async def test_a_request_is_cancelled_while_it_streams(make: Make) -> None:
+    engine = make("slow", "hi")
+    answer = await streaming(engine)
+    await engine.cancel("r")
+    assert ended(await answer) == "cancelled"
+    assert await reply_of(engine, id="b") == HELLO
+
+
+async def test_leaving_a_stream_cancels_it(make: Make) -> None:
+    engine = make("slow", "slow", "hi")
+    for id in ("a", "b"):  # both places
+        async with aclosing(engine.stream(asked("slow", id))) as events:
+            async for event in events:
+                if isinstance(event, Delta):
+                    break
+    assert await reply_of(engine) == HELLO
+
+
+async def test_chats_that_are_not_known(make: Make) -> None:
+    engine = make("hi")
+    for _ in range(2):  # without a model, and with one
+        await engine.persist(CHAT)
+        await engine.persist()
+        engine.forget(CHAT)
+        with pytest.raises(ValueError, match="id of a chat"):
+            engine.forget("../etc")
+        await engine.start()
+    assert await reply_of(engine) == HELLO
+
+
+async def test_nothing_is_seen_of_a_model_that_is_not_loaded(make: Make) -> None:
+    engine = make("hi")
+    assert await engine.inspect() is None
+    assert await engine.inspect(CHAT) is None
+    assert engine.log_tail() == ""
+    await engine.start()
+    await engine.unload()
+    assert await engine.inspect() is None
+
+
+async def test_a_model_is_unloaded_unless_it_is_used(make: Make) -> None:
+    engine = make("slow", "hi", "hi")
+    answer = await streaming(engine)
+    await engine.unload()
+    assert engine.state is EngineState.READY
+    await engine.cancel("r")
+    await answer
+    with engine.holding():
+        await engine.unload()
+        assert engine.state is EngineState.READY
+    await engine.unload()
+    assert (engine.state, engine.has_crashed) == (EngineState.STOPPED, False)
+    assert await reply_of(engine, id="b") == HELLO
+
+
+async def test_text_becomes_tokens_and_text_again(make: Make) -> None:
+    engine = make("hi")
+    there = await engine.translate("a", "Hello")
+    assert isinstance(there, Translated)
+    assert there.tokens
+    back = await engine.translate("b", there.tokens)
+    assert isinstance(back, Translated)
+    assert back.text == b"Hello"
+
+
+async def test_a_model_for_chat_makes_no_embeddings(make: Make) -> None:
+    engine = make("hi")
+    with pytest.raises(WrongKind):
+        await engine.embed("r", ("Hello",))
+    assert await reply_of(engine) == HELLO
+
+
+async def test_a_load_that_fails(make: Make) -> None:
+    engine = make("hi", load_error="no such weights")
+    with pytest.raises(LoadFailed, match="no such weights"):
+        await engine.start()
+    with pytest.raises(LoadFailed):
+        await events_of(engine, "hi")
+    assert (engine.state, engine.has_crashed, engine.model) == (EngineState.STOPPED, False, None)
+
+
+async def test_a_request_that_fails_leaves_the_engine_well(make: Make) -> None:
+    engine = make("long", "hi")
+    with pytest.raises(PromptTooLong):
+        await events_of(engine, "long")
+    assert engine.state is EngineState.READY
+    assert await reply_of(engine, id="b") == HELLO
+
+
+async def test_a_crash_ends_a_request_and_the_next_one_loads_again(make: Make) -> None:
+    engine = make("die", "hi")
+    with pytest.raises(EngineCrashed):
+        await events_of(engine, "die")
+    assert (engine.state, engine.has_crashed) == (EngineState.STOPPED, True)
+    assert await engine.inspect() is None
+    assert await reply_of(engine, id="b") == HELLO
+    assert not engine.has_crashed
+
+
+async def test_close_ends_streams(make: Make) -> None:
+    engine = make("slow")
+    answer = await streaming(engine)
+    await engine.close()
+    assert ended(await answer) == "cancelled"
+    assert (engine.state, engine.has_crashed) == (EngineState.STOPPED, False)
+
+
+async def test_close_ends_a_load(make: Make) -> None:
+    engine = make("slow", load_seconds=60.0)
+    loading = asyncio.create_task(engine.start())
+    answer = asyncio.create_task(events_of(engine, "slow"))
+    while engine.state is not EngineState.LOADING:
+        await asyncio.sleep(0.01)
+    await engine.close()
+    with pytest.raises(EngineClosed):
+        await loading
+    assert ended(await answer) == "cancelled"
+    assert (engine.state, engine.has_crashed) == (EngineState.STOPPED, False)
+
+
+async def test_a_closed_engine_is_of_no_more_use_and_does_no_harm(make: Make) -> None:
+    engine = make("hi", "hi")
+    await engine.start()
+    for _ in range(2):
+        await engine.close()
+        with pytest.raises(EngineClosed):
+            await engine.start()
+        assert ended(await events_of(engine, "hi")) == "cancelled"
+        assert await engine.translate("t", "Hello") is None
+        await engine.cancel("r")
+        await engine.persist()
+        engine.forget(CHAT)
+        await engine.unload()
+        assert await engine.inspect() is None
+        assert isinstance(engine.log_tail(), str)
+        assert engine.state is EngineState.STOPPED
+
+
+async def test_a_closed_engine_starts_no_worker(scripted: MakePlan) -> None:
+    states: list[EngineState] = []
+    engine = EngineSupervisor(scripted(), on_state=states.append)
+    await engine.close()
+    with pytest.raises(EngineClosed):
+        await engine.start()
+    assert states == []
