@@ -1,4 +1,4 @@
-"""A report drawn: what a call of n tokens costs, and the ways of decoding side by side."""
+"""Plots of a report: the cost of a call with n tokens, and a comparison of the ways of decoding."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def draw(report: BenchReport, title: str, path: Path) -> None:
 
 
 def check(path: Path) -> None:
-    """Find out before anything is measured that nothing could be drawn. Raises NotDrawn."""
+    """Check, before anything is measured, that a plot can be drawn. Raises NotDrawn."""
     _figure()
     if path.is_dir() or not path.absolute().parent.is_dir():
         raise NotDrawn(f"{path} cannot be written: it is a folder, or its folder does not exist.")

@@ -21,7 +21,7 @@ _MODULES = {"cuda": "CUDA", "hip": "ROCm", "metal": "MTL", "sycl": "SYCL", "vulk
 
 
 def call(name: str, result: Any, *args: Any) -> Any:
-    """Call a function of ggml; the arguments are ctypes values. AttributeError where there is none."""
+    """Call a function of ggml; arguments are ctypes values. Raises AttributeError if it does not exist."""
     function = getattr(lib._lib, name)
     function.restype = result
     function.argtypes = [type(arg) for arg in args]
@@ -58,7 +58,7 @@ def start() -> None:
 
 
 def _processor() -> int | None:
-    """Return the device that is the processor."""
+    """Return the CPU device."""
     found: int | None = call("ggml_backend_dev_by_type", ctypes.c_void_p, ctypes.c_int(_CPU))
     return found
 
@@ -74,7 +74,7 @@ def _settle_layouts() -> None:
 
 
 def _folder() -> Path:
-    """Return where llama.cpp's library lies, and its modules."""
+    """Return the folder of llama.cpp's library and modules."""
     return Path(lib._lib._name).parent
 
 
@@ -91,7 +91,7 @@ def registries() -> list[int]:
 
 
 def devices() -> list[int]:
-    """Return everything that ggml can compute on."""
+    """Return all devices of ggml."""
     count = call("ggml_backend_dev_count", ctypes.c_size_t)
     return [call("ggml_backend_dev_get", ctypes.c_void_p, ctypes.c_size_t(index)) for index in range(count)]
 

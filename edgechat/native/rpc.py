@@ -53,7 +53,7 @@ def register(servers: Sequence[str]) -> None:
 
 
 def hold(servers: Sequence[str]) -> None:
-    """Note that a model of this process lies on them: they answer nobody else until `release`."""
+    """Note that a model of this process uses the servers, which serve nobody else until `release`."""
     _held.update(check(servers))
 
 

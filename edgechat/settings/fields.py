@@ -1,4 +1,4 @@
-"""What settings.toml may say. The description of a field is its documentation, here and on the screen."""
+"""The fields of settings.toml. The description of a field is its documentation, here and on the screen."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ Counts = Literal["now", "new chat", "load", "start"]
 next started."""
 Theme = Literal["terminal", "dark", "light", "high-contrast"]
 Backend = Literal["llama.cpp", "mlx"]
-"""What computes a model."""
+"""The backend that runs a model."""
 
 SYSTEM_LENGTH = 100_000
-"""Letters that a system prompt may have."""
+"""Maximum length of a system prompt, in characters."""
 _INT = 2**31 - 1
 PRESET_NAME = 40
-"""Letters that the name of a preset may have."""
+"""Maximum length of a preset's name, in characters."""
 
 _Whole = Annotated[int, Meta(ge=0, le=_INT)]
 _Tokens = Annotated[int, Meta(ge=1, le=_INT)]
@@ -38,7 +38,7 @@ _BY_MODEL = "as the model's makers recommend"
 
 
 def _about(text: str, group: Group, counts: Counts, *, unset: str = "") -> Meta:
-    """Document a field. unset: what None means, in words."""
+    """Document a field. unset: what None means, as text."""
     return Meta(description=text, extra={"group": group, "counts": counts, "unset": unset})
 
 
@@ -49,7 +49,7 @@ def _sampling(text: str) -> Meta:
 class SamplingDefaults(
     msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True
 ):
-    """How a token is chosen, as far as someone has an opinion; the fields of the engine's Sampling."""
+    """Sampling parameters, where given; the fields of the engine's Sampling."""
 
     temperature: Annotated[
         _Warmth | None, _sampling("0 always takes the most likely token; higher values vary more.")
@@ -91,12 +91,12 @@ class SamplingDefaults(
         )
 
     def given(self) -> dict[str, Any]:
-        """Return the values that are there, by name: `Sampling(**defaults.given())`."""
+        """Return the values that are given, by name: `Sampling(**defaults.given())`."""
         return {name: value for name, value in msgspec.structs.asdict(self).items() if value is not None}
 
 
 class Preset(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
-    """How a chat is held, under a name: a table [presets.NAME]. What is None stays as it is."""
+    """A named set of chat settings: a table [presets.NAME]. Fields that are None change nothing."""
 
     system: _System | None = None
     think: bool | None = None
@@ -104,7 +104,7 @@ class Preset(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
 
 
 class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What settings.toml may say."""
+    """The contents of settings.toml."""
 
     model: Annotated[
         _Name | None,
@@ -168,7 +168,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
         ),
     ] = "window"
     sampling: SamplingDefaults = SamplingDefaults()
-    """Wins over what the catalogue recommends for a model."""
+    """Overrides what the catalogue recommends for a model."""
     theme: Annotated[
         Theme,
         _about(

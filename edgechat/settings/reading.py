@@ -1,4 +1,4 @@
-"""From a TOML file to structs, with errors that name the file, the field and what would be right."""
+"""TOML files to structs, with errors that name the file, the field and the allowed values."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from edgechat.text import one_line
 S = TypeVar("S", bound=msgspec.Struct)
 
 MAX_BYTES = 1 << 20
-"""Of a TOML file: twenty times the catalogue that edgechat comes with."""
+"""Maximum size of a TOML file: twenty times the size of the catalogue."""
 
 
 def settings_file() -> Path:
@@ -29,7 +29,7 @@ def settings_file() -> Path:
 
 
 def load() -> Settings:
-    """Return what settings.toml says, or the defaults where there is none. Raises SettingsError."""
+    """Return the contents of settings.toml, or the defaults if there is none. Raises SettingsError."""
     path = settings_file()
     return settings_of(read_toml(path), str(path)) if path.exists() else Settings()
 
@@ -58,7 +58,7 @@ def name_fault(name: str) -> str | None:
 
 
 def read_toml(path: Path) -> dict[str, Any]:
-    """Return the tables of a TOML file. Raises SettingsError where it cannot be read."""
+    """Return the tables of a TOML file. Raises SettingsError if it cannot be read."""
     try:
         return tomllib.loads(read_text(path))
     except (OSError, ValueError, RecursionError) as error:  # a number of 5000 digits is a ValueError

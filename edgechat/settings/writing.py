@@ -1,4 +1,4 @@
-"""Changing settings.toml from a program: its comments, its order and its shape stay the person's own."""
+"""Changing settings.toml while keeping its comments, order and layout."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from edgechat.settings.reading import read_text, read_toml, settings_file, setti
 from edgechat.text import one_line
 
 _PATIENCE = 5.0
-"""Seconds to wait for another edgechat that changes the file."""
+"""Seconds to wait for another process that is changing the file."""
 
 
 Name = str | tuple[str, ...]
@@ -89,7 +89,7 @@ def _set(table: MutableMapping[str, Any], name: str, value: Any) -> None:
 
 
 def _plain(value: Any) -> Any:
-    """Return a value as TOML has it: tables without what is not there, lists."""
+    """Return a value as TOML types: tables without None values, lists."""
     if isinstance(value, msgspec.Struct):
         value = msgspec.to_builtins(value)
     if isinstance(value, Mapping):
@@ -102,7 +102,7 @@ def _copied(value: Any) -> Any:
 
 
 def _full(value: Any) -> Any:
-    """Return tables without the empty ones in them, of which tomlkit writes some and some not."""
+    """Return tables without empty tables, which tomlkit writes only sometimes."""
     if not isinstance(value, dict):
         return value
     found = {name: _full(one) for name, one in value.items()}
@@ -110,7 +110,7 @@ def _full(value: Any) -> Any:
 
 
 def _edited(path: Path, text: str, changes: Mapping[Any, Any], wanted: dict[str, Any]) -> str:
-    """Return the text of the file with the changes in it. Raises SettingsError where that fails."""
+    """Return the text of the file with the changes. Raises SettingsError if that is not possible."""
     import tomlkit  # 40 ms, and only who changes something needs it
     from tomlkit.exceptions import TOMLKitError
 
@@ -163,7 +163,7 @@ def _by_hand(path: Path, changes: Mapping[Any, Any]) -> SettingsError:
 
 @contextlib.contextmanager
 def _alone(path: Path) -> Iterator[None]:
-    """Hold off other programs that would change the file, for as long as it takes. Raises SettingsError."""
+    """Lock the file against changes by other processes. Raises SettingsError."""
     import filelock
 
     try:
@@ -182,7 +182,7 @@ def _alone(path: Path) -> Iterator[None]:
 
 
 def _replace(path: Path, text: str) -> None:
-    """Put a text in the place of the file, all of it or nothing; a link stays one."""
+    """Replace the file's text atomically; a symbolic link is kept."""
     target = Path(os.path.realpath(path))
     handle, draft = tempfile.mkstemp(dir=target.parent, prefix=".settings-", suffix=".part")
     try:
