@@ -133,7 +133,7 @@ async def test_a_configured_model_that_is_gone_is_told_of_once(
     session = open_session()
     assert await answer(session, "Hi") == "Hello there."
     assert await answer(session, "Again") == "Hello there."
-    assert machine.notes == ["gone is not here; guide stands in for it."]
+    assert machine.notes == ["gone was not found; guide is used instead."]
     assert session.model == "guide"
 
 

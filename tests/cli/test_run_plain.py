@@ -144,11 +144,11 @@ def test_which_model_it_begins_with(script: Script, tmp_path: Path) -> None:
     first.unlink()  # the one used last
     run = edgechat("--screen-reader", piped="")
     assert run.returncode == 0
-    assert "is not here; guide stands in for it." in run.stderr
+    assert "was not found; guide is used instead." in run.stderr
     assert "Loading guide." in run.stderr
     settings.change("model", "gone.gguf")
     run = edgechat("--screen-reader", piped="")
-    assert run.stderr.count("gone.gguf is not here; guide stands in for it.") == 1
+    assert run.stderr.count("gone.gguf was not found; guide is used instead.") == 1
     assert "Loading guide." in run.stderr
     assert edgechat("--screen-reader", "--model", "gone.gguf", piped="").returncode == 1
 

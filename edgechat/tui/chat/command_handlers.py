@@ -37,12 +37,12 @@ async def _run(controller: ChatController, name: str, argument: str) -> None:
             copy_reply(controller)
         case "rename":
             await stored_conversations.rename(controller, _stored(controller), argument)
-            view.tell(f"It is called “{one_line(argument, 60)}” now.")
+            view.tell(f"Renamed to “{one_line(argument, 60)}”.")
         case "pin":
             chat_id = _stored(controller)
             pinned = shown.conversation is not None and not shown.conversation.chat.pinned
             await stored_conversations.pin(controller, chat_id, pinned)
-            view.tell("Pinned to the top of the list." if pinned else "No longer pinned.")
+            view.tell("Pinned to the top of the list." if pinned else "Unpinned.")
         case "export":
             await stored_conversations.export(controller, _stored(controller), argument)
         case "import":
@@ -53,14 +53,14 @@ async def _run(controller: ChatController, name: str, argument: str) -> None:
             await controller.switch_model(argument)
         case "model":
             plan = controller.session.plan
-            view.tell(f"{one_line(plan.model_name, 60)} answers." if plan else "No model is loaded yet.")
+            view.tell(f"The model is {one_line(plan.model_name, 60)}." if plan else "No model is loaded yet.")
         case "pull":
             controller.downloads.pulls.start(argument)
         case "think":
             await set_thinking(controller, thinking(argument))
         case "system":
             await shown.set_system(argument or None)
-            view.tell("The system prompt is set." if argument else "There is no system prompt any more.")
+            view.tell("System prompt set." if argument else "System prompt removed.")
         case "set":
             settings, told = with_parameter(shown.settings, argument)
             await shown.change(settings)
@@ -71,10 +71,10 @@ async def _run(controller: ChatController, name: str, argument: str) -> None:
             if system != shown.system:
                 await shown.set_system(system)
             await shown.change(settings)
-            view.tell(f"This conversation goes by “{one_line(argument, 40)}” now.")
+            view.tell(f"This conversation now uses the preset “{one_line(argument, 40)}”.")
         case "save-preset":
             await controller.session.save_preset(argument, shown.system, shown.settings)
-            view.tell(f"Saved. /preset {one_line(argument, 40)} takes it in any conversation.")
+            view.tell(f"Saved. To use it in any conversation: /preset {one_line(argument, 40)}")
         case _:
             await view.perform(name, argument)
             return
@@ -83,7 +83,7 @@ async def _run(controller: ChatController, name: str, argument: str) -> None:
 
 def _stored(controller: ChatController) -> str:
     if not controller.shown.id:
-        raise EdgechatError("This conversation is empty.", hint="Say something first.")
+        raise EdgechatError("This conversation is empty.", hint="Ask something first.")
     return controller.shown.id
 
 
@@ -104,7 +104,7 @@ def arguments(controller: ChatController, name: str) -> Sequence[tuple[str, str]
     """Return what may follow a command, each with a few words about it."""
     match name:
         case "think":
-            return [("on", "always"), ("off", "never"), ("auto", "as the model does")]
+            return [("on", "always"), ("off", "never"), ("auto", "the model's default")]
         case "preset":
             presets = controller.session.settings.presets
             return [(one, one_line(preset.system or "", 60)) for one, preset in presets.items()]

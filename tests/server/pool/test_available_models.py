@@ -144,7 +144,7 @@ async def test_the_first_model_is_that_of_the_app(mine: Path) -> None:
     assert (await first_model("guide")).model == "guide"
     settings.change("model", "gone, too")
     choice = await first_model()
-    assert (choice.model, choice.note) == ("guide", "gone, too is not here; guide stands in for it.")
+    assert (choice.model, choice.note) == ("guide", "gone, too was not found; guide is used instead.")
     with pytest.raises(ModelNotFound):
         await first_model("gone")
 
