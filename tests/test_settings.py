@@ -64,7 +64,7 @@ def test_who_drafts() -> None:
 )
 def test_servers_elsewhere_are_refused_in_words(server: str) -> None:
     error = refusal(f"rpc = ['127.0.0.1:1', {json.dumps(server)}]")
-    assert f"{server!r} is no llama.cpp server on this machine" in error.message
+    assert f"{server!r} is not a llama.cpp server on this machine" in error.message
     assert "ssh -L" in (error.hint or "")
     with pytest.raises(SettingsError, match=r"no llama\.cpp server"):
         change("rpc", (server,))

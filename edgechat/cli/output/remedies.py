@@ -81,7 +81,7 @@ def install_mlx() -> str:
 def install_extra(extra: str) -> str:
     """Return the command that installs what an extra of ours needs, on a line that begins with two spaces."""
     if frozen():
-        return "Download edgechat again: the archive for this system and processor."
+        return "Download edgechat again: the archive for this system and CPU."
     if importlib.util.find_spec("pip") is not None:
         return f'  {sys.executable} -m pip install "edgechat[{extra}]"'
     return f'  uv pip install --python {sys.executable} "edgechat[{extra}]"'
@@ -90,7 +90,7 @@ def install_extra(extra: str) -> str:
 def _other_download(backend: str) -> str:
     """Return what to do where edgechat came as an archive, whose name says what is built in."""
     if backend not in _ARCHIVES:
-        return "Download edgechat again: the archive for this system and processor."
+        return "Download edgechat again: the archive for this system and CPU."
     if sys.platform == "darwin" or platform.machine().lower() not in ("x86_64", "amd64"):
         return (
             f"No archive for this system includes {backend}; edgechat installed with pip can be built with "

@@ -69,7 +69,7 @@ def forget(chat: str) -> None:
             one.unlink(missing_ok=True)
         except OSError as error:
             raise FolderError(
-                f"What was kept of a chat cannot be removed: {one} ({error.strerror}).",
+                f"The saved KV state of a chat cannot be removed: {one} ({error.strerror}).",
                 hint="Remove it manually.",
             ) from error
 

@@ -269,7 +269,7 @@ def _tensors(cursor: Cursor, n: int, alignment: int) -> tuple[ModelTensor, ...]:
             raise damaged(cursor.name, f"the tensor {show(tensor.name)} appears twice")
         if tensor.offset != expected:
             where = f"at {tensor.offset} instead of {expected}"
-            raise damaged(cursor.name, f"the tensor {show(tensor.name)} lies {where}")
+            raise damaged(cursor.name, f"the tensor {show(tensor.name)} is {where}")
         found[tensor.name] = tensor
         expected += _padded(tensor.n_bytes, alignment)
         if expected > MAX_SIZE:

@@ -133,5 +133,5 @@ class Answers(ABC, Generic[Part]):
 def reason_of(end: Finished) -> FinishReason:
     """Return why an answer ended. Raises Refusal for one that the server has cut short."""
     if end.reason == "cancelled":
-        raise Refusal("The server was stopped in the middle of the answer.", status=503, code="stopped")
+        raise Refusal("The server was stopped during the answer.", status=503, code="stopped")
     return _REASONS[end.reason]

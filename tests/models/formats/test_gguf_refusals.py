@@ -148,13 +148,13 @@ BAD_HEADERS: dict[str, tuple[bytes, str]] = {
     ),
     "tensors that overlap": (
         gguf(tensors=[tensor("a"), tensor("b", offset=96)], data=256),
-        "the tensor 'b' lies at 96 instead of 128",
+        "the tensor 'b' is at 96 instead of 128",
     ),
     "tensors with a gap": (
         gguf(tensors=[tensor("a"), tensor("b", offset=160)], data=512),
-        "the tensor 'b' lies at 160 instead of 128",
+        "the tensor 'b' is at 160 instead of 128",
     ),
-    "tensor off its alignment": (gguf(tensors=[tensor("a", offset=1)], data=256), "lies at 1"),
+    "tensor off its alignment": (gguf(tensors=[tensor("a", offset=1)], data=256), "is at 1"),
     "tensors beyond any disk": (
         gguf(tensors=[tensor("a", (2**61,)), tensor("b", (2**61,), offset=2**63)], data=64),
         "impossibly large",
