@@ -1,56 +1,56 @@
-"""Every error that edgechat raises on purpose, in one tree.
+"""The exceptions that edgechat raises, in one tree.
 
-    EdgechatError                 what happened, and a hint: the next thing to do
-    ├── ModelNotFound             no such file, and no such name in the catalogue
+    EdgechatError                 the base class: what happened, and a hint what to do next
+    ├── ModelNotFound             neither a file nor a name of the catalogue
     ├── ModelFileError            the file is not a model that can be loaded
-    ├── DoesNotFit                the memory at hand does not carry the model or the context
-    ├── NotADraft                 a model that cannot draft for another one
-    ├── BackendMissing            what was asked to compute a model is not installed, or does not read it
-    ├── DryRunFailed              llama.cpp does not say what a load would take; it is estimated instead
+    ├── DoesNotFit                not enough memory for the model or the context
+    ├── NotADraft                 a model that cannot be the draft model of another one
+    ├── BackendMissing            a backend that is not installed, or does not support the model
+    ├── DryRunFailed              llama.cpp's dry run failed; sizes are estimated instead
     ├── PromptTooLong             the prompt, or a text to embed, does not fit into the context
-    ├── BadRequest                what is asked for makes no sense, or not with this model
-    │   ├── WrongKind             a chat was wanted of a model for embeddings, or embeddings of one for chat
-    │   ├── NotEmbeddable         texts of which no embeddings can be made: empty, too many, unknown tokens
-    │   └── SchemaError           a JSON schema is wrong, or more than can be followed
-    ├── QueueFull                 too many requests wait for the model; later it may work
-    ├── Draining                  the server is ending, and takes no more requests
+    ├── BadRequest                a request that is not valid, or not for this model
+    │   ├── WrongKind             a chat with an embedding model, or embeddings from a chat model
+    │   ├── NotEmbeddable         texts without embeddings: empty, too many, or with unknown tokens
+    │   └── SchemaError           a JSON schema that is wrong, or too large or complex
+    ├── QueueFull                 too many requests are waiting for the model
+    ├── Draining                  the server is shutting down and accepts no more requests
     ├── TemplateError             the model's chat template failed, looped or grew without bound
-    ├── SwitchUnknown             thinking was switched on a model that has no such switch
-    ├── SettingsError             settings.toml or models.toml says something that makes no sense
-    ├── FolderError               a folder for settings, chats or logs cannot be made
+    ├── SwitchUnknown             the model has no switch for thinking
+    ├── SettingsError             settings.toml, models.toml or an option is not valid
+    ├── FolderError               a folder for settings, chats or logs cannot be created
     ├── StoreError                the conversations cannot be read or written
-    │   └── StoreUnwritable       the disk is full, or the file may not be written
+    │   └── StoreUnwritable       the disk is full, or the database is not writable
     ├── CommandError              a slash command that does not exist, or with a wrong argument
-    ├── ChatNotFound              no such conversation, or several that the id could mean
-    ├── AttachmentError           a file that cannot be sent along with a question
-    ├── ChatBusy                  a reply is being written, which what was asked for would change
-    ├── NotAChat                  a file holds no conversation that can be read
-    ├── NotWritten                a conversation cannot be written to the file that was named
-    ├── NotRemovable              a model that is another tool's, or loaded, or not where it should be
-    ├── NotImported               a model that cannot be put into our folder
-    ├── HubError                  the hub did not give what was asked of it
-    │   ├── RepoNotFound          no such repository, revision or file there, or none that may be seen
-    │   ├── AccessDenied          a licence must be accepted first, or the token is not taken
-    │   ├── HubUnreachable        no network, no answer in time, or the hub itself has trouble
-    │   ├── RateLimited           too many requests for now
-    │   ├── OfflineMode           it would take the network, which is switched off
-    │   ├── HubAnswerError        an answer that makes no sense, or is larger than any sound one
-    │   ├── RemoteFileChanged     the file is no longer the one that was listed
-    │   └── WrongBytes            a download is not what the hub says the file is; nothing of it is kept
-    ├── DiskError                 a download cannot be kept: the disk is full, or its folder is not sound
-    ├── NotDrawn                  a plot: matplotlib is not there, or its file cannot be written
+    ├── ChatNotFound              no such conversation, or an ambiguous id
+    ├── AttachmentError           a file that cannot be attached to a question
+    ├── ChatBusy                  a reply is being generated, which the operation would change
+    ├── NotAChat                  a file is not a valid conversation
+    ├── NotWritten                a conversation cannot be written to a file
+    ├── NotRemovable              a model of another tool, or one that is loaded
+    ├── NotImported               a model that cannot be imported
+    ├── HubError                  a request to the hub failed
+    │   ├── RepoNotFound          no such repository, revision or file, or it is private
+    │   ├── AccessDenied          a licence must be accepted first, or the token was rejected
+    │   ├── HubUnreachable        no network, a timeout, or a failure of the hub
+    │   ├── RateLimited           too many requests
+    │   ├── OfflineMode           the network is needed, and edgechat is offline
+    │   ├── HubAnswerError        an answer that is not valid, or too large
+    │   ├── RemoteFileChanged     the file has changed since it was listed
+    │   └── WrongBytes            the hash of a download does not match; it is deleted
+    ├── DiskError                 a download cannot be stored: a full disk, or an unusable folder
+    ├── NotDrawn                  a plot: matplotlib is missing, or its file cannot be written
     └── EngineError               the engine failed; exit code 3
         ├── LoadFailed            llama.cpp refused the model
-        │   ├── OutOfMemory       or had not the memory for it
-        │   └── ServerRefused     a server of llama.cpp is not on this machine, or does not answer
-        ├── DecodeFailed          a decode call failed, or gave numbers that are none
+        │   ├── OutOfMemory       there was not enough memory for it
+        │   └── ServerRefused     an RPC server is on another machine, or does not respond
+        ├── DecodeFailed          a decode call failed, or produced NaN or infinite logits
         ├── EngineCrashed         the worker process died
-        │   └── EngineGone        before the request came, or it was ended just then
-        ├── EngineClosed          it was ended by whoever had it, who wants no model of it any more
-        └── RequestRefused        this request has already killed the worker twice
+        │   └── EngineGone        before it received the request
+        ├── EngineClosed          the engine was closed by its owner
+        └── RequestRefused        the request has already crashed the worker twice
 
-Foreign exceptions are turned into one of these where they arise; the command line and the app print
-`message` and `hint` at their edge, and nowhere else.
+Other exceptions are converted to one of these where they arise. The command line and the app print
+`message` and `hint` in one place each.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ from typing import ClassVar
 
 
 class EdgechatError(Exception):
-    """The base of all: `message` says what happened and why, `hint` what to do next."""
+    """The base class: `message` says what happened and why, `hint` what to do next."""
 
     exit_code: ClassVar[int] = 1
 
@@ -70,7 +70,7 @@ class EdgechatError(Exception):
 
 
 class ModelNotFound(EdgechatError):
-    """No such file, and no such name in the catalogue."""
+    """There is neither a file nor a model of the catalogue with that name."""
 
 
 class ModelFileError(EdgechatError):
@@ -78,19 +78,19 @@ class ModelFileError(EdgechatError):
 
 
 class DoesNotFit(EdgechatError):
-    """The memory at hand does not carry the model or the context, or its training does not carry that."""
+    """There is not enough memory for the model or the context, or the model was not trained for it."""
 
 
 class NotADraft(EdgechatError):
-    """A model cannot draft for another one: it is not smaller, or of another vocabulary or kind."""
+    """A model cannot draft for another one: it is not smaller, or differs in vocabulary or format."""
 
 
 class BackendMissing(EdgechatError):
-    """What was asked to compute a model is not installed here, or does not read models of its format."""
+    """A backend is not installed, or does not support models of that format."""
 
 
 class DryRunFailed(EdgechatError):
-    """llama.cpp does not say what a load would take; the planner estimates it instead."""
+    """llama.cpp's dry run failed; the planner estimates the sizes instead."""
 
 
 class PromptTooLong(EdgechatError):
@@ -98,19 +98,19 @@ class PromptTooLong(EdgechatError):
 
 
 class BadRequest(EdgechatError):
-    """What a request asks for makes no sense, or not with this model."""
+    """The request is not valid, or not for this model."""
 
 
 class WrongKind(BadRequest):
-    """A chat was wanted of a model for embeddings, or embeddings of one for chat."""
+    """A chat was requested from an embedding model, or embeddings from a chat model."""
 
 
 class NotEmbeddable(BadRequest):
-    """No embeddings can be made of these texts: one is empty, they are too many, or of unknown tokens."""
+    """The texts have no embeddings: one is empty or has unknown tokens, or there are too many."""
 
 
 class QueueFull(EdgechatError):
-    """Too many requests wait for the model; `seconds` is when it is likely to be worth another try."""
+    """Too many requests are waiting for the model; `seconds` is the recommended time before a retry."""
 
     def __init__(self, message: str, *, hint: str | None = None, seconds: int = 1) -> None:
         super().__init__(message, hint=hint)
@@ -118,11 +118,11 @@ class QueueFull(EdgechatError):
 
 
 class Draining(EdgechatError):
-    """The server is ending, and takes no more requests."""
+    """The server is shutting down and accepts no more requests."""
 
 
 class SchemaError(BadRequest):
-    """A JSON schema is wrong, or larger or more complex than can be followed."""
+    """A JSON schema is wrong, or too large or complex to be enforced."""
 
 
 class TemplateError(EdgechatError):
@@ -130,15 +130,15 @@ class TemplateError(EdgechatError):
 
 
 class SwitchUnknown(EdgechatError):
-    """Thinking was switched on a model that has no such switch."""
+    """Thinking was switched for a model that has no such switch."""
 
 
 class SettingsError(EdgechatError):
-    """settings.toml or models.toml says something that makes no sense."""
+    """settings.toml, models.toml or an option is not valid."""
 
 
 class FolderError(EdgechatError):
-    """A folder for settings, chats or logs cannot be made."""
+    """A folder for settings, chats or logs cannot be created."""
 
 
 class StoreError(EdgechatError):
@@ -146,7 +146,7 @@ class StoreError(EdgechatError):
 
 
 class StoreUnwritable(StoreError):
-    """The disk is full, or the file of the conversations, or its folder, may not be written."""
+    """The disk is full, or the database of conversations or its folder is not writable."""
 
 
 class CommandError(EdgechatError):
@@ -154,51 +154,51 @@ class CommandError(EdgechatError):
 
 
 class ChatNotFound(EdgechatError):
-    """There is no such conversation, or several that could be meant, or it cannot go on as was asked."""
+    """There is no such conversation, its id is ambiguous, or it cannot be continued as requested."""
 
 
 class AttachmentError(EdgechatError):
-    """A file cannot be sent along with a question."""
+    """A file cannot be attached to a question."""
 
 
 class ChatBusy(EdgechatError):
-    """A reply is being written, and what was asked for would change what it answers."""
+    """A reply is being generated, and the operation would change what it answers."""
 
 
 class NotAChat(EdgechatError):
-    """A file holds no conversation that can be read."""
+    """A file is not a valid conversation."""
 
 
 class NotWritten(EdgechatError):
-    """A conversation cannot be written to the file that was named."""
+    """A conversation cannot be written to a file."""
 
 
 class NotRemovable(EdgechatError):
-    """A model is another tool's to remove, or loaded, or does not lie as it should."""
+    """A model belongs to another tool, is loaded, or is not stored as expected."""
 
 
 class NotImported(EdgechatError):
-    """A model cannot be put into edgechat's folder: its name is taken, or the disk is full."""
+    """A model cannot be imported: its name is in use, or the disk is full."""
 
 
 class HubError(EdgechatError):
-    """The hub did not give what was asked of it."""
+    """A request to the hub failed."""
 
 
 class RepoNotFound(HubError):
-    """No such repository, revision or file on the hub, or none that may be seen."""
+    """There is no such repository, revision or file on the hub, or it is private."""
 
 
 class AccessDenied(HubError):
-    """A licence must be accepted first, or the token is not taken."""
+    """A licence must be accepted first, or the token was rejected."""
 
 
 class HubUnreachable(HubError):
-    """There is no network, no answer in time, or the hub itself has trouble."""
+    """There is no network, the request timed out, or the hub failed."""
 
 
 class RateLimited(HubError):
-    """The hub wants no more requests for now; `seconds` is how long, as far as it says."""
+    """The hub limits requests; `seconds` is the time to wait, if the hub states it."""
 
     def __init__(self, message: str, *, hint: str | None = None, seconds: int | None = None) -> None:
         super().__init__(message, hint=hint)
@@ -206,27 +206,27 @@ class RateLimited(HubError):
 
 
 class OfflineMode(HubError):
-    """It would take the network, which is switched off."""
+    """The network is needed, and edgechat is offline."""
 
 
 class HubAnswerError(HubError):
-    """The hub gave an answer that makes no sense, or is larger than any sound one."""
+    """The hub sent an answer that is not valid, or too large."""
 
 
 class RemoteFileChanged(HubError):
-    """The file is no longer the one that was listed."""
+    """The file has changed since it was listed."""
 
 
 class WrongBytes(HubError):
-    """A download is not what the hub says the file is. Nothing of it is kept."""
+    """The hash of a download does not match; the download is deleted."""
 
 
 class DiskError(EdgechatError):
-    """A download cannot be kept: the disk is full, or the cache's folder is not as it should be."""
+    """A download cannot be stored: the disk is full, or the cache's folder is not usable."""
 
 
 class NotDrawn(EdgechatError):
-    """matplotlib is not installed, or the picture cannot be written."""
+    """A plot cannot be drawn: matplotlib is not installed, or the file cannot be written."""
 
 
 class EngineError(EdgechatError):
@@ -242,15 +242,15 @@ class LoadFailed(EngineError):
 
 
 class OutOfMemory(LoadFailed):
-    """llama.cpp could not have the memory it wanted."""
+    """There was not enough memory to load the model."""
 
 
 class ServerRefused(LoadFailed):
-    """An RPC server of llama.cpp is not on this machine, or not there, or busy with another program."""
+    """An RPC server is on another machine, does not respond, or is busy with another program."""
 
 
 class DecodeFailed(EngineError):
-    """A decode call failed, or gave numbers that are none."""
+    """A decode call failed, or produced NaN or infinite logits."""
 
 
 class EngineCrashed(EngineError):
@@ -262,19 +262,19 @@ class EngineCrashed(EngineError):
 
 
 class EngineGone(EngineCrashed):
-    """No worker runs, and a request came that may not start one: nothing of it was computed."""
+    """The worker ended before it received the request; nothing was computed."""
 
 
 class EngineClosed(EngineError):
-    """The engine was closed while it loaded, or before: that is what somebody wanted, and no failure."""
+    """The engine was closed by its owner, before or during a load. This is not a failure."""
 
 
 class RequestRefused(EngineError):
-    """The request has already killed the worker twice."""
+    """The request has already crashed the worker twice."""
 
 
 def by_name(name: str) -> type[EdgechatError]:
-    """Return the class of that name; one that is not in the tree comes back as EngineError."""
+    """Return the class of that name, or EngineError for a name that is not in the tree."""
     return _BY_NAME.get(name, EngineError)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 _HOSTS = ("127.0.0.1", "localhost")
 
-HINT = "A server on another machine can be brought here through ssh -L 50052:127.0.0.1:50052 HOST."
+HINT = "To use a server on another machine, forward its port: ssh -L 50052:127.0.0.1:50052 HOST"
 
 
 def address(server: str) -> str | None:
@@ -18,6 +18,6 @@ def address(server: str) -> str | None:
 def refusal(server: str) -> str:
     """Return why a server is not talked to, for people."""
     return (
-        f"{server[:80]!r} is no llama.cpp server on this machine: edgechat takes 127.0.0.1:PORT only, "
-        "since whoever reaches such a server can do with it what they like."
+        f"{server[:80]!r} is not a llama.cpp server on this machine: edgechat accepts only 127.0.0.1:PORT, "
+        "because RPC servers have no access control."
     )

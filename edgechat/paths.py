@@ -65,7 +65,7 @@ def read_bytes(path: Path, most: int) -> bytes:
     fd = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
     try:
         if not stat.S_ISREG(os.fstat(fd).st_mode):
-            raise OSError(errno.EINVAL, "it is no plain file")
+            raise OSError(errno.EINVAL, "it is not a regular file")
         with open(fd, "rb", closefd=False) as file:
             data = file.read(most + 1)
     finally:

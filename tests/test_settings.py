@@ -64,7 +64,7 @@ def test_who_drafts() -> None:
 )
 def test_servers_elsewhere_are_refused_in_words(server: str) -> None:
     error = refusal(f"rpc = ['127.0.0.1:1', {json.dumps(server)}]")
-    assert f"{server!r} is no llama.cpp server on this machine" in error.message
+    assert f"{server!r} is not a llama.cpp server on this machine" in error.message
     assert "ssh -L" in (error.hint or "")
     with pytest.raises(SettingsError, match=r"no llama\.cpp server"):
         change("rpc", (server,))
@@ -208,9 +208,9 @@ def test_who_wants_the_likeliest_token_gets_no_penalties_of_others(name: str) ->
 @pytest.mark.parametrize(
     ("text", "allowed"),
     [
-        ('theme = "black"', 'There is only "terminal", "dark", "light" or "high-contrast".'),
+        ('theme = "black"', 'Allowed values: "terminal", "dark", "light" or "high-contrast".'),
         ('theme = "drak"', "Did you mean dark?"),
-        ('overflow = "x"', 'There is only "window" or "error".'),
+        ('overflow = "x"', 'Allowed values: "window" or "error".'),
         ("threads = 1000", "Expected `int` <= 512."),
         ('[presets.coder]\nsytem = "x"', ""),
     ],
@@ -232,7 +232,7 @@ def test_presets() -> None:
 @pytest.mark.parametrize("name", ["", "a" * 41, "a\\u001bb", "a\\nb", " a", "a\\u202eb", "a\\u200b"])
 def test_names_that_no_preset_has(name: str) -> None:
     error = refusal(f'[presets."{name}"]\nthink = true\n')
-    assert "1 to 40 letters" in error.message
+    assert "1 to 40 visible characters" in error.message
     assert error.message.isprintable()
 
 
@@ -445,7 +445,7 @@ def test_any_change_of_any_shape_of_file_says_what_it_should(
     try:
         save(changes)
     except SettingsError as error:
-        assert "without harm" in error.message  # noqa: PT017
+        assert "damaging its layout" in error.message  # noqa: PT017
         assert file_text() == text
     else:
         assert _full(tomllib.loads(file_text())) == _full(expected)

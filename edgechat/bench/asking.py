@@ -56,4 +56,4 @@ def _last_words(log: BinaryIO) -> str:
     size = log.seek(0, 2)
     log.seek(max(0, size - _LOG_TAIL))
     lines = [line for line in log.read().decode("utf-8", "replace").splitlines() if line.strip()]
-    return f" Its last words: {printable(lines[-1])[:300]}" if lines else ""
+    return f" Its last output: {printable(lines[-1])[:300]}" if lines else ""

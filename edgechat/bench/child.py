@@ -114,7 +114,7 @@ class BareModel:
         return self._backend.context - self._slot.length - 64
 
     def call(self, n_tokens: int, n_rows: int) -> float:
-        """Return the seconds of a call of so many tokens, which stay in the cache."""
+        """Return the seconds of a call with this many tokens, which stay in the cache."""
         start = self._slot.length
         tokens = [self._tokens[at % len(self._tokens)] for at in range(start, start + n_tokens)]
         while True:
@@ -130,7 +130,7 @@ class BareModel:
             return seconds
 
     def go_to(self, depth: int) -> None:
-        """Let its cache hold so many tokens, or nearly so where it cannot go back."""
+        """Set the number of tokens in its cache, approximately if it cannot be cut."""
         if self.depth > depth and not self._cache.truncate(self._slot, depth):
             self._cache.clear(self._slot)
         while self.depth < depth:
@@ -184,7 +184,7 @@ def _at_depths(bare: BareModel, tell: Tell) -> Iterator[AtDepth]:
     for depth in _DEPTHS:
         if bare.room < depth + _CHUNK + _SINGLES - bare.depth or time.perf_counter() - began > _PATIENCE:
             break
-        tell(f"reading and writing behind {depth} tokens")
+        tell(f"measuring at a depth of {depth} tokens")
         bare.go_to(depth)
         reached = bare.depth
         chunk = min(_CHUNK, bare.most)
@@ -231,7 +231,7 @@ def _side_by_side(
 
 
 def _ways(model: ModelInfo) -> dict[str, frozenset[Source]]:
-    """Return what may draft in each way of decoding."""
+    """Return the drafters of each way of decoding."""
     ways: dict[str, frozenset[Source]] = {PLAIN: frozenset()}
     for name in model.drafters:
         ways[name] = frozenset({"ngram"} if name == "n-grams" else {"model"})
@@ -241,7 +241,7 @@ def _ways(model: ModelInfo) -> dict[str, frozenset[Source]]:
 
 
 def _first_token(engine: EngineCore, ask: BenchTask) -> Finished:
-    """Answer a question of some length that nothing of which is in the cache."""
+    """Answer a longer question, nothing of which is in the cache."""
     n = min(512, ask.plan.context // 4)
     text = " ".join(_COMMON[at * 7 % len(_COMMON)] for at in range(n))
     return _reply(engine, BenchPrompt("prompt", text), ask, frozenset(), 2)

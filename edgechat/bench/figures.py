@@ -1,4 +1,4 @@
-"""What a benchmark is asked for and what comes back, as it crosses the pipe."""
+"""The request and the report of a benchmark, as sent over the pipe."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class BenchProgress(msgspec.Struct, frozen=True, tag=True):
 
 
 class AtDepth(msgspec.Struct, frozen=True):
-    """Speeds behind so many tokens of context."""
+    """Speeds at this depth of context."""
 
     depth: int
     prompt_tps: float
@@ -60,10 +60,10 @@ class BenchReport(msgspec.Struct, frozen=True, tag=True, kw_only=True):
     architecture: str
     load_ms: float
     ttft_ms: float
-    """First token of a prompt of `prompt_tokens`, none of which was in the cache."""
+    """Time to the first token of a prompt of `prompt_tokens`, none of which were in the cache."""
     prompt_tokens: int
     resident_bytes: int
-    """What the process takes now, without what lies on accelerators."""
+    """The memory of the process, without that on accelerators."""
     buffers: tuple[Buffer, ...]
     """What llama.cpp has allocated for the model itself."""
     depths: tuple[AtDepth, ...]

@@ -1,4 +1,4 @@
-"""A report drawn: what a call of n tokens costs, and the ways of decoding side by side."""
+"""Plots of a report: the cost of a call with n tokens, and a comparison of the ways of decoding."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ def draw(report: BenchReport, title: str, path: Path) -> None:
     figure.suptitle(title)
     left, right = figure.subplots(1, 2)
     left.plot(list(report.curve_ms), list(report.curve_ms.values()), marker="o")
-    title = f"C(n) behind {report.curve_depth} tokens"
-    left.set(xlabel="rows of a call", ylabel="ms", title=title, ylim=(0, None))
+    title = f"C(n) at a depth of {report.curve_depth} tokens"
+    left.set(xlabel="tokens in a call", ylabel="ms", title=title, ylim=(0, None))
     tasks = list(dict.fromkeys(way.task for way in report.ways))
     names = list(dict.fromkeys(way.name for way in report.ways))
     width = 0.8 / max(len(names), 1)
@@ -36,10 +36,10 @@ def draw(report: BenchReport, title: str, path: Path) -> None:
 
 
 def check(path: Path) -> None:
-    """Find out before anything is measured that nothing could be drawn. Raises NotDrawn."""
+    """Check, before anything is measured, that a plot can be drawn. Raises NotDrawn."""
     _figure()
     if path.is_dir() or not path.absolute().parent.is_dir():
-        raise NotDrawn(f"{path} cannot be written: it is a folder, or is to lie in one that is not there.")
+        raise NotDrawn(f"{path} cannot be written: it is a folder, or its folder does not exist.")
 
 
 def _figure() -> Any:
@@ -47,8 +47,8 @@ def _figure() -> Any:
         from matplotlib.figure import Figure  # half a second, and not everybody has it
     except ImportError as error:
         raise NotDrawn(
-            "Plots need matplotlib, which is not installed.",
-            hint="--json prints the same figures; packaged programs come without it."
+            "Plots require matplotlib, which is not installed.",
+            hint="--json prints the same figures; the packaged program does not include matplotlib."
             if frozen()
             else "pip install 'edgechat[plot]'",
         ) from error

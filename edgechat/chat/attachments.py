@@ -32,21 +32,21 @@ def read(path: str) -> Attachment:
     try:
         file = Path(path).expanduser()
         if file.is_dir():
-            raise AttachmentError(f"{shown} is a folder.", hint="Name a file in it.")
+            raise AttachmentError(f"{shown} is a folder.", hint="Choose a file in it.")
         if not file.is_file():
-            raise AttachmentError(f"There is no file {shown}.", hint="Tab completes a path after an @.")
+            raise AttachmentError(f"No such file: {shown}.", hint="Tab completes a path after @.")
         with file.open("rb") as stream:
             found = stream.read(_MOST_BYTES + 1)
     except (OSError, RuntimeError, ValueError) as error:
         why = getattr(error, "strerror", None) or error
-        raise AttachmentError(f"{shown} cannot be read: {why}.", hint="Name another file.") from error
+        raise AttachmentError(f"{shown} cannot be read: {why}.", hint="Choose another file.") from error
     if len(found) > _MOST_BYTES:
         raise AttachmentError(
-            f"{shown} has more than {_MOST_BYTES // 2**20} MiB, which no context holds.",
-            hint="Send only the part that matters.",
+            f"{shown} has more than {_MOST_BYTES // 2**20} MiB, the limit.",
+            hint="Send only the relevant part.",
         )
     if b"\0" in found[:8192]:
-        raise AttachmentError(f"{shown} is no text.", hint="Only text files can be sent along.")
+        raise AttachmentError(f"{shown} is not a text file.", hint="Only text files can be attached.")
     return of_text(file.name, found.decode("utf-8-sig", "replace"))
 
 

@@ -101,7 +101,7 @@ def check(name: str, argument: str, front: Front) -> None:
         close = difflib.get_close_matches(name, commands, n=1)
         instead = f"Did you mean /{close[0]}? " if close else ""
         raise CommandError(
-            f"There is no command /{one_line(name, 40)}.",
+            f"No such command: /{one_line(name, 40)}.",
             hint=f"{instead}/help lists the commands; {as_question}",
         )
     command = commands[name]

@@ -249,7 +249,7 @@ class Conversation:
             _, turns = await self._store.load(self.chat.id)
             self._tree = Tree(turns)
         if turn_id not in self._tree:
-            raise ChatNotFound("What was looked for is not in this conversation any more.")
+            raise ChatNotFound("The message that was found is no longer in this conversation.")
         line = self._tree.line(turn_id)
         await self._store.choose(self.chat.id, line[-1].id)
         self.turns = line
@@ -331,7 +331,7 @@ class Conversation:
         while at >= 0 and self.turns[at].role != "user":
             at -= 1
         if at < 0:
-            raise ChatNotFound("There is no question yet that could be answered again.")
+            raise ChatNotFound("There is no question yet to answer again.")
         self.turns, self._taken = self.turns[: at + 1], self.turns[at + 1 :]
 
     def put_back(self) -> None:
@@ -420,7 +420,8 @@ class Conversation:
     def _check_free(self) -> None:
         if self.answering:
             raise ChatBusy(
-                "An answer is being written in this conversation.", hint="Stop it, or wait for its end."
+                "An answer is being generated in this conversation.",
+                hint="Stop it, or wait until it has finished.",
             )
 
     async def _catch_up(self) -> None:
@@ -479,8 +480,8 @@ class Conversation:
 
 def _written_elsewhere() -> ChatBusy:
     return ChatBusy(
-        "Another edgechat is writing an answer in this conversation.",
-        hint="Wait for its end, then send again.",
+        "Another edgechat is generating an answer in this conversation.",
+        hint="Wait until it has finished, then send again.",
     )
 
 

@@ -21,8 +21,8 @@ VERSION = 1
 _ENDINGS = {
     "stopped": "(stopped here)",
     "interrupted": "(interrupted here)",
-    "failed": "(no reply came)",
-    "streaming": "(still being written)",
+    "failed": "(no reply)",
+    "streaming": "(still being generated)",
 }
 
 
@@ -98,7 +98,7 @@ def _filed(turn: Turn) -> ExportedTurn:
 def _paragraphs(found: Conversation) -> Iterator[str]:
     chat = found.chat
     yield f"# {flat(chat.title)}"
-    about = [chat.id, f"begun on {chat.date}", counted(found.n_messages)]
+    about = [chat.id, f"started on {chat.date}", counted(found.n_messages)]
     # Models may take turns in a chat, and only the last one is known.
     yield " · ".join([*about, f"last model: {flat(model_name(chat))}"] if chat.model else about)
     speakers = {"system": "System prompt", "user": "You", "assistant": "Answer"}

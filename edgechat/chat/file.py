@@ -43,8 +43,8 @@ def connect(path: Path | None, *, busy_ms: int) -> sqlite3.Connection:
 def damaged(path: Path, flaw: str) -> StoreError:
     """Return the error of a file whose parts do not hold together."""
     return StoreError(
-        f"The file of the conversations is damaged: {path} ({flaw}).",
-        hint=f"edgechat leaves it untouched. Move it aside to start afresh: mv '{path}' '{path}.damaged'",
+        f"The database of conversations is damaged: {path} ({flaw}).",
+        hint=f"edgechat does not change it. To start with a new one, rename it: mv '{path}' '{path}.damaged'",
     )
 
 
@@ -61,12 +61,12 @@ def store_error(path: Path, exc: sqlite3.Error | OSError) -> StoreError:
         return deleted_meanwhile()
     if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
         return StoreError(
-            f"Another program holds {path}.",
+            f"Another program has locked {path}.",
             hint="Close the program that has the file open, then send again.",
         )
     return StoreUnwritable(
         f"The conversations cannot be read or written: {path} ({exc}).",
-        hint="See that the folder exists, is yours and may be written; EDGECHAT_HOME names another one.",
+        hint="Check that the folder exists and is writable, or set EDGECHAT_HOME to another folder.",
     )
 
 

@@ -25,7 +25,7 @@ def write(path: Path, text: str, *, force: bool = False) -> None:
             path.chmod(0o600)
             file.write(text)
     except FileExistsError as error:
-        raise NotWritten(f"There is a file {_shown(path)} already.", hint="Name another one.") from error
+        raise NotWritten(f"The file {_shown(path)} already exists.", hint="Choose another name.") from error
     except _ERRORS as error:
         raise _not_written(path, error) from error
 
@@ -50,7 +50,7 @@ def read(name: str | Path) -> bytes:
     except _ERRORS as error:
         raise NotAChat(
             f"{_shown(name)} cannot be read: {_why(error)}.",
-            hint="This writes such a file: edgechat chats export ID --json FILE",
+            hint="To create such a file: edgechat chats export ID --json FILE",
         ) from error
 
 
@@ -75,7 +75,7 @@ def free_name(title: str, ending: str, folder: Path) -> Path:
 
 
 def _not_written(name: str | Path, error: Exception) -> NotWritten:
-    hint = "Name a file in a folder that is yours."
+    hint = "Choose a file in a writable folder."
     return NotWritten(f"{_shown(name)} cannot be written: {_why(error)}.", hint=hint)
 
 

@@ -26,7 +26,9 @@ from edgechat.text import one_line
 MOST_BYTES = 64 * 2**20
 _MOST_TURNS = 100_000
 _MOST_ATTACHMENTS = 100
-_KNOWN = 'It reads what `edgechat chats export --json` writes, and lists of {"role": …, "content": …}.'
+_KNOWN = (
+    'Supported are files written by `edgechat chats export --json`, and lists of {"role": …, "content": …}.'
+)
 _ROLES: dict[str, Role] = {
     "system": "system",
     "developer": "system",
@@ -46,18 +48,18 @@ def imported(text: str | bytes) -> ImportedChat:
     """Return the conversation that is in a file. Raises NotAChat, which names what is wrong with it."""
     raw = text.encode("utf-8", "replace") if isinstance(text, str) else text
     if len(raw) > MOST_BYTES:
-        _refuse(f"it has {len(raw) // 2**20} MiB, and {MOST_BYTES // 2**20} are the most")
+        _refuse(f"it has {len(raw) // 2**20} MiB, and the limit is {MOST_BYTES // 2**20}")
     try:
         found = msgspec.json.decode(raw.removeprefix(b"\xef\xbb\xbf"))
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        _refuse(f"it is no JSON ({one_line(str(error), 100)})")
+        _refuse(f"it is not valid JSON ({one_line(str(error), 100)})")
     except RecursionError:
         _refuse("it is nested too deeply")
     if isinstance(found, dict) and found.get("format") == FORMAT:
         return _own(found)
     messages = found.get("messages") if isinstance(found, dict) else found
     if not isinstance(messages, list):
-        _refuse("it holds no conversation")
+        _refuse("it contains no conversation")
     model = found.get("model") if isinstance(found, dict) else None
     title = found.get("title") if isinstance(found, dict) else None
     return _of_messages(messages, *(one if isinstance(one, str) else "" for one in (model, title)))
@@ -66,7 +68,8 @@ def imported(text: str | bytes) -> ImportedChat:
 def _own(found: dict[str, Any]) -> ImportedChat:
     if isinstance(found.get("version"), int) and found["version"] > VERSION:
         raise NotAChat(
-            "A newer edgechat has written this file.", hint="Update edgechat: pip install --upgrade edgechat"
+            "This file was written by a newer edgechat.",
+            hint="Update edgechat: pip install --upgrade edgechat",
         )
     said = found.get("chat")
     settings = said.pop("settings", None) if isinstance(said, dict) else None
@@ -94,17 +97,17 @@ def _own(found: dict[str, Any]) -> ImportedChat:
 def _check(turns: Sequence[ExportedTurn]) -> None:
     """Refuse turns that make no tree."""
     if not turns:
-        _refuse("there is no turn in it")
+        _refuse("it contains no turns")
     if len(turns) > _MOST_TURNS:
-        _refuse(f"it has {len(turns)} turns, and {_MOST_TURNS} are the most")
+        _refuse(f"it has {len(turns)} turns, and the limit is {_MOST_TURNS}")
     known: set[str] = set()
     for number, turn in enumerate(turns, 1):
         if turn.id in known:
-            _refuse(f"turn {number} has the id of an earlier one")
+            _refuse(f"turn {number} has the same id as an earlier one")
         if turn.parent_id is not None and turn.parent_id not in known:
-            _refuse(f"turn {number} answers one that does not come before it")
+            _refuse(f"turn {number} answers a turn that does not precede it")
         if turn.role == "system" and number > 1:
-            _refuse(f"turn {number} is a system prompt, which only the first can be")
+            _refuse(f"turn {number} is a system prompt, which must be the first turn")
         if len(turn.attachments) > _MOST_ATTACHMENTS:
             _refuse(f"turn {number} has more than {_MOST_ATTACHMENTS} attachments")
         known.add(turn.id)
@@ -129,18 +132,18 @@ def _turn(turn: ExportedTurn, chat_id: str, names: dict[str, str]) -> Turn:
 
 def _of_messages(messages: list[Any], model: str, title: str) -> ImportedChat:
     if len(messages) > _MOST_TURNS:
-        _refuse(f"it has {len(messages)} messages, and {_MOST_TURNS} are the most")
+        _refuse(f"it has {len(messages)} messages, and the limit is {_MOST_TURNS}")
     said: list[tuple[Role, str]] = []
     for number, message in enumerate(messages, 1):
         role, content = _message(number, message)
         if role == "system" and any(other != "system" for other, _ in said):
-            _refuse(f"message {number} is a system prompt, which has to come first")
+            _refuse(f"message {number} is a system prompt, which must be the first message")
         if role == "system" and said:
             said[-1] = (role, f"{said[-1][1]}\n\n{content}")
         else:
             said.append((role, content))
     if not any(role != "system" for role, _ in said):
-        _refuse("nobody says anything in it")
+        _refuse("it contains no text")
     turns: list[ExportedTurn] = []
     for role, content in said:
         parent_id = turns[-1].id if turns else None
@@ -152,7 +155,7 @@ def _of_messages(messages: list[Any], model: str, title: str) -> ImportedChat:
 
 def _message(number: int, message: Any) -> tuple[Role, str]:
     if not isinstance(message, dict):
-        _refuse(f"message {number} is no object with a role and a content")
+        _refuse(f"message {number} is not an object with a role and content")
     name = message.get("role")
     role = _ROLES.get(name) if isinstance(name, str) else None
     if role is None:
@@ -160,12 +163,12 @@ def _message(number: int, message: Any) -> tuple[Role, str]:
     content = message.get("content")
     if isinstance(content, list):
         if not all(_is_text(part) for part in content):
-            _refuse(f"message {number} has parts that are no text")
+            _refuse(f"message {number} has parts that are not text")
         content = "\n\n".join(part["text"] for part in content)
     if content is None and role == "assistant":
         content = ""  # it called a tool
     if not isinstance(content, str):
-        _refuse(f"the content of message {number} is no text")
+        _refuse(f"the content of message {number} is not text")
     return role, content
 
 
@@ -201,4 +204,4 @@ def _past(when: float) -> float:
 
 
 def _refuse(why: str) -> Never:
-    raise NotAChat(f"The file is no conversation that can be read: {why}.", hint=_KNOWN)
+    raise NotAChat(f"The file is not a valid conversation: {why}.", hint=_KNOWN)

@@ -58,7 +58,7 @@ def not_sent(turns: int) -> str:
     gone = "1 earlier question, with its answer, is"
     if turns != 1:
         gone = f"{turns} earlier questions, with their answers, are"
-    return f"{gone} not sent to the model any more"
+    return f"{gone} no longer sent to the model"
 
 
 def _is_silent(turn: Turn) -> bool:

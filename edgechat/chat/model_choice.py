@@ -30,7 +30,7 @@ class ModelChoice(Generic[T]):
         """What to tell the user, or None."""
         if self.missing is None:
             return None
-        return f"{one_line(self.missing, 80)} is not here; {self.model} stands in for it."
+        return f"{one_line(self.missing, 80)} was not found; {self.model} is used instead."
 
 
 async def choose_model(

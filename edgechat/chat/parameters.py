@@ -66,7 +66,7 @@ async def set_thinking(session: ChatSession, conversation: Adjustable, think: bo
     """
     model = session.loaded.model if session.loaded is not None else None
     if think is not None and model is not None and not model.can_switch_thinking:
-        raise SwitchUnknown(f"The thinking of {one_line(model.name, 60)} cannot be switched.")
+        raise SwitchUnknown(f"{one_line(model.name, 60)} has no switch for thinking.")
     session.given = msgspec.structs.replace(session.given, think=None)
     await conversation.set_settings(msgspec.structs.replace(conversation.settings, think=think))
 
@@ -78,7 +78,7 @@ async def _set_parameter(session: ChatSession, conversation: Adjustable, argumen
     fields = SamplingDefaults.__struct_fields__
     if name not in fields:
         raise SettingsError(
-            f"There is no parameter {one_line(name, 40)!r}.", hint=f"There are {', '.join(fields)}."
+            f"No such parameter: {one_line(name, 40)!r}.", hint=f"Parameters: {', '.join(fields)}."
         )
     chosen = conversation.settings.sampling.given()
     if value in ("", "default"):

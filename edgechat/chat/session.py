@@ -253,7 +253,7 @@ class ChatSession:
         except (StoreUnwritable, FolderError) as error:
             if self._needs_store:
                 raise
-            self.on_note(f"{error.message} What is said now is gone when edgechat ends.")
+            self.on_note(f"{error.message} This conversation will be lost when edgechat closes.")
             return await Store.in_memory()
 
     async def _last_used(self) -> str | None:

@@ -1,4 +1,4 @@
-"""The commands that talk with a model and look after what was said: run, and chats with its own commands."""
+"""The commands for conversations: run, and chats with its subcommands."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ _SEEDS = 2**64
 """What the engine can be told."""
 _Id = typer.Argument(
     metavar="ID",
-    help="An id of `edgechat chats`, or the beginning of one.",
+    help="An id shown by `edgechat chats`, or its first characters.",
     autocompletion=completion.chats,
 )
 _TrashedId = typer.Argument(
     metavar="ID",
-    help="An id of `edgechat chats --trash`, or the beginning of one.",
+    help="An id shown by `edgechat chats --trash`, or its first characters.",
     autocompletion=completion.trashed_chats,
 )
 
@@ -39,8 +39,8 @@ _TrashedId = typer.Argument(
 def add_to(app: typer.Typer) -> None:
     """Add the commands."""
     held = (
-        "Without PROMPT in a terminal, run holds a conversation: /help lists its commands, Ctrl+C stops an "
-        "answer, Ctrl+D ends it."
+        "In a terminal, without PROMPT, a conversation starts: /help lists its commands, Ctrl+C stops an "
+        "answer, Ctrl+D ends the program."
     )
     app.command("run", epilog=held)(run)
     chats = typer.Typer(cls=ChatsGroup, rich_markup_mode=None)
@@ -62,51 +62,59 @@ def run(
         str | None,
         typer.Argument(
             metavar="PROMPT",
-            help="What to ask. What is piped in is put after it; - is only what is piped in.",
+            help="The question. Text piped in is appended to it; - uses only the piped text.",
         ),
     ] = None,
     system: Annotated[str | None, typer.Option(help="The system prompt of a new conversation.")] = None,
     last: Annotated[
-        bool, typer.Option("--continue", "-c", help="Go on with the last conversation of the command line.")
+        bool, typer.Option("--continue", "-c", help="Continue the last conversation of the command line.")
     ] = False,
     chat: Annotated[
         str | None,
         typer.Option(
             metavar="ID",
-            help="Go on with this conversation of `edgechat chats`.",
+            help="Continue the conversation with this id; `edgechat chats` lists them.",
             autocompletion=completion.chats,
         ),
     ] = None,
     no_store: Annotated[
-        bool, typer.Option("--no-store", help="Leave no trace of the conversation on disk.")
+        bool, typer.Option("--no-store", help="Keep nothing of the conversation on disk.")
     ] = False,
     overflow: Annotated[
         Literal["window", "error"] | None,
-        typer.Option(help="Where the context is full, window leaves out the oldest turns; error refuses."),
+        typer.Option(
+            help="When the context is full, window leaves out the oldest turns; error refuses the question."
+        ),
     ] = None,
     temperature: Annotated[
-        float | None, typer.Option(min=0, max=5, help="0 takes the likeliest token; more is more varied.")
+        float | None,
+        typer.Option(min=0, max=5, help="0 always takes the most likely token; higher values vary more."),
     ] = None,
     top_k: Annotated[
-        int | None, typer.Option(min=0, max=MOST, help="Choose among so many tokens; 0: all.")
+        int | None,
+        typer.Option(min=0, max=MOST, help="Sample from this many of the most likely tokens; 0: from all."),
     ] = None,
     top_p: Annotated[
-        float | None, typer.Option(min=0, max=1, help="Choose among this probability mass.")
+        float | None,
+        typer.Option(
+            min=0, max=1, help="Sample from the most likely tokens that have this probability together."
+        ),
     ] = None,
     min_p: Annotated[
-        float | None, typer.Option(min=0, max=1, help="Drop tokens below this share of the likeliest one.")
+        float | None,
+        typer.Option(min=0, max=1, help="Drop tokens less likely than this share of the most likely one."),
     ] = None,
     repetition_penalty: Annotated[float | None, typer.Option(min=0.01, max=5, help="1: none.")] = None,
     presence_penalty: Annotated[float | None, typer.Option(min=-2, max=2, help="0: none.")] = None,
     frequency_penalty: Annotated[float | None, typer.Option(min=-2, max=2, help="0: none.")] = None,
     seed: Annotated[
-        int | None, typer.Option(min=0, max=_SEEDS - 1, help="The same seed gives the same text again.")
+        int | None, typer.Option(min=0, max=_SEEDS - 1, help="The same seed reproduces the same text.")
     ] = None,
     max_tokens: Annotated[
-        int | None, typer.Option(min=1, max=MOST, help="Stop after so many tokens.")
+        int | None, typer.Option(min=1, max=MOST, help="Stop after this many tokens.")
     ] = None,
-    ctx: Annotated[int | None, typer.Option(min=1, max=MOST, help="Tokens that the context holds.")] = None,
-    stop: Annotated[list[str] | None, typer.Option(help="Stop before this text; may be given again.")] = None,
+    ctx: Annotated[int | None, typer.Option(min=1, max=MOST, help="Context length, in tokens.")] = None,
+    stop: Annotated[list[str] | None, typer.Option(help="Stop before this text; can be repeated.")] = None,
     think: Annotated[
         bool | None, typer.Option("--think/--no-think", help="Switch a reasoning model's thinking on or off.")
     ] = None,
@@ -118,16 +126,16 @@ def run(
     offline: OfflineOption = False,
     debug: DebugOption = False,
 ) -> None:
-    """Ask a model, and print the answer as it comes."""
+    """Ask a model, and print the answer as it is generated."""
     from edgechat.cli.chat.conversation import ConversationChoice
     from edgechat.cli.commands import run as command
     from edgechat.settings import SamplingDefaults
 
     if last and chat is not None:
-        raise typer.BadParameter("--continue and --chat cannot both be", param_hint="--continue")
+        raise typer.BadParameter("cannot be used together with --chat", param_hint="--continue")
     if no_store and (last or chat is not None):
         raise typer.BadParameter(
-            "goes with neither --continue nor --chat: what is said there is kept",
+            "cannot be used with --continue or --chat: those conversations are stored",
             param_hint="--no-store",
         )
     sampling = SamplingDefaults(
@@ -141,7 +149,7 @@ def run(
     )
     for name, value in sampling.given().items():
         if not math.isfinite(value):  # a range does not refuse nan
-            raise typer.BadParameter(f"{value} is no number", param_hint=f"--{name.replace('_', '-')}")
+            raise typer.BadParameter(f"{value} is not a number", param_hint=f"--{name.replace('_', '-')}")
     options = command.RunOptions(
         model=model,
         prompt=None if prompt is None else as_text(prompt),
@@ -165,18 +173,18 @@ def run(
 
 def list_chats(
     context: typer.Context,
-    limit: Annotated[int, typer.Option(min=1, max=MOST, help="Show so many at most.")] = 20,
+    limit: Annotated[int, typer.Option(min=1, max=MOST, help="The most results to show.")] = 20,
     trash: Annotated[
-        bool, typer.Option("--trash", help="List what was deleted in the last 30 days.")
+        bool, typer.Option("--trash", help="List the conversations that were deleted in the last 30 days.")
     ] = False,
     json: JsonOption = False,
     debug: DebugOption = False,
 ) -> None:
-    """List the conversations that are kept, the latest first; search, show, export or delete them."""
+    """List stored conversations, latest first; search, show, export or delete them."""
     if context.invoked_subcommand is not None:
         if json:
             raise typer.BadParameter(
-                f"goes after the command: edgechat chats {context.invoked_subcommand} ID --json",
+                f"must follow the command: edgechat chats {context.invoked_subcommand} ID --json",
                 param_hint="--json",
             )
         return
@@ -195,13 +203,15 @@ def show(chat: Annotated[str, _Id], json: JsonOption = False, debug: DebugOption
 def search(
     words: Annotated[
         list[str],
-        typer.Argument(metavar="WORDS", help="All of them must occur; the last may be half a word."),
+        typer.Argument(
+            metavar="WORDS", help="All of them must occur; the last can be the beginning of a word."
+        ),
     ],
-    limit: Annotated[int, typer.Option(min=1, max=1000, help="Show so many at most.")] = 20,
+    limit: Annotated[int, typer.Option(min=1, max=1000, help="The most results to show.")] = 20,
     json: JsonOption = False,
     debug: DebugOption = False,
 ) -> None:
-    """Find what was said in any conversation, the best first."""
+    """Search all conversations, best matches first."""
     from edgechat.cli.commands import chats as command
 
     raise typer.Exit(command.search([as_text(word) for word in words], limit=limit, json=json))
@@ -209,10 +219,12 @@ def search(
 
 def rename(
     chat: Annotated[str, _Id],
-    title: Annotated[str, typer.Argument(metavar="TITLE", help='"" takes the first words that were said.')],
+    title: Annotated[
+        str, typer.Argument(metavar="TITLE", help='"" takes the first words of the conversation.')
+    ],
     debug: DebugOption = False,
 ) -> None:
-    """Give a conversation another title."""
+    """Change the title of a conversation."""
     from edgechat.cli.commands import chats as command
 
     raise typer.Exit(command.rename(as_text(chat), as_text(title)))
@@ -220,7 +232,7 @@ def rename(
 
 def pin(
     chat: Annotated[str, _Id],
-    off: Annotated[bool, typer.Option("--off", help="Pin it no longer.")] = False,
+    off: Annotated[bool, typer.Option("--off", help="Unpin it.")] = False,
     debug: DebugOption = False,
 ) -> None:
     """Keep a conversation at the top of the app's list."""
@@ -232,12 +244,13 @@ def pin(
 def export(
     chat: Annotated[str, _Id],
     file: Annotated[
-        str | None, typer.Argument(metavar="FILE", help="Where to; without it, it is printed.")
+        str | None,
+        typer.Argument(metavar="FILE", help="The file to write; by default, the conversation is printed."),
     ] = None,
     json: Annotated[
-        bool, typer.Option("--json", help="All of it, to be imported again, instead of Markdown.")
+        bool, typer.Option("--json", help="Write JSON, which can be imported again, instead of Markdown.")
     ] = False,
-    force: Annotated[bool, typer.Option("--force", help="Write over a file.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite an existing file.")] = False,
     debug: DebugOption = False,
 ) -> None:
     """Write a conversation to a file, as Markdown or as JSON."""
@@ -247,11 +260,13 @@ def export(
 
 
 def import_chat(
-    file: Annotated[str, typer.Argument(metavar="FILE", help="JSON of an export; - reads what is piped in.")],
+    file: Annotated[
+        str, typer.Argument(metavar="FILE", help="An exported JSON file; - reads standard input.")
+    ],
     json: JsonOption = False,
     debug: DebugOption = False,
 ) -> None:
-    """Read a conversation that was exported, or a list of messages as OpenAI's API takes it."""
+    """Import an exported conversation, or a list of messages in the format of OpenAI's API."""
     from edgechat.cli.commands import chats as command
 
     raise typer.Exit(command.import_chat(file, json=json))
@@ -260,19 +275,19 @@ def import_chat(
 def rm(
     chats: Annotated[list[str], _Id],
     now: Annotated[
-        bool, typer.Option("--now", help="For good, also from the trash, which keeps them for 30 days else.")
+        bool, typer.Option("--now", help="Delete permanently; otherwise, the trash keeps them for 30 days.")
     ] = False,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
     debug: DebugOption = False,
 ) -> None:
-    """Delete conversations, and what was computed of them."""
+    """Delete conversations, and their saved KV state."""
     from edgechat.cli.commands import chats as command
 
     raise typer.Exit(command.rm([as_text(chat) for chat in chats], yes=yes, now=now))
 
 
 def restore(chats: Annotated[list[str], _TrashedId], debug: DebugOption = False) -> None:
-    """Bring conversations back from the trash."""
+    """Restore conversations from the trash."""
     from edgechat.cli.commands import chats as command
 
     raise typer.Exit(command.restore([as_text(chat) for chat in chats]))

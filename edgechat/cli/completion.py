@@ -104,9 +104,9 @@ def _catalogue() -> Iterator[tuple[str, str]]:
 
 
 def _ways_of_drafting() -> Iterator[tuple[str, str]]:
-    yield "auto", "what is here and fits beside"
+    yield "auto", "whatever is on this machine and fits"
     yield "none", "nobody"
-    yield "ngram", "what was said before"
+    yield "ngram", "n-grams of the conversation"
 
 
 def _chats(*, trashed: bool = False) -> Iterator[tuple[str, str]]:

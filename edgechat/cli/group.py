@@ -1,4 +1,4 @@
-"""The commands, as groups that notice what was meant where no command of that name is."""
+"""Command groups that suggest a command when an unknown one is typed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _UsageError: Any = typer.BadParameter.__base__
 
 
 class CommandGroup(TyperGroup):
-    """Tells who types `edgechat guide` what to type instead."""
+    """Suggests `edgechat run guide` for `edgechat guide`."""
 
     def make_context(self, *args: Any, **extra: Any) -> Any:
         """See click."""
@@ -37,7 +37,8 @@ class CommandGroup(TyperGroup):
             return super().resolve_command(ctx, args)
         if args[0] == "chat":
             ctx.fail(
-                "No such command 'chat'. The chat is `edgechat` alone; `edgechat chats` lists what is kept."
+                "No such command 'chat'. `edgechat` alone opens the app; `edgechat chats` lists stored "
+                "conversations."
             )
         if self.get_command(ctx, args[0]) is None and _is_model(args[0]):
             from edgechat.text import one_line
@@ -49,7 +50,7 @@ class CommandGroup(TyperGroup):
 
 
 def _shown(error: Any) -> Any:
-    """Return the error with the words of the command line in it as a terminal may be given them."""
+    """Return the error, with the arguments it quotes made safe for a terminal."""
     from edgechat.text import flat
 
     error.message = flat(error.message)
@@ -71,7 +72,7 @@ _MEANT = {
 
 
 class ChatsGroup(TyperGroup):
-    """Tells who types `edgechat chats delete 1a2b` what to type instead."""
+    """Suggests `edgechat chats rm 1a2b` for `edgechat chats delete 1a2b`."""
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """See click."""
@@ -87,14 +88,12 @@ class ChatsGroup(TyperGroup):
 
                 words = ["edgechat", "chats", *([meant] if meant else []), *rest]
                 ctx.fail(f"No such command {word!r}. Did you mean: {one_line(shlex.join(words))}")
-            ctx.fail(
-                f"No such command {word!r}. `edgechat chats` lists; chats --help shows what else it can do."
-            )
+            ctx.fail(f"No such command {word!r}. `edgechat chats --help` lists the commands.")
         return super().resolve_command(ctx, args)
 
 
 def _meant(word: str) -> str | None:
-    """Return the command that a word means which is none, also where it is mistyped; "" for the list."""
+    """Return the command that an unknown or mistyped word probably means; "" for the list."""
     import difflib
 
     known = {other: command for command, others in _MEANT.items() for other in (*others, command) if other}

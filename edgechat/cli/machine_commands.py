@@ -1,4 +1,4 @@
-"""The commands about this machine and what it carries: device, plan, pull, bench and doctor."""
+"""The commands about this machine and the models that fit it: device, plan, pull, bench and doctor."""
 
 from __future__ import annotations
 
@@ -21,10 +21,13 @@ from edgechat.cli.options import (
 
 def add_to(app: typer.Typer) -> None:
     """Add the commands."""
-    resumed = "Stopped or cut off, the same command goes on where it was. What is here is not fetched again."
-    wrong = "The exit code is 0 when nothing is wrong, 1 when something is; notes do not count."
+    resumed = (
+        "If a download is interrupted, the same command resumes it. Files that are complete are not "
+        "downloaded again."
+    )
+    wrong = "The exit code is 0 if no problems were found, 1 otherwise; notes do not count."
     app.command("device")(device)
-    app.command("plan", epilog="The exit code is 1 where nothing fits.")(plan)
+    app.command("plan", epilog="The exit code is 1 if no model fits.")(plan)
     app.command("pull", epilog=resumed)(pull)
     app.command("bench")(bench)
     app.command("doctor", epilog=wrong)(doctor)
@@ -33,12 +36,13 @@ def add_to(app: typer.Typer) -> None:
 def device(
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
     refresh: Annotated[
-        bool, typer.Option("--refresh", help="Measure the speed again, which is otherwise done once.")
+        bool,
+        typer.Option("--refresh", help="Measure the speed again instead of using the stored measurement."),
     ] = False,
     offline: OfflineOption = False,
     debug: DebugOption = False,
 ) -> None:
-    """Show what this machine can carry: processor, memory, GPUs, speed, disk, and llama.cpp's build."""
+    """Show the hardware of this machine: CPU, memory, GPUs, speed, disk, and the llama.cpp build."""
     from edgechat.cli.commands import device as command
 
     raise typer.Exit(command.run(json=json, refresh=refresh))
@@ -49,40 +53,42 @@ def plan(
         list[str] | None,
         typer.Argument(
             metavar="MODEL",
-            help="Files, folders, names, or owner/repo on the hub. None: the whole catalogue.",
+            help="Files, folders, names, or owner/repo on the hub. Default: the whole catalogue.",
             autocompletion=completion.all_models,
         ),
     ] = None,
     ctx: Annotated[
-        int | None, typer.Option(min=1, max=MOST, help="Tokens that the context should hold.")
+        int | None, typer.Option(min=1, max=MOST, help="The context length that is needed, in tokens.")
     ] = None,
-    min_tps: Annotated[float | None, typer.Option(min=0, help="Tokens a second, at least.")] = None,
+    min_tps: Annotated[
+        float | None, typer.Option(min=0, help="The lowest speed to accept, in tokens per second.")
+    ] = None,
     quality: Annotated[
         str | None,
         typer.Option(
-            help="poor, reduced, good, high, near-lossless or reference, at least.",
+            help="The lowest quality to accept: poor, reduced, good, high, near-lossless or reference.",
             autocompletion=completion.qualities,
         ),
     ] = None,
-    ram: Annotated[str | None, typer.Option(help="Plan for a machine with so much memory: 8GiB.")] = None,
-    vram: Annotated[str | None, typer.Option(help="... and such a GPU: 6GiB; 0: without one.")] = None,
-    bandwidth: Annotated[str | None, typer.Option(help="... whose memory gives so much: 50GB/s.")] = None,
+    ram: Annotated[str | None, typer.Option(help="Plan for a machine with this much memory: 8GiB.")] = None,
+    vram: Annotated[
+        str | None, typer.Option(help="... and a GPU with this much memory: 6GiB; 0: no GPU.")
+    ] = None,
+    bandwidth: Annotated[str | None, typer.Option(help="... and this memory bandwidth: 50GB/s.")] = None,
     draft: DraftOption = None,
     backend: BackendOption = None,
     offline: OfflineOption = False,
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     debug: DebugOption = False,
 ) -> None:
-    """Show what would fit and how fast it would be, before anything is downloaded or loaded."""
+    """Show which models fit and how fast they would be, without downloading or loading anything."""
     from edgechat.cli.commands import plan as command
     from edgechat.cli.output.quantities import amount, rate, steps
     from edgechat.planner.machine import MachineDescription
     from edgechat.planner.request import PlanRequest
 
     if backend == "mlx" and vram is not None:
-        raise typer.BadParameter(
-            "a Mac's GPU has no memory of its own: --ram says it all", param_hint="--vram"
-        )
+        raise typer.BadParameter("a Mac's GPU shares the machine's memory; use --ram", param_hint="--vram")
     options = command.PlanOptions(
         models=tuple(models or ()),
         described=MachineDescription(
@@ -103,36 +109,43 @@ def pull(
     model: Annotated[
         str,
         typer.Argument(
-            help="A catalogue name, owner/repo[:QUANT], or its address.",
+            help="A name of the catalogue, owner/repo[:QUANT], or its URL.",
             autocompletion=completion.catalogue_models,
         ),
     ],
-    quant: Annotated[str | None, typer.Option(help="The quantization: Q5_K_M, 4bit.")] = None,
+    quant: Annotated[
+        str | None, typer.Option(help="The quantization to download, such as Q5_K_M or 4bit.")
+    ] = None,
     auto_quant: Annotated[
-        bool, typer.Option("--auto-quant", help="Let the planner choose it, as it does by itself.")
+        bool, typer.Option("--auto-quant", help="Let the planner choose the quantization (the default).")
     ] = False,
     draft: Annotated[
         str | None,
         typer.Option(
             metavar="auto|none|MODEL",
             autocompletion=completion.pulled_drafters,
-            help="auto: the catalogue's draft model too, where it fits beside and is much smaller.",
+            help="auto: download the catalogue's draft model too, if both fit together and it is much "
+            "smaller.",
             show_default=False,
         ),
     ] = None,
     backend: BackendOption = None,
     revision: Annotated[str | None, typer.Option(help="A branch, tag or commit.")] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would be downloaded.")] = False,
-    force: Annotated[bool, typer.Option("--force", help="Download it although it does not fit.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Show what would be downloaded, and stop.")
+    ] = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="Download the model even if it does not fit.")
+    ] = False,
     offline: OfflineOption = False,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object at the end.")] = False,
     debug: DebugOption = False,
 ) -> None:
-    """Download a model in the quantization that suits this machine, into the cache that other tools share."""
+    """Download a model in the best quantization for this machine, into the hub's cache."""
     from edgechat.cli.commands import pull as command
 
     if quant and auto_quant:
-        raise typer.BadParameter("--quant and --auto-quant cannot both be", param_hint="--quant")
+        raise typer.BadParameter("cannot be used together with --auto-quant", param_hint="--quant")
     options = command.PullOptions(
         model=model,
         quant=quant,
@@ -148,21 +161,25 @@ def pull(
 
 def bench(
     model: ModelArgument,
-    ctx: Annotated[int | None, typer.Option(min=512, max=MOST, help="Tokens that the context holds.")] = None,
+    ctx: Annotated[int | None, typer.Option(min=512, max=MOST, help="Context length, in tokens.")] = None,
     draft: DraftOption = None,
     backend: BackendOption = None,
-    rounds: Annotated[int, typer.Option(min=1, max=100, help="Rounds of each way of decoding.")] = 5,
-    tokens: Annotated[int, typer.Option(min=8, max=1024, help="Tokens of a reply.")] = 48,
+    rounds: Annotated[
+        int, typer.Option(min=1, max=100, help="How many times each way of decoding is measured.")
+    ] = 5,
+    tokens: Annotated[int, typer.Option(min=8, max=1024, help="Tokens generated in each round.")] = 48,
     plot: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Draw it too, as PNG.", autocompletion=completion.paths),
+        typer.Option(
+            metavar="FILE", help="Also draw the results as a PNG file.", autocompletion=completion.paths
+        ),
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
     load_anyway: AnywayOption = False,
     offline: OfflineOption = False,
     debug: DebugOption = False,
 ) -> None:
-    """Measure a model here: speeds, memory, and what drafts do for it, against a bare loop of llama.cpp."""
+    """Measure a model on this machine: speed, memory, and drafts, compared with a bare llama.cpp loop."""
     from edgechat.cli.commands import bench as command
     from edgechat.planner.request import PlanRequest
 
@@ -176,7 +193,7 @@ def doctor(
     offline: OfflineOption = False,
     debug: DebugOption = False,
 ) -> None:
-    """Look for what keeps edgechat from working well here, and say what to do about it."""
+    """Look for problems on this machine, and say how to fix them."""
     from edgechat.cli.commands import doctor as command
 
     raise typer.Exit(command.run(json=json))

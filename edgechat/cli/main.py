@@ -61,7 +61,7 @@ def chat(
         typer.Option(
             "--model",
             "-m",
-            help="The model to chat with: a file, or a name of `edgechat list`.",
+            help="The model to chat with: a file, or a name shown by `edgechat list`.",
             autocompletion=completion.local_models,
         ),
     ] = None,
@@ -79,14 +79,14 @@ def chat(
     if context.invoked_subcommand is not None:
         if model is not None:
             raise typer.BadParameter(
-                f"goes with the app; write `edgechat {context.invoked_subcommand} MODEL`"
+                f"applies only to the app; use `edgechat {context.invoked_subcommand} MODEL`"
             )
         for option, given in (("--draft", draft), ("--backend", backend)):
             if given is not None:
-                raise typer.BadParameter("goes after the command", param_hint=option)
+                raise typer.BadParameter("must follow the command", param_hint=option)
         if screen_reader:
             raise typer.BadParameter(
-                "goes with the app, or after run: edgechat run MODEL --screen-reader",
+                "applies to the app, or to run: edgechat run MODEL --screen-reader",
                 param_hint="--screen-reader",
             )
         return
@@ -104,14 +104,14 @@ def chat(
         raise typer.Exit(lines.run(options))
     if os.environ.get("TERM") == "dumb" and sys.stdout.isatty():
         complain(
-            "edgechat opens an app that fills the terminal, and this one (TERM=dumb) cannot be drawn on.",
-            "Talk line by line instead: edgechat --screen-reader",
+            "The app needs a terminal that can be drawn on, and this one (TERM=dumb) cannot.",
+            "Chat line by line instead: edgechat --screen-reader",
         )
         raise typer.Exit(USAGE_ERROR)
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         complain(
-            "edgechat opens an app that fills the terminal, and there is no terminal here.",
-            'Ask a single question instead: edgechat run guide "What is edgechat?"',
+            "The app needs a terminal, and there is none.",
+            'To ask a single question: edgechat run guide "What is edgechat?"',
         )
         raise typer.Exit(USAGE_ERROR)
     from edgechat.tui.app import run_app
@@ -183,14 +183,14 @@ def _told(error: Exception) -> int:
         _let_go_of_stdout()
         where = f"{error.filename}: " if error.filename else ""
         complain(
-            f"The system does not let edgechat read or write: {where}{error.strerror or error}.",
-            "See that the disk is not full and the folder is yours; --debug shows what edgechat did.",
+            f"A file could not be read or written: {where}{error.strerror or error}.",
+            "Check the free disk space and the permissions of the folder; --debug shows a traceback.",
         )
     else:
         logging.getLogger(__name__).error("a fault of edgechat's own", exc_info=error)
         complain(
-            f"edgechat has a fault of its own: {type(error).__name__}: {error}",
-            "Run it again with --debug and report what it prints.",
+            f"Internal error in edgechat: {type(error).__name__}: {error}",
+            "Run the command again with --debug, and report the output.",
         )
     return ENGINE_FAILURE
 

@@ -1,4 +1,4 @@
-"""The commands for the models that are here: list, show, rm, import and verify."""
+"""The commands for the models on this machine: list, show, rm, import and verify."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _Model = Annotated[
     str,
     typer.Argument(
         metavar="MODEL",
-        help="A name of `edgechat list`, or a path.",
+        help="A name shown by `edgechat list`, or a path.",
         autocompletion=completion.local_models,
     ),
 ]
@@ -25,11 +25,11 @@ def add_to(app: typer.Typer) -> None:
     app.command("show")(show)
     app.command("rm")(rm)
     app.command("import")(import_file)
-    app.command("verify", epilog="The exit code is 1 where something is damaged.")(verify)
+    app.command("verify", epilog="The exit code is 1 if a model is damaged.")(verify)
 
 
 def list_models(json: JsonOption = False, offline: OfflineOption = False, debug: DebugOption = False) -> None:
-    """List the models on this machine, whoever downloaded them, and whether they fit now."""
+    """List the models on this machine, whichever tool downloaded them, and whether they fit now."""
     from edgechat.cli.commands import listing as command
 
     raise typer.Exit(command.run(json=json))
@@ -38,7 +38,7 @@ def list_models(json: JsonOption = False, offline: OfflineOption = False, debug:
 def show(
     model: _Model, json: JsonOption = False, offline: OfflineOption = False, debug: DebugOption = False
 ) -> None:
-    """Show what a model is, where it lies, and how it would be loaded."""
+    """Show what a model is, where it is stored, and how it would be loaded."""
     from edgechat.cli.commands import show as command
 
     raise typer.Exit(command.run(model, json=json))
@@ -46,11 +46,11 @@ def show(
 
 def rm(
     model: _Model,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
     offline: OfflineOption = False,
     debug: DebugOption = False,
 ) -> None:
-    """Remove a model from edgechat's folder or the hub's cache; other tools' models are theirs to remove."""
+    """Remove a model from edgechat's folder or the hub's cache; models of other tools are left to them."""
     from edgechat.cli.commands import rm as command
 
     raise typer.Exit(command.run(model, yes=yes))
@@ -59,14 +59,20 @@ def rm(
 def import_file(
     file: Annotated[
         str,
-        typer.Argument(metavar="FILE", help="A GGUF file, of a split model any part; or a folder for MLX."),
+        typer.Argument(
+            metavar="FILE", help="A GGUF file (any shard of a split model), or the folder of an MLX model."
+        ),
     ],
-    name: Annotated[str | None, typer.Option(help="What to call it; else as its file or folder.")] = None,
-    move: Annotated[bool, typer.Option("--move", help="Do not leave it where it is.")] = False,
+    name: Annotated[
+        str | None, typer.Option(help="The model's name; default: the name of its file or folder.")
+    ] = None,
+    move: Annotated[
+        bool, typer.Option("--move", help="Move the files instead of copying or linking them.")
+    ] = False,
     offline: OfflineOption = False,
     debug: DebugOption = False,
 ) -> None:
-    """Put a model of yours into edgechat's folder, without a second copy of its bytes where that can be."""
+    """Add your own model to edgechat's folder, sharing the file's disk space where possible."""
     from edgechat.cli.commands import importing as command
 
     raise typer.Exit(command.run(file, name=name, move=move))
@@ -77,14 +83,14 @@ def verify(
         str | None,
         typer.Argument(
             metavar="MODEL",
-            help="A name of `edgechat list`, or a path. None: all.",
+            help="A name shown by `edgechat list`, or a path. Default: all models.",
             autocompletion=completion.local_models,
         ),
     ] = None,
     offline: OfflineOption = False,
     debug: DebugOption = False,
 ) -> None:
-    """Read models from the disk and see that they are undamaged, by their hashes where they are known."""
+    """Check that models on disk are undamaged, by their hashes where those are known."""
     from edgechat.cli.commands import verify as command
 
     raise typer.Exit(command.run(model))

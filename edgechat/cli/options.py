@@ -44,7 +44,7 @@ OfflineOption = Annotated[
     typer.Option(
         "--offline",
         callback=_offline,
-        help="Keep off the network: only what is here, and what was learnt of the hub before.",
+        help="Do not use the network; use only local models and stored information about the hub.",
         show_default=False,
     ),
 ]
@@ -56,7 +56,7 @@ ModelArgument = Annotated[
     str,
     typer.Argument(
         metavar="MODEL",
-        help="A GGUF file, an MLX folder, or a name of `edgechat list`.",
+        help="A GGUF file, an MLX folder, or a name shown by `edgechat list`.",
         autocompletion=completion.local_models,
     ),
 ]
@@ -65,8 +65,8 @@ DraftOption = Annotated[
     typer.Option(
         metavar="auto|none|ngram|MODEL",
         autocompletion=completion.drafters,
-        help="Who guesses the next words, so that the model has only to check them. auto: the catalogue's "
-        "draft model where it is here, and what was said before (ngram).",
+        help="Speculative decoding: what proposes tokens for the model to verify. auto: the catalogue's "
+        "draft model if it is on this machine, and n-grams of the conversation (ngram).",
         show_default=False,
     ),
 ]
@@ -74,21 +74,19 @@ BackendOption = Annotated[
     Literal["llama.cpp", "mlx"] | None,
     typer.Option(
         "--backend",
-        help="What computes the model: llama.cpp (GGUF files), or mlx (MLX models, for Apple Silicon).",
+        help="The backend: llama.cpp (runs GGUF files), or mlx (runs MLX models, for Apple Silicon).",
         show_default=False,
     ),
 ]
 AnywayOption = Annotated[
     bool,
-    typer.Option(
-        "--load-anyway", help="Load the model although it does not seem to fit.", show_default=False
-    ),
+    typer.Option("--load-anyway", help="Load the model even if it does not seem to fit.", show_default=False),
 ]
 ScreenReaderOption = Annotated[
     bool,
     typer.Option(
         "--screen-reader",
-        help="Talk line by line in plain sentences, without colours and moving lines; /help lists commands.",
+        help="Chat line by line in plain sentences, without colours or animation; /help lists commands.",
         show_default=False,
     ),
 ]

@@ -39,7 +39,7 @@ def refused(question: str, nothing: str, without: str) -> int | None:
     it unasked.
     """
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
-        complain(f"{nothing}: there is no terminal to ask in.", without)
+        complain(f"{nothing}: there is no terminal to confirm in.", without)
         return _USAGE
     try:
         answer = input(f"{question} [y/N] ")

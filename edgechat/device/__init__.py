@@ -1,1 +1,1 @@
-"""What this machine is: processor, memory, accelerators."""
+"""The hardware of this machine: CPU, memory, accelerators."""

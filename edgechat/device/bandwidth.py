@@ -1,4 +1,4 @@
-"""How fast the processor reads memory and multiplies: measured once in a child, and kept in the cache folder.
+"""Memory bandwidth and compute speed of the CPU: measured once, in a child, and cached on disk.
 
 Decoding a token reads every weight once, so memory bandwidth bounds its speed; prefill is arithmetic. The
 figures are numpy's, for comparing machines and for a first prediction that real loads then correct.
@@ -21,30 +21,30 @@ from edgechat.errors import FolderError
 from edgechat.process.ask import ChildFailed, ask
 
 TIME_LIMIT = 20.0
-"""Seconds for the child, which takes 1 to 1.5 on a machine that has nothing else to do."""
+"""Time limit of the child in seconds; on an idle machine it takes 1 to 1.5."""
 _FILE = "speed.json"
 _SMALLEST, _LARGEST = 64 * 2**20, 2**30
 _KEPT = 16
 _MOST_READ = 1 << 16
-"""Bytes of the file: ten times what we write."""
+"""Maximum size of the file: ten times what edgechat writes."""
 
 
 class MemorySpeed(msgspec.Struct, frozen=True, kw_only=True):
-    """What was measured, with `threads` threads."""
+    """A measurement with `threads` threads."""
 
     bandwidth: float
-    """Bytes of memory read in a second."""
+    """Memory bandwidth, in bytes per second."""
     compute: float
-    """Floating-point operations in a second, in products of float32 matrices."""
+    """Floating-point operations per second, in products of float32 matrices."""
     threads: int
     disturbed: bool = False
-    """Other programs took a good part of the processor meanwhile: the machine can do better."""
+    """Other programs used much of the CPU during the measurement, so the machine is faster."""
     measured: float = 0.0
-    """When, in seconds since 1970."""
+    """When it was measured, in seconds since 1970."""
 
 
 class BandwidthTask(msgspec.Struct, frozen=True):
-    """What the child is to measure with."""
+    """The request to the child."""
 
     threads: int
     buffer: int
@@ -71,7 +71,7 @@ class _Cache:
 
 
 def cached_speed(cpu: Cpu) -> MemorySpeed | None:
-    """Return what was measured on this processor before; None if nothing was. Takes a millisecond."""
+    """Return the stored measurement of this CPU, or None. Takes a millisecond."""
     try:
         found = _cache().read().get(_key(cpu))
     except FolderError:
@@ -93,7 +93,7 @@ def measure_speed(
         answer = ask("speed", msgspec.msgpack.encode(task), limit=TIME_LIMIT)
         speed = msgspec.msgpack.decode(answer, type=MemorySpeed)
     except msgspec.MsgspecError as error:
-        raise ChildFailed(f"gave an answer that makes no sense: {error}") from error
+        raise ChildFailed(f"gave an invalid answer: {error}") from error
     if before is not None and speed.disturbed:
         best = {name: max(getattr(before, name), getattr(speed, name)) for name in ("bandwidth", "compute")}
         speed = msgspec.structs.replace(speed, **best)
@@ -108,7 +108,7 @@ def _cache() -> _Cache:
 
 
 def _key(cpu: Cpu) -> str:
-    """Return what makes a measurement another one: the processor, how much of it is ours, our version."""
+    """Return the key of a measurement: the CPU, the part of it that is available, edgechat's version."""
     counts = f"{cpu.physical} cores, {cpu.logical} threads, {choose_threads(cpu)[0]} used"
     return f"{cpu.name} | {counts} | edgechat {__version__}"
 

@@ -1,4 +1,4 @@
-"""The control groups this process is in, innermost first, in the layout of cgroup v1 or v2.
+"""The control groups of this process, innermost first, for cgroup v1 and v2.
 
 A limit set on any ancestor binds, so every group between ours and the mount point is listed. In a
 container the file system may show our own group as its root, or hide the names of what lies above: then
@@ -32,7 +32,7 @@ class _Mount:
 
 
 def groups(controller: str, root: Path = Path("/")) -> list[Group]:
-    """Return the groups that may limit us for `controller` ("cpu" or "memory"), of both versions.
+    """Return the groups that may limit this process for `controller` ("cpu" or "memory"), of both versions.
 
     root: where /proc and /sys are looked for. Empty where there are no control groups.
     """
@@ -90,7 +90,7 @@ def _unescaped(field: str) -> str:
 
 
 def read_text(path: Path) -> str:
-    """Return the text of a small file of /proc or /sys, or '' where it cannot be read."""
+    """Return the text of a small file of /proc or /sys, or '' if it cannot be read."""
     try:
         return path.read_text(encoding="utf-8", errors="replace")
     except OSError:

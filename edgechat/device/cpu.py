@@ -30,14 +30,14 @@ class Core:
 
 @dataclass(frozen=True, slots=True)
 class Cpu:
-    """The processor, and what of it is ours."""
+    """The CPU, and the part of it that this process can use."""
 
     name: str
     cores: tuple[Core, ...]
     allowed: frozenset[int]
-    """The logical processors that the affinity of this process lets us run on."""
+    """The logical CPUs in the affinity mask of this process."""
     quota: float | None = None
-    """Processors' worth of time that the tightest control group grants; None is no limit."""
+    """The tightest CPU quota of the control groups, in CPUs; None: no limit."""
 
     @property
     def logical(self) -> int:
@@ -61,12 +61,12 @@ class Cpu:
 
     @property
     def usable(self) -> tuple[Core, ...]:
-        """The cores we may run on."""
+        """The cores that this process can run on."""
         return tuple(core for core in self.cores if not self.allowed.isdisjoint(core.cpus))
 
 
 def choose_threads(cpu: Cpu) -> tuple[int, str]:
-    """Return how many threads compute best here, and why, as a sentence.
+    """Return the best number of threads, and the reason as a sentence.
 
     One thread on each performance core: a second thread on a core shares its arithmetic units, and a slow
     core makes all the others wait at the end of every layer.
@@ -76,17 +76,17 @@ def choose_threads(cpu: Cpu) -> tuple[int, str]:
     count = max(1, len(chosen))
     if cpu.quota is not None and int(cpu.quota) < count:
         count = max(1, int(cpu.quota))
-        return count, f"{_threads(count)}: a control group grants {cpu.quota:g} processors' worth of time."
+        return count, f"{_threads(count)}: a control group limits CPU time to {cpu.quota:g} CPUs."
     kind = "core"
     if cpu.efficiency:
         kind = "performance core" if fast else "efficiency core"
     reasons = [f"{_threads(count)}: one for each {kind}"]
     if len(cpu.usable) < cpu.physical:
-        reasons.append(f"this process may run on {len(cpu.usable)} of {cpu.physical} cores")
+        reasons.append(f"this process is restricted to {len(cpu.usable)} of {cpu.physical} cores")
     if fast and len(fast) < len(cpu.usable):
-        reasons.append("efficiency cores would slow the others down")
+        reasons.append("efficiency cores would slow down the others")
     if any(len(core.cpus) > 1 for core in chosen):
-        reasons.append("a second thread on a core gains nothing")
+        reasons.append("a second thread per core gains nothing")
     return count, "; ".join(reasons) + "."
 
 
@@ -95,7 +95,7 @@ def _threads(count: int) -> str:
 
 
 def read_cpu(root: Path = Path("/"), allowed: frozenset[int] | None = None) -> Cpu:
-    """Return the processor of this machine.
+    """Return the CPU of this machine.
 
     root: where /proc and /sys are looked for.
     allowed: the logical processors we may run on; None asks the system.

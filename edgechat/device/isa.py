@@ -49,7 +49,7 @@ _MAC = {
 _WINDOWS = {39: "AVX", 40: "AVX2", 41: "AVX512", 43: "DOTPROD"}
 
 ESSENTIAL = frozenset({"AVX", "AVX2", "F16C", "FMA", "NEON", "DOTPROD"})
-"""A build without one of these that the processor has computes at half the speed or less."""
+"""A build without one of these that the CPU supports runs at half the speed or less."""
 
 
 def read_instruction_sets(root: Path = Path("/")) -> tuple[str, ...]:

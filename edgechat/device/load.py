@@ -1,4 +1,4 @@
-"""What else this machine does: a speed that was measured beside other programs says little of the machine.
+"""The load of this machine: a speed measured while other programs run says little about the machine.
 
 Counters are looked at before and after some work: how much of the time its threads had a processor, what
 others took, how long somebody waited for one. Where a system has no such counter it says nothing.
@@ -17,12 +17,12 @@ from typing import Literal
 from edgechat.device.cgroup import read_number, read_text
 
 Disturbance = Literal["busy", "battery", "hot"]
-"""Other programs were at work; it ran on battery; the processor slowed down not to overheat."""
+"""Other programs were running; the machine was on battery power; the CPU was throttled by heat."""
 
 _OWN = 0.8
 """Share of the time that threads which compute get of their processors on a quiet machine, at least."""
 _OTHERS, _LEAST_OTHERS = 0.15, 0.5
-"""Share of all processors that others may take, or so many processors."""
+"""Share of all CPUs that other programs may use, or the number of CPUs."""
 _WAITED = 0.5
 """Share of the time in which somebody may wait for a processor."""
 _BUSY_NOW = 30.0
@@ -79,7 +79,7 @@ def disturbance(before: LoadSample, after: LoadSample, threads: int | None) -> D
 
 
 def on_battery() -> bool:
-    """Say whether this machine runs on its battery."""
+    """Return whether this machine runs on battery power."""
     if not _may_have_battery():
         return False
     import psutil

@@ -1,4 +1,4 @@
-"""How much memory there is, and how much of it may be taken now. Swap never counts.
+"""The size of the memory, and how much of it is available. Swap never counts.
 
 A page of a file that the kernel caches can be given back at once, so it counts as free here. That holds for
 a model's own file too: whoever plans a load charges the weights in full, mapped or not.
@@ -20,13 +20,13 @@ class Memory:
     """The machine's memory, in bytes."""
 
     total: int
-    """What is built in."""
+    """The installed memory."""
     available: int
-    """What this process and its children may take now without swapping or being killed."""
+    """What this process and its children can allocate now without swapping or being killed."""
     bound: str | None = None
-    """What allows less than the machine has, in words: 'the control group /sys/fs/cgroup/a'."""
+    """The limit below the installed memory, if any, as text: 'the control group /sys/fs/cgroup/a'."""
     limit: int | None = None
-    """How much `bound` allows in all, taken or not; None without a bound."""
+    """The total that `bound` allows; None without a bound."""
 
 
 def read_memory(root: Path = Path("/"), limits: dict[str, int] | None = None) -> Memory:

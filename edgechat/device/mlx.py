@@ -1,4 +1,4 @@
-"""Whether models can run through MLX here. Nothing of MLX is imported: that takes a second."""
+"""Whether MLX is available. MLX is not imported, because that takes a second."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from edgechat.process.spawn import frozen
 
 @cache
 def missing() -> str:
-    """Return why MLX cannot be used, as a sentence; '' where it can."""
+    """Return why MLX cannot be used, as a sentence; '' if it can."""
     for name in ("mlx", "mlx_lm"):
         if importlib.util.find_spec(name) is None:
             if frozen():

@@ -1,4 +1,4 @@
-"""The DeviceProfile: what this machine is, as one value."""
+"""The DeviceProfile: the hardware of this machine as one value."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from edgechat.device.mlx import missing
 
 @dataclass(frozen=True, slots=True)
 class DeviceProfile:
-    """What a plan needs to know of a machine."""
+    """What a plan needs to know about a machine."""
 
     cpu: Cpu
     memory: Memory
@@ -32,21 +32,21 @@ class DeviceProfile:
     mlx: bool = False
     """Whether MLX is installed."""
     slowed: tuple[Disturbance, ...] = ()
-    """What slows it down now: a state, which no plan depends on."""
+    """What slows it down now; plans do not depend on it."""
 
     @property
     def free(self) -> int:
-        """Bytes that may be taken on everything together; memory that is shared counts once."""
+        """Bytes available on all devices together; shared memory counts once."""
         return self.memory.available + sum(one.own for one in self.accelerators if one.usable)
 
     @property
     def mlx_card(self) -> Accelerator | None:
-        """What MLX computes on; None: the processor, where it is installed."""
+        """The accelerator that MLX uses; None: the CPU, if MLX is installed."""
         return next((one for one in self.accelerators if self.mlx and one.is_apples), None)
 
 
 def probe() -> DeviceProfile:
-    """Look at this machine now, without starting anything: some milliseconds.
+    """Examine this machine without starting child processes; takes some milliseconds.
 
     Memory that others take or give back changes the answer.
     """
@@ -55,7 +55,7 @@ def probe() -> DeviceProfile:
 
 
 def disk_free(path: Path) -> int | None:
-    """Return the bytes that we may write where `path` is or would be; None where nobody knows."""
+    """Return the free disk space at `path`, which need not exist, in bytes; None if unknown."""
     for folder in (path, *path.parents):
         if os.path.isdir(folder):
             try:

@@ -1,4 +1,4 @@
-"""The long look at this machine: every source asked, in children, side by side; half a second or so.
+"""The full examination of this machine: all sources, in parallel children; takes about half a second.
 
 A source that fails is part of the answer, never an error: `edgechat doctor` makes a finding of it.
 """
@@ -29,7 +29,7 @@ Asked = Literal["llama.cpp", "rpc", "nvml", "torch", "speed"]
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """A source that gave no answer."""
+    """A source that could not be read."""
 
     source: Asked
     why: str
@@ -38,17 +38,17 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class Survey:
-    """Everything that can be found out about this machine."""
+    """The result of a full examination of this machine."""
 
     profile: DeviceProfile
     instruction_sets: tuple[str, ...]
     build: Build | None
-    """None where llama.cpp could not be asked: then there is a Failure."""
+    """None if llama.cpp did not work; then there is a Failure."""
     failures: tuple[Failure, ...] = ()
 
 
 def survey(*, refresh: bool = False, measure: bool = True) -> Survey:
-    """Look at everything.
+    """Examine everything.
 
     measure: measure the processor's speed if that was never done, which takes a second; refresh: do it in
     any case.

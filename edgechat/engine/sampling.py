@@ -196,7 +196,7 @@ def _allowed(logits: Logits, mask: npt.NDArray[np.bool_], sampling: Sampling) ->
         logits = logits[allowed]
     if not len(logits) or not np.isfinite(highest := float(logits.max())):
         raise SchemaError(
-            "The model gives no chance to anything that the answer's schema allows.",
+            "The model assigns no probability to any token that the schema allows.",
             hint="Change the schema, or choose another model.",
         )
     ids, probabilities = _filtered(logits, highest, sampling)
@@ -223,9 +223,11 @@ def check_bias(sampling: Sampling, n_vocab: int) -> None:
     """Raise BadRequest for a bias on tokens that there are not, or by numbers that are none."""
     for token, value in sampling.bias:
         if not 0 <= token < n_vocab:
-            raise BadRequest(f"There is no token {token} to bias: the model knows {n_vocab}, from 0 on.")
+            raise BadRequest(
+                f"logit_bias has the unknown token {token}; the model's tokens are 0 to {n_vocab - 1}."
+            )
         if not math.isfinite(value):
-            raise BadRequest(f"The bias of token {token} is no number.")
+            raise BadRequest(f"The bias of token {token} is not a number.")
 
 
 def _penalises(sampling: Sampling) -> bool:

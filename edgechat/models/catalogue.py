@@ -112,7 +112,9 @@ def catalogue() -> tuple[CatalogueEntry, ...]:
     except FileNotFoundError:
         return _shipped()
     except OSError as error:
-        raise SettingsError(f"{own} cannot be read: {error.strerror}.", hint="Mend or remove it.") from error
+        raise SettingsError(
+            f"{own} cannot be read: {error.strerror}.", hint="Correct or remove it."
+        ) from error
 
 
 def own_catalogue() -> Path:
@@ -156,13 +158,15 @@ def _tables(path: Path) -> list[tuple[Any, str]]:
     table = read_toml(path)
     tables = table.get("model", [])
     if set(table) - {"model"} or not isinstance(tables, list):
-        raise SettingsError(f"{path}: there is only [[model]] at the top, once for each model.")
+        raise SettingsError(
+            f"{path}: only [[model]] tables are allowed at the top level, one for each model."
+        )
     return [(one, _where(one, f"{path}, model {number}")) for number, one in enumerate(tables, 1)]
 
 
 def _where(table: Any, where: str) -> str:
     if not isinstance(table, dict):
-        raise SettingsError(f"{where}: that is no table.")
+        raise SettingsError(f"{where}: not a table.")
     return f"{where} ({table['name']})" if isinstance(table.get("name"), str) else where
 
 
@@ -179,7 +183,7 @@ def _sound(entries: Iterable[CatalogueEntry], path: Path) -> tuple[CatalogueEntr
     for entry in found:
         if entry.draft is not None and (entry.draft not in known or entry.draft == entry.name):
             raise SettingsError(
-                f"{path}: the draft of {entry.name}, {entry.draft!r}, is no other entry's name."
+                f"{path}: the draft of {entry.name}, {entry.draft!r}, is not the name of another entry."
             )
     return found
 
@@ -190,14 +194,16 @@ def _entry(table: dict[str, Any], where: str) -> CatalogueEntry:
         if not name or name != name.strip().lower() or "/" in name or "\\" in name:
             raise SettingsError(f"{where}: the name {name!r} must be lower case, without slashes.")
     if (_QUANT in entry.file) != bool(entry.quant):
-        raise SettingsError(f"{where}: file holds {_QUANT} exactly if there is a quant.")
+        raise SettingsError(f"{where}: file must contain {_QUANT} if, and only if, quant is given.")
     if entry.quants and entry.quant not in entry.quants:
-        raise SettingsError(f"{where}: quant = {entry.quant!r} is none of its quants.")
+        raise SettingsError(f"{where}: quant = {entry.quant!r} is not one of its quants.")
     if "/" in entry.file or "\\" in entry.file:
-        raise SettingsError(f"{where}: file is a name, not a path.")
+        raise SettingsError(f"{where}: file must be a name, not a path.")
     for label, repo in entry.mlx.items():
         if not valid_repo(repo) or not label:
-            raise SettingsError(f"{where}: mlx says {repo!r} for {label!r}, which is no repository's name.")
+            raise SettingsError(
+                f"{where}: mlx says {repo!r} for {label!r}, which is not the name of a repository."
+            )
     if entry.draft is not None and entry.no_draft is not None:
-        raise SettingsError(f"{where}: there is either a draft or a reason why not (no_draft).")
+        raise SettingsError(f"{where}: give either draft or no_draft, the reason why there is none.")
     return entry

@@ -64,7 +64,7 @@ class ModelChoice:
     @property
     def shown(self) -> str:
         """What tells it from the others of its repository, for people."""
-        return self.quant or self.name or "a model for MLX whose quantization its name does not say"
+        return self.quant or self.name or "an MLX model whose name does not state its quantization"
 
     @property
     def file_names(self) -> tuple[str, ...]:

@@ -46,7 +46,7 @@ class QualityClass(IntEnum):
 
 _SOURCE = "llama.cpp tools/perplexity/README.md (Llama-3-8B, wikitext-2)"
 _IMATRIX = f"{_SOURCE[:-1]}, importance matrix)"
-_NATIVE = "its makers released the model in this format: nothing was lost"
+_NATIVE = "the model was released in this format: nothing is lost"
 
 _PLAIN = {
     "F16": 0.000551,
@@ -82,7 +82,7 @@ scale and a minimum of 16 bits, but of 32 weights where MLX takes 64, so MLX may
 
 No divergence was published for MLX. That they rank so is confirmed by MMLU-Pro in mlx-lm's BENCHMARKS.md, of
 Qwen3-4B-2507: 64.05 in bf16, 63.85 in 8 bits, 63.53 in 6, 62.38 in 5, 60.72 in 4."""
-_LIKE = "of {0}, which is most like it; none was published for MLX: {1}"
+_LIKE = "of {0}, the most similar one; none was published for MLX: {1}"
 _LIMITS = (
     (0.002, QualityClass.REFERENCE),
     (0.006, QualityClass.NEAR_LOSSLESS),

@@ -50,7 +50,7 @@ def wanted(
     """
     entry = entry_of(name)
     if entry is not None and entry.repo is None:
-        raise ModelNotFound(f"{entry.name} comes with edgechat: there is nothing to download.")
+        raise ModelNotFound(f"{entry.name} is part of edgechat: there is nothing to download.")
     if entry is not None and (format == "mlx" or (quant and format is None and is_mlx_bits(quant))):
         hub: HubName | None = HubName(_mlx_repo(entry, quant))
         format = "mlx"
@@ -60,11 +60,13 @@ def wanted(
     if hub is None:
         return _local(name)
     if quant and hub.quant and canonical(quant) != canonical(hub.quant):
-        raise SettingsError(f"{one_line(name)} names {hub.quant}, and --quant {one_line(quant)}: which one?")
+        raise SettingsError(f"{one_line(name)} asks for {hub.quant}, and --quant for {one_line(quant)}.")
     if revision and hub.revision and revision != hub.revision:
-        raise SettingsError(f"{one_line(name)} names {hub.revision}, and --revision {one_line(revision)}.")
+        raise SettingsError(
+            f"{one_line(name)} asks for {hub.revision}, and --revision for {one_line(revision)}."
+        )
     if revision is not None and not valid_revision(revision):
-        raise SettingsError(f"{one_line(revision)!r} can be no branch, tag or commit.")
+        raise SettingsError(f"{one_line(revision)!r} is not a valid branch, tag or commit.")
     asked = quant or hub.quant
     hub = replace(hub, quant=None, revision=revision or hub.revision)
     return ModelRequest(hub, entry, canonical(asked) if asked else None, format)
@@ -74,9 +76,9 @@ def matching(want: ModelRequest, remote: RemoteModel) -> tuple[ModelChoice, ...]
     """Return the models of the listing that are meant, at least one. Raises ModelNotFound."""
     found: Sequence[ModelChoice] = [one for one in remote.choices if want.format in (None, one.format)]
     if not found:
-        what = "model for MLX" if want.format == "mlx" else "GGUF file"
+        what = "MLX model" if want.format == "mlx" else "GGUF file"
         raise ModelNotFound(
-            f"{remote.repo} holds no {what}.", hint="Leave out --backend, or choose another repository."
+            f"{remote.repo} contains no {what}.", hint="Omit --backend, or choose another repository."
         )
     if want.entry is not None and want.format == "mlx":
         return tuple(found)  # the repository was chosen by the quantization
@@ -84,8 +86,8 @@ def matching(want: ModelRequest, remote: RemoteModel) -> tuple[ModelChoice, ...]
         found = [one for one in found if _is_of(want.entry, one)]
         if not found:
             raise ModelNotFound(
-                f"{remote.repo} holds no file like {want.entry.file} (any more).",
-                hint=f"Choose another one of its files: edgechat plan {remote.repo}",
+                f"{remote.repo} does not contain a file like {want.entry.file} (any more).",
+                hint=f"To see its files: edgechat plan {remote.repo}",
             )
     return tuple(found) if want.quant is None else of_quant(remote.repo, found, want.quant)
 
@@ -94,14 +96,14 @@ def _mlx_repo(entry: CatalogueEntry, quant: str | None) -> str:
     """Return the repository for MLX of a model of the catalogue. Raises ModelNotFound."""
     if not entry.mlx:
         raise ModelNotFound(
-            f"The catalogue knows no repository of {entry.name} for MLX.",
-            hint=f"Name one, or take the GGUF files: edgechat pull {entry.name} --backend llama.cpp",
+            f"The catalogue has no MLX repository for {entry.name}.",
+            hint=f"Give a repository, or use the GGUF files: edgechat pull {entry.name} --backend llama.cpp",
         )
     found = entry.mlx_repo(quant) if quant else next(iter(entry.mlx.values()))
     if found is None:
         raise ModelNotFound(
-            f"The catalogue knows no {one_line(quant or '')} of {entry.name} for MLX.",
-            hint=f"It knows: {', '.join(entry.mlx)}.",
+            f"The catalogue has no {one_line(quant or '')} of {entry.name} for MLX.",
+            hint=f"It has: {', '.join(entry.mlx)}.",
         )
     return found
 
@@ -118,7 +120,9 @@ def _local(name: str) -> ModelRequest:
     """Raise ModelNotFound for what is no name of the hub."""
     if Path(name).expanduser().exists():
         raise ModelNotFound(
-            f"{one_line(name)} is on this machine already.", hint=f"Run it: edgechat run {one_line(name)}"
+            f"{one_line(name)} is already on this machine.", hint=f"To run it: edgechat run {one_line(name)}"
         )
     resolve(name)
-    raise ModelNotFound(f"{one_line(name)} is no name of a model.", hint="Give one like owner/name.")
+    raise ModelNotFound(
+        f"{one_line(name)} is not the name of a model.", hint="Use a name of the catalogue, or owner/name."
+    )

@@ -120,7 +120,7 @@ def _index() -> tuple[dict[str, _Model], bytes]:
     try:
         data = path.read_bytes()
         if data[:4] != _MAGIC:
-            raise ValueError("it begins with something else")
+            raise ValueError("its first bytes are wrong")
         start = 8 + _U32.unpack_from(data, 4)[0]
         index = msgspec.msgpack.decode(data[8:start], type=_Index)
     except (OSError, ValueError, struct.error, msgspec.DecodeError) as error:
@@ -142,4 +142,4 @@ def _base(name: str) -> tuple[ModelHeader, bytes]:
 
 
 def _damaged(what: str) -> ModelFileError:
-    return ModelFileError(f"{what}.", hint="Install edgechat again: this copy is damaged.")
+    return ModelFileError(f"{what}.", hint="Reinstall edgechat: this installation is damaged.")

@@ -8,12 +8,12 @@ _MAPPED = "_Mapped"
 
 
 class Buffer(msgspec.Struct, frozen=True):
-    """What lies in buffers of one type, in bytes."""
+    """The contents of the buffers of one type, in bytes."""
 
     name: str
     """llama.cpp's name of the type: 'CPU', 'CPU_REPACK', 'CUDA0', ..."""
     is_host: bool
-    """Whether it lies in the machine's own memory."""
+    """Whether it is in RAM."""
     weights: int = 0
     cache: int = 0
     compute: int = 0

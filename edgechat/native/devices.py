@@ -60,7 +60,7 @@ class Build(msgspec.Struct, frozen=True):
     system_info: str
     """The line that llama.cpp prints about itself."""
     unloaded: tuple[str, ...] = ()
-    """Backends that lie beside it as modules and did not load: their driver is missing, or too old."""
+    """Installed backend modules that did not load: their driver is missing, or too old."""
 
 
 class DeviceInventory(msgspec.Struct, frozen=True):
@@ -71,13 +71,13 @@ class DeviceInventory(msgspec.Struct, frozen=True):
 
 
 class _Question(msgspec.Struct, frozen=True):
-    """What the child is asked."""
+    """The request to the child."""
 
     rpc: tuple[str, ...] = ()
 
 
 class _Answer(msgspec.Struct, frozen=True):
-    """What it says; without an inventory, why one of the servers was refused."""
+    """Its answer; without an inventory, why one of the servers was refused."""
 
     inventory: DeviceInventory | None = None
     refused: str = ""
@@ -93,7 +93,7 @@ def read_inventory(limit: float = TIME_LIMIT, rpc: tuple[str, ...] = ()) -> Devi
     try:
         found = msgspec.msgpack.decode(ask("devices", question, limit=limit), type=_Answer)
     except msgspec.DecodeError as error:
-        raise ChildFailed(f"gave an answer that makes no sense: {error}") from error
+        raise ChildFailed(f"gave an invalid answer: {error}") from error
     if found.inventory is None:
         raise ServerRefused(found.refused)
     return found.inventory

@@ -21,7 +21,7 @@ _MODULES = {"cuda": "CUDA", "hip": "ROCm", "metal": "MTL", "sycl": "SYCL", "vulk
 
 
 def call(name: str, result: Any, *args: Any) -> Any:
-    """Call a function of ggml; the arguments are ctypes values. AttributeError where there is none."""
+    """Call a function of ggml; arguments are ctypes values. Raises AttributeError if it does not exist."""
     function = getattr(lib._lib, name)
     function.restype = result
     function.argtypes = [type(arg) for arg in args]
@@ -50,15 +50,15 @@ def start() -> None:
         call("ggml_backend_load_all_from_path", None, ctypes.c_char_p(os.fsencode(folder)))
         if not _processor():
             raise LoadFailed(
-                f"llama.cpp has nothing to compute with: no backend for this processor loads from {folder}.",
-                hint="Files are missing there or were changed: install edgechat again.",
+                f"llama.cpp has no usable backend: none for this CPU could be loaded from {folder}.",
+                hint="Files are missing there or were changed. Reinstall edgechat.",
             )
     with amx.refused():
         _settle_layouts()
 
 
 def _processor() -> int | None:
-    """Return the device that is the processor."""
+    """Return the CPU device."""
     found: int | None = call("ggml_backend_dev_by_type", ctypes.c_void_p, ctypes.c_int(_CPU))
     return found
 
@@ -74,7 +74,7 @@ def _settle_layouts() -> None:
 
 
 def _folder() -> Path:
-    """Return where llama.cpp's library lies, and its modules."""
+    """Return the folder of llama.cpp's library and modules."""
     return Path(lib._lib._name).parent
 
 
@@ -91,7 +91,7 @@ def registries() -> list[int]:
 
 
 def devices() -> list[int]:
-    """Return everything that ggml can compute on."""
+    """Return all devices of ggml."""
     count = call("ggml_backend_dev_count", ctypes.c_size_t)
     return [call("ggml_backend_dev_get", ctypes.c_void_p, ctypes.c_size_t(index)) for index in range(count)]
 

@@ -74,8 +74,8 @@ class Model:
         if not self._pointer:
             raise _refusal()(
                 f"llama.cpp cannot load {path.name}: {_last_words()}",
-                hint="The file may need a newer edgechat, or be damaged: download it again, "
-                "or try another model (`edgechat run guide` always works).",
+                hint="The file may be damaged, or need a newer edgechat. Download it again, or use another "
+                "model (`edgechat run guide` always works).",
             )
         self._servers = load.rpc
         rpc.hold(self._servers)
@@ -88,7 +88,8 @@ class Model:
         if n_placed > n_layers + 1:
             self.close()
             raise LoadFailed(
-                f"{n_placed} layers of {path.name} cannot be placed: it has {n_layers}, and its output."
+                f"{n_placed} layers of {path.name} were assigned to devices: it has {n_layers}, plus the "
+                "output."
             )
 
     @property
@@ -202,7 +203,7 @@ class Context:
         self._pointer = lib.llama_init_from_model(model.pointer, native)
         if not self._pointer:
             raise _refusal()(
-                f"llama.cpp cannot make a context of {params.context} tokens: {_last_words()}",
+                f"llama.cpp cannot create a context of {params.context} tokens: {_last_words()}",
                 hint="Try a shorter context: --ctx 4096.",
             )
         self._n_vocab = model.n_vocab
@@ -284,7 +285,7 @@ class Context:
         for row, (seq, _, _) in zip(found, runs, strict=True):
             pooled = lib.llama_get_embeddings_seq(self._pointer, seq)
             if not pooled:
-                raise DecodeFailed("llama.cpp gave no embedding for a text.")
+                raise DecodeFailed("llama.cpp returned no embedding for a text.")
             row[:] = np.ctypeslib.as_array(pooled, (self.n_embd,))
         return found
 

@@ -41,7 +41,7 @@ _MESSAGES = (
 _NO_MEMORY = re.compile(_BEFORE + "(?:" + "|".join(_MESSAGES) + ")")
 
 last_errors: list[str] = []
-"""The first errors that llama.cpp logged; whoever is about to call clears it."""
+"""The first errors that llama.cpp logged; callers clear it before a call."""
 
 
 @lib.llama_log_callback  # type: ignore[untyped-decorator]

@@ -17,9 +17,9 @@ class LoadParams(msgspec.Struct, frozen=True, kw_only=True):
     cache_type: CacheType = "f16"
     threads: int = 1
     n_batch: int = 512
-    """Tokens of a call."""
+    """Maximum number of tokens in a call."""
     n_ubatch: int = 512
-    """Tokens that are computed at a time; the compute buffers grow with it."""
+    """Tokens in a micro-batch; the compute buffers grow with it."""
     n_seq_max: int = 4
     n_outputs_max: int = 4
     """Rows of logits of one call; 0 means n_batch, else not less than n_seq_max, or llama.cpp aborts."""
@@ -34,7 +34,7 @@ class LoadParams(msgspec.Struct, frozen=True, kw_only=True):
     split: tuple[int, ...] = ()
     """Layers on each of `devices`; the last layers of the model, and what makes logits counts as one more."""
     experts_in_ram: int = 0
-    """So many of the first layers keep their experts (MoE) in the machine's own memory."""
+    """Number of first layers whose experts (MoE) stay in RAM."""
     rpc: tuple[str, ...] = ()
     """Servers (host:port) whose devices are among `devices`."""
 

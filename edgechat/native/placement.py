@@ -32,8 +32,8 @@ class Placement:
         most = int(lib.llama_max_devices())
         if len(load.devices) != len(load.split) or len(load.devices) > most:
             raise LoadFailed(
-                f"A split over {len(load.split)} of {len(load.devices)} devices cannot be: "
-                f"llama.cpp wants one number for each, for up to {most}."
+                f"The layer split has {len(load.split)} numbers for {len(load.devices)} devices: llama.cpp "
+                f"requires one for each, for up to {most}."
             )
         rpc.register(load.rpc)
         # An empty list is not the same as none, which means all devices that there are.
@@ -70,7 +70,7 @@ def _found(names: tuple[str, ...]) -> list[int]:
     if missing:
         raise LoadFailed(
             f"llama.cpp has no device {', '.join(missing)} here; it has {', '.join(known)}.",
-            hint="Plan the load anew: what was there may be gone. `edgechat device` shows what is.",
+            hint="The devices may have changed: `edgechat device` lists them.",
         )
     return [known[name] for name in names]
 

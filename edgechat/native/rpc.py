@@ -44,7 +44,7 @@ def register(servers: Sequence[str]) -> None:
         return
     add = _function()
     if wanted[: len(_added)] != _added[: len(wanted)]:
-        raise ServerRefused(f"This process has started with other servers: {', '.join(_added)}.")
+        raise ServerRefused(f"This process was started with other RPC servers: {', '.join(_added)}.")
     for server in wanted:
         if not _held[server]:
             _knock(server)
@@ -53,7 +53,7 @@ def register(servers: Sequence[str]) -> None:
 
 
 def hold(servers: Sequence[str]) -> None:
-    """Note that a model of this process lies on them: they answer nobody else until `release`."""
+    """Note that a model of this process uses the servers, which serve nobody else until `release`."""
     _held.update(check(servers))
 
 
@@ -74,7 +74,7 @@ def _function() -> int:
     if not add:
         raise ServerRefused(
             "This llama.cpp was built without RPC.",
-            hint="Build it anew: CMAKE_ARGS=-DGGML_RPC=ON pip install --force-reinstall --no-binary "
+            hint="Rebuild it: CMAKE_ARGS=-DGGML_RPC=ON pip install --force-reinstall --no-binary "
             "llama-cpp-python llama-cpp-python",
         )
     return int(add)
@@ -100,13 +100,13 @@ def _knock(server: str) -> None:
             line.recv(1)
     except TimeoutError as error:
         raise ServerRefused(
-            f"The llama.cpp server at {server} is busy with another program, or hangs.",
-            hint="It serves one program at a time: close the other one, or start a second server.",
+            f"The llama.cpp server at {server} is busy with another program, or does not respond.",
+            hint="It serves one program at a time. Close the other program, or start a second server.",
         ) from error
     except ConnectionResetError:
         return  # another way to hang up
     except OSError as error:
         raise ServerRefused(
             f"No llama.cpp server answers at {server}: {error.strerror or error}.",
-            hint=f"Start it: rpc-server --host {host} --port {port}",
+            hint=f"To start it: rpc-server --host {host} --port {port}",
         ) from error

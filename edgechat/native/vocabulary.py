@@ -45,19 +45,19 @@ class NativeVocabulary:
         """
         mine, theirs = self._vocab, other._vocab
         if lib.llama_vocab_type(mine) != lib.llama_vocab_type(theirs):
-            return "its tokenizer is of another kind"
+            return "its tokenizer is of a different type"
         for what, adds, token in (
-            ("beginning", lib.llama_vocab_get_add_bos, lib.llama_vocab_bos),
-            ("end", lib.llama_vocab_get_add_eos, lib.llama_vocab_eos),
+            ("BOS", lib.llama_vocab_get_add_bos, lib.llama_vocab_bos),
+            ("EOS", lib.llama_vocab_get_add_eos, lib.llama_vocab_eos),
         ):
             if adds(mine) != adds(theirs) or (adds(mine) and token(mine) != token(theirs)):
-                return f"its texts have another token at their {what}"
+                return f"its {what} token is different"
         if abs(self.size - other.size) > _MORE:
-            return f"it knows {other.size} tokens, not {self.size}"
+            return f"its vocabulary has {other.size} tokens, not {self.size}"
         text = lib.llama_vocab_get_text
         common = range(_FIRST, min(self.size, other.size))
         odd = next((token for token in common if text(mine, token) != text(theirs, token)), None)
-        return "" if odd is None else f"token {odd} is another one in it"
+        return "" if odd is None else f"its token {odd} is different"
 
     def _text(self, token: int) -> str:
         return self.piece_of(token, special=True).decode("utf-8", "replace") if token >= 0 else ""

@@ -14,7 +14,7 @@ from edgechat.planner.plan_model import DraftCandidate, plan_variant
 from edgechat.planner.ranking.candidates import Variant, local_of, of_path, recommended
 from edgechat.planner.request import PlanRequest
 
-_HINT = "Name a smaller model of the same family, or leave it to edgechat: --draft auto"
+_HINT = "Choose a smaller model of the same family, or let edgechat choose: --draft auto"
 
 
 def with_draft(
@@ -59,7 +59,8 @@ def drafted(
         raise refused(draft.name, made.model_name, wrong)
     if not (draft.asked or is_much_smaller(draft.header, header)):
         raise NotADraft(
-            f"{draft.name} has more than half of its weights; --draft {draft.name} lets it draft."
+            f"{draft.name} is not used as a draft model: it has more than half as many weights. To use it "
+            f"anyway: --draft {draft.name}"
         )
     both = plan_variant(variant, machine, request, nearest=False, draft=draft)
     before = made.reasons[: len(made.reasons) - len(both.reasons)]  # why this file, of several
@@ -88,9 +89,11 @@ def _asked(wish: str, variant: Variant, elsewhere: bool) -> Variant:
     try:
         small = known or of_path(wish)
     except ModelNotFound as error:  # which would be taken for the model's own
-        raise NotADraft(f"{wish} cannot draft. {error.message}", hint=error.hint) from error
+        raise NotADraft(
+            f"{wish} cannot be used as a draft model. {error.message}", hint=error.hint
+        ) from error
     if small.path is not None and variant.path is not None and small.path.samefile(variant.path):
-        raise refused(small.model, variant.model, "it is the same model")
+        raise refused(small.model, variant.model, "they are the same model")
     return small
 
 
@@ -104,15 +107,15 @@ def _paired(variant: Variant, elsewhere: bool) -> Variant | None:
         return None
     small = entry_of(entry.draft) if entry.draft else None
     if small is None:
-        raise NotADraft(f"No model drafts for it. {entry.no_draft or ''}".rstrip())
+        raise NotADraft(f"No draft model is known. {entry.no_draft or ''}".rstrip())
     known = local_of(small, variant.format)
     if known is None and elsewhere and variant.path is None:
         known = recommended(small, variant.format)
     if known is None and variant.format == "mlx" and not small.mlx:
-        raise ModelNotFound(f"{small.name} would, but there is none for MLX.")
+        raise ModelNotFound(f"Its draft model, {small.name}, is not available for MLX.")
     if known is None:
         how = " --backend mlx" if variant.format == "mlx" else ""
         raise ModelNotFound(
-            f"{small.name} would, but is not on this machine; edgechat pull {small.name}{how} brings it."
+            f"Its draft model is not on this machine. To download it: edgechat pull {small.name}{how}"
         )
     return known

@@ -88,14 +88,14 @@ def drafting(header: ModelHeader, wish: str) -> DraftCosts:
     if header.makes_embeddings:
         return NOBODY
     if wish == NONE:
-        return DraftCosts(why_not="Nobody drafts for it, as asked for.")
+        return DraftCosts(why_not="Drafting is off, as requested.")
     if not is_recurrent(header):
         return DraftCosts(DRAFTED)
     if header.format == "mlx":
         return DraftCosts(DRAFTED)
     if header.architecture not in _TAKES_BACK:
         return DraftCosts(
-            why_not="Nobody drafts for it: its recurrent layers cannot take back a wrong guess."
+            why_not="Drafting is not possible: the recurrent layers cannot undo a rejected draft."
         )
     state = recurrent_bytes(header, 1)
     if 0 < state <= _SMALL_STATE:
@@ -104,8 +104,8 @@ def drafting(header: ModelHeader, wish: str) -> DraftCosts:
         return DraftCosts(DRAFTED, _FEW_SNAPSHOTS)
     size = f", {mebibytes(state)} each" if state else ""
     return DraftCosts(
-        why_not=f"Nobody drafts for it: taking back a wrong guess needs copies of its state{size}; "
-        f"--draft ngram pays for them."
+        why_not="Drafting is off: to undo rejected drafts, copies of the recurrent state would be "
+        f"needed{size}. To use them: --draft ngram"
     )
 
 
@@ -127,19 +127,19 @@ def misfit(target: ModelHeader, draft: ModelHeader) -> str:
     What their tokens are is compared once both are loaded.
     """
     if draft.format != target.format:
-        return f"it is {KINDS[draft.format]}, and the other one {KINDS[target.format]}"
+        return f"it is {KINDS[draft.format]}, and the target is {KINDS[target.format]}"
     if draft.weights_bytes >= target.weights_bytes:
         return "it is not smaller"
     if is_recurrent(draft):
-        return "its recurrent layers cannot take back a wrong guess"
+        return "its recurrent layers cannot undo a rejected draft"
     mine, theirs = (_kind(one) for one in (target, draft))
     if mine and theirs and mine != theirs:
-        return "its tokenizer is of another kind"
+        return "its tokenizer is of a different type"
     if abs(target.vocab_size - draft.vocab_size) > _MORE:
-        return f"it knows {draft.vocab_size} tokens, not {target.vocab_size}"
-    for name, where in (("bos", "beginning"), ("eos", "end")):
+        return f"its vocabulary has {draft.vocab_size} tokens, not {target.vocab_size}"
+    for name, where in (("bos", "BOS"), ("eos", "EOS")):
         if not _same_edge(target, draft, name):
-            return f"its texts have another token at their {where}"
+            return f"its {where} token is different"
     return ""
 
 

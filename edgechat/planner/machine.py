@@ -30,8 +30,8 @@ _SYSTEM, _SYSTEM_SHARE = 2 * 2**30, 0.2
 """What a system with a browser open takes: so many bytes, or half where there is less, and this share."""
 _SCREEN_SHARE = 0.08
 _SLOWED: dict[Disturbance, str] = {
-    "busy": "This machine is busy now: answers come slower than is said here while other programs compute.",
-    "battery": "It runs on battery now, on which many machines are slower than is said here.",
+    "busy": "This machine is busy: while other programs run, answers will be slower than predicted.",
+    "battery": "This machine runs on battery power, on which answers may be slower than predicted.",
 }
 
 
@@ -78,7 +78,7 @@ class MachineDescription:
             taken = max(min(_SYSTEM, self.ram // 2), int(_SYSTEM_SHARE * self.ram))
             profile = replace(profile, memory=Memory(self.ram, self.ram - taken))
         if self.runs_mlx and (self.ram, self.bandwidth) != (None, None):
-            gpu = metal(profile.memory.total, "a Mac that is not here")
+            gpu = metal(profile.memory.total, "a hypothetical Mac")
             profile = replace(profile, accelerators=merge([gpu], profile.memory), mlx=True)
         elif self.vram is not None:
             profile = replace(profile, accelerators=(_card(self.vram),) if self.vram else ())
@@ -116,7 +116,7 @@ class Machine:
 
         def measure(params: LoadParams) -> Breakdown:
             if SIMULATED in params.devices:
-                raise DryRunFailed("that accelerator is not here to be asked.")
+                raise DryRunFailed("that accelerator is not in this machine.")
             if self._shown is not header:  # a model and its draft are asked about in turns
                 dry.show(header)
                 self._shown = header
@@ -142,7 +142,7 @@ def in_words(profile: DeviceProfile) -> str:
     text = f"{mebibytes(profile.memory.total)} of RAM, {mebibytes(profile.memory.available)} free, {speed}"
     for card in profile.accelerators:
         if card.usable or card == profile.mlx_card:
-            shared = " shared with the processor" if card.shares_ram else ""
+            shared = " shared with the CPU" if card.shares_ram else ""
             text += f"\n{card.name}: {mebibytes(card.total)}, {mebibytes(card.free)} free{shared}"
     return "\n".join((text, *(_SLOWED[one] for one in profile.slowed)))
 
@@ -150,7 +150,7 @@ def in_words(profile: DeviceProfile) -> str:
 def _card(total: int) -> Accelerator:
     free = int(total * (1 - _SCREEN_SHARE))
     return Accelerator(
-        name="a GPU that is not here",
+        name="a hypothetical GPU",
         vendor="other",
         devices=(SIMULATED,),
         total=total,

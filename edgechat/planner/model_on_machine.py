@@ -178,7 +178,7 @@ class ModelOnMachine:
         if self.measure is None:
             return load
         if recurrent_bytes(self.header, self.n_seq_max, load.params.n_rs_seq) > MEMORY_LIMIT // 2:
-            return replace(load, source="estimated: its states are too large for a dry run")
+            return replace(load, source="estimated: the recurrent states are too large for a dry run")
         try:
             found = self.measure(load.params)
         except DryRunFailed as failed:

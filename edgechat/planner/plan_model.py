@@ -77,21 +77,24 @@ def plan(
     request, notes = checked(request, header)
     threads, why_threads = threads_for(header, profile, request)
     if header.format == "mlx" and request.threads is not None:
-        notes = (*notes, f"MLX has threads of its own: threads = {request.threads} says nothing to it.")
+        notes = (*notes, f"MLX manages its own threads: threads = {request.threads} has no effect.")
     how = drafting(header, request.draft or AUTO)
     on = model_on_machine(name, header, profile, measure, history, threads=threads, drafting=how)
     helper = None
     if draft is not None and how.drafted:
         helper = model_on_machine(draft.name, draft.header, profile, draft.measure, history, threads=threads)
         on = on.with_draft(helper) if draft.asked else on
-    asked = "as asked for" if not notes else "all that the model was trained on"
+    asked = "as requested" if not notes else "the model's full context length"
     load, why_context = _asked(on, request, request.context, asked) if request.context else _best(on, request)
     if not (on.fits(load) or request.anyway):
         raise _does_not_fit(on, load, nearest)
     no_draft = how.why_not
     if helper is not None and load.draft is None:
         both = on.beside(load, helper)
-        load, no_draft = both or load, "" if both else f"{helper.name} does not fit beside it."
+        load, no_draft = (
+            both or load,
+            "" if both else f"The draft model {helper.name} does not fit in addition.",
+        )
     blank = LoadPlan(
         context=load.context,
         threads=threads,
@@ -129,17 +132,16 @@ def checked(request: PlanRequest, header: ModelHeader) -> tuple[PlanRequest, tup
     for name in ("context", "threads"):
         value = getattr(request, name)
         if value is not None and value < 1:
-            raise SettingsError(f"{name} = {value} makes no sense.", hint=f"Ask for {name} = 1 or more.")
+            raise SettingsError(f"{name} = {value} is not valid.", hint="Use a value of 1 or more.")
     if request.cache_type not in (None, "f16") and not may_quantize(header):
         why = footprint_of(header.format).whole_cache(header)
-        raise DoesNotFit(f"There is no cache in {request.cache_type}: {why}.", hint="Leave the cache at f16.")
+        raise DoesNotFit(
+            f"The KV cache cannot use {request.cache_type}: {why}.", hint="Use f16 for the KV cache."
+        )
     trained = header.context_length
     if request.context is None or not trained or request.context <= trained:
         return request, ()
-    note = (
-        f"A context of {request.context} tokens was asked for; this model was trained on no more than "
-        f"{trained}, so it gets that."
-    )
+    note = f"The context is {trained} tokens instead of {request.context}: the model was trained on no more."
     return msgspec.structs.replace(request, context=trained), (note,)
 
 
@@ -177,7 +179,7 @@ def plan_variant(
 def _without_servers(header: ModelHeader, profile: DeviceProfile) -> tuple[str, ...]:
     if not profile.refused or header.format != "gguf":
         return ()
-    return (f"{profile.refused} It is loaded without the servers that settings.toml names (rpc).",)
+    return (f"{profile.refused} The model is loaded without the RPC servers that settings.toml names.",)
 
 
 def threads_for(
@@ -188,7 +190,7 @@ def threads_for(
     if header.format == "mlx":
         return threads, ()
     if request.threads is not None:
-        threads, why_threads = request.threads, f"{request.threads} threads, as asked for."
+        threads, why_threads = request.threads, f"{request.threads} threads, as requested."
     return threads, (why_threads,)
 
 
@@ -245,7 +247,7 @@ def _asked(on: ModelOnMachine, request: PlanRequest, context: int, asked: str) -
         load = on.load(context, cache_type)
         if on.fits(load) or cache_type == allowed[-1]:
             shrunk = request.cache_type is None and cache_type != "f16"
-            how = f", with the cache in {cache_type} because it does not fit in f16" if shrunk else ""
+            how = f", with the KV cache in {cache_type} because it does not fit in f16" if shrunk else ""
             return load, f"Context {load.context}: {asked}{how}."
     raise AssertionError("there is always a type of cache")
 
@@ -269,7 +271,7 @@ def _best(on: ModelOnMachine, request: PlanRequest) -> tuple[LoadConfig, str]:
     contexts = [one for one in CONTEXTS if one <= USUAL or usual.forecast.prefilling(one) <= patience]
     load = _first_good(on, _candidates(on, allowed, contexts), good)
     if not on.fits(load, SPARE):
-        return load, f"Context {load.context}: it fits only just; closing other programs helps."
+        return load, f"Context {load.context}: barely fits; closing other programs would help."
     return load, reasons.context(on.header, on.budget, load, slower > load.context)
 
 
@@ -311,9 +313,9 @@ def _does_not_fit(on: ModelOnMachine, load: LoadConfig, nearest: bool) -> DoesNo
     if longest >= CELLS:
         hint = f"A context of {longest} tokens fits. {hint}"
     needs = mebibytes(load.total)
-    both = f" with {on.draft.name} to draft for it" if on.draft else ""
+    both = f" with {on.draft.name} as its draft model" if on.draft else ""
     cards = "".join(f", and {mebibytes(card.budget)} on {card.name}" for card in on.budget.cards)
-    hint += " To try it all the same: --load-anyway"
+    hint += " To try anyway: --load-anyway"
     return DoesNotFit(
         f"{on.name}{both} with a context of {load.context} tokens needs about {needs}, "
         f"but only {on.budget.in_words}{cards}.",

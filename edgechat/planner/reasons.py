@@ -20,18 +20,18 @@ LONGEST, USUAL = 32768, 16384
 def context(header: ModelHeader, budget: Budget, load: LoadConfig, slower: bool) -> str:
     """Return why the context is as long as it is; slower: a longer one would have been slower."""
     trained = header.context_length
-    cache = "" if load.params.cache_type == "f16" else f", with the cache in {load.params.cache_type}"
+    cache = "" if load.params.cache_type == "f16" else f", with the KV cache in {load.params.cache_type}"
     if trained and load.context >= min(trained, LONGEST):
-        why = "the model was trained on no more" if load.context >= trained else "more is seldom used"
+        why = "the model was trained on no more" if load.context >= trained else "more is rarely used"
         return f"Context {load.context}{cache}: {why}, and it fits comfortably."
     if slower:
         return f"Context {load.context}{cache}: more would push layers off the accelerator."
     if header.makes_embeddings and load.context >= LONGEST_TEXT:
-        return f"Context {load.context}: longer texts are seldom embedded whole."
+        return f"Context {load.context}: longer texts are rarely embedded as a whole."
     if load.context >= USUAL:
         return f"Context {load.context}{cache}: enough for long conversations, and it fits comfortably."
     free = mebibytes(budget.ram)
-    return f"Context {load.context}{cache}: more would leave too little of {free} to the rest."
+    return f"Context {load.context}{cache}: more would leave too little of {free} for other programs."
 
 
 def backend(header: ModelHeader, budget: Budget, request: PlanRequest) -> Iterator[str]:
@@ -40,13 +40,13 @@ def backend(header: ModelHeader, budget: Budget, request: PlanRequest) -> Iterat
     asked = name in (request.backend, request.prefers)
     if name != "mlx" and not asked:
         return
-    how = ", as asked for" if asked else ""
+    how = ", as requested" if asked else ""
     if name == "llama.cpp":
-        yield f"llama.cpp computes it{how}."
+        yield f"Runs on llama.cpp{how}."
     elif budget.cards:
-        yield f"MLX computes it{how}, on the GPU ({budget.cards[-1].about.name})."
+        yield f"Runs on MLX{how}, on the GPU ({budget.cards[-1].about.name})."
     else:
-        yield f"MLX computes it{how}, on the processor, for which it is not made: far slower than llama.cpp."
+        yield f"Runs on MLX{how}, on the CPU, which is much slower than llama.cpp."
 
 
 def split(header: ModelHeader, budget: Budget, load: LoadConfig) -> Iterator[str]:
@@ -55,12 +55,12 @@ def split(header: ModelHeader, budget: Budget, load: LoadConfig) -> Iterator[str
     if header.format == "mlx" or not budget.cards:
         return
     if not layers.n:
-        yield "All layers on the processor: not one fits on an accelerator, or it would be slower there."
+        yield "All layers run on the CPU: none fits on an accelerator, or it would be slower there."
         return
     where = ", ".join(f"{count} on {name}" for name, count in zip(layers.devices, layers.split, strict=True))
-    rest = f", {parts - layers.n} on the processor" if layers.n < parts else ""
+    rest = f", {parts - layers.n} on the CPU" if layers.n < parts else ""
     experts = f"; the experts of {layers.experts_in_ram} stay in RAM" if layers.experts_in_ram else ""
-    yield f"Of {parts} layers (the output counts as one) {where}{rest}{experts}."
+    yield f"Of {parts} layers (counting the output as one), {where}{rest}{experts}."
 
 
 def memory(budget: Budget, load: LoadConfig) -> str:
@@ -84,10 +84,10 @@ def sequences(header: ModelHeader, load: LoadConfig) -> str:
     state = recurrent_bytes(header, 1)
     n = load.params.n_seq_max
     if header.makes_embeddings:
-        return f"It makes embeddings, of up to {n} texts in one call."
+        return f"Produces embeddings of up to {n} texts per call."
     if not state:
-        return f"{n} sequences share the cache, so that several chats stay warm."
-    return f"{n} sequences: each keeps a state of its own, {mebibytes(state)}."
+        return f"{n} sequences share the KV cache, so several chats can continue at once."
+    return f"{n} sequences, each with a recurrent state of {mebibytes(state)}."
 
 
 def drafts(plan: LoadPlan) -> str:
@@ -105,8 +105,8 @@ def speed(plan: LoadPlan) -> str:
     found = plan.predicted
     assert found is not None
     if plan.embeddings:
-        return f"About {figure(found.prompt_tps)} tokens a second."
+        return f"About {figure(found.prompt_tps)} tokens/s."
     return (
-        f"About {figure(found.decode_tps)} tokens a second, and {seconds(found.ttft_ms / 1000)} to the first "
-        f"after a prompt of 1,000: {found.basis}."
+        f"About {figure(found.decode_tps)} tokens/s, and {seconds(found.ttft_ms / 1000)} to the first "
+        f"token after a prompt of 1,000: {found.basis}."
     )

@@ -1,4 +1,4 @@
-"""One question to a child process, one answer, and then the child is gone.
+"""Child processes that answer a single request.
 
 For what must not run in the front end: native code that may crash or hang in a driver, and measurements.
 Whatever happens to the child, whoever asked gets an answer or a ChildFailed within the time they gave it.
@@ -16,16 +16,16 @@ from edgechat.process import frames, spawn
 from edgechat.text import one_line
 
 _LIFE = 120.0
-"""Seconds after which a child ends itself, should nobody be left to end it."""
+"""Seconds after which a child exits by itself if its parent is gone."""
 _LOG_TAIL = 4096
 
 
 class ChildFailed(Exception):
-    """The child gave no answer; the text says why, as the rest of a sentence: 'hung: ...'."""
+    """The child failed; the text says why, as the predicate of a sentence: 'ended with ...'."""
 
 
 def ask(role: str, request: bytes = b"", *, limit: float) -> bytes:
-    """Return what a child with this role answers. Raises ChildFailed, within `limit` seconds."""
+    """Return the answer of a child with this role. Raises ChildFailed, within `limit` seconds."""
     import subprocess  # 18 ms, which `edgechat --version` need not pay
     import tempfile
 
@@ -48,13 +48,15 @@ def ask(role: str, request: bytes = b"", *, limit: float) -> bytes:
         answer = _first_frame(said)
         if answer is not None:
             return answer
-        how = f"gave no answer within {limit:g} seconds" if late else f"ended with {_how(process.returncode)}"
+        how = (
+            f"did not respond within {limit:g} seconds" if late else f"ended with {_how(process.returncode)}"
+        )
         log.seek(max(0, os.fstat(log.fileno()).st_size - _LOG_TAIL))
         raise ChildFailed(how + _last_line(log.read()))
 
 
 def answer(work: Callable[[bytes], bytes]) -> None:
-    """In a child: read the question, write what `work` makes of it, and end without ceremony."""
+    """In a child: read the request, write the result of `work`, and exit at once."""
     import faulthandler
 
     # A thread of its own that needs no GIL: it ends us though native code never comes back.

@@ -1,4 +1,4 @@
-"""A child process that answers questions one at a time, watched while it does.
+"""A child process that answers requests one at a time, with limits on time and memory.
 
 What may hang, grow without bound or abort the process it runs in (a stranger's template, a native allocator)
 runs in such a child: `Child.ask` returns its answer or raises ChildLost within a bounded time.
@@ -21,19 +21,19 @@ START_LIMIT = 20.0
 """Seconds until a child is ready to answer: importing its libraries from a cold disk."""
 _WATCH_EVERY = 0.02
 _ORPHANED_AFTER = 60
-"""Seconds for one answer, after which a child ends itself: its parent would have ended it long before."""
+"""Seconds for one answer after which a child exits by itself; its parent would have killed it earlier."""
 
 
 class ChildLost(Exception):
-    """The child died, hung or grew over a question, and has been killed; the text completes 'it ...'."""
+    """The child crashed, hung or used too much memory, and was killed; the text completes 'it ...'."""
 
 
 class ChildNeverReady(ChildLost):
-    """It was lost before it was asked anything, so no question is to blame."""
+    """The child was lost before its first request, so no request caused it."""
 
 
 class Child:
-    """A child process of the parent's side. Not for use by several threads at once."""
+    """The parent's side of a child process. Not thread-safe."""
 
     def __init__(self, role: str, *, log: BinaryIO | int | None = None) -> None:
         """Start it; `log` gets what it writes to stderr. It takes a moment to be ready.
@@ -57,16 +57,16 @@ class Child:
 
     @property
     def pid(self) -> int:
-        """Its process number."""
+        """Its process id."""
         return int(self._process.pid)
 
     @property
     def alive(self) -> bool:
-        """Whether it runs: somebody else may have killed it between two questions."""
+        """Whether it is running; it may have been killed between two requests."""
         return self._process.poll() is None
 
     def ask(self, question: bytes, *, seconds: float, memory: int) -> bytes:
-        """Return the answer; ChildLost where it takes longer, or takes more bytes of memory."""
+        """Return the answer. Raises ChildLost if it takes longer, or more memory."""
         try:
             if not self._ready:
                 self._wait_until_ready(memory)
@@ -74,7 +74,7 @@ class Child:
                 self._process.stdin.write(frames.pack(question))
                 self._process.stdin.flush()
             except (OSError, ValueError, frames.BrokenFrame) as error:
-                raise ChildLost("could not be asked") from error
+                raise ChildLost("could not be reached") from error
             return self._answer(seconds, memory)
         except ChildLost:
             self.close()
@@ -96,7 +96,7 @@ class Child:
                 pipe.close()
 
     def _read(self) -> None:
-        """Collect answers in a thread of their own, so that waiting for them can end."""
+        """Collect answers in a separate thread, so that waiting for them can time out."""
         try:
             while (payload := frames.read(self._process.stdout)) is not None:
                 self._answers.put(payload)
@@ -123,7 +123,7 @@ class Child:
 
 
 def resident_bytes(pid: int) -> int:
-    """Return the memory that a process takes; 0 for one that has ended."""
+    """Return the memory of a process in bytes; 0 if it has ended."""
     if os.path.exists("/proc/self/statm"):
         try:
             return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")

@@ -1,4 +1,4 @@
-"""Which running program writes a reply or has loaded a model: to tell a dead one's from a living one's.
+"""Which process writes a reply or has loaded a model, to recognize those of processes that have ended.
 
 A file in WAL mode belongs to one machine, so a process number is enough. Should a living writer ever be
 taken for dead (a container with numbers of its own), its next words put its reply right again.
@@ -22,7 +22,7 @@ class Owner(msgspec.Struct, frozen=True):
 
 
 def this_process() -> Owner:
-    """Return the owner that this process is."""
+    """Return this process as an owner."""
     return Owner(os.getpid(), _started(os.getpid()) or 0.0)
 
 

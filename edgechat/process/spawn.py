@@ -1,4 +1,4 @@
-"""The one way a child process of edgechat is started, from a checkout and from a frozen binary alike.
+"""Starting child processes, from a checkout and from the packaged program.
 
 A child speaks over its own stdin and stdout, which it takes away at once (`adopt_pipe`): file descriptor 1
 then points at the log, so nothing that native code prints can reach the pipe or the terminal. There is no
@@ -18,7 +18,7 @@ PROGRAM: tuple[str, ...] = ("-m", "edgechat")
 
 
 def frozen() -> bool:
-    """Say whether this is the packaged program, which has a Python of its own and no pip."""
+    """Return whether this is the packaged program, which has its own Python and no pip."""
     return bool(getattr(sys, "frozen", False))
 
 
@@ -44,7 +44,7 @@ def options(log: BinaryIO | TextIO | int) -> dict[str, Any]:
 
 
 class _Lossy(io.FileIO):
-    """A log that loses what the disk does not take: whoever writes it goes on."""
+    """A log file whose write errors are ignored."""
 
     def write(self, data: Any, /) -> int:
         try:

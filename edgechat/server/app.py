@@ -213,13 +213,13 @@ class _Endpoint:
 
 
 def _stopped() -> Refusal:
-    return Refusal("The server was stopped meanwhile.", status=503, code="stopped")
+    return Refusal("The server was stopped in the meantime.", status=503, code="stopped")
 
 
 async def _no_such(request: Request, error: Exception) -> Response:
     """Answer what no path is for."""
     status = error.status_code if isinstance(error, HTTPException) else 500
-    what = "No such path" if status == 404 else "This path takes another method"
-    refusal = Refusal(f"{what}; GET / lists them.", status=status)
+    what = "No such path" if status == 404 else "This path does not accept this method"
+    refusal = Refusal(f"{what}; GET / lists the paths.", status=status)
     headers = error.headers if isinstance(error, HTTPException) else None
     return Response(refusal.body(), status, dict(headers or {}), "application/json")

@@ -42,7 +42,7 @@ class ModelGauges:
     plan: LoadPlan
     loaded: bool
     taken: int
-    """Requests that are here, whether they run or wait."""
+    """Requests that are running or waiting."""
     snapshot: Snapshot | None
     """None where the engine is not loaded, or had no time to answer."""
 
@@ -63,20 +63,20 @@ class Metrics:
             return Histogram(f"edgechat_{name}", about, ("model",), buckets=buckets, registry=registry)
 
         self._requests = counter("requests", "Answered requests.", "endpoint", "status", "model")
-        self._finished = counter("finished", "Replies by how they ended.", "model", "reason")
+        self._finished = counter("finished", "Replies, by finish reason.", "model", "reason")
         self._prompt = counter("prompt_tokens", "Tokens of prompts and of embedded texts.", "model")
-        self._cached = counter("cached_tokens", "Tokens of prompts that were not computed again.", "model")
-        self._completion = counter("completion_tokens", "Tokens of replies.", "model")
-        self._drafted = counter("drafted_tokens", "Tokens that were guessed and verified.", "model")
-        self._accepted = counter("accepted_tokens", "Guessed tokens that stood.", "model")
-        self._first = histogram("first_token_seconds", "From a request to its first token.", _FIRST)
-        self._each = histogram("token_seconds", "From a token to the next one of a reply.", _EACH)
-        self._loads = counter("loads", "Loads of a model.", "model")
-        self._load_failures = counter("load_failures", "Loads that failed.", "model")
+        self._cached = counter("cached_tokens", "Prompt tokens found in the prefix cache.", "model")
+        self._completion = counter("completion_tokens", "Generated tokens.", "model")
+        self._drafted = counter("drafted_tokens", "Drafted tokens.", "model")
+        self._accepted = counter("accepted_tokens", "Drafted tokens that were accepted.", "model")
+        self._first = histogram("first_token_seconds", "Time to the first token.", _FIRST)
+        self._each = histogram("token_seconds", "Time between two tokens of a reply.", _EACH)
+        self._loads = counter("loads", "Model loads.", "model")
+        self._load_failures = counter("load_failures", "Failed model loads.", "model")
         self._load_seconds = Gauge(
-            "edgechat_load_seconds", "Of the last load.", ("model",), registry=registry
+            "edgechat_load_seconds", "Duration of the last load.", ("model",), registry=registry
         )
-        self._crashes = counter("crashes", "Deaths of a model's process.", "model")
+        self._crashes = counter("crashes", "Crashes of the model's worker process.", "model")
 
     def request(self, endpoint: str, status: int, model: str | None = None) -> None:
         """Count an answered request. endpoint: one of few names; model: what answered, where one did."""
@@ -180,24 +180,28 @@ class _Looks(Collector):
         yield _gauge(
             "model_loaded", "1 while a model is loaded.", ((one, float(one.loaded)) for one in self.now)
         )
-        yield _gauge("running", "Requests that are computed.", ((one, _running(one)) for one in self.now))
+        yield _gauge("running", "Requests being computed.", ((one, _running(one)) for one in self.now))
         yield _gauge(
-            "waiting", "Requests that wait.", ((one, max(0, one.taken - _running(one))) for one in self.now)
+            "waiting", "Requests waiting.", ((one, max(0, one.taken - _running(one))) for one in self.now)
         )
         seen = [(one, one.snapshot) for one in self.now if one.snapshot is not None]
-        yield _gauge("cache_cells", "Cells of the cache.", ((one, look.cache.cells) for one, look in seen))
+        yield _gauge("cache_cells", "Cells of the KV cache.", ((one, look.cache.cells) for one, look in seen))
         yield _gauge(
-            "cache_cells_used", "Cells that hold something.", ((one, look.cache.used) for one, look in seen)
+            "cache_cells_used",
+            "Occupied cells of the KV cache.",
+            ((one, look.cache.used) for one, look in seen),
         )
         yield _gauge(
-            "memory_real_bytes", "Resident memory.", ((one, look.memory_bytes) for one, look in seen)
+            "memory_real_bytes",
+            "Resident memory of the worker process.",
+            ((one, look.memory_bytes) for one, look in seen),
         )
         yield self._planned()
         yield self._batches()
 
     def _planned(self) -> Metric:
         found = GaugeMetricFamily(
-            "edgechat_memory_planned_bytes", "What the plan says of each memory.", labels=("model", "memory")
+            "edgechat_memory_planned_bytes", "Memory planned on each device.", labels=("model", "memory")
         )
         for one in self.now:
             for memory in one.plan.memory if one.loaded else ():
@@ -206,7 +210,9 @@ class _Looks(Collector):
 
     def _batches(self) -> Metric:
         found = HistogramMetricFamily(
-            "edgechat_batch_sequences", "Sequences of a call since the model's load.", labels=("model",)
+            "edgechat_batch_sequences",
+            "Sequences per backend call since the model was loaded.",
+            labels=("model",),
         )
         for one in self.now:
             if one.snapshot is not None and one.snapshot.work.batches:

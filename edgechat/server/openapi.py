@@ -18,18 +18,18 @@ from edgechat.server.protocol.translating import DetokenizeBody, TokenizeBody, T
 
 _REF = "#/components/schemas/{name}"
 _STATUSES = {
-    "400": "The request is wrong, or does not fit into the context.",
-    "401": "The key is missing, or another one.",
-    "403": "The Host or the Origin is not one that may be.",
-    "404": "There is no such path or model.",
-    "405": "The path takes another method.",
-    "408": "The body came too slowly.",
+    "400": "The request is not valid, or does not fit into the context.",
+    "401": "The API key is missing or not valid.",
+    "403": "The Host or Origin is not allowed.",
+    "404": "The path or model does not exist.",
+    "405": "The path does not accept this method.",
+    "408": "The body arrived too slowly.",
     "413": "The body is too long.",
-    "415": "The body is not plain JSON.",
-    "422": "This request has crashed the engine before.",
-    "429": "Too many requests wait; Retry-After says for how long.",
+    "415": "The body is not uncompressed JSON.",
+    "422": "This request has crashed the engine repeatedly.",
+    "429": "Too many requests are waiting; see Retry-After.",
     "500": "The engine failed.",
-    "503": "The model cannot be loaded now, or its engine has crashed, or the server is stopping.",
+    "503": "The model cannot be loaded now, its engine has crashed, or the server is stopping.",
 }
 _GET = ("400", "401", "403", "404", "500")
 _POST = tuple(_STATUSES)
@@ -61,24 +61,28 @@ def _described() -> dict[str, Any]:
     )
     _, schemas = msgspec.json.schema_components(structs, ref_template=_REF)
     health = _operation(
-        "health", "Say whether the server is loading, ready, degraded or draining.", Health, _GET
+        "health", "Return whether the server is loading, ready, degraded or draining.", Health, _GET
     )
     health["responses"]["503"] = _answer("The model is being loaded, or the server is stopping.", Health)
     health["security"] = []
-    entry = _operation("model", "Tell of one model.", ModelEntry, _GET)
+    entry = _operation("model", "Return one model.", ModelEntry, _GET)
     entry["parameters"] = [{"name": "id", "in": "path", "required": True, "schema": {"type": "string"}}]
-    about = _plain("about", "Say what there is.")
+    about = _plain("about", "Return an overview of the endpoints.")
     about["security"] = []
     paths = {
-        "/v1/chat/completions": _post("chat", "Answer a chat.", ChatBody, ChatCompletion, ChatChunk),
-        "/v1/completions": _post("complete", "Go on with text.", CompletionBody, Completion, Completion),
-        "/v1/embeddings": _post("embed", "Make embeddings.", EmbeddingBody, EmbeddingList),
-        "/tokenize": _post("tokenize", "Tell the tokens of a text.", TokenizeBody, TokenList),
-        "/detokenize": _post("detokenize", "Tell the text of tokens.", DetokenizeBody, TokensText),
+        "/v1/chat/completions": _post(
+            "chat", "Create a chat completion.", ChatBody, ChatCompletion, ChatChunk
+        ),
+        "/v1/completions": _post(
+            "complete", "Create a text completion.", CompletionBody, Completion, Completion
+        ),
+        "/v1/embeddings": _post("embed", "Create embeddings.", EmbeddingBody, EmbeddingList),
+        "/tokenize": _post("tokenize", "Return the tokens of a text.", TokenizeBody, TokenList),
+        "/detokenize": _post("detokenize", "Return the text of tokens.", DetokenizeBody, TokensText),
         "/v1/models": {"get": _operation("models", "List the models.", ModelList, _GET)},
         "/v1/models/{id}": {"get": entry},
         "/health": {"get": health},
-        "/metrics": {"get": _plain("metrics", "Give figures in Prometheus' text format.")},
+        "/metrics": {"get": _plain("metrics", "Return metrics in the Prometheus text format.")},
         "/": {"get": about},
     }
     return {
@@ -110,7 +114,7 @@ def _operation(name: str, about: str, answer: type[Any], statuses: tuple[str, ..
     return {
         "operationId": name,
         "summary": about,
-        "responses": {"200": _answer("It is done.", answer), **responses},
+        "responses": {"200": _answer("Success.", answer), **responses},
     }
 
 

@@ -20,7 +20,7 @@ from edgechat.errors import SettingsError
 from edgechat.server.http.connection import Connection
 
 _BACKLOG = 128
-_OWN = "Name one of this machine: --host 127.0.0.1, or --host 0.0.0.0 for all of them."
+_OWN = "Use an address of this machine: --host 127.0.0.1, or --host 0.0.0.0 for all addresses."
 _OUTSIDE = ("192.0.2.1", 9)
 """An address of documents (RFC 5737), which is nobody's."""
 _FAREWELL = 3
@@ -33,9 +33,11 @@ def listen(host: str, port: int) -> socket.socket:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except OSError as error:
         name, colon, after = host.rpartition(":")
-        apart = f"The port has an option of its own: --host {name} --port {after}"
+        apart = f"Give the port separately: --host {name} --port {after}"
         hint = apart if colon and after.isdecimal() else _OWN
-        raise SettingsError(f"There is no address {host!r} here: {error.strerror}.", hint=hint) from error
+        raise SettingsError(
+            f"The address {host!r} cannot be resolved: {error.strerror}.", hint=hint
+        ) from error
     # 'localhost' is both, and clients that know one address only know the older one.
     family, kind, protocol, _, address = min(found, key=lambda one: one[0] != socket.AF_INET)
     listener = socket.socket(family, kind, protocol)
@@ -49,10 +51,10 @@ def listen(host: str, port: int) -> socket.socket:
     except OSError as error:
         listener.close()
         if error.errno == errno.EADDRNOTAVAIL:
-            raise SettingsError(f"{host} is no address of this machine.", hint=_OWN) from error
+            raise SettingsError(f"{host} is not an address of this machine.", hint=_OWN) from error
         is_denied = error.errno == errno.EACCES  # the low ports are the administrator's
-        hint = f"Take another one: --port {8484 if is_denied else port + 1 if port < 65535 else 0}"
-        what = f"Port {port} of {host} cannot be had: {error.strerror}."
+        hint = f"Use another port: --port {8484 if is_denied else port + 1 if port < 65535 else 0}"
+        what = f"Port {port} of {host} is not available: {error.strerror}."
         raise SettingsError(what, hint=hint) from error
     listener.setblocking(False)
     return listener

@@ -1,4 +1,4 @@
-"""settings.toml: what a person has decided once and for all. Everything may be left out.
+"""settings.toml: the user's settings. Every field is optional.
 
     model = "qwen3-4b"
     context = 8192

@@ -1,4 +1,4 @@
-"""What settings.toml may say. The description of a field is its documentation, here and on the screen."""
+"""The fields of settings.toml. The description of a field is its documentation, here and on the screen."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ Counts = Literal["now", "new chat", "load", "start"]
 next started."""
 Theme = Literal["terminal", "dark", "light", "high-contrast"]
 Backend = Literal["llama.cpp", "mlx"]
-"""What computes a model."""
+"""The backend that runs a model."""
 
 SYSTEM_LENGTH = 100_000
-"""Letters that a system prompt may have."""
+"""Maximum length of a system prompt, in characters."""
 _INT = 2**31 - 1
 PRESET_NAME = 40
-"""Letters that the name of a preset may have."""
+"""Maximum length of a preset's name, in characters."""
 
 _Whole = Annotated[int, Meta(ge=0, le=_INT)]
 _Tokens = Annotated[int, Meta(ge=1, le=_INT)]
@@ -38,7 +38,7 @@ _BY_MODEL = "as the model's makers recommend"
 
 
 def _about(text: str, group: Group, counts: Counts, *, unset: str = "") -> Meta:
-    """Document a field. unset: what None means, in words."""
+    """Document a field. unset: what None means, as text."""
     return Meta(description=text, extra={"group": group, "counts": counts, "unset": unset})
 
 
@@ -49,31 +49,31 @@ def _sampling(text: str) -> Meta:
 class SamplingDefaults(
     msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True
 ):
-    """How a token is chosen, as far as someone has an opinion; the fields of the engine's Sampling."""
+    """Sampling parameters, where given; the fields of the engine's Sampling."""
 
     temperature: Annotated[
-        _Warmth | None, _sampling("0 takes the likeliest token; higher values are more varied.")
+        _Warmth | None, _sampling("0 always takes the most likely token; higher values vary more.")
     ] = None
     top_k: Annotated[
-        _Whole | None, _sampling("Choose among this many of the likeliest tokens; 0 among all.")
+        _Whole | None, _sampling("Sample from this many of the most likely tokens; 0: from all.")
     ] = None
     top_p: Annotated[
         _SomeShare | None,
-        _sampling("Choose among the likeliest tokens that have this probability together; 1 among all."),
+        _sampling("Sample from the most likely tokens that have this probability together; 1: from all."),
     ] = None
     min_p: Annotated[
         _Share | None,
-        _sampling("Leave out tokens less likely than this share of the likeliest one's probability; 0 none."),
+        _sampling("Drop tokens less likely than this share of the most likely one's probability; 0: none."),
     ] = None
     repetition_penalty: Annotated[
         _Factor | None,
-        _sampling("Divide the scores of tokens that came lately by this; 1 leaves them as they are."),
+        _sampling("Divides the scores of recent tokens; 1 leaves them unchanged."),
     ] = None
     presence_penalty: Annotated[
-        _Penalty | None, _sampling("Take this off the scores of tokens that came lately, however often.")
+        _Penalty | None, _sampling("Subtracted from the scores of recent tokens.")
     ] = None
     frequency_penalty: Annotated[
-        _Penalty | None, _sampling("Take this off the scores of tokens that came lately, once for each time.")
+        _Penalty | None, _sampling("Subtracted from the scores of recent tokens, once for each occurrence.")
     ] = None
 
     def over(self, other: SamplingDefaults) -> SamplingDefaults:
@@ -91,12 +91,12 @@ class SamplingDefaults(
         )
 
     def given(self) -> dict[str, Any]:
-        """Return the values that are there, by name: `Sampling(**defaults.given())`."""
+        """Return the values that are given, by name: `Sampling(**defaults.given())`."""
         return {name: value for name, value in msgspec.structs.asdict(self).items() if value is not None}
 
 
 class Preset(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
-    """How a chat is held, under a name: a table [presets.NAME]. What is None stays as it is."""
+    """A named set of chat settings: a table [presets.NAME]. Fields that are None change nothing."""
 
     system: _System | None = None
     think: bool | None = None
@@ -104,21 +104,21 @@ class Preset(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
 
 
 class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What settings.toml may say."""
+    """The contents of settings.toml."""
 
     model: Annotated[
         _Name | None,
         _about(
-            "The model to start with: a name of the catalogue, or the path of a GGUF file or an MLX folder.",
+            "The model to open with: a name of the catalogue, or the path of a GGUF file or an MLX folder.",
             "Model",
             "start",
-            unset="the one used last, at first the guide",
+            unset="the one used last; initially the guide",
         ),
     ] = None
     context: Annotated[
         _Tokens | None,
         _about(
-            "Tokens that a chat and its answer may take; a model trained on fewer gets its own length.",
+            "Context length, in tokens. Models trained on a shorter context use that length.",
             "Model",
             "load",
             unset="the most that fits comfortably, up to 16384, or 32768 where that stays quick",
@@ -127,9 +127,9 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     draft: Annotated[
         _Name | None,
         _about(
-            "Who guesses the next tokens, so that the model has only to check them: auto (the model that the "
-            "catalogue names, where it is here and fits beside, and what was said before), none, ngram (only "
-            "what was said before), or the name or path of a model that can draft for this one.",
+            "Speculative decoding: auto (the draft model that the catalogue names, if it is on this "
+            "machine and fits, and n-grams of the conversation), none, ngram (only n-grams), or the name "
+            "or path of a draft model.",
             "Model",
             "load",
             unset="auto",
@@ -138,11 +138,11 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     backend: Annotated[
         Backend | None,
         _about(
-            "What computes models, where one is there for both: llama.cpp (GGUF files, everywhere), or mlx "
-            "(MLX models: made for Macs with Apple Silicon; on Linux it computes on the processor, slowly).",
+            "The backend, for models that are available for both: llama.cpp (GGUF files, on all systems) "
+            "or mlx (MLX models, for Macs with Apple Silicon; on Linux, MLX runs slowly on the CPU).",
             "Model",
             "load",
-            unset="llama.cpp; on Apple Silicon whichever is the better for the model",
+            unset="llama.cpp; on Apple Silicon, whichever suits the model better",
         ),
     ] = None
     system: Annotated[
@@ -152,27 +152,27 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     think: Annotated[
         bool | None,
         _about(
-            "Whether a model that can think first does so; slow machines may want it off.",
+            "Whether a model that can think first does so. Thinking takes long on slow machines.",
             "Conversation",
             "now",
-            unset="as the model does by itself",
+            unset="the model's own behaviour",
         ),
     ] = None
     overflow: Annotated[
         Literal["window", "error"],
         _about(
-            "Where a conversation outgrows the context: window leaves its oldest turns out of what the model "
-            "is sent (the system prompt and the first turn stay), error refuses the question.",
+            "What happens when a conversation outgrows the context: window leaves out its oldest turns "
+            "(the system prompt and the first turn stay); error refuses the question.",
             "Conversation",
             "now",
         ),
     ] = "window"
     sampling: SamplingDefaults = SamplingDefaults()
-    """Wins over what the catalogue recommends for a model."""
+    """Overrides what the catalogue recommends for a model."""
     theme: Annotated[
         Theme,
         _about(
-            "Colours: terminal takes the terminal's own. NO_COLOR in the environment wins over it.",
+            "Colours: terminal uses the terminal's own. The environment variable NO_COLOR takes precedence.",
             "Appearance",
             "now",
         ),
@@ -180,19 +180,19 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     screen_reader: Annotated[
         bool,
         _about(
-            "Hold the conversation line by line, in plain sentences, instead of filling the terminal.",
+            "Chat line by line, in plain sentences, instead of opening the app.",
             "Appearance",
             "start",
         ),
     ] = False
     threads: Annotated[
         _Threads | None,
-        _about("Threads that compute.", "Machine", "load", unset="one for each performance core"),
+        _about("Threads that the model uses.", "Machine", "load", unset="one for each performance core"),
     ] = None
     offline: Annotated[
         bool,
         _about(
-            "Never use the network: only what is on this machine, and what was learnt of the hub before.",
+            "Never use the network; use only local models and stored information about the hub.",
             "Machine",
             "now",
         ),
@@ -200,8 +200,9 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     rpc: Annotated[
         tuple[str, ...],
         _about(
-            'Servers of llama.cpp\'s RPC backend on this machine ("127.0.0.1:50052"), whose devices may take '
-            "layers. Others are refused: the protocol knows no passwords.",
+            'Servers of llama.cpp\'s RPC backend on this machine ("127.0.0.1:50052"), whose devices may '
+            "take layers. Servers on other machines are refused, because the protocol has no "
+            "authentication.",
             "Machine",
             "load",
         ),
@@ -209,7 +210,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     idle_minutes: Annotated[
         _Minutes,
         _about(
-            "Minutes without a request after which the model's memory is given back; 0 keeps it.",
+            "Minutes without a request after which the model is unloaded; 0 keeps it loaded.",
             "Machine",
             "load",
         ),
@@ -217,27 +218,25 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     settle: Annotated[
         bool,
         _about(
-            "Compute between the turns, while nobody waits, what the next one will begin with.",
+            "Compute in idle time what the next question will begin with.",
             "Machine",
             "load",
         ),
     ] = True
-    settle_on_battery: Annotated[
-        bool, _about("Compute it also where the machine runs on its battery.", "Machine", "load")
-    ] = True
+    settle_on_battery: Annotated[bool, _about("Do so on battery power too.", "Machine", "load")] = True
     state_gib: Annotated[
         _GiB | None,
         _about(
-            "GiB of disk for what was computed of chats, so that they go on at once; 0 keeps nothing.",
+            "GiB of disk for saved KV state, with which chats continue at once; 0 saves none.",
             "Machine",
             "load",
-            unset="4, or a tenth of what is free if that is less",
+            unset="4, or a tenth of the free space if that is less",
         ),
     ] = None
     presets: Annotated[
         dict[str, Preset],
         _about(
-            "Ways to hold a chat, by name: each may have a system prompt, think, and sampling.",
+            "Named sets of system prompt, think and sampling.",
             "Presets",
             "new chat",
         ),

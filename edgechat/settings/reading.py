@@ -1,4 +1,4 @@
-"""From a TOML file to structs, with errors that name the file, the field and what would be right."""
+"""TOML files to structs, with errors that name the file, the field and the allowed values."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from edgechat.text import one_line
 S = TypeVar("S", bound=msgspec.Struct)
 
 MAX_BYTES = 1 << 20
-"""Of a TOML file: twenty times the catalogue that edgechat comes with."""
+"""Maximum size of a TOML file: twenty times the size of the catalogue."""
 
 
 def settings_file() -> Path:
@@ -29,7 +29,7 @@ def settings_file() -> Path:
 
 
 def load() -> Settings:
-    """Return what settings.toml says, or the defaults where there is none. Raises SettingsError."""
+    """Return the contents of settings.toml, or the defaults if there is none. Raises SettingsError."""
     path = settings_file()
     return settings_of(read_toml(path), str(path)) if path.exists() else Settings()
 
@@ -40,7 +40,8 @@ def settings_of(table: dict[str, Any], where: str) -> Settings:
     for name in found.presets:
         if wrong := name_fault(name):
             raise SettingsError(
-                f"{where}: {one_line(repr(name), 60)} names no preset. {wrong}", hint="Give it another name."
+                f"{where}: {one_line(repr(name), 60)} is not a valid preset name. {wrong}",
+                hint="Rename the preset.",
             )
     for server in found.rpc:
         if loopback.address(server) is None:
@@ -53,17 +54,17 @@ def name_fault(name: str) -> str | None:
     # No letter that a terminal does not show, or shows as another: isprintable knows of all planes.
     if 0 < len(name) <= PRESET_NAME and name.isprintable() and name == name.strip():
         return None
-    return f"A name has 1 to {PRESET_NAME} letters that can be seen, and no space at its ends."
+    return f"A name has 1 to {PRESET_NAME} visible characters, and no spaces at its ends."
 
 
 def read_toml(path: Path) -> dict[str, Any]:
-    """Return the tables of a TOML file. Raises SettingsError where it cannot be read."""
+    """Return the tables of a TOML file. Raises SettingsError if it cannot be read."""
     try:
         return tomllib.loads(read_text(path))
     except (OSError, ValueError, RecursionError) as error:  # a number of 5000 digits is a ValueError
         why = error.strerror if isinstance(error, OSError) and error.strerror else error
         raise SettingsError(
-            f"{path} cannot be read: {one_line(str(why))}.", hint=f"Mend or remove {path}."
+            f"{path} cannot be read: {one_line(str(why))}.", hint=f"Correct or remove {path}."
         ) from error
 
 
@@ -97,7 +98,7 @@ def checked_value(value: Any, kind: Any) -> Any:
     except msgspec.ValidationError as error:
         reason = str(error).replace(" | null", "").removesuffix(".")
         if reason.startswith("Invalid enum value") and (allowed := list(literals(kind))):
-            reason = f"There is only {_listed(allowed)}"
+            reason = f"Allowed values: {_listed(allowed)}"
             near = difflib.get_close_matches(str(value), map(str, allowed), n=1)
             reason += f". Did you mean {near[0]}?" if near else ""
         raise ValueError(reason) from error
@@ -130,7 +131,7 @@ def _value(value: Any, kind: Any, where: str, name: str) -> Any:
     except ValueError as error:
         end = "" if str(error).endswith("?") else "."
         raise SettingsError(
-            f"{where}: {one_line(name, 80)} = {_shown(value)} makes no sense. {error}{end}",
+            f"{where}: {one_line(name, 80)} = {_shown(value)} is not valid. {error}{end}",
             hint=f"Change {one_line(name, 80)} in {where}, or remove the line.",
         ) from error
 
@@ -149,5 +150,5 @@ def _shown(value: Any) -> str:
 def _unknown(name: str, where: str, known: list[str]) -> SettingsError:
     shown = one_line(name, 60)
     near = difflib.get_close_matches(name, known, n=1)
-    hint = f"Did you mean {near[0]}?" if near else f"There are: {', '.join(known)}."
-    return SettingsError(f"{where}: there is no field {shown}.", hint=hint)
+    hint = f"Did you mean {near[0]}?" if near else f"Known fields: {', '.join(known)}."
+    return SettingsError(f"{where}: unknown field {shown}.", hint=hint)

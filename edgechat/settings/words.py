@@ -13,27 +13,27 @@ from msgspec import Meta
 from edgechat.settings.fields import Counts, Group, Preset, SamplingDefaults, Settings
 
 _HUGE = 10**6
-"""From here on a limit is no news."""
+"""Limits from this value on are not shown."""
 
 
 class Documented(msgspec.Struct, frozen=True):
-    """What there is to know of one setting."""
+    """The documentation of one setting."""
 
     name: str
     """As `save` and the file call it: 'context', 'sampling.temperature'."""
     kind: str
-    """What it may be, in words: 'a whole number, 1 to 512'."""
+    """The allowed values as text: 'a whole number, 1 to 512'."""
     default: str
-    """What counts where it is not given, in words."""
+    """The default, as text."""
     doc: str
     group: Group
     counts: Counts
     type: Any
-    """Its type, which `checked_value` takes."""
+    """Its type, for `checked_value`."""
 
     @property
     def optional(self) -> bool:
-        """Whether it may be nothing at all, which leaves the choice to edgechat."""
+        """Whether it can be None, which leaves the choice to edgechat."""
         return type(None) in typing.get_args(stripped(self.type))
 
     def value(self, said: Settings) -> Any:
@@ -76,7 +76,7 @@ def _about(kind: Any) -> Meta:
 
 
 def as_words(value: Any) -> str:
-    """Return a value as people read it: 'on', '10', 'none'."""
+    """Return a value as text: 'on', '10', 'none'."""
     match value:
         case bool():
             return "on" if value else "off"
@@ -90,7 +90,7 @@ def as_words(value: Any) -> str:
 
 
 def in_words(kind: Any) -> str:
-    """Return a type in words."""
+    """Return the description of a type."""
     plain, limits = stripped(kind), _limits(kind)
     origin, parts = typing.get_origin(plain), typing.get_args(plain)
     if origin in (Union, UnionType):
@@ -98,7 +98,7 @@ def in_words(kind: Any) -> str:
     if origin is Literal:
         return ", ".join(map(str, parts[:-1])) + f" or {parts[-1]}"
     if origin is tuple:
-        return "a list of texts"
+        return "a list of strings"
     if origin is dict and parts[1] is Preset:
         return "tables [presets.NAME]"
     if plain is bool:
@@ -110,7 +110,7 @@ def in_words(kind: Any) -> str:
 
 
 def stripped(kind: Any) -> Any:
-    """Return a type without what `Annotated` says of it."""
+    """Return a type without `Annotated`."""
     while typing.get_origin(kind) is typing.Annotated:
         kind = typing.get_args(kind)[0]
     return kind
@@ -123,7 +123,7 @@ def _limits(kind: Any) -> str:
     high = next((one.le for one in metas if one.le is not None), None)
     top = "" if high is None or high >= _HUGE else f"{high:g}"
     if above is not None:
-        return f"above {above:g}" + (f", {top} at most" if top else "")
+        return f"above {above:g}" + (f", at most {top}" if top else "")
     if low is not None:
         return f"{low:g} to {top}" if top else f"{low:g} or more"
-    return f"{top} at most" if top else ""
+    return f"at most {top}" if top else ""

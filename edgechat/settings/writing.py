@@ -1,4 +1,4 @@
-"""Changing settings.toml from a program: its comments, its order and its shape stay the person's own."""
+"""Changing settings.toml while keeping its comments, order and layout."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from edgechat.settings.reading import read_text, read_toml, settings_file, setti
 from edgechat.text import one_line
 
 _PATIENCE = 5.0
-"""Seconds to wait for another edgechat that changes the file."""
+"""Seconds to wait for another process that is changing the file."""
 
 
 Name = str | tuple[str, ...]
@@ -59,7 +59,7 @@ def _put(tables: MutableMapping[str, Any], name: Name, value: Any) -> None:
             return
         inner = tables.setdefault(head, {})
         if not isinstance(inner, MutableMapping):
-            raise SettingsError(f"{one_line(head, 80)} is no table, so there is no {_shown(name)}.")
+            raise SettingsError(f"{one_line(head, 80)} is not a table, so {_shown(name)} cannot be set.")
         # Not `inner`: of what tomlkit takes in it makes a table of its own.
         tables = tables[head]
     _set(tables, last, _plain(value))
@@ -89,7 +89,7 @@ def _set(table: MutableMapping[str, Any], name: str, value: Any) -> None:
 
 
 def _plain(value: Any) -> Any:
-    """Return a value as TOML has it: tables without what is not there, lists."""
+    """Return a value as TOML types: tables without None values, lists."""
     if isinstance(value, msgspec.Struct):
         value = msgspec.to_builtins(value)
     if isinstance(value, Mapping):
@@ -102,7 +102,7 @@ def _copied(value: Any) -> Any:
 
 
 def _full(value: Any) -> Any:
-    """Return tables without the empty ones in them, of which tomlkit writes some and some not."""
+    """Return tables without empty tables, which tomlkit writes only sometimes."""
     if not isinstance(value, dict):
         return value
     found = {name: _full(one) for name, one in value.items()}
@@ -110,7 +110,7 @@ def _full(value: Any) -> Any:
 
 
 def _edited(path: Path, text: str, changes: Mapping[Any, Any], wanted: dict[str, Any]) -> str:
-    """Return the text of the file with the changes in it. Raises SettingsError where that fails."""
+    """Return the text of the file with the changes. Raises SettingsError if that is not possible."""
     import tomlkit  # 40 ms, and only who changes something needs it
     from tomlkit.exceptions import TOMLKitError
 
@@ -156,14 +156,14 @@ def _with_line(text: str, name: str, line: str) -> str:
 def _by_hand(path: Path, changes: Mapping[Any, Any]) -> SettingsError:
     names = ", ".join(map(_shown, changes))
     return SettingsError(
-        f"{path} is written in a way that edgechat cannot change without harm.",
-        hint=f"Change {names} there yourself.",
+        f"edgechat cannot change {path} without damaging its layout.",
+        hint=f"Edit {names} in the file.",
     )
 
 
 @contextlib.contextmanager
 def _alone(path: Path) -> Iterator[None]:
-    """Hold off other programs that would change the file, for as long as it takes. Raises SettingsError."""
+    """Lock the file against changes by other processes. Raises SettingsError."""
     import filelock
 
     try:
@@ -172,17 +172,17 @@ def _alone(path: Path) -> Iterator[None]:
             yield
     except filelock.Timeout as error:
         raise SettingsError(
-            f"Another program is changing {path}.", hint="Wait for its end, then try again."
+            f"Another program is changing {path}.", hint="Wait until it has finished, then try again."
         ) from error
     except OSError as error:
         raise SettingsError(
-            f"{path} cannot be written: {error.strerror or error}.",
-            hint=f"See that the disk is not full and that {path.parent} is yours to write to.",
+            f"{path} is not writable: {error.strerror or error}.",
+            hint=f"Check the free disk space and the permissions of {path.parent}.",
         ) from error
 
 
 def _replace(path: Path, text: str) -> None:
-    """Put a text in the place of the file, all of it or nothing; a link stays one."""
+    """Replace the file's text atomically; a symbolic link is kept."""
     target = Path(os.path.realpath(path))
     handle, draft = tempfile.mkstemp(dir=target.parent, prefix=".settings-", suffix=".part")
     try:

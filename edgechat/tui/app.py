@@ -72,7 +72,7 @@ class EdgechatApp(App[None]):
         Binding(
             "ctrl+c",
             "copy_or_stop",
-            "Copy what is selected, else stop the answer, else quit",
+            "Copy the selection; without one, stop the answer, or quit",
             show=False,
             priority=True,
         ),
@@ -233,7 +233,7 @@ class EdgechatApp(App[None]):
     def take_theme(self, name: str) -> None:
         """Show other colours from now on. Raises SettingsError."""
         if name not in THEMES:
-            raise SettingsError(f"There is no theme {name!r}.", hint=f"There are {', '.join(THEMES)}.")
+            raise SettingsError(f"No such theme: {name!r}.", hint=f"Themes: {', '.join(THEMES)}.")
         apply(self, name)
 
 

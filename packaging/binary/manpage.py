@@ -27,31 +27,31 @@ ROOT = Path(__file__).parents[2]
 NAME = "edgechat"
 
 ENVIRONMENT = {
-    "EDGECHAT_HOME": "A folder in which settings, conversations, logs and caches are kept, in place of those "
-    "of FILES: on a USB stick, say.",
-    "EDGECHAT_OFFLINE": "1 opens no socket, as --offline does.",
-    "EDGECHAT_API_KEY": "The key that `edgechat serve` asks for, in place of its own.",
-    "HF_HUB_OFFLINE": "The same, for all programs that use the hub; TRANSFORMERS_OFFLINE too.",
-    "HF_TOKEN": "The token for gated and private models. It goes to the hub's own host and to no other.",
+    "EDGECHAT_HOME": "A folder for settings, conversations, logs and caches, instead of those listed under "
+    "FILES; for instance, on a USB stick.",
+    "EDGECHAT_OFFLINE": "1 never uses the network, like --offline.",
+    "EDGECHAT_API_KEY": "The API key of `edgechat serve`, instead of the generated one.",
+    "HF_HUB_OFFLINE": "Like EDGECHAT_OFFLINE, for all programs that use the hub; so is TRANSFORMERS_OFFLINE.",
+    "HF_TOKEN": "The token for gated and private models. It is sent only to the hub's own host.",
     "HF_HUB_DISABLE_IMPLICIT_TOKEN": "1 sends no token.",
-    "HF_HUB_DISABLE_SYMLINKS": "1 puts files into the hub's cache without symbolic links.",
-    "HF_ENDPOINT": "The address of a mirror of the hub.",
-    "HF_HOME": "Where the hub's cache is, which other tools share.",
-    "HF_HUB_CACHE": "The folder of that cache itself; HUGGINGFACE_HUB_CACHE is its older name.",
-    "OLLAMA_MODELS": "Where Ollama keeps its models, which edgechat uses where they lie.",
-    "LLAMA_CACHE": "Where llama.cpp keeps those that its own programs downloaded.",
+    "HF_HUB_DISABLE_SYMLINKS": "1 stores files in the hub's cache without symbolic links.",
+    "HF_ENDPOINT": "The URL of a mirror of the hub.",
+    "HF_HOME": "The parent folder of the hub's cache, which other tools share.",
+    "HF_HUB_CACHE": "The folder of the cache itself; HUGGINGFACE_HUB_CACHE is its older name.",
+    "OLLAMA_MODELS": "Where Ollama stores its models, which edgechat uses in place.",
+    "LLAMA_CACHE": "Where llama.cpp's own programs store the models that they download.",
     "HTTPS_PROXY": "A proxy for downloads.",
-    "NO_COLOR": "Set to anything, nothing is coloured.",
-    "XDG_CACHE_HOME": "Where all these caches are whose own variable is not set, and edgechat's.",
+    "NO_COLOR": "If set, disables all colours.",
+    "XDG_CACHE_HOME": "The parent folder of edgechat's cache, and of those above that are not set.",
 }
 EXIT_STATUS = {
-    0: "Fine.",
-    1: "Something that you can mend; what, and how, is said on stderr.",
-    2: "The command line is wrong, or there is no terminal where one is needed.",
-    3: "The engine failed, or edgechat has a fault of its own.",
-    129: "The terminal was closed (128 and the number of SIGHUP).",
-    130: "Stopped by Ctrl+C.",
-    143: "SIGTERM stopped `edgechat run` (128 and its number).",
+    0: "Success.",
+    1: "An error that you can fix; the message on stderr says how.",
+    2: "Incorrect usage, or there is no terminal where one is required.",
+    3: "The engine failed, or there was an internal error.",
+    129: "The terminal was closed (128 plus the number of SIGHUP).",
+    130: "Interrupted by Ctrl+C.",
+    143: "`edgechat run` was ended by SIGTERM (128 plus its number).",
 }
 # Where the form of what --json prints is written: the modules' docstrings.
 JSON_FORMS = {
@@ -101,10 +101,10 @@ def _overview(root: Any, context: Any) -> list[str]:
         f"{bold(NAME)} {italic('COMMAND')} [{italic('ARGUMENTS')}]",
         ".SH DESCRIPTION",
         prose(
-            "edgechat looks at the machine, decides which model in which quantization it carries and how "
-            "that is loaded, and says why. Without a command it opens an app that fills the terminal: Enter "
-            "sends, Escape stops an answer, F1 lists every key. A small guide comes with it and answers "
-            "questions about it, also without a network."
+            "edgechat examines the machine, chooses a model, a quantization and how to load it, and gives "
+            "the reasons. Without a command, it opens the app in the terminal: Enter sends, Escape stops "
+            "an answer, F1 lists every key. The guide, a small model that ships with edgechat, answers "
+            "questions about it without a network."
         ),
         ".SH OPTIONS",
         *_options(root, context),
@@ -207,15 +207,15 @@ def files() -> dict[str, str]:
     """Return where edgechat keeps what on this platform, with ~ for the home folder."""
     return {
         _home(platformdirs.user_config_dir(NAME, appauthor=False), "settings.toml"): "The settings; every "
-        "field may be left out.",
-        _home(platformdirs.user_config_dir(NAME, appauthor=False), "models.toml"): "Models of your own for "
-        "the catalogue, and changes to those that are in it.",
-        _home(platformdirs.user_config_dir(NAME, appauthor=False), "api-key"): "The key of `edgechat serve`, "
-        "which nobody else may read.",
+        "field is optional.",
+        _home(platformdirs.user_config_dir(NAME, appauthor=False), "models.toml"): "Your own additions "
+        "to the catalogue of models, and changes to it.",
+        _home(platformdirs.user_config_dir(NAME, appauthor=False), "api-key"): "The API key of "
+        "`edgechat serve`, readable only by you.",
         _home(platformdirs.user_data_dir(NAME, appauthor=False), "chats.db"): "The conversations.",
-        _home(platformdirs.user_data_dir(NAME, appauthor=False), "models"): "Models that were imported.",
-        _home(platformdirs.user_cache_dir(NAME, appauthor=False)): "What can be found out again.",
-        _home(platformdirs.user_log_dir(NAME, appauthor=False)): "Logs of the engine.",
+        _home(platformdirs.user_data_dir(NAME, appauthor=False), "models"): "Imported models.",
+        _home(platformdirs.user_cache_dir(NAME, appauthor=False)): "Caches, which can be deleted.",
+        _home(platformdirs.user_log_dir(NAME, appauthor=False)): "Logs of the worker processes.",
     }
 
 

@@ -101,7 +101,7 @@ async def test_a_failed_reply_leaves_no_gap_and_may_be_tried_again(store: Store)
     assert len(await stored(store, conversation)) == 3
 
 
-TOO_LONG = PromptTooLong("The conversation has 9000 tokens, and the context holds 4096.")
+TOO_LONG = PromptTooLong("The conversation has 9000 tokens, and the context is 4096 tokens long.")
 
 
 async def test_a_question_that_is_too_long_is_taken_back(store: Store) -> None:
@@ -342,7 +342,7 @@ async def test_what_a_full_disk_refused_is_saved_when_the_store_is_closed(tmp_pa
             fill(store, pages=100_000)
             await store.close()
         else:
-            with pytest.raises(StoreError, match="The end of a reply is lost"):
+            with pytest.raises(StoreError, match="The end of a reply could not be saved"):
                 await store.close()
         again = await Store.open(path)
         _, turns = await again.load(conversation.chat.id)
@@ -376,7 +376,7 @@ async def test_no_question_comes_between_another_and_its_reply(store: Store) -> 
     await other.ask("2?")
     async with aclosing(other.answer(FakeEngine(["Two."]))) as events:
         await anext(events)
-        with pytest.raises(ChatBusy, match="is writing an answer"):
+        with pytest.raises(ChatBusy, match="is generating an answer"):
             await mine.ask("3?")
     assert mine.turns == before
 
@@ -393,7 +393,7 @@ async def test_half_a_reply_of_another_program_is_never_sent(store: Store, tmp_p
         before = list(other.turns)
         question = other.turns[-2].id
         for refused in (lambda: other.ask("3?"), lambda: other.edit(question, "2b?")):
-            with pytest.raises(ChatBusy, match="is writing an answer") as told:
+            with pytest.raises(ChatBusy, match="is generating an answer") as told:
                 await refused()
             assert told.value.hint
         assert other.turns == before

@@ -133,14 +133,14 @@ def turn(name: str, **fields: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        ("", "no JSON"),
-        ("no json", "no JSON"),
-        (b"\xff\xfe{}", "no JSON"),
-        ('{"a": 1}', "holds no conversation"),
-        ("5", "holds no conversation"),
-        ("[]", "nobody says anything"),
-        ('[{"role": "system", "content": "x"}]', "nobody says anything"),
-        ("[1]", "message 1 is no object"),
+        ("", "not valid JSON"),
+        ("no json", "not valid JSON"),
+        (b"\xff\xfe{}", "not valid JSON"),
+        ('{"a": 1}', "contains no conversation"),
+        ("5", "contains no conversation"),
+        ("[]", "contains no text"),
+        ('[{"role": "system", "content": "x"}]', "contains no text"),
+        ("[1]", "message 1 is not an object"),
         ('[{"role": "tool", "content": "x"}]', "message 1 has the role 'tool'"),
         ('[{"role": ["user"], "content": "x"}]', "message 1 has the role"),
         ('[{"role": "user"}]', "the content of message 1"),
@@ -149,11 +149,11 @@ def turn(name: str, **fields: Any) -> dict[str, Any]:
             '[{"role": "user", "content": "x"}, {"role": "system", "content": "x"}]',
             "message 2 is a system prompt",
         ),
-        ("[" * 100_000, "nested too deeply|no JSON"),
-        ("[" * 100_000 + "]" * 100_000, "nested too deeply|no JSON"),
-        (filed(turns=[]), "no turn in it"),
-        (filed(turns=[turn("a"), turn("a")]), "turn 2 has the id"),
-        (filed(turns=[turn("a", parent_id="b"), turn("b")]), "turn 1 answers one"),
+        ("[" * 100_000, "nested too deeply|not valid JSON"),
+        ("[" * 100_000 + "]" * 100_000, "nested too deeply|not valid JSON"),
+        (filed(turns=[]), "contains no turns"),
+        (filed(turns=[turn("a"), turn("a")]), "turn 2 has the same id"),
+        (filed(turns=[turn("a", parent_id="b"), turn("b")]), "turn 1 answers a turn that"),
         (filed(turns=[turn("a"), turn("b", role="system")]), "turn 2 is a system prompt"),
         (filed(turns=[turn("a", content=5)]), r"got `int` - at `\$.turns\[0\].content`"),
         (filed(turns=[turn("a", role="tool")]), r"turns\[0\].role"),
@@ -162,8 +162,14 @@ def turn(name: str, **fields: Any) -> dict[str, Any]:
         (filed(chat=5), r"\$.chat"),
         (filed(chat={"title": None}), r"\$.chat.title"),
         (filed(chat={"created_at": "now"}), r"\$.chat.created_at"),
-        (filed().replace('"chat": {}', '"chat": {"created_at": 1' + "0" * 400 + "}"), "no JSON|created_at"),
-        (filed().replace('"chat": {}', '"chat": {"created_at": 1' + "0" * 9000 + "}"), "no JSON|created_at"),
+        (
+            filed().replace('"chat": {}', '"chat": {"created_at": 1' + "0" * 400 + "}"),
+            "not valid JSON|created_at",
+        ),
+        (
+            filed().replace('"chat": {}', '"chat": {"created_at": 1' + "0" * 9000 + "}"),
+            "not valid JSON|created_at",
+        ),
     ],
 )
 def test_a_file_that_cannot_be_read_says_why(text: str | bytes, why: str) -> None:
@@ -181,7 +187,7 @@ def test_a_file_of_a_newer_program_is_told() -> None:
 def test_files_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importing, "MOST_BYTES", 2**20)
     monkeypatch.setattr(importing, "_MOST_TURNS", 3)
-    with pytest.raises(NotAChat, match="1 MiB, and 1 are the most"):
+    with pytest.raises(NotAChat, match="1 MiB, and the limit is 1"):
         imported(" " * (2**20 + 1))
     with pytest.raises(NotAChat, match="4 messages"):
         imported(json.dumps([{"role": "user", "content": "x"}] * 4))

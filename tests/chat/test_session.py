@@ -133,7 +133,7 @@ async def test_a_configured_model_that_is_gone_is_told_of_once(
     session = open_session()
     assert await answer(session, "Hi") == "Hello there."
     assert await answer(session, "Again") == "Hello there."
-    assert machine.notes == ["gone is not here; guide stands in for it."]
+    assert machine.notes == ["gone was not found; guide is used instead."]
     assert session.model == "guide"
 
 
@@ -238,7 +238,7 @@ async def test_neither_text_nor_states_are_kept_without_a_store(
     await answer(session, "Hi")
     await answer(session, "Again")
     assert machine.policies == [CachePolicy(disk_bytes=0)]
-    told = "Nothing can be written here. What is said now is gone when edgechat ends."
+    told = "Nothing can be written here. This conversation will be lost when edgechat closes."
     assert machine.notes == ([told] if unwritable else [])
     await session.close()
     assert machine.engines[0].left == []

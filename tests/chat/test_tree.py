@@ -133,7 +133,7 @@ async def test_nothing_changes_under_a_reply_that_is_being_written(store: Store)
             lambda: conversation.set_system("x"),
             lambda: conversation.ask("x"),
         ):
-            with pytest.raises(ChatBusy, match="being written"):
+            with pytest.raises(ChatBusy, match="being generated"):
                 await change()
         with pytest.raises(ChatBusy):
             conversation.regenerate()

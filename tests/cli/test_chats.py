@@ -115,7 +115,7 @@ def test_a_limit_says_that_there_are_more() -> None:
     put("aaaaaaaa1", "bbbbbbbb1", "cccccccc1")
     run = edgechat("chats", "--limit", "2")
     assert [line.split()[0] for line in run.stdout.splitlines()] == ["ID", "aaaaaaaa", "bbbbbbbb"]
-    assert "There are more: edgechat chats --limit 10" in run.stderr
+    assert "To list more: edgechat chats --limit 10" in run.stderr
     assert edgechat("chats", "--limit", "3").stderr == ""
 
 
@@ -133,7 +133,7 @@ def test_a_conversation_is_shown() -> None:
     run = edgechat("chats", "show", chat[:5])
     head, *rest = run.stdout.rstrip("\n").split("\n\n")
     assert head == "# Hi"
-    assert rest[0].startswith(f"{chat} · begun on ")
+    assert rest[0].startswith(f"{chat} · started on ")
     assert rest[0].endswith(" · 4 messages · last model: guide")
     assert rest[1:] == [
         *("## System prompt", "Be brief."),
@@ -184,7 +184,7 @@ def test_removing_at_once_takes_the_words_and_the_state(home: Path) -> None:
     assert run.stdout.splitlines() == [
         f"{gone[:8]}  xyzzy, a secret (2 messages)",
         f"{other[:8]}  Goes too (2 messages)",
-        "Deleted for good.",
+        "Deleted permanently.",
     ]
     assert [row[1] for row in rows()[1:]] == ["Stays"]
     assert json.loads(edgechat("chats", "--trash", "--json").stdout) == []
@@ -195,13 +195,13 @@ def test_removing_at_once_takes_the_words_and_the_state(home: Path) -> None:
 def test_what_is_removed_is_in_the_trash_and_comes_back(home: Path) -> None:
     first, second = hold("A pelican"), hold("A heron", "And?")
     assert edgechat("chats", "--trash").stdout == (
-        "The trash is empty. What is deleted stays there for 30 days.\n"
+        "The trash is empty. Deleted conversations stay there for 30 days.\n"
     )
     state = state_of(second, home)
     run = edgechat("chats", "rm", second[:8], "--yes")
     assert run.stdout.splitlines() == [
         f"{second[:8]}  A heron (4 messages)",
-        f"In the trash for 30 days. Back again: edgechat chats restore {second[:8]}",
+        f"Moved to the trash for 30 days. To undo: edgechat chats restore {second[:8]}",
     ]
     assert not state.exists()
     assert edgechat("chats", "search", "heron").returncode == 1
@@ -213,7 +213,7 @@ def test_what_is_removed_is_in_the_trash_and_comes_back(home: Path) -> None:
     shown = edgechat("chats", "--trash", "--limit", "1")
     assert [line.split("  ")[0].split()[0] for line in shown.stdout.splitlines()] == ["ID", first[:8]]
     assert shown.stdout.splitlines()[0].endswith("DELETED")
-    assert "There are more: edgechat chats --trash --limit 5" in shown.stderr
+    assert "To list more: edgechat chats --trash --limit 5" in shown.stderr
     found = json.loads(edgechat("chats", "--trash", "--json").stdout)
     assert [(one["id"], one["n_messages"], time.time() - one["trashed_at"] < 60) for one in found] == [
         (first, 2, True),
@@ -221,8 +221,8 @@ def test_what_is_removed_is_in_the_trash_and_comes_back(home: Path) -> None:
     ]
     run = edgechat("chats", "restore", second[:8], first, second)
     assert run.stdout.splitlines() == [
-        f"Back again: {second[:8]}  A heron",
-        f"Back again: {first[:8]}  A pelican",
+        f"Restored: {second[:8]}  A heron",
+        f"Restored: {first[:8]}  A pelican",
     ]
     assert [row[1] for row in rows()[1:]] == ["A heron", "A pelican"]
     assert "in the trash" in complaint(edgechat("chats", "restore", first))
@@ -237,7 +237,7 @@ def test_what_cannot_be_removed_leaves_all_as_it_was() -> None:
     other = sqlite3.connect(store_path(), isolation_level=None)
     other.execute("BEGIN EXCLUSIVE")
     run = edgechat("chats", "rm", chat, "--yes")
-    assert (run.returncode, "Another program holds" in run.stderr) == (1, True)
+    assert (run.returncode, "Another program has locked" in run.stderr) == (1, True)
     other.close()
     assert len(rows()) == 2
 
@@ -251,7 +251,7 @@ def test_a_conversation_that_is_being_answered_is_not_removed(script: Callable[.
         assert other.stdout is not None
         other.stdout.read(10)
         (found,) = json.loads(edgechat("chats", "--json").stdout)
-        assert "is writing an answer" in complaint(edgechat("chats", "rm", found["id"], "--yes"))
+        assert "is generating an answer" in complaint(edgechat("chats", "rm", found["id"], "--yes"))
     finally:
         other.kill()
         other.communicate()
@@ -270,7 +270,7 @@ def test_what_was_said_is_found() -> None:
     found = json.loads(edgechat("chats", "search", "pelican", "--limit", "1", "--json").stdout)
     assert [(one["chat"], one["role"], one["marks"]) for one in found] == [(chat, "assistant", [[8, 15]])]
     run = edgechat("chats", "search", "heron", '"')
-    assert (run.returncode, "Nothing was said" in run.stdout) == (1, True)
+    assert (run.returncode, "No message contains" in run.stdout) == (1, True)
     assert json.loads(edgechat("chats", "search", "heron", "--json").stdout) == []
 
 
@@ -324,11 +324,11 @@ def test_what_cannot_be_read_or_written_is_told(tmp_path: Path) -> None:
 
 def test_renaming_and_pinning() -> None:
     chat = hold("First words")
-    assert edgechat("chats", "rename", chat[:6], "Another").stdout == "It is called 'Another' now.\n"
+    assert edgechat("chats", "rename", chat[:6], "Another").stdout == "Renamed to 'Another'.\n"
     assert edgechat("chats", "pin", chat).stdout == "Pinned: Another\n"
     (found,) = json.loads(edgechat("chats", "--json").stdout)
     assert (found["title"], found["pinned"]) == ("Another", True)
-    assert edgechat("chats", "rename", chat, "").stdout == "It is called 'First words' now.\n"
+    assert edgechat("chats", "rename", chat, "").stdout == "Renamed to 'First words'.\n"
     assert edgechat("chats", "pin", chat, "--off").returncode == 0
     assert json.loads(edgechat("chats", "--json").stdout)[0]["pinned"] is False
     for words in (("rename", "nosuch", "x"), ("pin", "nosuch"), ("export", "nosuch")):
@@ -378,7 +378,7 @@ def test_removing_is_asked_first(tmp_path: Path) -> None:
         terminal.until("left with 1")
         assert "Nothing was deleted." in terminal.screen
         terminal.run([*EDGECHAT, "chats", "rm", "--now", other, other, chat])
-        terminal.until("Delete these 2 for good? [y/N]")
+        terminal.until("Delete these 2 permanently? [y/N]")
         terminal.press("C-c")
         terminal.until("left with 130")
         assert terminal.screen.count("\nNothing was deleted.") == 2

@@ -106,14 +106,14 @@ def test_a_guide_that_is_missing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 def test_a_folder_that_is_read_only() -> None:
     paths.log_dir().chmod(0o500)
     (finding,) = doctor._own_findings()
-    assert "cannot be written to" in finding.what
+    assert "is not writable" in finding.what
 
 
 def test_a_folder_that_nothing_can_be_written_to(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(paths, "log_dir", lambda: Path("/proc") if Path("/proc").exists() else Path("/dev"))
     (finding,) = doctor._own_findings()
     assert finding.weight is Weight.BROKEN
-    assert "cannot be written to" in finding.what
+    assert "is not writable" in finding.what
 
 
 # Other machines
@@ -162,7 +162,7 @@ def test_a_card_that_the_build_should_see_but_does_not(monkeypatch: pytest.Monke
         monkeypatch.delenv(name, raising=False)
     cuda = replace_struct(BUILD, backends=("CUDA", "CPU"))
     (finding,) = found_in(with_card("nvidia", build=cuda))
-    assert "does not see" in finding.what
+    assert "does not detect" in finding.what
     assert "nvidia-smi" in finding.fix
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "-1")
     (finding,) = found_in(with_card("nvidia", build=cuda))
@@ -197,14 +197,14 @@ def test_no_rpc_is_a_note() -> None:
 @pytest.mark.parametrize(
     ("memory", "whats"),
     [
-        (Memory(16 * GIB, GIB), ["Memory is nearly full"]),
+        (Memory(16 * GIB, GIB), ["Little memory is free"]),
         (Memory(2 * GIB, GIB), []),
         (Memory(64 * GIB, 3 * GIB, "the control group /a", 4 * GIB), ["The control group /a allows 4.0 GiB"]),
         (Memory(64 * GIB, GIB, "the control group /a", 2 * GIB), ["The control group /a allows 2.0 GiB"]),
         (Memory(64 * GIB, 30 * GIB, "the control group /a", 40 * GIB), []),
         (
             Memory(64 * GIB, GIB // 2, "the limit set by ulimit -v", 2 * GIB),
-            ["The limit set by ulimit -v allows 2.0 GiB", "Memory is nearly full"],
+            ["The limit set by ulimit -v allows 2.0 GiB", "Little memory is free"],
         ),
     ],
 )
@@ -228,10 +228,10 @@ def test_disks() -> None:
 @pytest.mark.parametrize(
     ("source", "why", "weight", "said"),
     [
-        ("llama.cpp", "ended with SIGILL", Weight.BROKEN, "built for another processor"),
-        ("llama.cpp", "gave no answer within 20 seconds", Weight.BROKEN, "no model can be loaded"),
-        ("nvml", "says: Driver/library version mismatch", Weight.SLOW, "updates of the driver"),
-        ("torch", "ended with SIGSEGV", Weight.NOTE, "does not need it"),
+        ("llama.cpp", "ended with SIGILL", Weight.BROKEN, "built for another CPU"),
+        ("llama.cpp", "did not respond within 20 seconds", Weight.BROKEN, "no model can be loaded"),
+        ("nvml", "says: Driver/library version mismatch", Weight.SLOW, "driver updates"),
+        ("torch", "ended with SIGSEGV", Weight.NOTE, "does not need torch"),
         ("speed", "ended with SIGSEGV", Weight.NOTE, "rougher"),
     ],
 )
@@ -257,7 +257,7 @@ def test_a_packaged_program_has_other_remedies(monkeypatch: pytest.MonkeyPatch) 
     assert remedies.rebuild("amd", BUILD)[1].endswith("the archive whose name ends in -vulkan.")
     assert remedies.rebuild("apple", BUILD)[0] == "Metal"
     monkeypatch.setattr(platform, "machine", lambda: "aarch64")
-    assert remedies.rebuild("nvidia", BUILD)[1].startswith("No archive for this system has CUDA;")
+    assert remedies.rebuild("nvidia", BUILD)[1].startswith("No archive for this system includes CUDA;")
     monkeypatch.setattr(platform, "machine", lambda: "x86_64")
     # The one for CUDA has its module also where the driver is too old for it.
     (unseen,) = found_in(with_card("nvidia", build=msgspec.structs.replace(BUILD, unloaded=("CUDA",))))

@@ -41,7 +41,7 @@ def test_listing_and_showing() -> None:
     assert (one["path"], one["damage"]) == (str(folder), None)
     assert len(one["files"]) == 6
     sheet = said("show", "mine")
-    assert "4bit for MLX, 4.5 bits for each weight" in sheet
+    assert "4bit for MLX, 4.5 bits per weight" in sheet
     assert str(folder / "model-00002-of-00002.safetensors") in sheet
     shown = json.loads(said("show", folder, "--json"))
     assert (shown["format"], shown["quant"], shown["template"]) == ("mlx", "4bit", True)
@@ -50,7 +50,7 @@ def test_listing_and_showing() -> None:
 def test_what_becomes_of_one(user: Path) -> None:
     source = written(user / "Tiny-8bit", mlx_files(bits=8))
     assert "Chat with it: edgechat run Tiny-8bit" in said("import", source)
-    assert "ok       Tiny-8bit: 0 MiB, header and size are sound" in said("verify", "Tiny-8bit")
+    assert "ok       Tiny-8bit: 0 MiB, header and size are valid" in said("verify", "Tiny-8bit")
     damaged = locations.own_folder() / "Tiny-8bit" / "tokenizer.json"
     damaged.unlink()
     assert "Tiny-8bit" not in said("list")
@@ -67,8 +67,8 @@ def test_damage_is_told() -> None:
     weights.unlink()
     weights.write_bytes(data[:-10])
     assert "damaged" in said("list")
-    assert "DAMAGED  mine: model.safetensors is not sound: it is cut short" in said("verify", code=1)
-    assert "model.safetensors is not sound" in said("show", "mine", code=1)
+    assert "DAMAGED  mine: model.safetensors is not valid: it is truncated" in said("verify", code=1)
+    assert "model.safetensors is not valid" in said("show", "mine", code=1)
 
 
 def test_a_folder_that_was_meant_to_be_run(user: Path) -> None:

@@ -41,7 +41,7 @@ def test_the_error_names_the_option_and_not_a_variable(hub: Hub, words: tuple[st
     run = edgechat(*words)
     assert (run.returncode, run.stdout) == (1, "")
     assert "--offline keeps edgechat offline" in run.stderr
-    assert "Give the same command without --offline." in run.stderr
+    assert "Run the same command without --offline." in run.stderr
     assert OFFLINE not in run.stderr
     assert hub.seen == []
 

@@ -127,7 +127,7 @@ def test_a_mac_with_mlx(plan: Plan) -> None:
     assert rows[0].split()[:3] == ["QUANT", "BACKEND", "SIZE"]
     assert rows[1].split()[1:3] == ["4bit", "MLX"]
     assert "edgechat pull qwen3-8b --backend mlx" in said.out
-    assert "MLX computes it, as asked for, on the GPU (a Mac that is not here)." in " ".join(said.out.split())
+    assert "Runs on MLX, as requested, on the GPU (a hypothetical Mac)." in " ".join(said.out.split())
     found = plan("qwen3-8b", *mac, "--json").json
     assert (found["backend"], found["exact"], found["split"]) == ("mlx", False, {"MLX": 37})
     every = plan(*mac, "--json").json
@@ -140,8 +140,8 @@ def test_a_mac_with_mlx(plan: Plan) -> None:
 def test_a_backend_that_cannot_be(plan: Plan, model: str) -> None:
     said = plan(model, "--backend", "mlx")
     assert said.code == 1
-    assert "mine is no MLX model" in said.err
-    assert "leave out --backend mlx" in said.err
+    assert "mine is not an MLX model" in said.err
+    assert "omit --backend mlx" in said.err
     both = plan("qwen3-8b", "--backend", "mlx", "--vram", "6GiB")
     assert both.code == 2
     assert "--vram" in both.err
@@ -153,7 +153,7 @@ def test_who_drafts(plan: Plan, model: str) -> None:
     sound(said)
     assert "Drafts: qwen3-0.6b, " in said.out
     assert "Drafts: n-grams of the conversation." in plan(model, *SMALL).out
-    assert "Nobody drafts for it, as asked for." in plan(model, *SMALL, "--draft", "none").out
+    assert "Drafting is off, as requested." in plan(model, *SMALL, "--draft", "none").out
     found = plan("qwen3-8b", "--ram", "32GiB", "--draft", "ngram", "--json").json
     assert (found["draft"], found["ngrams"], found["no_draft"]) == (None, True, None)
     assert found["n_outputs_max"] == found["n_seq_max"] + 15
@@ -166,7 +166,7 @@ def test_who_drafts(plan: Plan, model: str) -> None:
 def test_a_state_that_is_too_large_to_be_copied_unasked(plan: Plan) -> None:
     alone = plan("qwen3.5-4b", *SMALL, "--json").json
     assert (alone["ngrams"], alone["n_rs_seq"]) == (False, 0)
-    assert "copies of its state, 50 MiB each; --draft ngram pays for them" in alone["no_draft"]
+    assert "needed, 50 MiB each. To use them: --draft ngram" in alone["no_draft"]
     asked = plan("qwen3.5-4b", *SMALL, "--draft", "ngram", "--json").json
     assert (asked["ngrams"], asked["n_rs_seq"], asked["no_draft"]) == (True, 3, None)
 
@@ -228,7 +228,7 @@ def test_with_a_card_that_is_not_here(plan: Plan) -> None:
     sound(said)
     assert "GPU" in said.out.splitlines()[0]
     assert "100%" not in said.out.splitlines()[1]  # something is always in RAM
-    assert "a GPU that is not here: 8.0 GiB" in said.out
+    assert "a hypothetical GPU: 8.0 GiB" in said.out
 
 
 # A repository on the hub.
@@ -273,7 +273,7 @@ def test_a_repository_whose_files_are_no_models(plan: Plan, hub: Hub) -> None:
     hub.add(REPO, {"a-Q4_K_M.gguf": b"GGUF" + bytes(100), "a-Q8_0.gguf": b"<html>"})
     said = plan(REPO, *SMALL)
     assert (said.code, said.out) == (1, "")
-    assert "None of the 2 models" in said.err
+    assert "cannot read any of the 2 models" in said.err
 
 
 def test_a_repository_that_is_not_there(plan: Plan, hub: Hub) -> None:
@@ -306,7 +306,7 @@ def test_nothing_fits(plan: Plan) -> None:
     said = plan("qwen3-8b", "--ram", "4GiB", "--vram", "0", "--bandwidth", "50GB/s")
     sound(said, 1)
     assert labels(said) == ["Machine", "Choice", "Instead"]
-    assert "None of these fits. qwen3-8b with a context of 2048" in " ".join(said.out.split())
+    assert "None of these fit. qwen3-8b with a context of 2048" in " ".join(said.out.split())
     named = re.findall(r"edgechat plan (\S+)", said.out)
     assert plan(named[0], "--ram", "4GiB", "--vram", "0", "--bandwidth", "50GB/s").code == 0
     found = plan("qwen3-8b", "--ram", "4GiB", "--vram", "0", "--bandwidth", "50GB/s", "--json")
@@ -329,9 +329,9 @@ def test_a_context_beyond_training(plan: Plan) -> None:
     said = plan("qwen3-0.6b", *SMALL, "--ctx", "100000")
     sound(said)
     words = " ".join(said.out.split())
-    assert "A context of 100000 tokens was asked for; this model was trained on no more than 40960" in words
+    assert "The context is 40960 tokens instead of 100000" in words
     assert "Context 40960" in words
-    assert "Context 40960: all that the model was trained on" in words
+    assert "Context 40960: the model's full context length" in words
     found = plan("qwen3-0.6b", *SMALL, "--ctx", "100000", "--json").json
     assert (found["context"], found["verdict"]) == (40960, "short")
 
@@ -345,19 +345,19 @@ def test_wishes(plan: Plan) -> None:
     assert found.json["quant"] in ("Q6_K", "Q8_0")
     found = plan("qwen3-8b", *SMALL, "--min-tps", "100", "--json")
     assert (found.code, found.json["verdict"]) == (0, "slow")
-    assert "nothing that fits writes 100 tokens a second" in found.json["reasons"][0]
+    assert "nothing that fits generates 100 tokens/s" in found.json["reasons"][0]
 
 
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (("--ram", "8"), "has no unit; write 8GiB"),
-        (("--ram", "lots"), "is no amount of memory; write 8GiB"),
-        (("--ram=-1GiB",), "is no amount of memory"),
-        (("--vram", "9999999999TiB"), "is no amount of memory"),
-        (("--ram", "1e99GiB"), "is no amount of memory"),
-        (("--bandwidth", "50"), "has no unit; write 50GB/s"),
-        (("--bandwidth", "50GB/h"), "is no amount of bytes a second; write 50GB/s"),
+        (("--ram", "8"), "has no unit; for example: 8GiB"),
+        (("--ram", "lots"), "is not an amount of memory; for example: 8GiB"),
+        (("--ram=-1GiB",), "is not an amount of memory"),
+        (("--vram", "9999999999TiB"), "is not an amount of memory"),
+        (("--ram", "1e99GiB"), "is not an amount of memory"),
+        (("--bandwidth", "50"), "has no unit; for example: 50GB/s"),
+        (("--bandwidth", "50GB/h"), "is not an amount of bytes per second; for example: 50GB/s"),
         (("--bandwidth", "1kB/s"), "is too slow"),
         (("--quality", "best"), "is none of poor, reduced, good"),
         (("--ctx", "0"), "greater than or equal to 1"),

@@ -82,7 +82,7 @@ def test_a_repository(hub: Hub, pull: Pull, hf_cache: Path) -> None:
     assert (file["name"], file["here"]) == ("tiny-F32.gguf", False)
     again = pull(f"{REPO}:f32")
     assert again.returncode == 0
-    assert "is here already" in again.stdout
+    assert "is already on this machine" in again.stdout
     assert "Why" in again.stdout
     ran = subprocess.run(
         [*EDGECHAT, "run", file["path"], "hi", "--max-tokens", "3"],
@@ -121,7 +121,7 @@ def test_a_name_of_the_catalogue_and_its_draft(hub: Hub, pull: Pull) -> None:
     hub.stop()
     offline = found(pull("tiny-one", "--offline", "--json"))
     assert offline["files"][0]["path"] == answer["files"][0]["path"]
-    assert "is here already" in pull("tiny-two", "--draft", "auto").stdout
+    assert "is already on this machine" in pull("tiny-two", "--draft", "auto").stdout
     drafted = subprocess.run(
         [*EDGECHAT, "run", "tiny-one", "hi", "--max-tokens", "40", "--json"],
         capture_output=True,
@@ -140,7 +140,7 @@ def test_a_draft_that_is_not_much_smaller_is_left_where_nobody_names_it(hub: Hub
     by_itself = found(pull("tiny-one", "--dry-run", "--json"))
     assert (by_itself["draft"], by_itself["plan"]["draft"]) == (None, None)
     assert by_itself["plan"]["ngrams"]
-    assert "more than half of its weights" in by_itself["plan"]["no_draft"]
+    assert "more than half as many weights" in by_itself["plan"]["no_draft"]
     assert "Draft      None. tiny-two has more than half" in pull("tiny-one", "--dry-run").stdout
     named = found(pull("tiny-one", "--dry-run", "--json", "--draft", "tiny-two"))
     assert named["draft"]["model"] == named["plan"]["draft"]["model"] == "tiny-two"
@@ -179,9 +179,9 @@ def test_what_was_begun_is_gone_on_with(hub: Hub, pull: Pull, hf_cache: Path) ->
     blobs.mkdir(parents=True)
     (blobs / f"{repo.sha256('a-F32.gguf')}.incomplete").write_bytes(tiny().read_bytes()[:1000])
     run = pull(REPO)
-    assert "F32 was begun before" in run.stdout
+    assert "F32 is partly downloaded" in run.stdout
     again = pull(REPO)
-    assert "F32 is here already, and is as fit" in again.stdout
+    assert "F32 is already on this machine, and is just as suitable" in again.stdout
     assert found(pull(REPO, "--quant", "q8_0", "--json"))["resumed_bytes"] == 0
     assert found(pull(REPO, "--dry-run", "--json"))["quant"] == "Q8_0", "the better one of two that are here"
 
@@ -191,7 +191,7 @@ def test_a_revision(hub: Hub, pull: Pull, hf_cache: Path) -> None:
     assert found(pull(REPO, "--revision", repo.commit, "--json"))["commit"] == repo.commit
     assert not list(hf_cache.glob("*/refs/*"))
     assert "no such revision" in complaint(pull(REPO, "--revision", "v9"))
-    assert "can be no branch" in complaint(pull(REPO, "--revision", "../x"))
+    assert "is not a valid branch" in complaint(pull(REPO, "--revision", "../x"))
 
 
 def too_large(hub: Hub) -> None:
@@ -228,8 +228,8 @@ def test_what_does_not_fit_is_asked_about_in_a_terminal(
 
 
 def test_names_that_mean_nothing_on_the_hub(pull: Pull) -> None:
-    assert "comes with edgechat" in complaint(pull("guide"))
-    assert "on this machine already" in complaint(pull(str(tiny())))
+    assert "is part of edgechat" in complaint(pull("guide"))
+    assert "already on this machine" in complaint(pull(str(tiny())))
     assert "Did you mean" in complaint(pull("qwen3-4"))
     assert pull(REPO, "--quant", "Q8_0", "--auto-quant").returncode == 2
 

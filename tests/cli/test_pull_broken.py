@@ -114,7 +114,7 @@ def test_stopped_by_a_person(hub: Hub, hf_cache: Path) -> None:
     child.send_signal(signal.SIGINT)
     _, err = child.communicate(timeout=10)
     assert child.returncode == 130
-    assert "the same command goes on from there" in err
+    assert "run the same command again" in err
     assert partial(hf_cache) >= 100_000
 
 
@@ -153,7 +153,7 @@ def test_offline_opens_no_socket(
     elif by != "option":
         monkeypatch.setenv(by, "1")
     for name, said, code in (
-        (REPO, "is here already", 0),
+        (REPO, "is already on this machine", 0),
         (f"{REPO}:Q8_0", "offline", 1),
         ("owner/other", "offline", 1),
         ("qwen3-8b", "offline", 1),

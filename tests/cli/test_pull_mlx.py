@@ -101,12 +101,12 @@ def test_a_repository(hub: Hub, pull: Pull) -> None:
     assert Path(made["path"]) == Path(answer["files"][0]["path"]).parent
     again = pull(FOUR)
     assert again.returncode == 0
-    assert f"{FOUR} is here already" in again.stdout
+    assert f"{FOUR} is already on this machine" in again.stdout
     assert "files, for MLX" in again.stdout
     ran = run(FOUR, "hi", "--max-tokens", "3", "--json", "--no-store")
     assert (ran.returncode, json.loads(ran.stdout)["plan"]["backend"]) == (0, "mlx"), ran.stderr
     wrong = complaint(run(FOUR, "hi", "--backend", "llama.cpp"))
-    assert "is an MLX model, which llama.cpp does not read" in wrong
+    assert "is an MLX model, which llama.cpp cannot load" in wrong
 
 
 @pytest.mark.usefixtures("entries")
@@ -181,7 +181,7 @@ def test_what_is_here_for_both(home: Path, monkeypatch: pytest.MonkeyPatch) -> N
 def test_what_is_not_there_is_said(hub: Hub, hf_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     hub.add(REPO, {"tiny-F32.gguf": tiny()})
     hub.add(FOUR, files_of(mlx_tiny("dense", weights="4bit")))
-    with pytest.raises(ModelNotFound, match="no model for MLX"):
+    with pytest.raises(ModelNotFound, match="no MLX model"):
         decided(REPO, "mlx")
     with pytest.raises(ModelNotFound, match="no GGUF file"):
         decided(FOUR, "llama.cpp")
@@ -190,5 +190,5 @@ def test_what_is_not_there_is_said(hub: Hub, hf_cache: Path, monkeypatch: pytest
         return replace(mac(16), mlx=False)
 
     monkeypatch.setattr(download_choice, "look", look)
-    with pytest.raises(BackendMissing, match="MLX cannot be used here"):
+    with pytest.raises(BackendMissing, match="MLX is not available"):
         decided(FOUR)

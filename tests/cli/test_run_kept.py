@@ -34,7 +34,7 @@ from tests.terminal import Terminal, needs_tmux
 pytestmark = pytest.mark.slow
 
 Script = Callable[..., Path]
-NOTE = "note: the model brings no chat template; ChatML is used.\n"
+NOTE = "note: the model has no chat template; ChatML is used.\n"
 
 
 def stored() -> list[tuple[Chat, list[Turn]]]:
@@ -111,7 +111,7 @@ def test_any_conversation_goes_on_by_the_beginning_of_its_id(script: Script) -> 
 
 def test_conversations_that_cannot_go_on(script: Script) -> None:
     path = script()
-    assert "This begins one: edgechat run guide" in complaint(edgechat("run", path, "Hi", "-c"))
+    assert "To start one: edgechat run guide" in complaint(edgechat("run", path, "Hi", "-c"))
     edgechat("run", path, "Hi")
     with sqlite3.connect(store_path()) as db:
         columns = "title, model, date, created_at, updated_at, front"
@@ -124,7 +124,7 @@ def test_conversations_that_cannot_go_on(script: Script) -> None:
         ("nosuch", "There is no conversation 'nosuch'."),
         ("", "There is no conversation ''."),
         ("%", "There is no conversation '%'."),
-        ("beef", "The ids of 2 conversations begin with 'beef': beef1 (Hi), beef2 (Hi)."),
+        ("beef", "2 conversations have ids that begin with 'beef': beef1 (Hi), beef2 (Hi)."),
     ):
         told = complaint(edgechat("run", path, "Hi", "--chat", name))
         assert expected in told
@@ -134,9 +134,9 @@ def test_conversations_that_cannot_go_on(script: Script) -> None:
 def test_a_system_prompt_belongs_to_the_beginning(script: Script) -> None:
     path = script()
     edgechat("run", path, "Hi")
-    assert "began without" in complaint(edgechat("run", path, "Hi", "-c", "--system", "Be brief."))
+    assert "was started without" in complaint(edgechat("run", path, "Hi", "-c", "--system", "Be brief."))
     edgechat("run", path, "Hi", "--system", "Be brief.")
-    assert "has a system prompt already" in complaint(edgechat("run", path, "Hi", "-c", "--system", "No."))
+    assert "already has a system prompt" in complaint(edgechat("run", path, "Hi", "-c", "--system", "No."))
 
 
 def test_a_conversation_that_another_edgechat_writes_in_waits(script: Script) -> None:
@@ -147,7 +147,7 @@ def test_a_conversation_that_another_edgechat_writes_in_waits(script: Script) ->
     try:
         assert other.stdout is not None
         other.stdout.read(10)
-        assert "Another edgechat is writing" in complaint(edgechat("run", path, "Hi", "-c"))
+        assert "Another edgechat is generating" in complaint(edgechat("run", path, "Hi", "-c"))
     finally:
         other.kill()
         other.communicate()
@@ -187,7 +187,7 @@ def test_a_store_that_cannot_be_written_keeps_nothing(home: Path) -> None:
     (home / "data").write_text("in the way of the folder")
     run = edgechat("--screen-reader", "--model", tiny("dense"), piped="xyzzy\n/new\nxyzzy\n")
     assert run.returncode == 0, run
-    assert run.stderr.count("What is said now is gone when edgechat ends.") == 1
+    assert run.stderr.count("This conversation will be lost when edgechat closes.") == 1
     assert run.stderr.count("Answer:") == 2
     assert not [file for file in home.rglob("*") if file.is_file() and b"xyzzy" in file.read_bytes()]
     assert not list(home.rglob("*.state"))
@@ -204,13 +204,15 @@ def test_a_store_that_is_locked_or_damaged_names_the_way_out(script: Script, hom
     for run, words in zip([one.result() for one in runs], ((), ("-c",)), strict=True):
         run.stderr = run.stderr.removeprefix(NOTE)
         told = complaint(run)
-        assert "Another program holds" in told
+        assert "Another program has locked" in told
         assert ("--no-store" in told) == (not words)
     other.close()
     for file in (home / "data").glob("chats.db*"):
         file.write_bytes(b"this is no database" * 100)
     told = complaint(edgechat("run", path, "Hi")).splitlines()[1]
-    assert told.startswith("  --no-store asks without keeping anything. ")  # no option of a command before it
+    assert told.startswith(
+        "  With --no-store, nothing is stored on disk. "
+    )  # no option of a command before it
     assert edgechat("run", path, "Hi", "--no-store").stdout == "Hello.\n"
 
 
@@ -262,7 +264,7 @@ def test_a_reader_that_goes_away_leaves_what_came(script: Script) -> None:
 def test_a_question_longer_than_the_context_leaves_no_chat(script: Script) -> None:
     run = edgechat("run", script(), "word " * 2000, "--system", "Hm.", "--overflow", "error")
     assert run.returncode == 1
-    assert "the context holds" in run.stderr
+    assert "the context is" in run.stderr
     assert stored() == []
 
 
@@ -338,7 +340,7 @@ def test_turns_that_are_not_sent_any_more_are_told_when_their_number_changes(
         engine.script = (Dropped("", turns), "Hello.")
         ask(wanted=ConversationChoice(last=bool(notes) and "system" not in options), **options)
         notes.append([line for line in capsys.readouterr().err.splitlines() if "not sent" in line])
-    full, gone = "note: the context is full:", "not sent to the model any more"
+    full, gone = "note: the context is full:", "no longer sent to the model"
     assert notes == [
         [f"{full} 1 earlier question, with its answer, is {gone}."],
         [],
@@ -357,7 +359,7 @@ def test_a_conversation_line_by_line_goes_on(script: Script, tmp_path: Path) -> 
     edgechat("run", path, "first")
     with Terminal(tmp_path, home=tmp_path / "home") as terminal:
         terminal.run([*EDGECHAT, "run", str(path), "--continue"])
-        terminal.until("Going on with: first (2 messages)")
+        terminal.until("Continuing: first (2 messages)")
         terminal.until(">>>")
         terminal.ask("slow")
         terminal.until("ab ab ab")
@@ -382,7 +384,7 @@ def test_what_another_run_has_said_meanwhile_becomes_part_of_it(script: Script, 
         assert edgechat("run", path, "elsewhere", "--continue").returncode == 0
         terminal.ask("second")
         terminal.until(
-            "note: another edgechat has gone on with this conversation meanwhile: 2 messages more."
+            "note: another edgechat has continued this conversation in the meantime: 2 messages more."
         )
         terminal.until("I am.")
         terminal.press("C-d")

@@ -88,7 +88,7 @@ def test_a_conversation_is_opened_and_goes_on(script: Script) -> None:
     (chat,) = open_store(lambda store: store.chats())  # type: ignore[misc]
     run = held(path, f"/open {chat.id[:6]}", "And then?", "/open nosuch", "/open")
     told = sentences(run)
-    assert "Going on with: First (2 messages)." in told
+    assert "Continuing: First (2 messages)." in told
     assert "You said: First" in told
     assert "The answer was: Hello." in told
     assert "error: There is no conversation 'nosuch'." in told
@@ -103,7 +103,7 @@ def test_another_model_answers(script: Script, tmp_path: Path) -> None:
     assert run.stdout == "From the first.\nFrom the first.\nFrom the other.\n"
     told = sentences(run)
     assert "Loading other." in told
-    assert "other answers from now on." in told
+    assert "Switched to other." in told
     assert any(line.startswith("error: There is no file 'nosuch'") for line in told)
     assert told[-1] == "other answers."
     assert open_store(remembered) == str(other)
@@ -116,10 +116,10 @@ def test_help_lists_the_commands_and_a_mistyped_one_says_what_there_is(script: S
     for command in commands_of("run"):
         assert f"{command.usage}: {command.description}.\n" in run.stderr
     assert (
-        "There is no command /hlep.\n  Did you mean /help? /help lists the commands; //hlep sends it"
+        "No such command: /hlep.\n  Did you mean /help? /help lists the commands; //hlep sends it"
         in run.stderr
     )
-    assert "There is no command /xyz.\n  /help lists the commands; //xyz sends it" in run.stderr
+    assert "No such command: /xyz.\n  /help lists the commands; //xyz sends it" in run.stderr
     assert "/new takes no argument.\n  //new now sends it as a question." in run.stderr
     assert run.stdout == ""
 
@@ -145,11 +145,11 @@ def test_which_model_it_begins_with(script: Script, tmp_path: Path) -> None:
     first.unlink()  # the one used last
     run = edgechat("--screen-reader", piped="")
     assert run.returncode == 0
-    assert "is not here; guide stands in for it." in run.stderr
+    assert "was not found; guide is used instead." in run.stderr
     assert "Loading guide." in run.stderr
     settings.change("model", "gone.gguf")
     run = edgechat("--screen-reader", piped="")
-    assert run.stderr.count("gone.gguf is not here; guide stands in for it.") == 1
+    assert run.stderr.count("gone.gguf was not found; guide is used instead.") == 1
     assert "Loading guide." in run.stderr
     assert edgechat("--screen-reader", "--model", "gone.gguf", piped="").returncode == 1
 
@@ -178,7 +178,7 @@ def test_an_error_ends_an_answer_and_not_the_conversation(script: Script) -> Non
     run = edgechat("--screen-reader", "--model", path, piped="die\nagain\n")
     assert run.stdout == "so far\nStill here.\n"
     told = sentences(run)
-    assert "The answer ends here." in told
+    assert "The answer stopped here." in told
     assert any(line.startswith("error: ") and "SIGKILL" in line for line in told)
 
 

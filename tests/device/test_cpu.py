@@ -46,8 +46,8 @@ def test_names(tmp_path: Path) -> None:
 def test_reasons_say_what_was_left_out(tmp_path: Path) -> None:
     _, reason = choose_threads(read_cpu(trees.lay(tmp_path, trees.hybrid()), frozenset(range(2, 20))))
     assert reason == (
-        "5 threads: one for each performance core; this process may run on 13 of 14 cores; "
-        "efficiency cores would slow the others down; a second thread on a core gains nothing."
+        "5 threads: one for each performance core; this process is restricted to 13 of 14 cores; "
+        "efficiency cores would slow down the others; a second thread per core gains nothing."
     )
 
 

@@ -58,7 +58,7 @@ def test_a_driver_that_knows_itself_to_be_broken(seen: Callable[..., tuple[GpuRe
 
 
 def test_a_library_that_lacks_a_function(seen: Callable[..., tuple[GpuReading, ...]]) -> None:
-    with pytest.raises(ChildFailed, match="says: Function Not Found"):
+    with pytest.raises(ChildFailed, match="reported: Function Not Found"):
         seen("-DOLD")
 
 
@@ -91,5 +91,5 @@ def test_torch_if_it_is_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     (card,) = read_source("torch")
     assert (card.vendor, card.pci, card.free, card.total) == ("nvidia", "0000:c1:00.0", 3 * GIB, 4 * GIB)
     (tmp_path / "torch.py").write_text("raise ImportError('libcudart.so.12: cannot open shared object file')")
-    with pytest.raises(ChildFailed, match="says: libcudart"):
+    with pytest.raises(ChildFailed, match="reported: libcudart"):
         read_source("torch")

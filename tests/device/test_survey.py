@@ -43,7 +43,7 @@ def test_a_child_that_hangs_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> Non
     found = survey(measure=False)
     assert time.monotonic() - started < 20
     assert [(one.source, one.why) for one in found.failures] == [
-        ("llama.cpp", "gave no answer within 0.3 seconds")
+        ("llama.cpp", "did not respond within 0.3 seconds")
     ]
 
 

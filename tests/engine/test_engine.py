@@ -208,7 +208,7 @@ def test_a_template_that_renders_nothing_is_an_error(make: MakeEngine) -> None:
     engine = make()
     engine.template = ChatTemplate("{# nothing #}")
     engine.backend.vocabulary.tokenize = lambda text, bos, special: []
-    with pytest.raises(TemplateError, match="nothing at all"):
+    with pytest.raises(TemplateError, match="an empty prompt"):
         engine.submit(request("a"))
     engine.template.close()
 

@@ -115,7 +115,7 @@ def test_a_fault_over_a_request_ends_that_one(
     engine.begin(ChatRequest(id="bad", messages=chat, overflow="window", chat="bad"))
     found = run(engine, events)
     assert found["good"] == GOOD
-    assert found["bad"] == f"The engine failed over this request: RuntimeError('{name} is broken')"
+    assert found["bad"] == f"The engine failed on this request: RuntimeError('{name} is broken')"
     assert "Traceback" in caplog.text
     monkeypatch.undo()
     engine.begin(asked("bad"))

@@ -80,7 +80,7 @@ def test_from_the_first_start_to_the_second(terminal: App, newcomer: Program) ->
     terminal.press("Right")
     terminal.until(lambda: 'theme = "dark"' in settings(newcomer))
     terminal.press("Escape")  # the filter
-    terminal.until("Filter: a word of a setting")
+    terminal.until("Filter by name or description")
     terminal.press("Escape")
     terminal.until("▌ What is a quant?")
     terminal.press("C-q")
@@ -109,7 +109,7 @@ def test_a_killed_worker_leaves_the_text_and_is_asked_again(
     terminal.ask("Count.")
     begun = newcomer.begun()
     newcomer.child("engine").kill()
-    terminal.until("The engine's process died in the middle of an answer")
+    terminal.until("The engine process ended unexpectedly during an answer")
     assert letters(begun)[-50:] in letters(terminal.screen)
     assert "Traceback" not in terminal.screen
     terminal.press("C-r")

@@ -58,12 +58,12 @@ def test_an_entry(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("old", "new", "said"),
     [
-        ("licence", "license", "no field license"),
+        ("licence", "license", "unknown field license"),
         ('licence = "MIT"', "", "licence is missing"),
         ('"Q8_0"', "8", "quant = 8"),
         ('["small"]', '"small"', "aliases = 'small'"),
         ("0.7", "-1", "sampling.temperature = -1"),
-        ("temperature", "temprature", "no field sampling.temprature"),
+        ("temperature", "temprature", "unknown field sampling.temprature"),
         ('"tiny"', '"Tiny"', "must be lower case"),
         ('"tiny"', '"a/b"', "without slashes"),
         ('"small"', '"tiny"', "names both tiny and tiny"),
@@ -164,10 +164,10 @@ def test_sampling_follows_the_switch() -> None:
     [
         ('draft = "nobody"', "the draft of tiny, 'nobody'"),
         ('draft = "tiny"', "the draft of tiny, 'tiny'"),
-        ('draft = "x"\nno_draft = "y"', "either a draft or a reason"),
+        ('draft = "x"\nno_draft = "y"', "either draft or no_draft"),
         ('thinking = "sometimes"', "thinking = 'sometimes'"),
         ("quality = 7", "quality = 7"),
-        ('quants = ["Q4_0"]', "quant = 'Q8_0' is none of its quants"),
+        ('quants = ["Q4_0"]', "quant = 'Q8_0' is not one of its quants"),
         ("context = 0", "context = 0"),
     ],
 )
@@ -221,7 +221,7 @@ def test_changes_are_seen(tmp_path: Path) -> None:
         ('[[model]]\nname = "new"', "model 1 (new): description is missing"),
         (GOOD.replace('"small"', '"mistral-7b"'), "'mistral-7b' names both mistral-7b-v0.3 and tiny"),
         ("[[model]]\nname = 7", "model 1"),
-        ("model = [3]", "no table"),
+        ("model = [3]", "not a table"),
     ],
 )
 def test_a_broken_one_is_named(text: str, said: str) -> None:

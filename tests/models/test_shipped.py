@@ -210,7 +210,7 @@ def test_a_damaged_copy_says_so(damaged: Path, damage: str) -> None:
         damaged.write_bytes(cuts[damage])
     with pytest.raises(ModelFileError) as caught:
         shipped_header(ENTRIES["qwen2.5-coder-0.5b"], "Q8_0")
-    assert "Install edgechat again" in (caught.value.hint or "")
+    assert "Reinstall edgechat" in (caught.value.hint or "")
 
 
 def test_looking_takes_neither_network_nor_llama() -> None:

@@ -48,7 +48,7 @@ def test_a_header_of_every_one(name: str) -> None:
         assert cache_bytes(header, 8192, "f16") == cache_bytes(base, 8192, "f16")
         assert recurrent_bytes(header, 1) == recurrent_bytes(base, 1)
         bits = 8 * header.weights_bytes / header.n_params
-        assert 4.2 < bits < 4.75, f"{bits} bits for each weight"
+        assert 4.2 < bits < 4.75, f"{bits} bits per weight"
         assert header.file_size == header.weights_bytes
         assert shape_of(header).main_type is (GgmlType.MXFP4 if label == "mxfp4" else GgmlType.Q4_0)
 

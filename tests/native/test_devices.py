@@ -38,5 +38,5 @@ def test_features_are_those_of_the_cpu_backend() -> None:
 def test_an_answer_that_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
     code = "from edgechat.process.ask import answer; answer(lambda _: b'\\xc0')"
     monkeypatch.setattr(spawn, "command", lambda _role: [sys.executable, "-c", code])
-    with pytest.raises(ChildFailed, match="makes no sense"):
+    with pytest.raises(ChildFailed, match="an invalid answer"):
         read_inventory(30)

@@ -53,8 +53,9 @@ def test_every_command_has_a_page_with_every_option(plain, pages):
 
 
 def test_values_limits_and_defaults_are_told(plain):
-    assert "--temperature NUMBER\n0 takes the likeliest token; more is more varied. [0<=x<=5]" in plain(
-        "edgechat-run.1"
+    assert (
+        "--temperature NUMBER\n0 always takes the most likely token; higher values vary more. [0<=x<=5]"
+        in plain("edgechat-run.1")
     )
     assert "[default: 5; 1<=x<=100]" in " ".join(plain("edgechat-bench.1").split())
     assert "edgechat plan [OPTIONS] [MODEL]..." in plain("edgechat-plan.1")

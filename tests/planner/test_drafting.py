@@ -48,7 +48,7 @@ def test_a_small_state_is_copied_a_large_one_only_where_it_is_asked_for() -> Non
     assert drafting(HYBRID, "ngram") == drafting(HYBRID, "a-model") == DraftCosts(DRAFTED, 3)
     nobody = drafting(HYBRID, "auto")
     assert (nobody.drafted, nobody.n_rs_seq) == (0, 0)
-    assert "copies of its state, 50 MiB each; --draft ngram pays for them." in nobody.why_not
+    assert "needed, 50 MiB each. To use them: --draft ngram" in nobody.why_not
 
 
 @pytest.mark.parametrize("arch", ["falcon-h1", "qwen3next", "mamba2", "rwkv7"])
@@ -56,7 +56,7 @@ def test_states_that_cannot_go_back(arch: str) -> None:
     one = header(QWEN35_4B, arch=arch)
     for wish in ("auto", "ngram", "a-model"):
         assert drafting(one, wish).drafted == 0
-        assert "cannot take back a wrong guess" in drafting(one, wish).why_not
+        assert "cannot undo a rejected draft" in drafting(one, wish).why_not
 
 
 def test_llama_cpp_counts_the_same_architectures() -> None:
@@ -83,22 +83,22 @@ def test_which_model_fits_which() -> None:
     more = header(SMALL, weights=GIB, vocab_size=LLAMA_8B["vocab_size"] + 128)
     assert misfit(target, more) == ""
     too_many = header(SMALL, weights=GIB, vocab_size=LLAMA_8B["vocab_size"] + 129)
-    assert misfit(target, too_many) == "it knows 128385 tokens, not 128256"
+    assert misfit(target, too_many) == "its vocabulary has 128385 tokens, not 128256"
 
 
 def test_vocabularies_as_far_as_headers_tell() -> None:
     target, small = header(LLAMA_8B), header(SMALL, weights=GIB)
-    assert "another kind" in misfit(said(target, model="gpt2"), said(small, model="llama"))
+    assert "a different type" in misfit(said(target, model="gpt2"), said(small, model="llama"))
     for mine, theirs in (("gpt2", "gemma4"), ("gpt2", "none"), ("none", "llama")):
         assert misfit(said(target, model=mine), said(small, model=theirs)) == ""
     bos = said(target, add_bos_token=True, bos_token_id=1)
     assert misfit(bos, said(small, add_bos_token=True, bos_token_id=1)) == ""
     assert misfit(bos, small) == ""
-    assert "beginning" in misfit(bos, said(small, add_bos_token=True, bos_token_id=2))
-    assert "beginning" in misfit(bos, said(small, add_bos_token=False))
+    assert "BOS token" in misfit(bos, said(small, add_bos_token=True, bos_token_id=2))
+    assert "BOS token" in misfit(bos, said(small, add_bos_token=False))
     unused = said(target, add_eos_token=False, eos_token_id=1)
     assert misfit(unused, said(small, add_eos_token=False, eos_token_id=2)) == ""
-    assert "end" in misfit(unused, said(small, add_eos_token=True, eos_token_id=1))
+    assert "EOS token" in misfit(unused, said(small, add_eos_token=True, eos_token_id=1))
 
 
 def test_much_smaller_is_less_than_half() -> None:
@@ -121,7 +121,7 @@ def test_both_are_in_one_budget() -> None:
     assert both.total_bytes == alone.total_bytes + both.draft.total_bytes
     free = both.total_bytes
     assert plan("a", target, machine(free), request, draft=drafting_model()).draft == both.draft
-    with pytest.raises(DoesNotFit, match="a with small to draft for it with a context of 8192"):
+    with pytest.raises(DoesNotFit, match="a with small as its draft model with a context of 8192"):
         plan("a", target, machine(free - 1), request, draft=drafting_model())
 
 
@@ -132,7 +132,7 @@ def test_rows_for_all_drafted_tokens_of_a_batch() -> None:
     assert (made.n_outputs_max, plain.n_outputs_max) == (8 + DRAFTED, 8)
     assert made.total_bytes - plain.total_bytes == DRAFTED * 4 * LLAMA_8B["vocab_size"]
     assert (made.ngrams, plain.ngrams) == (True, False)
-    assert (made.no_draft, plain.no_draft) == ("", "Nobody drafts for it, as asked for.")
+    assert (made.no_draft, plain.no_draft) == ("", "Drafting is off, as requested.")
 
 
 def test_the_cache_makes_room_for_a_draft_that_was_asked_for() -> None:
@@ -151,7 +151,7 @@ def test_one_that_was_not_takes_only_what_is_left(free: float) -> None:
     assert (both.context, both.cache_type, both.split) == (alone.context, alone.cache_type, alone.split)
     assert (both.draft is None) == (free < 16)
     assert both.ngrams
-    assert both.no_draft == ("small does not fit beside it." if both.draft is None else "")
+    assert both.no_draft == ("The draft model small does not fit in addition." if both.draft is None else "")
     assert both.no_draft in " ".join(both.reasons)
     assert both.total_bytes <= 0.9 * free * GIB or both.draft is None
 
@@ -240,7 +240,7 @@ def test_programs_are_told_of_it() -> None:
     assert (made["ngrams"], made["no_draft"]) == (True, None)
     alone = as_json(plan("a", header(LLAMA_8B), machine(64 * GIB), PlanRequest(draft="none")))
     assert (alone["draft"], alone["ngrams"]) == (None, False)
-    assert "as asked for" in alone["no_draft"]
+    assert "as requested" in alone["no_draft"]
 
 
 def test_people_are_told_of_it() -> None:
@@ -252,7 +252,7 @@ def test_people_are_told_of_it() -> None:
         return made.reasons[3]
 
     assert line() == "Drafts: n-grams of the conversation."
-    assert line(draft="none") == "Nobody drafts for it, as asked for."
+    assert line(draft="none") == "Drafting is off, as requested."
     assert line(draft="small").startswith("Drafts: small, 1.")
     assert line(draft="small").endswith(" GiB, and n-grams of the conversation.")
 

@@ -94,7 +94,7 @@ def test_without_a_gpu_it_is_the_processor() -> None:
     made = plan("a", for_mlx(QWEN), replace(golden.profile(32), mlx=True))
     assert (made.devices, made.split) == ((), ())
     assert [one.name for one in made.memory] == [RAM]
-    assert any("on the processor, for which it is not made" in one for one in made.reasons)
+    assert any("on the CPU, which is much slower" in one for one in made.reasons)
 
 
 def cache(header: ModelHeader, cache_type: CacheType, context: int = 8192, n_seq_max: int = 1) -> int:
@@ -144,7 +144,7 @@ def test_which_caches_there_are() -> None:
     assert may_quantize(replace(odd, format="gguf"))
     sinks = for_mlx("gpt-oss-20b", "mxfp4")
     assert not may_quantize(sinks)
-    with pytest.raises(DoesNotFit, match="no cache in q8_0: mlx-lm has none"):
+    with pytest.raises(DoesNotFit, match="cannot use q8_0: mlx-lm has none"):
         plan("a", sinks, mac(64), PlanRequest(cache_type="q8_0"))
 
 
@@ -211,15 +211,15 @@ def test_what_cannot_be_is_refused() -> None:
     ggufs = [one for one in files_of(QWEN) if one.format == "gguf"]
     folders = [one for one in files_of(QWEN) if one.format == "mlx"]
     bare = golden.profile(16)
-    with pytest.raises(BackendMissing, match="MLX cannot be used here"):
+    with pytest.raises(BackendMissing, match="MLX is not available"):
         runnable(files_of(QWEN), bare, ASKED)
-    with pytest.raises(BackendMissing, match="qwen3-4b is an MLX model, and MLX cannot be used here"):
+    with pytest.raises(BackendMissing, match="qwen3-4b is an MLX model, and MLX is not available"):
         runnable(folders, bare, DEFAULT_REQUEST)
-    with pytest.raises(BackendMissing, match=r"which llama\.cpp does not read"):
+    with pytest.raises(BackendMissing, match=r"which llama\.cpp cannot load"):
         runnable(folders, mac(16), PlanRequest(backend="llama.cpp"))
-    with pytest.raises(BackendMissing, match="is no MLX model") as caught:
+    with pytest.raises(BackendMissing, match="is not an MLX model") as caught:
         runnable(ggufs, mac(16), ASKED)
-    assert caught.value.hint == "Bring one: edgechat pull qwen3-4b --backend mlx"
+    assert caught.value.hint == "To download an MLX version: edgechat pull qwen3-4b --backend mlx"
 
 
 def test_settings_only_prefer() -> None:
@@ -264,7 +264,9 @@ def test_mlx_is_taken_where_it_is_the_better() -> None:
     assert first is not None
     assert first.plan is not None
     assert first.plan.backend == "mlx"
-    assert "MLX rather than llama.cpp, for which Q8_0 would be the best." in " ".join(first.plan.reasons)
+    assert "MLX rather than llama.cpp, for which Q8_0 would be the best choice." in " ".join(
+        first.plan.reasons
+    )
 
 
 def _in_8_bits(name: str) -> ModelHeader:
@@ -308,7 +310,7 @@ def test_the_ladder_ends_with_all_layers_where_they_were() -> None:
     while (step := step_down(made, header)) is not None:
         made, told = descend(made, header, mac(16), None, failed=True)[0], [*told, step[1]]
         totals.append(made.total_bytes)
-    assert [one.split()[1] for one in told] == ["are", "cache", "context", "context", "context"]
+    assert [one.split()[1] for one in told] == ["are", "KV", "context", "context", "context"]
     assert totals == sorted(totals, reverse=True)
     assert (made.devices, made.gpu_layers) == ((MLX,), made.n_layers + 1)
     assert (made.context, made.cache_type, made.n_batch) == (2048, "q8_0", 128)
@@ -347,10 +349,10 @@ def test_a_draft_is_of_the_same_format() -> None:
     target, small = for_mlx(QWEN), for_mlx("qwen3-0.6b")
     assert misfit(target, small) == ""
     gguf = replace(small, format="gguf")
-    assert misfit(target, gguf) == "it is a GGUF file, and the other one an MLX model"
+    assert misfit(target, gguf) == "it is a GGUF file, and the target is an MLX model"
     assert (
         misfit(gguf, replace(small, tensors=small.tensors[:9]))
-        == "it is an MLX model, and the other one a GGUF file"
+        == "it is an MLX model, and the target is a GGUF file"
     )
     both = plan("a", target, mac(16), draft=DraftCandidate("small", small, asked=True))
     assert both.draft is not None
@@ -372,7 +374,7 @@ def test_the_catalogues_draft_comes_from_its_own_repository_for_mlx() -> None:
     here = replace(variant, path=Path("/models/qwen3-8b"))
     told = with_draft(made, here, machine, ASKED, insists=False)
     assert told.draft is None
-    assert "edgechat pull qwen3-0.6b --backend mlx brings it" in told.no_draft
+    assert "edgechat pull qwen3-0.6b --backend mlx" in told.no_draft
     request = msgspec.structs.replace(ASKED, draft="guide-draft")
-    with pytest.raises(NotADraft, match="a GGUF file, and the other one an MLX model"):
+    with pytest.raises(NotADraft, match="a GGUF file, and the target is an MLX model"):
         with_draft(made, variant, machine, request, insists=True)

@@ -62,7 +62,7 @@ def whole(cache: object) -> list[object]:
 def test_a_full_cache_is_what_was_planned(kind: str, cache_type: CacheType) -> None:
     folder = mlx_tiny(kind)
     if cache_type != "f16" and read_model(folder).key_length % 64:
-        with pytest.raises(DoesNotFit, match="it takes blocks of 64 numbers"):
+        with pytest.raises(DoesNotFit, match="its blocks have 64 values"):
             made(folder, context=1024, cache_type=cache_type)
         return
     plan = made(folder, context=1024, cache_type=cache_type)
@@ -108,9 +108,9 @@ def test_on_a_mac_the_same_folder_goes_to_the_gpu(monkeypatch: pytest.MonkeyPatc
 
 
 def test_what_is_asked_for_has_to_suit_the_file() -> None:
-    with pytest.raises(BackendMissing, match=r"which llama\.cpp does not read"):
+    with pytest.raises(BackendMissing, match=r"which llama\.cpp cannot load"):
         made(mlx_tiny("dense"), backend="llama.cpp")
-    with pytest.raises(BackendMissing, match="is no MLX model"):
+    with pytest.raises(BackendMissing, match="is not an MLX model"):
         made(tiny(), backend="mlx")
     assert made(tiny(), prefers="mlx").backend == "llama.cpp"
     assert made(mlx_tiny("dense"), backend="mlx").backend == "mlx"
@@ -122,9 +122,9 @@ def test_a_draft_is_a_folder_too() -> None:
     assert both.draft is not None
     assert both.draft.model_path == str(draft)
     assert both.total_bytes > both.draft.total_bytes > 0
-    with pytest.raises(NotADraft, match="it is a GGUF file, and the other one an MLX model"):
+    with pytest.raises(NotADraft, match="it is a GGUF file, and the target is an MLX model"):
         made(target, draft=str(little()))
-    with pytest.raises(NotADraft, match="it is the same model"):
+    with pytest.raises(NotADraft, match="they are the same model"):
         made(target, draft=str(target))
 
 

@@ -91,7 +91,7 @@ def test_native_code_sees_our_own_writing_only(home: Path, monkeypatch: pytest.M
 def test_without_a_dry_run_the_plan_is_estimated(model: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dry_runs, "MEMORY_LIMIT", 2**20)
     made = prepare(model)
-    assert "estimated: llama.cpp's dry run gave no answer: its process took" in made.reasons[1]
+    assert "estimated: llama.cpp's dry run failed: its process took" in made.reasons[1]
     assert made.buffers == ()
     assert made.context == TRAINED
 
@@ -193,20 +193,20 @@ def test_why_no_model_drafts(large: Put) -> None:
     large(None)
     made = prepare("large")
     assert (made.draft, made.ngrams) == (None, True)
-    assert made.no_draft == "small would, but is not on this machine; edgechat pull small brings it."
+    assert made.no_draft == "Its draft model is not on this machine. To download it: edgechat pull small"
     assert f"Drafts: n-grams of the conversation. {made.no_draft}" in made.reasons
     large(pair(0.05)[1])
-    assert "more than half of its weights" in prepare("large").no_draft
+    assert "more than half as many weights" in prepare("large").no_draft
 
 
 def test_the_catalogue_says_why(large: Put, home: Path) -> None:
     large(little())
-    assert prepare("small").no_draft == "No model drafts for it. It is one."
+    assert prepare("small").no_draft == "No draft model is known. It is one."
     nobody = prepare("large", PlanRequest(draft="none"))
     assert (nobody.draft, nobody.ngrams, nobody.no_draft) == (
         None,
         False,
-        "Nobody drafts for it, as asked for.",
+        "Drafting is off, as requested.",
     )
     only = prepare("large", PlanRequest(draft="ngram"))
     assert (only.draft, only.ngrams, only.no_draft) == (None, True, "")

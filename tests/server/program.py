@@ -86,7 +86,7 @@ def start(model: Path | str, *words: str, home: Path, **env: str) -> Served:
     )
     assert process.stdout is not None
     screen = ""
-    while not ("Ask it:" in screen and screen.endswith("\n\n")):
+    while not ("To try it:" in screen and screen.endswith("\n\n")):
         line = process.stdout.readline()
         if not line:
             raise AssertionError(process.communicate()[1])

@@ -99,7 +99,7 @@ def test_the_screen_says_what_to_type_and_where_the_key_is(script: Path, tmp_pat
     for first in (True, False):
         with served(script, home=tmp_path) as server:
             assert server.key not in server.screen, "whoever reads the log would have it"
-            assert ("made now" in server.screen) is first
+            assert ("was generated" in server.screen) is first
             assert str(tmp_path / "config" / "api-key") in server.screen
             assert f'OPENAI_BASE_URL="{server.url}/v1"' in server.screen
             assert pasted(server.screen)["choices"][0]["message"]["content"] == "Hello there."
@@ -148,21 +148,21 @@ def test_who_opens_it_to_others_is_told_their_address_and_what_is_not_safe() -> 
 
 
 def server_says() -> str:
-    return "Stopping when what is being answered has ended; Ctrl+C again stops at once.\n"
+    return "Stopping after the answers in progress; press Ctrl+C again to stop at once.\n"
 
 
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (("--host", "0.0.0.0", "--no-api-key"), "asks for a key"),
-        (("--host", "0.0.0.0", "--api-key", "too-short"), "soon guessed"),
-        (("--api-key", "with space"), "cannot be one: keys have 8"),
-        (("--api-key=",), "cannot be one: keys have 8"),
-        (("--allow-host", "http://nas.lan"), "no name of a server"),
-        (("--allow-host", "*"), "no name of a server"),
-        (("--api-key", "longenough", "--no-api-key"), "cannot both be"),
-        (("--cors", "*"), "no origin"),
-        (("--cors", "https://example.org/path"), "no origin"),
+        (("--host", "0.0.0.0", "--no-api-key"), "requires a key"),
+        (("--host", "0.0.0.0", "--api-key", "too-short"), "easy to guess"),
+        (("--api-key", "with space"), "is not valid: keys have 8"),
+        (("--api-key=",), "is not valid: keys have 8"),
+        (("--allow-host", "http://nas.lan"), "is not a host name"),
+        (("--allow-host", "*"), "is not a host name"),
+        (("--api-key", "longenough", "--no-api-key"), "cannot be used together"),
+        (("--cors", "*"), "not the origin"),
+        (("--cors", "https://example.org/path"), "not the origin"),
         (("--host", "203.0.113.7"), "203.0.113.7"),
     ],
 )

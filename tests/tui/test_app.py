@@ -77,14 +77,14 @@ async def test_conversations_are_renamed_pinned_deleted_and_exported_by_keys(
         await until(pilot, (tmp_path / "named.md").exists)
         await pilot.press("d")
         await until(pilot, lambda: "Delete “Named”?" in text_of(pilot))
-        assert "For 30 days it is in the trash." in text_of(pilot)
+        assert "It stays in the trash for 30 days." in text_of(pilot)
         await pilot.press("enter")  # the answer that changes nothing comes first
         await until(pilot, lambda: "For 30 days" not in text_of(pilot))
         assert len(await store.headlines()) == 2
         await pilot.press("delete")
         await until(pilot, lambda: "For 30 days" in text_of(pilot))
         await pilot.press("y")
-        await until(pilot, lambda: "Ctrl+Z undoes it" in text_of(pilot))
+        await until(pilot, lambda: "Ctrl+Z undoes this" in text_of(pilot))
         assert [one.chat.id for one in await store.headlines()] == [first]
         await pilot.press("ctrl+z")
         await until(pilot, lambda: "To What?" in text_of(pilot))
@@ -184,7 +184,7 @@ async def test_a_theme_is_taken_by_name_and_at_the_start(path: Path) -> None:
         assert app.theme == "light"
         app.chat.prompt.fill("/theme pink")
         await pilot.press("escape", "enter")
-        await until(pilot, lambda: "There is no theme 'pink'" in text_of(pilot))
+        await until(pilot, lambda: "No such theme: 'pink'" in text_of(pilot))
         app.chat.prompt.fill("/theme high-contrast")
         await pilot.press("escape", "enter")
         await until(pilot, lambda: app.theme == "high-contrast")
@@ -226,7 +226,7 @@ async def test_thinking_is_switched_by_a_key_where_the_model_can(path: Path) -> 
     engine.model = msgspec.structs.replace(MODEL, can_switch_thinking=True)
     async with app_with(engine, path).run_test(size=(100, 30), notifications=True) as pilot:
         await started(pilot)
-        for wanted, shown in ((True, "thinks"), (False, "thinks not"), (None, "")):
+        for wanted, shown in ((True, "thinks"), (False, "no thinking"), (None, "")):
             await pilot.press("f3")
             await until(pilot, lambda shown=shown: shown in text_of(pilot))  # type: ignore[misc]
             await say(pilot, "Hi")
@@ -234,7 +234,7 @@ async def test_thinking_is_switched_by_a_key_where_the_model_can(path: Path) -> 
         assert "thinks" not in text_of(pilot)
         engine.model = MODEL
         await pilot.press("f3")
-        await until(pilot, lambda: "cannot be switched" in text_of(pilot))
+        await until(pilot, lambda: "has no switch for thinking" in text_of(pilot))
 
 
 async def test_what_the_settings_say_of_new_chats_is_heeded(path: Path) -> None:

@@ -118,7 +118,7 @@ async def commands(pilot: Pilot[None]) -> None:
 async def crash(pilot: Pilot[None]) -> None:
     await opened(pilot)
     await say(pilot, "What now?")
-    await until(pilot, lambda: "died" in text_of(pilot))
+    await until(pilot, lambda: "ended unexpectedly" in text_of(pilot))
 
 
 async def window(pilot: Pilot[None]) -> None:
@@ -191,7 +191,7 @@ async def first_run(pilot: Pilot[None]) -> None:
 async def models(pilot: Pilot[None]) -> None:
     await first_run(pilot)
     await pilot.press("m")
-    await until(pilot, lambda: "Can be pulled" in text_of(pilot) and "~12.3" in text_of(pilot))
+    await until(pilot, lambda: "For download" in text_of(pilot) and "~12.3" in text_of(pilot))
     await pilot.press("down", "down", "down")
     await until(pilot, lambda: "mid-8b, by the tests" in text_of(pilot) or pilot.app.size.width < 100)
 
@@ -223,7 +223,7 @@ async def write_conversations(path: Path) -> None:
 
 def engine_for(scene: Scene) -> FakeEngine:
     if scene is crash:
-        died = EngineCrashed("The engine's process died.", hint="Ctrl+R asks again.")
+        died = EngineCrashed("The engine process ended unexpectedly.", hint="Ctrl+R asks again.")
         return FakeEngine(["So far", died])
     if scene is window:
         return FakeEngine(["One."], ["Two."], ["Three."], [Dropped("", 1), "Four."])

@@ -140,8 +140,8 @@ def _take_missing_steps(connection: sqlite3.Connection) -> None:
     version = _version(connection)
     if version > len(MIGRATIONS):
         raise StoreError(
-            f"The conversations were last used by a newer edgechat (schema {version}, this one knows "
-            f"{len(MIGRATIONS)}).",
+            f"The conversations were last used by a newer edgechat (schema {version}; this version "
+            f"supports {len(MIGRATIONS)}).",
             hint="Update edgechat: pip install --upgrade edgechat",
         )
     for number, script in enumerate(MIGRATIONS[version:], version + 1):

@@ -91,7 +91,7 @@ class Store:
             if self._db is not None:
                 await self._write_owed()
         except StoreError as exc:
-            raise StoreError(f"The end of a reply is lost. {exc.message}", hint=exc.hint) from exc
+            raise StoreError(f"The end of a reply could not be saved. {exc.message}", hint=exc.hint) from exc
         finally:
             db, self._db = self._db, None
             if db is not None:
@@ -119,7 +119,7 @@ class Store:
         try:
             await self._write_owed()
         except StoreError as exc:
-            later = "What is missing is saved with your next message, or as edgechat ends."
+            later = "It will be saved with your next message, or when edgechat closes."
             raise StoreError(exc.message, hint=f"{exc.hint} {later}" if exc.hint else later) from exc
 
     async def delete_turn(self, turn_id: str) -> None:
@@ -166,18 +166,18 @@ class Store:
             if gone and not trashed:
                 raise ChatNotFound(
                     f"The conversation {shown!r} is in the trash.",
-                    hint=f"This brings it back: edgechat chats restore {shown}",
+                    hint=f"To restore it: edgechat chats restore {shown}",
                 )
             where = " in the trash" if trashed else ""
             raise ChatNotFound(
                 f"There is no conversation {shown!r}{where}.",
-                hint=f"This lists them with their ids: {which}",
+                hint=f"To list conversations with their ids: {which}",
             )
         names = [f"{one.id[:12]} ({one_line(one.title, 30)})" for one in found[:3]]
         names += ["…"] * (len(found) > 3)
         raise ChatNotFound(
-            f"The ids of {len(found)} conversations begin with {shown!r}: {', '.join(names)}.",
-            hint=f"Give more of the id; this lists them: {which}",
+            f"{len(found)} conversations have ids that begin with {shown!r}: {', '.join(names)}.",
+            hint=f"Give more of the id. To list conversations: {which}",
         )
 
     async def load(self, chat_id: str, *, trashed: bool = False) -> tuple[Chat, list[Turn]]:
@@ -250,7 +250,7 @@ class Store:
     async def restore(self, chat_id: str) -> None:
         """Bring a chat back from the trash. Raises ChatNotFound where it is gone for good."""
         if not await self._call(changes.restore, chat_id):
-            raise ChatNotFound("The conversation cannot be brought back: it was deleted for good.")
+            raise ChatNotFound("The conversation cannot be restored: it was deleted permanently.")
 
     async def purge(self, older_than: float = 0.0) -> None:
         """Delete what has been in the trash for so many seconds, whoever put it there."""
@@ -350,7 +350,7 @@ class Store:
 
 
 def _closed() -> StoreError:
-    return StoreError("The conversations are closed.")
+    return StoreError("The database of conversations is closed.")
 
 
 def _forget_state(chat_id: str) -> None:

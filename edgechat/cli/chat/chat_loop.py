@@ -134,7 +134,7 @@ class ChatLoop:
             print(f"{name}: {hint}", file=sys.stderr)
         if self.talk.n_messages:
             print(
-                f"Going on with: {one_line(self.talk.chat.title)} ({counted(self.talk.n_messages)})",
+                f"Continuing: {one_line(self.talk.chat.title)} ({counted(self.talk.n_messages)})",
                 file=sys.stderr,
             )
         inside = SlashCommands(self)
@@ -206,7 +206,7 @@ class ChatLoop:
         model = self.background.run(self.engine.start(self._show_load))
         self.status.clear()
         if model.template == "chatml" and known is None:
-            self._tell("the model brings no chat template; ChatML is used.")
+            self._tell("the model has no chat template; ChatML is used.")
         why = model.no_draft if asks_for_drafts(self.options.draft) else ""
         if why and known is None and why != self.engine.plan.no_draft:  # that was told before
             self._tell(why)
@@ -260,7 +260,7 @@ class ChatLoop:
         more = self.talk.n_messages - known - 1
         if more > 0:
             self._tell(
-                f"another edgechat has gone on with this conversation meanwhile: {counted(more)} more."
+                f"another edgechat has continued this conversation in the meantime: {counted(more)} more."
             )
 
     def _wait_for(self, answer: AnswerPrinter, *, alone: bool) -> None:
@@ -296,7 +296,7 @@ class ChatLoop:
         if self.answering is not None:
             await asyncio.wait([self.answering], timeout=_STOPPING)
         if self.talk.kept_as is not None:
-            self.status.show("saving the state of the conversation")
+            self.status.show("saving the KV state of the conversation")
         await self.session.close_engine(_SAVING)
         if self.answering is not None:  # it ends with its engine; what went wrong with it has been told
             await asyncio.wait([self.answering])

@@ -42,20 +42,20 @@ async def conversation(session: ChatSession, wanted: ConversationChoice, system:
     chat = await store.latest("run") if wanted.chat is None else await store.find(wanted.chat)
     if chat is None:
         raise ChatNotFound(
-            "No conversation has been held on the command line yet that could go on.",
-            hint='This begins one: edgechat run guide "PROMPT". Any other goes on with --chat ID.',
+            "There is no earlier conversation of the command line to continue.",
+            hint='To start one: edgechat run guide "PROMPT". To continue another conversation: --chat ID.',
         )
     found = await session.open(chat.id)
     if found.being_written:
         raise ChatBusy(
-            f"Another edgechat is writing an answer in the conversation {chat.title!r}.",
-            hint="Wait for its end, or name another conversation: edgechat chats",
+            f"Another edgechat is generating an answer in the conversation {chat.title!r}.",
+            hint="Wait until it has finished, or choose another conversation: edgechat chats",
         )
     if system is not None:
-        how = "has a system prompt already" if found.system else "began without a system prompt"
+        how = "already has a system prompt" if found.system else "was started without a system prompt"
         raise ChatNotFound(
             f"The conversation {chat.title!r} {how}.",
-            hint="Leave out --system to go on with it; without --continue and --chat a new one begins.",
+            hint="Omit --system to continue it, or omit --continue and --chat to start a new conversation.",
         )
     return found
 
@@ -69,5 +69,5 @@ def offering_not_to_keep(wanted: ConversationChoice) -> Iterator[None]:
         if not wanted.is_new or not wanted.keep:
             raise
         # First, for other hints may end with a command, of which it would seem to be an option.
-        way_out = "--no-store asks without keeping anything."
+        way_out = "With --no-store, nothing is stored on disk."
         raise type(error)(error.message, hint=" ".join(filter(None, (way_out, error.hint)))) from error

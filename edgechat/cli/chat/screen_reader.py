@@ -87,7 +87,7 @@ class SpokenAnswer(AnswerPrinter):
         self._write(len(self._kept))
         super()._finish_text(error)
         if error is not None and self._text:
-            self._spoken.say("The answer ends here.")
+            self._spoken.say("The answer stopped here.")
 
     def _print_timings(self, finished: Finished, context: int) -> None:
         n = finished.usage.completion_tokens

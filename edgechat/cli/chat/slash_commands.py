@@ -78,7 +78,7 @@ class SlashCommands:
     def _help(self, _: str) -> None:
         for command in commands_of("run"):
             _say(f"{command.usage}: {command.description}.")
-        _say("Anything else is a question; //word sends one that begins with /word.")
+        _say("Anything else is sent as a question; type //word to send one that begins with /word.")
 
     def _new(self, _: str) -> None:
         self._target.begin()
@@ -89,7 +89,7 @@ class SlashCommands:
             self._target.use_model(name)
         plan = self._target.session.plan
         assert plan is not None
-        _say(f"{one_line(plan.model_name, 60)} answers{' from now on' if name else ''}.")
+        _say(f"{'Switched to' if name else 'The model is'} {one_line(plan.model_name, 60)}.")
 
     def _retry(self, _: str) -> None:
         self._target.retry()
@@ -98,14 +98,14 @@ class SlashCommands:
         attached = self._target.attachments
         if len(attached) >= attachments.MOST:
             raise AttachmentError(
-                f"A question takes {attachments.MOST} attachments.", hint="Send these first."
+                f"A question can have at most {attachments.MOST} attachments.", hint="Send these first."
             )
         attached.append(attachments.read(path))
-        _say(f"{one_line(attached[-1].name, 60)} is sent with the next question.")
+        _say(f"{one_line(attached[-1].name, 60)} will be sent with the next question.")
 
     def _rename(self, title: str) -> None:
         self._target.run(self._stored().rename(title))
-        _say(f"It is called “{one_line(title, 60)}” now.")
+        _say(f"Renamed to “{one_line(title, 60)}”.")
 
     def _pin(self, _: str) -> None:
         talk = self._stored()
@@ -126,12 +126,12 @@ class SlashCommands:
         target.run(target.store.trash(talk.chat.id))
         target.begin()
         target.session.forget(talk.chat.id)
-        way_back = f" For {TRASH_DAYS} days, this restores it: edgechat chats restore {talk.chat.id[:8]}"
+        way_back = f" To restore it within {TRASH_DAYS} days: edgechat chats restore {talk.chat.id[:8]}"
         _say(f"Deleted “{_title(talk.chat)}”.{way_back if target.store.lasting else ''}")
 
     def _stored(self) -> Conversation:
         if not self._target.talk.n_messages:
-            raise EdgechatError("This conversation is empty.", hint="Say something first.")
+            raise EdgechatError("This conversation is empty.", hint="Send a message first.")
         return self._target.talk
 
     def _chats(self, _: str = "") -> None:
@@ -142,12 +142,12 @@ class SlashCommands:
             when = ago(time.time() - one.chat.updated_at)
             _say(f"{one.prefix}: {_title(one.chat)}, {counted(one.n_messages)}, {when}.")
         if len(found) > _SOME:
-            _say("There are more; this lists them all: edgechat chats")
+            _say("There are more; to list them: edgechat chats")
 
     def _open(self, prefix: str) -> None:
         talk = self._target.run(self._loaded(prefix))
         self._target.go_on_with(talk)
-        _say(f"Going on with: {_title(talk.chat)} ({counted(talk.n_messages)}).")
+        _say(f"Continuing: {_title(talk.chat)} ({counted(talk.n_messages)}).")
         last = [turn for turn in talk.turns if turn.role != "system"][-2:]
         for turn in last:
             who = "You said" if turn.role == "user" else "The answer was"
@@ -158,8 +158,8 @@ class SlashCommands:
         talk = await target.session.open((await target.store.find(prefix)).id)
         if talk.being_written:
             raise ChatBusy(
-                f"Another edgechat is writing an answer in the conversation {talk.chat.title!r}.",
-                hint="Wait for its end, or open another one.",
+                f"Another edgechat is generating an answer in the conversation {talk.chat.title!r}.",
+                hint="Wait until it has finished, or open another conversation.",
             )
         return talk
 
@@ -169,11 +169,11 @@ class SlashCommands:
             return
         found = self._target.run(self._target.store.search(text, _SOME))
         if not found:
-            _say(f"Nothing was said with {one_line(text, 60)!r} in it.")
+            _say(f"No message contains {one_line(text, 60)!r}.")
         for hit in found:
             _say(f"{hit.chat.id[:8]}: {_title(hit.chat)}, {_speaker(hit)}: {one_line(hit.snippet)}")
         if found:
-            _say("/open ID goes on with one of these.")
+            _say("To continue one of these: /open ID")
 
     def _quit(self, _: str) -> None:
         self.ended = True

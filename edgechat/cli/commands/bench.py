@@ -1,12 +1,12 @@
-"""`edgechat bench`: how fast a model really is here, and what drafts do for it.
+"""`edgechat bench`: measure a model on this machine, with and without drafts.
 
-With --json one object is printed:
+With --json, one object is printed:
 
     model, backend, quant, architecture, context, threads, gpu_layers
     load_ms, first_token_ms, prompt_tokens
     memory            planned_bytes, resident_bytes, buffers
-    depths            a list: depth, prompt_tps, decode_tps (of a bare loop)
-    cost              depth, ms (of calls of n rows, by n), draft_ms (of a token of the draft)
+    depths            a list: depth, prompt_tps, decode_tps (measured in a bare llama.cpp loop)
+    cost              depth, ms (time of a call with n tokens, by n), draft_ms (time to draft one token)
     drafters, no_draft
     ways              a list: task, name, tps, of_plain, rounds (tokens per second), drafted, accepted
 """
@@ -53,7 +53,7 @@ def run(options: BenchOptions) -> int:
         plot.check(options.plot)
     status = StatusLine(sys.stderr)
     try:
-        status.show("looking at this machine, and at the model's header")
+        status.show("inspecting this machine and the model's header")
         plan, told = refit(prepare(options.model, options.request))
         report = measure(BenchTask(plan, options.rounds, options.tokens), status.show)
     finally:
@@ -65,7 +65,7 @@ def run(options: BenchOptions) -> int:
     else:
         print(sheet(_rows(report, plan, told), bold=styled(sys.stdout), width=13))
         if options.plot is not None:
-            print(f"\nDrawn to {flat(str(options.plot))}")
+            print(f"\nPlot written to {flat(str(options.plot))}")
     return 0
 
 
@@ -84,7 +84,7 @@ def _rows(report: BenchReport, plan: LoadPlan, told: tuple[str, ...]) -> Iterato
     yield "", ""
     yield "Calls", _whole(table(_calls(report)))
     yield "", ""
-    yield "Drafts", ", ".join(report.drafters) or report.no_draft or "nobody drafts for it"
+    yield "Drafts", ", ".join(report.drafters) or report.no_draft or "no drafter"
     if report.drafters and report.no_draft:
         yield "", report.no_draft
     yield "Decoding", _whole(table(_ways(report)))
@@ -109,7 +109,7 @@ def _calls(report: BenchReport) -> list[tuple[str, ...]]:
 
 
 def _ways(report: BenchReport) -> list[tuple[str, ...]]:
-    rows: list[tuple[str, ...]] = [("task", "way", "tokens/s", "of plain", "drafts that stood")]
+    rows: list[tuple[str, ...]] = [("task", "way", "tokens/s", "of plain", "accepted drafts")]
     for way in report.ways:
         stood = f"{way.accepted} of {way.drafted}" if way.drafted else ""
         ratio = _of_plain(report, way)

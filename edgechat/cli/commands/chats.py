@@ -1,22 +1,22 @@
-"""`edgechat chats`: what is kept of conversations, to be listed, searched, read, moved and deleted.
+"""`edgechat chats`: list, search, show, export, import and delete stored conversations.
 
-With --json the list is one of objects, the conversation that was used last first:
+With --json, a list of objects is printed, the most recently used conversation first:
 
     id, title
-    model                   the one that wrote last
-    front                   where it was held last: "app", or "run" for the command line
-    n_messages              questions and answers, each counted; not the system prompt
-    date                    the day on which it began, as the model is told it
+    model                   the model of the latest reply
+    front                   where it was used last: "app", or "run" for the command line
+    n_messages              the number of questions and answers, without the system prompt
+    date                    the day on which it started, which the model is told
     created_at, updated_at  seconds since 1970
 
     pinned                  whether it stays at the top of the app's list
-    trashed_at              when it was put into the trash; null outside it
+    trashed_at              when it was moved to the trash, or null
 
-and `show` prints one such object, with `messages`: id, role, content, thinking, state, created_at, the
-attachments of a question, and the figures and the error of a reply. `search` prints a list of objects, the
-best first: chat (an id), title, turn (an id, or null where it is the title that has the words), role,
-created_at, snippet, and marks: where in it the words are, as [from, to] in characters. `import` prints the
-object of what it has read.
+`show` prints one such object, with `messages`: id, role, content, thinking, state, created_at, the
+attachments of a question, and the figures and the error of a reply. `search` prints a list of objects, best
+first: chat (an id), title, turn (an id, or null if the words are in the title), role, created_at, snippet,
+and marks: the positions of the words in the snippet, as [from, to] in characters. `import` prints the
+imported conversation as such an object.
 """
 
 from __future__ import annotations
@@ -60,11 +60,11 @@ def list_chats(*, limit: int, json: bool, trash: bool) -> int:
         print(table([(*_HEADINGS, "DELETED" if trash else "LAST USED"), *map(_cells, shown)]))
         if more:
             option = " --trash" * trash
-            print(f"There are more: edgechat chats{option} --limit {5 * limit}", file=sys.stderr)
+            print(f"To list more: edgechat chats{option} --limit {5 * limit}", file=sys.stderr)
     elif trash:
-        print(f"The trash is empty. What is deleted stays there for {TRASH_DAYS} days.")
+        print(f"The trash is empty. Deleted conversations stay there for {TRASH_DAYS} days.")
     else:
-        print('There are no conversations yet. This begins one: edgechat run guide "What is edgechat?"')
+        print('There are no conversations yet. To start one: edgechat run guide "What is edgechat?"')
     return 0
 
 
@@ -88,7 +88,7 @@ def search(words: Sequence[str], *, limit: int, json: bool) -> int:
     elif hits:
         print("\n\n".join(_hit(hit, bold=styled(sys.stdout)) for hit in hits))
     else:
-        print(f"Nothing was said with {one_line(text, 60)!r} in it. All conversations: edgechat chats")
+        print(f"No message contains {one_line(text, 60)!r}. To list all conversations: edgechat chats")
     return 0 if hits else 1
 
 
@@ -104,7 +104,7 @@ def export(prefix: str, file: str | None, *, json: bool, force: bool) -> int:
             files.write(path, text, force=force)
         except NotWritten as error:
             if isinstance(error.__cause__, FileExistsError):
-                raise NotWritten(error.message, hint="--force writes over it.") from error
+                raise NotWritten(error.message, hint="To overwrite it: --force") from error
             raise
         print(f"Written to {flat(as_text(str(path)))}.")
     return 0
@@ -118,7 +118,7 @@ def import_chat(file: str, *, json: bool) -> int:
         _print_json(_object(new.chat, sum(turn.role != "system" for turn in new.turns)))
     else:
         print(f"{new.chat.id[:8]}  {one_line(new.chat.title)}")
-        print(f"Go on with it: edgechat run MODEL --chat {new.chat.id[:8]}")
+        print(f"Continue it: edgechat run MODEL --chat {new.chat.id[:8]}")
     return 0
 
 
@@ -128,7 +128,7 @@ def rename(prefix: str, title: str) -> int:
     async def done(store: Store) -> str:
         return await store.rename((await store.find(prefix)).id, title)
 
-    print(f"It is called {one_line(_with_store(done))!r} now.")
+    print(f"Renamed to {one_line(_with_store(done))!r}.")
     return 0
 
 
@@ -141,7 +141,7 @@ def pin(prefix: str, *, off: bool) -> int:
         return chat
 
     chat = _with_store(done)
-    print(f"{'No longer pinned' if off else 'Pinned'}: {one_line(chat.title)}")
+    print(f"{'Unpinned' if off else 'Pinned'}: {one_line(chat.title)}")
     return 0
 
 
@@ -153,7 +153,7 @@ def rm(prefixes: Sequence[str], *, yes: bool, now: bool) -> int:
     ids = [one.chat.id for one in found]
     if not yes:
         what = "it" if len(ids) == 1 else f"these {len(ids)}"
-        question = f"Delete {what} for good?" if now else f"Delete {what}?"
+        question = f"Delete {what} permanently?" if now else f"Delete {what}?"
         try:
             refusal = refused(question, "Nothing was deleted", "Add --yes to delete.")
         except KeyboardInterrupt:
@@ -163,8 +163,8 @@ def rm(prefixes: Sequence[str], *, yes: bool, now: bool) -> int:
             return refusal
     _with_store(lambda store: store.delete(*ids) if now else store.trash(*ids))
     short = ids[0][:8]
-    kept = f"In the trash for {TRASH_DAYS} days. Back again: edgechat chats restore {short}"
-    print("Deleted for good." if now else kept)
+    kept = f"Moved to the trash for {TRASH_DAYS} days. To undo: edgechat chats restore {short}"
+    print("Deleted permanently." if now else kept)
     return 0
 
 
@@ -178,7 +178,7 @@ def restore(prefixes: Sequence[str]) -> int:
         return list(found.values())
 
     for chat in _with_store(done):
-        print(f"Back again: {chat.id[:8]}  {one_line(chat.title)}")
+        print(f"Restored: {chat.id[:8]}  {one_line(chat.title)}")
     return 0
 
 
@@ -207,8 +207,8 @@ async def _removable(store: Store, prefixes: Sequence[str], *, now: bool) -> lis
     for one in found.values():
         if one.being_written:
             raise ChatBusy(
-                f"Another edgechat is writing an answer in {one.chat.id[:8]}: {one.chat.title}.",
-                hint="Stop it there, or wait for its end. Nothing was deleted.",
+                f"Another edgechat is generating an answer in {one.chat.id[:8]}: {one.chat.title}.",
+                hint="Stop it there, or wait until it has finished. Nothing was deleted.",
             )
     return list(found.values())
 

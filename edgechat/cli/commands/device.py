@@ -1,21 +1,21 @@
-"""`edgechat device`: what this machine is, for people and for programs.
+"""`edgechat device`: the hardware of this machine, as text or as JSON.
 
-With --json one object is printed; sizes are bytes, speeds are per second, and what nobody knows is null:
+With --json, one object is printed. Sizes are in bytes, speeds are per second, and unknown values are null:
 
     cpu           name, physical, performance, efficiency, logical, usable (cores), smt, quota (processors),
-                  threads and threads_why (what a model would run with), instruction_sets
-    memory        total, available, bound and limit (what allows less than the machine has)
+                  threads and threads_why (threads that a model would use, and why), instruction_sets
+    memory        total, available, bound and limit (what limits memory below total, and to how much)
     accelerators  a list: name, vendor, devices (llama.cpp's names; empty if this build cannot use it), total,
                   free, shares_ram, own (bytes of free that are not RAM), pci, sources
-    free          bytes that may be taken on everything together, shared memory counted once
+    free          bytes that can be used on all devices together, shared memory counted once
     speed         bandwidth, compute, threads, disturbed, measured (seconds since 1970)
-    disk          path (where models are kept), free
+    disk          path (where models are stored), free
     llama_cpp     version, ggml, backends, features, gpu_offload, rpc, mmap, mlock, system_info,
-                  unloaded (backends that lie beside it and did not load)
-    mlx           version (null: it is not installed), missing (why it cannot be used, or null), device (what
-                  it computes on: the name of an accelerator, "CPU", or null)
-    backend       what computes models here: "llama.cpp", or "either" where each model has the better one
-    failures      a list of sources that gave no answer: source, why
+                  unloaded (backends that are installed and did not load)
+    mlx           version (null: not installed), missing (why it cannot be used, or null), device (what
+                  it runs on: the name of an accelerator, "CPU", or null)
+    backend       the backend used here: "llama.cpp", or "either" if the better one is chosen for each model
+    failures      a list of sources that could not be read: source, why
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ from edgechat.text import ago, escaped_json, mebibytes
 def run(*, json: bool, refresh: bool) -> int:
     """Run the command; return the exit code."""
     status = StatusLine(sys.stderr)
-    status.show("looking at this machine")
+    status.show("inspecting this machine")
     try:
         found = survey(refresh=refresh)
     finally:
@@ -107,18 +107,18 @@ def _rows(found: Survey, folder: Path | None) -> Iterator[tuple[str, str]]:
     yield "Processor", _cpu(profile.cpu, found.instruction_sets)
     yield "Memory", _memory(profile.memory)
     cards = [_card(card, has_mlx=card == profile.mlx_card) for card in profile.accelerators]
-    yield "Graphics", "\n".join(cards) or "no GPU that a model could use"
+    yield "Graphics", "\n".join(cards) or "no usable GPU"
     yield "Speed", _speed(profile.speed)
     yield "Threads", choose_threads(profile.cpu)[1]
     free = disk_free(folder) if folder is not None else None
     if free is not None:
-        yield "Disk", f"{mebibytes(free)} free where models are kept\n  {folder}"
+        yield "Disk", f"{mebibytes(free)} free where models are stored\n  {folder}"
     yield "llama.cpp", _build(found.build)
     yield "MLX", _mlx(profile)
     for failure in found.failures:
         yield "Failed", f"{failure.source} {failure.why}"
     if found.failures:
-        yield "", "`edgechat doctor` says what to do."
+        yield "", "See `edgechat doctor`."
 
 
 def _cpu(cpu: Cpu, instruction_sets: tuple[str, ...]) -> str:
@@ -127,14 +127,14 @@ def _cpu(cpu: Cpu, instruction_sets: tuple[str, ...]) -> str:
         cores += f" ({cpu.physical - cpu.efficiency} fast, {cpu.efficiency} efficient)"
     cores += f", {cpu.logical} threads" if cpu.smt else ", one thread each"
     if len(cpu.usable) < cpu.physical:
-        cores += f"; {len(cpu.usable)} may be used"
+        cores += f"; {len(cpu.usable)} available to edgechat"
     if cpu.quota is not None:
-        cores += f"; a control group grants {cpu.quota:g} processors' worth of time"
+        cores += f"; a control group limits CPU time to {cpu.quota:g} CPUs"
     return "\n".join([cpu.name, cores, " ".join(instruction_sets)]).rstrip("\n")
 
 
 def _memory(memory: Memory) -> str:
-    text = f"{mebibytes(memory.total)}, of which {mebibytes(memory.available)} are free now"
+    text = f"{mebibytes(memory.total)}, {mebibytes(memory.available)} free now"
     if memory.bound is None or memory.limit is None:
         return text
     return f"{text}\nlimited to {mebibytes(memory.limit)} by {memory.bound}"
@@ -143,7 +143,7 @@ def _memory(memory: Memory) -> str:
 def _card(card: Accelerator, *, has_mlx: bool) -> str:
     memory = f"{mebibytes(card.total)}, {mebibytes(card.free)} free" if card.total else "memory unknown"
     if card.shares_ram:
-        memory += ", shared with the processor" if card.total else ", shares the processor's"
+        memory += ", shared with the CPU"
     use = ", ".join(card.devices) if card.usable else "this build of llama.cpp cannot use it"
     return f"{card.name}: {memory} ({use}{', MLX' if has_mlx else ''})"
 
@@ -163,15 +163,18 @@ def _mlx_device(profile: DeviceProfile) -> str:
 
 def _mlx(profile: DeviceProfile) -> str:
     if not profile.mlx:
-        return f"{missing()} Without it llama.cpp computes everything."
+        return f"{missing()} Without MLX, all models run on llama.cpp."
     if profile.mlx_card is None:
-        return f"{version()}, on the processor\nfor MLX models that are named: llama.cpp is far faster here"
-    return f"{version()}, on the GPU\nor llama.cpp, as suits a model better: `edgechat plan MODEL` says why"
+        return f"{version()}, on the CPU\nonly for MLX models named explicitly: llama.cpp is much faster here"
+    return (
+        f"{version()}, on the GPU\nor llama.cpp, whichever suits the model better; `edgechat plan MODEL` "
+        "gives the reasons"
+    )
 
 
 def _build(build: Build | None) -> str:
     if build is None:
-        return "could not be asked"
+        return "not available"
     offload = "" if build.gpu_offload else "; no GPU"
     return (
         f"llama-cpp-python {build.version}, ggml {build.ggml}\n"

@@ -37,7 +37,7 @@ _MOST_NOTES = 8
 def run(*, json: bool) -> int:
     """Run the command; return the exit code."""
     status = StatusLine(sys.stderr)
-    status.show("looking at this machine")
+    status.show("inspecting this machine")
     try:
         findings = sorted(_findings(), key=lambda finding: -finding.weight)
     finally:
@@ -58,11 +58,11 @@ def _own_findings() -> Iterator[Finding]:
     yield from _unread()
     said: set[str] = set()
     for check, why in (
-        (settings.load, "Commands do not start with it, and the app opens without a model."),
+        (settings.load, "Commands fail, and the app opens without a model."),
         (catalogue, "Models cannot be found by name."),
-        (_guide, "The guide is the model that works without a download."),
-        (_model, "It is what edgechat opens with."),
-        (_chats, "Conversations cannot be read or kept."),
+        (_guide, "The guide is the model that needs no download."),
+        (_model, "edgechat opens with this model."),
+        (_chats, "Conversations cannot be read or stored."),
     ):
         try:
             check()
@@ -77,10 +77,10 @@ def _own_findings() -> Iterator[Finding]:
 def _folders() -> Iterator[Finding]:
     """Yield a finding for each folder that cannot be made or written to; one is enough of a kind."""
     kinds: tuple[tuple[Callable[[], Path], str], ...] = (
-        (paths.config_dir, "Settings are read from it."),
-        (paths.data_dir, "Conversations and models are kept in it."),
-        (paths.log_dir, "The engine's process writes its log there, and does not start without."),
-        (paths.cache_dir, "What was measured is kept in it."),
+        (paths.config_dir, "Settings are read from this folder."),
+        (paths.data_dir, "Conversations and models are stored in this folder."),
+        (paths.log_dir, "The engine process writes its log there, and does not start without it."),
+        (paths.cache_dir, "Measurements are stored in this folder."),
     )
     for folder, why in kinds:
         try:
@@ -93,8 +93,8 @@ def _folders() -> Iterator[Finding]:
                 pass
         except OSError as error:
             grave = folder in (paths.data_dir, paths.log_dir)
-            what = f"{path} cannot be written to: {error.strerror}."
-            fix = f"Make it yours, or set EDGECHAT_HOME to another folder:\n  chmod u+rwx '{path}'"
+            what = f"{path} is not writable: {error.strerror}."
+            fix = f"Make it writable, or set EDGECHAT_HOME to another folder:\n  chmod u+rwx '{path}'"
             yield Finding(Weight.BROKEN if grave else Weight.NOTE, what, why, fix)
 
 
@@ -105,9 +105,9 @@ def _unread() -> Iterator[Finding]:
     except EdgechatError:
         return  # said of the catalogue already
     for path, reason in list(skipped.items())[:_MOST_NOTES]:
-        what = f"Models in {one_line(str(path), 300)} cannot be seen: {reason}."
-        fix = "Let your user read it, if you want them."
-        yield Finding(Weight.NOTE, what, "They are missing from `edgechat list`.", fix)
+        what = f"The models in {one_line(str(path), 300)} cannot be read: {reason}."
+        fix = "To use them, give your user permission to read the folder."
+        yield Finding(Weight.NOTE, what, "`edgechat list` does not show them.", fix)
 
 
 def _guide() -> None:
@@ -168,5 +168,5 @@ def _as_text(findings: list[Finding], wrong: int) -> str:
 
 def _summary(wrong: int) -> str:
     if not wrong:
-        return "Nothing is wrong."
-    return "1 thing is wrong." if wrong == 1 else f"{wrong} things are wrong."
+        return "No problems found."
+    return "1 problem found." if wrong == 1 else f"{wrong} problems found."

@@ -10,10 +10,10 @@ from edgechat.models.local.resolve import here
 from edgechat.text import flat, mebibytes
 
 _HOW = {
-    "cloned": "It shares the bytes of your file until one of the two is changed.",
-    "linked": "It is a second name for your file, and takes no space of its own.",
-    "copied": "It is a copy; yours is no longer needed for it.",
-    "moved": "It was moved.",
+    "cloned": "It shares disk space with your file until one of the two is changed.",
+    "linked": "It is a hard link to your file, and takes no extra space.",
+    "copied": "It is a copy; your file is no longer needed.",
+    "moved": "The file was moved.",
 }
 
 
@@ -26,14 +26,14 @@ def run(file: str, *, name: str | None, move: bool) -> int:
             name=name,
             move=move,
             tell=lambda n, total: status.show(
-                f"copying {100 * n // max(1, total)}% of {mebibytes(total)}, Ctrl+C stops it"
+                f"copying {100 * n // max(1, total)}% of {mebibytes(total)}, Ctrl+C cancels"
             ),
         )
     finally:
         status.clear()
     known = here(str(found.path))
     called = known[0].name if known else str(found.path)
-    print(flat(f"{called} is in edgechat's folder now: {found.path}"))
+    print(flat(f"Imported {called}: {found.path}"))
     print(_HOW[found.how])
     print(flat(f"Chat with it: edgechat run {called}"))
     return 0

@@ -1,14 +1,14 @@
-"""`edgechat list`: the models on this machine, for people and for programs.
+"""`edgechat list`: the models on this machine, as text or as JSON.
 
-With --json a list of objects is printed, those that were used last first:
+With --json, a list of objects is printed, most recently used first:
 
-    name, full_name  what to type
+    name, full_name  the names that commands accept
     model            its name in the catalogue, or null
     format           "gguf" or "mlx"
-    quant, architecture, parameters, size (bytes), context (tokens it was trained for)
+    quant, architecture, parameters, size (bytes), context (the tokens it was trained for)
     last_used        seconds since 1970, or null; loaded: whether a running edgechat has it loaded
     fits             whether it would fit into the RAM that is free now, without a GPU
-    fits_context     the longest context with which it would, in tokens, up to 32768; 0 if none
+    fits_context     the longest context with which it would fit, in tokens, up to 32768; 0 if none
     place            "edgechat", "own folder", "hub cache", "LM Studio", "llama.cpp" or "Ollama"
     path, files      the file or folder to load, and all files
     damage           why it cannot be loaded, or null

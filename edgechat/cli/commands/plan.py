@@ -1,21 +1,21 @@
-"""`edgechat plan`: what would be chosen, from which files, and why; for people and for programs.
+"""`edgechat plan`: which files would be chosen, and why, as text or as JSON.
 
-With --json one MODEL gives one object, several or none a list of them, best first:
+With --json, one object is printed for one MODEL; for several or none, a list of them, best first:
 
     model, path, backend ("llama.cpp" or "mlx"), quant, file_bytes, context, cache_type, threads, gpu_layers,
     n_layers, split, experts_in_ram, n_batch, n_ubatch, n_seq_max, n_outputs_max, n_rs_seq, flash_attention
     devices       a list: name ("RAM" or llama.cpp's, or "MLX"), budget_bytes, weights_bytes, cache_bytes,
                   compute_bytes, program_bytes, total_bytes
-    exact         whether llama.cpp's own allocator said so; else it is estimated, as most of the catalogue is
-    draft         the model that drafts for it: model, path, quant, file_bytes, context, total_bytes; or null
-    ngrams        whether n-grams of the conversation draft for it
-    no_draft      why nobody does, or not a model; or null
+    exact         whether llama.cpp's allocator computed the sizes; otherwise they are estimated
+    draft         the draft model: model, path, quant, file_bytes, context, total_bytes; or null
+    ngrams        whether n-grams of the conversation are used for drafting
+    no_draft      why there is no drafter, or no draft model; or null
     predicted     decode_tps, prompt_tps, ttft_ms (both for 1,000 tokens), basis
     kl_divergence value, source; or null
     notes, reasons
-    alternatives  a list: model, backend, quant, context, decode_tps (both 0 where it does not fit), why_not
-    verdict       "fits"; "slow" (to read, or than was asked for); "too lossy" (than is good, or was asked
-                  for); "short" (it was trained on less context than was asked for); or "too large", and
+    alternatives  a list: model, backend, quant, context, decode_tps (both 0 if it does not fit), why_not
+    verdict       "fits"; "slow" (slower than reading speed, or than --min-tps); "too lossy" (noticeably so,
+                  or below --quality); "short" (trained on a shorter context than --ctx); or "too large", and
                   then the object has only model, backend, quant, file_bytes, verdict and why_not
 """
 
@@ -53,7 +53,7 @@ class PlanOptions:
 def run(options: PlanOptions) -> int:
     """Run the command; return the exit code: 1 where nothing fits. Raises EdgechatError."""
     status = StatusLine(sys.stderr)
-    status.show("looking at this machine")
+    status.show("inspecting this machine")
     said = settings.load()
     insists = options.request.draft is not None
     request = with_settings(options.request, said)
@@ -129,8 +129,8 @@ def _ladder(found: SurveyFindings) -> Iterator[tuple[str, ...]]:
 
 _HEADINGS = {
     Verdict.SLOW: "Slow:",
-    Verdict.POOR: "Only in a quantization that is too lossy:",
-    Verdict.SHORT: "Trained on less context:",
+    Verdict.POOR: "Fits only in a quantization that is too lossy:",
+    Verdict.SHORT: "Trained on a shorter context:",
 }
 
 
@@ -172,23 +172,23 @@ def _choice(found: SurveyFindings) -> Iterator[tuple[str, str]]:
     if found.name is None and large:
         yield "Too large", ", ".join(one.variant.model for one in large)
     if found.unread > 0:
-        yield "Not read", f"{found.unread} more files of the repository, which seemed to be worse choices"
+        yield "Not examined", f"{found.unread} more files of the repository, which seemed worse choices"
     yield "Machine", found.machine
     chosen = found.chosen
     if chosen is None or chosen.plan is None:
-        yield "Choice", f"None of these fits. {_smallest(found.options).why_not}"
+        yield "Choice", f"None of these fit. {_smallest(found.options).why_not}"
         if found.instead is not None:
             name = found.instead.variant.model
-            yield "Instead", f"{name} fits:\n  edgechat plan {name}"
+            yield "Instead", f"This model fits:\n  edgechat plan {name}"
         else:
-            guide = "ask the guide, which needs hardly any memory"
+            guide = "use the guide, which needs very little memory"
             yield "Instead", f"Close other programs, or {guide}:\n  edgechat run guide"
         return
     made = chosen.plan
     name = found.name or made.model_name
     by = " for MLX" if made.backend == "mlx" else ""
     forced = " --backend mlx" if by and chosen.variant.entry is not None else ""
-    here = "" if made.model_path else f", which is not on this machine yet:\n  edgechat pull {name}{forced}"
+    here = "" if made.model_path else f", not on this machine yet:\n  edgechat pull {name}{forced}"
     yield "Choice", f"{made.model_name} {made.quant or ''}".rstrip() + by + here
     for note in made.notes:
         yield "Note", note

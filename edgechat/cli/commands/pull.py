@@ -1,15 +1,15 @@
-"""`edgechat pull`: from a name to verified files that fit this machine; and what programs get of it.
+"""`edgechat pull`: download and verify the files of a model that fit this machine.
 
-With --json one object is printed at the end:
+With --json, one object is printed at the end:
 
     model, repo, commit, quant
-    files             a list: name, bytes, sha256, path, here (it was before)
-    draft             the same four and files of the model that drafts for it, or null
+    files             a list: name, bytes, sha256, path, here (whether it was already on this machine)
+    draft             the same four keys and files of the draft model, or null
     dry_run           whether nothing was downloaded
-    seconds           of the download
-    received_bytes    that came now
-    resumed_bytes     that an earlier download had left
-    plan              as `edgechat plan --json` has it; null without a network, and where it does not fit
+    seconds           how long the download took
+    received_bytes    bytes downloaded now
+    resumed_bytes     bytes kept from an earlier download
+    plan              as in `edgechat plan --json`; null without a network, or if the model does not fit
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def _without_hub(here: LocalModelEntry, options: PullOptions) -> int:
     if options.json:
         _print_json(of_local_file(here, options.dry_run))
     else:
-        print(f"{one_line(here.path.name)} is here already: {flat(str(here.path))}")
+        print(f"{one_line(here.path.name)} is already on this machine: {flat(str(here.path))}")
     return 0
 
 
@@ -89,11 +89,11 @@ def _insist(picked: DownloadChoice, options: PullOptions) -> None:
     if options.force:
         return
     if sys.stdin.isatty() and sys.stdout.isatty() and not options.json:
-        if input("It does not fit. Download it all the same? [y/N] ").strip().lower() in ("y", "yes"):
+        if input("It does not fit. Download it anyway? [y/N] ").strip().lower() in ("y", "yes"):
             return
         raise DoesNotFit("Nothing was downloaded.")
     instead = f"edgechat pull {picked.instead} would fit. " if picked.instead else ""
-    raise DoesNotFit(picked.why_not, hint=f"{instead}To download it all the same: --force")
+    raise DoesNotFit(picked.why_not, hint=f"{instead}To download it anyway: --force")
 
 
 def _bring(decided: PullDecision, options: PullOptions) -> int:
@@ -104,7 +104,9 @@ def _bring(decided: PullDecision, options: PullOptions) -> int:
         try:
             fetched = bring(decided, progress)
         except KeyboardInterrupt:
-            progress.says("Stopped. What has come is kept: the same command goes on from there.")
+            progress.says(
+                "Interrupted. The part that was downloaded is kept; to resume, run the same command again."
+            )
             raise
         finally:
             progress.clear()

@@ -18,7 +18,7 @@ def run(name: str, *, yes: bool) -> int:
         if refusal is not None:
             return refusal
     found.run()
-    print(f"Removed. {mebibytes(found.frees)} are free again." if found.frees else "Removed.")
+    print(f"Removed. {mebibytes(found.frees)} freed." if found.frees else "Removed.")
     return 0
 
 
@@ -27,5 +27,5 @@ def _words(one: LocalModel, found: Removal) -> str:
     if found.frees:
         lines.append(f"Removing it frees {mebibytes(found.frees)}.")
     else:
-        lines.append("Removing it frees nothing: the same bytes have another name elsewhere.")
+        lines.append("Removing it frees no space: the same data is linked elsewhere.")
     return "\n".join(lines)

@@ -31,9 +31,13 @@ def run(options: RunOptions) -> int:
     prompt = None if options.converse else _whole_prompt(None if options.prompt == "-" else options.prompt)
     going_on = options.wanted.as_option
     if prompt is None and options.json:
-        raise EdgechatError("--json needs a prompt.", hint='Give one: edgechat run MODEL "PROMPT" --json')
+        raise EdgechatError(
+            "--json requires a prompt.", hint='For example: edgechat run MODEL "PROMPT" --json'
+        )
     if prompt is not None and not prompt.strip():
-        raise EdgechatError("The prompt is empty.", hint=f'Give one: edgechat run MODEL "PROMPT"{going_on}')
+        raise EdgechatError(
+            "The prompt is empty.", hint=f'For example: edgechat run MODEL "PROMPT"{going_on}'
+        )
     options = replace(options, prompt=prompt)
     _heed_signals()
     background = Background()
@@ -108,8 +112,8 @@ def _whole_prompt(prompt: str | None) -> str | None:
     piped = sys.stdin.buffer.read(PIPED_LIMIT + 1)
     if len(piped) > PIPED_LIMIT:
         raise EdgechatError(
-            f"More than {PIPED_LIMIT // 2**20} MiB were piped in, which no context holds.",
-            hint="Pipe in only the part that matters.",
+            f"More than {PIPED_LIMIT // 2**20} MiB were piped in, which is more than any context can hold.",
+            hint="Pipe in only the relevant part.",
         )
     text = piped.decode("utf-8", "replace")
     return "\n\n".join(part for part in (prompt, text) if part) if prompt or text else prompt or ""

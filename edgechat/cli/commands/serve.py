@@ -96,7 +96,7 @@ async def _serve(
     from edgechat.server.serving import Server
 
     async def drain() -> None:
-        _tell("Stopping when what is being answered has ended; Ctrl+C again stops at once.")
+        _tell("Stopping after the answers in progress; press Ctrl+C again to stop at once.")
         await pool.drain(options.grace)
         await pool.close()  # what takes longer is told that it was stopped
 
@@ -122,8 +122,8 @@ def _need_packages() -> None:
     if missing:
         are = "are" if len(missing) > 1 else "is"
         raise BackendMissing(
-            f"edgechat serve needs {' and '.join(missing)}, which {are} not installed here.",
-            hint=f"Install what it needs:\n{install_extra('server')}",
+            f"edgechat serve requires {' and '.join(missing)}, which {are} not installed.",
+            hint=f"To install:\n{install_extra('server')}",
         )
 
 
@@ -133,20 +133,21 @@ def _key(options: ServeOptions, listener: socket.socket) -> Key | None:
     from edgechat.server.serving import is_loopback
 
     if options.no_api_key and options.api_key is not None:
-        raise SettingsError("--api-key and --no-api-key cannot both be.", hint="Leave one of them out.")
+        raise SettingsError("--api-key cannot be used together with --no-api-key.", hint="Omit one of them.")
     local = is_loopback(listener)
     if options.no_api_key and not local:
         raise SettingsError(
-            f"Other machines can reach {options.host}, so the server asks for a key there.",
-            hint="Leave out --no-api-key, or listen on this machine alone: --host 127.0.0.1",
+            f"Other machines can reach {options.host}, so the server requires a key.",
+            hint="Omit --no-api-key, or listen only on this machine: --host 127.0.0.1",
         )
     if options.no_api_key:
         return None
     key = find_key(options.api_key)
     if not local and len(key.text) < _OPEN_KEY:
         raise SettingsError(
-            f"Other machines can reach {options.host}, and this key is soon guessed.",
-            hint=f"Give one of {_OPEN_KEY} characters at least, or none: edgechat has one of its own.",
+            f"Other machines can reach {options.host}, and this key is too easy to guess.",
+            hint=f"Use a key of at least {_OPEN_KEY} characters, or omit it: edgechat then uses its "
+            "generated key.",
         )
     return key
 
@@ -156,8 +157,8 @@ def _origin(text: str) -> str:
     origin = text.strip().lower().removesuffix("/")
     if _ORIGIN.fullmatch(origin) is None:
         raise SettingsError(
-            f"--cors {one_line(text, 80)} is no origin of web pages.",
-            hint="Name each by itself, as browsers do: --cors https://example.org",
+            f"--cors {one_line(text, 80)} is not the origin of a web page.",
+            hint="Give one origin for each --cors, for example: --cors https://example.org",
         )
     return origin
 
@@ -167,8 +168,8 @@ def _alias(text: str) -> str:
     name = text.strip().lower()
     if _NAME.fullmatch(name) is None:
         raise SettingsError(
-            f"--allow-host {one_line(text, 80)} is no name of a server.",
-            hint="Give the name alone, without http:// and port: --allow-host nas.lan",
+            f"--allow-host {one_line(text, 80)} is not a host name.",
+            hint="Give only the name, without http:// and port: --allow-host nas.lan",
         )
     return name
 
@@ -186,7 +187,7 @@ def _print_plan(plan: LoadPlan) -> None:
     if quant.casefold() not in name.casefold():
         name = f"{name} {quant}"
     each = f"{plan.context} tokens of context, up to {plan.n_seq_max} requests at once"
-    print(one_line(f"{name} is loaded by {plan.backend}: {each}."), flush=True)
+    print(one_line(f"{name} is loaded with {plan.backend}: {each}."), flush=True)
 
 
 def _tell(line: str) -> None:

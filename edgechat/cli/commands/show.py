@@ -1,12 +1,12 @@
-"""`edgechat show`: what a model's header says, where it lies, and how it would be loaded here.
+"""`edgechat show`: a model's header, where it is stored, and how it would be loaded here.
 
-With --json one object is printed, or a list where the name means several files:
+With --json, one object is printed, or a list if the name matches several files:
 
     name, full_name, model, title, description
     architecture, parameters, layers, heads, kv_heads, head_length, experts, experts_used, vocabulary
     context, window (tokens; 0: none), format ("gguf" or "mlx"), quant, bits_per_weight
     licence, template, thinking, size, files, place, repository, last_used
-    plan    as `edgechat plan --json` has it; null where it does not fit, and why_not says why
+    plan    as in `edgechat plan --json`; null if the model does not fit, and why_not says why
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ from edgechat.planner.request import DEFAULT_REQUEST, with_settings
 from edgechat.text import ago, escaped_json, figure, flat, mebibytes, one_line
 
 _THINKING = {
-    "none": "answers at once",
+    "none": "does not think",
     "always": "always thinks first",
-    "default-on": "thinks first; --no-think switches it off",
-    "default-off": "answers at once; --think lets it think first",
+    "default-on": "thinks first by default; --no-think switches it off",
+    "default-off": "answers directly by default; --think lets it think first",
 }
 
 
@@ -98,11 +98,13 @@ def _rows(one: ShownModel) -> Iterator[tuple[str, str]]:
     experts = header.number("expert_count", 0)
     if experts:
         yield "Experts", f"{header.number('expert_used_count', 0)} of {experts} for each token"
-    window = f", a window of {header.sliding_window} in some layers" if header.sliding_window else ""
+    window = (
+        f", with a sliding window of {header.sliding_window} in some layers" if header.sliding_window else ""
+    )
     yield "Context", f"{header.context_length} tokens{window}"
     quant = model.quant or header.quant or "unknown"
     tool = " for MLX" if header.format == "mlx" else ""
-    yield "Quantization", f"{quant}{tool}, {_bits(header):.1f} bits for each weight"
+    yield "Quantization", f"{quant}{tool}, {_bits(header):.1f} bits per weight"
     yield "Licence", _licence(one) or "not stated"
     yield "Template", "its own" if header.chat_template else "none; ChatML is used"
     if model.entry is not None:
@@ -113,7 +115,7 @@ def _rows(one: ShownModel) -> Iterator[tuple[str, str]]:
         "\n".join([mebibytes(model.size), *(f"  {flat(str(file.path))}" for file in model.found.files)]),
     )
     if one.use is not None:
-        yield "Last used", "it is loaded now" if one.use.is_loaded else ago(time.time() - one.use.when)
+        yield "Last used", "loaded now" if one.use.is_loaded else ago(time.time() - one.use.when)
     yield "Plan", _plan(one)
 
 

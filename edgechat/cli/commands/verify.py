@@ -22,7 +22,7 @@ def run(name: str | None) -> int:
         n_damaged += bool(found.damage)
         print(_words(one, found), flush=True)
     if len(models) > 1:
-        print(f"{len(models)} models, {n_damaged or 'none'} damaged.")
+        print(f"{len(models)} models checked, {n_damaged or 'none'} damaged.")
     return int(n_damaged > 0)
 
 
@@ -42,7 +42,7 @@ def _verified(one: LocalModel) -> Verification:
 def _words(one: LocalModel, found: Verification) -> str:
     if found.damage:
         return f"DAMAGED  {flat(one.name)}: {flat(found.damage)}\n         {flat(_remedy(one))}"
-    how = "the hashes are as known" if found.hashed else "header and size are sound; no hash is known"
+    how = "hashes match" if found.hashed else "header and size are valid; no hash is known"
     return f"ok       {flat(one.name)}: {mebibytes(one.size)}, {how}"
 
 
@@ -50,16 +50,16 @@ def _remedy(one: LocalModel) -> str:
     name = shlex.quote(one_line(one.name))
     match one.place:
         case Place.SHIPPED:
-            return "Install edgechat again."
+            return "Reinstall edgechat."
         case Place.HUB:
             source = one.entry.name if one.entry else one.found.repo
             backend = " --backend mlx" if one.entry and one.found.format == "mlx" else ""
-            return f"Fetch it again: edgechat rm {name} && edgechat pull {source}{backend}"
+            return f"To download it again: edgechat rm {name} && edgechat pull {source}{backend}"
         case Place.OLLAMA:
             tag = one.found.tags[0]
-            return f"Fetch it again: ollama rm {tag} && ollama pull {tag}"
+            return f"To download it again: ollama rm {tag} && ollama pull {tag}"
         case Place.LM_STUDIO:
             return "Remove it in LM Studio (My Models) and download it there again."
         case Place.OWN:
-            return f"Remove it (edgechat rm {name}) and get another copy."
+            return f"Remove it (edgechat rm {name}) and import another copy."
     return f"Get another copy of {one_line(str(one.path), 500)}"

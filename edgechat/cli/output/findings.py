@@ -69,25 +69,33 @@ def machine_findings(found: Survey, disks: dict[Path, int]) -> Iterator[Finding]
 def _failure(failure: Failure, build: Build | None) -> Finding:
     match failure.source:
         case "llama.cpp":
-            why = "Without it no model can be loaded."
+            why = "Without llama.cpp, no model can be loaded."
             if "SIGILL" in failure.why:
-                why = "It was built for another processor. " + why
-            what = f"llama.cpp cannot be asked what it can do: its process {failure.why}."
+                why = "It was built for another CPU. " + why
+            what = f"llama.cpp does not work: its process {failure.why}."
             return Finding(Weight.BROKEN, what, why, install_llama())
         case "rpc":
-            why = "Models are loaded without the servers that settings.toml names."
-            return Finding(Weight.SLOW, failure.why, why, "Start them, or take them out of rpc there.")
+            why = "Models are loaded without the RPC servers that settings.toml names."
+            return Finding(
+                Weight.SLOW,
+                failure.why,
+                why,
+                "Start the servers, or remove them from `rpc` in settings.toml.",
+            )
         case "nvml":
-            why = "llama.cpp may not be able to use the card either. It happens after updates of the driver."
-            fix = "Restart the machine; then this should list the card:\n  nvidia-smi"
-            return Finding(Weight.SLOW, f"The NVIDIA driver does not answer: it {failure.why}.", why, fix)
+            why = "llama.cpp may not be able to use the card either. This happens after driver updates."
+            fix = "Restart the machine; then this command should list the card:\n  nvidia-smi"
+            return Finding(Weight.SLOW, f"The NVIDIA driver does not respond: it {failure.why}.", why, fix)
         case "torch":
-            why = "Only what it knows of the GPU's memory is missing; edgechat does not need it otherwise."
+            why = (
+                "Only the size of the GPU's memory is missing; edgechat does not need torch for anything "
+                "else."
+            )
             what = f"torch is installed, but does not work: it {failure.why}."
             return Finding(Weight.NOTE, what, why, f"  {sys.executable} -c 'import torch'")
         case "speed":
-            why = "Predictions of speed are rougher without it."
-            what = f"The processor's speed could not be measured: the measuring {failure.why}."
+            why = "Without it, speed predictions are less accurate."
+            what = f"The speed of the CPU could not be measured: the measurement {failure.why}."
             return Finding(Weight.NOTE, what, why, "  edgechat device --refresh")
 
 
@@ -116,30 +124,32 @@ def _not_built(vendor: Vendor, maker: str, names: str, build: Build, weight: Wei
     backend, fix = rebuild(vendor, build)
     article = "an" if maker[0] in "AIN" else "a"
     if weight is Weight.NOTE:
-        why = "It shares the processor's memory, so answers come hardly faster; long prompts are read faster."
+        why = "It shares the CPU's memory, so answers are hardly faster; long prompts are read faster."
     else:
-        why = "Models run on the processor alone, which is several times slower."
-    what = f"This build of llama.cpp has no {backend}, although {article} {maker} GPU is here: {names}."
+        why = "Models run only on the CPU, which is several times slower."
+    what = (
+        f"This build of llama.cpp has no {backend}, although the machine has {article} {maker} GPU: {names}."
+    )
     return Finding(weight, what, why, fix)
 
 
 def _unseen(vendor: Vendor, names: str, built: list[str], weight: Weight) -> Finding:
     hiding = [name for name in _HIDING if name in os.environ]
-    what = f"llama.cpp was built with {' and '.join(built)}, but does not see a GPU that is here: {names}."
+    what = f"llama.cpp was built with {' and '.join(built)}, but does not detect this GPU: {names}."
     if hiding:
-        why = f"{hiding[0]} is set to {os.environ[hiding[0]]!r}, which hides cards from programs."
+        why = f"{hiding[0]} is set to {os.environ[hiding[0]]!r}, which hides GPUs from programs."
         return Finding(Weight.NOTE, what, why, f"  unset {hiding[0]}")
-    why = "Its driver is missing or too old for this build, or this container was not given the card."
+    why = "The driver is missing or too old for this build, or the container has no access to the GPU."
     checks = {"nvidia": "nvidia-smi", "amd": "rocminfo", "intel": "vulkaninfo --summary"}
     command = checks.get(vendor, "system_profiler SPDisplaysDataType")
-    return Finding(weight, what, why, f"See whether the driver lists it:\n  {command}")
+    return Finding(weight, what, why, f"Check whether the driver lists it:\n  {command}")
 
 
 def _mlx(profile: DeviceProfile) -> Iterator[Finding]:
     """Yield a note where MLX could compute on the GPU, but is not installed."""
     if profile.mlx or not any(card.is_apples for card in profile.accelerators):
         return
-    why = "Models for Apple Silicon need it; edgechat would take the better of it and llama.cpp for each."
+    why = "MLX models require it; edgechat would use the better of MLX and llama.cpp for each model."
     yield Finding(Weight.NOTE, f"MLX is not used on this Mac. {missing()}", why, install_mlx())
 
 
@@ -151,32 +161,32 @@ def _kernels(instruction_sets: tuple[str, ...], build: Build) -> Iterator[Findin
     if frozen() and not grave:
         return  # it has taken the best of those that there are
     listed = ", ".join(grave or missing)
-    what = f"This build of llama.cpp does not use what the processor has: {listed}."
-    why = "It computes at half its speed or less." if grave else "Prompts would be read somewhat faster."
+    what = f"This build of llama.cpp does not use these instruction sets of the CPU: {listed}."
+    why = "Models run at half speed or less." if grave else "Prompts are read somewhat more slowly."
     yield Finding(Weight.SLOW if grave else Weight.NOTE, what, why, rebuild(None, build)[1])
 
 
 def _rpc(build: Build) -> Iterator[Finding]:
     if not build.rpc:
-        why = "Only edgechat's own tests and computing on another machine need it."
-        fix = "Nothing has to be done. To have it:\n" + rebuild(None, build, also="RPC")[1]
+        why = "Only edgechat's tests and RPC servers need it."
+        fix = "No action is needed. To install it:\n" + rebuild(None, build, also="RPC")[1]
         yield Finding(Weight.NOTE, "This build of llama.cpp has no RPC.", why, fix)
 
 
 def _memory(memory: Memory) -> Iterator[Finding]:
     if memory.bound is not None and memory.limit is not None and memory.limit < memory.total // 2:
         limit, total = mebibytes(memory.limit), mebibytes(memory.total)
-        fix = "Raise it where it was set: `docker run --memory`, MemoryMax= of the systemd unit."
+        fix = "Raise the limit where it was set: `docker run --memory`, MemoryMax= of the systemd unit."
         if "ulimit" in memory.bound:
             fix = f"  {memory.bound.removeprefix('the limit set by ')} unlimited"
         what = f"{memory.bound[0].upper()}{memory.bound[1:]} allows {limit} of the machine's {total}."
-        yield Finding(Weight.TIGHT, what, "A model has to fit under it.", fix)
+        yield Finding(Weight.TIGHT, what, "Models must fit within this limit.", fix)
     most = memory.total if memory.limit is None else min(memory.limit, memory.total)
     if memory.available < min(_LITTLE_MEMORY, most // 3):
-        what = f"Memory is nearly full: {mebibytes(memory.available)} of {mebibytes(most)} are free."
-        fix = "Close what takes most of it; this lists it:\n  ps aux --sort=-rss | head"
+        what = f"Little memory is free: {mebibytes(memory.available)} of {mebibytes(most)}."
+        fix = "Close the programs that use the most memory; to list them:\n  ps aux --sort=-rss | head"
         if sys.platform != "linux":
-            fix = "Close the programs that take most of it."
+            fix = "Close the programs that use the most memory."
         yield Finding(Weight.TIGHT, what, "Only the smallest models fit.", fix)
 
 
@@ -185,9 +195,9 @@ def _quota(cpu: Cpu) -> Iterator[Finding]:
     threads = choose_threads(cpu)[0]
     if cpu.quota is None or threads >= cores:
         return
-    what = f"A control group grants {cpu.quota:g} processors' worth of time; {cores} cores are here."
-    why = f"A model computes with {threads} thread{'s' * (threads > 1)} instead of {cores}."
-    fix = "Raise it where it was set: `docker run --cpus`, CPUQuota= of the systemd unit."
+    what = f"A control group limits CPU time to {cpu.quota:g} CPUs; the machine has {cores} cores."
+    why = f"Models run with {threads} thread{'s' * (threads > 1)} instead of {cores}."
+    fix = "Raise the limit where it was set: `docker run --cpus`, CPUQuota= of the systemd unit."
     yield Finding(Weight.TIGHT if 2 * threads <= cores else Weight.NOTE, what, why, fix)
 
 
@@ -195,7 +205,7 @@ def _disk(folder: Path, free: int) -> Iterator[Finding]:
     if free >= _SOME_DISK:
         return
     little = free < _LITTLE_DISK
-    what = f"{'Little' if little else 'Some'} space is left for models: {mebibytes(free)} in {folder}."
-    why = "A small model takes 0.5 to 2.5 GiB, one of 8 billion weights 5 GiB."
-    fix = f"Free some, or see what is there:\n  du -sh {folder}"
+    what = f"{'Little' if little else 'Some'} disk space is left for models: {mebibytes(free)} in {folder}."
+    why = "A small model takes 0.5 to 2.5 GiB; one with 8 billion parameters, 5 GiB."
+    fix = f"Free some space; to see what is stored there:\n  du -sh {folder}"
     yield Finding(Weight.TIGHT if little else Weight.NOTE, what, why, fix)

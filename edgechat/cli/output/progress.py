@@ -34,7 +34,7 @@ class DownloadProgress:
 
     def checked(self, file: RemoteFile, n: int) -> None:
         """Note that the first n of the bytes that were kept have been hashed again."""
-        self._show(lambda: f"checking what is here of {_base(file.name)}: {mebibytes(n)}")
+        self._show(lambda: f"checking the partial download of {_base(file.name)}: {mebibytes(n)}")
 
     def says(self, text: str) -> None:
         """Print a sentence."""

@@ -41,7 +41,10 @@ def shown(decided: PullDecision, picked: DownloadChoice) -> Iterator[tuple[str, 
             yield "Or", f"{other.quant or other.model}{by}: {other.why_not}"
     for part in decided.parts[1:]:
         size = mebibytes(part.choice.total_bytes)
-        yield "Draft", f"{part.source.want.name} {part.choice.quant or ''}, {size}: it fits beside"
+        yield (
+            "Draft",
+            f"{part.source.want.name} {part.choice.quant or ''}, {size}: fits together with the model",
+        )
     if decided.no_draft:
         yield "Draft", f"None. {decided.no_draft}"
 
@@ -57,12 +60,12 @@ def result(
         for file in part.choice.files:
             name, size = one_line(file.name), mebibytes(file.size)
             if file not in files:
-                yield f"{name} is here already: {flat(str(part.path(file)))}"
+                yield f"{name} is already on this machine: {flat(str(part.path(file)))}"
             elif dry_run:
                 kept = part.store.kept(file)
                 yield f"would download {name}, {size}" + (f", {mebibytes(kept)} here" if kept else "")
             else:
-                yield f"{name} is here, {size}: {flat(str(part.path(file)))}"
+                yield f"downloaded {name}, {size}: {flat(str(part.path(file)))}"
     received = sum(one.received for one in fetched)
     if received:
         yield f"{mebibytes(received)} in {seconds:.0f} s; {_checked(decided)}."
@@ -74,18 +77,18 @@ def _folder(part: PullPart, missing: Sequence[RemoteFile], dry_run: bool) -> str
     """Return what is here of a model that is a folder, whose many files nobody wants to read of."""
     name, path = one_line(part.source.want.hub.repo), flat(str(part.model_path))
     if not missing:
-        return f"{name} is here already: {path}"
+        return f"{name} is already on this machine: {path}"
     size = mebibytes(sum(file.size for file in missing))
     n = f"{len(missing)} file{'s' * (len(missing) > 1)}"
     if dry_run:
         kept = sum(part.store.kept(file) for file in missing)
         return f"would download {n} of {name}, {size}" + (f", {mebibytes(kept)} here" if kept else "")
-    return f"{name} is here, {n}, {size}: {path}"
+    return f"downloaded {name}, {n}, {size}: {path}"
 
 
 def _checked(decided: PullDecision) -> str:
     several = any(part.choice.format == "mlx" for part in decided.parts)
-    return "all hashes are the hub's" if several else "the SHA-256 is the hub's"
+    return "all hashes match" if several else "the SHA-256 matches"
 
 
 def _typed(part: PullPart) -> str:

@@ -25,10 +25,10 @@ def rate(text: str | None) -> float | None:
     if text is None:
         return None
     base = 1024 if "i" in text.lower() else 1000
-    found = _number("--bandwidth", re.sub(r"/s\s*$", "", text), base, "bytes a second; write 50GB/s")
+    found = _number("--bandwidth", re.sub(r"/s\s*$", "", text), base, "bytes per second; for example: 50GB/s")
     if found < 10**6:
         raise typer.BadParameter(
-            f"{text!r} is too slow to be a memory; write 50GB/s", param_hint="--bandwidth"
+            f"{text!r} is too slow for memory; for example: 50GB/s", param_hint="--bandwidth"
         )
     return float(found)
 
@@ -40,7 +40,7 @@ def steps(text: str | None) -> QualityClass | None:
     names = {one.label: one for one in QualityClass}
     found = names.get(text.strip().lower().replace("_", "-").replace(" ", "-"))
     if found is None:
-        raise typer.BadParameter(f"{text!r} is none of {', '.join(names)}", param_hint="--quality")
+        raise typer.BadParameter(f"{text!r} is not one of {', '.join(names)}", param_hint="--quality")
     return found
 
 
@@ -48,7 +48,7 @@ def _number(option: str, text: str, base: int, meant: str) -> int:
     match = _AMOUNT.fullmatch(text)
     found = int(float(match[1]) * base ** _POWERS[match[2].lower()]) if match else -1
     if match and match[2] == "" and found:
-        raise typer.BadParameter(f"{text!r} has no unit; write {meant.split()[-1]}", param_hint=option)
+        raise typer.BadParameter(f"{text!r} has no unit; for example: {meant.split()[-1]}", param_hint=option)
     if not 0 <= found <= _MOST:
-        raise typer.BadParameter(f"{text!r} is no amount of {meant}", param_hint=option)
+        raise typer.BadParameter(f"{text!r} is not an amount of {meant}", param_hint=option)
     return found

@@ -48,7 +48,7 @@ def rebuild(vendor: Vendor | None, build: Build, *, also: str | None = None) -> 
     fix = install_llama(build.version, options)
     tool, toolkit = _TOOLKITS.get(backend, ("", ""))
     if tool and shutil.which(tool) is None:
-        fix = f"Install {toolkit} first ({tool} is not here); then:\n{fix}"
+        fix = f"First install {toolkit} ({tool} was not found); then:\n{fix}"
     return shown, fix
 
 
@@ -72,7 +72,7 @@ def install_llama(version: str | None = None, options: str = "") -> str:
 def install_mlx() -> str:
     """Return the command that installs MLX, on a line that begins with two spaces."""
     if frozen():
-        return "Download edgechat again, for Macs with Apple Silicon."
+        return "Download edgechat again: the archive for Macs with Apple Silicon."
     if importlib.util.find_spec("pip") is not None:
         return f"  {sys.executable} -m pip install mlx-lm"
     return f"  uv pip install --python {sys.executable} mlx-lm"
@@ -81,7 +81,7 @@ def install_mlx() -> str:
 def install_extra(extra: str) -> str:
     """Return the command that installs what an extra of ours needs, on a line that begins with two spaces."""
     if frozen():
-        return "Download edgechat again: the archive for this system and processor."
+        return "Download edgechat again: the archive for this system and CPU."
     if importlib.util.find_spec("pip") is not None:
         return f'  {sys.executable} -m pip install "edgechat[{extra}]"'
     return f'  uv pip install --python {sys.executable} "edgechat[{extra}]"'
@@ -90,9 +90,12 @@ def install_extra(extra: str) -> str:
 def _other_download(backend: str) -> str:
     """Return what to do where edgechat came as an archive, whose name says what is built in."""
     if backend not in _ARCHIVES:
-        return "Download edgechat again: the archive for this system and processor."
+        return "Download edgechat again: the archive for this system and CPU."
     if sys.platform == "darwin" or platform.machine().lower() not in ("x86_64", "amd64"):
-        return f"No archive for this system has {backend}; edgechat installed by pip can be built with it."
+        return (
+            f"No archive for this system includes {backend}; edgechat installed with pip can be built with "
+            "it."
+        )
     return f"Download edgechat again: the archive whose name ends in -{_ARCHIVES[backend]}."
 
 

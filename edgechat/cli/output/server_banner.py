@@ -27,21 +27,28 @@ def first_screen(
     from edgechat.server.serving import is_loopback, url_for_others, url_of
 
     url = url_of(listener)
-    lines = [f"Serving {one_line(name)} at {url}/v1 until Ctrl+C."]
+    lines = [f"Serving {one_line(name)} at {url}/v1; press Ctrl+C to stop."]
     if not is_loopback(listener):
-        lines.append(f"Other machines reach it at {url_for_others(listener)}/v1; nothing is encrypted:")
-        lines.append("where others could listen, put a proxy with TLS before it.")
+        lines.append(
+            f"Other machines can reach it at {url_for_others(listener)}/v1. Connections are not encrypted:"
+        )
+        lines.append("on an untrusted network, put a proxy with TLS in front of it.")
     if key is not None and key.is_new and logged:
-        lines += ["", "The key, made now, is kept in", f"{key.file}."]
+        lines += ["", "The API key was generated and stored in", f"{key.file}."]
     elif key is not None and key.is_new:
-        lines += ["", "The key, made now and shown this once; it is kept in", f"{key.file}:", f"  {key.text}"]
+        lines += [
+            "",
+            "The API key was generated. It is shown only this once, and stored in",
+            f"{key.file}:",
+            f"  {key.text}",
+        ]
     lines += [
         "",
-        "Programs that use OpenAI's client:",
+        "For programs that use OpenAI's client:",
         _setting("OPENAI_BASE_URL", f'"{url}/v1"'),
         _setting("OPENAI_API_KEY", _word(key)),
         "",
-        "Ask it:",
+        "To try it:",
         *_question(has_key=key is not None, embeds=embeds),
         "",
     ]

@@ -1,4 +1,4 @@
-"""The accelerators: each once, though several sources have seen it, with what of its memory may be taken.
+"""The accelerators, merged from several sources, with their available memory.
 
 ggml lists what this build of llama.cpp can compute on; the driver (NVML), the kernel (sysfs) and torch tell
 of cards that it cannot, and what other programs have taken. What a source says of a card is a GpuReading;
@@ -36,7 +36,7 @@ _SOFTWARE = ("llvmpipe", "swiftshader", "lavapipe")
 
 
 class GpuReading(msgspec.Struct, frozen=True, kw_only=True):
-    """What one source says of one card."""
+    """What one source reports about one card."""
 
     source: Source
     vendor: Vendor
@@ -63,7 +63,7 @@ class Accelerator:
     devices: tuple[str, ...]
     """llama.cpp's names of it, the best one first: 'CUDA0', 'Vulkan0'; empty: this build cannot use it."""
     total: int
-    """Bytes that a program may have at most; 0 where nobody knows."""
+    """The most that a program can allocate, in bytes; 0 if unknown."""
     free: int
     """Bytes that may be taken now; never more than `total`, nor than the RAM has where it is shared."""
     shares_ram: bool

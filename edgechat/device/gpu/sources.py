@@ -31,9 +31,9 @@ def read_source(source: Literal["nvml", "torch"]) -> tuple[GpuReading, ...]:
             ask("gpu", source.encode(), limit=TIME_LIMITS[source]), type=SourceAnswer
         )
     except msgspec.DecodeError as error:
-        raise ChildFailed(f"gave an answer that makes no sense: {error}") from error
+        raise ChildFailed(f"gave an invalid answer: {error}") from error
     if seen.error is not None:
-        raise ChildFailed(f"says: {seen.error}")
+        raise ChildFailed(f"reported: {seen.error}")
     return seen.sightings
 
 

@@ -237,6 +237,6 @@ class Backend(Protocol):
 def broken_logits() -> DecodeFailed:
     """Return the error for logits of which no token can be chosen."""
     return DecodeFailed(
-        "The model computed numbers that are none (NaN or infinity): its weights may be damaged.",
-        hint="Download the model again, or choose another quant.",
+        "The model produced NaN or infinite logits; its weights may be damaged.",
+        hint="Download the model again, or use another quantization.",
     )

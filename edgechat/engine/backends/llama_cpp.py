@@ -43,8 +43,8 @@ class LlamaCppBackend:
             stack.callback(self._model.close)
             if not self._model.can_decode:
                 raise LoadFailed(
-                    f"{plan.model_name} is an encoder: it makes embeddings and cannot chat.",
-                    hint="Choose a model made for chat; `edgechat run guide` always works.",
+                    f"{plan.model_name} is an embedding model (an encoder) and cannot chat.",
+                    hint="Choose a chat model; `edgechat run guide` always works.",
                 )
             self._context = Context(self._model, plan)
             stack.callback(self._context.close)

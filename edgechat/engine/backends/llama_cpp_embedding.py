@@ -67,7 +67,8 @@ class LlamaCppEmbedder:
             found = self._context.embed([(seq, 0, text) for seq, text in enumerate(texts)])
         if not np.isfinite(found).all():
             raise DecodeFailed(
-                "The model computed numbers that are none.", hint="Try another text, or another quantization."
+                "The model produced NaN or infinite values.",
+                hint="Try another text, or another quantization.",
             )
         norms = np.linalg.norm(found, axis=1, keepdims=True)
         return (found / np.where(norms > 0, norms, 1)).astype(np.float32)

@@ -93,7 +93,7 @@ def opened(path: Path) -> Iterator[int]:
     broken = False
     try:
         if not stat.S_ISREG(found.st_mode):
-            raise StateRefused("it is no plain file")
+            raise StateRefused("it is not a regular file")
         yield fd
     except StateRefused as error:
         broken = error.broken
@@ -174,20 +174,20 @@ def write(
 
 def _head(raw: bytes, file_size: int, key: bytes, at_most: int) -> StateHeader:
     if len(raw) < _HEAD.size + _CRC.size or not raw.startswith(_MAGIC):
-        raise StateRefused("it is no saved state", broken=True)
+        raise StateRefused("it is not a saved KV state", broken=True)
     _, version, found, tokens, size = _HEAD.unpack_from(raw)
     if version != _VERSION:
-        raise StateRefused("another version of edgechat wrote it")
+        raise StateRefused("it was written by another version of edgechat")
     if _CRC.pack(zlib.crc32(raw[: _HEAD.size])) != raw[_HEAD.size :]:
-        raise StateRefused("its head is damaged", broken=True)
+        raise StateRefused("its header is damaged", broken=True)
     head = StateHeader(tokens, size)
     # Before anything is allocated: what it announces is there, and is no more than may be kept.
     if head.file_size != file_size:
         raise StateRefused(f"it should have {head.file_size} bytes and has {file_size}", broken=True)
     if found != key:
-        raise StateRefused("it is of another model, or was computed in another way")
+        raise StateRefused("it belongs to another model, or to other settings")
     if file_size > at_most:
-        raise StateRefused(f"it has {file_size} bytes, and no more than {at_most} may be kept")
+        raise StateRefused(f"it has {file_size} bytes, and the limit is {at_most}")
     return head
 
 
@@ -202,7 +202,7 @@ def _fill(file: FileIO, block: memoryview) -> None:
     while block:
         n = file.readinto(block)
         if not n:
-            raise StateRefused("it ends too early", broken=True)
+            raise StateRefused("it is truncated", broken=True)
         block = block[n:]
 
 

@@ -69,8 +69,8 @@ def forget(chat: str) -> None:
             one.unlink(missing_ok=True)
         except OSError as error:
             raise FolderError(
-                f"What was kept of a chat cannot be removed: {one} ({error.strerror}).",
-                hint="Remove it yourself.",
+                f"The saved KV state of a chat cannot be removed: {one} ({error.strerror}).",
+                hint="Remove it manually.",
             ) from error
 
 
@@ -129,8 +129,8 @@ def _entries() -> list[os.DirEntry[str]]:
         return []
     except OSError as error:
         raise FolderError(
-            f"edgechat cannot look into its folder {folder()}: {error.strerror}.",
-            hint="Make it yours, or remove it: what it holds can be computed again.",
+            f"edgechat cannot read its folder {folder()}: {error.strerror}.",
+            hint="Make it readable, or remove it: its contents can be computed again.",
         ) from error
 
 

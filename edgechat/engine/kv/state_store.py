@@ -231,7 +231,7 @@ class KVStateStore:
             self._put(write, state, key)
         state_folder.evict(limit, keep=write.chat if size <= limit else None)
         if size > limit > 0:
-            raise StateRefused(f"it takes {size} bytes, and all together may take {limit}")
+            raise StateRefused(f"it takes {size} bytes, and the limit for all states is {limit}")
         return size <= limit
 
     def _put(self, write: _Write, state: npt.NDArray[np.uint8], key: bytes) -> None:

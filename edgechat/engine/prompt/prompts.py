@@ -103,10 +103,11 @@ class Prompts:
         unknown = next((one for one in tokens if not 0 <= one < self._vocabulary.size), None)
         if unknown is not None:
             raise BadRequest(
-                f"The prompt has a token {unknown}; the model knows {self._vocabulary.size}, from 0 on."
+                f"The prompt has the unknown token {unknown}; the model's tokens are 0 to "
+                f"{self._vocabulary.size - 1}."
             )
         if not tokens:
-            raise BadRequest("The prompt is empty.", hint="Give a text, or a token, to go on with.")
+            raise BadRequest("The prompt is empty.", hint="Give a text, or at least one token, to continue.")
         if len(tokens) >= cells:
             raise _too_long(str(len(tokens)), cells, "The text")
         # Whoever asks the same again computes the last token only.
@@ -118,10 +119,10 @@ class Prompts:
         if marks is None:
             raise BadRequest(
                 "This model was not trained to fill in text before a suffix.",
-                hint="Leave suffix out, or take a model for code that fills in, as Qwen2.5-Coder does.",
+                hint="Omit suffix, or use a code model that supports it, such as Qwen2.5-Coder.",
             )
         if not isinstance(text, str):
-            raise BadRequest("With a suffix the prompt is a text, not tokens.")
+            raise BadRequest("With a suffix, the prompt must be text, not tokens.")
         for part in (text, suffix):
             if more := at_least(part, cells, self._plain_tokens):
                 raise _too_long(f"more than {more}", cells, "The text")
@@ -216,7 +217,7 @@ class Prompts:
             tokens = self._tokens(text, _MOST * cells)
             if not tokens:
                 raise TemplateError(
-                    "The model's chat template renders these messages as nothing at all.",
+                    "The model's chat template produced an empty prompt for these messages.",
                     hint="The file may be damaged: use a copy of the model from another source.",
                 )
             narrower = window.narrower(len(tokens) - most) if len(tokens) > most else None
@@ -347,6 +348,6 @@ def _most(message: Message) -> int:
 
 def _too_long(tokens: str, cells: int, what: str = "The conversation") -> PromptTooLong:
     return PromptTooLong(
-        f"{what} has {tokens} tokens, and the context holds {cells}.",
-        hint="Shorten it or start a new chat; --ctx, or context in settings.toml, asks for a longer context.",
+        f"{what} has {tokens} tokens, and the context is {cells} tokens long.",
+        hint="Shorten it or start a new chat. To use a longer context: --ctx, or context in settings.toml.",
     )

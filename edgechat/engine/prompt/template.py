@@ -44,7 +44,7 @@ class TemplateProcess:
         except ChildNeverReady as lost:
             raise _never_ready(lost) from lost
         except ChildLost as lost:
-            died = "took more memory than a template may, and was stopped"
+            died = "exceeded the memory limit and was stopped"
             raise _overrun(died if str(lost) == "died" else str(lost)) from lost
         return msgspec.msgpack.decode(answer, type=Rendered)
 
@@ -63,7 +63,7 @@ def _child() -> Child:
 def _never_ready(lost: ChildNeverReady) -> EngineError:
     return EngineError(
         f"The process for chat templates did not start: it {lost}.",
-        hint="Send it again; if it fails again, look into the engine's log, and report what it says.",
+        hint="Send the message again. If it fails again, please report this error, with the engine's log.",
     )
 
 
@@ -105,7 +105,7 @@ class ChatTemplate:
         if think is not None and not self.can_switch_thinking and (think or self.marks):
             raise SwitchUnknown(
                 "This model's chat template has no switch for thinking.",
-                hint="Leave --think and --no-think away.",
+                hint="Omit --think and --no-think.",
             )
         if self.calls.told:
             messages = history.in_words(messages, tools, ruled=not tools or self._is_ruled())
@@ -119,8 +119,8 @@ class ChatTemplate:
         answer = self._ask(Render(self.source, variables, date))
         if answer.error is not None:
             raise TemplateError(
-                f"The model's chat template refused these messages: {answer.error}",
-                hint="Some models want no system prompt, or strictly alternating turns.",
+                f"The model's chat template rejected these messages: {answer.error}",
+                hint="Some models do not accept a system prompt, or require strictly alternating turns.",
             )
         if len(answer.text) > TEXT_LIMIT:
             raise _overrun(f"wrote {len(answer.text)} characters")
@@ -155,7 +155,7 @@ class ChatTemplate:
 def _overrun(what: str) -> TemplateError:
     return TemplateError(
         f"The model's chat template {what}.",
-        hint="The file may be hostile or damaged: use a copy of the model from another source.",
+        hint="The file may be malicious or damaged: use a copy of the model from another source.",
     )
 
 

@@ -38,13 +38,13 @@ def translate(words: PlainVocabulary, command: Translate) -> Translated:
         most = MOST_WITH_MARKS if command.special else MOST_CHARACTERS
         if len(what) > most:
             raise BadRequest(
-                f"The text has {len(what)} characters; {most} are the most.", hint="Send it in several parts."
+                f"The text has {len(what)} characters; the limit is {most}.", hint="Send it in several parts."
             )
         tokens = words.tokenize(what, bos=command.bos, special=command.special)
         return Translated(command.request_id, tuple(tokens), b"")
     if len(what) > MOST_TOKENS:
-        raise BadRequest(f"{MOST_TOKENS} tokens are the most.", hint="Send them in several parts.")
+        raise BadRequest(f"The limit is {MOST_TOKENS} tokens.", hint="Send them in several parts.")
     unknown = next((token for token in what if not 0 <= token < words.size), None)
     if unknown is not None:
-        raise BadRequest(f"There is no token {unknown}: the model knows {words.size}, from 0 on.")
+        raise BadRequest(f"Unknown token {unknown}: the model's tokens are 0 to {words.size - 1}.")
     return Translated(command.request_id, what, b"".join(words.piece(one, special=True) for one in what))

@@ -92,7 +92,7 @@ class Constraints:
         """
         if _missing():
             raise EngineError(
-                "Answers that follow a schema need llguidance, which is not installed.",
+                "Structured output requires llguidance, which is not installed.",
                 hint='pip install "edgechat[server]"',
             )
         grammar = _OPTIONS + grammar
@@ -147,14 +147,15 @@ class Constraints:
         except ChildNeverReady as lost:
             raise EngineError(
                 f"The process for grammars did not start: it {lost}.",
-                hint="Send it again; if it fails again, look into the engine's log, and report what it says.",
+                hint="Send the request again. If it fails again, please report this error, with the "
+                "engine's log.",
             ) from lost
         except ChildLost as lost:
             if self._closed:
-                raise EngineError("The engine ends.") from lost
+                raise EngineError("The engine is shutting down.") from lost
             raise SchemaError(
-                "The schema is too complex: to compile it takes more time or memory than it may.",
-                hint="Simplify it: fewer references, and no patterns that must match at once.",
+                "The schema is too complex: compiling it exceeds the limit of time or memory.",
+                hint="Simplify it: use fewer references, and no patterns that must match at the same time.",
             ) from lost
         if wrong:
             raise refused(wrong.decode("utf-8", "replace"), grammar)
@@ -162,7 +163,7 @@ class Constraints:
     def _tester(self) -> Child:
         with self._lock:
             if self._closed:
-                raise EngineError("The engine ends.")
+                raise EngineError("The engine is shutting down.")
             if self._child is None or not self._child.alive:
                 self._child = Child("grammar", log=sys.stderr.fileno())
             return self._child

@@ -89,7 +89,7 @@ def _object(
     properties = sorted(schema["properties"].items())
     for number, (key, value) in enumerate(properties):
         if not _KEY.fullmatch(key):
-            raise SchemaError(f"{key[:80]!r} cannot be the name of an argument.")
+            raise SchemaError(f"{key[:80]!r} is not a valid name for an argument.")
         pair = f"{json.dumps(key + ':')} {_value(value, f'{rule}_{number}', rules, mark, depth + 1)}"
         rest = f"{rule}_{number + 1}"
         first, later = f"{pair} {rest}b", f'"," {pair} {rest}b'

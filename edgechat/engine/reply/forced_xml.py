@@ -23,7 +23,7 @@ def call(tool: Tool, schema: dict[str, Any], rule: str, mark: Callable[[str], st
     required = schema.get("required")
     for number, (key, value) in enumerate(schema["properties"].items()):
         if not _KEY.fullmatch(key):
-            raise SchemaError(f"{key[:80]!r} cannot be the name of an argument of {tool.name}.")
+            raise SchemaError(f"{key[:80]!r} is not a valid name for an argument of {tool.name}.")
         name = f"{rule}_{number}"
         rules += _parameter(name, key, value if isinstance(value, dict) else {}, schema)
         parts.append(name if isinstance(required, list) and key in required else f"{name}?")

@@ -107,9 +107,10 @@ def refused(why: str, grammar: str = "") -> SchemaError:
     place = _PLACE.match(why)
     tool = _tool_at(grammar, int(place[1])) if place else ""
     return SchemaError(
-        f"{f'No call of the tool {tool}' if tool else 'No answer'} can be made to follow "
+        f"{f'The calls of the tool {tool}' if tool else 'The answer'} cannot be made to follow "
         f"{'its' if tool else 'this'} schema: {_in_words(why)}.",
-        hint="Simplify the schema: fewer optional properties, no overlapping patterns, shorter limits.",
+        hint="Simplify the schema: use fewer optional properties, no overlapping patterns, and smaller "
+        "limits.",
     )
 
 
@@ -125,10 +126,10 @@ def _in_words(why: str) -> str:
     line = why.partition("\n")[0]
     told = line.partition("failed to compile JSON schema: ")[2] or line
     if keys := re.match(r"Unimplemented keys: \[(.*)\]", told):
-        told = f"nothing can be held to {keys[1].replace(chr(34), '')}"
+        told = f"unsupported keywords: {keys[1].replace(chr(34), '')}"
     elif told.startswith("regex parse error"):
         found = re.search(r"^error: (.*)", why, re.MULTILINE)
-        told = f"a pattern cannot be followed: {found[1] if found else 'it is no regular expression'}"
+        told = f"a pattern is not supported: {found[1] if found else 'it is not a regular expression'}"
     elif told.startswith("oneOf constraints"):
-        told = "a value may match several of the schemas in oneOf; anyOf says that they may overlap"
+        told = "a value could match several schemas of oneOf; use anyOf if they may overlap"
     return told[:_MOST_SAID].rstrip(".")

@@ -40,8 +40,8 @@ def grammar_of(
     has_begun = begins_answer(request.messages)
     if has_begun and (request.schema is not None or held_tools(request)):
         raise BadRequest(
-            "An answer that has begun cannot be held to a schema any more.",
-            hint="Let the last message be the user's, or leave out response_format, tool_choice and strict.",
+            "A schema cannot be applied to an answer that has already begun.",
+            hint="End with a user message, or omit response_format, tool_choice and strict.",
         )
     must_call = request.tool_choice == "required"
     answer = json_rule(request.schema) if request.schema is not None else ""

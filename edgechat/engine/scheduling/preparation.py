@@ -103,7 +103,7 @@ class Preparation:
 def explained(error: Exception) -> EdgechatError:
     """Return what ends the one request that met this error; where a fault of ours lies, the log tells."""
     if isinstance(error, ValueError):
-        return EngineError(f"The request makes no sense: {error}")
+        return EngineError(f"The request is not valid: {error}")
     return fault(error)
 
 
@@ -113,6 +113,6 @@ def fault(error: Exception) -> EdgechatError:
         return error
     _LOG.error("a fault of edgechat's own", exc_info=error)
     return EngineError(
-        f"The engine failed over this request: {error!r}",
-        hint="Other requests are not affected. Please report it, with the engine's log.",
+        f"The engine failed on this request: {error!r}",
+        hint="Other requests are not affected. Please report this error, with the engine's log.",
     )

@@ -301,14 +301,14 @@ def load_draft(
     try:
         backend = make(plan)
     except EdgechatError as error:
-        return None, f"{plan.model_name} does not draft for it. {error.message}"
+        return None, f"The draft model {plan.model_name} is not used. {error.message}"
     why = target.vocabulary.misfit(backend.vocabulary)
     # It computes a token at a time, and may have to go back over several calls.
     if not why and (not backend.rolls_back or backend.capabilities.recomputes):
-        why = "its state cannot take back what it guessed"
+        why = "its state cannot undo a rejected draft"
     if not why and backend.context < target.context:
-        why = f"it looks back on {backend.context} tokens, not {target.context}"
+        why = f"its context is {backend.context} tokens, not {target.context}"
     if why:
         backend.close()
-        return None, f"{plan.model_name} cannot draft for it: {why}."
+        return None, f"{plan.model_name} cannot be used as a draft model: {why}."
     return ModelDrafter(backend, target.vocabulary.size), ""

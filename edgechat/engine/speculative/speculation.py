@@ -279,7 +279,7 @@ class Speculation:
 
     def _lose_model(self, error: Exception) -> None:
         """The draft model is broken: nobody needs it."""
-        _LOG.warning("the draft model is not used any more: %s", error)
+        _LOG.warning("the draft model is no longer used: %s", error)
         if self._model is not None:
             self._model.close()
         self._model = None
@@ -293,7 +293,7 @@ class Speculation:
         """Why nobody drafts although somebody could; '' where that is not so."""
         if self._backend.rolls_back or (self._model is None and self._ngram is None):
             return ""
-        return "Nobody drafts for it: it cannot take back a token that was guessed wrongly."
+        return "Drafting is not possible: the model cannot undo a rejected draft."
 
     # What came of it.
 

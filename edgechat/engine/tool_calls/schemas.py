@@ -11,7 +11,7 @@ from edgechat.errors import SchemaError
 
 LONGEST_SCHEMA = 128 * 1024
 """Characters of a schema; those of large programs' interfaces have a tenth."""
-SHORTER = "Leave out descriptions, or ask for less at once."
+SHORTER = "Omit descriptions, or split the request."
 
 
 VALUES = frozenset(("const", "enum", "default", "examples"))
@@ -76,7 +76,7 @@ def schema_in(text: str) -> dict[str, Any]:
     """Return the schema that a text is. Raises SchemaError for one that is none, too long or too deep."""
     if len(text) > LONGEST_SCHEMA:
         raise SchemaError(
-            f"The JSON schema has {len(text)} characters; {LONGEST_SCHEMA} are the most.", hint=SHORTER
+            f"The JSON schema has {len(text)} characters; the limit is {LONGEST_SCHEMA}.", hint=SHORTER
         )
     try:
         found: Any = json.loads(text, parse_constant=_refuse)
@@ -84,13 +84,15 @@ def schema_in(text: str) -> dict[str, Any]:
     except RecursionError:
         is_deep = True
     except ValueError as error:
-        raise SchemaError(f"The schema is no JSON: {error}.") from error
+        raise SchemaError(f"The schema is not valid JSON: {error}.") from error
     if is_deep:
-        raise SchemaError(f"The schema is nested too deeply: {DEEPEST} levels are the most.")
+        raise SchemaError(f"The schema is nested too deeply: {DEEPEST} levels are the limit.")
     if not isinstance(found, dict):
-        raise SchemaError("A JSON schema must be an object.", hint='{"type": "object"} is any JSON object.')
+        raise SchemaError(
+            "A JSON schema must be an object.", hint='For any JSON object, use {"type": "object"}.'
+        )
     return found
 
 
 def _refuse(name: str) -> None:
-    raise ValueError(f"{name} is no JSON value")
+    raise ValueError(f"{name} is not a JSON value")

@@ -26,7 +26,7 @@ _NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 def check(request: ChatRequest) -> None:
     """Raise SchemaError or BadRequest unless a request's tools can be told to a model, and calls be read."""
     if request.tools and request.text is not None:
-        raise BadRequest("A text that is gone on with calls no tools.", hint="Send messages instead.")
+        raise BadRequest("Text completions do not support tools.", hint="Send messages instead.")
     check_tools(request.tools)
     check_choice(request)
 
@@ -36,42 +36,44 @@ def check_tools(tools: Sequence[Tool]) -> None:
     size = sum(len(tool.description) + len(tool.parameters) for tool in tools)
     if len(tools) > MOST_TOOLS or size > MOST_CHARACTERS:
         raise SchemaError(
-            f"{len(tools)} tools with {size} characters are more than a request may have.",
-            hint=f"Send {MOST_TOOLS} tools with {MOST_CHARACTERS} characters at most.",
+            f"{len(tools)} tools with {size} characters exceed the limit of a request.",
+            hint=f"Send at most {MOST_TOOLS} tools with {MOST_CHARACTERS} characters.",
         )
     for tool in tools:
         if not _NAME.fullmatch(tool.name):
             raise SchemaError(
-                f"{tool.name[:80]!r} cannot be the name of a tool.",
-                hint="Letters, digits, _, - and . make one, 64 at most.",
+                f"{tool.name[:80]!r} is not a valid name for a tool.",
+                hint="Use up to 64 letters, digits, _, - and dots.",
             )
         parameters_of(tool)
     if len({tool.name for tool in tools}) < len(tools):
-        raise SchemaError("Two tools have the same name.", hint="Give each a name of its own.")
+        raise SchemaError("Two tools have the same name.", hint="Give each tool a unique name.")
 
 
 def check_choice(request: ChatRequest) -> None:
     """Raise SchemaError where a call is required that cannot be made."""
     if request.tool_choice == "required" and not request.tools:
-        raise SchemaError("A tool must be called, and there is none.", hint="Send the tools along.")
+        raise SchemaError(
+            "A tool call is required, but no tools were sent.", hint="Send the tools with the request."
+        )
     if request.tool is not None and all(tool.name != request.tool for tool in request.tools):
-        raise SchemaError(f"{request.tool[:80]!r} must be called, and is none of the tools.")
+        raise SchemaError(f"{request.tool[:80]!r} must be called, but is not one of the tools.")
 
 
 def parameters_of(tool: Tool) -> dict[str, Any]:
     """Return the schema of a tool's arguments. SchemaError where it is none, too long or too deep."""
     if len(tool.parameters) > LONGEST_SCHEMA:
         raise SchemaError(
-            f"The parameters of the tool {tool.name} have {len(tool.parameters)} characters; "
-            f"{LONGEST_SCHEMA} are the most.",
+            f"The parameters of the tool {tool.name} have {len(tool.parameters)} characters; the limit is "
+            f"{LONGEST_SCHEMA}.",
             hint=SHORTER,
         )
     schema = object_in(tool.parameters)
     properties = schema.get("properties", {}) if schema is not None else None
     if schema is None or schema.get("type", "object") != "object" or not isinstance(properties, dict):
         raise SchemaError(
-            f"The parameters of the tool {tool.name} are not the JSON schema of an object.",
-            hint='Send one that begins with {"type": "object"; it may be 64 levels deep.',
+            f"The parameters of the tool {tool.name} are not a JSON schema for an object.",
+            hint='Send a schema that begins with {"type": "object"; it can be up to 64 levels deep.',
         )
     return schema
 
@@ -93,8 +95,9 @@ def check_plain(tool: Tool, schema: dict[str, Any]) -> None:
     """Raise SchemaError where a schema does not itself name all the arguments of a tool."""
     if found := next((key for key in COMBINED if key in schema), None):
         raise SchemaError(
-            f"The parameters of {tool.name} have {found} at their top, which this model cannot be held to.",
-            hint="Name all properties at the top of the schema, or leave tool_choice at auto, strict out.",
+            f"The parameters of {tool.name} have {found} at the top level, which cannot be enforced for "
+            "this model.",
+            hint="List all properties at the top level, or use tool_choice auto without strict.",
         )
 
 

@@ -130,7 +130,7 @@ class WorkerConnection:
                 case Failed(_, error):
                     raise error.error()
                 case None:
-                    raise await self._crashed("while it loaded the model")
+                    raise await self._crashed("while loading the model")
 
     async def stream(self, request: ChatRequest) -> AsyncGenerator[RequestEvent, None]:
         """Send a request and yield its events."""
@@ -155,7 +155,7 @@ class WorkerConnection:
                         yield cancelled(request.id)
                     case None:
                         finished = True
-                        raise await self._crashed("in the middle of an answer")
+                        raise await self._crashed("during an answer")
         finally:
             del self._streams[request.id]
             if not finished:
@@ -164,12 +164,12 @@ class WorkerConnection:
 
     async def embed(self, request: Embed) -> Embedded | None:
         """Send texts and return what became of them; None where that was cancelled, or the worker closed."""
-        event = await self._asked(request, "while it computed embeddings")
+        event = await self._asked(request, "while computing embeddings")
         return event if isinstance(event, Embedded) else None
 
     async def translate(self, request: Translate) -> Translated | None:
         """The same for a text and its tokens."""
-        event = await self._asked(request, "while it tokenized a text")
+        event = await self._asked(request, "while tokenizing a text")
         return event if isinstance(event, Translated) else None
 
     async def _asked(self, request: Embed | Translate, when: str) -> WorkerEvent | None:
@@ -267,10 +267,10 @@ class WorkerConnection:
         code = await self._process.wait()
         reason, hint = _explain(code)
         if self._garbled:
-            reason = "what it sent could not be understood, so it was stopped"
+            reason = "it sent an invalid message, and was stopped"
         _LOG.error("engine process %d died %s (%s)", self._process.pid, when, reason)
         return EngineCrashed(
-            f"The engine's process died {when} ({reason}).",
+            f"The engine process ended unexpectedly {when} ({reason}).",
             hint=f"{hint} Its log: {self.log}" if self.log is not None else hint,
             log_tail=tail(self.log) if self.log is not None else "",
         )
@@ -307,16 +307,16 @@ def cancelled(request_id: str) -> Finished:
 
 def _explain(code: int) -> tuple[str, str]:
     """Return in words how a process ended, and what to do about it."""
-    again = "The next message starts it anew; the answer stays as far as it came."
+    again = "The next message starts it again; the partial answer is kept."
     if code >= 0:
         return f"exit code {code}", again
     with contextlib.suppress(ValueError):
         name = signal.Signals(-code).name
         if name == "SIGKILL":
-            return "SIGKILL: killed from outside, most often because memory ran out", again
+            return "SIGKILL: killed by the system or a user, usually because memory ran out", again
         if name == "SIGILL":
-            hint = "`edgechat doctor` says how to get one for this."
-            return "SIGILL: llama.cpp was built for another processor", hint
+            hint = "`edgechat doctor` explains how to fix it."
+            return "SIGILL: llama.cpp was built for another CPU", hint
         return name, again
     return f"signal {-code}", again
 

@@ -53,7 +53,7 @@ _BATCH = 512
 """Tokens of a call that are gathered from short texts; it cannot be stopped in its middle."""
 _LARGEST = 48 << 20
 """Bytes of an answer, which one message must hold."""
-_NO_DRAFTS = "It makes embeddings."
+_NO_DRAFTS = "It is an embedding model."
 
 
 class EmbedderVocabulary(PlainVocabulary, Protocol):
@@ -189,10 +189,10 @@ class EmbeddingEngine:
             raise _too_long(f"more than {more}", longest)
         tokens = words.whole(text) if isinstance(text, str) else list(text)
         if not tokens:
-            raise NotEmbeddable("An empty text has no embedding.", hint="Leave it out.")
+            raise NotEmbeddable("An empty text has no embedding.", hint="Omit it.")
         if any(not 0 <= token < words.size for token in tokens):
             raise NotEmbeddable(
-                f"The model's tokens go from 0 to {words.size - 1}, and others were given.",
+                f"Unknown tokens were given; the model's tokens are 0 to {words.size - 1}.",
                 hint="Send texts instead of tokens.",
             )
         if len(tokens) > longest:
@@ -238,7 +238,7 @@ class EmbeddingEngine:
 
 def _too_long(tokens: str, longest: int) -> PromptTooLong:
     return PromptTooLong(
-        f"A text has {tokens} tokens, and the model reads {longest}.", hint="Split it into shorter ones."
+        f"A text has {tokens} tokens; the model's limit is {longest}.", hint="Split it into shorter texts."
     )
 
 

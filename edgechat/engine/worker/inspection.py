@@ -174,9 +174,9 @@ class Inspector:
         if not sources:
             return speculation.why_off
         if speculation.controller.purse <= 0:
-            return "Drafts have lost time of late, so they pause until some of it is made up for."
+            return "Drafts have cost more time than they saved, so they are paused for a while."
         if all(one.speedup <= 1 for one in sources):
-            return "No draft is likely to pay for itself now; one is tried now and then."
+            return "Drafts are unlikely to save time now; they are tried occasionally."
         return ""
 
     def _work(self) -> SchedulerState:

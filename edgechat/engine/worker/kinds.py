@@ -7,11 +7,9 @@ from edgechat.errors import WrongKind
 
 def cannot_chat(name: str = "This model") -> WrongKind:
     """Return the error for a chat with a model that makes embeddings."""
-    return WrongKind(f"{name} makes embeddings and cannot chat.", hint="Choose a model made for chat.")
+    return WrongKind(f"{name} is an embedding model and cannot chat.", hint="Choose a chat model.")
 
 
 def cannot_embed(name: str = "This model") -> WrongKind:
     """Return the error for embeddings of a model that chats."""
-    return WrongKind(
-        f"{name} is made for chat and makes no embeddings.", hint="Choose a model made for embeddings."
-    )
+    return WrongKind(f"{name} is a chat model and produces no embeddings.", hint="Choose an embedding model.")

@@ -238,8 +238,8 @@ class EngineSupervisor:
         """Yield the worker for a request, and remember if that kills it; None: it was cancelled meanwhile."""
         if self._crashes[digest] >= _CRASHES_ALLOWED:
             raise RequestRefused(
-                f"This message has crashed the engine {self._crashes[digest]} times and is not tried again.",
-                hint="Change the message, or choose another model.",
+                f"This message has crashed the engine {self._crashes[digest]} times and is refused.",
+                hint="Change the message, or use another model.",
             )
         with self.holding():
             worker = await self._ready_for(request_id, on_progress, may_load)
@@ -282,8 +282,8 @@ class EngineSupervisor:
                 return self._worker
             if not may_load:
                 raise EngineGone(
-                    f"The engine of {self.plan.model_name} was gone before the request came to it.",
-                    hint="Send it again.",
+                    f"The engine of {self.plan.model_name} was stopped before it received the request.",
+                    hint="Send the request again.",
                 )
             killed = self._worker is not None and self._worker.lost_its_memory
             await self._end_worker()

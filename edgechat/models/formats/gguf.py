@@ -47,17 +47,17 @@ _PART = re.compile(r"(?P<stem>.+)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf", 
 
 _BEGINNINGS = {
     b"PK\x03\x04": "a zip or PyTorch file",
-    b"ggml": "a GGML file, a format of 2023 that is no longer read",
-    b"lmgg": "a GGML file, a format of 2023 that is no longer read",
-    b"tjgg": "a GGJT file, a format of 2023 that is no longer read",
+    b"ggml": "a GGML file, a format of 2023 that is no longer supported",
+    b"lmgg": "a GGML file, a format of 2023 that is no longer supported",
+    b"tjgg": "a GGJT file, a format of 2023 that is no longer supported",
     b"vers": "a Git LFS pointer: the file itself was not downloaded",
-    b"<!do": "a web page: the download needs another address, or a login",
-    b"<!DO": "a web page: the download needs another address, or a login",
-    b"<htm": "a web page: the download needs another address, or a login",
+    b"<!do": "a web page: the download needs a different URL, or a login",
+    b"<!DO": "a web page: the download needs a different URL, or a login",
+    b"<htm": "a web page: the download needs a different URL, or a login",
 }
 
 
-_OTHERS = {"adapter": "a LoRA adapter", "mmproj": "a vision part", "imatrix": "an importance matrix"}
+_OTHERS = {"adapter": "a LoRA adapter", "mmproj": "a vision projector", "imatrix": "an importance matrix"}
 
 
 def read_header(path: Path) -> ModelHeader:
@@ -65,8 +65,8 @@ def read_header(path: Path) -> ModelHeader:
     try:
         info = path.stat()
         if not stat.S_ISREG(info.st_mode):
-            kind = "a folder" if stat.S_ISDIR(info.st_mode) else "no regular file"
-            raise ModelFileError(f"{path} is {kind}.", hint="Name a .gguf file.")
+            kind = "a folder" if stat.S_ISDIR(info.st_mode) else "not a regular file"
+            raise ModelFileError(f"{path} is {kind}.", hint="Use a .gguf file.")
 
         def first(n: int) -> bytes:
             with path.open("rb") as file:
@@ -76,9 +76,11 @@ def read_header(path: Path) -> ModelHeader:
     except FileNotFoundError:
         raise ModelFileError(f"{path} does not exist.", hint="Check the name.") from None
     except PermissionError:
-        raise ModelFileError(f"{path} may not be read.", hint=f"Allow it: chmod u+r {path}") from None
+        raise ModelFileError(
+            f"Permission denied: {path}.", hint=f"To allow reading it: chmod u+r {path}"
+        ) from None
     except (OSError, ValueError) as error:
-        raise ModelFileError(f"{path} cannot be read: {error}.", hint="Check the disk it is on.") from error
+        raise ModelFileError(f"{path} cannot be read: {error}.", hint="Check the disk.") from error
 
 
 def read_growing(
@@ -95,11 +97,11 @@ def read_growing(
             header = parse_header(first(min(n, file_size)), file_size, name)
             if header.file_size - header.end > MAX_TAIL:
                 beyond = mebibytes(header.file_size - header.end)
-                raise damaged(name, f"it goes on for {beyond} after its last tensor")
+                raise damaged(name, f"it has {beyond} of data after its last tensor")
             return header
         except NeedMoreBytes as need:
             if n >= min(file_size, MAX_HEADER):
-                raise damaged(name, "its header has no end") from None
+                raise damaged(name, "its header is incomplete") from None
             n = min(max(2 * n, need.at_least), MAX_HEADER)
 
 
@@ -114,8 +116,8 @@ def read_model(path: Path) -> ModelHeader:
     count = _n_parts(header)
     if count > 1 and (not match or int(match["count"]) != count):
         raise ModelFileError(
-            f"{path.name} is one of {count} parts, but not named like one.",
-            hint=f"Name the parts like NAME-00001-of-{count:05}.gguf, all in one folder.",
+            f"{path.name} is one of {count} shards, but its name does not say so.",
+            hint=f"Name the shards NAME-00001-of-{count:05}.gguf, all in one folder.",
         )
     others = (read_header(_part(path, match, i + 1)) for i in range(1, count) if match)
     return one_model(chain([header], others))
@@ -135,7 +137,7 @@ def one_model(parts: Iterable[ModelHeader]) -> ModelHeader:
         _check_tensors(taken[0].path, n_tensors, taken[0].metadata)
     header = taken[0]
     if max(1, _n_parts(header)) != len(taken):
-        raise damaged(header.path, f"it says that it is one of {_n_parts(header)} parts")
+        raise damaged(header.path, f"it says that it is one of {_n_parts(header)} shards")
     if len(taken) > 1:
         header = _joined(taken)
     _require_language_model(header)
@@ -145,7 +147,7 @@ def one_model(parts: Iterable[ModelHeader]) -> ModelHeader:
 def _n_parts(header: ModelHeader) -> int:
     count = header.metadata.get("split.count", 0)
     if not isinstance(count, int) or not 0 <= count <= MAX_PARTS:
-        raise damaged(header.path, "it gives no sensible number of parts")
+        raise damaged(header.path, "its number of shards is not valid")
     return count
 
 
@@ -154,7 +156,7 @@ def _part(path: Path, match: re.Match[str], number: int) -> Path:
     if not part.exists():
         raise ModelFileError(
             f"{part.name} is missing: the model is split into {int(match['count'])} files.",
-            hint="Download all parts into one folder.",
+            hint="Download all shards into one folder.",
         )
     return part
 
@@ -162,20 +164,24 @@ def _part(path: Path, match: re.Match[str], number: int) -> Path:
 def _joined(parts: Sequence[ModelHeader]) -> ModelHeader:
     for i, part in enumerate(parts):
         if part.metadata.get("split.no") != i:
-            raise damaged(part.path, f"it does not say that it is part {i + 1}")
+            raise damaged(part.path, f"it does not say that it is shard {i + 1}")
     tensors = tuple(tensor for part in parts for tensor in part.tensors)
     if len({tensor.name for tensor in tensors}) != len(tensors):
-        raise damaged(parts[0].path, "two of its parts hold the same tensor")
+        raise damaged(parts[0].path, "two of its shards contain the same tensor")
     return replace(parts[0], tensors=tensors, file_size=sum(part.file_size for part in parts))
 
 
 def _require_language_model(header: ModelHeader) -> None:
     kind = header.text("general.type")
     if kind in _OTHERS or header.architecture == "clip":
-        what = _OTHERS.get(kind or "", "a vision part")
-        raise ModelFileError(f"{header.path} is {what}, not a model.", hint="Name the model it belongs to.")
+        what = _OTHERS.get(kind or "", "a vision projector")
+        raise ModelFileError(
+            f"{header.path} is {what}, not a model.", hint="Use the model that it belongs to."
+        )
     if not header.tensors:
-        raise ModelFileError(f"{header.path} holds no weights, only a tokenizer.", hint="Name a whole model.")
+        raise ModelFileError(
+            f"{header.path} contains no weights, only a tokenizer.", hint="Use a complete model."
+        )
 
 
 def parse_header(data: Buffer, file_size: int, name: str = "the file") -> ModelHeader:
@@ -224,32 +230,32 @@ def _begin(cursor: Cursor) -> int:
     if magic != b"GGUF"[: len(magic)]:
         known = _BEGINNINGS.get(magic)
         what = f"it looks like {known}" if known else f"it begins with {magic!r}"
-        raise ModelFileError(f"{cursor.name} is not a GGUF file: {what}.", hint="Name a .gguf file.")
+        raise ModelFileError(f"{cursor.name} is not a GGUF file: {what}.", hint="Use a .gguf file.")
     cursor.need(4)
     version = cursor.u32()
     if version in (2, 3):
         return version
     if version & 0xFFFF == 0:
         raise ModelFileError(
-            f"{cursor.name} is written for big-endian machines.", hint="Get the ordinary copy of this model."
+            f"{cursor.name} is a big-endian file.", hint="Use a little-endian copy of this model."
         )
     if version == 1:
         raise ModelFileError(
-            f"{cursor.name} is of GGUF version 1, no longer read.",
-            hint="Get a newer copy of this model.",
+            f"{cursor.name} has GGUF version 1, which is no longer supported.",
+            hint="Download a newer copy of this model.",
         )
     raise ModelFileError(
-        f"{cursor.name} is of GGUF version {version}; this edgechat reads 2 and 3.",
-        hint="Look for a newer edgechat.",
+        f"{cursor.name} has GGUF version {version}; this edgechat supports versions 2 and 3.",
+        hint="Update edgechat.",
     )
 
 
 def _alignment(metadata: dict[str, Value], name: str) -> int:
     found = metadata.get("general.alignment", 32)
     if isinstance(found, bool) or not isinstance(found, int):
-        raise damaged(name, "its alignment is no number")
+        raise damaged(name, "its alignment is not a number")
     if not 0 < found <= MAX_ALIGNMENT or found & (found - 1):
-        raise damaged(name, f"its alignment of {found} is no power of two up to {MAX_ALIGNMENT}")
+        raise damaged(name, f"its alignment of {found} is not a power of two up to {MAX_ALIGNMENT}")
     return found
 
 
@@ -263,11 +269,11 @@ def _tensors(cursor: Cursor, n: int, alignment: int) -> tuple[ModelTensor, ...]:
             raise damaged(cursor.name, f"the tensor {show(tensor.name)} appears twice")
         if tensor.offset != expected:
             where = f"at {tensor.offset} instead of {expected}"
-            raise damaged(cursor.name, f"the tensor {show(tensor.name)} lies {where}")
+            raise damaged(cursor.name, f"the tensor {show(tensor.name)} is {where}")
         found[tensor.name] = tensor
         expected += _padded(tensor.n_bytes, alignment)
         if expected > MAX_SIZE:
-            raise damaged(cursor.name, "its tensors are larger than any disk")
+            raise damaged(cursor.name, "its tensors are impossibly large")
     return tuple(found.values())
 
 
@@ -284,8 +290,8 @@ def _tensor(cursor: Cursor) -> ModelTensor:
         raise damaged(cursor.name, f"the tensor {show(name)} cannot be {list(shape)} in {kind.name}")
     if not _in_place(name, shape, kind):
         raise ModelFileError(
-            f"{cursor.name} holds the tensor {show(name)} in {kind.name}, with which llama.cpp would crash.",
-            hint="Get another copy of this model.",
+            f"{cursor.name} has the tensor {show(name)} in {kind.name}, which would crash llama.cpp.",
+            hint="Use another copy of this model.",
         )
     return replace(tensor, n_bytes=tensor.n_elements // block * size)
 
@@ -307,12 +313,12 @@ def _type(number: int, tensor: str, name: str) -> GgmlType:
         pass
     if number in REFUSED:
         raise ModelFileError(
-            f"{name} holds the tensor {show(tensor)} in {REFUSED[number]}, which no sound model does.",
-            hint="Get another copy of this model.",
+            f"{name} has the tensor {show(tensor)} in {REFUSED[number]}, which is not valid in a model.",
+            hint="Use another copy of this model.",
         )
     raise ModelFileError(
-        f"{name} holds the tensor {show(tensor)} in a type ({number}) that is not known.",
-        hint="The model may be newer than this edgechat; look for an update, or for another quant.",
+        f"{name} has the tensor {show(tensor)} in an unknown type ({number}).",
+        hint="The model may be newer than this edgechat. Update edgechat, or use another quantization.",
     )
 
 

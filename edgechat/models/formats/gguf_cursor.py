@@ -94,7 +94,7 @@ class Cursor:
         """Return a string's bytes, `limit` at most."""
         n = self.u64()
         if n > limit:
-            raise damaged(self.name, f"a text of {n} bytes stands where {limit} are the most")
+            raise damaged(self.name, f"a string of {n} bytes exceeds the limit of {limit}")
         start = self.need(n)
         return bytes(self.data[start : start + n])
 
@@ -106,7 +106,7 @@ class Cursor:
         except UnicodeDecodeError:
             raise damaged(self.name, f"the name {raw[:40]!r} is not UTF-8") from None
         if not found:
-            raise damaged(self.name, "an entry has no name")
+            raise damaged(self.name, "a metadata entry has no name")
         return found
 
     def string(self) -> str:
@@ -129,7 +129,7 @@ class Cursor:
     def form(self, key: str, kind: int) -> tuple[str, struct.Struct]:
         """Return name and layout of a scalar type."""
         if kind not in _SCALARS:
-            raise damaged(self.name, f"the type ({kind}) of the entry {show(key)} does not exist")
+            raise damaged(self.name, f"the metadata entry {show(key)} has the unknown type {kind}")
         return _SCALARS[kind]
 
     def array(self, key: str) -> GgufArray:
@@ -167,16 +167,16 @@ class Cursor:
 
 def damaged(name: str, why: str) -> ModelFileError:
     """Return the error for a file that breaks the format's rules."""
-    return ModelFileError(f"{name} is not a sound GGUF file: {why}.", hint=AGAIN)
+    return ModelFileError(f"{name} is not a valid GGUF file: {why}.", hint=AGAIN)
 
 
 def cut_header(name: str, missing: int) -> ModelFileError:
     """Return the error for a file that ends inside its header, `missing` bytes or more too early."""
-    return ModelFileError(f"{name} is cut short: {missing} bytes of it or more are missing.", hint=AGAIN)
+    return ModelFileError(f"{name} is truncated: at least {missing} bytes are missing.", hint=AGAIN)
 
 
 def cut_short(name: str, missing: int, size: int) -> ModelFileError:
     """Return the error for a file of `size` bytes that should have `missing` more."""
     return ModelFileError(
-        f"{name} is cut short: of its {size + missing} bytes, {missing} are missing.", hint=AGAIN
+        f"{name} is truncated: of its {size + missing} bytes, {missing} are missing.", hint=AGAIN
     )

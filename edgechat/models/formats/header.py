@@ -138,7 +138,7 @@ class ModelHeader:
         """Number of blocks, those that only predict further tokens (MTP) among them."""
         n = self.number("block_count")
         if not 0 < n <= MAX_LAYERS:
-            raise ModelFileError(f"{self.path} says it has {n} layers; up to {MAX_LAYERS} make sense.")
+            raise ModelFileError(f"{self.path} says it has {n} layers; the limit is {MAX_LAYERS}.")
         return n
 
     @cached_property
@@ -243,12 +243,12 @@ class ModelHeader:
     def _checked(self, key: str, value: Any) -> int:
         if not isinstance(value, int) or not 0 <= value <= MAX_NUMBER:
             raise ModelFileError(
-                f"{self.path} gives no sensible number for {key!r}.", hint="Try another copy of this model."
+                f"{self.path} has no valid number for {key!r}.", hint="Use another copy of this model."
             )
         return int(value)
 
     def _lacks(self, key: str) -> ModelFileError:
         return ModelFileError(
             f"{self.path} does not say what model it holds: {key!r} is missing.",
-            hint="It may be a part of a model only; chat needs the file with the language model.",
+            hint="It may be only part of a model; chat needs the file of the language model.",
         )

@@ -21,4 +21,4 @@ def show(text: str) -> str:
 
 def unsound(name: str, why: str) -> ModelFileError:
     """Return the error for a file that breaks the format's rules."""
-    return ModelFileError(f"{name} is not sound: {why}.", hint=AGAIN)
+    return ModelFileError(f"{name} is not valid: {why}.", hint=AGAIN)

@@ -90,9 +90,9 @@ def unpack(data: bytes, name: str) -> ModelHeader:
         (file_size,) = _SIZE.unpack_from(data)
         made = stream.decompress(data[_SIZE.size :], MAX_BYTES)
     except (struct.error, zlib.error) as error:
-        raise _refused(name, f"it is no packed skeleton ({error})") from error
+        raise _refused(name, f"it is not a packed skeleton ({error})") from error
     if not stream.eof:
-        raise _refused(name, f"it is cut short, or larger than {MAX_BYTES} bytes")
+        raise _refused(name, f"it is truncated, or larger than {MAX_BYTES} bytes")
     return parse_header(made, file_size, name)
 
 
@@ -107,7 +107,7 @@ def _shape(header: ModelHeader) -> Iterator[tuple[str, Value]]:
     own = {key: value for key, value in header.metadata.items() if key.startswith(prefix)}
     own.pop(prefix + _DROPPED, None)
     if len(own) > MAX_ENTRIES:
-        raise _refused(header.path, f"it has {len(own)} entries about its shape")
+        raise _refused(header.path, f"it has {len(own)} metadata entries about its shape")
     yield from own.items()
     yield prefix + _DROPPED, header.vocab_size
     if isinstance(n_types := header.metadata.get(_TYPES_OF_TOKENS), int):  # encoders have a tensor by it
@@ -187,11 +187,11 @@ def _make_sparse(file: BinaryIO) -> None:
         if not control(
             msvcrt.get_osfhandle(file.fileno()), set_sparse, None, 0, None, 0, ctypes.byref(done), None
         ):
-            raise OSError("this file system has no sparse files")
+            raise OSError("this file system does not support sparse files")
 
 
 def _refused(path: str, why: str) -> ModelFileError:
     return ModelFileError(
-        f"No skeleton can be made of {os.path.basename(path)}: {why}.",
-        hint="The file may be damaged: try another copy of this model.",
+        f"The header of {os.path.basename(path)} cannot be copied for a dry run: {why}.",
+        hint="The file may be damaged. Use another copy of this model.",
     )

@@ -63,7 +63,7 @@ class HubStore:
         """Return the hash by which it is verified. Raises HubAnswerError where the hub gave none."""
         if file.digest is None:
             raise HubAnswerError(
-                f"The hub gives no hash of {one_line(file.name)}, so that it could not be verified.",
+                f"The hub states no hash for {one_line(file.name)}, so a download could not be verified.",
                 hint="Choose another file, or another repository.",
             )
         return file.digest
@@ -189,10 +189,10 @@ class HubStore:
             except OSError as error:
                 raise disk_error(at, error) from error
             if not stat.S_ISDIR(kind):
-                what = "a link" if stat.S_ISLNK(kind) else "no folder"
+                what = "a link" if stat.S_ISLNK(kind) else "not a folder"
                 raise DiskError(
                     f"{one_line(str(at), 300)} is {what}; edgechat does not write through it.",
-                    hint="Move what it leads to there, or set HF_HUB_CACHE to another folder.",
+                    hint="Replace it by a real folder, or set HF_HUB_CACHE to another folder.",
                 )
 
 
@@ -204,9 +204,10 @@ def check_space(needed: int) -> None:
     free = shutil.disk_usage(folder).free
     if needed and needed + _SPARE > free:
         raise DiskError(
-            f"The download needs {mebibytes(needed)} more, and the disk of {one_line(str(folder), 300)} has "
-            f"{mebibytes(free)} free.",
-            hint="Make room, choose a smaller one with --quant, or set HF_HUB_CACHE to another disk.",
+            f"The download needs {mebibytes(needed)}, but the disk of {one_line(str(folder), 300)} has "
+            f"only {mebibytes(free)} free.",
+            hint="Free some space, choose a smaller quantization with --quant, or set HF_HUB_CACHE to a "
+            "folder on another disk.",
         )
 
 

@@ -16,7 +16,7 @@ class OutOfTime(Exception):
     """The work took longer than it may; `stalled`: nothing came any more, as opposed to: too slowly."""
 
     def __init__(self, seconds: float, *, stalled: bool) -> None:
-        super().__init__(f"nothing for {seconds:g} s" if stalled else f"not done after {seconds:g} s")
+        super().__init__(f"no data for {seconds:g} s" if stalled else f"not finished after {seconds:g} s")
         self.seconds = seconds
         self.stalled = stalled
 

@@ -116,7 +116,10 @@ def _drop_stale(store: HubStore, revision: str, seen: DownloadObserver) -> None:
         except (OSError, Timeout):
             continue
         if size:
-            seen.says(f"Removed {mebibytes(size)} that an earlier download left of a file that was replaced.")
+            seen.says(
+                f"Removed {mebibytes(size)} of an earlier partial download, because the file has been "
+                "replaced on the hub."
+            )
 
 
 def _bring(
@@ -127,7 +130,7 @@ def _bring(
         seen.has(file, file.size)
         return FetchedFile(file, 0, 0)
     name = one_line(file.name)
-    require_network(False, f"{name} is not here")
+    require_network(False, f"{name} is not on this machine")
     digest = store.digest(file)
     if file.size > MOST:
         return _bring_by_xet(store, file, seen, stop)
@@ -141,7 +144,7 @@ def _bring(
         received = _fetch(store.listing, file, partial, seen, stop)
         wrong = partial.digest() != digest
         if wrong and received < file.size:
-            seen.says(f"What was kept of {name} is damaged; it starts anew.")
+            seen.says(f"The partial download of {name} is damaged; starting again.")
             partial.restart()
             resumed, received = 0, _fetch(store.listing, file, partial, seen, stop)
             wrong = partial.digest() != digest
@@ -239,13 +242,13 @@ def _pieces(client: Client, url: str, ranged: RangedFile, partial: Partial) -> I
         if start < at or not same:
             partial.restart()
         if start > partial.size:
-            raise ConnectionCut("another file is kept there now")
+            raise ConnectionCut("it has been replaced there")
         for piece in answer.pieces:
             if partial.size + len(piece) > end:
-                raise nonsense(answer.url, f"sends more of {one_line(ranged.file.name)} than there is")
+                raise nonsense(answer.url, f"sends more data than {one_line(ranged.file.name)} has")
             yield piece
     if partial.size < end:
-        raise ConnectionCut("the answer is shorter than it said")
+        raise ConnectionCut("the response is shorter than announced")
 
 
 def _wait(error: HubUnreachable | RateLimited, failures: int) -> float | None:
@@ -258,14 +261,16 @@ def _wait(error: HubUnreachable | RateLimited, failures: int) -> float | None:
 
 
 def _later(error: HubError, partial: Partial) -> HubError:
-    kept = "What has come is kept: the same command goes on from there." if partial.size else ""
+    kept = (
+        "The part that was downloaded is kept; to resume, run the same command again." if partial.size else ""
+    )
     return type(error)(error.message, hint=" ".join(filter(None, (error.hint, kept))))
 
 
 def _wrong(listing: RepoListing, name: str, what: str) -> WrongBytes:
     return WrongBytes(
-        f"What came is not {name} of {listing.repo}: its {what} is another one. It was thrown away.",
-        hint="Try again; if it comes wrong again, a proxy or the mirror in HF_ENDPOINT alters it.",
+        f"The download of {name} from {listing.repo} is corrupt: its {what} does not match. It was deleted.",
+        hint="Try again. If this happens again, a proxy or the mirror in HF_ENDPOINT changes the data.",
     )
 
 

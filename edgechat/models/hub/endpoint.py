@@ -51,8 +51,8 @@ def endpoint() -> Endpoint:
         sound = None
     if not sound or "@" in text or "?" in text or "#" in text or not text.isprintable():
         raise SettingsError(
-            f"HF_ENDPOINT is {one_line(text, 80)!r}, which is not the address of a hub.",
-            hint=f"Set it to an address like {DEFAULT}, or unset it.",
+            f"HF_ENDPOINT is {one_line(text, 80)!r}, which is not the URL of a hub.",
+            hint=f"Set it to a URL like {DEFAULT}, or unset it.",
         )
     return Endpoint(text)
 
@@ -62,7 +62,7 @@ def require_network(offline: bool, what: str) -> None:
     by = offline_by()
     if by:
         option = by == OFFLINE_OPTION
-        hint = f"Give the same command without {by}." if option else f"Allow it once: {by}=0 edgechat …"
+        hint = f"Run the same command without {by}." if option else f"To allow it once: {by}=0 edgechat …"
         raise OfflineMode(f"{what}, and {by} keeps edgechat offline.", hint=hint)
     if offline:
         raise OfflineMode(f"{what}, and edgechat is offline.", hint="Allow the network, and try again.")
@@ -82,7 +82,7 @@ def next_address(url: str, location: str) -> str:
     except ValueError:
         sound = None
     if not sound or "@" in there.netloc or not found.isprintable():
-        raise _astray("to what is no address")
+        raise _astray("to an invalid URL")
     host = one_line(there.hostname or "", 80)
     near = _is_this_machine(here) and _is_this_machine(there)
     if here.scheme == "https" and there.scheme == "http" and not near:
@@ -90,16 +90,16 @@ def next_address(url: str, location: str) -> str:
     if there.hostname == here.hostname or near:
         return found
     if _is_this_machine(there):
-        raise _astray("to this machine itself")
+        raise _astray("to this machine")
     if _is_special(there):
-        raise _astray(f"to {host}, where no files are kept")
+        raise _astray(f"to {host}, which is not a host of the hub's files")
     return found
 
 
 def _astray(where: str) -> HubAnswerError:
     return HubAnswerError(
-        f"The hub sends edgechat on {where}; it does not go there.",
-        hint="If HF_ENDPOINT names a mirror, try without it; else a proxy may be in the way.",
+        f"The hub redirects {where}; edgechat does not follow.",
+        hint="If HF_ENDPOINT names a mirror, try without it; otherwise, check for a proxy.",
     )
 
 

@@ -20,8 +20,8 @@ from edgechat.models.catalogue import catalogue
 from edgechat.models.hub.endpoint import Endpoint
 from edgechat.text import one_line
 
-CHECK = "Check the network and try again. Models that are on this machine work without it."
-LATER = "Try again later. Models that are on this machine work without it."
+CHECK = "Check the network and try again. Models on this machine work without it."
+LATER = "Try again later. Models on this machine work without the hub."
 _RESET = re.compile(r'"[\w ]+"\s*;\s*r\s*=\s*0\s*;\s*t\s*=\s*(\d{1,6})', re.ASCII)
 
 
@@ -32,7 +32,7 @@ def host(url: str) -> str:
 
 def unreachable(url: str, why: str, *, hint: str = CHECK) -> HubUnreachable:
     """Return the error for a hub that cannot be asked. why: ends the sentence."""
-    return HubUnreachable(f"{host(url)} cannot be asked: {one_line(why)}.", hint=hint)
+    return HubUnreachable(f"{host(url)} is not reachable: {one_line(why)}.", hint=hint)
 
 
 def nonsense(url: str, what: str) -> HubAnswerError:
@@ -47,7 +47,7 @@ def changed(what: str) -> RemoteFileChanged:
     """Return the error for a file that is another one than was listed. what: begins the sentence."""
     return RemoteFileChanged(
         f"{what} is not what the hub listed.",
-        hint="It was replaced meanwhile, or a mirror lags behind: try again.",
+        hint="It was replaced in the meantime, or a mirror is out of date. Try again.",
     )
 
 
@@ -62,42 +62,42 @@ def refusal(
     if status == 429:
         return _rate_limited(url, headers, had_token=had_token)
     if status >= 500 or status == 408:
-        return unreachable(url, f"it answers with error {status}", hint=LATER)
+        return unreachable(url, f"it responded with error {status}", hint=LATER)
     if status == 416:
         return changed(f"A file of {repo}")
     if not hub.may_see_token(url):
-        return nonsense(url, f"keeps the files of {repo}, and answers with error {status}")
+        return nonsense(url, f"stores the files of {repo}, and responded with error {status}")
     if code == "GatedRepo":
         return _gated(hub, repo, had_token=had_token)
     if status == 401 and had_token and code != "RepoNotFound":
         return AccessDenied(
-            f"{host(url)} does not take your token.", hint="Log in again: hf auth login, or unset HF_TOKEN."
+            f"{host(url)} rejected your token.", hint="Log in again: hf auth login, or unset HF_TOKEN."
         )
     if status in (401, 404):
         return _not_found(hub, repo, code, had_token=had_token)
     if status == 403:
-        return AccessDenied(f"{host(url)} does not give {repo} to you: {said or 'access is forbidden'}.")
-    return nonsense(url, f"answers with error {status}" + (f": {said}" if said else ""))
+        return AccessDenied(f"{host(url)} denies access to {repo}: {said or 'access is forbidden'}.")
+    return nonsense(url, f"responded with error {status}" + (f": {said}" if said else ""))
 
 
 def _gated(hub: Endpoint, repo: str, *, had_token: bool) -> AccessDenied:
     then = "then try again." if had_token else "then log in: hf auth login (or set HF_TOKEN)."
     return AccessDenied(
-        f"{repo} is given only to those who have accepted its terms.",
+        f"{repo} can be downloaded only after its terms have been accepted.",
         hint=f"Accept them at {hub.page(repo)}, {then}",
     )
 
 
 def _not_found(hub: Endpoint, repo: str, code: str, *, had_token: bool) -> RepoNotFound:
     if code == "RevisionNotFound":
-        return RepoNotFound(f"{repo} has no such revision.", hint=f"See what is there: {hub.page(repo)}")
+        return RepoNotFound(f"{repo} has no such revision.", hint=f"See the list: {hub.page(repo)}")
     if code == "EntryNotFound":
-        return RepoNotFound(f"{repo} has no such file (any more).", hint=f"See {hub.page(repo)}")
+        return RepoNotFound(f"{repo} does not have this file (any more).", hint=f"See {hub.page(repo)}")
     message = f"There is no repository {repo} on {host(hub.url)}, or it is private."
     near = near_repos(repo)
     if near:
         return RepoNotFound(message, hint=f"Did you mean {' or '.join(near)}?")
-    private = "" if had_token else " For a private one log in: hf auth login"
+    private = "" if had_token else " For a private repository, log in: hf auth login"
     return RepoNotFound(message, hint=f"Check the name.{private}")
 
 
@@ -118,7 +118,7 @@ def _rate_limited(url: str, headers: Mapping[str, str], *, had_token: bool) -> R
     text = headers.get("retry-after", "").strip()
     reset = _RESET.search(headers.get("ratelimit", ""))
     seconds = int(text) if re.fullmatch(r"\d{1,6}", text, re.ASCII) else int(reset[1]) if reset else None
-    wait = f"in {seconds} seconds" if seconds else "in some minutes"
-    more = "" if had_token else " With a login the hub allows more: hf auth login"
-    message = f"{host(url)} wants no more requests for now."
+    wait = f"in {seconds} seconds" if seconds else "in a few minutes"
+    more = "" if had_token else " To get a higher limit, log in: hf auth login"
+    message = f"{host(url)} limits the number of requests."
     return RateLimited(message, hint=f"Try again {wait}.{more}", seconds=seconds)

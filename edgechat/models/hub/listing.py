@@ -109,7 +109,7 @@ class RemoteModel:
         found = metadata_cache.kept_header(self.listing, choice)
         if found is not None:
             return found
-        what = f"{one_line(choice.name)} of {self.repo} was never looked at"
+        what = f"{one_line(choice.name)} of {self.repo} has not been examined before"
         if self.unasked is not None:
             raise type(self.unasked)(f"{what}. {self.unasked.message}", hint=self.unasked.hint)
         require_network(False, what)
@@ -131,7 +131,7 @@ def resolve_remote(name: HubName, *, offline: bool) -> RemoteModel:
     hub = endpoint()
     kept = _kept(hub, name)
     try:
-        require_network(offline, f"{name.repo} cannot be looked at")
+        require_network(offline, f"{name.repo} cannot be examined")
         listing, unasked = list_repo(name.repo, name.revision), None
     except (HubUnreachable, RateLimited, OfflineMode) as error:
         if kept is None:
@@ -145,16 +145,18 @@ def list_repo(repo: str, revision: str | None) -> RepoListing:
 
     revision: a branch, tag or commit; None is the main branch.
     """
-    require_network(False, f"{one_line(repo)} cannot be looked at")
+    require_network(False, f"{one_line(repo)} cannot be examined")
     if not valid_repo(repo) or (revision is not None and not valid_revision(revision)):
-        raise RepoNotFound(f"{one_line(repo)} is no name of a repository.", hint="Names are like owner/name.")
+        raise RepoNotFound(
+            f"{one_line(repo)} is not the name of a repository.", hint="Names have the form owner/name."
+        )
     hub = endpoint()
     url = hub.info(repo, revision)
     body = ask_hub(hub, repo, LIST_TIME_LIMIT, lambda client: client.read(url, MAX_LISTING))
     try:
         info = msgspec.json.decode(body, type=_Info)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise nonsense(hub.url, f"gives a listing of {repo} that makes no sense") from error
+        raise nonsense(hub.url, f"sent an invalid listing of {repo}") from error
     kept = _CachedListing(info, time.time())
     listing = _listing(hub, repo, kept)
     metadata_cache.keep_listing(hub.url, repo, revision, msgspec.json.encode(kept))
@@ -197,8 +199,8 @@ def _named(listing: RepoListing, name: HubName) -> tuple[ModelChoice, ...]:
     found = model_choices(listing.files, listing.repo)
     if not found:
         raise ModelNotFound(
-            f"{listing.repo} holds no model that edgechat runs: no GGUF file, and none for MLX.",
-            hint="Look for one whose name ends in -GGUF or, for a Mac, in -4bit: it may be there.",
+            f"{listing.repo} contains no model that edgechat can run: neither a GGUF file nor an MLX model.",
+            hint="Look for a repository whose name ends in -GGUF or, for a Mac, in -4bit.",
         )
     if name.file is not None:
         chosen = tuple(one for one in found if name.file in one.file_names)

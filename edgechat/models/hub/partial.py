@@ -78,7 +78,7 @@ class Partial:
         self._synced = time.monotonic()
         if not stat.S_ISREG(found.st_mode) or found.st_nlink > 1:
             os.close(self._fd)
-            raise DiskError(f"{_shown(path)} is not a plain file.", hint="Look at what it is, and remove it.")
+            raise DiskError(f"{_shown(path)} is not a plain file.", hint="Check what it is, and remove it.")
         self._hash = RunningHash(start())
 
     def hash_kept(self, checked: Callable[[int], None]) -> None:
@@ -152,15 +152,15 @@ def disk_error(path: Path, error: OSError) -> DiskError:
     """Return what a failure to write or to make `path` means."""
     if error.errno in _FULL:
         return DiskError(
-            f"The disk is full: {_shown(path.parent)} takes no more.",
-            hint="Make room, and give the same command again: it goes on where it stopped.",
+            f"The disk of {_shown(path.parent)} is full.",
+            hint="Free some space, and run the same command again to resume.",
         )
     if error.errno == errno.ELOOP:
-        return DiskError(f"{_shown(path)} is a link.", hint="Look at where it leads, and remove it.")
+        return DiskError(f"{_shown(path)} is a symbolic link.", hint="Check where it points, and remove it.")
     why = error.strerror or type(error).__name__
     return DiskError(
         f"{_shown(path)} cannot be written: {why}.",
-        hint="Set HF_HUB_CACHE to a folder that you may write to, or mend this one.",
+        hint="Set HF_HUB_CACHE to a writable folder, or make this one writable.",
     )
 
 

@@ -58,13 +58,15 @@ class RangedFile:
             return 0, self.file.size
         match = _CONTENT_RANGE.fullmatch(answer.headers.get("content-range", ""))
         if match is None:
-            raise nonsense(answer.url, f"does not say which part of {one_line(self.file.name)} it sends")
+            raise nonsense(answer.url, f"did not say which part of {one_line(self.file.name)} it sent")
         start, last = int(match[1]), int(match[2])
         if match[3] not in ("*", str(self.file.size)):
             raise self.changed()
         length = answer.headers.get("content-length", str(last - start + 1))
         if start != at or not start <= last < end or length != str(last - start + 1):
-            raise nonsense(answer.url, f"sends another part of {one_line(self.file.name)} than was asked for")
+            raise nonsense(
+                answer.url, f"sent a different part of {one_line(self.file.name)} than was requested"
+            )
         return start, last + 1
 
     def changed(self) -> RemoteFileChanged:

@@ -92,7 +92,7 @@ def _on_the_hub() -> Iterator[None]:
     except ModelFileError as error:
         if error.hint != AGAIN:
             raise
-        hint = "It is so on the hub itself: choose another file, or another repository."
+        hint = "The file on the hub is damaged. Choose another file, or another repository."
         raise ModelFileError(error.message, hint=hint) from error
 
 
@@ -101,7 +101,7 @@ def _table(start: RemoteStart, file: RemoteFile, most: int) -> TensorTable:
     name = PurePosixPath(file.name).name
     n = table_length(start.first(min(file.size, FIRST_TABLE)), file.size, name)
     if n > most:
-        raise unsound(name, f"the tables of the model take more than {MAX_TABLES} bytes")
+        raise unsound(name, f"the tensor tables of the model take more than {MAX_TABLES} bytes")
     return TensorTable(name, file.size, bytes(start.first(PREFIX + n)[PREFIX:]))
 
 
@@ -127,7 +127,7 @@ class RemoteStart:
                 # An answer without a byte gets us no further: it counts as a connection that was cut.
                 self.cuts += len(self.data) == before
             if self.cuts > MAX_CUTS:
-                raise unreachable(self.url, f"the connection was cut {self.cuts} times")
+                raise unreachable(self.url, f"the connection was lost {self.cuts} times")
         return self.data[:n]
 
     def _fetch(self, n: int) -> None:
@@ -144,8 +144,8 @@ class RemoteStart:
                 self.data += piece[:room]
                 if len(piece) > room and answer.status == 206:
                     name = one_line(self.ranged.file.name)
-                    raise nonsense(answer.url, f"sends more of {name} than was asked for")
+                    raise nonsense(answer.url, f"sent more of {name} than was requested")
                 if len(self.data) >= end and answer.status == 200:
                     return
         if len(self.data) < end:
-            raise ConnectionCut("the answer is shorter than it said")
+            raise ConnectionCut("the response is shorter than announced")

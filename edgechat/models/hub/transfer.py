@@ -97,7 +97,7 @@ class Client:
                     yield HubResponse(url, response.status_code, found, linked, self._pieces(url, response))
                     return
             url = next_address(url, location)
-        raise nonsense(self.hub.url, f"sends edgechat elsewhere more than {MAX_REDIRECTS} times")
+        raise nonsense(self.hub.url, f"redirected more than {MAX_REDIRECTS} times")
 
     def read(self, url: str, limit: int) -> bytes:
         """Return the whole answer of `url`, which may have `limit` bytes. Raises HubError, ConnectionCut."""
@@ -106,7 +106,7 @@ class Client:
             for piece in answer.pieces:
                 body += piece
                 if len(body) > limit:
-                    raise nonsense(url, f"answers with more than {limit} bytes")
+                    raise nonsense(url, f"sent more than {limit} bytes")
         return bytes(body)
 
     def _headers(self, url: str, more: Mapping[str, str] | None) -> dict[str, str]:
@@ -119,7 +119,7 @@ class Client:
         if status not in (200, 206):
             raise refusal(self.hub, self.repo, url, status, headers, had_token=bool(self._token))
         if headers.get("content-encoding", "identity").lower() != "identity":
-            raise nonsense(url, "answers in a compression that was not asked for")
+            raise nonsense(url, "used a compression that was not requested")
 
     def _pieces(self, url: str, response: httpx2.Response) -> Iterator[bytes]:
         import httpx2
@@ -159,7 +159,7 @@ def ask_hub(hub: Endpoint, repo: str, seconds: float, work: Callable[[Client], T
         except (httpx2.HTTPError, httpx2.InvalidURL, httpx2.CookieConflict, httpx2.StreamError) as error:
             raise _failed(hub, error) from error
         except ConnectionCut as error:
-            raise unreachable(hub.url, "the connection was cut in the middle of an answer") from error
+            raise unreachable(hub.url, "the connection was lost during a response") from error
 
     try:
         return within(seconds, IDLE + SPARE, run)
@@ -167,7 +167,8 @@ def ask_hub(hub: Endpoint, repo: str, seconds: float, work: Callable[[Client], T
         if error.stalled:
             raise _stalled(hub.url, error.seconds) from error
         raise HubUnreachable(
-            f"{host(hub.url)} is too slow: what was asked of {repo} did not come in {seconds:.0f} seconds.",
+            f"{host(hub.url)} is too slow: information about {repo} did not arrive within {seconds:.0f} "
+            "seconds.",
             hint=CHECK,
         ) from error
 
@@ -195,22 +196,22 @@ def _token() -> str | None:
 
 def _crawls(url: str) -> HubError:
     return HubUnreachable(
-        f"{host(url)} is too slow: less than {SLOWEST} bytes a second came for {PATIENCE:.0f} seconds.",
+        f"{host(url)} is too slow: less than {SLOWEST} bytes per second for {PATIENCE:.0f} seconds.",
         hint=CHECK,
     )
 
 
 def _stalled(url: str, seconds: float) -> HubError:
-    return unreachable(url, f"nothing came for {seconds:.0f} seconds")
+    return unreachable(url, f"no data for {seconds:.0f} seconds")
 
 
 def _failed(hub: Endpoint, error: Exception) -> HubError:
     import httpx2
 
     if isinstance(error, httpx2.TimeoutException):
-        return unreachable(hub.url, "it does not answer in time")
+        return unreachable(hub.url, "it did not respond in time")
     if isinstance(error, httpx2.InvalidURL | httpx2.UnsupportedProtocol):
-        return nonsense(hub.url, f"gave an address that is none ({type(error).__name__})")
+        return nonsense(hub.url, f"redirected to an invalid URL ({type(error).__name__})")
     return unreachable(hub.url, _reason(error))
 
 
@@ -219,6 +220,6 @@ def _reason(error: BaseException) -> str:
     while error.__cause__ or error.__context__:
         error = error.__cause__ or error.__context__ or error
     if isinstance(error, socket.gaierror):
-        return "no address is known for its name"
+        return "its name could not be resolved"
     said = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
     return said.rstrip(".") or type(error).__name__

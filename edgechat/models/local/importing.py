@@ -58,14 +58,14 @@ def take_in(
     one = located(file)[0]
     read_model(one.path)
     if one.place in (Place.OWN, Place.SHIPPED):
-        raise NotImported(f"{one.name} is edgechat's already.", hint=f"Use it: edgechat run {one.name}")
-    if move and one.place is not Place.ELSEWHERE:
         raise NotImported(
-            f"{one.name} is kept by {one.place.value}, which would miss it.", hint="Leave out --move."
+            f"{one.name} is already in edgechat's folder.", hint=f"To use it: edgechat run {one.name}"
         )
+    if move and one.place is not Place.ELSEWHERE:
+        raise NotImported(f"{one.name} belongs to {one.place.value}, and is not moved.", hint="Omit --move.")
     sources = [Path(os.path.realpath(part.path)) for part in one.found.files]
     if move and sources[0] != one.found.files[0].path:
-        raise NotImported(f"{one_line(file)} is a link to {sources[0]}.", hint="Leave out --move.")
+        raise NotImported(f"{one_line(file)} is a link to {sources[0]}.", hint="Omit --move.")
     folder = locations.own_folder()
     targets = _targets(folder, one, name)
     for target in targets:
@@ -79,8 +79,8 @@ def take_in(
         raise _taken(Path(error.filename2 or error.filename)) from error
     except OSError as error:
         raise NotImported(
-            f"{one_line(file)} cannot be put into {folder}: {error.strerror or error}.",
-            hint="See that the folder may be written and the disk is not full.",
+            f"{one_line(file)} cannot be imported into {folder}: {error.strerror or error}.",
+            hint="Check the permissions of the folder and the free disk space.",
         ) from error
     finally:
         if targets[0].parent != folder:
@@ -113,7 +113,8 @@ def _name(path: Path, name: str | None) -> str:
 def _checked(given: str) -> str:
     if "/" in given or not safe_path(given) or given.startswith("."):
         raise NotImported(
-            f"{one_line(given)!r} cannot be a model's name.", hint="Choose one of letters: --name my-model"
+            f"{one_line(given)!r} is not a valid name for a model.",
+            hint="Choose a name of letters and digits: --name my-model",
         )
     return given
 
@@ -197,8 +198,9 @@ def _copy(source: Path, target: Path, tell: Callable[[int], None]) -> None:
     free = shutil.disk_usage(target.parent).free
     if size + _SPARE > free:
         raise NotImported(
-            f"The copy takes {mebibytes(size)}, and the disk of {target.parent} has {mebibytes(free)} free.",
-            hint="Free some, or move the file instead: --move",
+            f"The copy needs {mebibytes(size)}, but the disk of {target.parent} has only {mebibytes(free)} "
+            "free.",
+            hint="Free some space, or move the file instead: --move",
         )
     done = 0
     with source.open("rb") as old, target.open("xb") as new:
@@ -209,7 +211,7 @@ def _copy(source: Path, target: Path, tell: Callable[[int], None]) -> None:
         new.flush()
         os.fsync(new.fileno())
     if done != size:
-        raise NotImported(f"{source.name} changed while it was copied.", hint="Try again.")
+        raise NotImported(f"{source.name} was changed while it was copied.", hint="Try again.")
     shutil.copystat(source, target)
 
 
@@ -218,12 +220,13 @@ def _put(draft: Path, target: Path) -> None:
     if _linked(draft, target):
         return
     if os.path.lexists(target):  # no links here, so there is a moment in between
-        raise FileExistsError(17, "the name is taken", str(target))
+        raise FileExistsError(17, "the name is in use", str(target))
     os.rename(draft, target)
 
 
 def _taken(target: Path) -> NotImported:
     return NotImported(
-        f"There is a model of that name already: {one_line(str(target), 300)}.",
-        hint=f"Choose another name (--name), or remove that one: edgechat rm {one_line(target.stem)}",
+        f"A model of that name already exists: {one_line(str(target), 300)}.",
+        hint="Choose another name (--name), or remove the existing model: edgechat rm "
+        f"{one_line(target.stem)}",
     )

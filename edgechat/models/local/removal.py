@@ -45,7 +45,7 @@ def only(name: str) -> LocalModel:
     found = located(name)
     if len(found) > 1:
         names = ", ".join(one_line(one.name) for one in found)
-        raise NotRemovable(f"{one_line(name)} is here several times: {names}.", hint="Name one of them.")
+        raise NotRemovable(f"{one_line(name)} matches several models: {names}.", hint="Choose one of them.")
     return found[0]
 
 
@@ -55,9 +55,7 @@ def removal(one: LocalModel) -> Removal:
         raise _not_ours(one)
     use = use_of(one.path)
     if use is not None and use.is_loaded:
-        raise NotRemovable(
-            f"{one.name} is loaded in an edgechat that is running.", hint="Close that, then try again."
-        )
+        raise NotRemovable(f"{one.name} is loaded by a running edgechat.", hint="Close it, then try again.")
     return _of_hub(one) if one.place is Place.HUB else _of_own(one)
 
 
@@ -65,15 +63,15 @@ def _not_ours(one: LocalModel) -> NotRemovable:
     path = shlex.quote(one_line(str(one.path), 500))
     match one.place:
         case Place.SHIPPED:
-            what = f"{one_line(one.name)} comes with edgechat and goes with it."
-            return NotRemovable(what, hint="It takes a few MiB at most.")
+            what = f"{one_line(one.name)} is part of edgechat, and is removed with it."
+            return NotRemovable(what, hint="It takes only a few MiB.")
         case Place.OLLAMA:
             whose = "Ollama's"
-            hint = "Let Ollama remove it: " + "; ".join(f"ollama rm {tag}" for tag in one.found.tags)
+            hint = "Remove it with Ollama: " + "; ".join(f"ollama rm {tag}" for tag in one.found.tags)
         case Place.LM_STUDIO:
             whose, hint = "LM Studio's", "Remove it in LM Studio, under My Models."
         case Place.LLAMA_CPP:
-            whose, hint = "llama.cpp's", f"It has no command for that; remove its file: rm {path}"
+            whose, hint = "llama.cpp's", f"llama.cpp has no command for that; remove the file: rm {path}"
         case _:
             whose = "not in edgechat's folder"
             what = (
@@ -156,19 +154,19 @@ def _check(one: LocalModel, repo: CachedRepoInfo, file: CachedFileInfo) -> None:
     """See that what would be removed lies in the repository: a link could name any file."""
     inside = (repo.repo_path / "blobs", *(revision.snapshot_path for revision in repo.revisions))
     if not any(folder in file.blob_path.parents for folder in inside):
-        raise _unsound(one, f"{file.file_path} is a link out of it")
+        raise _unsound(one, f"{file.file_path} is a link to a place outside it")
 
 
 def _unsound(one: LocalModel, why: str) -> NotRemovable:
     return NotRemovable(
-        f"huggingface_hub finds no sound repository {one.found.repo} in its cache"
+        f"huggingface_hub finds no valid repository {one.found.repo} in its cache"
         + (f": {one_line(why, 300)}." if why else "."),
-        hint="Its own command shows what it finds: hf cache list",
+        hint="To see what it finds: hf cache list",
     )
 
 
 def _failed(path: Path, error: OSError) -> NotRemovable:
     return NotRemovable(
         f"{one_line(str(path), 300)} cannot be removed: {error.strerror or error}.",
-        hint="See that its folder is yours and may be written.",
+        hint="Check the permissions of its folder.",
     )

@@ -59,10 +59,10 @@ def resolve(name: str) -> ResolvedModel:
     if os.path.isdir(path):
         raise _folder(name, path)
     if os.path.lexists(path):
-        raise ModelFileError(f"{_shown(name)} is not a file that can be read.", hint="Name a .gguf file.")
+        raise ModelFileError(f"{_shown(name)} is not a readable file.", hint="Use a .gguf file.")
     if os.path.isdir(path.parent) and not os.access(path.parent, os.X_OK):
         raise ModelFileError(
-            f"The folder of {_shown(name)} may not be read.", hint="Allow it: chmod u+rx FOLDER"
+            f"Permission denied: the folder of {_shown(name)}.", hint="To allow reading it: chmod u+rx FOLDER"
         )
     raise _unknown(name, known)
 
@@ -157,12 +157,12 @@ def _first_part(path: Path) -> Path:
 def _not_here(entry: CatalogueEntry) -> ModelNotFound:
     if entry.repo is None:
         return ModelNotFound(
-            f"{entry.name} should come with edgechat, but {entry.file} is missing from this copy.",
-            hint="Install edgechat again, or give the path of a GGUF file.",
+            f"{entry.name} is part of edgechat, but {entry.file} is missing from this installation.",
+            hint="Reinstall edgechat, or give the path of a GGUF file.",
         )
     return ModelNotFound(
-        f"{entry.name} is in the catalogue, but its file is not on this machine yet. {entry.description}",
-        hint=f"Download it: edgechat pull {entry.name}",
+        f"{entry.name} is in the catalogue, but not on this machine yet. {entry.description}",
+        hint=f"To download it: edgechat pull {entry.name}",
     )
 
 
@@ -170,13 +170,14 @@ def _folder(name: str, path: Path) -> ModelNotFound:
     files = _ggufs(path)
     if not files:
         return ModelNotFound(
-            f"{_shown(name)} is a folder with neither a .gguf file nor a whole model for MLX in it.",
-            hint="Name a .gguf file, or a folder with config.json, safetensors and tokenizer.json.",
+            f"{_shown(name)} is a folder that contains neither a .gguf file nor a complete MLX model.",
+            hint="Use a .gguf file, or a folder with config.json, safetensors and tokenizer.json.",
         )
     more = f" and {len(files) - _LISTED} more" if len(files) > _LISTED else ""
     return ModelNotFound(
-        f"{_shown(name)} is a folder, not a model. It holds {', '.join(map(_shown, files[:_LISTED]))}{more}.",
-        hint=f"Name the file: {_shown(os.path.join(name, files[0]))}",
+        f"{_shown(name)} is a folder, not a model. It contains "
+        f"{', '.join(map(_shown, files[:_LISTED]))}{more}.",
+        hint=f"Give the path of the file: {_shown(os.path.join(name, files[0]))}",
     )
 
 
@@ -190,13 +191,15 @@ def _unknown(name: str, here: Inventory | None = None) -> ModelNotFound:
     near = [known[one] for one in difflib.get_close_matches(_stem(base), known, n=3)]
     names = {one.name.lower(): one.name for one in here.models} if here else {}
     near = [*(names[one] for one in difflib.get_close_matches(_stem(name), names, n=2)), *near]
-    message = f"There is no file {_shown(name)!r}, and no model of that name in the catalogue or here."
+    message = (
+        f"There is no file {_shown(name)!r}, and no model of that name in the catalogue or on this machine."
+    )
     if near:
         likely = list(dict.fromkeys(near))[:3]
         return ModelNotFound(message, hint=f"Did you mean {' or '.join(map(_shown, likely))}?")
     return ModelNotFound(
         message,
-        hint="Give the path of a model, or a name that `edgechat list` or `edgechat plan` shows.",
+        hint="Use the path of a model, or a name shown by `edgechat list` or `edgechat plan`.",
     )
 
 

@@ -40,7 +40,7 @@ def verify(one: LocalModel, tell: Callable[[int], None] = lambda _n: None) -> Ve
         except OSError as error:
             return Verification(hashed, f"{file.path.name} cannot be read: {error.strerror or error}.")
         if found != file.digest:
-            return Verification(hashed, f"The bytes of {file.path.name} are not those that were downloaded.")
+            return Verification(hashed, f"The hash of {file.path.name} does not match.")
         read += file.size
     return Verification(hashed)
 

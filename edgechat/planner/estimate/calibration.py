@@ -58,7 +58,7 @@ class Correction:
 
     decode: float = 1.0
     prefill: float = 1.0
-    basis: str = "a first guess from this machine's speed; the first answers correct it"
+    basis: str = "a first estimate from this machine's speed, which the first answers will correct"
 
 
 class RunConditions(msgspec.Struct, frozen=True, order=True):
@@ -147,12 +147,12 @@ class Calibration:
                 found.setdefault(one.where, seen)
         own = next((at for at in found if _is_model(at, where)), None)
         if own is not None:
-            return found[own], f"what {_called(own)} in {own.quant} did"
+            return found[own], f"measurements of {_called(own)} {own.quant}"
         alike = {at: factor for at, factor in found.items() if at.architecture == where.architecture}
         if alike:
-            return _common(alike.values()), f"what {where.architecture} models did"
+            return _common(alike.values()), f"measurements of {where.architecture} models"
         if len({_called(at) for at in found}) >= _MODELS:
-            return _common(found.values()), "what other models did"
+            return _common(found.values()), "measurements of other models"
         return 1.0, ""
 
     def _estimate(self, runs: Sequence[RunRecord]) -> float | None:

@@ -103,7 +103,7 @@ class DryRun:
             self._known[params] = self._ask(params)
         found = self._known[params]
         if isinstance(found, str):
-            raise DryRunFailed(f"llama.cpp's dry run gave no answer: {found}.")
+            raise DryRunFailed(f"llama.cpp's dry run failed: {found}.")
         return found
 
     def inventory(self, rpc: tuple[str, ...] = ()) -> DeviceInventory:
@@ -113,7 +113,7 @@ class DryRun:
         """
         answer = self._answer(DevicesQuestion(rpc), devices.TIME_LIMIT)
         if answer.inventory is None:
-            raise DryRunFailed(f"llama.cpp does not list its devices: {_reason(answer)}.")
+            raise DryRunFailed(f"llama.cpp could not list its devices: {_reason(answer)}.")
         return answer.inventory
 
     def _ask(self, params: LoadParams) -> Breakdown | str:

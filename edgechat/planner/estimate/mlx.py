@@ -14,7 +14,7 @@ from edgechat.planner.estimate.memory import layer_recurrent_bytes, not_in_block
 from edgechat.planner.estimate.rates import DeviceRate, rate_of_card
 from edgechat.planner.placement.budget import Extras
 
-SOURCE = "estimated: the weights by the headers that are known, the rest by formula"
+SOURCE = "estimated: weights from the known headers, the rest by formula"
 GROUP = 64
 """Numbers of a quantized cache that have a scale and a bias in common, of 16 bits each."""
 _BITS: dict[CacheType, int] = {"q8_0": 8, "q4_0": 4}

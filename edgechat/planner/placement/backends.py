@@ -39,7 +39,7 @@ def weighs_mlx(profile: DeviceProfile, request: PlanRequest) -> bool:
 def runnable(files: Sequence[Variant], profile: DeviceProfile, request: PlanRequest) -> list[Variant]:
     """Return those of the files of one model that may be chosen here, at least one. Raises BackendMissing."""
     if request.backend == "mlx" and not profile.mlx:
-        raise without_mlx("MLX cannot be used here.")
+        raise without_mlx("MLX is not available.")
     if request.backend is not None:
         chosen = [one for one in files if one.backend == request.backend]
         if files and not chosen:
@@ -47,7 +47,7 @@ def runnable(files: Sequence[Variant], profile: DeviceProfile, request: PlanRequ
         return chosen
     usable = [one for one in files if profile.mlx or one.backend != "mlx"]
     if files and not usable:
-        raise without_mlx(f"{one_line(files[0].model)} is an MLX model, and MLX cannot be used here.")
+        raise without_mlx(f"{one_line(files[0].model)} is an MLX model, and MLX is not available.")
     if weighs_mlx(profile, request) and request.prefers is None:
         return usable
     first = request.prefers or "llama.cpp"
@@ -56,10 +56,10 @@ def runnable(files: Sequence[Variant], profile: DeviceProfile, request: PlanRequ
 
 def without_mlx(what: str) -> BackendMissing:
     """Return the error for MLX that is not installed."""
-    hint = "It is for Macs with Apple Silicon, and on Linux for trying. Take a GGUF file of the model."
+    hint = "MLX is for Macs with Apple Silicon (and, slowly, Linux). Use a GGUF file of the model."
     wanted = _PACKAGES.get((sys.platform, platform.machine()))
     if wanted is not None and not frozen():
-        hint = f"Install it, or take a GGUF file of the model:\n  {sys.executable} -m pip install {wanted}"
+        hint = f"Install it, or use a GGUF file of the model:\n  {sys.executable} -m pip install {wanted}"
     return BackendMissing(f"{what} {missing() or 'It is not installed.'}", hint=hint)
 
 
@@ -67,12 +67,12 @@ def _unreadable(file: Variant, backend: Backend) -> BackendMissing:
     """Return the error for a file that a backend does not read."""
     name = one_line(file.model)
     if backend == "llama.cpp":
-        hint = "Leave out --backend llama.cpp, or choose a GGUF file of the model."
-        return BackendMissing(f"{name} is an MLX model, which llama.cpp does not read.", hint=hint)
-    hint = "Let llama.cpp compute it: leave out --backend mlx"
+        hint = "Omit --backend llama.cpp, or use a GGUF file of the model."
+        return BackendMissing(f"{name} is an MLX model, which llama.cpp cannot load.", hint=hint)
+    hint = "To run it with llama.cpp, omit --backend mlx"
     if file.entry is not None and file.entry.mlx:
-        hint = f"Bring one: edgechat pull {file.entry.name} --backend mlx"
+        hint = f"To download an MLX version: edgechat pull {file.entry.name} --backend mlx"
     return BackendMissing(
-        f"{name} is no MLX model, and none of it is known here: MLX reads folders with safetensors.",
+        f"{name} is not an MLX model (a folder with safetensors), and there is none of it on this machine.",
         hint=hint,
     )

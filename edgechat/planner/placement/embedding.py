@@ -37,12 +37,12 @@ def check(name: str, header: ModelHeader, *, may_embed: bool) -> None:
         return
     if header.pooling == POOLED_RANK:
         raise ModelFileError(
-            f"{name} ranks texts by a question: it can neither chat nor make embeddings.",
-            hint="Choose a model made for chat; `edgechat run guide` always works.",
+            f"{name} is a reranking model: it can neither chat nor produce embeddings.",
+            hint="Choose a chat model; `edgechat run guide` always works.",
         )
     if not may_embed:
         raise ModelFileError(
-            f"{name} makes embeddings and cannot chat.",
-            hint="`edgechat serve` answers with them at /v1/embeddings. "
-            "To chat, choose a model made for it; `edgechat run guide` always works.",
+            f"{name} is an embedding model and cannot chat.",
+            hint="`edgechat serve` provides embeddings at /v1/embeddings. To chat, choose a chat model; "
+            "`edgechat run guide` always works.",
         )

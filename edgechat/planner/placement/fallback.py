@@ -48,7 +48,7 @@ def again(wish: LoadPlan, last: LoadPlan, *, killed: bool = False) -> tuple[Load
     if (params_of(plan), plan.draft) == (params_of(last), last.draft):
         return plan, ()
     if plan.context > last.context:
-        return plan, (f"There is more memory again: the context has {plan.context} tokens.",)
+        return plan, (f"More memory is free again: the context is now {plan.context} tokens.",)
     return plan, told
 
 
@@ -112,20 +112,20 @@ def step_down(plan: LoadPlan, header: ModelHeader) -> tuple[LoadPlan, str] | Non
     replace = msgspec.structs.replace
     if plan.embeddings and plan.context > _LEAST_TEXT:
         half = max(_LEAST_TEXT, plan.context // 2 // CELLS * CELLS)
-        return shorter(plan, header, half), f"Texts may have up to {half} tokens, to take less memory."
+        return shorter(plan, header, half), f"Texts are limited to {half} tokens, to save memory."
     if plan.embeddings:
         return _off(plan)
     if plan.draft is not None:
-        why = f"{plan.draft.model_name} does not draft for it, to take less memory."
+        why = f"The draft model {plan.draft.model_name} is not used, to save memory."
         return replace(plan, draft=None, no_draft=why), why
     if plan.n_ubatch > _SMALL_BATCH:
         smaller = replace(plan, n_batch=_SMALL_BATCH, n_ubatch=_SMALL_BATCH)
-        return smaller, f"Prompts are read {_SMALL_BATCH} tokens at a time, to take less memory."
+        return smaller, f"Prompts are read {_SMALL_BATCH} tokens at a time, to save memory."
     if plan.cache_type == "f16" and may_quantize(header):
-        return replace(plan, cache_type="q8_0"), "The cache is kept in 8 bits, to take less memory."
+        return replace(plan, cache_type="q8_0"), "The KV cache is kept in 8 bits (q8_0), to save memory."
     if plan.context > _LEAST_CONTEXT:
         half = max(_LEAST_CONTEXT, plan.context // 2 // CELLS * CELLS)
-        return replace(plan, context=half), f"The context is cut to {half} tokens, to take less memory."
+        return replace(plan, context=half), f"The context is reduced to {half} tokens, to save memory."
     return _off(plan)
 
 
@@ -135,7 +135,7 @@ def _off(plan: LoadPlan) -> tuple[LoadPlan, str] | None:
         return None
     fewer = _off_the_cards(plan)
     n = plan.gpu_layers - fewer.gpu_layers
-    return fewer, f"{n} layer{'s' * (n > 1)} fewer {'are' if n > 1 else 'is'} on an accelerator."
+    return fewer, f"{n} more layer{'s run' if n > 1 else ' runs'} on the CPU, to save memory."
 
 
 def _off_the_cards(plan: LoadPlan) -> LoadPlan:
@@ -167,8 +167,8 @@ def _nothing_left(plan: LoadPlan, budget: Budget) -> DoesNotFit:
     needs = _needs(plan)
     why = f"needs at least {mebibytes(budget.charged(needs))}, but only {budget.in_words} now"
     if budget.fits(needs):
-        why = f"could not get the memory that it needs, although {budget.in_words}"
+        why = f"could not allocate the memory it needs, although {budget.in_words}"
     return DoesNotFit(
-        f"{plan.model_name} {why}, and nothing is left to be made smaller.",
-        hint="Close other programs, choose a smaller model, or try all the same with --load-anyway.",
+        f"{plan.model_name} {why}, and the load cannot be reduced any further.",
+        hint="Close other programs, choose a smaller model, or try anyway with --load-anyway.",
     )

@@ -178,7 +178,7 @@ def _of_file(
 def _shipped(entry: CatalogueEntry, quant: str) -> ModelHeader:
     header = shipped_header(entry, quant)
     if header is None:
-        raise ModelNotFound(f"edgechat knows no header of {entry.name} in {quant}.")
+        raise ModelNotFound(f"edgechat has no header for {entry.name} in {quant}.")
     return header
 
 

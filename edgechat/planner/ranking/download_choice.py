@@ -151,8 +151,8 @@ def _chosen(
     first = max(before, key=lambda one: (begun(one), one.rank))
     if first.variant is best.variant or first.plan is None:
         return best
-    how = "is here already" if begun(first) > 1 else "was begun before"
-    reason = f"{first.variant.quant or 'This one'} {how}, and is as fit; --quant takes another one."
+    how = "is already on this machine" if begun(first) > 1 else "is partly downloaded"
+    reason = f"{first.variant.quant or 'This one'} {how}, and is just as suitable. To choose another: --quant"
     return replace(first, plan=msgspec.structs.replace(first.plan, reasons=(reason, *first.plan.reasons)))
 
 

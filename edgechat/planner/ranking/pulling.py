@@ -130,7 +130,7 @@ def decide(
         return _without_hub(wants, error)
     if sources[0].remote.unasked is not None:
         return _from_memory(sources, sources[0].remote.unasked)
-    tell("looking at this machine, and at the model's header")
+    tell("inspecting this machine and the model's header")
     picked = pick(sources, _begun, lambda format: _draft(wish, want, format, said.offline), request)
     parts = [PullPart(picked.source, picked.choice)]
     if picked.draft is not None:
@@ -203,7 +203,7 @@ def _draft(wish: str, want: ModelRequest, format: Format, offline: bool) -> tupl
     try:
         return _source(wanted(want.entry.draft, format=format), offline), ""
     except (HubError, ModelNotFound) as error:
-        return None, f"Its draft, {want.entry.draft}, cannot be had. {error.message}"
+        return None, f"Its draft model, {want.entry.draft}, is not available. {error.message}"
 
 
 def _begun(source: RepoSource, choice: ModelChoice) -> int:

@@ -81,7 +81,7 @@ def weighed(first: RankedFile, others: Iterable[RankedFile]) -> RankedFile:
     if other is None or first.plan is None:
         return first
     mine, its = (LABELS[one.variant.backend] for one in (first, other))
-    best = f", for which {other.quant} would be the best" if other.quant else ""
+    best = f", for which {other.quant} would be the best choice" if other.quant else ""
     # Also what is ruled out is told with its speed: that is what most people take MLX for.
     why_not_it = _compared(other, first) if other.plan is not None else other.why_not
     reason = f"{mine} rather than {its}{best}. {why_not_it}"
@@ -102,26 +102,26 @@ def _compared(option: RankedFile, first: RankedFile) -> str:
     cons = [text for text, better in _differences(option, first) if not better]
     pros = [text for text, better in _differences(option, first) if better]
     if not cons:
-        return _sentence(f"{pros[0]}, which is hardly felt" if pros else "about as good")
+        return _sentence(f"{pros[0]}, which makes little difference" if pros else "about as good")
     return _sentence(", and ".join(cons[:2]) + (f", but {pros[0]}" if pros else ""))
 
 
 def _unfit(option: RankedFile, made: LoadPlan, request: PlanRequest) -> str:
     if option.verdict is Verdict.SHORT:
-        return f"It was trained on no more than {made.context} tokens."
+        return f"It was trained on at most {made.context} tokens."
     if option.verdict is Verdict.POOR:
         known = quality_class(option.quant)
         if known is not None and request.quality is not None:
-            return f"Its quality is {known.label}, not {request.quality.label} as asked for."
+            return f"Its quality is {known.label}, not {request.quality.label} as requested."
         if known is not None and known >= QualityClass.GOOD:
-            return "It is hardly smaller than Q4_K_M, which loses less."
+            return "It is hardly smaller than Q4_K_M, which loses less quality."
         return f"It loses much of the model's quality ({loss_of(option.quant):.2g} nats)."
-    speed = f"{figure(option.predicted.decode_tps)} tokens a second"
+    speed = f"{figure(option.predicted.decode_tps)} tokens/s"
     if request.min_tps is not None:
-        return f"It would write {speed}, not {figure(request.min_tps)} as asked for."
+        return f"It would generate {speed}, not {figure(request.min_tps)} as requested."
     if thinks(option.variant):
-        return f"It would write {speed}, and it thinks before it answers: that is long to wait."
-    return f"It would write {speed}, slower than people read."
+        return f"It would generate {speed}, and it thinks before answering, so answers would take long."
+    return f"It would generate {speed}, which is slower than reading speed."
 
 
 def _differences(option: RankedFile, first: RankedFile) -> Iterator[tuple[str, bool]]:
@@ -141,7 +141,7 @@ def _differences(option: RankedFile, first: RankedFile) -> Iterator[tuple[str, b
     new, old = option.predicted, first.predicted
     if not 1 / _FELT < new.decode_tps / old.decode_tps < _FELT:
         faster = new.decode_tps > old.decode_tps
-        speeds = f"{figure(new.decode_tps)} tokens a second, not {figure(old.decode_tps)}"
+        speeds = f"{figure(new.decode_tps)} tokens/s, not {figure(old.decode_tps)}"
         yield f"it is {'faster' if faster else 'slower'} ({speeds})", faster
     lost, less = loss_of(option.quant), loss_of(first.quant)
     if abs(lost - less) > _SEEN:
@@ -172,14 +172,14 @@ def _because(first: RankedFile, request: PlanRequest) -> str:
     if first.verdict is Verdict.FITS:
         return "the best balance of quality and speed that fits here"
     if first.verdict is Verdict.SHORT:
-        return f"nothing that fits was trained on {request.context} tokens"
+        return f"no model that fits was trained on {request.context} tokens"
     if first.verdict is Verdict.POOR and request.quality is not None:
-        return f"nothing that fits is of {request.quality.label} quality, as asked for"
+        return f"nothing that fits has {request.quality.label} quality, as requested"
     if first.verdict is Verdict.POOR:
         better = (
             f"nothing better for {LABELS[request.backend]} fits" if request.backend else "nothing better fits"
         )
-        return f"{better}, although it loses much"
+        return f"{better}, although it loses much quality"
     if request.min_tps is not None:
-        return f"nothing that fits writes {figure(request.min_tps)} tokens a second; this is the best of it"
-    return "all that fit are slow here; this one is the best of them"
+        return f"nothing that fits generates {figure(request.min_tps)} tokens/s; this is the best choice"
+    return "all that fit are slow here; this is the best of them"

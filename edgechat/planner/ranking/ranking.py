@@ -107,7 +107,7 @@ def rated(files: Sequence[Variant], machine: Machine, request: PlanRequest) -> l
             failure = failure or error
     if not options:
         raise failure or ModelFileError(
-            f"None of the {len(files)} models of this repository is one that edgechat can read.",
+            f"edgechat cannot read any of the {len(files)} models of this repository.",
             hint="Choose another repository, or a model of the catalogue: edgechat plan",
         )
     return options
@@ -128,7 +128,7 @@ def runnable_models(
 ) -> list[list[Variant]]:
     """Return the files that may be chosen of each model of which there is one. Raises BackendMissing."""
     if request.backend == "mlx" and not profile.mlx:
-        raise without_mlx("MLX cannot be used here.")
+        raise without_mlx("MLX is not available.")
     found: list[list[Variant]] = []
     for files in models:
         with contextlib.suppress(BackendMissing):

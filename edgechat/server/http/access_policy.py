@@ -85,7 +85,7 @@ class AccessPolicy:
     def _check_caller(self, scope: Scope, headers: _Headers) -> None:
         """Raise Refusal where the request was not meant for us, or comes from somebody's web page."""
         if headers.repeated:
-            raise Refusal(f"The header {headers.repeated!r} is there twice.", code="repeated_header")
+            raise Refusal(f"The header {headers.repeated!r} was sent twice.", code="repeated_header")
         host = headers.one("host").lower()
         if not self._is_ours(scope, host):
             raise _wrong_host(host)
@@ -93,7 +93,8 @@ class AccessPolicy:
         foreign = origin != f"http://{host}" if origin else headers.one("sec-fetch-site") in _OTHER_PAGES
         if foreign and not self._is_named(headers):
             raise Refusal(
-                "Web pages of this origin may not use the server; `edgechat serve --cors ORIGIN` lets them.",
+                "Web pages of this origin are not allowed to use the server; `edgechat serve --cors "
+                "ORIGIN` allows them.",
                 status=403,
                 code="wrong_origin",
             )
@@ -143,8 +144,8 @@ def _wrong_host(host: str) -> Refusal:
     found = _HOST.fullmatch(host)
     name = one_line(found.group(1), 80) if found else "NAME"
     return Refusal(
-        "This server is not called so. Use the address that `edgechat serve` has printed, or start it with "
-        f"--allow-host {name} if that is its name where you call from.",
+        "Unknown host name. Use the URL that `edgechat serve` printed, or start the server with "
+        f"--allow-host {name} if clients use that name.",
         status=403,
         code="wrong_host",
     )
@@ -154,11 +155,12 @@ def _no_key(headers: _Headers) -> Refusal:
     other = next((name for name in _OTHER_KEYS if headers.one(name)), None)
     if headers.one("authorization"):
         is_bearer = headers.one("authorization").partition(" ")[0].lower() == "bearer"
-        what = "This is not the server's key." if is_bearer else "The key goes after the word Bearer."
+        what = "The API key is not valid." if is_bearer else "The key must follow the word Bearer."
     else:
-        what = f"The key is not looked for in {other}." if other else "No key was sent."
+        what = f"The API key is not accepted in {other}." if other else "No API key was sent."
     return Refusal(
-        f"{what} Send 'Authorization: Bearer KEY'; `edgechat serve` says at its start where the key is.",
+        f"{what} Send 'Authorization: Bearer KEY'; at startup, `edgechat serve` prints where the key is "
+        "stored.",
         status=401,
         code="invalid_api_key",
         headers=(("www-authenticate", "Bearer"),),

@@ -39,11 +39,11 @@ def find_key(given: str | None) -> Key:
 
     Raises SettingsError for one that no header can carry, FolderError.
     """
-    other = "Give another one, or none: edgechat then makes one."
+    other = "Use another key, or omit it: edgechat then generates one."
     if given is not None:
-        return Key(_checked(given, "What was given as the key", other))
+        return Key(_checked(given, "The given API key", other))
     if VARIABLE in os.environ:
-        return Key(_checked(os.environ[VARIABLE], f"The key in {VARIABLE}", other), variable=VARIABLE)
+        return Key(_checked(os.environ[VARIABLE], f"The API key in {VARIABLE}", other), variable=VARIABLE)
     file = key_file()
     try:
         return _kept(file)
@@ -66,18 +66,21 @@ def _kept(file: Path) -> Key:
         if isinstance(error, FileNotFoundError) and not file.is_symlink():
             raise
         raise SettingsError(
-            f"The key in {file} cannot be read: {error.strerror or error}.", hint="Mend or remove the file."
+            f"The key in {file} cannot be read: {error.strerror or error}.",
+            hint="Correct or remove the file.",
         ) from error
     with contextlib.suppress(OSError):  # a copy of the folder may have let others read it
         file.chmod(0o600)
     return Key(
-        _checked(text, f"The key in {file}", "Delete the file, and the next start makes a new key."), file
+        _checked(text, f"The key in {file}", "Delete the file; the next start generates a new key."), file
     )
 
 
 def _checked(text: str, what: str, hint: str) -> str:
     if _KEY.fullmatch(text) is None:
         raise SettingsError(
-            f"{what} cannot be one: keys have 8 to 512 letters, digits and signs, without spaces.", hint=hint
+            f"{what} is not valid: keys have 8 to 512 letters, digits and punctuation characters, without "
+            "spaces.",
+            hint=hint,
         )
     return text

@@ -30,16 +30,16 @@ _CHUNK_BYTES = 256
 _AHEAD_BYTES = 64 * 1024
 """What a client may send behind a request that is being answered."""
 _END_OF_HEAD = re.compile(rb"\n\r?\n")
-_BROKEN = Refusal("This is no request that can be read.", status=400)
+_BROKEN = Refusal("The request is malformed.", status=400)
 _LONG_HEAD = Refusal(
-    f"The head has more than {MOST_HEADERS} lines or {HEADER_BYTES // 1024} KiB.", status=431
+    f"The request header has more than {MOST_HEADERS} lines or {HEADER_BYTES // 1024} KiB.", status=431
 )
 _TWO_LENGTHS = Refusal(
-    "The head says in two ways how long the body is, or in one that HTTP/1.0 does not know: send either "
-    "Content-Length or Transfer-Encoding.",
+    "The length of the body is ambiguous, or not supported by HTTP/1.0: send either Content-Length or "
+    "Transfer-Encoding.",
     status=400,
 )
-_CRUMBS = Refusal("The body comes in chunks of a few bytes: send larger ones.", status=400)
+_CRUMBS = Refusal("The chunks of the body are too small: send larger ones.", status=400)
 
 
 class Connection(H11Protocol):

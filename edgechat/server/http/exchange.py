@@ -59,7 +59,7 @@ class Exchange:
                 return await self._read(int(headers.get(b"content-length", b"0")), BODY_BYTES)
         except TimeoutError:
             raise Refusal(
-                f"The body did not come within {_BODY_SECONDS:.0f} seconds.", status=408, headers=_CLOSE
+                f"The body did not arrive within {_BODY_SECONDS:.0f} seconds.", status=408, headers=_CLOSE
             ) from None
 
     async def _read(self, said: int, most: int) -> bytes:
@@ -141,7 +141,9 @@ class _Held:
         beyond = max(0, self.size + count - _FREE_BYTES) - self._beyond
         if beyond and _Held.all_of_them + beyond > BODIES_BYTES:
             raise Refusal(
-                "Too many long requests come in at once.", status=429, headers=(("retry-after", "1"), *_CLOSE)
+                "Too many long requests are being received.",
+                status=429,
+                headers=(("retry-after", "1"), *_CLOSE),
             )
         self.size += count
         self._beyond += beyond
@@ -160,10 +162,8 @@ def _check_kind(headers: dict[bytes, bytes]) -> None:
     if kind != b"application/json":
         raise Refusal("The body must be JSON: 'Content-Type: application/json'.", status=415)
     if headers.get(b"content-encoding", b"identity").lower() != b"identity":
-        raise Refusal("Bodies are not unpacked here: send it without Content-Encoding.", status=415)
+        raise Refusal("Compressed bodies are not supported: send it without Content-Encoding.", status=415)
 
 
 def _too_long(most: int) -> Refusal:
-    return Refusal(
-        f"The body is longer than {most // 2**20} MiB, which no context holds.", status=413, headers=_CLOSE
-    )
+    return Refusal(f"The body is longer than {most // 2**20} MiB, the limit.", status=413, headers=_CLOSE)

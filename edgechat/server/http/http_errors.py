@@ -46,9 +46,9 @@ _OURS: tuple[tuple[type[EdgechatError], int, str, int | None], ...] = (
 
 _HINTS: dict[type[EdgechatError], str] = {
     # Where the error's own hint is for people at a terminal, or names a path of this machine.
-    SwitchUnknown: "Leave out think and reasoning_effort.",
+    SwitchUnknown: "Omit think and reasoning_effort.",
     EngineCrashed: "The next request starts it again.",
-    ModelFileError: "On the server's machine, `edgechat plan` with its name says more.",
+    ModelFileError: "For details, run `edgechat plan` with its name on the server's machine.",
 }
 _FOLDERS = re.compile(r"(?<!\S)(?:[A-Za-z]:)?[/\\](?:[^/\\]*[/\\])*")
 """Of a path from the root on; clients are told the file's name alone."""
@@ -60,8 +60,8 @@ def refusal_of(error: Exception) -> Refusal:
         return error
     if not isinstance(error, EdgechatError):
         # Its text may quote what somebody has asked: only --debug shows that, see `edgechat.logs`.
-        _LOG.error("edgechat has a fault of its own: %s", type(error).__name__, exc_info=error)
-        told = "edgechat has a fault of its own; started with --debug its terminal says more."
+        _LOG.error("internal error in edgechat: %s", type(error).__name__, exc_info=error)
+        told = "Internal error in edgechat; for details, start the server with --debug."
         return Refusal(told, status=500, code="fault")
     hint = next((ours for kind, ours in _HINTS.items() if isinstance(error, kind)), error.hint)
     said = error.message

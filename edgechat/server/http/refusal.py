@@ -21,13 +21,13 @@ class ErrorDetail(msgspec.Struct, frozen=True):
 
 
 class ErrorBody(msgspec.Struct, frozen=True):
-    """The body of every answer that is none."""
+    """The body of an error response."""
 
     error: ErrorDetail
 
 
 class Refusal(Exception):
-    """A request is not done, and why."""
+    """A request that is refused, and why."""
 
     def __init__(
         self,

@@ -80,7 +80,7 @@ async def _follow(served: ServedModel, request: ChatRequest, choice: int, hear: 
         async for event in events:
             await hear(choice, event)
     if not isinstance(event, Finished):
-        raise EngineError("The engine ended an answer without a word.")
+        raise EngineError("The engine ended an answer without a result.")
 
 
 class _Stream:

@@ -147,7 +147,7 @@ def _card(known: AvailableModel, one: LocalModel, glance: HeaderSummary) -> Mode
 
 def _not_here(name: str) -> ModelNotFound:
     shown = one_line(name)
-    return ModelNotFound(f"{shown} is not on this machine.", hint=f"Download it: edgechat pull {shown}")
+    return ModelNotFound(f"{shown} is not on this machine.", hint=f"To download it: edgechat pull {shown}")
 
 
 def _unknown(name: str, names: Sequence[str]) -> ModelNotFound:
@@ -157,5 +157,5 @@ def _unknown(name: str, names: Sequence[str]) -> ModelNotFound:
     likely = f"Did you mean {' or '.join(one_line(by_name[one]) for one in near)}? " if near else ""
     return ModelNotFound(
         f"There is no model {one_line(name[:_LONGEST])!r} on this machine.",
-        hint=f"{likely}`edgechat list` names those that are, and so does /v1/models.",
+        hint=f"{likely}`edgechat list` and /v1/models list the models.",
     )

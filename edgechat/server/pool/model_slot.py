@@ -98,10 +98,10 @@ class ModelSlot:
     def _full(self, too_many: int, priority: Priority) -> QueueFull:
         seconds = self.seconds_until_free(too_many)
         if priority == "background":
-            told = f"{self.in_background} of {self.taken} requests with {self.id} are in the background"
-            told = f"{told}, and the other places are for those that are not."
+            told = f"{self.in_background} of {self.taken} requests for {self.id} have background priority"
+            told = f"{told}, and the remaining places are reserved for interactive requests."
         else:
-            told = f"{self.taken} requests are with {self.id} already, and no more can wait."
+            told = f"The queue of {self.id} is full: it has {self.taken} requests."
         return QueueFull(told, hint=f"Try again in {seconds} seconds.", seconds=seconds)
 
     def loaded(self, task: asyncio.Task[None]) -> None:

@@ -201,7 +201,7 @@ class Pool:
         lanes = list(self._lanes.values())
         if self._draining:
             left = sum(lane.taken for lane in lanes)
-            return "draining", f"The server is ending; requests that it still answers: {left}."
+            return "draining", f"The server is shutting down; requests in progress: {left}."
         ready = [lane.id for lane in lanes if lane.is_ready]
         loading = next((lane for lane in lanes if lane.loading is not None), None)
         trouble = next((lane.trouble for lane in lanes if lane.trouble), "")
@@ -286,7 +286,9 @@ class Pool:
 
     def _refuse_if_draining(self) -> None:
         if self._draining:
-            raise Draining("The server is ending.", hint="Send the request again when it is back.")
+            raise Draining(
+                "The server is shutting down.", hint="Send the request again when the server is back."
+            )
 
     async def _load(self, lane: ModelSlot) -> None:
         try:

@@ -80,7 +80,7 @@ class ResidencyManager:
                     lane.loading = None
                     task.cancel()
         if task.cancelled():
-            raise EngineError("The load was stopped.")
+            raise EngineError("The load was cancelled.")
         task.result()
 
     async def _place(self, lane: ModelSlot) -> None:
@@ -195,7 +195,7 @@ def _no_room(lane: ModelSlot, others: Sequence[ModelSlot]) -> QueueFull:
     busy = " and ".join(one.id for one in others)
     seconds = max(one.seconds_until_free() for one in others)
     return QueueFull(
-        f"{lane.id} does not fit into the memory beside {busy}, which is answering.",
+        f"{lane.id} does not fit into memory together with {busy}, which is in use.",
         hint=f"Try again in {seconds} seconds.",
         seconds=seconds,
     )

@@ -26,7 +26,7 @@ _REASONS: dict[str, FinishReason] = {
 
 Part = TypeVar("Part")
 """What is new of an answer."""
-LONGER = "`edgechat serve --ctx` asks for a longer context, as far as the model was trained for one."
+LONGER = "to use a longer context, start the server with `edgechat serve --ctx`."
 
 
 class Answers(ABC, Generic[Part]):
@@ -38,7 +38,7 @@ class Answers(ABC, Generic[Part]):
     def __init__(self, body: GenerationBody, *, prompts: int = 1) -> None:
         """Raise Refusal for what contradicts itself."""
         if body.stream_options is not None and not body.stream:
-            raise Refusal("stream_options needs stream: true.", param="stream_options")
+            raise Refusal("stream_options requires stream: true.", param="stream_options")
         self.asked = body.model or ""
         """The model that is to answer ..."""
         self.model = ""
@@ -133,5 +133,5 @@ class Answers(ABC, Generic[Part]):
 def reason_of(end: Finished) -> FinishReason:
     """Return why an answer ended. Raises Refusal for one that the server has cut short."""
     if end.reason == "cancelled":
-        raise Refusal("The server was stopped in the middle of the answer.", status=503, code="stopped")
+        raise Refusal("The server was stopped during the answer.", status=503, code="stopped")
     return _REASONS[end.reason]

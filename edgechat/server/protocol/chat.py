@@ -19,11 +19,9 @@ from edgechat.server.protocol.generation import GenerationBody, Labels, Tokens
 from edgechat.server.protocol.messages import ChatMessage, FunctionName, as_messages
 from edgechat.server.protocol.strictness import Echoed, taken
 
-NoSound = Annotated[None, Meta(description="Only null is taken: this server reads and writes text alone.")]
-NoSearch = Annotated[None, Meta(description="Only null is taken: this server never uses the network.")]
-NoPrediction = Annotated[
-    None, Meta(description="Only null is taken: what the answer will be is guessed without being told.")
-]
+NoSound = Annotated[None, Meta(description="Only null is accepted: this server supports only text.")]
+NoSearch = Annotated[None, Meta(description="Only null is accepted: this server never uses the network.")]
+NoPrediction = Annotated[None, Meta(description="Only null is accepted: predictions are made without it.")]
 SchemaText = Annotated[
     # Left as it came: its length is looked at before anything is made of it.
     Raw, Meta(description="A JSON schema.", extra_json_schema={"type": ["object", "null"]})
@@ -32,15 +30,15 @@ Others = Annotated[int, Meta(ge=0, le=20)] | Annotated[float, Meta(ge=0, le=20, 
 Strict = Annotated[
     bool | None,
     Meta(
-        description="true: a call of the model's own choice, too, follows the schema; one that tool_choice "
-        "forces always does. What no grammar can keep (uniqueItems, propertyNames, not, contains, patterns "
-        "that look around) is left out, and `unenforced` in the answer tells where."
+        description="true: calls that the model makes on its own follow the schema too; calls forced by "
+        "tool_choice always do. Keywords that no grammar can enforce (uniqueItems, propertyNames, not, "
+        "contains, patterns with lookaround) are ignored, and `unenforced` in the answer names them."
     ),
 ]
 
 
 class FunctionTool(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What a model is told of a function; `parameters` is a JSON schema."""
+    """The description of a function for the model; `parameters` is a JSON schema."""
 
     name: FunctionName
     description: Annotated[str, Meta(max_length=65536)] | None = None
@@ -50,7 +48,7 @@ class FunctionTool(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
 
 class ToolBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A function that a model may want called."""
+    """A function that the model can call."""
 
     type: Literal["function"]
     function: FunctionTool
@@ -77,7 +75,7 @@ class NamedTool(
 
 
 class AllowedTools(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Some of the tools, and whether one of them must be called."""
+    """A subset of the tools, and whether one of them must be called."""
 
     mode: Literal["auto", "required"]
     tools: Annotated[list[NamedTool], Meta(min_length=1, max_length=128)]
@@ -91,7 +89,7 @@ class AllowedChoice(
     tag="allowed_tools",
     forbid_unknown_fields=True,
 ):
-    """The tools that may be called: the others are as if they were not there."""
+    """The tools that can be called; the others are ignored."""
 
     allowed_tools: AllowedTools
 
@@ -103,13 +101,13 @@ class TextFormat(msgspec.Struct, frozen=True, tag_field="type", tag="text", forb
 class JsonObject(
     msgspec.Struct, frozen=True, tag_field="type", tag="json_object", forbid_unknown_fields=True
 ):
-    """Any JSON object, or one that follows a schema, as llama.cpp takes it here."""
+    """Any JSON object, or one that follows a schema, as in llama.cpp's server."""
 
     schema: SchemaText | UnsetType = UNSET
 
 
 class Schema(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A JSON schema that the answer follows, whether `strict` is said or not."""
+    """A JSON schema that the answer follows, with or without `strict`."""
 
     name: Annotated[str, Meta(pattern="^[a-zA-Z0-9_-]{1,64}$")]
     schema: SchemaText | UnsetType = UNSET
@@ -126,32 +124,32 @@ class JsonSchema(
 
 
 class TemplateSwitches(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What other servers hand to a model's chat template."""
+    """Arguments that other servers pass to the chat template."""
 
     enable_thinking: bool | None = None
 
 
 class ChatBody(GenerationBody, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A chat to be answered."""
+    """A chat completion request."""
 
     messages: Annotated[list[ChatMessage], Meta(min_length=1, max_length=4096)]
     max_completion_tokens: Annotated[
-        Tokens | None, Meta(description="End after so many tokens; -1: when the context is full.")
+        Tokens | None, Meta(description="End after this many tokens; -1: when the context is full.")
     ] = None
-    logprobs: Annotated[bool | None, Meta(description="Tell how likely the answer's tokens were.")] = None
+    logprobs: Annotated[bool | None, Meta(description="Return the logprobs of the answer's tokens.")] = None
     top_logprobs: Annotated[
         Others | None,
-        Meta(description="... and so many others in the place of each; needs logprobs."),
+        Meta(description="... and of this many alternatives for each; requires logprobs."),
     ] = None
     tools: Annotated[
         Annotated[list[ToolBody], Meta(max_length=128)] | None,
-        Meta(description="Functions that the model may want called."),
+        Meta(description="Functions that the model can call."),
     ] = None
     tool_choice: Annotated[
         Literal["none", "auto", "required"] | NamedTool | AllowedChoice | None,
         Meta(
-            description="none: as without tools; required: one at least is called; or the one that is, or "
-            "those that may be."
+            description="none: no tools; required: at least one call; or the function to call, or the "
+            "allowed functions."
         ),
     ] = None
     parallel_tool_calls: Annotated[
@@ -159,72 +157,68 @@ class ChatBody(GenerationBody, frozen=True, kw_only=True, forbid_unknown_fields=
     ] = None
     response_format: Annotated[
         TextFormat | JsonObject | JsonSchema | None,
-        Meta(description="What the answer is; a grammar holds the model to it."),
+        Meta(description="The format of the answer, which a grammar enforces."),
     ] = None
     reasoning_effort: Annotated[
         Literal["none", "minimal", "low", "medium", "high", "xhigh"] | None,
         taken(
-            "none and minimal are think false, the others think true, unless `think` says otherwise. Models "
-            "that are told how long to think (gpt-oss) are told low, medium or high, which xhigh means too; "
-            "for those that have no switch only none is more than a wish.",
+            "none and minimal mean think: false, the others think: true, unless `think` is given. Models "
+            "with levels of thinking (gpt-oss) get low, medium or high; xhigh means high. For models "
+            "without a switch, values other than none have no effect.",
             *("none", "minimal", "low", "medium", "high"),
         ),
     ] = None
     think: Annotated[
         bool | None,
         Meta(
-            description="Extension: switch a reasoning model's thinking on or off; null: as the settings say."
+            description="Extension: switch a reasoning model's thinking on or off; null: as in the settings."
         ),
     ] = None
     chat_template_kwargs: Annotated[
         TemplateSwitches | None,
-        Meta(description="Extension: enable_thinking, as other servers call it, means `think`."),
+        Meta(description="Extension: enable_thinking, the name used by other servers, means `think`."),
     ] = None
     overflow: Annotated[
         Overflow,
         Meta(
-            description="Extension: where the context is full, error refuses; window leaves out the oldest "
-            "turns, and `truncated` says how many."
+            description="Extension: when the context is full, error refuses the request; window leaves out "
+            "the oldest turns and returns their number as `truncated`."
         ),
     ] = "error"
     modalities: Annotated[
         Annotated[list[Literal["text"]], Meta(min_length=1, max_length=1)] | None,
-        Meta(description="Only text is written."),
+        Meta(description="Only text is supported."),
     ] = None
-    store: Annotated[bool | None, taken("Answers are not kept here, whatever is said.", False)] = None
-    metadata: Annotated[
-        Labels | None, Meta(description="Labels, which nothing here needs: nothing is stored.")
-    ] = None
+    store: Annotated[bool | None, taken("Ignored: answers are never stored.", False)] = None
+    metadata: Annotated[Labels | None, Meta(description="Ignored: nothing is stored.")] = None
     safety_identifier: Annotated[
-        Annotated[str, Meta(max_length=512)] | None, Meta(description="A label, as `user` is.")
+        Annotated[str, Meta(max_length=512)] | None, Meta(description="Ignored, like `user`.")
     ] = None
     prompt_cache_key: Annotated[
         Annotated[str, Meta(max_length=512)] | None,
-        Meta(description="Not needed: what prompts have in common is found by itself."),
+        Meta(description="Ignored: common prefixes of prompts are found automatically."),
     ] = None
     prompt_cache_retention: Annotated[
         Literal["in_memory", "in-memory", "24h"] | None,
-        taken("Prompts are kept in memory only, while there is room.", "in_memory", "in-memory"),
+        taken("Ignored: prompts are cached in memory only.", "in_memory", "in-memory"),
     ] = None
     service_tier: Annotated[
         Literal["auto", "default", "flex", "scale", "priority"] | None,
-        taken(
-            "There is one tier; the extension `priority` lets a request wait for others.", "auto", "default"
-        ),
+        taken("Ignored: there is one tier; see the extension `priority`.", "auto", "default"),
     ] = None
     verbosity: Annotated[
         Literal["low", "medium", "high"] | None,
-        taken("Models have no such switch; say it in a message.", "medium"),
+        taken("Ignored: local models have no such switch.", "medium"),
     ] = None
     audio: NoSound = None
     prediction: NoPrediction = None
     web_search_options: NoSearch = None
     functions: Annotated[
         Annotated[list[FunctionTool], Meta(max_length=128)] | None,
-        Meta(description="tools, as they were before; the answer's call is then its function_call."),
+        Meta(description="The older form of tools; the answer then has function_call."),
     ] = None
     function_call: Annotated[
-        Literal["none", "auto"] | NamedFunction | None, Meta(description="tool_choice, as it was before.")
+        Literal["none", "auto"] | NamedFunction | None, Meta(description="The older form of tool_choice.")
     ] = None
 
     def asked(self) -> ChatRequest:
@@ -266,11 +260,11 @@ class ChatBody(GenerationBody, frozen=True, kw_only=True, forbid_unknown_fields=
     def _check(self) -> None:
         """Raise Refusal for fields that contradict each other."""
         if self.top_logprobs and not self.logprobs:
-            raise Refusal("top_logprobs needs logprobs: true.", param="top_logprobs")
+            raise Refusal("top_logprobs requires logprobs: true.", param="top_logprobs")
         if self.functions is not None and (self.tools or self.tool_choice is not None):
-            raise Refusal("functions means tools; send one of them.", param="functions")
+            raise Refusal("functions and tools are the same field; send one of them.", param="functions")
         if self.functions is None and self.function_call is not None:
-            raise Refusal("function_call needs functions.", param="function_call")
+            raise Refusal("function_call requires functions.", param="function_call")
         if self._think() and self.reasoning_effort == "none":
             raise Refusal("think: true and reasoning_effort: none contradict each other.", param="think")
 
@@ -283,7 +277,8 @@ class ChatBody(GenerationBody, frozen=True, kw_only=True, forbid_unknown_fields=
         switched = self.chat_template_kwargs.enable_thinking if self.chat_template_kwargs else None
         if len({self.think, switched} - {None}) > 1:
             raise Refusal(
-                "think means chat_template_kwargs.enable_thinking; send one of them.", param="think"
+                "think and chat_template_kwargs.enable_thinking are the same field; send one of them.",
+                param="think",
             )
         return switched if self.think is None else self.think
 
@@ -297,7 +292,7 @@ class ChatBody(GenerationBody, frozen=True, kw_only=True, forbid_unknown_fields=
         assert isinstance(self.tool_choice, AllowedChoice)
         names = {one.name for one in self.tool_choice.allowed_tools.tools}
         if unknown := names - {tool.name for tool in tools}:
-            raise Refusal(f"{min(unknown)!r} is allowed, and is none of the tools.", param="tool_choice")
+            raise Refusal(f"{min(unknown)!r} is allowed, but is not one of the tools.", param="tool_choice")
         return tuple(tool for tool in tools if tool.name in names)
 
     def _schema(self) -> str | None:
@@ -334,5 +329,5 @@ def _text(schema: Raw | UnsetType) -> str:
     try:
         text = "" if schema is UNSET else bytes(schema).decode()
     except UnicodeDecodeError as error:
-        raise BadRequest("The schema is no text in UTF-8.") from error
+        raise BadRequest("The schema is not valid UTF-8.") from error
     return "" if text in ("null", "{}") else text

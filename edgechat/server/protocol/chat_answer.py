@@ -38,14 +38,14 @@ _EFFORTS: dict[str, Effort] = {
 
 
 class CalledFunction(msgspec.Struct, frozen=True, kw_only=True):
-    """What is to be called, and with what."""
+    """The function to call, and its arguments."""
 
     name: str
     arguments: str
 
 
 class AnswerCall(msgspec.Struct, frozen=True, kw_only=True):
-    """A call that the model wants made."""
+    """A tool call."""
 
     id: str
     type: Literal["function"] = "function"
@@ -53,24 +53,24 @@ class AnswerCall(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PartOfFunction(msgspec.Struct, frozen=True, kw_only=True):
-    """What is to be called, and more of what with."""
+    """The function to call, or more of its arguments."""
 
     name: str | UnsetType = UNSET
     arguments: str
 
 
 class PartOfCall(msgspec.Struct, frozen=True, kw_only=True):
-    """A call begins, which id, type and name tell; or more of its arguments."""
+    """The beginning of a tool call (with id, type and name), or more of its arguments."""
 
     index: int
-    """Which one it is."""
+    """The number of the call."""
     id: str | UnsetType = UNSET
     type: Literal["function"] | UnsetType = UNSET
     function: PartOfFunction
 
 
 class TopLogprob(msgspec.Struct, frozen=True, kw_only=True):
-    """How likely a token was in its place: the natural logarithm."""
+    """A token and its logprob, the natural logarithm of its probability."""
 
     token: str
     logprob: float
@@ -78,26 +78,26 @@ class TopLogprob(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TokenLogprob(TopLogprob, frozen=True, kw_only=True):
-    """A token of the answer, and others in its place."""
+    """The logprob of a token of the answer, and of its alternatives."""
 
     top_logprobs: list[TopLogprob]
 
 
 class ChoiceLogprobs(msgspec.Struct, frozen=True):
-    """How likely the answer's tokens were."""
+    """The logprobs of the answer's tokens."""
 
     content: list[TokenLogprob]
 
 
 class AnswerMessage(msgspec.Struct, frozen=True, kw_only=True):
-    """What the model says."""
+    """The message of the model."""
 
     role: Literal["assistant"] = "assistant"
     content: str | None
     reasoning_content: str | UnsetType = UNSET
     tool_calls: list[AnswerCall] | UnsetType = UNSET
     function_call: CalledFunction | UnsetType = UNSET
-    """In place of tool_calls where `functions` were sent."""
+    """Instead of tool_calls, if `functions` were sent."""
     refusal: None = None
 
 
@@ -111,7 +111,7 @@ class ChatChoice(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PartOfAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """What is new of an answer."""
+    """The new part of an answer."""
 
     role: Literal["assistant"] | UnsetType = UNSET
     content: str | UnsetType = UNSET
@@ -121,7 +121,7 @@ class PartOfAnswer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ChoiceChunk(msgspec.Struct, frozen=True, kw_only=True):
-    """What is new of one of the answers."""
+    """The new part of one of the answers."""
 
     index: int
     delta: PartOfAnswer
@@ -130,7 +130,7 @@ class ChoiceChunk(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ChatCompletion(msgspec.Struct, frozen=True, kw_only=True):
-    """The answers."""
+    """A chat completion."""
 
     id: str
     object: Literal["chat.completion"] = "chat.completion"
@@ -140,13 +140,13 @@ class ChatCompletion(msgspec.Struct, frozen=True, kw_only=True):
     usage: UsageBody
     timings: AnswerTimings
     truncated: int | UnsetType = UNSET
-    """Extension: turns of the chat that were left out, where that was allowed and necessary."""
+    """Extension: the number of turns left out, if overflow is window."""
     unenforced: list[str] | UnsetType = UNSET
-    """Extension: what calls need not follow of their tools' schemas, though they had to follow these."""
+    """Extension: keywords of the tools' schemas that were not enforced."""
 
 
 class ChatChunk(msgspec.Struct, frozen=True, kw_only=True):
-    """What is new."""
+    """A chunk of a streamed chat completion."""
 
     id: str
     object: Literal["chat.completion.chunk"] = "chat.completion.chunk"
@@ -177,8 +177,8 @@ class ChatAnswers(Answers[ChoiceChunk]):
     def shorter(self) -> str:
         """Return what to do about a prompt that is too long."""
         if self._request.overflow == "window":
-            return f"What may not be left out is too long by itself: shorten the last message; {LONGER}"
-        return f'Shorten it; "overflow": "window" leaves out the oldest turns, and {LONGER}'
+            return f"The parts that cannot be left out are too long: shorten the last message; {LONGER}"
+        return f'Shorten it; "overflow": "window" leaves out the oldest turns; {LONGER}'
 
     def request(self, served: ServedModel, choice: int) -> ChatRequest:
         """Return what the engine is asked for one of them."""

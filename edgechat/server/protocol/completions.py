@@ -16,50 +16,49 @@ from edgechat.server.protocol.texts import Texts, texts_of
 from edgechat.server.protocol.usage import AnswerTimings, UsageBody, timings_of
 
 _MOST_TOKENS = 16
-"""Where nothing is said: OpenAI's own."""
+"""OpenAI's default."""
 
 Suffix = Annotated[
     str,
-    Meta(description="What comes behind the completion: models for code that know how fill it in."),
+    Meta(description="The text after the completion, for code models that can fill in between."),
 ]
 
 
 class CompletionBody(GenerationBody, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Text to be gone on with."""
+    """A text completion request."""
 
     prompt: Annotated[
-        Texts, Meta(description="A text, or the numbers of its tokens; or several, up to 8 completions.")
+        Texts, Meta(description="A text, or its token ids; or several of them, up to 8 completions.")
     ]
     logprobs: Annotated[
         Annotated[int, Meta(ge=0, le=5)] | Annotated[float, Meta(ge=0, le=5, multiple_of=1)] | None,
-        Meta(description="Tell how likely the tokens were, and so many others in the place of each."),
+        Meta(description="Return the logprobs of the tokens, and of this many alternatives for each."),
     ] = None
-    echo: Annotated[bool | None, Meta(description="Begin with the prompt; not together with logprobs.")] = (
-        None
-    )
-    best_of: Annotated[
-        Choices | None, Meta(description="Every completion is handed out: only what n says is taken.")
+    echo: Annotated[
+        bool | None,
+        Meta(description="Return the prompt before the completion; cannot be used with logprobs."),
     ] = None
+    best_of: Annotated[Choices | None, Meta(description="Only the value of n is accepted.")] = None
     suffix: Suffix | None = None
 
     def prompts(self) -> list[str | tuple[int, ...]]:
         """Return the prompts. Raises Refusal for fields that contradict each other."""
         found = texts_of(self.prompt, "prompt")
         if len(found) * self.n_choices > MOST_CHOICES:
-            raise Refusal(f"That would be more than {MOST_CHOICES} completions at once.", param="prompt")
+            raise Refusal(f"The request has more than {MOST_CHOICES} completions.", param="prompt")
         if self.best_of is not None and self.best_of != self.n_choices:
-            raise Refusal("best_of is what n says, or is left out.", param="best_of")
+            raise Refusal("best_of must equal n, or be omitted.", param="best_of")
         if self.echo and self.logprobs is not None:
-            raise Refusal("The prompt's own tokens have no logprobs here.", param="echo")
+            raise Refusal("Logprobs of prompt tokens are not supported.", param="echo")
         if self.suffix and not all(isinstance(one, str) for one in found):
-            raise Refusal("suffix needs prompts that are texts.", param="suffix")
+            raise Refusal("suffix requires prompts that are text.", param="suffix")
         if self.echo and not all(isinstance(one, str) for one in found):
-            raise Refusal("echo needs prompts that are texts.", param="echo")
+            raise Refusal("echo requires prompts that are text.", param="echo")
         return found
 
 
 class CompletionLogprobs(msgspec.Struct, frozen=True):
-    """How likely the tokens were; the lists are of one length."""
+    """The logprobs of the tokens; the lists have the same length."""
 
     tokens: list[str]
     token_logprobs: list[float]
@@ -68,7 +67,7 @@ class CompletionLogprobs(msgspec.Struct, frozen=True):
 
 
 class CompletionChoice(msgspec.Struct, frozen=True, kw_only=True):
-    """One of the completions, or what is new of it."""
+    """One of the completions, or its new part."""
 
     index: int
     text: str
@@ -77,7 +76,7 @@ class CompletionChoice(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Completion(msgspec.Struct, frozen=True, kw_only=True):
-    """The completions, or what is new of them."""
+    """A text completion, or a chunk of a streamed one."""
 
     id: str
     object: Literal["text_completion"] = "text_completion"

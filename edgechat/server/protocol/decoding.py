@@ -27,7 +27,7 @@ async def made_of(body: bytes, make: Callable[[bytes], T]) -> T:
     if body.count(b",") > _MOST_VALUES or sum(map(body.count, (b"[", b"{", b":"))) > _MOST_PARTS:
         raise Refusal(
             f"The body has more than {_MOST_PARTS} lists, objects and fields, or {_MOST_VALUES} values, "
-            "which no context holds.",
+            "the limit.",
             status=413,
         )
     return await asyncio.to_thread(make, body) if len(body) > _LARGE else make(body)
@@ -40,9 +40,9 @@ def decoded(body: bytes, kind: type[T]) -> T:
     except msgspec.ValidationError as error:
         raise _refused(str(error), kind) from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise Refusal(f"The body is no JSON: {error}.", code="invalid_json") from None
+        raise Refusal(f"The body is not valid JSON: {error}.", code="invalid_json") from None
     except RecursionError:
-        raise Refusal("The body is nested too deep.", code="invalid_json") from None
+        raise Refusal("The body is nested too deeply.", code="invalid_json") from None
 
 
 def _refused(message: str, kind: type[Any]) -> Refusal:
@@ -52,10 +52,10 @@ def _refused(message: str, kind: type[Any]) -> Refusal:
     if unknown := _UNKNOWN.search(what):
         name = unknown.group(1)[:_SHOWN]
         path = f"{where}.{name}" if where else name
-        return Refusal(f"There is no field {path!r} here.", param=path, code="unknown_parameter")
+        return Refusal(f"Unknown field {path!r}.", param=path, code="unknown_parameter")
     about = _descriptions(kind).get(re.split(r"[.\[]", where)[0], "")
     if _PART.search(where):
-        about = "Only parts of type text are taken: models are sent no images, sounds or files."
+        about = "Only parts of type text are supported: no images, audio or files."
     told = " ".join(part for part in (f"{where or 'body'}: {what[:_SHOWN]}.", about) if part)
     return Refusal(told, param=where or None, code="invalid_value")
 

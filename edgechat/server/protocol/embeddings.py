@@ -20,30 +20,28 @@ _VECTOR = {"anyOf": [{"type": "array", "items": {"type": "number"}}, {"type": "s
 
 
 class EmbeddingBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Texts, the embeddings of which are wanted."""
+    """An embeddings request."""
 
     model: Model = None
-    input: Annotated[
-        Texts, Meta(description="A text, or the numbers of its tokens; or several, up to 2048 at once.")
-    ]
+    input: Annotated[Texts, Meta(description="A text, or its token ids; or several of them, up to 2048.")]
     encoding_format: Annotated[
         Literal["float", "base64"] | None,
         Meta(description="base64: 32-bit floats, little-endian."),
     ] = None
     dimensions: Annotated[
         Annotated[int, Meta(ge=1, le=65536)] | Annotated[float, Meta(ge=1, le=65536, multiple_of=1)] | None,
-        Meta(description="Only the model's own number is taken: not every model's can be cut shorter."),
+        Meta(description="Only the model's own number of dimensions is accepted."),
     ] = None
     user: Annotated[
         Annotated[str, Meta(max_length=512)] | None,
-        Meta(description="A label, which nothing here needs: nothing is stored."),
+        Meta(description="Ignored: nothing is stored."),
     ] = None
 
     def texts(self) -> list[str | tuple[int, ...]]:
         """Return the texts, or their tokens. Raises Refusal where what they are is not clear."""
         found = texts_of(self.input, "input")
         if len(found) > _MOST_TEXTS:
-            raise Refusal(f"More than {_MOST_TEXTS} texts at once.", param="input")
+            raise Refusal(f"The request has more than {_MOST_TEXTS} texts.", param="input")
         return found
 
     def check(self, served: ServedModel) -> None:
@@ -51,13 +49,13 @@ class EmbeddingBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         numbers = served.model.embedding
         if numbers and self.dimensions not in (None, numbers):
             raise Refusal(
-                f"{served.name} makes embeddings of {numbers} numbers, not {self.dimensions:.0f}.",
+                f"{served.name} produces embeddings with {numbers} dimensions, not {self.dimensions:.0f}.",
                 param="dimensions",
             )
 
 
 class Embedding(msgspec.Struct, frozen=True, kw_only=True):
-    """Of one text."""
+    """The embedding of one text."""
 
     object: Literal["embedding"] = "embedding"
     index: int

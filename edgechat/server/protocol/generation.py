@@ -38,8 +38,8 @@ Factor = Annotated[float, Meta(ge=0.01, le=5)]
 Model = Annotated[
     Annotated[str, Meta(max_length=512)] | None,
     Meta(
-        description="A name of /v1/models; left out, '' or 'default': the model that the server was started "
-        "with."
+        description="A name listed by /v1/models. If omitted, '' or 'default': the model that the server was "
+        "started with."
     ),
 ]
 UNLIMITED = -1
@@ -48,76 +48,78 @@ Labels = Annotated[dict[str, str], Meta(max_length=16)]
 
 
 class StreamOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What a stream tells beside the text."""
+    """Options of a stream."""
 
     include_usage: Annotated[
-        bool | None, Meta(description="Tell at the end how many tokens it was, with no choices in the chunk.")
+        bool | None, Meta(description="Send a last chunk with the token counts and no choices.")
     ] = None
-    include_obfuscation: Annotated[
-        bool | None, taken("Random padding is not written, whatever is said.", False)
-    ] = None
+    include_obfuscation: Annotated[bool | None, taken("Ignored: no random padding is sent.", False)] = None
 
 
 class GenerationBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How text is to be generated. What a field does not say is as the model's makers recommend."""
+    """How text is generated. The defaults of sampling are what the model's makers recommend."""
 
     model: Model = None
     n: Annotated[
         Choices | None,
-        Meta(description="So many answers; each has a seed of its own, one more than the last one's."),
+        Meta(description="The number of answers; each has its own seed, one more than the one before."),
     ] = None
-    stream: Annotated[bool | None, Meta(description="Send the text as it is written.")] = None
+    stream: Annotated[bool | None, Meta(description="Send the text as it is generated.")] = None
     stream_options: StreamOptions | None = None
     stop: Annotated[
         Stop | Annotated[list[Stop | None], Meta(max_length=16)] | None,
-        Meta(description="End before any of these texts, up to 16 of 256 characters; blank ones are none."),
+        Meta(
+            description="End before any of these texts: up to 16, of up to 256 characters each; blank ones "
+            "are ignored."
+        ),
     ] = None
     max_tokens: Annotated[
-        Tokens | None, Meta(description="End after so many tokens; -1: when the context is full.")
+        Tokens | None, Meta(description="End after this many tokens; -1: when the context is full.")
     ] = None
     seed: Annotated[
         Seed | None,
-        Meta(description="The same seed gives the same text again."),
+        Meta(description="The same seed reproduces the same text."),
     ] = None
     temperature: Annotated[
-        Annotated[float, Meta(ge=0, le=5)] | None, Meta(description="0 takes the likeliest token.")
+        Annotated[float, Meta(ge=0, le=5)] | None, Meta(description="0 always takes the most likely token.")
     ] = None
     top_p: Annotated[
         Annotated[float, Meta(ge=0, le=1)] | None,
-        Meta(description="Choose among the likeliest tokens that have this probability together."),
+        Meta(description="Sample from the most likely tokens that have this probability together."),
     ] = None
     frequency_penalty: Annotated[
-        Penalty | None, Meta(description="Off the scores of tokens that came lately, for each time.")
+        Penalty | None,
+        Meta(description="Subtracted from the scores of recent tokens, once for each occurrence."),
     ] = None
     presence_penalty: Annotated[
-        Penalty | None, Meta(description="Off the scores of tokens that came lately, however often.")
+        Penalty | None, Meta(description="Subtracted from the scores of recent tokens.")
     ] = None
     logit_bias: Annotated[
         Annotated[dict[BiasedToken, Bias], Meta(max_length=1024)] | None,
-        Meta(description="Added to the scores of tokens, by their numbers."),
+        Meta(description="Added to the scores of tokens, by token id."),
     ] = None
     user: Annotated[
         Annotated[str, Meta(max_length=512)] | None,
-        Meta(description="A label, which nothing here needs: nothing is stored."),
+        Meta(description="Ignored: nothing is stored."),
     ] = None
     top_k: Annotated[
         Whole | None,
-        Meta(description="Extension: choose among so many of the likeliest tokens; 0 among all."),
+        Meta(description="Extension: sample from this many of the most likely tokens; 0: from all."),
     ] = None
     min_p: Annotated[
         Annotated[float, Meta(ge=0, le=1)] | None,
-        Meta(description="Extension: leave out tokens below this share of the likeliest one's probability."),
+        Meta(description="Extension: drop tokens less likely than this share of the most likely one."),
     ] = None
     repetition_penalty: Annotated[
         Factor | None,
-        Meta(description="Extension: divide the scores of tokens that came lately by this; 1: none."),
+        Meta(description="Extension: divides the scores of recent tokens; 1: none."),
     ] = None
     repeat_penalty: Annotated[
-        Factor | None, Meta(description="The same, as llama.cpp calls it; repetition_penalty goes first.")
+        Factor | None, Meta(description="llama.cpp's name for repetition_penalty, which takes precedence.")
     ] = None
     priority: Annotated[
         Priority | None,
-        Meta(description="Extension: background is computed only while nobody waits for anything else."),
+        Meta(description="Extension: background requests run only while nothing else is waiting."),
     ] = None
 
     @property
@@ -146,7 +148,7 @@ class GenerationBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     def limit(sent: float | None, usual: int | None, param: str) -> int | None:
         """Return after how many tokens to end; None: when the context is full. Raises Refusal."""
         if sent == 0:
-            raise Refusal("An answer has one token at least.", param=param, code="invalid_value")
+            raise Refusal("An answer has at least one token.", param=param, code="invalid_value")
         return None if sent == UNLIMITED else int(sent) if sent else usual
 
     def sampling(self, defaults: SamplingDefaults, choice: int) -> Sampling:

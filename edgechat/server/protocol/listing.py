@@ -1,4 +1,4 @@
-"""The models that may be asked for, and how the server is."""
+"""The lists of models, and the state of the server."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from edgechat.server.pool.models import State
 
 
 class ModelEntry(msgspec.Struct, frozen=True, kw_only=True):
-    """A model. Extensions: whether it is loaded, what it is for, and the tokens that its context holds."""
+    """A model. Extensions: whether it is loaded, its kind, and its context length in tokens."""
 
     id: str
     object: Literal["model"] = "model"
@@ -29,14 +29,14 @@ class ModelEntry(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ModelList(msgspec.Struct, frozen=True, kw_only=True):
-    """All of them."""
+    """The list of models."""
 
     object: Literal["list"] = "list"
     data: list[ModelEntry]
 
 
 class Health(msgspec.Struct, frozen=True):
-    """How the server is; in a sentence for those who show the key."""
+    """The state of the server; clients with the API key also get a sentence about it."""
 
     status: State
     detail: str | UnsetType = UNSET

@@ -13,18 +13,18 @@ from edgechat.server.protocol.strictness import Echoed, taken
 
 NoContent = Annotated[
     Annotated[list[Any], Meta(max_length=0)] | None,
-    Meta(description="Only what is empty is taken: models are sent text alone."),
+    Meta(description="Only empty values are accepted: this server supports only text."),
 ]
 Name = Annotated[
     str | None,
-    taken("Taken, and told no model: templates have no place for names; write them into the content."),
+    taken("Accepted and ignored: chat templates have no names; write them into the content."),
 ]
 FunctionName = Annotated[str, Meta(pattern="^[a-zA-Z0-9_.-]{1,64}$")]
 CallId = Annotated[str, Meta(min_length=1, max_length=128)]
 
 
 class ContentPart(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", forbid_unknown_fields=True):
-    """A piece of a message. Images, sounds and files are refused: models are sent text alone."""
+    """A part of a message. Images, audio and files are refused: only text is supported."""
 
     cache_control: Echoed = None
 
@@ -35,7 +35,7 @@ class ContentPart(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", f
 
 
 class TextPart(ContentPart, frozen=True, kw_only=True, tag="text", forbid_unknown_fields=True):
-    """A piece of text."""
+    """A text part."""
 
     text: str
     annotations: Echoed = None
@@ -47,15 +47,15 @@ class TextPart(ContentPart, frozen=True, kw_only=True, tag="text", forbid_unknow
 
 
 class InputTextPart(TextPart, frozen=True, kw_only=True, tag="input_text", forbid_unknown_fields=True):
-    """The same, as OpenAI's other protocol calls it."""
+    """A text part, by its name in the Responses API."""
 
 
 class OutputTextPart(TextPart, frozen=True, kw_only=True, tag="output_text", forbid_unknown_fields=True):
-    """The same, of an answer."""
+    """A text part of an answer, by its name in the Responses API."""
 
 
 class RefusalPart(ContentPart, frozen=True, kw_only=True, tag="refusal", forbid_unknown_fields=True):
-    """What a model said in place of an answer."""
+    """A refusal of the model."""
 
     refusal: str
 
@@ -75,7 +75,7 @@ Content = (
 
 
 class FunctionBody(msgspec.Struct, frozen=True, kw_only=True):
-    """What was called, and with what: a JSON object, or its text. What clients add is taken."""
+    """The function that was called, and its arguments: a JSON object, or its text. Others are ignored."""
 
     name: FunctionName
     arguments: str | dict[str, Any]
@@ -88,7 +88,7 @@ class FunctionBody(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ToolCallBody(msgspec.Struct, frozen=True, kw_only=True):
-    """A call that the model wanted made. What clients add is taken."""
+    """A tool call of the model. It can have other fields."""
 
     id: CallId
     function: FunctionBody
@@ -97,7 +97,7 @@ class ToolCallBody(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MessageBody(msgspec.Struct, frozen=True, kw_only=True, tag_field="role", forbid_unknown_fields=True):
-    """A message, with what clients keep beside its content."""
+    """A message, with the fields that clients keep with its content."""
 
     name: Name = None
     id: Echoed = None
@@ -106,57 +106,55 @@ class MessageBody(msgspec.Struct, frozen=True, kw_only=True, tag_field="role", f
 
 
 class SystemMessage(MessageBody, frozen=True, kw_only=True, tag="system", forbid_unknown_fields=True):
-    """What the model is told to be."""
+    """A system prompt."""
 
     content: Content
 
 
 class DeveloperMessage(MessageBody, frozen=True, kw_only=True, tag="developer", forbid_unknown_fields=True):
-    """The same, by its newer name."""
+    """A system prompt, by its newer name."""
 
     content: Content
 
 
 class UserMessage(MessageBody, frozen=True, kw_only=True, tag="user", forbid_unknown_fields=True):
-    """What somebody asks."""
+    """A message of the user."""
 
     content: Content
 
 
 class AssistantMessage(MessageBody, frozen=True, kw_only=True, tag="assistant", forbid_unknown_fields=False):
-    """What the model answered, as it was or with whatever clients have added to it."""
+    """An answer of the model, as it was sent or with fields that clients have added."""
 
     content: Content | UnsetType | None = UNSET
-    reasoning_content: Annotated[str | None, Meta(description="Extension: the thinking before it.")] = None
+    reasoning_content: Annotated[
+        str | None, Meta(description="Extension: the thinking before the content.")
+    ] = None
     reasoning: Annotated[
-        str | None, Meta(description="The same, as other servers call it; reasoning_content goes first.")
+        str | None, Meta(description="Another name for reasoning_content, which takes precedence.")
     ] = None
     reasoning_details: Echoed = None
     tool_calls: Annotated[list[ToolCallBody], Meta(max_length=128)] | None = None
     function_call: Annotated[
-        FunctionBody | None, Meta(description="The same, as it was before tools: one call.")
+        FunctionBody | None, Meta(description="The older form of tool_calls: one call.")
     ] = None
-    refusal: Annotated[
-        str | None, Meta(description="What was said in place of an answer, where there is no content.")
-    ] = None
-    audio: Annotated[None, Meta(description="Only null is taken: models are sent text alone.")] = None
+    refusal: Annotated[str | None, Meta(description="A refusal in place of the content.")] = None
+    audio: Annotated[None, Meta(description="Only null is accepted: this server supports only text.")] = None
     images: NoContent = None
-    prefix: Annotated[
-        Literal[False] | None, Meta(description="Only false is taken: an answer is not begun for the model.")
-    ] = None
+    prefix: Annotated[Literal[False] | None, Meta(description="Only false is accepted.")] = None
     annotations: Echoed = None
 
 
 class ToolMessage(MessageBody, frozen=True, kw_only=True, tag="tool", forbid_unknown_fields=True):
-    """What a call gave."""
+    """The result of a tool call."""
 
     content: Content
     tool_call_id: CallId
-    name: Annotated[str | None, Meta(description="Not needed: the call has it.")] = None
+    name: Annotated[str | None, Meta(description="Ignored: the call has the name.")] = None
 
 
 class FunctionMessage(MessageBody, frozen=True, kw_only=True, tag="function", forbid_unknown_fields=True):
-    """What a function_call gave."""
+    """The result of a function_call."""
 
     content: Content | None
     name: FunctionName
@@ -188,16 +186,16 @@ def as_messages(sent: list[ChatMessage]) -> tuple[Message, ...]:
             case ToolMessage():
                 if one.tool_call_id not in made:
                     raise Refusal(
-                        "A message of role tool answers a call of an assistant's message before it, by its "
-                        "tool_call_id; there is no call of that id.",
+                        "A message with role tool must have the tool_call_id of a call in an earlier "
+                        "assistant message; no call has this id.",
                         param=f"messages[{at}].tool_call_id",
                     )
                 found.append(Message("tool", _text(one.content), call_id=one.tool_call_id))
             case FunctionMessage():
                 if one.name not in functions:
                     raise Refusal(
-                        "A message of role function answers a function_call before it, by its name; there is "
-                        "no call of that name.",
+                        "A message with role function must have the name of an earlier function_call; no "
+                        "call has this name.",
                         param=f"messages[{at}].name",
                     )
                 found.append(Message("tool", _text(one.content), call_id=functions[one.name]))
@@ -210,7 +208,7 @@ def _answer(sent: AssistantMessage, at: int) -> Message:
         calls.append(sent.function_call.call(f"function_call-{at}"))
     thinking = sent.reasoning_content or sent.reasoning or ""
     if sent.content is UNSET and not (calls or thinking or sent.refusal):
-        raise Refusal("An assistant's message has content or tool_calls.", param=f"messages[{at}]")
+        raise Refusal("An assistant message must have content or tool_calls.", param=f"messages[{at}]")
     said = "" if sent.content is UNSET else _text(sent.content)
     return Message("assistant", said or sent.refusal or "", thinking, tuple(calls))
 

@@ -23,9 +23,7 @@ def taken(description: str, *heeded: object) -> Meta:
     return Meta(description=description, extra={"heeded": heeded})
 
 
-Echoed = Annotated[
-    Any, taken("What clients keep with a message and send back; it is taken, and nothing looks at it.")
-]
+Echoed = Annotated[Any, taken("Accepted and ignored: clients send it back with earlier messages.")]
 
 
 def refuse_unheeded(value: msgspec.Struct, body: bytes) -> None:
@@ -33,7 +31,7 @@ def refuse_unheeded(value: msgspec.Struct, body: bytes) -> None:
     overruled: tuple[str, ...] = getattr(value, "overruled", ())
     for path in (*overruled, *_unheeded(value, msgspec.json.decode(body), "")):
         raise Refusal(
-            f"The field {path!r} would have no effect here; `edgechat serve` without --strict takes it.",
+            f"The field {path!r} has no effect here; `edgechat serve` without --strict accepts it.",
             param=path,
             code="not_heeded",
         )

@@ -20,7 +20,7 @@ def texts_of(sent: Texts, param: str) -> list[str | tuple[int, ...]]:
         return [sent]
     numbers = [one for one in sent if isinstance(one, int)]
     if numbers and len(numbers) < len(sent):
-        raise Refusal(f"The {param} mixes numbers of tokens with texts.", param=param)
+        raise Refusal(f"{param} mixes token ids and texts.", param=param)
     if numbers:
         return [tuple(numbers)]
     return [one if isinstance(one, str) else tuple(one) for one in sent if not isinstance(one, int)]

@@ -14,16 +14,16 @@ from edgechat.server.protocol.texts import TokenId
 
 
 class TokenizeBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A text, the tokens of which are wanted."""
+    """A text to tokenize."""
 
     model: Model = None
     content: Annotated[str, Meta(max_length=MOST_CHARACTERS)]
     add_special: Annotated[
-        bool | None, Meta(description="Put the token in front that the model wants before all texts.")
+        bool | None, Meta(description="Add the token that the model expects at the beginning of a text.")
     ] = None
     parse_special: Annotated[
         bool | None,
-        Meta(description="Read control tokens written in the text as such, up to 32,768 characters."),
+        Meta(description="Interpret control tokens in the text, which can have up to 32,768 characters."),
     ] = None
 
     @property
@@ -43,13 +43,13 @@ class TokenizeBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
 
 class TokenList(msgspec.Struct, frozen=True):
-    """The numbers of tokens."""
+    """The token ids of a text."""
 
     tokens: tuple[int, ...]
 
 
 class DetokenizeBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Tokens, the text of which is wanted."""
+    """Tokens to detokenize."""
 
     model: Model = None
     tokens: Annotated[list[TokenId], Meta(max_length=MOST_TOKENS)]
@@ -71,6 +71,6 @@ class DetokenizeBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
 
 class TokensText(msgspec.Struct, frozen=True):
-    """The text of tokens; bytes that are no text are told as �."""
+    """The text of tokens; invalid bytes are replaced by �."""
 
     content: str

@@ -10,13 +10,13 @@ from edgechat.engine.types import Finished
 
 
 class PromptDetails(msgspec.Struct, frozen=True):
-    """Of the prompt's tokens, those that were not computed again."""
+    """Prompt tokens that were found in the prefix cache."""
 
     cached_tokens: int
 
 
 class CompletionDetails(msgspec.Struct, frozen=True):
-    """Of the answer's tokens: those of the thinking, and what speculation guessed, right and wrong."""
+    """Tokens of the thinking, and drafted tokens that were accepted and rejected."""
 
     reasoning_tokens: int
     accepted_prediction_tokens: int
@@ -24,7 +24,7 @@ class CompletionDetails(msgspec.Struct, frozen=True):
 
 
 class UsageBody(msgspec.Struct, frozen=True, kw_only=True):
-    """Tokens of all answers to a request; its prompt counts once."""
+    """The tokens of all answers to a request; the prompt counts once."""
 
     prompt_tokens: int
     completion_tokens: int
@@ -34,7 +34,7 @@ class UsageBody(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AnswerTimings(msgspec.Struct, frozen=True):
-    """Extension: milliseconds to the first token, and tokens a second; of the first answer."""
+    """Extension: milliseconds to the first token, and tokens per second, of the first answer."""
 
     ttft_ms: float
     prompt_tps: float

@@ -132,7 +132,7 @@ class ReplyEvents:
         trouble, told = self._conversation.trouble, self._trouble_told
         self._trouble_told = trouble is not None
         if trouble is not None and not told:
-            self._observer.warn(f"{trouble.message} What comes now is not saved.")
+            self._observer.warn(f"{trouble.message} The rest of the answer is not being saved.")
 
     def _end(self, turn: Turn | None, problem: EdgechatError | None) -> None:
         told = turn is not None and turn.error is not None

@@ -36,12 +36,12 @@ async def _run(controller: ChatController, name: str, argument: str) -> None:
             copy_reply(controller)
         case "rename":
             await stored_conversations.rename(controller, _stored(controller), argument)
-            view.tell(f"It is called “{one_line(argument, 60)}” now.")
+            view.tell(f"Renamed to “{one_line(argument, 60)}”.")
         case "pin":
             chat_id = _stored(controller)
             pinned = shown.conversation is not None and not shown.conversation.chat.pinned
             await stored_conversations.pin(controller, chat_id, pinned)
-            view.tell("Pinned to the top of the list." if pinned else "No longer pinned.")
+            view.tell("Pinned to the top of the list." if pinned else "Unpinned.")
         case "export":
             await stored_conversations.export(controller, _stored(controller), argument)
         case "import":
@@ -52,7 +52,7 @@ async def _run(controller: ChatController, name: str, argument: str) -> None:
             await controller.switch_model(argument)
         case "model":
             plan = controller.session.plan
-            view.tell(f"{one_line(plan.model_name, 60)} answers." if plan else "No model is loaded yet.")
+            view.tell(f"The model is {one_line(plan.model_name, 60)}." if plan else "No model is loaded yet.")
         case "pull":
             controller.downloads.pulls.start(argument)
         case _ if name in parameters.COMMANDS:
@@ -65,7 +65,7 @@ async def _run(controller: ChatController, name: str, argument: str) -> None:
 
 def _stored(controller: ChatController) -> str:
     if not controller.shown.id:
-        raise EdgechatError("This conversation is empty.", hint="Say something first.")
+        raise EdgechatError("This conversation is empty.", hint="Ask something first.")
     return controller.shown.id
 
 
@@ -80,7 +80,7 @@ def arguments(controller: ChatController, name: str) -> Sequence[tuple[str, str]
     """Return what may follow a command, each with a few words about it."""
     match name:
         case "think":
-            return [("on", "always"), ("off", "never"), ("auto", "as the model does")]
+            return [("on", "always"), ("off", "never"), ("auto", "the model's default")]
         case "preset":
             presets = controller.session.settings.presets
             return [(one, one_line(preset.system or "", 60)) for one, preset in presets.items()]

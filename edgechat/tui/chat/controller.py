@@ -32,7 +32,7 @@ _SAVE_AFTER = 0.8
 """Seconds after the last key press until an unsent prompt is saved."""
 _HISTORY = 200
 """Questions that the prompt's history goes back."""
-_WHY = "Ctrl+O shows why, and what else fits this machine."
+_WHY = "Ctrl+O shows why, and which models fit this machine."
 _ENDED = {"complete": "has ended", "stopped": "was stopped", "failed": "has failed"}
 
 
@@ -81,7 +81,7 @@ class ChatController:
                 self.shown.system = settings.system
             self._restore(await load_unsent(store, None))
             await view.restore_panels()
-            self.shown.tell("Looking for the model")
+            self.shown.tell("Finding the model")
             engine = await session.engine()
             if session.plan is not None:
                 self._show_plan(session.plan)
@@ -181,7 +181,9 @@ class ChatController:
         last = opened.conversation.chat.model if opened.conversation is not None else ""
         if last and model is not None and lasting_name(last) != lasting_name(model):
             was, now = (one_line(Path(name).name, 60) for name in (last, model))
-            self.view.tell(f"{was} wrote here last; now {now} answers. /model changes it.", seconds=6)
+            self.view.tell(
+                f"The last answer was by {was}; {now} answers now. To change it: /model", seconds=6
+            )
 
     def show_new(self) -> None:
         """Show a new conversation, with what was typed for it before."""
@@ -241,7 +243,7 @@ class ChatController:
         elif not self.shown.is_stored:
             self.write_prompt(prompt.before(self.prompt))
         else:
-            self.view.tell("A question was not sent; Ctrl+N has it.", warning=True, seconds=10)
+            self.view.tell("A question was not sent; Ctrl+N shows it.", warning=True, seconds=10)
             self._new_draft = prompt.before(self._new_draft)
             self._keep_new()
 
@@ -269,8 +271,8 @@ class ChatController:
     def write_prompt(self, prompt: UnsentPrompt) -> None:
         """Put this into the prompt, in place of what is there."""
         self.shown.draft = prompt
-        borrowed = "back to what you wrote · Esc" if prompt.aside is not None else ""
-        title = "editing · Esc leaves it" if prompt.edits else borrowed
+        borrowed = "Esc returns to your text" if prompt.aside is not None else ""
+        title = "editing · Esc cancels" if prompt.edits else borrowed
         self.view.pane.put(prompt.text, prompt.attachments, title)
 
     def borrow_prompt(self, text: str, turn: Turn | None = None) -> None:
@@ -346,9 +348,9 @@ class ChatController:
     def retry(self, turn_id: str = "") -> None:
         """Regenerate a reply of the conversation that is shown, or its last one. Raises EdgechatError."""
         if self.shown.is_answering:
-            raise ChatBusy("An answer is being written.", hint="Stop it first: Escape.")
+            raise ChatBusy("An answer is being generated.", hint="Stop it first: Escape.")
         if not self.shown.can_retry:
-            raise ChatNotFound("There is no question yet that could be answered again.")
+            raise ChatNotFound("There is no question yet to answer again.")
         self._answer(self.shown.retry(turn_id))
 
     def _answer(self, answering: Coroutine[Any, Any, None]) -> None:
@@ -390,8 +392,8 @@ class ChatController:
         """Let a model answer from now on, and load it. Raises EdgechatError."""
         session = self.session
         if self.answering:
-            raise ChatBusy("An answer is being written.", hint="Stop it first: Escape.")
-        self.shown.tell(f"Looking at {one_line(name, 60)}")
+            raise ChatBusy("An answer is being generated.", hint="Stop it first: Escape.")
+        self.shown.tell(f"Inspecting {one_line(name, 60)}")
         try:
             plan = await session.switch_model(name)
             self._show_plan(plan)
@@ -404,7 +406,7 @@ class ChatController:
             self._switched()
             raise
         self._switched()
-        self.view.tell(f"{one_line(plan.model_name, 60)} answers from now on.", seconds=4)
+        self.view.tell(f"Switched to {one_line(plan.model_name, 60)}.", seconds=4)
 
     def _switch_to_awaited(self, name: str) -> bool:
         if self.answering:

@@ -58,4 +58,4 @@ class ModelDownloads:
         if pull.model is None or (pull is self.awaited and self._on_awaited(pull.model)):
             return
         name = one_line(pull.model, 60)
-        self._view.tell(f"{name} is here. /model {name} chats with it.", seconds=15)
+        self._view.tell(f"{name} was downloaded. To chat with it: /model {name}", seconds=15)

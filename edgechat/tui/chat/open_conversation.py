@@ -195,7 +195,7 @@ class OpenConversation:
         found, missing = await asyncio.to_thread(named_in, draft.text, MOST - len(had))
         if missing:
             names = ", ".join(one_line(name, 60) for name in missing[:5])
-            self.warn(f"Not sent along, for there is no such file: {names}.")
+            self.warn(f"Not attached, because there is no such file: {names}.")
         return (*draft.attachments, *(one for one in found if one.name not in had))
 
     async def retry(self, turn_id: str = "") -> None:

@@ -25,7 +25,7 @@ from edgechat.tui.terminal.resizing import StaleResizeFilter
 from edgechat.tui.widgets.line_field import LineField
 from edgechat.tui.widgets.text_area import Area
 
-_THINK = [("as the model does", "auto"), ("always", "on"), ("never", "off")]
+_THINK = [("the model's default", "auto"), ("always", "on"), ("never", "off")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,7 @@ class ParametersScreen(StaleResizeFilter, ModalScreen[None]):
     """
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("ctrl+s", "save", "Save", priority=True),
-        Binding("escape", "leave", "Leave as it was"),
+        Binding("escape", "leave", "Cancel"),
     ]
 
     def __init__(
@@ -95,7 +95,7 @@ class ParametersScreen(StaleResizeFilter, ModalScreen[None]):
         with Vertical(id="box"):
             yield from self._fields()
             yield Static(id="problem", markup=False)
-            yield Static("Tab: next field   Ctrl+S: save   Escape: leave as it was", id="keys")
+            yield Static("Tab: next field   Ctrl+S: save   Escape: cancel", id="keys")
 
     def _fields(self) -> ComposeResult:
         with VerticalScroll(id="fields"):
@@ -103,7 +103,7 @@ class ParametersScreen(StaleResizeFilter, ModalScreen[None]):
             yield Area(self._system or "", id="system", tab_behavior="focus")
             if self._presets:
                 with Horizontal(classes="row"):
-                    yield Label("Take a preset")
+                    yield Label("Apply a preset")
                     named = [(Content(one_line(name, 40)), name) for name in self._presets]
                     yield Select(named, prompt="none", id="preset", compact=True)
             if self._can_think:
@@ -116,10 +116,10 @@ class ParametersScreen(StaleResizeFilter, ModalScreen[None]):
                 with Horizontal(classes="row"):
                     yield Label(name.replace("_", " "))
                     yield LineField(_text(given.get(name)), id=name)
-                    yield Static(f"else {_text(defaults[name])}")
+                    yield Static(f"default {_text(defaults[name])}")
             with Horizontal(classes="row", id="save"):
                 yield Label("Save as preset")
-                yield LineField(placeholder="a name, or nothing", id="save-as", max_length=40)
+                yield LineField(placeholder="a name (optional)", id="save-as", max_length=40)
 
     def on_mount(self) -> None:
         """Begin with the system prompt."""

@@ -50,11 +50,11 @@ class ChatScreen(ChatLayout):
     """Where people talk with a model."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape", "give_prompt_back", "Leave it"),
+        Binding("escape", "give_prompt_back", "Cancel"),
         Binding("escape", "stop", "Stop"),
         Binding("escape", "to_prompt", "Back"),
         Binding("escape", "clear_toasts", "Close the message", show=False),
-        Binding("ctrl+r", "retry", "Again"),
+        Binding("ctrl+r", "retry", "Retry"),
         Binding("ctrl+n", "new_chat", "New chat"),
         Binding("ctrl+b", "conversations", "Chats"),
         Binding("ctrl+f", "search", "Search", priority=True),
@@ -62,7 +62,7 @@ class ChatScreen(ChatLayout):
         Binding("ctrl+t", "thoughts", "Thinking"),
         Binding("f3", "switch_thinking", "Think on or off", show=False),
         Binding("f4", "parameters", "System prompt and parameters", show=False),
-        Binding("ctrl+up", "turns", "Go to the turns", show=False, priority=True),
+        Binding("ctrl+up", "turns", "To the turns", show=False, priority=True),
         Binding("ctrl+z", "undo_delete", "Undo the deletion", show=False, priority=True),
         Binding("pageup", "scroll('page_up')", "Page up", show=False),
         Binding("pagedown", "scroll('page_down')", "Page down", show=False),

@@ -35,9 +35,9 @@ async def delete(controller: ChatController, chat_id: str, *, ask: bool = False)
     """Move a conversation to the trash, with `ask` after a question. Raises EdgechatError."""
     store = await controller.session.store()
     if chat_id in controller.answering:
-        raise ChatBusy("An answer is being written there.", hint="Stop it first: Escape.")
+        raise ChatBusy("An answer is being generated there.", hint="Stop it first: Escape.")
     title = one_line((await store.find(chat_id)).title, 50)
-    lasts = f"For {TRASH_DAYS} days it is in the trash." if store.lasting else ""
+    lasts = f"It stays in the trash for {TRASH_DAYS} days." if store.lasting else ""
     if ask and not await _is_sure(controller, f"Delete “{title}”?\n\n{lasts}"):
         return
     await store.trash(chat_id)
@@ -45,7 +45,7 @@ async def delete(controller: ChatController, chat_id: str, *, ask: bool = False)
     controller.deleted.append(chat_id)
     if controller.shown.id == chat_id:
         controller.show_new()
-    controller.view.tell(f"Deleted “{title}”. Ctrl+Z undoes it. {lasts}", seconds=8)
+    controller.view.tell(f"Deleted “{title}”. Ctrl+Z undoes this. {lasts}", seconds=8)
     controller.view.refresh_chat()
 
 
@@ -74,7 +74,7 @@ async def purge(controller: ChatController, chat_id: str) -> None:
     """Ask, then delete a conversation in the trash for good. Raises EdgechatError."""
     store = await controller.session.store()
     title = one_line((await store.find(chat_id, trashed=True)).title, 50)
-    if await _is_sure(controller, f"Delete “{title}” for good? It cannot be brought back then."):
+    if await _is_sure(controller, f"Delete “{title}” permanently? It cannot be restored."):
         await store.delete(chat_id)
         _forget_deleted(controller, chat_id)
 

@@ -33,7 +33,7 @@ def act(controller: ChatController, turn_id: str, what: str) -> None:
                 view.run_in_background(_switch(controller, turn, -1 if "-" in what else 1))
             case "edit" if turn.role == "user":
                 if controller.shown.is_answering:
-                    raise ChatBusy("An answer is being written.", hint="Stop it first: Escape.")
+                    raise ChatBusy("An answer is being generated.", hint="Stop it first: Escape.")
                 controller.borrow_prompt(turn.content, turn)
             case "regenerate":
                 controller.retry(turn.id)

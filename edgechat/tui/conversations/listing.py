@@ -55,7 +55,7 @@ class ChatList(ScrollView, can_focus=True):
     }
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("enter", "choose", "Open"),
-        Binding("enter", "restore", "Bring back"),
+        Binding("enter", "restore", "Restore"),
         Binding("slash", "find", "Search", key_display="/"),
         Binding("r", "rename", "Rename"),
         Binding("p", "pin", "Pin"),

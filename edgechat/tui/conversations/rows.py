@@ -87,16 +87,16 @@ def rows_of_hits(hits: Sequence[Hit], most: int) -> list[Row]:
     """Return what was found, under how much that is; `most` is what was asked for."""
     if not hits:
         return [NoteRow("Nothing found")]
-    count = f"The best {most}" if len(hits) >= most else f"{len(hits)} found"
+    count = f"Best {most} results" if len(hits) >= most else f"{len(hits)} found"
     return [HeadingRow(count), *map(HitRow, hits)]
 
 
 def rows_of_trash(found: Sequence[Listed], now: float) -> list[Row]:
     """Return what is in the trash, each with the days after which it is gone for good."""
     if not found:
-        return [NoteRow(f"The trash is empty. What is deleted stays in it for {TRASH_DAYS} days.")]
+        return [NoteRow(f"The trash is empty. Deleted conversations stay here for {TRASH_DAYS} days.")]
     return [
-        HeadingRow("Trash · gone for good in"),
+        HeadingRow("Trash · deleted in"),
         *(ChatRow(one.chat, aside=_left(one.chat, now)) for one in found),
     ]
 

@@ -73,7 +73,7 @@ class TitleField(LineField):
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("enter", "submit", "Rename"),
-        Binding("escape", "give_up", "Leave it"),
+        Binding("escape", "give_up", "Cancel"),
     ]
 
     def __init__(self, row: Place) -> None:
@@ -181,7 +181,7 @@ class Sidebar(Widget):
         """Whether the first hit is to be opened as soon as it is known."""
         self._list = ChatList()
         self._field = SearchField(
-            placeholder="Search all that was said", max_length=200, select_on_focus=False
+            placeholder="Search all conversations", max_length=200, select_on_focus=False
         )
 
     def compose(self) -> ComposeResult:

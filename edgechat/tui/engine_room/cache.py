@@ -28,8 +28,8 @@ class CacheSection(Section):
 
     TITLE: ClassVar[str] = "Cache"
     MEANING: ClassVar[str] = (
-        "A cell is a token that was read. Pinned stays when old turns leave, own is this chat's, shared is "
-        "how several chats begin, kept is left by others until cells are short."
+        "Each cell holds one token. Pinned cells stay when old turns are left out; own: this chat's; "
+        "shared: a common beginning of several chats; kept: of other chats, until cells run short."
     )
 
     def __init__(self) -> None:
@@ -70,7 +70,7 @@ class CacheSection(Section):
         return lines
 
     def _slot(self, slot: SlotState, digits: int) -> Content:
-        title = self.title_of(slot.chat) if slot.chat else "no chat's"
+        title = self.title_of(slot.chat) if slot.chat else "no chat"
         name = one_line(title, 60) if title else f"chat {one_line(slot.chat or '')[:6]}"
         state = "running  " * slot.busy + "moved  " * slot.approximate
         return row(f"  {slot.id}", f"{slot.length:>{digits},}  {state}", (name, ".faint"))
@@ -87,7 +87,7 @@ def _legend(cache: CacheMap, unit: int, width: int) -> list[Content]:
     for kind, (mark, style) in MARKS.items():
         count = cache.free if kind is None else counts[kind]
         items.append(Content.assemble((mark, style), " ", (f"{_NAMES[kind]:<7}", ".faint"), f"{count:>9,}"))
-    items.append(Content("a sign is a cell" if unit == 1 else f"a sign is {unit:,} cells").stylize(".faint"))
+    items.append(Content("one sign: 1 cell" if unit == 1 else f"one sign: {unit:,} cells").stylize(".faint"))
     per_line = max(1, min(3, (width + 3) // 22))
     return [Content("   ").join(items[at : at + per_line]) for at in range(0, len(items), per_line)]
 
@@ -104,9 +104,9 @@ def _uses(snapshot: Snapshot, width: int) -> list[Content]:
         found = f", {stats.hits:,} of {n_starts:,} times"
         lines.append(row("so far", f"{stats.reused_tokens:,} tokens", (found, ".faint")))
     if stats.evictions:
-        lines.append(row("given up", f"{stats.evictions:,} times", (" for others' sake", ".faint")))
+        lines.append(row("evicted", f"{stats.evictions:,} times", (" for other chats", ".faint")))
     if (draft := snapshot.draft_cache) is not None:
-        lines.append(row("the draft's", f"{draft.used:,} of {draft.cells:,} cells"))
+        lines.append(row("draft model", f"{draft.used:,} of {draft.cells:,} cells"))
     if (disk := snapshot.on_disk) is not None and disk.count:
         chats = "chat" if disk.count == 1 else "chats"
         lines.append(row("on disk", f"{disk.count:,} {chats}, {mebibytes(disk.n_bytes)}"))

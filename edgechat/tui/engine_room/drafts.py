@@ -19,9 +19,7 @@ class DraftsSection(Section):
     """What speculation does; or why it does nothing."""
 
     TITLE: ClassVar[str] = "Drafts"
-    MEANING: ClassVar[str] = (
-        "Guesses of the next tokens, checked together in one step: the text is the same, only sooner."
-    )
+    MEANING: ClassVar[str] = "Proposed tokens, verified together in one step: the same text, only faster."
 
     def __init__(self) -> None:
         super().__init__()
@@ -57,17 +55,17 @@ class DraftsSection(Section):
         if drafting is None or not drafting.sources:
             return self._nobody(width)
         who = ", ".join(self._info.drafters) if self._info and self._info.drafters else "yes"
-        lines = [row("who", one_line(who, max(8, width - LABEL)))]
+        lines = [row("drafter", one_line(who, max(8, width - LABEL)))]
         rows = [
             (_NAMES[one.source], (_percent(one.acceptance), f"{one.speedup:.2f}x"))
             for one in drafting.sources
         ]
-        lines += table(("accepted", "worth"), rows, width)
+        lines += table(("accepted", "speedup"), rows, width)
         lines += self._last_reply()
         if any(drafting.lengths):
-            lines.append(row("this step", f"{_listed(drafting.lengths)} guessed"))
+            lines.append(row("this step", f"{_listed(drafting.lengths)} drafted"))
         steps = [(f"{n}", f"{ratio:.1f}x") for n, ratio in drafting.costs]
-        lines += table([n for n, _ in steps], [("takes", [ratio for _, ratio in steps])], width, "a step of")
+        lines += table([n for n, _ in steps], [("takes", [ratio for _, ratio in steps])], width, "step of")
         if drafting.why_off:
             return [*lines, *said(drafting.why_off, width, ".warning")]
         return [
@@ -79,7 +77,7 @@ class DraftsSection(Section):
         if self._info is None:
             return faint(NO_MODEL, width)
         why = self._info.no_draft
-        why = why or (self._drafting.why_off if self._drafting else "") or "Nobody drafts for this model."
+        why = why or (self._drafting.why_off if self._drafting else "") or "This model has no drafter."
         return said(one_line(why, 400), width)
 
     def _last_reply(self) -> list[Content]:
@@ -91,7 +89,7 @@ class DraftsSection(Section):
         return [
             row("last reply", f"{last.speedup:.2f} times as fast"),
             row("", stood, (f" ({share:.0%})", ".faint")),
-            row("", f"{last.mean_length:.1f} tokens a draft"),
+            row("", f"{last.mean_length:.1f} tokens per draft"),
         ]
 
 

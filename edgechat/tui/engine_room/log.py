@@ -17,7 +17,7 @@ class LogSection(Section):
     """The newest at the bottom."""
 
     TITLE: ClassVar[str] = "Log"
-    MEANING: ClassVar[str] = "What the worker process writes, the newest at the bottom."
+    MEANING: ClassVar[str] = "The output of the worker process, newest at the bottom."
 
     def __init__(self) -> None:
         super().__init__()
@@ -33,5 +33,5 @@ class LogSection(Section):
     def body(self, width: int) -> list[Content]:
         """See `Section`."""
         if not self._text:
-            return faint("Nothing has been written.", width)
+            return faint("The log is empty.", width)
         return [Content(line).truncate(width, ellipsis=True) for line in self._text]

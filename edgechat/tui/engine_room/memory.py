@@ -43,7 +43,8 @@ class MemorySection(Section):
 
     TITLE: ClassVar[str] = "Memory"
     MEANING: ClassVar[str] = (
-        "What the allocator said before the load, and what it took. Pages of the file are the worker's, too."
+        "The memory planned before the load, and the memory used. The worker's memory includes pages of "
+        "the file."
     )
 
     def __init__(self) -> None:
@@ -99,7 +100,7 @@ class MemorySection(Section):
             return []
         if not info.differences:
             known = self._plan is not None and bool(self._plan.buffers)
-            return said("All is as planned.", width, ".faint") if known else []
+            return said("Memory use is as planned.", width, ".faint") if known else []
         lines: list[Content] = []
         for one in info.differences:
             told = f"{mebibytes(one.real)} for {one.what}, not {mebibytes(one.planned)}"

@@ -15,7 +15,7 @@ LABEL = 12
 _WIDEST = 64
 """Of a table: columns far apart are hard to follow."""
 _COLUMN = 10
-NO_MODEL = "No model is loaded now."
+NO_MODEL = "No model is loaded."
 
 Cell = str | tuple[str, str] | Content
 

@@ -26,7 +26,8 @@ class SpeedSection(Section):
 
     TITLE: ClassVar[str] = "Speed"
     MEANING: ClassVar[str] = (
-        "Writing goes token by token, reading a prompt in chunks; the first token comes when it is read."
+        "Text is generated token by token, and prompts are read in chunks; the first token follows when "
+        "the prompt is read."
     )
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -65,11 +66,11 @@ class SpeedSection(Section):
         """See `Section`."""
         at, speed = self._last
         is_now = speed > 0 and self._clock() - at < _FRESH
-        now = f"{_figure(speed)} tok/s" if is_now else ("nothing is written", ".faint")
+        now = f"{_figure(speed)} tok/s" if is_now else ("idle", ".faint")
         lines = [row("now", now), row("last minute", self._sparkline(width - LABEL))]
         rows = [
-            ("writing", _three([one.decode_tps for one in self._replies if one.decode_tps], _rate)),
-            ("reading", _three([one.prompt_tps for one in self._replies if one.prompt_tps], _rate)),
+            ("decoding", _three([one.decode_tps for one in self._replies if one.decode_tps], _rate)),
+            ("prefill", _three([one.prompt_tps for one in self._replies if one.prompt_tps], _rate)),
             ("first token", _three([one.ttft_ms / 1000 for one in self._replies], _time)),
         ]
         lines += table(("last", "median", "min"), rows, width)
@@ -99,8 +100,8 @@ class SpeedSection(Section):
         requests = f"{work.running} running, {work.waiting} waiting"
         lines = [row("requests", requests, (settling, ".faint"))]
         if work.step_seconds > 0:
-            lines.append(row("a step", _time(work.step_seconds), (" for a token", ".faint")))
-            lines.append(row("a chunk", f"{work.chunk_tokens:,} tokens", (" of a prompt", ".faint")))
+            lines.append(row("step", _time(work.step_seconds), (" for a token", ".faint")))
+            lines.append(row("chunk", f"{work.chunk_tokens:,} tokens", (" of a prompt", ".faint")))
         return lines
 
 

@@ -128,7 +128,7 @@ class Board(Vertical):
                 break
         none = self.query_one("#none", Static)
         none.display = bool(wanted) and not self._items
-        none.update(Content(f"Nothing here is called {one_line(wanted, 40)!r}."))
+        none.update(Content(f"No model matches {one_line(wanted, 40)!r}."))
         self.show_item()
 
     def show_item(self) -> None:

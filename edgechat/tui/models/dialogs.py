@@ -34,7 +34,7 @@ class ConfirmDialog(StaleResizeFilter, ModalScreen[bool]):
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("y", "answer(True)", "Yes", show=False),
         Binding("n,escape", "answer(False)", "No", show=False),
-        Binding("left,right,up,down", "app.focus_next", "The other one", show=False),
+        Binding("left,right,up,down", "app.focus_next", "Other button", show=False),
     ]
 
     def __init__(self, question: Content, *, yes: str, no: str) -> None:

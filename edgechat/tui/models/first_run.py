@@ -61,11 +61,11 @@ class FirstRun(StaleResizeFilter, Screen[FirstRunChoice | None]):
     VERTICAL_BREAKPOINTS = [(0, "-low"), (32, "-high")]  # noqa: RUF012  (as in Screen)
     AUTO_FOCUS = "#first"
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("enter", "take", "Take it"),
+        Binding("enter", "take", "Choose"),
         Binding("g", "guide", "Guide"),
         Binding("m", "models", "All models"),
-        Binding("1", "local(1)", "Model here", key_display="1-9"),
-        *(Binding(str(n), f"local({n})", "Model here", show=False) for n in range(2, _LOCAL + 1)),
+        Binding("1", "local(1)", "Local model", key_display="1-9"),
+        *(Binding(str(n), f"local({n})", "Local model", show=False) for n in range(2, _LOCAL + 1)),
         Binding("escape", "guide", "Guide", show=False),
     ]
 
@@ -140,18 +140,18 @@ class FirstRun(StaleResizeFilter, Screen[FirstRunChoice | None]):
 
     def _lines(self) -> Iterator[ListLine]:
         yield _text(("Welcome to edgechat", "bold $primary"))
-        text = "A language model of your own: on this machine, offline once it is here."
+        text = "A language model on your own machine, also offline."
         yield from self._wrapped(text, "dim", 0)
         yield _text(("\nThis machine", "bold"))
         yield from self._machine()
         yield from self._recommended()
         if self._local:
-            yield _text(("\nHere already", "bold"))
+            yield _text(("\nAlready here", "bold"))
         for number, item in enumerate(self._local, 1):
             yield self._choice(str(number), str(number), one_line(item.name, 40), _of_local(item))
         yield _text(("\nOr", "bold"))
-        yield self._choice(GUIDE, "g", "Ask the guide", "a tiny model that knows edgechat, here already")
-        yield self._choice("models", "m", "See all models", "what fits, and how fast it would be")
+        yield self._choice(GUIDE, "g", "Ask the guide", "a tiny model about edgechat")
+        yield self._choice("models", "m", "See all models", "which fit, and how fast")
 
     def _machine(self) -> Iterator[ListLine]:
         held, problem = self._holdings.known.overview, self._holdings.problem
@@ -159,7 +159,7 @@ class FirstRun(StaleResizeFilter, Screen[FirstRunChoice | None]):
             text = " ".join(filter(None, (problem.message, problem.hint)))
             yield from self._wrapped(text, "$error")
         elif held is None:
-            yield from self._wrapped("Looking at it: processor, memory, GPU…", "dim")
+            yield from self._wrapped("Inspecting CPU, memory, GPU…", "dim")
         else:
             for line in _in_words(held.profile, held.found.machine):
                 yield from self._wrapped(line)
@@ -168,15 +168,15 @@ class FirstRun(StaleResizeFilter, Screen[FirstRunChoice | None]):
         best, held = self._best, self._holdings.known.overview
         going = self._pulls.line()
         if going and self._asked is None:
-            yield _text(("\nOn its way", "bold"))
+            yield _text(("\nDownloading", "bold"))
             yield from self._wrapped(going)
         if held is None and self._holdings.problem is not None:
             return
         yield _text(("\nRecommended", "bold"))
         if held is None:
-            yield self._choice("best", "⏎", "Looking for what suits this machine…", "")
+            yield self._choice("best", "⏎", "Finding the best model for this machine…", "")
         elif best is None or best.plan is None:
-            text = "Nothing of the catalogue fits into the memory that is free now."
+            text = "No model of the catalogue fits into the memory that is free now."
             yield from self._wrapped(text, "$warning")
         else:
             yield from self._best_one(best, best.plan.reasons)
@@ -191,7 +191,7 @@ class FirstRun(StaleResizeFilter, Screen[FirstRunChoice | None]):
         if self._can_take_best:
             yield from self._take_line(is_here)
         else:
-            text = f"It cannot be pulled now: {self._holdings.offline} keeps edgechat offline."
+            text = f"It cannot be downloaded now: {self._holdings.offline} keeps edgechat offline."
             yield from self._wrapped(text, "$warning", 4)
         several = self.has_class("-high")
         for reason in dict.fromkeys((*reasons[:2], *reasons[-1:]) if several else reasons[:1]):
@@ -202,9 +202,9 @@ class FirstRun(StaleResizeFilter, Screen[FirstRunChoice | None]):
         if is_here:
             yield self._choice("best", "⏎", "Chat with it", "")
         elif pull is None:
-            yield self._choice("best", "⏎", "Pull it and chat", "the guide answers meanwhile")
+            yield self._choice("best", "⏎", "Download and chat", "meanwhile, the guide answers")
         elif pull.is_over:
-            yield self._choice("best", "⏎", "Try again", "or begin with one of those below")
+            yield self._choice("best", "⏎", "Try again", "or choose another model below")
             text = " ".join(filter(None, (pull.line, pull.error.hint if pull.error is not None else "")))
             yield from self._wrapped(text, "$error", 4)
         else:
@@ -290,4 +290,4 @@ def _in_words(profile: DeviceProfile, machine: str) -> Iterator[str]:
     yield from machine.split("\n")
     if not any(card.usable or card == profile.mlx_card for card in profile.accelerators):
         known = ", ".join(one_line(card.name, 40) for card in profile.accelerators)
-        yield f"{known}: not usable by this build" if known else "No GPU: the processor computes"
+        yield f"{known}: not supported by this build" if known else "No GPU: models run on the CPU"

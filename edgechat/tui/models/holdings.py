@@ -86,7 +86,7 @@ class Holdings:
         found = self._ladders.get(item.asks)
         if isinstance(found, EdgechatError):
             return found.message
-        return "Looking at its quantizations…" if _has_ladder(item) else ""
+        return "Inspecting its quantizations…" if _has_ladder(item) else ""
 
 
 def _has_ladder(item: ModelItem) -> bool:

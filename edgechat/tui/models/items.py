@@ -30,9 +30,9 @@ BEST = "★"
 class ModelGroup(Enum):
     """Where a model is, as the headings say it."""
 
-    COMING = "On their way"
+    COMING = "Downloading"
     HERE = "On this machine"
-    REMOTE = "Can be pulled"
+    REMOTE = "For download"
     ASKED = "On the hub"
 
 

@@ -12,7 +12,7 @@ from edgechat.models.hub.progress import ProgressSample, duration
 class PullState(Enum):
     """How far a pull is."""
 
-    WAITING = "waiting for the one before it"
+    WAITING = "waiting for the previous download"
     ASKING = "asking the hub"
     COMING = "downloading"
     STOPPING = "stopping"

@@ -141,7 +141,7 @@ class Pulls:
         except EdgechatError as failure:
             error = failure
         except Exception as failure:  # a fault of ours ends this pull, not the app
-            error = EngineError(f"The pull failed: {type(failure).__name__}: {one_line(str(failure))}.")
+            error = EngineError(f"The download failed: {type(failure).__name__}: {one_line(str(failure))}.")
         self._later(lambda: self._ended(pull, model, error))
 
     def _brought(self, pull: Pull) -> str:
@@ -210,7 +210,7 @@ class _PullObserver:
 
     def checked(self, file: RemoteFile, n: int) -> None:
         if self._is_time():
-            self.says(f"checking what is here: {mebibytes(n)}")
+            self.says(f"checking the partial download: {mebibytes(n)}")
 
     def says(self, text: str) -> None:
         self._pulls._later(lambda: self._pulls._doing(self._pull, one_line(text)))

@@ -64,15 +64,15 @@ class ModelsScreen(StaleResizeFilter, Screen[str | None]):
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("enter", "chat", "Chat"),
         Binding("enter,p", "pull", "Pull"),
-        Binding("enter,p", "again", "Go on"),
+        Binding("enter,p", "again", "Resume"),
         Binding("x", "stop", "Stop"),
-        Binding("x", "take_off", "Take off"),
+        Binding("x", "take_off", "Remove"),
         Binding("escape", "back", "Back"),
         Binding("tab,shift+tab", "other_pane", "Quants"),
         Binding("w", "why", "Why"),
         Binding("d,delete", "delete", "Delete"),
         Binding("slash", "filter", "Find", key_display="/"),
-        Binding("r", "refresh", "Look again"),
+        Binding("r", "refresh", "Refresh"),
         Binding("down", "to_list", "To the list", show=False),
     ]
 
@@ -110,7 +110,7 @@ class ModelsScreen(StaleResizeFilter, Screen[str | None]):
 
     @work(group="load", exclusive=True)
     async def _load(self) -> None:
-        self._head("Looking at what is here…")
+        self._head("Finding models…")
         await self._holdings.load(self._loaded)
         self._look()
 
@@ -124,7 +124,7 @@ class ModelsScreen(StaleResizeFilter, Screen[str | None]):
             return
         known = self._holdings
         is_first = known.is_looking and known.known.overview is None
-        self._head("Looking at this machine…" if is_first else "")
+        self._head("Inspecting this machine…" if is_first else "")
         self._board.fill()
 
     def _head(self, doing: str) -> None:
@@ -184,7 +184,7 @@ class ModelsScreen(StaleResizeFilter, Screen[str | None]):
         """Pull, where nothing speaks against it."""
         offline = self._holdings.offline
         if offline:
-            self._warn(f"{one_line(name, 60)} cannot be pulled: {offline} keeps edgechat offline.")
+            self._warn(f"{one_line(name, 60)} cannot be downloaded: {offline} keeps edgechat offline.")
             return
         does_not_fit = option is not None and option.plan is None
         if option is None or not does_not_fit or await self._insists(option.why_not):
@@ -205,8 +205,8 @@ class ModelsScreen(StaleResizeFilter, Screen[str | None]):
             self._pulls.retry(pull, anyway=True)
 
     async def _insists(self, why: str) -> bool:
-        question = Content(f"{printable(why)}\n\nPull it all the same?")
-        return await self.app.push_screen_wait(ConfirmDialog(question, yes="Pull it", no="Leave it"))
+        question = Content(f"{printable(why)}\n\nDownload it anyway?")
+        return await self.app.push_screen_wait(ConfirmDialog(question, yes="Download", no="Cancel"))
 
     def action_stop(self) -> None:
         """End a pull; what has come is kept."""
@@ -246,8 +246,8 @@ class ModelsScreen(StaleResizeFilter, Screen[str | None]):
         except EdgechatError as error:
             self._warn(" ".join(filter(None, (error.message, error.hint))))
             return
-        free = f" {mebibytes(removal.frees)} are free again." if removal.frees else ""
-        self.notify(printable(f"{one_line(row.model.name, 60)} is deleted.{free}"), markup=False)
+        free = f" {mebibytes(removal.frees)} freed." if removal.frees else ""
+        self.notify(printable(f"Deleted {one_line(row.model.name, 60)}.{free}"), markup=False)
         self.action_refresh()
 
     # Reading and moving.
@@ -303,9 +303,9 @@ class ModelsScreen(StaleResizeFilter, Screen[str | None]):
 
 
 def _what_goes(model: LocalModel, removal: Removal) -> Content:
-    frees = f"That frees {mebibytes(removal.frees)}."
+    frees = f"This frees {mebibytes(removal.frees)}."
     if not removal.frees:
-        frees = "That frees nothing: the same bytes have another name."
+        frees = "This frees no space: the same data is linked elsewhere."
     files = [one_line(str(path), 200) for path in removal.files[:6]]
     more = [f"and {len(removal.files) - 6} more"] if len(removal.files) > 6 else []
     return Content(printable("\n".join((f"Delete {one_line(model.name, 60)}? {frees}", "", *files, *more))))

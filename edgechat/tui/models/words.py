@@ -36,7 +36,7 @@ def _about(item: ModelItem, width: int, offline: str) -> Iterator[Content]:
     if facts:
         yield Content.styled(" · ".join(facts), "dim")
     if item.is_best:
-        yield Content.styled(f"{BEST} Recommended: the best that fits this machine.", "$accent")
+        yield Content.styled(f"{BEST} Recommended: the best model that fits this machine.", "$accent")
     yield from _state(item, offline)
     made = item.plan
     if made is not None:
@@ -52,7 +52,7 @@ def _facts(item: ModelItem) -> Iterator[str]:
     if item.entry is not None:
         yield item.entry.licence
         if item.entry.thinking != "none":
-            switch = {"always": "always thinks first", "default-on": "thinks, can be switched off"}
+            switch = {"always": "always thinks first", "default-on": "thinks first; can be switched off"}
             yield switch.get(item.entry.thinking, "can think first")
     if item.row is not None:
         yield item.row.model.place.value
@@ -74,7 +74,7 @@ def _state(item: ModelItem, offline: str) -> Iterator[Content]:
     elif item.is_too_large and item.option is not None:
         yield Content.styled(printable(item.option.why_not), "$warning")
     if offline and item.section in (ModelGroup.REMOTE, ModelGroup.ASKED):
-        yield Content.styled(f"It cannot be pulled now: {offline} keeps edgechat offline.", "$warning")
+        yield Content.styled(f"It cannot be downloaded now: {offline} keeps edgechat offline.", "$warning")
 
 
 def _plan(item: ModelItem, made: LoadPlan) -> Iterator[Content]:
@@ -82,8 +82,8 @@ def _plan(item: ModelItem, made: LoadPlan) -> Iterator[Content]:
     if found is not None:
         tps = speed(found.decode_tps, is_measured=item.is_measured)
         how = " measured" if item.is_measured else ""
-        yield _fact("Speed", f"{tps} tokens/s{how}, the first in {seconds(found.ttft_ms / 1000)}")
-    cache = "" if made.cache_type == "f16" else f", cache in {made.cache_type}"
+        yield _fact("Speed", f"{tps} tokens/s{how}, the first after {seconds(found.ttft_ms / 1000)}")
+    cache = "" if made.cache_type == "f16" else f", KV cache in {made.cache_type}"
     yield _fact("Context", f"{made.context:,} tokens{cache}")
     known = quality_class(made.quant)
     if known is not None:
@@ -92,7 +92,7 @@ def _plan(item: ModelItem, made: LoadPlan) -> Iterator[Content]:
     if made.draft is not None:
         yield _fact("Draft", f"{made.draft.model_name}, {mebibytes(made.draft.total_bytes)}")
     elif made.ngrams:
-        yield _fact("Draft", "what was said before (n-grams)")
+        yield _fact("Draft", "n-grams of the conversation")
     if made.gpu_layers:
         where = zip(made.split, made.devices, strict=True)
         yield _fact("Layers", ", ".join(f"{n} on {name}" for n, name in where))
@@ -138,15 +138,15 @@ def why(item: ModelItem, made: LoadPlan | None) -> Content:
     """Return all there is to say of a choice: notes, reasons, and the alternatives."""
     if made is None:
         text = item.damage or (item.option.why_not if item.option is not None else "")
-        return Content(printable(text) or "It was not held against this machine yet.")
-    parts = [Content.styled("Why so", "bold")]
+        return Content(printable(text) or "It has not been compared with this machine yet.")
+    parts = [Content.styled("Why", "bold")]
     parts += [Content(f"• {printable(one)}") for one in (*made.notes, *made.reasons)]
     if made.no_draft and not any(made.no_draft in one for one in made.reasons):
         parts.append(Content(f"• {printable(made.no_draft)}"))
     if made.kl_divergence is not None:
         parts.append(Content.styled(f"  Loss: {printable(made.kl_divergence.source)}.", "dim"))
     if made.alternatives:
-        parts += [Content(""), Content.styled("And not", "bold")]
+        parts += [Content(""), Content.styled("Alternatives", "bold")]
     for other in made.alternatives:
         context = f", context {other.context:,}" if other.context else ""
         name = f"{other.model} {other.quant or ''}".rstrip()

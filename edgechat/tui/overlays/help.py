@@ -150,7 +150,7 @@ class HelpScreen(StaleResizeFilter, Screen[None]):
         yield Static("Keys and commands", id="help-head")
         yield LineField(placeholder="Search: a key, a command, or what it does", id="help-search")
         with _Scroll(id="help-list"):
-            yield Static("Nothing here has these words.", id="help-none")
+            yield Static("No key or command matches.", id="help-none")
             yield from self._lines()
         yield KeyBar(id="keys")
 
@@ -164,7 +164,7 @@ class HelpScreen(StaleResizeFilter, Screen[None]):
             rows = [
                 (one_line(f"/{name} {argument}"), one_line(does)) for name, argument, does in self._commands
             ]
-            yield _Lines("Commands, typed in place of a question", rows)
+            yield _Lines("Commands, typed instead of a question", rows)
 
     def on_mount(self) -> None:
         """Show all."""

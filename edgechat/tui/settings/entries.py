@@ -19,12 +19,12 @@ from edgechat.text import one_line
 Editor = Literal["choice", "line", "text"]
 """With what a value is changed: by going through all there are, in a line, in a box of lines."""
 
-_KEEPS = "what the chat has already"
+_KEEPS = "the chat's own"
 _COUNTS = {
     "now": "",
-    "new chat": "Counts for new chats.",
-    "load": "Counts when a model is loaded next.",
-    "start": "Counts when edgechat is started next.",
+    "new chat": "Applies to new chats.",
+    "load": "Applies when a model is loaded next.",
+    "start": "Applies when edgechat is started next.",
 }
 
 
@@ -100,8 +100,8 @@ class SettingEntry:
                 value = [part.strip() for part in text.split(",") if part.strip()]
             return msgspec.to_builtins(checked_value(value, self.type))
         except ValueError as error:
-            longest = f"text of at most {SYSTEM_LENGTH} letters" if self.kind == "text" else self.kind
-            raise ValueError(f"It takes {longest}.") from error
+            longest = f"text of at most {SYSTEM_LENGTH} characters" if self.kind == "text" else self.kind
+            raise ValueError(f"Allowed: {longest}.") from error
 
     def matches(self, words: list[str]) -> bool:
         """Whether all these words, in small letters, are in what is shown of it."""
@@ -127,7 +127,7 @@ def _of_preset(name: str, known: tuple[Documented, ...]) -> Iterator[SettingEntr
         inner = [one for one in known if one.name.startswith(f"{field.name}.")]
         for one in inner or [docs[field.name]]:
             path = ("presets", name, *one.name.split("."))
-            doc = "Its system prompt." if one.name == "system" else one.doc
+            doc = "The preset's system prompt." if one.name == "system" else one.doc
             yield SettingEntry(path, f"Preset {name}", _KEEPS, doc, "", one.type)
 
 

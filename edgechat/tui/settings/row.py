@@ -35,7 +35,7 @@ class LineEditor(LineField):
     }
     """
 
-    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "give_up", "Give up")]
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "give_up", "Cancel")]
 
     def action_give_up(self) -> None:
         """Leave the value as it was."""
@@ -58,7 +58,7 @@ class TextEditor(Area):
     """
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("ctrl+s", "save", "Save"),
-        Binding("escape", "give_up", "Give up"),
+        Binding("escape", "give_up", "Cancel"),
     ]
 
     def action_save(self) -> None:
@@ -94,8 +94,8 @@ class SettingRow(Vertical, can_focus=True):
     """
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("enter,space", "edit", "Change"),
-        Binding("left", "step(-1)", "The value before", show=False),
-        Binding("right", "step(1)", "The next value", show=False),
+        Binding("left", "step(-1)", "Previous value", show=False),
+        Binding("right", "step(1)", "Next value", show=False),
         Binding("delete,backspace", "reset", "Default"),
     ]
 
@@ -207,13 +207,13 @@ class SettingRow(Vertical, can_focus=True):
         editor: LineEditor | TextEditor
         if self.entry.editor == "text":
             editor = TextEditor(text, highlight_cursor_line=False)
-            editor.border_subtitle = "Ctrl+S saves · Esc gives up"
+            editor.border_subtitle = "Ctrl+S saves · Esc cancels"
         else:
             placeholder = f"{self.entry.kind}; empty: the default"
             editor = LineEditor(
                 text, placeholder=placeholder, select_on_focus=False, suggester=self._suggester
             )
-            editor.border_subtitle = "Enter saves · Esc gives up"
+            editor.border_subtitle = "Enter saves · Esc cancels"
         self.mount(editor, after=self.query_one(".row--head"))
         editor.focus()
         self.call_after_refresh(self.scroll_visible)

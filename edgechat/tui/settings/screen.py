@@ -90,13 +90,13 @@ class SettingsScreen(StaleResizeFilter, Screen[None]):
     AUTO_FOCUS = ""
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape", "back", "Back"),
-        Binding("up", "go(-1)", "The setting before", show=False),
-        Binding("down", "go(1)", "The next setting", show=False),
+        Binding("up", "go(-1)", "Previous setting", show=False),
+        Binding("down", "go(1)", "Next setting", show=False),
         Binding("slash,ctrl+f", "filter", "Filter"),
         Binding("pageup", "page(-1)", "A page up", show=False),
         Binding("pagedown", "page(1)", "A page down", show=False),
-        Binding("home", "end(0)", "The first setting", show=False),
-        Binding("end", "end(-1)", "The last setting", show=False),
+        Binding("home", "end(0)", "First setting", show=False),
+        Binding("end", "end(-1)", "Last setting", show=False),
     ]
 
     @dataclass
@@ -121,7 +121,7 @@ class SettingsScreen(StaleResizeFilter, Screen[None]):
     def compose(self) -> ComposeResult:
         """From top to bottom; the rows come with `on_mount`."""
         yield Static(id="settings-head")
-        yield LineField(placeholder="Filter: a word of a setting", id="settings-filter")
+        yield LineField(placeholder="Filter by name or description", id="settings-filter")
         yield Static(id="settings-fault")
         yield SettingsList(id="settings-list")
         yield KeyBar(id="keys")
@@ -158,7 +158,7 @@ class SettingsScreen(StaleResizeFilter, Screen[None]):
         listed = self.query_one(SettingsList)
         await listed.remove_children()
         widgets: list[Static | SettingRow | NewPreset] = [
-            Static("No setting has these words.", id="settings-none", markup=False)
+            Static("No setting matches.", id="settings-none", markup=False)
         ]
         heading = ""
         for entry in entries(self._said):
@@ -168,7 +168,7 @@ class SettingsScreen(StaleResizeFilter, Screen[None]):
             widgets.append(SettingRow(entry, entry.given(self._tables), by=self._by(entry)))
         widgets.append(GroupHeading("New preset"))
         widgets.append(
-            NewPreset(placeholder="its name: a system prompt, thinking and sampling for some chats")
+            NewPreset(placeholder="its name; a preset sets the system prompt, thinking and sampling")
         )
         await listed.mount_all(widgets)
         self._filter(self.query_one("#settings-filter", LineField).value)
@@ -176,9 +176,9 @@ class SettingsScreen(StaleResizeFilter, Screen[None]):
     def _by(self, entry: SettingEntry) -> str:
         """Return what an environment variable makes of a setting, in words; empty where none does."""
         if entry.path == ("offline",) and (variable := offline_by()):
-            return f"on, as {variable} says"
+            return f"on, because of {variable}"
         if entry.path == ("theme",) and self.app.no_color:
-            return "without colours, as NO_COLOR says"
+            return "without colours, because of NO_COLOR"
         return ""
 
     # Writing.
@@ -194,7 +194,7 @@ class SettingsScreen(StaleResizeFilter, Screen[None]):
     @on(LineField.Submitted, "NewPreset")
     def _new_preset(self, event: LineField.Submitted) -> None:
         name = event.value.strip()
-        fault = name_fault(name) or ("There is one of that name." if name in self._said.presets else None)
+        fault = name_fault(name) or ("A preset of that name exists." if name in self._said.presets else None)
         if fault:
             event.input.border_subtitle = fault
             return

@@ -58,11 +58,11 @@ class Transcript(VerticalScroll):
         Binding("c", "screen.turn('copy')", "Copy"),
         Binding("y", "screen.turn('copy_code')", "Copy code"),
         Binding("e", "screen.turn('edit')", "Edit"),
-        Binding("r", "screen.turn('regenerate')", "Again"),
+        Binding("r", "screen.turn('regenerate')", "Retry"),
         Binding("q", "screen.turn('quote')", "Quote"),
         Binding("b", "screen.turn('bring_back')", "Bring back"),
-        Binding("left", "screen.turn('other(-1)')", "Other try", show=False),
-        Binding("right", "screen.turn('other(1)')", "Next try", show=False),
+        Binding("left", "screen.turn('other(-1)')", "Previous reply", show=False),
+        Binding("right", "screen.turn('other(1)')", "Next reply", show=False),
         Binding("escape", "screen.to_prompt", "Back"),
     ]
 

@@ -23,9 +23,9 @@ from edgechat.tui.transcript.pieces import (
 
 _ENDINGS = {
     "stopped": "■ You stopped the reply here.",
-    "interrupted": "■ The reply was interrupted here. Ctrl+R has another try.",
-    "failed": "■ No reply came. Ctrl+R has another try.",
-    "streaming": "■ Another edgechat is writing this reply.",
+    "interrupted": "■ The reply was interrupted here. Ctrl+R tries again.",
+    "failed": "■ There is no reply. Ctrl+R tries again.",
+    "streaming": "■ Another edgechat is generating this reply.",
 }
 
 
@@ -70,11 +70,13 @@ def ending_of(turn: Turn) -> list[Piece]:
     elif turn.figures is not None and turn.figures.reason == "context":
         pieces.append(
             NotePiece(
-                "■ The context is full: the reply ends here. Ask on: the oldest turns make room.", "warning"
+                "■ The context is full: the reply ends here. You can continue; the oldest turns will be "
+                "left out.",
+                "warning",
             )
         )
     elif turn.figures is not None and turn.figures.reason == "length":
-        pieces.append(NotePiece("■ The reply reached its longest allowed length.", "warning"))
+        pieces.append(NotePiece("■ The reply reached the maximum length.", "warning"))
     return pieces
 
 

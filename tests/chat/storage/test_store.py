@@ -97,7 +97,7 @@ async def test_a_chat_is_found_by_the_beginning_of_its_id(path: Path) -> None:
     for name in ("ab12", "ab34", "cd"):
         await store.add_turn(turn(name, chat_id=name), chat=chat(name))
     assert [(await store.find(name)).id for name in ("ab1", "c", " CD ")] == ["ab12", "cd", "cd"]
-    with pytest.raises(ChatNotFound, match="The ids of 2 conversations begin with 'ab'"):
+    with pytest.raises(ChatNotFound, match="2 conversations have ids that begin with 'ab'"):
         await store.find("ab")
     for name in ("", "x", "ab123", "%"):
         with pytest.raises(ChatNotFound, match="There is no conversation"):

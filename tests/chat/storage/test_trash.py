@@ -100,7 +100,7 @@ async def test_after_thirty_days_it_is_gone_for_good(path: Path) -> None:
     await store.close()
     store = await Store.open(path)
     assert [one.chat.id for one in await store.trashed(9)] == ["aaaaaaaa"]
-    with pytest.raises(ChatNotFound, match="for good"):
+    with pytest.raises(ChatNotFound, match="permanently"):
         await store.restore("bbbbbbbb")
     await store.close()
     assert b"xyzzyaaaaaaaa" in raw(path)
@@ -133,7 +133,7 @@ async def test_an_id_is_looked_for_where_it_is_asked_for(path: Path) -> None:
         await store.find("abcd", trashed=None)
     with pytest.raises(ChatNotFound, match="in the trash") as told:
         await store.find("abcd0001")
-    assert told.value.hint == "This brings it back: edgechat chats restore abcd0001"
+    assert told.value.hint == "To restore it: edgechat chats restore abcd0001"
     with pytest.raises(ChatNotFound, match="no conversation 'abcd0002' in the trash"):
         await store.find("abcd0002", trashed=True)
     await store.close()

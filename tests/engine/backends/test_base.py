@@ -427,7 +427,7 @@ def test_vocabularies_fit_or_not(runtime: Runtime, open_backend: Load) -> None:
         assert own.misfit(open_backend("moe").vocabulary) == ""
         assert own.misfit(others["padded"].vocabulary) == ""
         assert "500 tokens, not 259" in own.misfit(others["longer"].vocabulary)
-        assert "of another kind" in own.misfit(others["pieces"].vocabulary)
+        assert "of a different type" in own.misfit(others["pieces"].vocabulary)
     finally:
         for one in others.values():
             one.close()

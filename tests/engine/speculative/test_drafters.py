@@ -240,7 +240,7 @@ def test_the_target_goes_on_without_a_draft_model_that_breaks(
         Tables(counting()), Fixed("abc"), model_drafter=ModelDrafter(broken, 10), controller=Always()
     )
     assert reply(engine) == ("defghijabc" * 5)
-    assert "the draft model is not used any more: broken" in caplog.text
+    assert "the draft model is no longer used: broken" in caplog.text
     assert broken.closed
     assert not engine.speculation.drafts
 

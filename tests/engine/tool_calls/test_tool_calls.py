@@ -479,8 +479,8 @@ def test_values_between_tags_have_the_type_of_the_schema(schema: object, text: s
 @pytest.mark.parametrize(
     ("options", "complaint"),
     [
-        ({"tools": (Tool("a b"),)}, "name of a tool"),
-        ({"tools": (Tool("<|im_end|>"),)}, "name of a tool"),
+        ({"tools": (Tool("a b"),)}, "valid name for a tool"),
+        ({"tools": (Tool("<|im_end|>"),)}, "valid name for a tool"),
         ({"tools": (Tool("f"), Tool("f"))}, "same name"),
         ({"tools": (Tool("f", "", "no"),)}, "JSON schema"),
         ({"tools": (Tool("f", "", '{"type": "string"}'),)}, "JSON schema"),
@@ -490,7 +490,7 @@ def test_values_between_tags_have_the_type_of_the_schema(schema: object, text: s
         ({"tools": tuple(Tool(f"f{n}") for n in range(MOST_TOOLS + 1))}, "more than"),
         ({"tools": (Tool("f", "x" * MOST_CHARACTERS),)}, "more than"),
         ({"tool_choice": "required"}, "there is none"),
-        ({"tools": (Tool("f"),), "tool_choice": "required", "tool": "g"}, "none of the tools"),
+        ({"tools": (Tool("f"),), "tool_choice": "required", "tool": "g"}, "not one of the tools"),
     ],
 )
 def test_tools_that_cannot_be_used_are_refused_in_words(options: dict[str, object], complaint: str) -> None:

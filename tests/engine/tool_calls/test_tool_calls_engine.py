@@ -429,5 +429,5 @@ def test_an_answer_that_has_begun_goes_on(make: MakeEngine) -> None:
 @pytest.mark.parametrize("options", [{"schema": "{}"}, {"tools": (NOW,), "tool_choice": "required"}])
 def test_an_answer_that_has_begun_is_held_to_nothing(make: MakeEngine, options: dict[str, object]) -> None:
     chat = (Message("user", "Count."), Message("assistant", "one,"))
-    with pytest.raises(BadRequest, match="has begun"):
+    with pytest.raises(BadRequest, match="already begun"):
         make("hermes").submit(asking(*chat, **({"tools": ()} | options)))

@@ -254,7 +254,7 @@ async def test_the_context_comes_back_with_the_memory(monkeypatch: pytest.Monkey
     assert len({given == planned for given, planned in contexts}) == 1
     first, tight, still, last = (context for context, _ in contexts)
     assert tight == still < first == last == 32768
-    assert told[-1] == "There is more memory again: the context has 32768 tokens."
+    assert told[-1] == "More memory is free again: the context is now 32768 tokens."
     assert len(told) == len(set(told))
 
 
@@ -289,7 +289,7 @@ async def test_a_worker_killed_while_it_loads_is_a_crash(start: Callable[..., En
     while not workers():
         await asyncio.sleep(0.02)
     workers()[0].kill()
-    with pytest.raises(EngineCrashed, match="while it loaded"):
+    with pytest.raises(EngineCrashed, match="while loading"):
         await loading
 
 
@@ -607,7 +607,7 @@ async def test_a_full_disk_costs_the_log_and_not_the_chat(
 async def test_where_no_disk_takes_a_log_there_is_none(
     start: Callable[..., EngineSupervisor], home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    home.write_text("no folder")
+    home.write_text("not a folder")
     connection._temporary_folder.cache_clear()
     monkeypatch.setattr("tempfile.tempdir", str(home / "nor here"))
     engine = start()
@@ -620,7 +620,7 @@ async def test_where_no_disk_takes_a_log_there_is_none(
 
 
 def test_a_makeshift_log_goes_with_its_process(home: Path, tmp_path: Path) -> None:
-    home.write_text("no folder")
+    home.write_text("not a folder")
     makeshift = tmp_path / "makeshift"
     makeshift.mkdir()
     code = "from edgechat.engine.worker.connection import _opened_log as log; print(log()[0], log()[0])"

@@ -116,7 +116,7 @@ def test_a_tokenizer_alone_is_a_header_but_no_model(tmp_path: Path) -> None:
     ("entries", "what"),
     [
         ([entry("general.type", "adapter")], "a LoRA adapter"),
-        ([entry("general.type", "mmproj")], "a vision part"),
+        ([entry("general.type", "mmproj")], "a vision projector"),
         ([entry("general.type", "imatrix")], "an importance matrix"),
     ],
 )
@@ -160,7 +160,7 @@ def test_a_long_header_is_read_in_growing_pieces() -> None:
 
 def test_a_reader_that_gives_less_than_asked_ends() -> None:
     data = tiny().read_bytes()
-    with pytest.raises(ModelFileError, match="no end"):
+    with pytest.raises(ModelFileError, match="is incomplete"):
         read_growing(lambda n: data[:500], len(data), "x.gguf", start=600)
 
 
@@ -211,19 +211,19 @@ def test_a_missing_part_is_named(parts: list[Path], missing: int) -> None:
 
 def test_parts_in_the_wrong_place(parts: list[Path]) -> None:
     parts[1].write_bytes(parts[2].read_bytes())
-    with pytest.raises(ModelFileError, match="does not say that it is part 2"):
+    with pytest.raises(ModelFileError, match="does not say that it is shard 2"):
         read_model(parts[0])
 
 
 def test_a_renamed_part(parts: list[Path]) -> None:
     renamed = parts[0].rename(parts[0].with_name("model.gguf"))
-    with pytest.raises(ModelFileError, match="one of 3 parts, but not named like one"):
+    with pytest.raises(ModelFileError, match="one of 3 shards, but its name does not say so"):
         read_model(renamed)
 
 
 def test_a_damaged_part(parts: list[Path]) -> None:
     corrupt.truncated(parts[2], parts[2], keep=-100)
-    with pytest.raises(ModelFileError, match=f"{parts[2].name} is cut short"):
+    with pytest.raises(ModelFileError, match=f"{parts[2].name} is truncated"):
         read_model(parts[0])
 
 

@@ -122,7 +122,7 @@ def test_drafts_are_compared_by_what_configs_say(tmp_path: Path) -> None:
     [
         ({"model_type": None}, "'model_type' is missing"),
         ({"model_type": "../x"}, "'model_type' is missing"),
-        ({"model_file": "evil.py"}, "brings its own program ('evil.py')"),
+        ({"model_file": "evil.py"}, "requires its own code ('evil.py')"),
         ({"num_hidden_layers": None}, "'num_hidden_layers' is missing"),
         ({"num_hidden_layers": 10**9}, "1000000000 layers"),
         ({"num_hidden_layers": 0}, "0 layers"),
@@ -168,9 +168,9 @@ def entry(dtype: str, shape: list[Any], first: int, end: int) -> dict[str, Any]:
 
 NORM = "model.norm.weight"
 _TABLES: dict[str, bytes] = {
-    "cut short": mlx_files()["model.safetensors"][:-5],
+    "truncated": mlx_files()["model.safetensors"][:-5],
     "empty": b"",
-    "no table": struct.pack("<Q", 0),
+    "not a table": struct.pack("<Q", 0),
     "a table beyond the file": struct.pack("<Q", 2**62) + b"{}",
     "a table that is too large": struct.pack("<Q", safetensors.MAX_TABLE + 1) + b"{}",
     "no json": raw(b"}{"),
@@ -200,10 +200,10 @@ def test_files_that_are_refused(what: str, tmp_path: Path) -> None:
     ("changes", "words"),
     [
         ({"model.norm.scales": ("BF16", (1,))}, None),
-        ({"model.layers.0.mlp.up_proj.scales": ("BF16", (128, 3))}, "do not go together"),
-        ({"model.layers.0.mlp.up_proj.scales": ("BF16", (127, 1))}, "do not go together"),
-        ({"model.layers.0.mlp.up_proj.scales": ("BF16", (128, 0))}, "do not go together"),
-        ({"model.layers.0.mlp.up_proj.weight": ("U32", (128, 7))}, "do not go together"),
+        ({"model.layers.0.mlp.up_proj.scales": ("BF16", (128, 3))}, "do not match"),
+        ({"model.layers.0.mlp.up_proj.scales": ("BF16", (127, 1))}, "do not match"),
+        ({"model.layers.0.mlp.up_proj.scales": ("BF16", (128, 0))}, "do not match"),
+        ({"model.layers.0.mlp.up_proj.weight": ("U32", (128, 7))}, "do not match"),
     ],
 )
 def test_quantized_tensors_whose_parts_do_not_fit(
@@ -219,7 +219,7 @@ def test_quantized_tensors_whose_parts_do_not_fit(
 def test_a_tensor_that_two_files_hold(tmp_path: Path) -> None:
     files = mlx_files()
     files["model-extra.safetensors"] = made({NORM: ("BF16", (64,))})
-    assert "two of its files hold the tensor 'model.norm.weight'" in refused(tmp_path, files)
+    assert "two of its files contain the tensor 'model.norm.weight'" in refused(tmp_path, files)
 
 
 def test_what_is_missing_is_named(tmp_path: Path) -> None:

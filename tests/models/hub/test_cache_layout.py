@@ -152,7 +152,7 @@ def test_a_partial_that_is_a_link_or_no_file(hub: Hub, cache: Path) -> None:
     victim = cache.parent / "victim"
     victim.write_text("mine")
     store.partial(file).symlink_to(victim)
-    with pytest.raises(DiskError, match="is a link"):
+    with pytest.raises(DiskError, match="is a symbolic link"):
         fetch(listing)
     store.partial(file).unlink()
     os.link(victim, store.partial(file))
@@ -219,7 +219,7 @@ def test_what_was_begun_of_a_file_that_was_replaced_goes(hub: Hub, cache: Path, 
     assert old.exists(), "the other revision may hold it still"
     fetch(listing, seen, revision)
     assert not old.exists()
-    assert sum("of a file that was replaced" in one for one in seen.said) == 1
+    assert sum("has been replaced on the hub" in one for one in seen.said) == 1
     assert not list(cache.rglob("*.edgechat"))
 
 

@@ -134,7 +134,7 @@ def test_who_may_have_it(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
     assert {one.token for one in hub.requests("store")} == {None}, "the token stays with the hub"
     forget(listing)
     monkeypatch.setenv("HF_TOKEN", "hf_wrong")
-    assert "does not take your token" in str(refused(AccessDenied, listing))
+    assert "rejected your token" in str(refused(AccessDenied, listing))
 
 
 def test_refused_and_gone(hub: Hub) -> None:

@@ -136,11 +136,11 @@ def test_a_kept_header_that_is_damaged_is_read_anew(hub: Hub, home: Path) -> Non
 @pytest.mark.parametrize(
     ("name", "data", "words"),
     [
-        ("model.safetensors", b"PK\x03\x04 and so on", "is no safetensors file"),
+        ("model.safetensors", b"PK\x03\x04 and so on", "is not a safetensors file"),
         ("model.safetensors", b"x", "too short"),
         ("config.json", b"{" + b" " * (1 << 20) + b"}", "more than 1048576 bytes"),
-        ("config.json", b"nonsense", "no JSON"),
-        ("config.json", b'{"model_type": "llama", "model_file": "a.py"}', "its own program"),
+        ("config.json", b"nonsense", "not valid JSON"),
+        ("config.json", b'{"model_type": "llama", "model_file": "a.py"}', "its own code"),
     ],
 )
 def test_what_is_unfit_on_the_hub(name: str, data: bytes, words: str, hub: Hub) -> None:
@@ -195,7 +195,7 @@ def test_a_small_file_with_other_bytes_is_thrown_away(hub: Hub) -> None:
     found = on_hub(hub)
     config = only(found).files[0]
     hub.fail("resolve", Fault(body=b"x" * config.size))
-    with pytest.raises(WrongBytes, match="its hash is another one"):
+    with pytest.raises(WrongBytes, match="its hash does not match"):
         download(found.listing, [config], "main", Seen())
     assert not HubStore(found.listing).path(config).exists()
 
@@ -253,14 +253,14 @@ def test_a_repository_whose_name_tells_no_quantization(hub: Hub) -> None:
     want = wanted("owner/Tiny:8bit")
     with pytest.raises(ModelNotFound, match="has no 8bit") as caught:
         matching(want, resolve_remote(want.hub, offline=False))
-    assert "a model for MLX" in str(caught.value.hint)
+    assert "an MLX model" in str(caught.value.hint)
     found = resolve_remote(HubName("owner/Tiny"), offline=False)
     assert (only(found).quant, found.header(only(found)).quant) == (None, "4bit")
 
 
 def test_a_repository_without_either(hub: Hub) -> None:
     hub.add(REPO, {"README.md": b"", "pytorch_model.bin": b"x"})
-    with pytest.raises(ModelNotFound, match="no GGUF file, and none for MLX") as caught:
+    with pytest.raises(ModelNotFound, match="neither a GGUF file nor an MLX model") as caught:
         resolve_remote(HubName(REPO), offline=False)
     assert "-4bit" in str(caught.value.hint)
 
@@ -278,7 +278,7 @@ def test_what_is_wanted(hub: Hub) -> None:
     assert formats(format="gguf") == ["gguf"]
     want = wanted(REPO, format="gguf")
     hub.add(REPO, mlx_files())
-    with pytest.raises(ModelNotFound, match="holds no GGUF file"):
+    with pytest.raises(ModelNotFound, match="contains no GGUF file"):
         matching(want, resolve_remote(want.hub, offline=False))
 
 
@@ -289,10 +289,10 @@ def test_a_model_of_the_catalogue_for_mlx() -> None:
     assert wanted("qwen3-8b", "Q4_K_M").format == "gguf"
     assert wanted("gpt-oss-20b", "mxfp4").format == "gguf"
     assert wanted("gpt-oss-20b", "mxfp4", format="mlx").hub.repo == "mlx-community/gpt-oss-20b-MXFP4-Q8"
-    with pytest.raises(ModelNotFound, match="knows no 8bit of qwen3-8b") as caught:
+    with pytest.raises(ModelNotFound, match="has no 8bit of qwen3-8b") as caught:
         wanted("qwen3-8b", "8bit")
-    assert caught.value.hint == "It knows: 4bit."
-    with pytest.raises(ModelNotFound, match="no repository of smollm2-360m for MLX"):
+    assert caught.value.hint == "It has: 4bit."
+    with pytest.raises(ModelNotFound, match="no MLX repository for smollm2-360m"):
         wanted("smollm2-360m", format="mlx")
-    with pytest.raises(ModelNotFound, match="comes with edgechat"):
+    with pytest.raises(ModelNotFound, match="is part of edgechat"):
         wanted("guide", format="mlx")

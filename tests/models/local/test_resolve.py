@@ -61,10 +61,11 @@ def test_a_folder_names_what_it_holds(home: Path) -> None:
         put(home / "here" / "models" / f"{letter}.gguf")
     message, hint = refusal("models")
     assert message == (
-        "models is a folder, not a model. It holds a.gguf, b.gguf, c.gguf, d.gguf, e.gguf, f.gguf and 2 more."
+        "models is a folder, not a model. It contains a.gguf, b.gguf, c.gguf, d.gguf, e.gguf, f.gguf and 2 "
+        "more."
     )
-    assert hint == f"Name the file: {os.path.join('models', 'a.gguf')}"
-    assert "neither a .gguf file nor a whole model for MLX" in refusal(str(home))[0]
+    assert hint == f"Give the path of the file: {os.path.join('models', 'a.gguf')}"
+    assert "neither a .gguf file nor a complete MLX model" in refusal(str(home))[0]
 
 
 def test_the_standing_folder_does_not_shadow_the_catalogue(home: Path) -> None:
@@ -76,7 +77,7 @@ def test_the_standing_folder_does_not_shadow_the_catalogue(home: Path) -> None:
 
 def test_a_catalogue_name_without_its_file_says_where_to_get_it(home: Path) -> None:
     message, hint = refusal("qwen3-4b")
-    assert "qwen3-4b is in the catalogue, but its file is not on this machine" in message
+    assert "qwen3-4b is in the catalogue, but not on this machine" in message
     assert "edgechat pull qwen3-4b" in hint
     put(home / "edgechat" / "data" / "models" / FILE)
     assert resolve("qwen3-4b").path.name == FILE
@@ -114,7 +115,7 @@ def test_a_link_to_a_removed_blob_is_not_a_model(home: Path) -> None:
     path.parent.mkdir(parents=True)
     path.symlink_to(home / "gone")
     assert "not on this machine" in refusal("qwen3-4b")[0]
-    with pytest.raises(ModelFileError, match="not a file that can be read"):
+    with pytest.raises(ModelFileError, match="not a readable file"):
         resolve(str(path))
 
 
@@ -131,14 +132,14 @@ def test_a_file_in_a_folder_that_may_not_be_read_is_not_called_absent(home: Path
 def test_the_guide(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("edgechat.paths.shipped", lambda name: home / "shipped" / name)
     # The catalogue itself was read already, or is read from its own place.
-    assert "missing from this copy" in refusal("guide")[0]
+    assert "missing from this installation" in refusal("guide")[0]
     path = put(home / "shipped" / "guide.gguf")
     assert resolve("guide").path == path
 
 
 def test_the_guides_draft(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("edgechat.paths.shipped", lambda name: home / "shipped" / name)
-    assert "missing from this copy" in refusal("guide-draft")[0]
+    assert "missing from this installation" in refusal("guide-draft")[0]
     path = put(home / "shipped" / "guide-draft.gguf")
     assert resolve("guide-draft").path == path
 
@@ -149,7 +150,7 @@ def test_the_guides_draft_is_edgechats_own_and_not_listed(by_path: bool) -> None
     (one,) = located(str(path) if by_path else "guide-draft")
     assert (one.name, one.path, one.place) == ("guide-draft", path, Place.SHIPPED)
     assert path not in {other.path for other in inventory().models}
-    with pytest.raises(NotRemovable, match="guide-draft comes with edgechat"):
+    with pytest.raises(NotRemovable, match="guide-draft is part of edgechat"):
         removal(one)
 
 

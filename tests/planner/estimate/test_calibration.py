@@ -51,7 +51,7 @@ def test_runs_correct_the_next_one_at_the_same_place() -> None:
     found = Calibration.read()
     correction = found.correction(HERE)
     assert (correction.decode, correction.prefill) == (pytest.approx(1.5), pytest.approx(3.0))
-    assert correction.basis == "corrected by what a model in Q4_K did on this machine"
+    assert correction.basis == "corrected by measurements of a model Q4_K on this machine"
     assert found.beyond(HERE) == 10_000_000
     assert found.knows(HERE)
 

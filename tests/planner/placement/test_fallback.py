@@ -44,11 +44,11 @@ def made_on(profile: DeviceProfile, context: int = 16384) -> LoadPlan:
 
 
 STEPS = (
-    "Prompts are read 128 tokens at a time, to take less memory.",
-    "The cache is kept in 8 bits, to take less memory.",
-    "The context is cut to 8192 tokens, to take less memory.",
-    "The context is cut to 4096 tokens, to take less memory.",
-    "The context is cut to 2048 tokens, to take less memory.",
+    "Prompts are read 128 tokens at a time, to save memory.",
+    "The KV cache is kept in 8 bits (q8_0), to save memory.",
+    "The context is reduced to 8192 tokens, to save memory.",
+    "The context is reduced to 4096 tokens, to save memory.",
+    "The context is reduced to 2048 tokens, to save memory.",
 )
 
 
@@ -73,7 +73,7 @@ def test_each_step_takes_less() -> None:
         down(made, machine(16 * GIB), failed=True)
     # It fits by the figures: the message must not say that it needs more than there is.
     assert "although 16.0 GiB are free" in caught.value.message
-    assert "nothing is left" in caught.value.message
+    assert "cannot be reduced any further" in caught.value.message
     assert "--load-anyway" in (caught.value.hint or "")
 
 
@@ -148,7 +148,7 @@ def test_layers_leave_the_card_last_and_all_of_them_in_the_end(rpc: tuple[str, .
     assert (made.devices, made.split, made.experts_in_ram, made.rpc) == ((), (), 0, ())
     for said, before, after in zip(told, counts, counts[1:], strict=False):
         n = before - after
-        assert said == f"{n} layer{'s' if n > 1 else ''} fewer {'are' if n > 1 else 'is'} on an accelerator."
+        assert said == f"{n} more layer{'s run' if n > 1 else ' runs'} on the CPU, to save memory."
 
 
 def test_a_card_that_filled_up_gets_fewer_layers() -> None:
@@ -157,7 +157,7 @@ def test_a_card_that_filled_up_gets_fewer_layers() -> None:
     found, told = descend(made, LLAMA, with_cards(64, card("CUDA0", 3)), silent, failed=False)
     assert 0 < found.gpu_layers < 33
     assert all(one.total_bytes <= one.budget_bytes for one in found.memory)
-    assert "on an accelerator" in told[-1]
+    assert "on the CPU" in told[-1]
 
 
 # refit looks at this machine: as much memory as a test wants it to have.
@@ -210,7 +210,7 @@ def test_a_wish_outlives_a_bad_moment(free: list[float]) -> None:
     assert told
     assert again(wish, less) == (less, ()), "the same is not told twice"
     free[0] = math.inf
-    assert again(wish, less) == (wish, ("There is more memory again: the context has 4096 tokens.",))
+    assert again(wish, less) == (wish, ("More memory is free again: the context is now 4096 tokens.",))
 
 
 def test_a_killed_load_comes_back_smaller_unless_others_have_its_memory(free: list[float]) -> None:

@@ -187,4 +187,4 @@ def test_a_server_that_is_gone_is_told_and_done_without(dense: Path) -> None:
     assert (made.devices, made.rpc) == ((), ())
     (note,) = made.notes
     assert f"No llama.cpp server answers at {address}" in note
-    assert "without the servers that settings.toml names" in note
+    assert "without the RPC servers that settings.toml names" in note

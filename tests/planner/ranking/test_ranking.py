@@ -107,7 +107,7 @@ def test_a_speed_that_is_asked_for_is_kept_or_said_to_be_impossible(ram: int, le
     fast = found.predicted.decode_tps >= least
     assert found.verdict is (Verdict.FITS if fast else Verdict.SLOW) or found.verdict is Verdict.POOR
     if found.verdict is Verdict.SLOW:
-        assert "tokens a second; this is the best of it" in found.plan.reasons[0]
+        assert "tokens/s; this is the best choice" in found.plan.reasons[0]
 
 
 @pytest.mark.parametrize("floor", list(QualityClass))
@@ -126,7 +126,7 @@ def test_a_quality_that_does_not_fit_is_said_to_be_impossible() -> None:
     assert found is not None
     assert found.plan is not None
     assert found.verdict is Verdict.POOR
-    assert "nothing that fits is of reference quality, as asked for" in found.plan.reasons[0]
+    assert "nothing that fits has reference quality, as requested" in found.plan.reasons[0]
 
 
 @pytest.mark.parametrize("context", [1000, 8192, 40000])
@@ -149,7 +149,7 @@ def test_a_context_beyond_training_is_the_last_choice() -> None:
     assert found is not None
     assert found.plan is not None
     assert found.plan.context == 32768
-    assert found.plan.alternatives[0].why_not == "It was trained on no more than 2048 tokens."
+    assert found.plan.alternatives[0].why_not == "It was trained on at most 2048 tokens."
     alone = choose(options[:1], request)
     assert alone is not None
     assert alone.plan is not None
@@ -206,9 +206,9 @@ def check(option: RankedFile, first: RankedFile, said: str, request: PlanRequest
     if match:
         entries = option.variant.entry, first.variant.entry
         assert [int(match[1]), int(match[2])] == [entry.quality for entry in entries if entry]
-    if "slower than people read" in said:
+    if "slower than reading speed" in said:
         assert mine.decode_tps < READABLE
-    if "thinks before it answers" in said:
+    if "thinks before answering" in said:
         assert thinks(option.variant)
         assert mine.decode_tps < 2 * READABLE
     if "loses much" in said:

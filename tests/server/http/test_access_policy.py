@@ -86,10 +86,10 @@ async def test_without_the_key_nothing_but_health_and_the_first_page_answers() -
 @pytest.mark.parametrize(
     ("header", "value", "told"),
     [
-        ("X_Nothing", "x", "No key was sent"),
-        ("x_api_key", KEY, "not looked for in x-api-key"),
-        ("Authorization", KEY, "after the word Bearer"),
-        ("Authorization", "Bearer another", "not the server's key"),
+        ("X_Nothing", "x", "No API key was sent"),
+        ("x_api_key", KEY, "not accepted in x-api-key"),
+        ("Authorization", KEY, "follow the word Bearer"),
+        ("Authorization", "Bearer another", "key is not valid"),
     ],
 )
 async def test_who_is_not_let_in_is_told_what_was_wrong_with_the_key(

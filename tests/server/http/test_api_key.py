@@ -61,8 +61,8 @@ def test_a_port_that_is_taken_is_told_with_another() -> None:
 @pytest.mark.parametrize(
     ("host", "told", "hint"),
     [
-        ("203.0.113.7", "is no address of this machine", "--host 127.0.0.1"),
-        ("localhost:9000", "no address 'localhost:9000'", "--host localhost --port 9000"),
+        ("203.0.113.7", "is not an address of this machine", "--host 127.0.0.1"),
+        ("localhost:9000", "address 'localhost:9000' cannot be resolved", "--host localhost --port 9000"),
     ],
 )
 def test_what_is_no_address_here_is_told_so(host: str, told: str, hint: str) -> None:

@@ -44,7 +44,7 @@ async def test_a_crash_is_told_without_a_path_of_the_server_and_in_the_line_of_a
             ModelFileError("/home/me/my models/a.gguf may not be read.", hint="chmod u+r /home/me/a"),
             "a.gguf may",
         ),
-        (ModelFileError(r"C:\Users\me\a.gguf is a folder."), "a.gguf is a folder. On the server's"),
+        (ModelFileError(r"C:\Users\me\a.gguf is a folder."), "a.gguf is a folder. For details"),
         (LoadFailed("No backend loads from /home/me/lib."), "No backend loads from lib."),
     ],
 )

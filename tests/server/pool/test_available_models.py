@@ -81,7 +81,7 @@ def test_what_could_be_pulled_is_named_with_the_command(mine: Path) -> None:
     for name in ("qwen3.6-27b", "owner/some-model"):
         with pytest.raises(ModelNotFound, match="not on this machine") as error:
             shelf.find(name)
-        assert error.value.hint == f"Download it: edgechat pull {name}"
+        assert error.value.hint == f"To download it: edgechat pull {name}"
     with pytest.raises(ModelNotFound, match="no model 'chatti'") as error:
         shelf.find("chatti")
     assert "Did you mean chatty? " in (error.value.hint or "")
@@ -146,7 +146,7 @@ async def test_the_first_model_is_that_of_the_app(mine: Path) -> None:
     assert (await first_model("guide")).model == "guide"
     settings.change("model", "gone, too")
     choice = await first_model()
-    assert (choice.model, choice.note) == ("guide", "gone, too is not here; guide stands in for it.")
+    assert (choice.model, choice.note) == ("guide", "gone, too was not found; guide is used instead.")
     with pytest.raises(ModelNotFound):
         await first_model("gone")
 

@@ -336,7 +336,7 @@ async def test_a_model_waits_for_room_only_so_long(make: Made, machine: Machine)
     busy = asyncio.create_task(said(pool, text="slow"))
     await until(lambda: loaded(pool) == {"one"})
     machine.capacity = 8  # 4 of it beside the first one
-    with pytest.raises(QueueFull, match="does not fit into the memory beside one") as error:
+    with pytest.raises(QueueFull, match="does not fit into memory together with one") as error:
         await said(pool, "large")
     assert error.value.seconds > 0
     assert not busy.done()
@@ -362,7 +362,7 @@ async def test_beyond_the_queue_requests_are_refused_at_once(make: Made, machine
     await load(pool)
     running = [asyncio.create_task(said(pool, text="slow", name=str(n))) for n in range(6)]
     await until(lambda: pool._lanes["one"].taken == 6)
-    with pytest.raises(QueueFull, match="6 requests are with one") as error:
+    with pytest.raises(QueueFull, match="The queue of one is full: it has 6 requests") as error:
         await said(pool, name="one too many")
     assert not any(task.done() for task in running), "it was not waited for them"
     assert 1 <= error.value.seconds <= 120

@@ -498,7 +498,7 @@ async def test_what_was_left_out_is_told() -> None:
         )
         assert done.truncated == 2  # type: ignore[attr-defined]
     too_long = PromptTooLong(
-        "The conversation has 5000 tokens, and the context holds 4096.", hint="Shorten it."
+        "The conversation has 5000 tokens, and the context is 4096 tokens long.", hint="Shorten it."
     )
     with pytest.raises(openai.BadRequestError, match=r"5000 tokens.*4096") as caught:
         await asked(FakeModels([too_long]))

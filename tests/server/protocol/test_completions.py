@@ -153,7 +153,7 @@ async def test_models_are_listed() -> None:
 async def test_what_is_too_long_is_told_with_a_remedy_that_there_is() -> None:
     for stream in (False, True):
         models = FakeModels(
-            [PromptTooLong("The text has 5000 tokens, and the context holds 4096.", hint="x")]
+            [PromptTooLong("The text has 5000 tokens, and the context is 4096 tokens long.", hint="x")]
         )
         async with client_of(models) as client:
             with pytest.raises(openai.BadRequestError, match="5000") as caught:

@@ -84,7 +84,7 @@ ECHOES: list[tuple[str, list[Any], list[Message]]] = [
         [Message("user", "Hi"), Message("assistant", "Yes"), Message("assistant", "No.")],
     ),
     (
-        "what is empty",
+        "empty values",
         [
             {"role": "user", "content": []},
             {"role": "assistant", "content": []},

@@ -69,7 +69,7 @@ def reply(client: OpenAI, n: int) -> str | None:
 def test_what_cannot_be_embedded_is_said(client: OpenAI) -> None:
     with pytest.raises(openai.BadRequestError, match="512"):
         vectors(client, ["x" * 600])
-    with pytest.raises(openai.BadRequestError, match="makes no embeddings"):
+    with pytest.raises(openai.BadRequestError, match="produces no embeddings"):
         client.embeddings.create(model="guide", input="hi")
     with pytest.raises(openai.BadRequestError, match="cannot chat"):
         client.chat.completions.create(model="embedder", messages=[{"role": "user", "content": "hi"}])

@@ -58,7 +58,7 @@ async def test_a_real_models_tokens_come_back_as_the_text(model: str) -> None:
         assert back is not None
         assert back.text.decode().strip() == TEXT.strip()
         for wrong in ((2**30,), (-1,)):
-            with pytest.raises(BadRequest, match="There is no token"):
+            with pytest.raises(BadRequest, match="Unknown token"):
                 await engine.translate("c", wrong)
         with pytest.raises(BadRequest, match="characters"):
             await engine.translate("d", "x" * 40_000, special=True)

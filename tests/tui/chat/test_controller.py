@@ -168,7 +168,7 @@ async def test_a_question_behind_comes_back_where_it_can_be_found(path: Path) ->
         await controller.open(first)
         await until(lambda: not controller.answering)
         await view.settled()
-        assert "A question was not sent; Ctrl+N has it." in view.told
+        assert "A question was not sent; Ctrl+N shows it." in view.told
         controller.begin_new()
         assert view.pane.text == "Long?"
 
@@ -300,7 +300,7 @@ async def test_turns_are_edited_quoted_and_switched(path: Path) -> None:
         assert not can(controller, reply, "edit")
         view.pane.text = "half"
         act(controller, question, "edit")
-        assert (view.pane.text, view.pane.title) == ("One?", "editing · Esc leaves it")
+        assert (view.pane.text, view.pane.title) == ("One?", "editing · Esc cancels")
         assert controller.is_borrowed
         view.pane.text = ""  # as a prompt does that is sent
         controller.ask("Two?", [])

@@ -117,7 +117,7 @@ async def test_a_deleted_conversation_is_brought_back(path: Path) -> None:
         await until(pilot, lambda: "it is." in text_of(pilot))
         await screen.controller.open(first)
         await pilot.press(*"/delete", "enter")
-        await until(pilot, lambda: "Ctrl+Z undoes it" in text_of(pilot))
+        await until(pilot, lambda: "Ctrl+Z undoes this" in text_of(pilot))
         assert "To Who?" not in text_of(pilot)
         store = await screen.session.store()
         assert [one.chat.id for one in await store.headlines()] == [second]
@@ -149,10 +149,10 @@ async def test_what_is_in_the_trash_goes_for_good_after_a_question(path: Path) -
     async with app_with(FakeEngine(), path).run_test(size=(100, 30)) as pilot:
         await until(pilot, lambda: "it is." in text_of(pilot))
         await pilot.press(*"/trash", "enter")
-        await until(pilot, lambda: "Bring back" in text_of(pilot))
+        await until(pilot, lambda: "Restore" in text_of(pilot))
         for answer, shown in (("n", "30 days"), ("y", "The trash is empty.")):
             await pilot.press("delete")
-            await until(pilot, lambda: "Delete “Who?” for good?" in text_of(pilot))
+            await until(pilot, lambda: "Delete “Who?” permanently?" in text_of(pilot))
             await pilot.press(answer)
             await until(pilot, lambda shown=shown: shown in text_of(pilot))
         await pilot.press("escape")
@@ -166,7 +166,7 @@ async def test_a_conversation_in_mid_answer_is_not_deleted(path: Path) -> None:
         await ask(pilot, "Count.")
         await until(pilot, lambda: "One" in text_of(pilot))
         await pilot.press(*"/delete", "enter")
-        await until(pilot, lambda: "An answer is being written there" in text_of(pilot))
+        await until(pilot, lambda: "An answer is being generated there" in text_of(pilot))
 
 
 async def test_a_conversation_is_written_to_a_file_and_read_again(path: Path, tmp_path: Path) -> None:
@@ -183,7 +183,7 @@ async def test_a_conversation_is_written_to_a_file_and_read_again(path: Path, tm
         assert json.loads((tmp_path / "out.json").read_text())
         screen.prompt.fill("/export out.json")
         await pilot.press("enter")
-        await until(pilot, lambda: "There is a file out.json already" in text_of(pilot))
+        await until(pilot, lambda: "The file out.json already exists" in text_of(pilot))
         first = screen.controller.shown.id
         screen.prompt.fill("/import out.json")
         await pilot.press("enter")
@@ -213,7 +213,7 @@ async def test_another_model_answers_from_now_on(path: Path) -> None:
         assert screen.session.model == "guide"
         screen.prompt.fill("/model mistral-7b")
         await pilot.press("escape", "enter")
-        await until(pilot, lambda: "mistral-7b answers from now on" in text_of(pilot))
+        await until(pilot, lambda: "Switched to mistral-7b" in text_of(pilot))
         assert (engine.n_closed, engine.plan.model_name) == (1, "mistral-7b")
         await say(pilot, "2?")
         store = await screen.session.store()
@@ -230,7 +230,7 @@ async def test_a_model_that_is_given_up_while_it_loads_is_no_crash(path: Path) -
             await until(pilot, lambda: "Loading the model" in text_of(pilot))
             screen.run_in_background(screen.controller.switch_model(model))
             await until(pilot, lambda model=model: engine.plan.model_name == model)
-        await until(pilot, lambda: "tiny answers from now on" in text_of(pilot))
+        await until(pilot, lambda: "Switched to tiny" in text_of(pilot))
         told = [one.message for one in app._notifications]
         assert not any("mistral" in words or "closed" in words for words in told), told
         assert [type(piece).__name__ for piece in screen.controller.shown.transcript.pieces] == [

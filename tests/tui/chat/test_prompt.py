@@ -79,7 +79,7 @@ async def test_a_mistyped_command_says_what_was_meant_and_stays(path: Path) -> N
     engine = FakeEngine()
     async with app_with(engine, path).run_test(notifications=True) as pilot:
         await pilot.press(*"/expotr", "enter")
-        await until(pilot, lambda: "There is no command" in text_of(pilot))
+        await until(pilot, lambda: "No such command" in text_of(pilot))
         assert pilot.app.screen.prompt.text.strip() == "/expotr"  # type: ignore[attr-defined]
         assert not engine.requests
 
@@ -116,9 +116,9 @@ async def test_what_makes_no_sense_is_told_and_stays(path: Path) -> None:
     async with app_with(FakeEngine(), path).run_test(notifications=True) as pilot:
         for command, told in (
             ("/set temperature 9", "temperature"),
-            ("/set tmeperature 1", "There is no parameter"),
+            ("/set tmeperature 1", "No such parameter"),
             ("/think maybe", "on, off or auto"),
-            ("/preset none", "There is no preset"),
+            ("/preset none", "No such preset"),
             ("/rename", "TITLE"),
         ):
             pilot.app.screen.prompt.fill(command)  # type: ignore[attr-defined]
@@ -138,7 +138,7 @@ async def test_a_preset_is_taken(path: Path) -> None:
         await pilot.press(*"/preset p")
         await until(pilot, lambda: "You write haiku." in text_of(pilot))
         await pilot.press("enter")
-        await until(pilot, lambda: "goes by “poet”" in text_of(pilot))
+        await until(pilot, lambda: "uses the preset “poet”" in text_of(pilot))
         await say(pilot, "Go")
         assert engine.requests[0].sampling.temperature == 1.5
         assert engine.requests[0].messages[0].content == "You write haiku."
@@ -179,7 +179,7 @@ async def test_names_with_spaces_and_names_of_nothing(path: Path, folder: Path) 
         await until(pilot, lambda: engine.requests != [])
         assert "bread" in engine.requests[0].messages[0].content
         assert [one.message for one in pilot.app._notifications] == [
-            "Not sent along, for there is no such file: gone.txt."
+            "Not attached, because there is no such file: gone.txt."
         ]
 
 
@@ -201,7 +201,7 @@ async def test_an_address_is_no_file_and_a_picture_no_text(path: Path, folder: P
         assert engine.requests[0].messages[0].content == "Write to me@example.org and @nobody"
         pilot.app.screen.prompt.fill("What is @picture.png")  # type: ignore[attr-defined]
         await pilot.press("escape", "enter")
-        await until(pilot, lambda: "picture.png is no text" in text_of(pilot))
+        await until(pilot, lambda: "picture.png is not a text file" in text_of(pilot))
         assert pilot.app.screen.prompt.text == "What is @picture.png"  # type: ignore[attr-defined]
 
 

@@ -123,13 +123,13 @@ async def test_an_engine_that_does_not_stop_is_left_at_the_second_escape(path: P
 
 
 async def test_a_crash_is_told_the_text_stays_and_the_next_question_works(path: Path) -> None:
-    crash = EngineCrashed("The engine's process died.", hint="Send the message again.")
+    crash = EngineCrashed("The engine process ended unexpectedly.", hint="Send the message again.")
     app = app_with(FakeEngine(["So ", "far", crash], ["Here ", "again."]), path)
     async with app.run_test() as pilot:
         await say(pilot, "Go.")
         shown = text_of(pilot)
         assert "So far" in shown
-        assert "The engine's process died." in shown
+        assert "The engine process ended unexpectedly." in shown
         assert "Send the message again." in shown
         assert "interrupted" in shown
         assert "Traceback" not in shown
@@ -181,10 +181,10 @@ async def test_loading_and_reading_the_prompt_are_seen(path: Path) -> None:
 
 async def test_a_model_that_cannot_be_loaded_is_told_once_and_tried_again(path: Path) -> None:
     engine = FakeEngine(["Hello."])
-    engine.load_error = LoadFailed("The file is cut short.", hint="Download it again.")
+    engine.load_error = LoadFailed("The file is truncated.", hint="Download it again.")
     app = app_with(engine, path)
     async with app.run_test() as pilot:
-        await until(pilot, lambda: "The file is cut short." in text_of(pilot))
+        await until(pilot, lambda: "The file is truncated." in text_of(pilot))
         assert "Download it again." in text_of(pilot)
         engine.load_error = None
         await say(pilot, "Hi")
@@ -202,7 +202,9 @@ async def test_a_store_that_cannot_be_read_keeps_the_question_in_the_box(path: P
 
 
 async def test_a_question_that_is_too_long_comes_back_to_be_shortened(path: Path) -> None:
-    too_long = PromptTooLong("The conversation has 9000 tokens, and the context holds 4096.", hint="Shorten.")
+    too_long = PromptTooLong(
+        "The conversation has 9000 tokens, and the context is 4096 tokens long.", hint="Shorten."
+    )
     app = app_with(FakeEngine(["One."], [too_long], ["Two."]), path)
     async with app.run_test() as pilot:
         await say(pilot, "First?")
@@ -235,7 +237,7 @@ async def test_escape_while_the_store_is_locked_gives_the_question_back(
             other.execute("ROLLBACK")
         await until(pilot, lambda: app.screen.prompt.text == "Hi?")  # type: ignore[attr-defined]
         await until(pilot, lambda: "Stop" not in text_of(pilot))
-        assert ("Another program holds" in text_of(pilot)) != passes
+        assert ("Another program has locked" in text_of(pilot)) != passes
         assert "▌ Hi?" not in text_of(pilot)
         other.close()
         store = await Store.open(path)
@@ -255,7 +257,7 @@ async def test_words_that_cannot_be_saved_are_told_at_the_end(path: Path) -> Non
         await until(pilot, lambda: "The disk is full" in text_of(pilot))
         await pilot.press("ctrl+q")
     assert isinstance(app.fault, StoreError)
-    assert app.fault.message.startswith("The end of a reply is lost. The disk is full")
+    assert app.fault.message.startswith("The end of a reply could not be saved. The disk is full")
 
 
 async def test_thinking_is_folded_and_unfolds(path: Path) -> None:
@@ -333,16 +335,16 @@ async def test_the_last_model_is_taken_again_unless_its_file_is_gone(path: Path)
         return plan(model)
 
     async with app_with(FakeEngine(), path, prepare=prepare).run_test() as pilot:
-        await until(pilot, lambda: "mine.gguf is not here; guide stands in" in text_of(pilot))
+        await until(pilot, lambda: "mine.gguf was not found; guide is used" in text_of(pilot))
     app = app_with(FakeEngine(), path, prepare=prepare, settings=Settings(model="mine.gguf"))
     async with app.run_test() as pilot:
-        await until(pilot, lambda: "mine.gguf is not here; guide stands in" in text_of(pilot))
+        await until(pilot, lambda: "mine.gguf was not found; guide is used" in text_of(pilot))
         await say(pilot, "Who are you?")
-        assert text_of(pilot).count("is not here") == 1
+        assert text_of(pilot).count("was not found") == 1
         assert app.session.model == "guide"
     async with app_with(FakeEngine(), path, prepare=prepare, model="mine.gguf").run_test() as pilot:
         await until(pilot, lambda: "There is no mine.gguf." in text_of(pilot))
-        assert "stands in" not in text_of(pilot)
+        assert "is used instead" not in text_of(pilot)
 
 
 async def test_quitting_in_mid_answer_keeps_the_words(path: Path) -> None:
@@ -482,11 +484,13 @@ async def test_what_drafts_did_stands_behind_the_speed(path: Path) -> None:
 @pytest.mark.parametrize("draft", [None, "auto", "small"])
 async def test_a_draft_that_was_asked_for_and_is_not_used_is_told_of(path: Path, draft: str | None) -> None:
     engine = FakeEngine()
-    engine.model = msgspec.structs.replace(MODEL, no_draft="small cannot draft for it: it is odd.")
+    engine.model = msgspec.structs.replace(
+        MODEL, no_draft="small cannot be used as a draft model: it is odd."
+    )
     app = app_with(engine, path, draft=draft)
     async with app.run_test(notifications=True) as pilot:
         await say(pilot, "Hi")
-        assert ("small cannot draft for it: it is odd." in text_of(pilot)) == (draft == "small")
+        assert ("small cannot be used as a draft model: it is odd." in text_of(pilot)) == (draft == "small")
 
 
 @pytest.mark.parametrize("error", [NoMatches("gone"), MountError("gone")])

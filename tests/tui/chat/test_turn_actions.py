@@ -133,7 +133,7 @@ async def test_the_line_of_the_window_is_drawn_and_what_left_is_brought_back(pat
         for number in range(1, 5):
             await say(pilot, f"{number}?")
         shown = text_of(pilot)
-        assert "1 earlier question, with its answer, is not sent to the model any more" in shown
+        assert "1 earlier question, with its answer, is no longer sent to the model" in shown
         at = [shown.index(said) for said in ("One.", "Two.", "╌╌╌", "▌ 3?")]
         assert at == sorted(at)
         await pilot.press("tab", "home", "down", "down", "down", "b")
@@ -167,4 +167,4 @@ async def test_turns_cannot_be_changed_while_a_reply_is_written(path: Path) -> N
         await ask(pilot, "Count.")
         await until(pilot, lambda: "One" in text_of(pilot))
         await pilot.press("tab", "up", "e")
-        await until(pilot, lambda: "An answer is being written" in text_of(pilot))
+        await until(pilot, lambda: "An answer is being generated" in text_of(pilot))

@@ -203,7 +203,7 @@ async def test_a_model_is_changed_in_an_old_conversation(path: Path) -> None:
         await screen.controller.open(first)
         screen.prompt.fill("/model other")
         await pilot.press("escape", "enter")
-        await until(pilot, lambda: "other answers from now on" in text_of(pilot))
+        await until(pilot, lambda: "Switched to other" in text_of(pilot))
         screen.controller.note("A note.")
         await pilot.pause()
         assert "To Who?" in text_of(pilot)
@@ -235,7 +235,7 @@ async def test_branches_are_not_switched_while_the_store_is_locked(
         other = sqlite3.connect(path, isolation_level=None)
         other.execute("BEGIN EXCLUSIVE")
         await pilot.press("tab", "left")
-        await until(pilot, lambda: "Another program holds" in text_of(pilot))
+        await until(pilot, lambda: "Another program has locked" in text_of(pilot))
         other.execute("ROLLBACK")
         other.close()
         assert "Two." in text_of(pilot)
@@ -270,16 +270,16 @@ async def test_pin_pins_and_unpins(path: Path) -> None:
 
 
 async def test_where_nothing_can_be_written_one_chats_without_a_store(path: Path, tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("no folder")
+    (tmp_path / "file").write_text("not a folder")
     engine = FakeEngine(["Hello."])
     app = app_with(engine, tmp_path / "file" / "chats.db")
     async with app.run_test(notifications=True) as pilot:
-        await until(pilot, lambda: "gone when edgechat ends" in " ".join(text_of(pilot).split()))
+        await until(pilot, lambda: "lost when edgechat closes" in " ".join(text_of(pilot).split()))
         await say(pilot, "Hi")
         assert "Hello." in text_of(pilot)
         assert engine.lasting is False
         app.chat.run_command("model", "mistral-7b")
-        await until(pilot, lambda: "mistral-7b answers from now on" in text_of(pilot))
+        await until(pilot, lambda: "Switched to mistral-7b" in text_of(pilot))
         assert engine.lasting is False
     async with app_with(engine, path).run_test() as pilot:
         await say(pilot, "Hi")

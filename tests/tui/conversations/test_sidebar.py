@@ -153,7 +153,7 @@ async def test_the_trash_is_shown_in_place_of_the_list(store: Store, width: int)
         await pilot.press("t")
         await until(pilot, lambda: "Trash" in text_of(pilot))
         lines = [" ".join(line.split()) for line in listed(pilot)]
-        assert lines == ["Trash · gone for good in", "Kept 30 days", "Long ago 20 days", "Earlier 1 day"]
+        assert lines == ["Trash · deleted in", "Kept 30 days", "Long ago 20 days", "Earlier 1 day"]
         await pilot.press("down", "r", "p", "x", "t", "delete", "enter")
         await until(pilot, lambda: len(app.told) == 2)
         assert app.told == [Sidebar.Purged("cccccccc"), Sidebar.Restored("cccccccc")]

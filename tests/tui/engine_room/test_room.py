@@ -132,10 +132,10 @@ def test_drafts_say_why_nobody_drafts() -> None:
     room = filled()
     nobody = msgspec.structs.replace(DRAFTING, sources=())
     room.show_snapshot(snapshot(drafting=nobody))
-    room.show_model(PLAN, info(drafters=(), no_draft="Its vocabulary is another one."))
-    assert "Its vocabulary is another one." in told(room.drafts)
+    room.show_model(PLAN, info(drafters=(), no_draft="Its vocabulary is different."))
+    assert "Its vocabulary is different." in told(room.drafts)
     room.show_model(PLAN, info(drafters=()))
-    assert "Nobody drafts for this model." in told(room.drafts)
+    assert "This model has no drafter." in told(room.drafts)
     paused = msgspec.structs.replace(DRAFTING, why_off="They have lost time.", purse=-0.5)
     room.show_snapshot(snapshot(drafting=paused))
     assert "They have lost time." in told(room.drafts)
@@ -151,11 +151,11 @@ def test_memory_shows_plan_and_load_side_by_side() -> None:
     assert "610 MiB planned" in text
     assert "1.9 GiB, 1.8 GiB when loaded" in text
     room.show_model(PLAN, info(buffers=PLAN.buffers, differences=()))
-    assert "All is as planned." in told(room.memory)
+    assert "Memory use is as planned." in told(room.memory)
     room.show_model(PLAN, None)
     assert "weights      1.1 GiB         –" in told(room.memory)
     room.show_model(None, None)
-    assert "No model is loaded now." in told(room.memory)
+    assert "No model is loaded." in told(room.memory)
 
 
 def test_memory_of_several_devices() -> None:
@@ -176,7 +176,7 @@ def test_memory_of_several_devices() -> None:
 def test_speed_remembers_a_minute() -> None:
     now = 100.0
     room = EngineRoom(clock=lambda: now)
-    assert "nothing is written" in told(room.speed)
+    assert "idle" in told(room.speed)
     for second in range(30):
         now = 100.0 + second
         room.show_speed(20.0 if second < 15 else 40.0)
@@ -185,7 +185,7 @@ def test_speed_remembers_a_minute() -> None:
     spark = line[12:]
     assert spark == "▁" * 30 + "▅" * 15 + "█" * 15
     now += 10
-    assert "nothing is written" in told(room.speed)
+    assert "idle" in told(room.speed)
     (line,) = [line for line in told(room.speed, 72).splitlines() if "last minute" in line]
     assert line[12:] == "▁" * 20 + "▅" * 15 + "█" * 15 + "▁" * 10
     now += 60
@@ -231,12 +231,12 @@ async def test_the_panel_at_all_widths(width: int, docked: bool) -> None:
         for title in ("Speed", "Cache", "Drafts", "Memory", "Log"):
             assert title in text
         assert "812 of 830 tokens reused" in text
-        assert "A cell is a token" in text
+        assert "Each cell holds one token" in text
         assert ("Drafts" in text.splitlines()[0]) == (width >= 100 and not docked)
         app.room.focus()
         await pilot.press("e")
         await pilot.pause()
-        assert "A cell is a token" not in text_of(pilot)
+        assert "Each cell holds one token" not in text_of(pilot)
 
 
 async def test_the_panel_is_scrolled_by_keys() -> None:
@@ -303,7 +303,7 @@ async def test_an_engine_is_asked_only_while_somebody_looks() -> None:
         seen = engine.looks
         await until(pilot, lambda: engine.looks > seen + 3)
         engine.snapshot = None
-        await until(pilot, lambda: "No model is loaded now." in text_of(pilot))
+        await until(pilot, lambda: "No model is loaded." in text_of(pilot))
         await app.room.remove()
         await _quiet(engine, pilot)
     assert not app.room.follows
@@ -320,7 +320,7 @@ async def test_there_may_be_no_engine_yet() -> None:
     app = RoomApp()
     async with app.run_test(size=(100, 50)) as pilot:
         app.room.follow(lambda: None)
-        await until(pilot, lambda: "No model is loaded now." in text_of(pilot))
+        await until(pilot, lambda: "No model is loaded." in text_of(pilot))
 
 
 @pytest.fixture
@@ -357,7 +357,7 @@ async def test_a_real_engine_is_shown_and_its_death_too(plan: LoadPlan) -> None:
             worker = engine._worker
             assert worker is not None
             os.kill(worker._process.pid, signal.SIGKILL)
-            await until(pilot, lambda: "No model is loaded now." in text_of(pilot))
+            await until(pilot, lambda: "No model is loaded." in text_of(pilot))
     finally:
         await engine.close()
 

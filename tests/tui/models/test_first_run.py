@@ -56,9 +56,9 @@ async def test_what_is_said(tmp_path: Path, width: int, height: int) -> None:
             "Welcome to edgechat",
             "A processor, 2 cores",
             "32 GiB of RAM, 16 GiB free",
-            "No GPU: the processor computes",
+            "No GPU: models run on the CPU",
             "4.0 GiB to download · ~12.3 tokens/s",
-            "⏎  Pull it and chat   the guide answers meanwhile",
+            "⏎  Download and chat   meanwhile, the guide answers",
             "The best that fits here.",
             "1  mine   2.0 GiB, own folder, fits, ~33 tokens/s",
             "2  ollama/llama3.2:3b   2.0 GiB, Ollama, fits",
@@ -74,7 +74,7 @@ async def test_the_guide_is_there_before_anything_is_known(tmp_path: Path) -> No
     fake.gate.clear()
     app = stage(fake)
     async with app.run_test(size=(60, 24)) as pilot:
-        await until(pilot, lambda: "Looking for what suits this machine…" in text_of(pilot))
+        await until(pilot, lambda: "Finding the best model for this machine…" in text_of(pilot))
         await pilot.press("enter")  # nothing is known yet, so nothing is taken
         await pilot.pause()
         assert app.results == []
@@ -95,7 +95,7 @@ async def test_enter_pulls_what_is_recommended_and_begins_with_the_guide(
     )
     app = stage(world(tmp_path))
     async with app.run_test(size=(60, 24)) as pilot:
-        await until(pilot, lambda: "Pull it and chat" in text_of(pilot))
+        await until(pilot, lambda: "Download and chat" in text_of(pilot))
         await pilot.press("enter")
         await until(pilot, lambda: "sking the hub" in text_of(pilot) or bool(app.results))
         await until(pilot, lambda: bool(app.results), 20)
@@ -108,7 +108,7 @@ async def test_enter_pulls_what_is_recommended_and_begins_with_the_guide(
 async def test_what_is_here_is_one_digit_away(tmp_path: Path) -> None:
     app = stage(world(tmp_path))
     async with app.run_test(size=(100, 40)) as pilot:
-        await until(pilot, lambda: "Here already" in text_of(pilot))
+        await until(pilot, lambda: "Already here" in text_of(pilot))
         await pilot.press("9")
         await pilot.press("2")
         await until(pilot, lambda: app.results == [FirstRunChoice("ollama/llama3.2:3b")])
@@ -124,13 +124,13 @@ async def test_escape_is_the_guide(tmp_path: Path) -> None:
 async def test_all_models(tmp_path: Path) -> None:
     app = stage(world(tmp_path))
     async with app.run_test(size=(100, 40)) as pilot:
-        await until(pilot, lambda: "Here already" in text_of(pilot))
+        await until(pilot, lambda: "Already here" in text_of(pilot))
         await pilot.press("m")
         await until(pilot, lambda: isinstance(app.screen, ModelsScreen))
         await pilot.press("escape")
         await until(pilot, lambda: isinstance(app.screen, FirstRun))
         await pilot.press("m")
-        await until(pilot, lambda: "Can be pulled" in text_of(pilot))
+        await until(pilot, lambda: "For download" in text_of(pilot))
         await pilot.press("enter")
         await until(pilot, lambda: app.results == [FirstRunChoice("mine")])
 
@@ -140,8 +140,8 @@ async def test_without_a_network(tmp_path: Path) -> None:
     fake.offline = "EDGECHAT_OFFLINE"
     app = stage(fake)
     async with app.run_test(size=(100, 40)) as pilot:
-        await until(pilot, lambda: "cannot be pulled now: EDGECHAT_OFFLINE" in text_of(pilot))
-        assert "Pull it" not in text_of(pilot)
+        await until(pilot, lambda: "cannot be downloaded now: EDGECHAT_OFFLINE" in text_of(pilot))
+        assert "Download and chat" not in text_of(pilot)
         await pilot.press("enter")
         await until(pilot, lambda: app.results == [FirstRunChoice("mine")])
 
@@ -151,7 +151,7 @@ async def test_a_hub_that_is_not_there_is_no_dead_end(hub: Hub, hf_cache: Path, 
     hub.stop()
     app = stage(world(tmp_path))
     async with app.run_test(size=(100, 40)) as pilot:
-        await until(pilot, lambda: "Pull it and chat" in text_of(pilot))
+        await until(pilot, lambda: "Download and chat" in text_of(pilot))
         await pilot.press("enter")
         await until(pilot, lambda: "Try again" in text_of(pilot), 20)
         assert "failed: " in text_of(pilot)
@@ -178,7 +178,7 @@ async def test_where_nothing_fits(tmp_path: Path) -> None:
     )
     app = stage(fake)
     async with app.run_test(size=(60, 24)) as pilot:
-        await until(pilot, lambda: "Nothing of the catalogue fits" in text_of(pilot))
+        await until(pilot, lambda: "No model of the catalogue fits" in text_of(pilot))
         await pilot.press("enter")
         await until(pilot, lambda: app.results == [FirstRunChoice("guide")])
 

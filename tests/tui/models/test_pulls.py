@@ -142,7 +142,7 @@ async def test_one_at_a_time(hub: Hub, pulls: Pulls) -> None:
     hub.add("owner/other", {"other-F32.gguf": tiny()})
     hub.fail("store", SLOW)
     first, second, third = (pulls.start(name) for name in (REPO, "owner/other", "owner/third"))
-    assert (second.state, second.line) == (PullState.WAITING, "waiting for the one before it")
+    assert (second.state, second.line) == (PullState.WAITING, "waiting for the previous download")
     await until(lambda: first.state is PullState.COMING)
     assert pulls.line().endswith(", 2 more")
     pulls.stop(third)
@@ -158,7 +158,7 @@ async def test_wrong_bytes(hub: Hub, pulls: Pulls) -> None:
     pull = pulls.start(REPO)
     await over(pull)
     assert isinstance(pull.error, WrongBytes)
-    assert "failed: What came is not tiny-F32.gguf" in pull.line
+    assert "failed: The download of tiny-F32.gguf" in pull.line
     hub.mend()
     again = pulls.retry(pull)
     await over(again)

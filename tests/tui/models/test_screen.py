@@ -103,7 +103,7 @@ async def test_the_list(tmp_path: Path, width: int) -> None:
         await until(pilot, lambda: "~12.3" in text_of(pilot))
         text = "\n".join(found.split("│")[0] for found in text_of(pilot).splitlines())
         assert text.index("On this machine") < text.index("small-1b") < text.index("broken")
-        assert text.index("llama3.2:3b") < text.index("Can be pulled") < text.index("mid-8b")
+        assert text.index("llama3.2:3b") < text.index("For download") < text.index("mid-8b")
         assert text.index("★ mid-8b") < text.index("huge-70b")
         assert line(pilot, "● small-1b").split()[2:7] == ["Q4_K_M", "2.0", "GiB", "fits", "~41"]
         assert "! broken" in text
@@ -123,7 +123,7 @@ async def test_the_list_is_there_before_the_machine_was_looked_at(tmp_path: Path
     app = stage(fake)
     async with app.run_test(size=(100, 40)) as pilot:
         await until(pilot, lambda: "huge-70b" in text_of(pilot))
-        assert "Looking at this machine…" in text_of(pilot)
+        assert "Inspecting this machine…" in text_of(pilot)
         for _ in range(3):
             await pilot.press("down")
         fake.gate.set()
@@ -175,7 +175,7 @@ async def test_what_is_known_of_one(tmp_path: Path) -> None:
             "▓ cache 1.0 GiB",
             "▒ compute 256 MiB",
             "· free 10.8 GiB",
-            "~12.3 tokens/s, the first in 10 s",
+            "~12.3 tokens/s, the first after 10 s",
             "8,192 tokens",
             "good, loses 0.028 nats",
             "n-grams",
@@ -232,7 +232,7 @@ async def test_a_filter(tmp_path: Path) -> None:
         assert "mid-8b" not in text_of(pilot)
         await pilot.press(*"xx")
         await pilot.pause()
-        assert "Nothing here is called 'ollamaxx'" in text_of(pilot)
+        assert "No model matches 'ollamaxx'" in text_of(pilot)
         await pilot.press("backspace", "backspace", "down", "enter")
         await until(pilot, lambda: app.results == ["ollama/llama3.2:3b"])
 
@@ -246,7 +246,7 @@ async def test_escape_leaves_the_filter_first(tmp_path: Path) -> None:
         assert "mid-8b" in text_of(pilot)
         await pilot.press("tab")
         await pilot.pause()
-        assert "Can be pulled" not in text_of(pilot), "a low screen shows one pane"
+        assert "For download" not in text_of(pilot), "a low screen shows one pane"
         await pilot.press("escape", "escape")
         await until(pilot, lambda: app.results == [None])
 
@@ -297,11 +297,11 @@ async def test_a_pull_goes_on_beside_and_ends_here(hub: Hub, hf_cache: Path) -> 
     async with app.run_test(size=(100, 40)) as pilot:
         await at(pilot, "mid-8b")
         await pilot.press("enter")
-        await until(pilot, lambda: "On their way" in text_of(pilot))
-        assert "Can be pulled" not in text_of(pilot)
+        await until(pilot, lambda: "Downloading" in text_of(pilot))
+        assert "For download" not in text_of(pilot)
         await until(pilot, lambda: "of 2 MiB" in line(pilot, "mid-8b") and "━" in line(pilot, "mid-8b"), 20)
         await until(pilot, lambda: "On this machine" in text_of(pilot), 20)
-        assert "On their way" not in text_of(pilot)
+        assert "Downloading" not in text_of(pilot)
         assert app.screen._board.item.section is ModelGroup.HERE  # type: ignore[attr-defined]
         await pilot.press("enter")
         await until(pilot, lambda: app.results == ["mid-8b"])
@@ -323,7 +323,7 @@ async def test_a_pull_is_stopped_left_and_gone_on_with(hub: Hub, hf_cache: Path)
         hub.mend()
         app.push_screen(app._made(), app.results.append)
         await at(pilot, "mid-8b")
-        assert "Go on" in text_of(pilot).splitlines()[-1]
+        assert "Resume" in text_of(pilot).splitlines()[-1]
         await pilot.press("enter")
         await until(pilot, lambda: "On this machine" in text_of(pilot), 20)
         assert kept in {one.range[0] for one in hub.requests("store") if one.range}
@@ -356,7 +356,7 @@ async def test_a_pull_that_fails_says_why_and_can_be_tried_again(hub: Hub, hf_ca
         assert app.pulls.all[0].error is not None
         assert (app.pulls.all[0].error.hint or "")[:20] in text_of(pilot)
         await pilot.press("x")
-        await until(pilot, lambda: "Can be pulled" in text_of(pilot))
+        await until(pilot, lambda: "For download" in text_of(pilot))
         hub.mend()
         await at(pilot, "mid-8b")
         await pilot.press("enter")
@@ -384,12 +384,12 @@ async def test_what_is_too_large_is_asked_about(tmp_path: Path) -> None:
     async with app.run_test(size=(60, 30)) as pilot:
         await at(pilot, "huge-70b")
         await pilot.press("enter")
-        await until(pilot, lambda: "Pull it all the same?" in text_of(pilot))
+        await until(pilot, lambda: "Download it anyway?" in text_of(pilot))
         await pilot.press("enter")
         await pilot.pause()
         assert (started, isinstance(app.screen, ModelsScreen)) == ([], True)
         await pilot.press("enter")
-        await until(pilot, lambda: "Pull it all the same?" in text_of(pilot))
+        await until(pilot, lambda: "Download it anyway?" in text_of(pilot))
         await pilot.press("y")
         await until(pilot, lambda: started == [("huge-70b", None, {"anyway": True})])
 
@@ -415,7 +415,7 @@ async def test_what_turns_out_not_to_fit_is_asked_about(tmp_path: Path) -> None:
         await until(pilot, lambda: "failed: It needs more" in line(pilot, "mid-8b"))
         assert calls == []
         await pilot.press("enter")
-        await until(pilot, lambda: "Pull it all the same?" in text_of(pilot))
+        await until(pilot, lambda: "Download it anyway?" in text_of(pilot))
         await pilot.press("y")
         await until(pilot, lambda: "failed: That far it came." in line(pilot, "mid-8b"))
         assert calls == [True]
@@ -427,9 +427,9 @@ async def test_offline(tmp_path: Path) -> None:
     app = stage(fake)
     async with app.run_test(size=(160, 40)) as pilot:
         await at(pilot, "mid-8b")
-        assert "It cannot be pulled now: EDGECHAT_OFFLINE keeps edgechat offline." in text_of(pilot)
+        assert "It cannot be downloaded now: EDGECHAT_OFFLINE keeps edgechat offline." in text_of(pilot)
         await pilot.press("enter")
-        await until(pilot, lambda: "mid-8b cannot be pulled" in told(pilot))
+        await until(pilot, lambda: "mid-8b cannot be downloaded" in told(pilot))
         assert app.pulls.all == []
 
 
@@ -461,14 +461,14 @@ async def test_deleting_asks_and_tells_what_is_freed(user: Path) -> None:
     async with app.run_test(size=(60, 30)) as pilot:
         await at(pilot, "mine")
         await pilot.press("d")
-        await until(pilot, lambda: "Delete mine? That frees" in text_of(pilot))
+        await until(pilot, lambda: "Delete mine? This frees" in text_of(pilot))
         await pilot.press("n")
         await pilot.pause()
         assert path.exists()
         await pilot.press("delete")
-        await until(pilot, lambda: "Delete mine? That frees" in text_of(pilot))
+        await until(pilot, lambda: "Delete mine? This frees" in text_of(pilot))
         await pilot.press("right", "enter")
-        await until(pilot, lambda: "mine is deleted." in told(pilot))
+        await until(pilot, lambda: "Deleted mine." in told(pilot))
         assert not path.exists()
         await until(pilot, lambda: "mine  " not in text_of(pilot))
 

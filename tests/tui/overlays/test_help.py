@@ -127,7 +127,7 @@ async def test_it_is_searched() -> None:
         assert "/new" not in text
         await pilot.press("space", *"zzz")
         await pilot.pause()
-        assert "Nothing here has these words." in text_of(pilot)
+        assert "No key or command matches." in text_of(pilot)
         await pilot.press("escape")
         await pilot.pause()
         assert "New line" in text_of(pilot)

@@ -100,7 +100,7 @@ async def test_the_screen_shows_values_defaults_and_the_file(size: tuple[int, in
         assert "context             8192" in text.replace("  ", "  ")
         assert shown(row(pilot, "context")) == "8192"
         assert "default: the one used last" in shown(row(pilot, "model"))
-        assert "Counts when a model is loaded next." in row(pilot, "context").entry.told
+        assert "Applies when a model is loaded next." in row(pilot, "context").entry.told
         assert "Change" in text
         for one in pilot.app.screen.query(SettingRow):
             assert one.region.right <= size[0]
@@ -145,7 +145,7 @@ async def test_a_number_is_checked_as_it_is_typed() -> None:
         one = await at(pilot, "threads")
         await pilot.press("enter", *"600")
         await pilot.pause()
-        assert fault(one) == "! It takes a whole number, 1 to 512."
+        assert fault(one) == "! Allowed: a whole number, 1 to 512."
         await pilot.press("enter")
         await pilot.pause()
         assert not settings.settings_file().exists()
@@ -168,7 +168,7 @@ async def test_numbers_that_are_none(typed: str) -> None:
         one.query_one(Input).value = typed
         await pilot.press("enter")
         await pilot.pause()
-        assert fault(one) == "! It takes a number, 0 to 5."
+        assert fault(one) == "! Allowed: a number, 0 to 5."
         await pilot.press("escape")
         await pilot.pause()
         assert (one.editor, fault(one)) == (None, "")
@@ -272,7 +272,7 @@ async def test_the_filter() -> None:
         await saved(pilot, Settings(settle_on_battery=False))
         await pilot.press("slash", *"xyz")
         await pilot.pause()
-        assert "No setting has these words." in text_of(pilot)
+        assert "No setting matches." in text_of(pilot)
         await pilot.press("escape")
         await pilot.pause()
         assert row(pilot, "model").display
@@ -314,7 +314,7 @@ async def test_the_environment_wins_and_is_named(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setenv("NO_COLOR", "1")
     async with Sample().run_test() as pilot:
         await pilot.pause()
-        assert shown(row(pilot, "offline")) == "default: off  now on, as EDGECHAT_OFFLINE says"
+        assert shown(row(pilot, "offline")) == "default: off  now on, because of EDGECHAT_OFFLINE"
         assert "NO_COLOR" in shown(row(pilot, "theme"))
 
 
@@ -332,11 +332,11 @@ async def test_a_wrong_value_can_be_put_right_here() -> None:
     write("threads = 0\n")
     async with Sample().run_test(size=(100, 30)) as pilot:
         await until(pilot, lambda: "threads" in text_of(pilot))
-        assert "threads = 0 makes no sense" in " ".join(text_of(pilot).split())
+        assert "threads = 0 is not valid" in " ".join(text_of(pilot).split())
         one = await at(pilot, "threads")
         await pilot.press("enter", "backspace", "4", "enter")
         await saved(pilot, Settings(threads=4))
-        assert "makes no sense" not in text_of(pilot)
+        assert "is not valid" not in text_of(pilot)
         assert shown(one) == "4"
 
 

@@ -142,7 +142,7 @@ def test_a_fault_of_the_app_ends_in_words_and_a_traceback_only_with_debug(
     worker = terminal.worker()
     terminal.press("C-n")
     terminal.until("left with 3")
-    assert "error: edgechat has a fault of its own: ZeroDivisionError" in terminal.screen
+    assert "error: Internal error in edgechat: ZeroDivisionError" in terminal.screen
     assert (b"Traceback" in terminal.raw) == debug
     assert "│" not in terminal.screen
     assert state_of(terminal) == before
@@ -169,7 +169,7 @@ def test_a_killed_worker_leaves_the_text_and_the_next_question_works(terminal: A
     terminal.ask("Count.")
     terminal.until("word99")
     terminal.worker().kill()
-    terminal.until("The engine's process died in the middle of an answer")
+    terminal.until("The engine process ended unexpectedly during an answer")
     assert "Traceback" not in terminal.screen
     terminal.ask("And again?")
     terminal.until("Here again.")

@@ -36,7 +36,7 @@ def test_from_the_first_start_to_the_second(terminal: Terminal, hf_cache: Path) 
     terminal.until("of 2,048 tokens")
 
     terminal.ask(f"/pull {REPO}")
-    terminal.until("is here. /model", 60)
+    terminal.until("was downloaded. To chat with it: /model", 60)
     assert list(hf_cache.glob("*/snapshots/*/tiny-F32.gguf"))
 
     terminal.ask("What is a quant?")
@@ -49,11 +49,11 @@ def test_from_the_first_start_to_the_second(terminal: Terminal, hf_cache: Path) 
     terminal.ask("What is a draft model?")
     terminal.until("Waiting for the model")
     worker.kill()
-    terminal.until("The engine's process died")
+    terminal.until("The engine process ended unexpectedly")
     assert "Traceback" not in terminal.screen
     terminal.press("C-r")
     terminal.until("guess the next")
-    assert "The engine's process died" not in terminal.screen
+    assert "The engine process ended unexpectedly" not in terminal.screen
 
     terminal.press("C-n")
     terminal.until(lambda: "▌ What is" not in terminal.screen)

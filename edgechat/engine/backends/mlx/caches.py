@@ -86,8 +86,8 @@ class CacheLayers:
         if odd:
             names = ", ".join(sorted(kind.__name__ for kind in odd))
             raise LoadFailed(
-                f"This model keeps what it has read in a way that edgechat does not know ({names}).",
-                hint="Take the same model as a GGUF file: --backend llama.cpp",
+                f"This model uses a cache that edgechat does not support ({names}).",
+                hint="Use a GGUF file of the model: --backend llama.cpp",
             )
         self.windows = frozenset(one.window for one in found if type(one) is WindowCache)
         """Tokens that windowed layers see."""

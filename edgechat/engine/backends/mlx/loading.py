@@ -14,8 +14,8 @@ from mlx_lm.utils import load_model
 
 from edgechat.errors import DecodeFailed, LoadFailed, OutOfMemory
 
-_OTHER = "Take the same model as a GGUF file: --backend llama.cpp"
-AGAIN = "Download the model again, or choose another one (`edgechat run guide` always works)."
+_OTHER = "Use a GGUF file of the model: --backend llama.cpp"
+AGAIN = "Download the model again, or use another model (`edgechat run guide` always works)."
 _EACH = 64 * 2**20
 """Bytes after which progress is told."""
 _NO_MEMORY = re.compile(
@@ -57,10 +57,10 @@ def told(name: str) -> Iterator[None]:
     except (LoadFailed, DecodeFailed):
         raise
     except MemoryError as error:
-        raise OutOfMemory(f"There is too little memory for {name}.") from error
+        raise OutOfMemory(f"There is not enough memory for {name}.") from error
     except Exception as error:  # mlx-lm raises whatever a wrong file leads to
         words = " ".join(str(error).split())[:300] or type(error).__name__
         if _NO_MEMORY.fullmatch(words):
-            raise OutOfMemory(f"There is too little memory for {name}: {words}") from error
+            raise OutOfMemory(f"There is not enough memory for {name}: {words}") from error
         known = "not supported" not in words
         raise LoadFailed(f"MLX cannot load {name}: {words}", hint=AGAIN if known else _OTHER) from error

@@ -140,14 +140,14 @@ class FolderVocabulary:
     def misfit(self, other: FolderVocabulary) -> str:
         """Return why tokens of the other vocabulary are not tokens of this one; '' where they are."""
         if self._is_byte_level != other._is_byte_level:
-            return "its tokenizer is of another kind"
+            return "its tokenizer is of a different type"
         if self._adds_bos != other._adds_bos or (self._adds_bos and self._bos_id != other._bos_id):
-            return "its texts have another token at their beginning"
+            return "its BOS token is different"
         if abs(self.size - other.size) > _MORE:
-            return f"it knows {other.size} tokens, not {self.size}"
+            return f"its vocabulary has {other.size} tokens, not {self.size}"
         mine, theirs = self._texts, other._texts
         odd = [token for token in mine.keys() & theirs.keys() if mine[token] != theirs[token]]
-        return f"token {min(odd)} is another one in it" if odd else ""
+        return f"its token {min(odd)} is different" if odd else ""
 
     @cached_property
     def _texts(self) -> dict[int, str]:

@@ -25,7 +25,7 @@ _ODD_CACHES = {
     "minimax_m3",
 }
 """Models whose layers have caches that mlx-lm makes of others, or cuts into chunks."""
-_ANOTHER = "Look for a copy of this model made for MLX: their names end in -4bit or -8bit."
+_ANOTHER = "Use an MLX copy of this model; their names end in -4bit or -8bit."
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +73,7 @@ class Config:
         n = self.needed("num_hidden_layers", "n_layer", "n_layers", "num_layers")
         if not 0 < n <= MAX_LAYERS:
             raise ModelFileError(
-                f"{self.name} says it has {n} layers; up to {MAX_LAYERS} make sense.", hint=_ANOTHER
+                f"{self.name} says it has {n} layers; the limit is {MAX_LAYERS}.", hint=_ANOTHER
             )
         return n
 
@@ -104,7 +104,7 @@ class Config:
         if method is None and "bits" in other:
             return other
         raise ModelFileError(
-            f"{self.name} is quantized in a way that edgechat does not run through MLX: {show(str(method))}.",
+            f"{self.name} has a quantization that edgechat does not support with MLX: {show(str(method))}.",
             hint=_ANOTHER,
         )
 
@@ -124,7 +124,7 @@ class Config:
 
     def senseless(self, key: str) -> ModelFileError:
         """Return the error for a value that makes no sense."""
-        return unsound(self.name, f"its config.json says nothing sensible for {key!r}")
+        return unsound(self.name, f"its config.json has no valid value for {key!r}")
 
 
 def read_config(path: Path) -> Config:
@@ -137,8 +137,8 @@ def parse_config(data: bytes, name: str) -> Config:
     found = parse_json(data, f"{name}'s config.json")
     if found.get("model_file") is not None:
         raise ModelFileError(
-            f"{name} brings its own program ({show(str(found['model_file']))}), which edgechat does not run.",
-            hint="Choose a copy of this model that mlx-lm knows by itself.",
+            f"{name} requires its own code ({show(str(found['model_file']))}), which edgechat does not run.",
+            hint="Use a copy of this model that mlx-lm supports directly.",
         )
     text = found.get("text_config")
     text = text if isinstance(text, dict) else found
@@ -155,9 +155,9 @@ def parse_json(data: bytes, what: str) -> dict[str, Any]:
     try:
         found = json.loads(data)
     except (ValueError, RecursionError) as error:
-        raise unsound(what, "it is no JSON") from error
+        raise unsound(what, "it is not valid JSON") from error
     if not isinstance(found, dict):
-        raise unsound(what, "it is no JSON object")
+        raise unsound(what, "it is not a JSON object")
     return found
 
 
@@ -175,13 +175,13 @@ def require_language_model(config: Config) -> None:
     """Raise ModelFileError for what is none, or none that edgechat's backend can run."""
     if not writes_text(config):
         raise ModelFileError(
-            f"{config.name} is no language model: {show(str(config.whole['architectures'][0]))}.",
-            hint="Name a model that was made for chat.",
+            f"{config.name} is not a language model: {show(str(config.whole['architectures'][0]))}.",
+            hint="Use a chat model.",
         )
     if config.kind in _ODD_CACHES:
         raise ModelFileError(
-            f"{config.name} keeps what it has read in a way that edgechat does not know with MLX.",
-            hint="Take a GGUF file of the model.",
+            f"{config.name} uses a cache that edgechat does not support with MLX.",
+            hint="Use a GGUF file of the model.",
         )
 
 

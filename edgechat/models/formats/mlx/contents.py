@@ -65,7 +65,7 @@ class Contents(msgspec.Struct, frozen=True, array_like=True):
         require_language_model(config)
         tensors = tensors_of(self._stored(), config)
         if not tensors:
-            raise ModelFileError(f"{name} holds no weights.", hint="Name a whole model.")
+            raise ModelFileError(f"{name} contains no weights.", hint="Use a complete model.")
         metadata = metadata_of(config, rows_of_embedding(tensors))
         metadata["general.name"] = name.rpartition("/")[2]
         tokenizer = parse_json(self.tokenizer, f"{name}'s tokenizer_config.json") if self.tokenizer else {}
@@ -99,10 +99,10 @@ def unpack(data: bytes) -> Contents:
     try:
         made = stream.decompress(data, MAX_TABLES + MAX_CONFIG)
         if not stream.eof:
-            raise zlib.error("it is cut short, or too large")
+            raise zlib.error("it is truncated, or too large")
         return msgspec.msgpack.decode(made, type=Contents)
     except (zlib.error, msgspec.MsgspecError, RecursionError) as error:
-        raise ModelFileError(f"A kept header is damaged: {error}.", hint=AGAIN) from error
+        raise ModelFileError(f"A cached header is damaged: {error}.", hint=AGAIN) from error
 
 
 def read_folder(folder: Path) -> ModelHeader:
@@ -112,8 +112,8 @@ def read_folder(folder: Path) -> ModelHeader:
         files = sorted(folder.glob("model*.safetensors"))
         if not files:
             raise ModelFileError(
-                f"{name} holds no model for MLX: no model*.safetensors is in it.",
-                hint="Name a .gguf file, or the folder of a model for MLX.",
+                f"{name} is not an MLX model: it contains no model*.safetensors.",
+                hint="Use a .gguf file, or the folder of an MLX model.",
             )
         return Contents(
             config=bounded(folder / CONFIG, MAX_CONFIG),
@@ -126,10 +126,10 @@ def read_folder(folder: Path) -> ModelHeader:
         raise ModelFileError(f"{what} is missing from {name}.", hint="Download it again.") from None
     except PermissionError:
         raise ModelFileError(
-            f"The files of {name} may not be read.", hint=f"Allow it: chmod -R u+rX {folder}"
+            f"Permission denied: the files of {name}.", hint=f"To allow reading them: chmod -R u+rX {folder}"
         ) from None
     except (OSError, ValueError) as error:
-        raise ModelFileError(f"{name} cannot be read: {error}.", hint="Check the disk it is on.") from error
+        raise ModelFileError(f"{name} cannot be read: {error}.", hint="Check the disk.") from error
 
 
 def _tables(files: list[Path]) -> tuple[TensorTable, ...]:
@@ -143,7 +143,7 @@ def _tables(files: list[Path]) -> tuple[TensorTable, ...]:
             n = table_length(file.read(PREFIX), size, path.name)
             total += n
             if total > MAX_TABLES:
-                raise unsound(path.name, f"the tables of the model take more than {MAX_TABLES} bytes")
+                raise unsound(path.name, f"the tensor tables of the model take more than {MAX_TABLES} bytes")
             found.append(TensorTable(path.name, size, file.read(n)))
     return tuple(found)
 

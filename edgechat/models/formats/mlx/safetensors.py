@@ -81,7 +81,7 @@ def table_length(prefix: bytes | bytearray, file_size: int, name: str) -> int:
             hint="Download the model again, with Git LFS or with edgechat pull.",
         )
     if not 2 <= n <= min(MAX_TABLE, file_size - PREFIX):
-        raise unsound(name, f"it is no safetensors file, or its table of {n} bytes is not all there")
+        raise unsound(name, f"it is not a safetensors file, or its table of {n} bytes is incomplete")
     return int(n)
 
 
@@ -97,7 +97,7 @@ def parse_table(table: bytes | bytearray, file_size: int, name: str) -> tuple[St
             raise unsound(name, f"it lists {len(raw)} tensors")
         found = [_stored(key, msgspec.json.decode(one, type=_Entry), name) for key, one in raw.items()]
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise unsound(name, f"its table of tensors makes no sense ({error})") from error
+        raise unsound(name, f"its table of tensors is not valid ({error})") from error
     found.sort(key=lambda one: one.offset)
     at = 0
     for one in found:
@@ -105,7 +105,9 @@ def parse_table(table: bytes | bytearray, file_size: int, name: str) -> tuple[St
             raise unsound(name, f"the tensor {show(one.name)} does not begin where the one before it ends")
         at += one.n_bytes
     if at != file_size - PREFIX - len(table):
-        what = "is cut short" if at > file_size - PREFIX - len(table) else "has bytes that are no tensor's"
+        what = (
+            "is truncated" if at > file_size - PREFIX - len(table) else "has bytes that belong to no tensor"
+        )
         raise unsound(name, f"it {what}: its tensors take {at} bytes")
     return tuple(found)
 
@@ -113,7 +115,7 @@ def parse_table(table: bytes | bytearray, file_size: int, name: str) -> tuple[St
 def _stored(key: str, entry: _Entry, name: str) -> StoredTensor:
     size = _BYTES.get(entry.dtype)
     if size is None or not key or len(key.encode("utf-8", "replace")) > MAX_NAME:
-        raise unsound(name, f"its tensor {show(key)} is of the unknown type {show(entry.dtype)}")
+        raise unsound(name, f"its tensor {show(key)} has the unknown type {show(entry.dtype)}")
     first, end = entry.data_offsets
     n_bytes = size
     for n in entry.shape:

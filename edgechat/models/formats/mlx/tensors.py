@@ -89,7 +89,7 @@ def _by_name(stored: Iterable[StoredTensor], name: str) -> dict[str, StoredTenso
     table: dict[str, StoredTensor] = {}
     for one in stored:
         if one.name in table:
-            raise unsound(name, f"two of its files hold the tensor {show(one.name)}")
+            raise unsound(name, f"two of its files contain the tensor {show(one.name)}")
         table[one.name] = one
     return table
 
@@ -131,7 +131,7 @@ def _unpacked(
     packed: StoredTensor, scales: StoredTensor, quantization: Mapping[str, Any] | None, name: str
 ) -> tuple[tuple[int, ...], GgmlType]:
     """Return the shape that a packed matrix stands for, and the type that is most like it."""
-    wrong = unsound(name, f"the parts of the quantized tensor {show(packed.name)} do not go together")
+    wrong = unsound(name, f"the parts of the quantized tensor {show(packed.name)} do not match")
     if not packed.shape or not scales.shape or packed.shape[:-1] != scales.shape[:-1] or not scales.shape[-1]:
         raise wrong
     product, rest = divmod(32 * packed.shape[-1], scales.shape[-1])

@@ -124,7 +124,9 @@ class PromptPane(Vertical):
         if attachment in self.attachments:
             return
         if len(self.attachments) >= MOST:
-            error = AttachmentError(f"A question takes {MOST} attachments.", hint="Send these first.")
+            error = AttachmentError(
+                f"A question can have at most {MOST} attachments.", hint="Send these first."
+            )
             self.post_message(self.Failed(error))
         else:
             self._set([*self.attachments, attachment])

@@ -85,7 +85,7 @@ def test_a_cache_of_an_unknown_kind_is_refused() -> None:
         def make_cache(self) -> list[object]:
             return [object()]
 
-    with pytest.raises(LoadFailed, match="does not know") as caught:
+    with pytest.raises(LoadFailed, match="does not support") as caught:
         CacheLayers(Odd(), "f16")
     assert "--backend llama.cpp" in str(caught.value.hint)
 

@@ -79,7 +79,7 @@ def test_vocabularies_are_compared(folder: Path, tmp_path: Path) -> None:
     one, two = list(vocab)[70:72]
     vocab[one], vocab[two] = vocab[two], vocab[one]
     (other / "tokenizer.json").write_text(json.dumps(told))
-    assert "is another one" in words.misfit(vocabulary_of(other, 300))
+    assert "is different" in words.misfit(vocabulary_of(other, 300))
 
 
 def test_bytes_and_pieces_do_not_fit() -> None:
