@@ -141,6 +141,7 @@ def test_what_fits_is_what_the_planner_says(user: Path, other: Path) -> None:
     assert 0.7 * exact < estimate < 1.3 * exact
 
 
+@pytest.mark.soak
 def test_two_hundred_models(user: Path, model: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Measured, not asserted: the first listing reads the headers, the second does not."""
     for number in range(50):

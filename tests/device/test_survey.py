@@ -3,7 +3,6 @@ from __future__ import annotations
 import os
 import socket
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -36,12 +35,11 @@ def test_children_that_crash_are_findings(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_a_child_that_hangs_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(spawn, "command", lambda _role: [sys.executable, "-c", "import time; time.sleep(60)"])
+    sleeping = [sys.executable, "-c", "import time; time.sleep(600)"]
+    monkeypatch.setattr(spawn, "command", lambda _role: sleeping)
     monkeypatch.setattr(module, "read_inventory", lambda rpc=(): devices.read_inventory(0.3, rpc))
     monkeypatch.setitem(module.__dict__, "read_source", lambda _source: ())
-    started = time.monotonic()
     found = survey(measure=False)
-    assert time.monotonic() - started < 20
     assert [(one.source, one.why) for one in found.failures] == [
         ("llama.cpp", "did not respond within 0.3 seconds")
     ]

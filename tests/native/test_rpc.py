@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import socket
-import time
 
 import pytest
 
@@ -80,10 +79,8 @@ def test_nobody_there() -> None:
     skip_without_rpc()
     with socket.create_server(("127.0.0.1", 0)) as closed:
         address = f"127.0.0.1:{closed.getsockname()[1]}"
-    began = time.monotonic()
     with pytest.raises(ServerRefused, match=f"No llama.cpp server answers at {address}"):
         read_inventory(rpc=(address,))
-    assert time.monotonic() - began < 10
 
 
 def test_a_server_that_is_busy_with_another() -> None:

@@ -282,6 +282,7 @@ def _killed_in_mid_answer(path: Path, seconds: float) -> list[tuple[float, str]]
     return [*said, (died, "")]
 
 
+@pytest.mark.soak
 async def test_a_program_killed_in_mid_answer_loses_at_most_half_a_second(path: Path) -> None:
     *said, (died, _) = _killed_in_mid_answer(path, 1.7)
     due = "".join(text for when, text in said if when < died - 0.55)

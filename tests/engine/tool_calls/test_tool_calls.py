@@ -16,6 +16,7 @@ from edgechat.engine.tool_calls.splitter import LONGEST_CALL, Splitter
 from edgechat.engine.tool_calls.tools import MOST_CHARACTERS, MOST_TOOLS, check, kinds_of
 from edgechat.engine.types import ChatRequest, Message, Tool, ToolCall
 from edgechat.errors import SchemaError
+from tests.counting import calls_of
 from tests.engine.families import SOURCES, TOOLS, family, reply_of, split
 from tests.engine.prompt.test_prompts import template
 from tests.properties import examples
@@ -379,25 +380,34 @@ def test_after_what_is_no_call_calls_are_found_again() -> None:
     assert (answer, found(calls)) == ("<tool_call>oh</tool_call> done", [NOW])
 
 
-@pytest.mark.parametrize(
-    ("name", "unit"),
-    [
-        ("hermes", '<tool_call>{"'),
-        ("hermes", "\n"),
-        ("hermes", "<"),
-        ("hermes", "\n```\n{"),
-        ("hermes", "```json\n"),
-        ("hermes", "[ "),
-        ("hermes", '```\n{"name": "now", "arguments": {'),
-        ("llama", "{"),
-        ("mistral", "[TOOL_CALLS],"),
-        ("args", "[TOOL_CALLS]x[ARGS]{["),
-        ("xml", "<tool_call><function=x><parameter=a>"),
-        ("gemma", '<|tool_call>call:x{a:<|"|>'),
-        ("harmony", "<|end|><|channel|>commentary to="),
-    ],
-)
+HOSTILE = [
+    ("hermes", '<tool_call>{"'),
+    ("hermes", "\n"),
+    ("hermes", "<"),
+    ("hermes", "\n```\n{"),
+    ("hermes", "```json\n"),
+    ("hermes", "[ "),
+    ("hermes", '```\n{"name": "now", "arguments": {'),
+    ("llama", "{"),
+    ("mistral", "[TOOL_CALLS],"),
+    ("args", "[TOOL_CALLS]x[ARGS]{["),
+    ("xml", "<tool_call><function=x><parameter=a>"),
+    ("gemma", '<|tool_call>call:x{a:<|"|>'),
+    ("harmony", "<|end|><|channel|>commentary to="),
+]
+
+
+@pytest.mark.parametrize(("name", "unit"), HOSTILE)
 def test_a_hostile_reply_costs_no_more_than_its_length(name: str, unit: str) -> None:
+    def cost(n: int) -> int:
+        return calls_of(lambda: split(reply_of(name), (unit * n)[:n], [*range(0, n, 4)]))
+
+    assert cost(10_000) < 2.5 * cost(5_000)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize(("name", "unit"), HOSTILE)
+def test_a_long_hostile_reply_takes_seconds(name: str, unit: str) -> None:
     text = (unit * 100_000)[:100_000]
     began = time.perf_counter()
     split(reply_of(name), text, [*range(0, len(text), 4)])

@@ -149,7 +149,7 @@ async def test_who_stops_waiting_frees_the_engine(engine: EngineSupervisor) -> N
     await engine.start()
     with pytest.raises(TimeoutError):
         await asyncio.wait_for(engine.embed("r", tuple("x" * 400 for _ in range(1000))), 0.1)
-    assert len(vectors_of(await asyncio.wait_for(engine.embed("next", ("hi",)), 2))) == 1
+    assert len(vectors_of(await engine.embed("next", ("hi",)))) == 1
     snapshot = await engine.inspect()
     assert snapshot is not None
     assert snapshot.work.running == 0

@@ -18,6 +18,7 @@ from edgechat.engine.snapshot import KINDS, MOST_RUNS, CacheMap, Run, Snapshot
 from edgechat.engine.speculative.drafters import ModelDrafter
 from edgechat.engine.types import CachePolicy, ChatRequest, Delta, Event, Message
 from edgechat.engine.worker.inspection import Inspector, pinned_end, summed_up
+from tests.counting import calls_of
 from tests.engine.cells import check
 from tests.engine.conftest import MakePlan
 from tests.engine.runtimes import SharedTemplate
@@ -257,9 +258,7 @@ def test_states_on_disk_are_counted(make: MakeEngine, monkeypatch: pytest.Monkey
     for chat in (ONE, OTHER):
         ask(engine, chat, user("Something that is worth a file" * 4))
         engine.persist(chat)
-    deadline = time.monotonic() + 5
     while (found := inspector.look().on_disk) is None or found.count < 2:
-        assert time.monotonic() < deadline
         engine.step()
         time.sleep(0.01)
     assert found.n_bytes > 500
@@ -324,11 +323,4 @@ def test_a_look_into_a_cache_of_many_nodes_is_quick(make: MakeEngine) -> None:
     first = inspector.look("00000001")
     check_map(first.cache, engine)
     assert len(first.cache.runs) > 64
-    least = min(_seconds(lambda: inspector.look("00000001")) for _ in range(20))
-    assert least < 0.005  # 0.1 ms where nothing else runs
-
-
-def _seconds(work: Callable[[], object]) -> float:
-    began = time.perf_counter()
-    work()
-    return time.perf_counter() - began
+    assert calls_of(lambda: inspector.look("00000001")) < first.cache.cells // 10

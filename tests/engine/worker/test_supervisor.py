@@ -76,7 +76,7 @@ def workers() -> list[psutil.Process]:
     return found
 
 
-async def gone(process: psutil.Process, within: float = 10.0) -> bool:
+async def gone(process: psutil.Process, within: float = 30.0) -> bool:
     deadline = time.monotonic() + within
     while process.is_running() and process.status() != psutil.STATUS_ZOMBIE:
         if time.monotonic() > deadline:
@@ -316,7 +316,10 @@ async def test_a_look_into_the_worker(start: Callable[..., EngineSupervisor]) ->
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="POSIX signals")
-async def test_a_look_into_a_worker_that_dies(start: Callable[..., EngineSupervisor]) -> None:
+async def test_a_look_into_a_worker_that_dies(
+    start: Callable[..., EngineSupervisor], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("edgechat.engine.worker.supervisor._LOOKING", 600.0)
     states: list[EngineState] = []
     engine = start()
     engine._on_state = states.append
@@ -326,10 +329,8 @@ async def test_a_look_into_a_worker_that_dies(start: Callable[..., EngineSupervi
     look = asyncio.create_task(engine.inspect())
     await asyncio.sleep(0.1)
     assert not look.done()
-    began = time.monotonic()
     worker.kill()
     assert await look is None
-    assert time.monotonic() - began < 2
     # It was idle: nobody but the state tells.
     assert states == [EngineState.LOADING, EngineState.READY, EngineState.STOPPED]
     assert await engine.inspect() is None
@@ -382,15 +383,13 @@ async def test_cancel_ends_a_stream(start: Callable[..., EngineSupervisor]) -> N
 
 
 async def test_leaving_a_stream_cancels_it(start: Callable[..., EngineSupervisor]) -> None:
-    engine = start(n_seq_max=1, token_ms=40)  # 22 s, should it go on
+    engine = start(n_seq_max=1, token_ms=1000)  # nine minutes, should it go on
     stream = engine.stream(request("slow"))
     async for event in stream:
         if isinstance(event, Delta):
             break
     await stream.aclose()
-    began = time.monotonic()
     assert await said(engine, "hi", "next") == "Hello!"
-    assert time.monotonic() - began < 10
 
 
 async def test_a_request_is_cancelled_while_the_model_loads(start: Callable[..., EngineSupervisor]) -> None:

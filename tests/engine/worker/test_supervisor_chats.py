@@ -101,7 +101,7 @@ async def test_leaving_waits_for_no_worker_that_is_not_there(plan: LoadPlan) -> 
     for worker in workers():
         worker.kill()
         psutil.wait_procs([worker], timeout=5)
-    await asyncio.wait_for(engine.persist(CHAT), 5)
+    await engine.persist(CHAT)
     await engine.close()
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -128,32 +127,30 @@ def pid_of(run: DryRun) -> int:
     return run._child.pid
 
 
-def failure(run: DryRun, ask: LoadParams, seconds: float = 5) -> str:
-    began = time.monotonic()
+def failure(run: DryRun, ask: LoadParams) -> str:
     with pytest.raises(DryRunFailed) as caught:
         run.ask(ask)
-    assert time.monotonic() - began < seconds
     return caught.value.message
 
 
 def test_what_llama_cpp_refuses_it_explains_and_goes_on(run: DryRun) -> None:
-    assert "context" in failure(run, LoadParams(context=512, cache_type="q4_0", flash_attention=False), 30)
+    assert "context" in failure(run, LoadParams(context=512, cache_type="q4_0", flash_attention=False))
     assert run.ask(LoadParams(context=512)).n_ctx == 512
 
 
 def test_an_abort_is_told_with_its_reason(run: DryRun) -> None:
     """More sequences than rows of logits: an assertion of llama.cpp."""
-    message = failure(run, LoadParams(context=512, n_outputs_max=1), 30)
+    message = failure(run, LoadParams(context=512, n_outputs_max=1))
     assert "died" in message
     assert "GGML_ASSERT" in message
-    assert "died" in failure(run, LoadParams(context=1024), 0.5)
+    assert "died" in failure(run, LoadParams(context=1024))
 
 
 def test_killed(run: DryRun) -> None:
     known = run.ask(LoadParams(context=512))
     os.kill(pid_of(run), signal.SIGTERM)
     assert "died" in failure(run, LoadParams(context=1024))
-    assert "died" in failure(run, LoadParams(context=2048), 0.5)
+    assert "died" in failure(run, LoadParams(context=2048))
     assert run.ask(LoadParams(context=512)) == known
 
 
@@ -163,13 +160,13 @@ def test_hung(run: DryRun, monkeypatch: pytest.MonkeyPatch) -> None:
     pid = pid_of(run)
     os.kill(pid, signal.SIGSTOP)
     monkeypatch.setattr(dry_runs, "TIME_LIMIT", 0.5)
-    assert "still running" in failure(run, LoadParams(context=1024), 3)
+    assert "still running" in failure(run, LoadParams(context=1024))
     assert not psutil.pid_exists(pid)
 
 
 def test_grown(run: DryRun, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dry_runs, "MEMORY_LIMIT", 2**20)
-    assert "MiB of memory" in failure(run, LoadParams(context=1024), 10)
+    assert "MiB of memory" in failure(run, LoadParams(context=1024))
 
 
 def test_that_cannot_be_started(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -261,7 +258,5 @@ def test_odd_shapes_end_in_an_error_or_an_answer(entry: dict[str, Any]) -> None:
     header = read_model(tiny())
     metadata = {key: value for key, value in header.metadata.items() if "tokens" not in key} | entry
     metadata.setdefault("llama.vocab_size", 259)
-    began = time.monotonic()
     with contextlib.suppress(DryRunFailed):
         dry_run(replace(header, metadata=metadata), [LoadParams(context=512)])
-    assert time.monotonic() - began < 30

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import random
 
 import pytest
@@ -227,15 +228,15 @@ async def test_a_head_that_drips_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> 
         await second.answer()
 
         async def drip(raw: Raw) -> None:
-            for letter in b"GET /v1/models HTTP/1.1\r\n":
+            for letter in itertools.chain(b"GET /v1/models HTTP/1.1\r\n", itertools.repeat(ord("x"))):
                 raw.writer.write(bytes([letter]))
                 await asyncio.sleep(0.05)
 
         dripped = [asyncio.create_task(drip(raw)) for raw in (dripping, second)]
-        async with asyncio.timeout(1.0):
-            for raw in (silent, dripping, second):
-                assert await raw.is_closed()
-        await asyncio.gather(*dripped, return_exceptions=True)
+        for raw in (silent, dripping, second):
+            assert await raw.is_closed()
+        for one in dripped:
+            one.cancel()
 
 
 async def test_who_was_refused_cannot_hold_on_by_going_on_to_send(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -251,8 +252,7 @@ async def test_who_was_refused_cannot_hold_on_by_going_on_to_send(monkeypatch: p
                 await asyncio.sleep(0.05)
 
         dripping = asyncio.create_task(drip())
-        async with asyncio.timeout(1.0):
-            assert await raw.is_closed()
+        assert await raw.is_closed()
         dripping.cancel()
 
 
@@ -362,11 +362,10 @@ async def test_a_body_in_crumbs_is_not_read() -> None:
             if key is None:
                 assert (await raw.answer())[0] == 401
             raw.writer.write(b"1\r\n \r\n" * 300)
-            async with asyncio.timeout(1):
-                if key is not None:
-                    status, _, said = await raw.answer()
-                    assert (status, said["error"]["message"]) == (400, str(connection._CRUMBS))
-                assert await raw.is_closed()
+            if key is not None:
+                status, _, said = await raw.answer()
+                assert (status, said["error"]["message"]) == (400, str(connection._CRUMBS))
+            assert await raw.is_closed()
         raw = await Raw.to(url)
         await raw.ask("POST", "/v1/chat/completions", body=b"", **chunked)
         raw.writer.write(b"12C\r\n" + b" " * 300 + b"\r\n")
@@ -377,7 +376,7 @@ async def test_a_body_in_crumbs_is_not_read() -> None:
 
 
 async def test_who_leaves_is_seen_behind_a_next_request_too() -> None:
-    models = FakeModels(["Hello", 30.0])
+    models = FakeModels(["Hello", 600.0])
     async with serving(models) as url:
         upgrade = {"Connection": "upgrade", "Upgrade": "h2c"}
         cases: list[tuple[float, dict[str, str]]] = [(0, {}), (0.05, {}), (0.05, upgrade)]
@@ -388,9 +387,8 @@ async def test_who_leaves_is_seen_behind_a_next_request_too() -> None:
             await raw.ask(path="/health")
             await asyncio.sleep(0.05)
             raw.close()
-            async with asyncio.timeout(1):
-                while len(models.stopped) < number:
-                    await asyncio.sleep(0.01)
+            while len(models.stopped) < number:
+                await asyncio.sleep(0.01)
 
 
 async def test_requests_sent_ahead_are_answered_in_turn_and_have_a_bound() -> None:

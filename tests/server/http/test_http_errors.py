@@ -56,15 +56,14 @@ def test_clients_are_told_no_folders_of_the_server(error: EdgechatError, told: s
 
 async def test_the_line_of_a_request_says_that_its_client_has_gone(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO", "edgechat.server")
-    models = FakeModels(["So", 30.0])
+    models = FakeModels(["So", 600.0])
     async with serving(models) as url:
         raw = await Raw.to(url)
         await raw.ask("POST", "/v1/chat/completions", body=STREAM)
         await raw.head()
         raw.close()
-        async with asyncio.timeout(2):
-            while not caplog.messages:
-                await asyncio.sleep(0.01)
+        while not caplog.messages:
+            await asyncio.sleep(0.01)
     assert " 200 " in caplog.messages[0]
     assert caplog.messages[0].endswith("scripted client_gone")
 

@@ -34,7 +34,7 @@ async def events(raw: Raw) -> list[Any]:
     return found
 
 
-async def until(condition: Any, seconds: float = 2.0) -> None:
+async def until(condition: Any, seconds: float = 60.0) -> None:
     async with asyncio.timeout(seconds):
         while not condition():
             await asyncio.sleep(0.01)

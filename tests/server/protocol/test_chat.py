@@ -45,7 +45,7 @@ WEATHER: Any = {
 async def client_of(models: FakeModels, **more: Any) -> AsyncIterator[AsyncOpenAI]:
     async with (
         serving(models, **more) as url,
-        AsyncOpenAI(base_url=f"{url}/v1", api_key=KEY, max_retries=0, timeout=5) as client,
+        AsyncOpenAI(base_url=f"{url}/v1", api_key=KEY, max_retries=0, timeout=60) as client,
     ):
         yield client
 

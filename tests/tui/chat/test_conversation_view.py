@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from pathlib import Path
 
 import pytest
@@ -98,16 +97,14 @@ async def test_an_engine_that_does_not_come_to_an_end_does_not_hold_up_the_way_o
 
     class Slow(FakeEngine):
         async def persist(self, chat: str | None = None) -> None:
-            await asyncio.sleep(60)
+            await asyncio.Event().wait()
 
     engine = Slow()
     async with app_with(engine, path).run_test() as pilot:
         await say(pilot, "One")
         await pilot.press("ctrl+n")
         await say(pilot, "Two")
-        began = time.monotonic()
         await pilot.press("ctrl+q")
-        assert time.monotonic() - began < 10
     assert engine.closed
 
 
