@@ -52,6 +52,7 @@ def words(source: random.Random, n: int) -> str:
     return " ".join("".join(source.choices("abcdefgh", k=5)) for _ in range(n))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("source", ["chatml", "merges_system", "strips_thinking", "phi"])
 async def test_the_turns_that_left_are_those_that_the_engine_left_out(source: str) -> None:
     compared = pinned = 0

@@ -27,6 +27,7 @@ def answering(monkeypatch: pytest.MonkeyPatch, speed: MemorySpeed) -> None:
     monkeypatch.setattr(spawn, "command", lambda _role: [sys.executable, "-c", code])
 
 
+@pytest.mark.slow
 def test_this_machine_is_measured_and_remembered() -> None:
     assert cached_speed(read_cpu()) is None
     speed = measure_speed(read_cpu(), read_memory())

@@ -149,6 +149,7 @@ def test_a_real_resource_limit() -> None:
     assert 300 * MIB < int(available) < 500 * MIB
 
 
+@pytest.mark.slow
 def test_a_real_control_group() -> None:
     """The page cache of a file that was just read must not lower what is available in a real group."""
     version_2 = Path("/sys/fs/cgroup/cgroup.controllers").exists()

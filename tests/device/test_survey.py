@@ -15,6 +15,7 @@ from edgechat.native import devices
 from edgechat.process import spawn
 
 
+@pytest.mark.slow
 def test_this_machine() -> None:
     found = survey()
     assert found.failures == ()

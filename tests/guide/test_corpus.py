@@ -9,6 +9,7 @@ from itertools import pairwise
 import pytest
 
 
+@pytest.mark.slow
 def test_it_is_sound(corpus) -> None:
     assert list(corpus.faults()) == []
 

@@ -229,6 +229,7 @@ asyncio.run(main(sys.argv[1], sys.argv[2], int(sys.argv[3])))
 """
 
 
+@pytest.mark.slow
 def test_several_programs_make_and_write_one_file_at_once(path: Path) -> None:
     writers = [
         subprocess.Popen([sys.executable, "-c", _WRITER, str(path), f"w{i}", "40"], stderr=subprocess.PIPE)

@@ -225,7 +225,7 @@ def test_the_boundary_where_the_template_wants_a_generation_prompt() -> None:
 
 @pytest.mark.parametrize("name", sorted(SOURCES))
 @given(data=st.data())
-@settings(max_examples=examples(25))
+@settings(max_examples=examples(10))
 def test_the_boundary_is_the_true_common_beginning(name: str, data: st.DataObject) -> None:
     request = data.draw(requests(name))
     if data.draw(st.booleans()):  # a reply that is to be gone on with
@@ -392,7 +392,7 @@ def test_a_chat_of_few_bytes_is_tokenized_once_only() -> None:
 
 @pytest.mark.parametrize("name", sorted(SOURCES))
 @given(data=st.data(), cells=st.integers(8, 600))
-@settings(max_examples=examples(25))
+@settings(max_examples=examples(10))
 def test_whatever_is_said_it_fits_or_is_refused(name: str, data: st.DataObject, cells: int) -> None:
     (made, _), request = kept(name, ScriptedVocabulary), data.draw(requests(name, most=8))
     try:
@@ -410,7 +410,7 @@ def test_whatever_is_said_it_fits_or_is_refused(name: str, data: st.DataObject, 
     st.lists(st.tuples(st.sampled_from(["system", "user", "assistant"]), TEXTS), max_size=15),
     st.integers(8, 300),
 )
-@settings(max_examples=examples(25))
+@settings(max_examples=examples(10))
 def test_messages_of_any_order(said: list[tuple[str, str]], cells: int) -> None:
     for name in ("strips_thinking", "opens_thinking", "words", "keeps_thinking", "phi"):
         request = asking(*(Message(role, text) for role, text in said))
@@ -421,6 +421,7 @@ def test_messages_of_any_order(said: list[tuple[str, str]], cells: int) -> None:
         assert len(prompt.tokens) < cells
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "text", ["", "\0", "a" * 200_000, "word " * 40_000, "<|im_end|>" * 1000, "\u202e\U0010ffff"]
 )
@@ -435,9 +436,10 @@ def test_hostile_texts(name: str, text: str) -> None:
 # What the next prompt begins with.
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(SOURCES))
 @given(data=st.data())
-@settings(max_examples=examples(25))
+@settings(max_examples=examples(10))
 def test_the_next_prompt_begins_with_what_was_settled(name: str, data: st.DataObject) -> None:
     request, answer, question = data.draw(requests(name)), data.draw(REPLIES), data.draw(QUESTIONS)
     for made, vocabulary in (kept(name, ScriptedVocabulary), kept(name, Words)):
@@ -451,9 +453,10 @@ def test_the_next_prompt_begins_with_what_was_settled(name: str, data: st.DataOb
         assert settled.boundary >= shared(*two) - (0 if isinstance(vocabulary, ScriptedVocabulary) else 1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(SOURCES))
 @given(data=st.data(), cells=st.integers(40, 700))
-@settings(max_examples=examples(25))
+@settings(max_examples=examples(10))
 def test_so_it_does_when_turns_have_left(name: str, data: st.DataObject, cells: int) -> None:
     request, answer = data.draw(requests(name, most=8)), data.draw(REPLIES)
     made, _ = kept(name, ScriptedVocabulary)
@@ -532,7 +535,7 @@ def test_shorter_is_nothing_where_it_would_not_help() -> None:
 
 
 @given(st.integers(0, 12), st.integers(100, 1500), st.integers(0, 1500), st.integers(0, 14))
-@settings(max_examples=examples(25))
+@settings(max_examples=examples(10))
 def test_shorter_leaves_real_room(n_turns: int, cells: int, generated: int, dropped: int) -> None:
     shorter = prompts().shorter(asking(*chat(n_turns)), cells, dropped, generated)
     if shorter is not None:

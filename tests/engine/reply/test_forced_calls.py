@@ -72,7 +72,7 @@ def written(name: str, *calls: ToolCall) -> str:
 
 @given(arguments=ARGUMENTS)
 @settings(
-    max_examples=examples(15), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=examples(5), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 def test_calls_as_templates_render_them_are_let_through(forced: Family, arguments: dict[str, object]) -> None:
     # Which texts JSON may hold is llguidance's to say; it leaves DEL out.

@@ -51,6 +51,7 @@ def replies(engine: EngineCore, limit: int = 5000) -> dict[str, str]:
     raise AssertionError("it never ends")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_to_interrupt_for_ever_stops_no_prompt(kind: str, template: ChatTemplate) -> None:
     expected = []

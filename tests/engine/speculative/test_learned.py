@@ -167,6 +167,7 @@ def lessons(draw: st.DrawFn) -> dict[str, Any]:
     return {"shapes": {depth: shape}, "rates": counts, "round_cost": draw(numbers), "when": draw(numbers)}
 
 
+@pytest.mark.slow
 @given(lessons())
 def test_whatever_the_file_says_the_numbers_stay_sound(lesson: dict[str, Any]) -> None:
     DraftHistory(PLAN).keep(experienced())

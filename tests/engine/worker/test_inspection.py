@@ -264,6 +264,7 @@ def test_states_on_disk_are_counted(make: MakeEngine, monkeypatch: pytest.Monkey
     assert found.n_bytes > 500
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", SCRIPTED)
 @pytest.mark.parametrize("seed", range(3))
 def test_sums_are_right_whatever_happens(
