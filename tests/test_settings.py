@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edgechat import settings
-from edgechat.chat.upkeep import upkeep
+from edgechat.chat.session import cache_policy
 from edgechat.engine.types import CachePolicy, Sampling
 from edgechat.errors import SettingsError
 from edgechat.settings import Preset, SamplingDefaults, Settings, change, documented, save
@@ -87,8 +87,8 @@ def test_staying_off_the_network() -> None:
 )
 def test_what_becomes_of_chats_between_their_turns(text: str, expected: CachePolicy) -> None:
     write(text)
-    assert upkeep(settings.load(), lasting=True) == expected
-    assert upkeep(settings.load(), lasting=False) == msgspec.structs.replace(expected, disk_bytes=0)
+    assert cache_policy(settings.load(), lasting=True) == expected
+    assert cache_policy(settings.load(), lasting=False) == msgspec.structs.replace(expected, disk_bytes=0)
 
 
 def test_a_byte_order_mark_is_no_error() -> None:

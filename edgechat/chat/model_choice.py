@@ -7,11 +7,16 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from edgechat.chat.storage.last_model import DEFAULT_MODEL
+from edgechat.chat.conversation import lasting_name
+from edgechat.chat.storage.store import Store
 from edgechat.errors import ModelNotFound
 from edgechat.text import one_line
 
 T = TypeVar("T")
+
+DEFAULT_MODEL = "guide"
+_LAST = "model"
+"""The preference that the store keeps."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,3 +61,13 @@ async def choose_model(
             missing = wanted
     found = await asyncio.to_thread(find, DEFAULT_MODEL)
     return ModelChoice(DEFAULT_MODEL, found, missing, is_first=wanted is None)
+
+
+async def remembered(store: Store) -> str | None:
+    """Return the model that was used last, or None. Raises StoreError."""
+    return await store.preference(_LAST)
+
+
+async def remember(store: Store, model: str) -> None:
+    """Begin with this model next time. Raises StoreError."""
+    await store.set_preference(_LAST, lasting_name(model))

@@ -16,11 +16,9 @@ from typing import Protocol
 from edgechat import settings
 from edgechat.chat.conversation import Conversation
 from edgechat.chat.generation_options import CommandLineOptions, GenerationOptions, resolve_options
-from edgechat.chat.model_choice import choose_model
+from edgechat.chat.model_choice import DEFAULT_MODEL, choose_model, remember, remembered
 from edgechat.chat.records import ChatSettings, Front
-from edgechat.chat.storage.last_model import DEFAULT_MODEL, remember, remembered
 from edgechat.chat.storage.store import Store, store_path
-from edgechat.chat.upkeep import upkeep
 from edgechat.engine.protocol import Engine, EngineState
 from edgechat.engine.types import CachePolicy, RequestEvent
 from edgechat.errors import EdgechatError, EngineClosed, FolderError, StoreUnwritable
@@ -266,7 +264,7 @@ class ChatSession:
         if self._closed:
             raise EngineClosed("edgechat was closed while the model was being planned.")
         self.model, self.plan = model, plan
-        policy = upkeep(self.settings, lasting=lasting, prewarm=self._prewarm)
+        policy = cache_policy(self.settings, lasting=lasting, prewarm=self._prewarm)
         return self._services.engine(
             plan,
             idle_seconds=60 * self.settings.idle_minutes,
@@ -303,3 +301,17 @@ def _engine(
     from edgechat.engine.worker.supervisor import EngineSupervisor
 
     return EngineSupervisor(plan, idle_seconds=idle_seconds, upkeep=upkeep, replan=replan, on_note=on_note)
+
+
+def cache_policy(said: Settings, *, lasting: bool, prewarm: bool = True) -> CachePolicy:
+    """Return what the worker does with a chat between its replies, by the settings.
+
+    lasting: whether the store of the chats outlives the program; else nothing computed of them does either.
+    prewarm: False computes nothing ahead of a next question, which will not come.
+    """
+    disk_bytes = None if said.state_gib is None else int(said.state_gib * 2**30)
+    return CachePolicy(
+        settle=said.settle and prewarm,
+        settle_on_battery=said.settle_on_battery,
+        disk_bytes=disk_bytes if lasting else 0,
+    )

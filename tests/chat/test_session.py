@@ -11,10 +11,9 @@ import msgspec
 import pytest
 
 from edgechat.chat.generation_options import CommandLineOptions, resolve_options
-from edgechat.chat.model_choice import choose_model
+from edgechat.chat.model_choice import choose_model, remember, remembered
 from edgechat.chat.records import ChatSettings
 from edgechat.chat.session import ChatSession, SessionServices
-from edgechat.chat.storage.last_model import remember, remembered
 from edgechat.chat.storage.store import Store
 from edgechat.engine.types import CachePolicy, Finished
 from edgechat.errors import DoesNotFit, EngineClosed, ModelNotFound, StoreUnwritable

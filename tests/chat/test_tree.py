@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from edgechat.chat.conversation import Conversation
-from edgechat.chat.importing import imported
+from edgechat.chat.import_export.importing import imported
 from edgechat.chat.messages import messages_of, title_of
 from edgechat.chat.records import Attachment, ChatSettings, Figures, Turn
 from edgechat.chat.storage.store import Store

@@ -13,7 +13,7 @@ import pytest
 
 from edgechat import settings
 from edgechat.chat.commands import commands_of
-from edgechat.chat.storage.last_model import remember, remembered
+from edgechat.chat.model_choice import remember, remembered
 from edgechat.chat.storage.store import Store, store_path
 from edgechat.cli.chat import screen_reader
 from edgechat.cli.chat.screen_reader import SpokenAnswer, SpokenStatus

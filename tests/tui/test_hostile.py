@@ -13,7 +13,7 @@ from textual.app import App, ComposeResult
 from textual.widgets import Input, OptionList, Static, TextArea
 
 import edgechat.tui
-from edgechat.chat.importing import imported
+from edgechat.chat.import_export.importing import imported
 from edgechat.chat.storage.store import Store
 from edgechat.text import visible
 from edgechat.tui.app import EdgechatApp

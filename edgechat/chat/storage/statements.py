@@ -7,6 +7,7 @@ import time
 from collections.abc import Sequence
 
 from edgechat.chat.records import Chat, Turn
+from edgechat.chat.storage.file import deleted_meanwhile
 from edgechat.chat.storage.rows import (
     CHAT,
     CHAT_MARKS,
@@ -17,7 +18,6 @@ from edgechat.chat.storage.rows import (
     turn_of,
     turn_values,
 )
-from edgechat.errors import StoreError
 from edgechat.process.owner import Owner, alive
 from edgechat.text import one_line
 
@@ -143,11 +143,6 @@ def preference(db: sqlite3.Connection, name: str) -> str | None:
 def set_preference(db: sqlite3.Connection, name: str, value: str) -> None:
     """Remember a value under a name."""
     db.execute("INSERT OR REPLACE INTO preferences (name, value) VALUES (?, ?)", (name, value))
-
-
-def deleted_meanwhile() -> StoreError:
-    """Return the error of whoever writes in a chat that is gone."""
-    return StoreError("This conversation was deleted meanwhile.", hint="Begin a new one.")
 
 
 def _append(db: sqlite3.Connection, turn: Turn, owner: Owner | None) -> None:

@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Concatenate, ParamSpec, TypeVar
 
 from edgechat import paths
-from edgechat.chat.file import connect, damaged, store_error
 from edgechat.chat.messages import title_of
 from edgechat.chat.records import (
     TRASH_DAYS,
@@ -32,6 +31,7 @@ from edgechat.chat.records import (
     Turn,
 )
 from edgechat.chat.storage import changes, lists, search, statements, unsent
+from edgechat.chat.storage.file import connect, damaged, store_error
 from edgechat.errors import ChatNotFound, FolderError, StoreError
 from edgechat.process.owner import Owner, this_process
 from edgechat.text import one_line

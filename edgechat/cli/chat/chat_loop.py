@@ -12,8 +12,8 @@ from typing import Any, TypeVar
 
 from edgechat.chat.commands import sent
 from edgechat.chat.conversation import Conversation
-from edgechat.chat.export import counted
 from edgechat.chat.generation_options import CommandLineOptions
+from edgechat.chat.import_export.export import counted
 from edgechat.chat.records import Attachment
 from edgechat.chat.session import ChatSession
 from edgechat.cli.chat.answer import AnswerPrinter

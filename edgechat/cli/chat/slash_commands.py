@@ -10,8 +10,8 @@ from typing import Any, Protocol, TypeVar
 from edgechat.chat import attachments, files, parameters
 from edgechat.chat.commands import check, commands_of, parsed
 from edgechat.chat.conversation import Conversation
-from edgechat.chat.export import counted
-from edgechat.chat.importing import imported
+from edgechat.chat.import_export.export import counted
+from edgechat.chat.import_export.importing import imported
 from edgechat.chat.records import TRASH_DAYS, Attachment, Chat, Hit
 from edgechat.chat.session import ChatSession
 from edgechat.chat.storage.store import Store

@@ -30,11 +30,11 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from edgechat.chat import files
 from edgechat.chat.conversation import Conversation
-from edgechat.chat.export import counted as counted
-from edgechat.chat.export import model_name, to_json, to_markdown
-from edgechat.chat.importing import MOST_BYTES, imported
+from edgechat.chat.import_export import files
+from edgechat.chat.import_export.export import counted as counted
+from edgechat.chat.import_export.export import model_name, to_json, to_markdown
+from edgechat.chat.import_export.importing import MOST_BYTES, imported
 from edgechat.chat.records import TRASH_DAYS, Chat, Hit, Listed, Turn
 from edgechat.chat.storage.store import Store, store_path
 from edgechat.cli.output.layout import styled, table

@@ -17,8 +17,7 @@ from typing import Literal
 import msgspec
 
 from edgechat import settings
-from edgechat.chat.model_choice import ModelChoice, choose_model
-from edgechat.chat.storage.last_model import remembered
+from edgechat.chat.model_choice import ModelChoice, choose_model, remembered
 from edgechat.chat.storage.store import Store, store_path
 from edgechat.errors import FolderError, ModelNotFound, StoreError
 from edgechat.models.hub.names import parse_model_name

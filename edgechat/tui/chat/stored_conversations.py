@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 
-from edgechat.chat import files
 from edgechat.chat.conversation import Conversation
-from edgechat.chat.importing import imported
+from edgechat.chat.import_export import files
+from edgechat.chat.import_export.importing import imported
 from edgechat.chat.records import TRASH_DAYS
 from edgechat.errors import ChatBusy, ChatNotFound
 from edgechat.text import one_line

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from edgechat import settings
-from edgechat.chat.storage.last_model import remember
+from edgechat.chat.model_choice import remember
 from edgechat.chat.storage.store import Store, store_path
 from edgechat.device.memory import Memory
 from edgechat.device.profile import DeviceProfile

@@ -10,7 +10,6 @@ import time
 from pathlib import Path
 
 from edgechat.chat.storage.migrations import migrate
-from edgechat.chat.storage.statements import deleted_meanwhile
 from edgechat.errors import StoreError, StoreUnwritable
 
 _LITTLE_ROOM = 64 * 2**10
@@ -88,3 +87,8 @@ def _has_no_room(path: Path) -> bool:
     with contextlib.suppress(OSError):
         return shutil.disk_usage(path.parent).free < _LITTLE_ROOM
     return False
+
+
+def deleted_meanwhile() -> StoreError:
+    """Return the error of whoever writes in a chat that is gone."""
+    return StoreError("This conversation was deleted meanwhile.", hint="Begin a new one.")

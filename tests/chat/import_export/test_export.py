@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from edgechat.chat import importing
 from edgechat.chat.conversation import Conversation
-from edgechat.chat.export import to_json, to_markdown
-from edgechat.chat.importing import imported
+from edgechat.chat.import_export import importing
+from edgechat.chat.import_export.export import to_json, to_markdown
+from edgechat.chat.import_export.importing import imported
 from edgechat.chat.records import Attachment, ChatSettings
 from edgechat.chat.storage.store import Store
 from edgechat.errors import NotAChat

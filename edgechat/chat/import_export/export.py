@@ -4,19 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from typing import Literal
 
 import msgspec
 
 from edgechat.chat.conversation import Conversation
+from edgechat.chat.import_export.format import ExportedChat, ExportedFile, ExportedTurn
 from edgechat.chat.messages import fenced
-from edgechat.chat.records import Attachment, Chat, ChatSettings, Figures, Role, Turn, TurnState
-from edgechat.engine.types import ErrorInfo
+from edgechat.chat.records import Chat, Turn
 from edgechat.text import escaped_json, flat, printable
-
-FORMAT: Literal["edgechat"] = "edgechat"
-VERSION = 1
-"""Of what `to_json` writes; a field more does not change it."""
 
 _ENDINGS = {
     "stopped": "(stopped here)",
@@ -24,45 +19,6 @@ _ENDINGS = {
     "failed": "(no reply)",
     "streaming": "(still being generated)",
 }
-
-
-class ExportedChat(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What a file says of a chat."""
-
-    title: str = ""
-    model: str = ""
-    date: str = ""
-    created_at: float = 0.0
-    updated_at: float = 0.0
-    pinned: bool = False
-    settings: ChatSettings = ChatSettings()
-
-
-class ExportedTurn(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What a file says of a turn."""
-
-    id: str
-    parent_id: str | None = None
-    role: Role
-    content: str
-    thinking: str = ""
-    state: TurnState = "complete"
-    created_at: float = 0.0
-    figures: Figures | None = None
-    error: ErrorInfo | None = None
-    attachments: tuple[Attachment, ...] = ()
-
-
-class ExportedFile(msgspec.Struct, frozen=True, kw_only=True):
-    """A whole conversation in a file, with all its lines."""
-
-    format: Literal["edgechat"] = FORMAT
-    version: int = VERSION
-    chat: ExportedChat
-    turns: tuple[ExportedTurn, ...]
-    """In the order of writing: what answers a turn comes after it."""
-    leaf: str | None = None
-    """The last turn of the line that is shown."""
 
 
 def to_markdown(conversation: Conversation) -> str:

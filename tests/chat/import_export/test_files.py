@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from edgechat.chat import files
+from edgechat.chat.import_export import files
 from edgechat.errors import NotAChat, NotWritten
 
 

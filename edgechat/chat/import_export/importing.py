@@ -15,7 +15,7 @@ from typing import Any, Never
 
 import msgspec
 
-from edgechat.chat.export import FORMAT, VERSION, ExportedFile, ExportedTurn
+from edgechat.chat.import_export.format import FORMAT, VERSION, ExportedFile, ExportedTurn
 from edgechat.chat.messages import title_of
 from edgechat.chat.records import Attachment, Chat, Role, Turn
 from edgechat.chat.storage.rows import settings_of

@@ -7,8 +7,8 @@ import re
 from pathlib import Path
 
 from edgechat.chat.conversation import Conversation
-from edgechat.chat.export import to_json, to_markdown
-from edgechat.chat.importing import MOST_BYTES
+from edgechat.chat.import_export.export import to_json, to_markdown
+from edgechat.chat.import_export.importing import MOST_BYTES
 from edgechat.errors import NotAChat, NotWritten
 from edgechat.text import one_line
 

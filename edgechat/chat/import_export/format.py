@@ -1,0 +1,53 @@
+"""The JSON file of a conversation, as `export` writes and `importing` reads it."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from edgechat.chat.records import Attachment, ChatSettings, Figures, Role, TurnState
+from edgechat.engine.types import ErrorInfo
+
+FORMAT: Literal["edgechat"] = "edgechat"
+VERSION = 1
+"""Of what `to_json` writes; a field more does not change it."""
+
+
+class ExportedChat(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What a file says of a chat."""
+
+    title: str = ""
+    model: str = ""
+    date: str = ""
+    created_at: float = 0.0
+    updated_at: float = 0.0
+    pinned: bool = False
+    settings: ChatSettings = ChatSettings()
+
+
+class ExportedTurn(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What a file says of a turn."""
+
+    id: str
+    parent_id: str | None = None
+    role: Role
+    content: str
+    thinking: str = ""
+    state: TurnState = "complete"
+    created_at: float = 0.0
+    figures: Figures | None = None
+    error: ErrorInfo | None = None
+    attachments: tuple[Attachment, ...] = ()
+
+
+class ExportedFile(msgspec.Struct, frozen=True, kw_only=True):
+    """A whole conversation in a file, with all its lines."""
+
+    format: Literal["edgechat"] = FORMAT
+    version: int = VERSION
+    chat: ExportedChat
+    turns: tuple[ExportedTurn, ...]
+    """In the order of writing: what answers a turn comes after it."""
+    leaf: str | None = None
+    """The last turn of the line that is shown."""
