@@ -11,13 +11,13 @@ import uuid
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing, suppress
 from datetime import date
-from pathlib import Path
 
 import msgspec
 
 from edgechat.chat.draft import ReplySaver
 from edgechat.chat.generation_options import GenerationOptions
 from edgechat.chat.messages import messages_of, title_of
+from edgechat.chat.model_choice import lasting_name
 from edgechat.chat.records import Attachment, Chat, ChatSettings, Front, Role, Turn, TurnState
 from edgechat.chat.storage.store import TITLE_LENGTH, Store
 from edgechat.chat.tree import Tree, left_out
@@ -491,9 +491,3 @@ def _as_text(text: str) -> str:
 
 def _clean(attachments: Sequence[Attachment]) -> tuple[Attachment, ...]:
     return tuple(Attachment(_as_text(one.name), _as_text(one.text)) for one in attachments)
-
-
-def lasting_name(model: str) -> str:
-    """Return what names this model also from another folder: the whole path, where it is a file."""
-    file = Path(model)
-    return str(file.absolute()) if file.is_file() else model

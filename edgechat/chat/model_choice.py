@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Generic, TypeVar
 
-from edgechat.chat.conversation import lasting_name
 from edgechat.chat.storage.store import Store
 from edgechat.errors import ModelNotFound
 from edgechat.text import one_line
@@ -71,3 +71,9 @@ async def remembered(store: Store) -> str | None:
 async def remember(store: Store, model: str) -> None:
     """Begin with this model next time. Raises StoreError."""
     await store.set_preference(_LAST, lasting_name(model))
+
+
+def lasting_name(model: str) -> str:
+    """Return what names this model also from another folder: the whole path, where it is a file."""
+    file = Path(model)
+    return str(file.absolute()) if file.is_file() else model

@@ -12,7 +12,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from edgechat.chat.conversation import Conversation, lasting_name
+from edgechat.chat.conversation import Conversation
+from edgechat.chat.model_choice import lasting_name
 from edgechat.chat.records import Attachment, Turn
 from edgechat.chat.session import ChatSession
 from edgechat.engine.types import Finished
