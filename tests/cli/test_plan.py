@@ -20,6 +20,7 @@ from edgechat.cli.commands import plan as command
 from edgechat.cli.main import app, translated
 from edgechat.cli.output.quantities import amount, rate, steps
 from edgechat.models.quality import QualityClass
+from edgechat.settings import settings_file
 from edgechat.text import figure, seconds
 from tests.hub import Fault, Hub
 from tests.kit import corrupt, tiny
@@ -519,3 +520,10 @@ def test_the_docstring_says_what_there_is() -> None:
         assert re.search(rf"\b{name}\b", said), name
     for name in ("fits", "slow", "too lossy", "short", "too large", "why_not", "file_bytes"):
         assert name in said
+
+
+def test_settings_count_as_they_do_for_a_load(plan: Plan, model: str) -> None:
+    settings_file().write_text("context = 512\nthreads = 1\n", encoding="utf-8")
+    found = plan(model, "--json", *SMALL).json
+    assert (found["context"], found["threads"]) == (512, 1)
+    assert plan(model, "--ctx", "256", "--json", *SMALL).json["context"] == 256
