@@ -66,7 +66,7 @@ def test_servers_elsewhere_are_refused_in_words(server: str) -> None:
     error = refusal(f"rpc = ['127.0.0.1:1', {json.dumps(server)}]")
     assert f"{server!r} is not a llama.cpp server on this machine" in error.message
     assert "ssh -L" in (error.hint or "")
-    with pytest.raises(SettingsError, match=r"no llama\.cpp server"):
+    with pytest.raises(SettingsError, match=r"not a llama\.cpp server"):
         change("rpc", (server,))
 
 

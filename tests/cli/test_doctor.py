@@ -135,7 +135,7 @@ def test_nothing_is_wrong_with_a_healthy_machine() -> None:
 def test_a_build_without_the_backend_of_a_card(vendor: Vendor, backend: str, option: str) -> None:
     (finding,) = found_in(with_card(vendor))
     assert finding.weight is Weight.SLOW
-    assert f"has no {backend}, although a" in finding.what
+    assert f"has no {backend}, although the machine has a" in finding.what
     assert f"The {vendor} card (8.0 GiB)" in finding.what
     if sys.platform != "win32":
         assert f'CMAKE_ARGS="{option}" \\\n' in finding.fix
@@ -232,7 +232,7 @@ def test_disks() -> None:
         ("llama.cpp", "did not respond within 20 seconds", Weight.BROKEN, "no model can be loaded"),
         ("nvml", "says: Driver/library version mismatch", Weight.SLOW, "driver updates"),
         ("torch", "ended with SIGSEGV", Weight.NOTE, "does not need torch"),
-        ("speed", "ended with SIGSEGV", Weight.NOTE, "rougher"),
+        ("speed", "ended with SIGSEGV", Weight.NOTE, "less accurate"),
     ],
 )
 def test_sources_that_failed(source: Any, why: str, weight: Weight, said: str) -> None:

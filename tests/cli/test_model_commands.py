@@ -524,7 +524,7 @@ def test_a_changed_byte_is_found(user: Path, model: Path, other: Path) -> None:
     assert "edgechat rm Small-Q4_0 && edgechat pull them/Small-GGUF" in run.stdout
     assert "ollama rm llama3.2:3b && ollama pull llama3.2:3b" in run.stdout
     assert "edgechat rm c" in run.stdout
-    assert run.stdout.splitlines()[-1] == "4 models, 3 damaged."
+    assert run.stdout.splitlines()[-1] == "4 models checked, 3 damaged."
 
 
 def test_a_hole_behind_a_model_is_damage(user: Path, model: Path) -> None:

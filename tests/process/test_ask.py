@@ -47,7 +47,7 @@ def test_a_child_that_dies(monkeypatch: pytest.MonkeyPatch, code: str, why: str)
 
 def test_a_child_that_hangs_is_killed_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
     become(monkeypatch, "import time; time.sleep(600)")
-    with pytest.raises(ask.ChildFailed, match=r"gave no answer within 0\.3 seconds"):
+    with pytest.raises(ask.ChildFailed, match=r"did not respond within 0\.3 seconds"):
         ask.ask("any", limit=0.3)
 
 

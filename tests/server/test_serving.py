@@ -144,7 +144,9 @@ def test_who_opens_it_to_others_is_told_their_address_and_what_is_not_safe() -> 
     with listen("0.0.0.0", 0) as listener:
         screen = first_screen("guide", listener, Key("k" * 16), embeds=False)
         port = listener.getsockname()[1]
-    assert re.search(rf"Other machines reach it at http://[^/ ]+:{port}/v1; nothing is encrypted", screen)
+    assert re.search(
+        rf"Other machines can reach it at http://[^/ ]+:{port}/v1. Connections are not encrypted", screen
+    )
 
 
 def server_says() -> str:
