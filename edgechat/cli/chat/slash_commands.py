@@ -7,9 +7,10 @@ import time
 from collections.abc import Callable, Coroutine
 from typing import Any, Protocol, TypeVar
 
-from edgechat.chat import attachments, files, parameters
+from edgechat.chat import attachments, parameters
 from edgechat.chat.commands import check, commands_of, parsed
 from edgechat.chat.conversation import Conversation
+from edgechat.chat.import_export import files
 from edgechat.chat.import_export.export import counted
 from edgechat.chat.import_export.importing import imported
 from edgechat.chat.records import TRASH_DAYS, Attachment, Chat, Hit
