@@ -18,14 +18,14 @@ import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from edgechat.base.errors import DoesNotFit
+from edgechat.base.text import mebibytes
 from edgechat.device.memory import oom_kills
 from edgechat.engine.types import ChatRequest, Finished, Message
 from edgechat.engine.worker.supervisor import EngineSupervisor
-from edgechat.errors import DoesNotFit
 from edgechat.planner.plan import LoadPlan
 from edgechat.planner.prepare import prepare
 from edgechat.planner.request import DEFAULT_REQUEST, PlanRequest
-from edgechat.text import mebibytes
 from tests.kit import LLAMA_1B, TINYLLAMA, Spec, build
 
 GIB = 2**30

@@ -20,12 +20,12 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from edgechat.base.errors import EdgechatError
 from edgechat.engine.backends.base import Vocabulary
 from edgechat.engine.prompt.prompts import Prompts
 from edgechat.engine.prompt.template import ChatTemplate, TemplateProcess
 from edgechat.engine.prompt.thinking import Marks
 from edgechat.engine.types import ChatRequest, Message
-from edgechat.errors import EdgechatError
 from tests.scripted.backend import ScriptedVocabulary
 
 TEMPLATES = Path(__file__).parents[1] / "tests" / "engine" / "templates"

@@ -8,12 +8,12 @@ from __future__ import annotations
 import importlib
 import sys
 
-from edgechat.process.spawn import ROLE_FLAG
+from edgechat.base.process.spawn import ROLE_FLAG
 
 # Roles of child processes, and the module whose main() each runs.
 ROLES = {
     "engine": "edgechat.engine.worker.worker",
-    "bench": "edgechat.bench.child",
+    "bench": "edgechat.cli.bench.child",
     "template": "edgechat.engine.prompt.template_child",
     "grammar": "edgechat.engine.reply.grammar_child",
     "devices": "edgechat.native.devices",

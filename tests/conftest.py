@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-from edgechat.process import spawn
+from edgechat.base.process import spawn
 from tests.hub import Hub
 from tests.rpc_server import RpcServer
 from tests.scripted import PROGRAM

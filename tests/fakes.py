@@ -8,6 +8,7 @@ from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from edgechat.base.errors import EdgechatError, EngineClosed, EngineCrashed, EngineGone
 from edgechat.engine.kv.state_folder import check_id
 from edgechat.engine.protocol import EngineState
 from edgechat.engine.snapshot import Snapshot
@@ -25,7 +26,6 @@ from edgechat.engine.types import (
     Usage,
 )
 from edgechat.engine.worker.kinds import cannot_embed
-from edgechat.errors import EdgechatError, EngineClosed, EngineCrashed, EngineGone
 from edgechat.planner.plan import LoadPlan
 
 Step = str | float | EdgechatError | Prefill | Delta | Dropped

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from edgechat import logs, paths
+from edgechat.base import logs, paths
 
 SECRET = "what somebody asked"
 LOG = logging.getLogger("edgechat.somewhere")
@@ -102,8 +102,8 @@ def test_a_servers_terminal(verbose: bool, debug: bool, monkeypatch: pytest.Monk
 
 WORKER = """
 import contextlib, logging, os
-from edgechat import logs
-from edgechat.process import spawn
+from edgechat.base import logs
+from edgechat.base.process import spawn
 _, outgoing = spawn.adopt_pipe()
 logs.MOST_BYTES = 10_000
 logs.to_stderr()

@@ -16,9 +16,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edgechat import settings
+from edgechat.base.errors import SettingsError
 from edgechat.chat.session import cache_policy
 from edgechat.engine.types import CachePolicy, Sampling
-from edgechat.errors import SettingsError
 from edgechat.settings import Preset, SamplingDefaults, Settings, change, documented, save
 from edgechat.settings.writing import _full
 

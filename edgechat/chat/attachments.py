@@ -7,8 +7,8 @@ import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from edgechat.errors import AttachmentError
-from edgechat.text import one_line
+from edgechat.base.errors import AttachmentError
+from edgechat.base.text import one_line
 
 if TYPE_CHECKING:
     from edgechat.chat.records import Attachment

@@ -7,8 +7,8 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from edgechat.errors import CommandError
-from edgechat.text import one_line
+from edgechat.base.errors import CommandError
+from edgechat.base.text import one_line
 
 if TYPE_CHECKING:
     from edgechat.chat.records import Front

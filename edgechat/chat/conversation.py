@@ -14,6 +14,8 @@ from datetime import date
 
 import msgspec
 
+from edgechat.base.errors import ChatBusy, ChatNotFound, EdgechatError, PromptTooLong, StoreError
+from edgechat.base.text import one_line
 from edgechat.chat.draft import ReplySaver
 from edgechat.chat.generation_options import GenerationOptions
 from edgechat.chat.messages import messages_of, title_of
@@ -28,8 +30,6 @@ from edgechat.engine.types import (
     Finished,
     RequestEvent,
 )
-from edgechat.errors import ChatBusy, ChatNotFound, EdgechatError, PromptTooLong, StoreError
-from edgechat.text import one_line
 
 
 class Conversation:

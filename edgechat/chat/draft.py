@@ -7,10 +7,10 @@ import time
 
 import msgspec
 
+from edgechat.base.errors import EdgechatError, StoreError
 from edgechat.chat.records import Figures, Turn, TurnState
 from edgechat.chat.storage.store import Store
 from edgechat.engine.types import Delta, ErrorInfo, Finished, ModelInfo
-from edgechat.errors import EdgechatError, StoreError
 
 FLUSH_SECONDS = 0.4
 

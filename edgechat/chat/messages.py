@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from edgechat.base.text import one_line
 from edgechat.chat.records import Attachment, Turn
 from edgechat.engine.types import Message
-from edgechat.text import one_line
 
 _TITLE_LENGTH, _LOOKED_AT = 60, 1000
 _LINK = re.compile(r"!?\[([^\]\n]*)\]\([^)\n]*\)")

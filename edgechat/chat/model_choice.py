@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Generic, TypeVar
 
+from edgechat.base.errors import ModelNotFound
+from edgechat.base.text import one_line
 from edgechat.chat.storage.store import Store
-from edgechat.errors import ModelNotFound
-from edgechat.text import one_line
 
 T = TypeVar("T")
 

@@ -6,11 +6,11 @@ from typing import Protocol
 
 import msgspec
 
+from edgechat.base.errors import SettingsError, SwitchUnknown
+from edgechat.base.text import one_line
 from edgechat.chat.records import ChatSettings, applied
 from edgechat.chat.session import ChatSession
-from edgechat.errors import SettingsError, SwitchUnknown
 from edgechat.settings import SamplingDefaults, checked
-from edgechat.text import one_line
 
 THINK = {"on": True, "off": False, "auto": None}
 COMMANDS = ("think", "system", "set", "preset", "save-preset")

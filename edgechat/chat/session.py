@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Protocol
 
 from edgechat import settings
+from edgechat.base.errors import EdgechatError, EngineClosed, FolderError, StoreUnwritable
 from edgechat.chat.conversation import Conversation
 from edgechat.chat.generation_options import CommandLineOptions, GenerationOptions, resolve_options
 from edgechat.chat.model_choice import DEFAULT_MODEL, choose_model, remember, remembered
@@ -21,7 +22,6 @@ from edgechat.chat.records import ChatSettings, Front
 from edgechat.chat.storage.store import Store, store_path
 from edgechat.engine.protocol import Engine, EngineState
 from edgechat.engine.types import CachePolicy, RequestEvent
-from edgechat.errors import EdgechatError, EngineClosed, FolderError, StoreUnwritable
 from edgechat.planner.plan import LoadPlan
 from edgechat.settings import Backend, Preset, Settings
 

@@ -81,8 +81,8 @@ def _offered(incomplete: str, *sources: Callable[[], Iterable[tuple[str, str]]])
 
 
 def _here() -> Iterator[tuple[str, str]]:
+    from edgechat.base.text import mebibytes
     from edgechat.models.local.inventory import inventory
-    from edgechat.text import mebibytes
 
     for one in inventory().models:
         yield one.name, f"{mebibytes(one.size)}, {one.place.value}"

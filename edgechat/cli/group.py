@@ -41,7 +41,7 @@ class CommandGroup(TyperGroup):
                 "conversations."
             )
         if self.get_command(ctx, args[0]) is None and _is_model(args[0]):
-            from edgechat.text import one_line
+            from edgechat.base.text import one_line
 
             words = ["run", *args] if len(args) > 1 else ["--model", *args]
             meant = one_line(shlex.join(["edgechat", *words]))
@@ -51,7 +51,7 @@ class CommandGroup(TyperGroup):
 
 def _shown(error: Any) -> Any:
     """Return the error, with the arguments it quotes made safe for a terminal."""
-    from edgechat.text import flat
+    from edgechat.base.text import flat
 
     error.message = flat(error.message)
     return error
@@ -84,7 +84,7 @@ class ChatsGroup(TyperGroup):
             if meant is None and _is_id(word):
                 meant, rest = "show", args
             if meant is not None:
-                from edgechat.text import one_line
+                from edgechat.base.text import one_line
 
                 words = ["edgechat", "chats", *([meant] if meant else []), *rest]
                 ctx.fail(f"No such command {word!r}. Did you mean: {one_line(shlex.join(words))}")
@@ -112,7 +112,7 @@ def _is_id(word: str) -> bool:
 def _is_model(word: str) -> bool:
     if word.endswith(".gguf") or os.path.isfile(word):
         return True
-    from edgechat.errors import EdgechatError
+    from edgechat.base.errors import EdgechatError
     from edgechat.models.local.resolve import entry_of, here
     from edgechat.models.local.stores import is_model_folder
 

@@ -16,7 +16,9 @@ from typing import Annotated
 
 import typer
 
-from edgechat import __version__, logs
+from edgechat import __version__
+from edgechat.base import logs
+from edgechat.base.errors import EdgechatError
 from edgechat.cli import chat_commands, completion, machine_commands, model_commands, server_commands
 from edgechat.cli.group import CommandGroup
 from edgechat.cli.options import (
@@ -29,7 +31,6 @@ from edgechat.cli.options import (
     ScreenReaderOption,
 )
 from edgechat.cli.terminal_io import complain
-from edgechat.errors import EdgechatError
 
 USAGE_ERROR = 2
 ENGINE_FAILURE = 3
@@ -173,7 +174,7 @@ def _told(error: Exception) -> int:
     if Debug.on:
         import traceback
 
-        from edgechat.text import printable
+        from edgechat.base.text import printable
 
         print(printable("".join(traceback.format_exception(error))), end="", file=sys.stderr)
     if isinstance(error, EdgechatError):

@@ -7,8 +7,8 @@ from typing import Annotated, Literal
 
 import typer
 
+from edgechat.base.offline import OFFLINE, OFFLINE_OPTION
 from edgechat.cli import completion
-from edgechat.offline import OFFLINE, OFFLINE_OPTION
 
 MOST = 2**31 - 1
 """Of what is counted: tokens, conversations. settings.toml has the same bound."""

@@ -17,7 +17,7 @@ def complain(message: str, hint: str | None) -> None:
 
     Lines of the hint that begin with two spaces, commands to copy, stay lines; no name in it makes another.
     """
-    from edgechat.text import flat
+    from edgechat.base.text import flat
 
     print(f"error: {flat(message)}", file=sys.stderr)
     if hint:
@@ -27,7 +27,7 @@ def complain(message: str, hint: str | None) -> None:
 
 def note(text: str) -> None:
     """Print on stderr what someone may want to know."""
-    from edgechat.text import flat
+    from edgechat.base.text import flat
 
     print(f"note: {flat(text)}", file=sys.stderr)
 

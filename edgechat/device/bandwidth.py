@@ -13,12 +13,13 @@ from pathlib import Path
 
 import msgspec
 
-from edgechat import __version__, paths
+from edgechat import __version__
+from edgechat.base import paths
+from edgechat.base.errors import FolderError
+from edgechat.base.process.ask import ChildFailed, ask
 from edgechat.device.cgroup import read_text
 from edgechat.device.cpu import Cpu, choose_threads
 from edgechat.device.memory import Memory
-from edgechat.errors import FolderError
-from edgechat.process.ask import ChildFailed, ask
 
 TIME_LIMIT = 20.0
 """Time limit of the child in seconds; on an idle machine it takes 1 to 1.5."""

@@ -18,8 +18,8 @@ from typing import Any
 
 import msgspec
 
+from edgechat.base.process.ask import answer
 from edgechat.device.bandwidth import BandwidthTask, MemorySpeed
-from edgechat.process.ask import answer
 
 _READ_SECONDS, _COMPUTE_SECONDS = 0.35, 0.35
 _FEWEST = 5

@@ -6,7 +6,7 @@ import importlib.metadata
 import importlib.util
 from functools import cache
 
-from edgechat.process.spawn import frozen
+from edgechat.base.process.spawn import frozen
 
 
 @cache

@@ -12,6 +12,8 @@ from dataclasses import dataclass, replace
 from typing import Literal, TypeVar
 
 from edgechat import settings
+from edgechat.base.errors import FolderError, ServerRefused, SettingsError
+from edgechat.base.process.ask import ChildFailed
 from edgechat.device.bandwidth import MemorySpeed, measure_speed
 from edgechat.device.gpu import amdgpu
 from edgechat.device.gpu.accelerators import GpuReading, merge, sightings_of
@@ -19,9 +21,7 @@ from edgechat.device.gpu.mac import mac_sightings
 from edgechat.device.gpu.sources import read_source
 from edgechat.device.isa import read_instruction_sets
 from edgechat.device.profile import DeviceProfile, probe
-from edgechat.errors import FolderError, ServerRefused, SettingsError
 from edgechat.native.devices import Build, DeviceInventory, read_inventory
-from edgechat.process.ask import ChildFailed
 
 _T = TypeVar("_T")
 Asked = Literal["llama.cpp", "rpc", "nvml", "torch", "speed"]

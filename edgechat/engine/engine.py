@@ -9,6 +9,7 @@ from functools import partial
 import msgspec
 import numpy as np
 
+from edgechat.base.errors import DecodeFailed, EdgechatError
 from edgechat.engine.backends.base import Backend, BatchPart, CacheFull, Interrupted, Logits
 from edgechat.engine.kv.state_store import KVStateStore
 from edgechat.engine.prompt.prompts import Prompt, Prompts
@@ -44,7 +45,6 @@ from edgechat.engine.types import (
     Translated,
     Usage,
 )
-from edgechat.errors import DecodeFailed, EdgechatError
 
 _NO_UPKEEP = CachePolicy(settle=False)
 _NO_LOGITS: Logits = np.empty((0, 0), np.float32)

@@ -16,9 +16,9 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
+from edgechat.base.errors import BadRequest, SchemaError
 from edgechat.engine.backends.base import Distribution, Ids, Logits, Probabilities, broken_logits
 from edgechat.engine.types import Sampling
-from edgechat.errors import BadRequest, SchemaError
 
 _STRIDES = 64
 _SMALL = 4096

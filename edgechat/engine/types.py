@@ -6,7 +6,7 @@ from typing import Literal
 
 import msgspec
 
-from edgechat.errors import EdgechatError, by_name
+from edgechat.base.errors import EdgechatError, by_name
 from edgechat.native.buffers import Buffer
 from edgechat.planner.estimate.actual_load import Difference
 

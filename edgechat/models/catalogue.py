@@ -11,8 +11,8 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
-from edgechat import paths
-from edgechat.errors import SettingsError
+from edgechat.base import paths
+from edgechat.base.errors import SettingsError
 from edgechat.models.formats.quants import canonical
 from edgechat.models.hub.names import valid_repo
 from edgechat.settings import SamplingDefaults, checked, read_toml

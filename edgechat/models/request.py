@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from edgechat.errors import ModelNotFound, SettingsError
+from edgechat.base.errors import ModelNotFound, SettingsError
+from edgechat.base.text import one_line
 from edgechat.models.catalogue import CatalogueEntry
 from edgechat.models.choices import ModelChoice
 from edgechat.models.formats.header import Format
@@ -14,7 +15,6 @@ from edgechat.models.formats.quants import canonical, is_mlx_bits
 from edgechat.models.hub.listing import RemoteModel, of_quant
 from edgechat.models.hub.names import HubName, parse_model_name, valid_revision
 from edgechat.models.local.resolve import entry_of, resolve
-from edgechat.text import one_line
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,8 +17,8 @@ from functools import cache, lru_cache
 
 import msgspec
 
-from edgechat import paths
-from edgechat.errors import ModelFileError
+from edgechat.base import paths
+from edgechat.base.errors import ModelFileError
 from edgechat.models.catalogue import CatalogueEntry
 from edgechat.models.formats.gguf import parse_header
 from edgechat.models.formats.header import ModelHeader, ModelTensor

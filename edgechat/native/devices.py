@@ -11,9 +11,9 @@ from typing import Literal
 
 import msgspec
 
-from edgechat.errors import ServerRefused
+from edgechat.base.errors import ServerRefused
+from edgechat.base.process.ask import ChildFailed, answer, ask
 from edgechat.native import rpc as servers
-from edgechat.process.ask import ChildFailed, answer, ask
 
 Kind = Literal["cpu", "gpu", "igpu", "accel", "meta"]
 _KINDS: tuple[Kind, ...] = ("cpu", "gpu", "igpu", "accel", "meta")  # enum ggml_backend_dev_type

@@ -12,7 +12,7 @@ from typing import Any
 
 import llama_cpp.llama_cpp as lib
 
-from edgechat.errors import LoadFailed
+from edgechat.base.errors import LoadFailed
 from edgechat.native import amx
 
 CPU = "CPU"

@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 import psutil
 
-from edgechat.errors import DecodeFailed, LoadFailed, OutOfMemory
+from edgechat.base.errors import DecodeFailed, LoadFailed, OutOfMemory
 from edgechat.native import ggml, logs, rpc
 from edgechat.native.params import LoadParams
 from edgechat.native.placement import Placement, layer_devices

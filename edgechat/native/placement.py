@@ -13,7 +13,7 @@ from typing import Any
 
 import llama_cpp.llama_cpp as lib
 
-from edgechat.errors import LoadFailed
+from edgechat.base.errors import LoadFailed
 from edgechat.native import ggml, rpc
 from edgechat.native.params import LoadParams
 

@@ -12,8 +12,8 @@ import socket
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
-from edgechat import loopback
-from edgechat.errors import ServerRefused
+from edgechat.base import loopback
+from edgechat.base.errors import ServerRefused
 
 _PATIENCE = 3.0
 """Seconds. A server that is free answers at once, or as soon as it has freed what its last client took."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from edgechat.errors import DoesNotFit, ModelFileError, ModelNotFound, NotADraft
+from edgechat.base.errors import DoesNotFit, ModelFileError, ModelNotFound, NotADraft
 from edgechat.models.local.resolve import entry_of
 from edgechat.planner import reasons
 from edgechat.planner.drafting import AUTO, NGRAM, NONE, is_much_smaller, misfit

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from edgechat.base.text import mebibytes
 from edgechat.models.formats.header import Format, GgufArray, ModelHeader
 from edgechat.planner.estimate.memory import recurrent_bytes
-from edgechat.text import mebibytes
 
 AUTO, NONE, NGRAM = "auto", "none", "ngram"
 """Wishes that name no model."""

@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from edgechat import __version__, paths
-from edgechat.errors import FolderError, ModelFileError
+from edgechat import __version__
+from edgechat.base import paths
+from edgechat.base.errors import FolderError, ModelFileError
 from edgechat.models.formats.header import ModelHeader
 from edgechat.models.local.inventory import LocalModel
 

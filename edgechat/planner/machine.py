@@ -7,6 +7,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from edgechat import settings
+from edgechat.base.errors import DryRunFailed
+from edgechat.base.process.ask import ChildFailed
+from edgechat.base.text import mebibytes
 from edgechat.device.bandwidth import MemorySpeed, measure_speed
 from edgechat.device.gpu import amdgpu
 from edgechat.device.gpu.accelerators import Accelerator, merge, sightings_of
@@ -14,15 +17,12 @@ from edgechat.device.gpu.mac import mac_sightings, metal
 from edgechat.device.load import Disturbance
 from edgechat.device.memory import Memory
 from edgechat.device.profile import DeviceProfile, probe
-from edgechat.errors import DryRunFailed
 from edgechat.models.formats.header import ModelHeader
 from edgechat.native.buffers import Breakdown
 from edgechat.native.params import LoadParams
 from edgechat.planner.estimate.calibration import Calibration
 from edgechat.planner.estimate.dry_run import DryRun
 from edgechat.planner.estimate.rates import rate_of_processor
-from edgechat.process.ask import ChildFailed
-from edgechat.text import mebibytes
 
 SIMULATED = "GPU0"
 """The name of a card that is not here."""

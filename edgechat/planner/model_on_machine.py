@@ -12,8 +12,8 @@ from typing import get_args
 
 import msgspec
 
+from edgechat.base.errors import DryRunFailed
 from edgechat.device.profile import DeviceProfile
-from edgechat.errors import DryRunFailed
 from edgechat.models.formats.header import ModelHeader
 from edgechat.native.params import CacheType, LoadParams
 from edgechat.planner.drafting import NOBODY, DraftCosts, has_large_state

@@ -13,9 +13,10 @@ from dataclasses import dataclass, replace
 
 import msgspec
 
+from edgechat.base.errors import DoesNotFit, SettingsError
+from edgechat.base.text import mebibytes
 from edgechat.device.cpu import choose_threads
 from edgechat.device.profile import DeviceProfile
-from edgechat.errors import DoesNotFit, SettingsError
 from edgechat.models.formats.header import ModelHeader
 from edgechat.models.quality import kl_divergence
 from edgechat.native.params import CacheType
@@ -34,7 +35,6 @@ from edgechat.planner.plan import DeviceMemory, Divergence, DraftPlan, LoadPlan,
 from edgechat.planner.ranking.candidates import Variant
 from edgechat.planner.reasons import LONGEST, USUAL
 from edgechat.planner.request import BACKENDS, DEFAULT_REQUEST, ENOUGH, PlanRequest
-from edgechat.text import mebibytes
 
 CONTEXTS = (LONGEST, USUAL, 8192, 4096, 2048)
 """Contexts that are tried, in tokens."""

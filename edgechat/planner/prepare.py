@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import msgspec
 
 from edgechat import settings
-from edgechat.errors import ModelFileError
+from edgechat.base.errors import ModelFileError
 from edgechat.models.local.resolve import resolve
 from edgechat.planner.draft_plan import with_draft
 from edgechat.planner.estimate.calibration import Calibration

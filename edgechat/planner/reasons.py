@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from edgechat.base.text import figure, mebibytes, seconds
 from edgechat.models.formats.header import ModelHeader
 from edgechat.planner.estimate.memory import recurrent_bytes
 from edgechat.planner.placement.budget import RAM, Budget
@@ -11,7 +12,6 @@ from edgechat.planner.placement.embedding import LONGEST_TEXT
 from edgechat.planner.placement.load_config import LoadConfig
 from edgechat.planner.plan import LoadPlan
 from edgechat.planner.request import BACKENDS, PlanRequest
-from edgechat.text import figure, mebibytes, seconds
 
 LONGEST, USUAL = 32768, 16384
 """Tokens: more than the one is never taken by itself, more than the other only where filling it is quick."""

@@ -16,7 +16,7 @@ from typing import Any
 import uvicorn
 from starlette.types import ASGIApp
 
-from edgechat.errors import SettingsError
+from edgechat.base.errors import SettingsError
 from edgechat.server.http.connection import Connection
 
 _BACKLOG = 128

@@ -12,10 +12,10 @@ from typing import Any, Literal, TypeVar
 
 import msgspec
 
-from edgechat import loopback, paths
-from edgechat.errors import SettingsError
+from edgechat.base import loopback, paths
+from edgechat.base.errors import SettingsError
+from edgechat.base.text import one_line
 from edgechat.settings.fields import PRESET_NAME, Preset, Settings
-from edgechat.text import one_line
 
 S = TypeVar("S", bound=msgspec.Struct)
 

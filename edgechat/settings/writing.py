@@ -12,11 +12,11 @@ from typing import Any
 
 import msgspec
 
-from edgechat import paths
-from edgechat.errors import SettingsError
+from edgechat.base import paths
+from edgechat.base.errors import SettingsError
+from edgechat.base.text import one_line
 from edgechat.settings.fields import Settings
 from edgechat.settings.reading import read_text, read_toml, settings_file, settings_of
-from edgechat.text import one_line
 
 _PATIENCE = 5.0
 """Seconds to wait for another process that is changing the file."""

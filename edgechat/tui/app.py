@@ -23,7 +23,7 @@ from textual.screen import Screen
 from textual.widget import MountError, Widget
 from textual.worker import WorkerFailed
 
-from edgechat.errors import EdgechatError, SettingsError
+from edgechat.base.errors import EdgechatError, SettingsError
 from edgechat.tui.chat.screen import ChatScreen
 from edgechat.tui.terminal.key_order import Keys
 from edgechat.tui.terminal.output_filter import OutputFilter

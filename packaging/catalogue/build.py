@@ -1,4 +1,4 @@
-"""Write edgechat/data/skeletons.bin: the header of every model of the catalogue in every quantization it has.
+"""Write edgechat/base/data/skeletons.bin: the header of every model of the catalogue, in every quant it has.
 
 $ python packaging/catalogue/build.py [--check]
 
@@ -25,7 +25,7 @@ from edgechat.models.formats.quants import GgmlType
 from edgechat.models.shipped import pack_all
 
 ROOT = Path(__file__).parents[2]
-TARGET = ROOT / "edgechat" / "data" / "skeletons.bin"
+TARGET = ROOT / "edgechat" / "base" / "data" / "skeletons.bin"
 MAX_OFF = 0.015
 """A mixture whose size is further than this from the published one is another mixture, and not shipped."""
 

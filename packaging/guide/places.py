@@ -4,4 +4,4 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 BUILD = ROOT / "build"
-DATA = ROOT / "edgechat" / "data"
+DATA = ROOT / "edgechat" / "base" / "data"

@@ -18,9 +18,9 @@ from typing import Any
 import typer.main
 from places import ROOT
 
+from edgechat.base.errors import EdgechatError
 from edgechat.chat.commands import commands_of
 from edgechat.cli.main import app
-from edgechat.errors import EdgechatError
 from edgechat.models.catalogue import CatalogueEntry, catalogue
 from edgechat.settings import documented
 from edgechat.settings.reading import settings_of

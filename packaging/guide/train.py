@@ -3,7 +3,7 @@
     python packaging/guide/train.py                        (the guide)
     python packaging/guide/train.py --start DIR --out DIR  (gentler, from where a run ended)
     python packaging/guide/train.py --start GGUF           (the same from an exported guide)
-    python packaging/guide/train.py --draft                (its draft, for the guide that is in edgechat/data)
+    python packaging/guide/train.py --draft                (its draft, for the guide in edgechat/base/data)
 
 Everything is drawn from seeded generators and torch runs its deterministic kernels, so the same machine makes
 the same weights. A run that was stopped goes on where it last saved, every hundred steps, and makes the same

@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import pytest
 
+from edgechat.base.errors import CommandError
 from edgechat.chat.commands import COMMANDS, check, commands_of, parsed, sent
 from edgechat.chat.records import Front
-from edgechat.errors import CommandError
 
 
 @pytest.mark.parametrize(

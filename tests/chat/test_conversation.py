@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
+from edgechat.base.errors import ChatBusy, DecodeFailed, EngineCrashed, PromptTooLong, StoreError
+from edgechat.base.process.owner import Owner
 from edgechat.chat.conversation import Conversation
 from edgechat.chat.generation_options import GenerationOptions
 from edgechat.chat.messages import messages_of
 from edgechat.chat.records import Turn
 from edgechat.chat.storage.store import Store
 from edgechat.engine.types import Delta, Dropped, Finished, Message, Prefill, Sampling
-from edgechat.errors import ChatBusy, DecodeFailed, EngineCrashed, PromptTooLong, StoreError
-from edgechat.process.owner import Owner
 from tests.fakes import FakeEngine, thought
 
 

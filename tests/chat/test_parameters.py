@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from edgechat.base.errors import SettingsError, SwitchUnknown
 from edgechat.chat.conversation import Conversation
 from edgechat.chat.generation_options import CommandLineOptions
 from edgechat.chat.parameters import adjust, number
 from edgechat.chat.session import ChatSession, SessionServices
-from edgechat.errors import SettingsError, SwitchUnknown
 from edgechat.planner.plan import LoadPlan
 from edgechat.settings import Preset, SamplingDefaults, Settings
 from tests.fakes import FakeEngine

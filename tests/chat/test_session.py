@@ -10,13 +10,13 @@ from typing import Any
 import msgspec
 import pytest
 
+from edgechat.base.errors import DoesNotFit, EngineClosed, ModelNotFound, StoreUnwritable
 from edgechat.chat.generation_options import CommandLineOptions, resolve_options
 from edgechat.chat.model_choice import choose_model, remember, remembered
 from edgechat.chat.records import ChatSettings
 from edgechat.chat.session import ChatSession, SessionServices
 from edgechat.chat.storage.store import Store
 from edgechat.engine.types import CachePolicy, Finished
-from edgechat.errors import DoesNotFit, EngineClosed, ModelNotFound, StoreUnwritable
 from edgechat.planner.plan import LoadPlan
 from edgechat.settings import SamplingDefaults, Settings
 from tests.fakes import MODEL, FakeEngine

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from edgechat.base.errors import ChatBusy, ChatNotFound, EngineCrashed, PromptTooLong, StoreError
 from edgechat.chat.conversation import Conversation
 from edgechat.chat.import_export.importing import imported
 from edgechat.chat.messages import messages_of, title_of
@@ -14,7 +15,6 @@ from edgechat.chat.records import Attachment, ChatSettings, Figures, Turn
 from edgechat.chat.storage.store import Store
 from edgechat.chat.tree import Tree, left_out
 from edgechat.engine.types import Dropped, Message, Usage
-from edgechat.errors import ChatBusy, ChatNotFound, EngineCrashed, PromptTooLong, StoreError
 from edgechat.settings import SamplingDefaults
 from tests.fakes import FakeEngine
 

@@ -18,8 +18,8 @@ import sys
 import tempfile
 
 from edgechat import __main__ as program
+from edgechat.base.process import spawn
 from edgechat.cli.main import run_cli
-from edgechat.process import spawn
 from tests.scripted import PROGRAM
 
 _MODULES = (

@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
+from edgechat.base.errors import EngineCrashed
 from edgechat.chat.conversation import Conversation
 from edgechat.chat.records import Chat, Turn
 from edgechat.chat.storage.store import Store, store_path
-from edgechat.errors import EngineCrashed
 from tests.cli.running import EDGECHAT, complaint, edgechat
 from tests.fakes import FakeEngine, thought
 from tests.terminal import Terminal, needs_tmux

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from edgechat import paths
+from edgechat.base import paths
 from edgechat.chat.storage.store import store_path
 from edgechat.cli.commands import doctor
 from edgechat.cli.output import findings, remedies

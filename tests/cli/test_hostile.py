@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from edgechat import paths
+from edgechat.base import paths
+from edgechat.base.text import escaped_json, flat, one_line, printable
 from edgechat.chat.records import Chat, Turn
 from edgechat.chat.storage.store import Store, store_path
 from edgechat.cli.main import app, translated
-from edgechat.text import escaped_json, flat, one_line, printable
 from tests import homes
 from tests.cli.running import edgechat
 from tests.hub import Fault, Hub

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from edgechat import paths
+from edgechat.base import paths
 from edgechat.cli.commands import listing, show
 from edgechat.models.local import usage
 from edgechat.models.local.inventory import inventory
@@ -478,7 +478,7 @@ def test_what_is_no_model_is_not_imported(user: Path, model: Path, tmp_path: Pat
 def test_where_links_cannot_be_made_it_is_copied(
     user: Path, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from edgechat.errors import NotImported
+    from edgechat.base.errors import NotImported
     from edgechat.models.local import importing
 
     path = homes.place(model, tmp_path / "loose.gguf")

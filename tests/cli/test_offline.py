@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 import typer.main
 
+from edgechat.base.offline import OFFLINE, OFFLINE_OPTION, offline_by
 from edgechat.cli.main import app, translated
-from edgechat.offline import OFFLINE, OFFLINE_OPTION, offline_by
 from tests.cli.running import edgechat
 from tests.hub import Hub
 from tests.kit import tiny

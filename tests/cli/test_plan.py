@@ -16,12 +16,12 @@ from typing import Any
 import pytest
 import typer
 
+from edgechat.base.text import figure, seconds
 from edgechat.cli.commands import plan as command
 from edgechat.cli.main import app, translated
 from edgechat.cli.output.quantities import amount, rate, steps
 from edgechat.models.quality import QualityClass
 from edgechat.settings import settings_file
-from edgechat.text import figure, seconds
 from tests.hub import Fault, Hub
 from tests.kit import corrupt, tiny
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from edgechat.base.errors import BackendMissing, ModelNotFound
 from edgechat.device.profile import DeviceProfile
-from edgechat.errors import BackendMissing, ModelNotFound
 from edgechat.models.request import wanted
 from edgechat.planner import prepare
 from edgechat.planner.ranking import download_choice, pulling

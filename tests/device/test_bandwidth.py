@@ -6,12 +6,12 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from edgechat import paths
+from edgechat.base import paths
+from edgechat.base.process import spawn
+from edgechat.base.process.ask import ChildFailed
 from edgechat.device.bandwidth import MemorySpeed, cached_speed, measure_speed
 from edgechat.device.cpu import Core, Cpu, read_cpu
 from edgechat.device.memory import Memory, read_memory
-from edgechat.process import spawn
-from edgechat.process.ask import ChildFailed
 
 GIB = 2**30
 RAM = Memory(4 * GIB, GIB)
@@ -23,7 +23,7 @@ def cpu(name: str = "A processor", cores: int = 2) -> Cpu:
 
 def answering(monkeypatch: pytest.MonkeyPatch, speed: MemorySpeed) -> None:
     answer = msgspec.msgpack.encode(speed)
-    code = f"from edgechat.process.ask import answer; answer(lambda _: {answer!r})"
+    code = f"from edgechat.base.process.ask import answer; answer(lambda _: {answer!r})"
     monkeypatch.setattr(spawn, "command", lambda _role: [sys.executable, "-c", code])
 
 

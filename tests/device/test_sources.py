@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from edgechat.base.process.ask import ChildFailed
 from edgechat.device.gpu.accelerators import GpuReading
 from edgechat.device.gpu.sources import has_torch, read_source
-from edgechat.process.ask import ChildFailed
 
 GIB = 2**30
 pytestmark = pytest.mark.skipif(

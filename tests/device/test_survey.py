@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from edgechat import settings
+from edgechat.base.process import spawn
 from edgechat.device import survey as module
 from edgechat.device.profile import disk_free, probe
 from edgechat.device.survey import survey
 from edgechat.native import devices
-from edgechat.process import spawn
 
 
 @pytest.mark.slow

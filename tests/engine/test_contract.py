@@ -13,10 +13,10 @@ from typing import Protocol
 
 import pytest
 
+from edgechat.base.errors import EngineClosed, EngineCrashed, EngineGone, LoadFailed, PromptTooLong, WrongKind
 from edgechat.engine.protocol import Engine, EngineState
 from edgechat.engine.types import ChatRequest, Delta, Finished, Message, RequestEvent, Translated
 from edgechat.engine.worker.supervisor import EngineSupervisor
-from edgechat.errors import EngineClosed, EngineCrashed, EngineGone, LoadFailed, PromptTooLong, WrongKind
 from tests.engine.conftest import MakePlan
 from tests.fakes import FakeEngine, Step, words
 

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from edgechat.base.errors import PromptTooLong, SwitchUnknown, TemplateError
 from edgechat.engine.backends.base import BatchPart, CacheFull, Logits
 from edgechat.engine.engine import EngineCore
 from edgechat.engine.prompt.template import ChatTemplate
@@ -22,7 +23,6 @@ from edgechat.engine.types import (
     Prefill,
     Sampling,
 )
-from edgechat.errors import PromptTooLong, SwitchUnknown, TemplateError
 from tests.engine.cells import check
 from tests.engine.conftest import MakePlan
 from tests.properties import examples

@@ -11,6 +11,7 @@ from typing import Any
 import psutil
 import pytest
 
+from edgechat.base.errors import EngineError
 from edgechat.engine.engine import EngineCore
 from edgechat.engine.prompt.template import ChatTemplate
 from edgechat.engine.scheduling.sequence import Sequence
@@ -18,7 +19,6 @@ from edgechat.engine.types import CachePolicy, ChatRequest, Delta, Event, Failed
 from edgechat.engine.worker.messages import Cancel, Generate, Inspect, Inspected, Persist
 from edgechat.engine.worker.supervisor import EngineSupervisor
 from edgechat.engine.worker.worker import _safely
-from edgechat.errors import EngineError
 from tests.engine.conftest import MakePlan
 from tests.scripted.backend import ScriptedBackend
 

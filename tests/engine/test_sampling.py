@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from edgechat.base.errors import DecodeFailed
 from edgechat.engine.sampling import Sampler, top_ids
 from edgechat.engine.types import Sampling
-from edgechat.errors import DecodeFailed
 from tests.properties import examples
 
 OFF = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0}

@@ -9,6 +9,7 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from edgechat.base.errors import PromptTooLong
 from edgechat.engine.engine import EngineCore
 from edgechat.engine.types import (
     ChatRequest,
@@ -23,7 +24,6 @@ from edgechat.engine.types import (
     Priority,
     Sampling,
 )
-from edgechat.errors import PromptTooLong
 
 Judge = Callable[[ChatRequest, str, FinishReason], bool]
 """Say whether this is the reply to that request."""

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from edgechat.__main__ import ROLES
-from edgechat.process.spawn import ROLE_FLAG
+from edgechat.base.process.spawn import ROLE_FLAG
 from tests.frozen.program import Program
 from tests.kit import tiny
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import cache, partial
 from typing import Any
 
-from edgechat.errors import ModelFileError
+from edgechat.base.errors import ModelFileError
 from edgechat.models.formats.gguf import parse_header
 from edgechat.models.formats.gguf_cursor import NeedMoreBytes
 from edgechat.models.formats.header import ModelHeader

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from edgechat.errors import SettingsError
+from edgechat.base.errors import SettingsError
 from edgechat.models.catalogue import catalogue, own_catalogue, read_catalogue
 
 GOOD = """

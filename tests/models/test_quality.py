@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from edgechat import paths
+from edgechat.base import paths
 from edgechat.models.catalogue import read_catalogue
 from edgechat.models.formats.header import ModelHeader
 from edgechat.models.quality import QualityClass, kl_divergence, quality_class, worth_offering

@@ -12,8 +12,8 @@ from types import ModuleType
 import msgspec
 import pytest
 
-from edgechat import paths
-from edgechat.errors import ModelFileError
+from edgechat.base import paths
+from edgechat.base.errors import ModelFileError
 from edgechat.models import shipped
 from edgechat.models.catalogue import read_catalogue
 from edgechat.models.formats.header import ModelHeader
@@ -190,7 +190,7 @@ def damaged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A copy of the file to be damaged."""
     copy = tmp_path / shipped.FILE
     shutil.copy(paths.shipped(shipped.FILE), copy)
-    monkeypatch.setattr("edgechat.paths.shipped", lambda name: copy)
+    monkeypatch.setattr("edgechat.base.paths.shipped", lambda name: copy)
     shipped._index.cache_clear()
     shipped._base.cache_clear()
     yield copy

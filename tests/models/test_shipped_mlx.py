@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from edgechat.errors import SettingsError
+from edgechat.base.errors import SettingsError
 from edgechat.models.catalogue import CatalogueEntry, catalogue, read_catalogue
 from edgechat.models.formats.quants import GgmlType, canonical, type_of
 from edgechat.models.quality import QualityClass, kl_divergence, quality_class, worth_offering

@@ -4,9 +4,9 @@ import sys
 
 import pytest
 
+from edgechat.base.process import spawn
+from edgechat.base.process.ask import ChildFailed
 from edgechat.native.devices import features_of, read_inventory
-from edgechat.process import spawn
-from edgechat.process.ask import ChildFailed
 
 
 def test_this_build() -> None:
@@ -36,7 +36,7 @@ def test_features_are_those_of_the_cpu_backend() -> None:
 
 
 def test_an_answer_that_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    code = "from edgechat.process.ask import answer; answer(lambda _: b'\\xc0')"
+    code = "from edgechat.base.process.ask import answer; answer(lambda _: b'\\xc0')"
     monkeypatch.setattr(spawn, "command", lambda _role: [sys.executable, "-c", code])
     with pytest.raises(ChildFailed, match="an invalid answer"):
         read_inventory(30)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from edgechat.errors import LoadFailed
+from edgechat.base.errors import LoadFailed
 from edgechat.native import logs
 from edgechat.native.handles import Model
 from edgechat.native.params import LoadParams
@@ -86,7 +86,7 @@ def test_files_that_only_speak_of_memory(tmp_path: Path, name: str) -> None:
 LIMITED = """
 import resource, sys
 from pathlib import Path
-from edgechat.errors import OutOfMemory
+from edgechat.base.errors import OutOfMemory
 from edgechat.native import logs
 from edgechat.native.handles import Context, Model
 from edgechat.native.params import LoadParams

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import pytest
 
-from edgechat.errors import LoadFailed, OutOfMemory
+from edgechat.base.errors import LoadFailed, OutOfMemory
 from edgechat.models.formats.gguf import read_model
 from edgechat.models.formats.skeleton import write_skeleton
 from edgechat.native import breakdown, logs

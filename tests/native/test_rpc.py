@@ -8,7 +8,7 @@ import socket
 
 import pytest
 
-from edgechat.errors import LoadFailed, ServerRefused
+from edgechat.base.errors import LoadFailed, ServerRefused
 from edgechat.native import rpc
 from edgechat.native.devices import read_inventory
 from edgechat.native.handles import Model

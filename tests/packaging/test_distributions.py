@@ -66,12 +66,12 @@ def site(built: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_wheel_has_the_program_and_its_data_and_nothing_else(wheel: zipfile.ZipFile) -> None:
     names = wheel.namelist()
     assert {name.split("/")[0] for name in names} == {"edgechat", f"edgechat-{__version__}.dist-info"}
-    data = "edgechat/data/"
+    data = "edgechat/base/data/"
     assert {name.removeprefix(data) for name in names if name.startswith(data)} == SHIPPED
     assert "edgechat/py.typed" in names
     modules = {str(path.relative_to(ROOT).as_posix()) for path in (ROOT / "edgechat").rglob("*.py")}
     assert {name for name in names if name.endswith(".py")} == modules
-    assert wheel.read("edgechat/data/models.toml") == (ROOT / "models.toml").read_bytes()
+    assert wheel.read("edgechat/base/data/models.toml") == (ROOT / "models.toml").read_bytes()
 
 
 def test_the_source_archive_has_what_git_has(source: list[PurePosixPath]) -> None:
@@ -117,7 +117,7 @@ def test_the_command_runs_from_what_was_installed(site: Path, tmp_path: Path) ->
     home = tmp_path / "home"
     assert run(site, home, "--version").split() == ["edgechat", __version__]
     guide = json.loads(run(site, home, "show", "guide", "--json"))
-    assert guide["files"] == [str(site / "edgechat" / "data" / "guide.gguf")]
+    assert guide["files"] == [str(site / "edgechat" / "base" / "data" / "guide.gguf")]
     answer = json.loads(run(site, home, "run", "guide", "What is edgechat?", "--json"))
     assert "chat with a language model on your own machine" in answer["text"]
 
@@ -127,7 +127,7 @@ def test_the_catalogue_and_the_skeletons_are_the_installed_ones(site: Path, tmp_
     words = ("plan", "tinyllama-1.1b", "--json")
     assert json.loads(run(site, tmp_path / "home", *words))["model"] == "tinyllama-1.1b"
     for name in ("models.toml", "skeletons.bin"):
-        path = site / "edgechat" / "data" / name
+        path = site / "edgechat" / "base" / "data" / name
         away = path.rename(path.with_suffix(".away"))
         try:
             with pytest.raises(AssertionError, match="error: "):

@@ -101,7 +101,9 @@ def test_all_that_edgechat_needs_has_a_text_a_name_and_an_address(licences):
 
 
 def test_what_is_written_is_whole(licences, frozen, tmp_path):
-    folder = frozen(["json", "msgspec", "jinja2.nodes", "edgechat.text"], {"edgechat/data/models.toml": b""})
+    folder = frozen(
+        ["json", "msgspec", "jinja2.nodes", "edgechat.base.text"], {"edgechat/base/data/models.toml": b""}
+    )
     names = licences.write_licences(folder, tmp_path / "LICENCES.txt")
     assert names == ["edgechat", "Python", "Jinja2", "msgspec", "pyinstaller"]
     text = (tmp_path / "LICENCES.txt").read_text()

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import typer.main
 
-from edgechat import errors, paths
+from edgechat.base import errors, paths
 from edgechat.cli import main
 from edgechat.cli.commands import run
 

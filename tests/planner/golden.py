@@ -10,6 +10,7 @@ from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
+from edgechat.base.text import figure, seconds
 from edgechat.device.bandwidth import MemorySpeed
 from edgechat.device.cpu import Core, Cpu
 from edgechat.device.gpu.accelerators import Accelerator, Vendor
@@ -20,7 +21,6 @@ from edgechat.planner.ranking.candidates import Variant, everything
 from edgechat.planner.ranking.ranked_file import RankedFile
 from edgechat.planner.ranking.ranking import best_of, choose
 from edgechat.planner.request import DEFAULT_REQUEST, PlanRequest
-from edgechat.text import figure, seconds
 
 FILE = Path(__file__).with_name("golden.txt")
 GB = 2**30

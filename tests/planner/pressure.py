@@ -15,9 +15,9 @@ import sys
 
 import msgspec
 
+from edgechat.base.errors import EdgechatError
 from edgechat.engine.types import ChatRequest, Delta, Finished, Message, Sampling
 from edgechat.engine.worker.supervisor import EngineSupervisor
-from edgechat.errors import EdgechatError
 from edgechat.planner.plan import LoadPlan
 from edgechat.planner.prepare import prepare
 from edgechat.planner.request import PlanRequest

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from edgechat.errors import DoesNotFit
+from edgechat.base.errors import DoesNotFit
 from edgechat.models.formats.gguf import read_model
 from edgechat.models.formats.header import ModelHeader, Value
 from edgechat.native.params import LoadParams

@@ -8,8 +8,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from edgechat import paths
-from edgechat.errors import ModelFileError
+from edgechat.base import paths
+from edgechat.base.errors import ModelFileError
 from edgechat.models.choices import RemoteFile
 from edgechat.models.hub.progress import DownloadPace, ProgressSample, duration, speed
 from edgechat.planner.estimate.calibration import Calibration, learn

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from edgechat.base.errors import BackendMissing, DoesNotFit, NotADraft
 from edgechat.device.profile import DeviceProfile
-from edgechat.errors import BackendMissing, DoesNotFit, NotADraft
 from edgechat.models.formats.header import GgufArray, ModelHeader
 from edgechat.models.quality import QualityClass, quality_class
 from edgechat.native.params import CacheType, LoadParams

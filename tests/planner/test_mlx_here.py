@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from edgechat.base.errors import BackendMissing, DoesNotFit, NotADraft
 from edgechat.device.memory import Memory
 from edgechat.device.profile import DeviceProfile
-from edgechat.errors import BackendMissing, DoesNotFit, NotADraft
 from edgechat.models.formats.header_reading import read_model
 from edgechat.native.params import CacheType
 from edgechat.planner import prepare

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from edgechat.base.errors import DoesNotFit, DryRunFailed, SettingsError
 from edgechat.device.memory import Memory
 from edgechat.device.profile import DeviceProfile
-from edgechat.errors import DoesNotFit, DryRunFailed, SettingsError
 from edgechat.native.buffers import Breakdown, Buffer
 from edgechat.native.params import CacheType, LoadParams
 from edgechat.planner.drafting import DRAFTED

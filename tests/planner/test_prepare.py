@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from edgechat import settings
+from edgechat.base.errors import DoesNotFit, ModelFileError, ModelNotFound, NotADraft
 from edgechat.device.memory import Memory
 from edgechat.device.profile import DeviceProfile
-from edgechat.errors import DoesNotFit, ModelFileError, ModelNotFound, NotADraft
 from edgechat.models.formats.gguf import read_model
 from edgechat.models.formats.header import ModelHeader
 from edgechat.models.formats.skeleton import write_skeleton

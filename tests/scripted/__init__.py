@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 PROGRAM = (str(Path(__file__).with_name("edgechat.py")),)
-"""What Python runs instead of `-m edgechat`, for child processes too (`edgechat.process.spawn.PROGRAM`)."""
+"""What Python runs instead of `-m edgechat`, for child processes too (`base.process.spawn.PROGRAM`)."""
 COMMAND = [sys.executable, "-P", *PROGRAM]
 KEY = "scripted.script"
 """The script in the metadata of the file, as JSON."""

@@ -24,6 +24,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from edgechat.base.errors import LoadFailed
 from edgechat.engine.backends.base import (
     BatchPart,
     CacheFull,
@@ -33,7 +34,6 @@ from edgechat.engine.backends.base import (
     TokenDrawing,
     Vocabulary,
 )
-from edgechat.errors import LoadFailed
 from edgechat.models.formats.gguf import read_header
 from edgechat.native.buffers import Buffer
 from edgechat.planner.plan import LoadPlan

@@ -6,7 +6,7 @@ from pathlib import Path
 sys.path.append(str(Path(__file__).parents[2]))  # -P keeps the present folder out
 
 from edgechat.__main__ import ROLES, main
-from edgechat.process import spawn
+from edgechat.base.process import spawn
 from tests.scripted import PROGRAM
 
 if __name__ == "__main__":

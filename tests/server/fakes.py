@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from edgechat.base.errors import ModelNotFound
 from edgechat.engine.types import (
     ChatRequest,
     Delta,
@@ -29,7 +30,6 @@ from edgechat.engine.types import (
     Translated,
     Usage,
 )
-from edgechat.errors import ModelNotFound
 from edgechat.planner.plan import LoadPlan
 from edgechat.server.app import make_app
 from edgechat.server.http.access_policy import AccessRules

@@ -18,9 +18,9 @@ import pytest
 from openai import AsyncOpenAI, OpenAI
 from pydantic import BaseModel
 
+from edgechat.base.errors import BackendMissing
 from edgechat.cli.commands import serve
 from edgechat.cli.output.server_banner import first_screen
-from edgechat.errors import BackendMissing
 from edgechat.server.http.api_key import Key
 from edgechat.server.serving import listen
 from tests import scripted

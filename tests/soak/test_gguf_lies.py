@@ -13,8 +13,8 @@ from itertools import count, islice
 
 import pytest
 
+from edgechat.base.errors import DoesNotFit, DryRunFailed, EdgechatError, ModelFileError, SettingsError
 from edgechat.device.profile import probe
-from edgechat.errors import DoesNotFit, DryRunFailed, EdgechatError, ModelFileError, SettingsError
 from edgechat.models.formats.gguf import parse_header
 from edgechat.models.formats.gguf_cursor import NeedMoreBytes
 from edgechat.models.formats.header import ModelHeader

@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from edgechat.errors import EdgechatError
+from edgechat.base.errors import EdgechatError
 from edgechat.models.hub.cache_layout import HubStore
 from edgechat.models.hub.download import download
 from edgechat.models.hub.listing import resolve_remote

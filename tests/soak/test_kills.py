@@ -10,9 +10,9 @@ from pathlib import Path
 import psutil
 import pytest
 
+from edgechat.base.errors import EngineCrashed
 from edgechat.engine.types import ChatRequest, Delta, Message
 from edgechat.engine.worker.supervisor import EngineSupervisor
-from edgechat.errors import EngineCrashed
 from edgechat.planner.plan import LoadPlan
 from tests import scripted
 

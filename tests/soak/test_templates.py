@@ -12,11 +12,11 @@ from collections.abc import Iterator
 
 import pytest
 
+from edgechat.base.errors import EdgechatError
 from edgechat.engine.backends.base import Vocabulary
 from edgechat.engine.prompt.prompts import Prompts
 from edgechat.engine.prompt.template import CHATML, TIME_LIMIT, ChatTemplate, TemplateProcess
 from edgechat.engine.types import ChatRequest, Message, Tool
-from edgechat.errors import EdgechatError
 from tests.engine.runtimes import Runtime, load, plan
 
 pytestmark = [pytest.mark.soak, pytest.mark.slow]

@@ -11,10 +11,10 @@ from typing import Any
 from textual.app import App
 from textual.screen import Screen
 
+from edgechat.base.errors import EdgechatError
 from edgechat.device.cpu import Core, Cpu
 from edgechat.device.memory import Memory
 from edgechat.device.profile import DeviceProfile
-from edgechat.errors import EdgechatError
 from edgechat.models.catalogue import CatalogueEntry
 from edgechat.models.formats.header import ModelHeader
 from edgechat.models.local.inventory import LocalModel

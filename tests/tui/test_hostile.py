@@ -13,9 +13,9 @@ from textual.app import App, ComposeResult
 from textual.widgets import Input, OptionList, Static, TextArea
 
 import edgechat.tui
+from edgechat.base.text import visible
 from edgechat.chat.import_export.importing import imported
 from edgechat.chat.storage.store import Store
-from edgechat.text import visible
 from edgechat.tui.app import EdgechatApp
 from edgechat.tui.widgets.line_field import LineField
 from edgechat.tui.widgets.text_area import Area

@@ -16,11 +16,11 @@ from pathlib import Path
 import pytest
 from textual.pilot import Pilot
 
+from edgechat.base.errors import EngineCrashed
 from edgechat.chat.conversation import Conversation
 from edgechat.chat.records import Attachment
 from edgechat.chat.storage.store import Store
 from edgechat.engine.types import Dropped
-from edgechat.errors import EngineCrashed
 from edgechat.settings import Preset, SamplingDefaults, Settings
 from edgechat.tui.app import EdgechatApp
 from edgechat.tui.chat.screen import ChatScreen

@@ -7,11 +7,11 @@ from collections.abc import Iterator
 
 import msgspec
 
+from edgechat.base.text import escaped_json, flat, printable
 from edgechat.chat.conversation import Conversation
 from edgechat.chat.import_export.format import ExportedChat, ExportedFile, ExportedTurn
 from edgechat.chat.messages import fenced
 from edgechat.chat.records import Chat, Turn
-from edgechat.text import escaped_json, flat, printable
 
 _ENDINGS = {
     "stopped": "(stopped here)",

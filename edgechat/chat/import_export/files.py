@@ -6,11 +6,11 @@ import os
 import re
 from pathlib import Path
 
+from edgechat.base.errors import NotAChat, NotWritten
+from edgechat.base.text import one_line
 from edgechat.chat.conversation import Conversation
 from edgechat.chat.import_export.export import to_json, to_markdown
 from edgechat.chat.import_export.importing import MOST_BYTES
-from edgechat.errors import NotAChat, NotWritten
-from edgechat.text import one_line
 
 _NAME = 60
 _ERRORS = (OSError, RuntimeError, ValueError)

@@ -15,13 +15,13 @@ from typing import Any, Never
 
 import msgspec
 
+from edgechat.base.errors import NotAChat
+from edgechat.base.text import one_line
 from edgechat.chat.import_export.format import FORMAT, VERSION, ExportedFile, ExportedTurn
 from edgechat.chat.messages import title_of
 from edgechat.chat.records import Attachment, Chat, Role, Turn
 from edgechat.chat.storage.rows import settings_of
 from edgechat.chat.storage.store import TITLE_LENGTH
-from edgechat.errors import NotAChat
-from edgechat.text import one_line
 
 MOST_BYTES = 64 * 2**20
 _MOST_TURNS = 100_000

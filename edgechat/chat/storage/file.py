@@ -9,8 +9,8 @@ import sqlite3
 import time
 from pathlib import Path
 
+from edgechat.base.errors import StoreError, StoreUnwritable
 from edgechat.chat.storage.migrations import migrate
-from edgechat.errors import StoreError, StoreUnwritable
 
 _LITTLE_ROOM = 64 * 2**10
 

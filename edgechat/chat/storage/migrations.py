@@ -9,7 +9,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Iterator
 
-from edgechat.errors import StoreError
+from edgechat.base.errors import StoreError
 
 _FIRST = """
 CREATE TABLE conversations (

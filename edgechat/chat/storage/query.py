@@ -10,7 +10,7 @@ import re
 import unicodedata
 from dataclasses import dataclass
 
-from edgechat.text import one_line
+from edgechat.base.text import one_line
 
 _LONGEST, _MOST_WORDS = 200, 12
 _SNIPPET, _BEFORE = 160, 40

@@ -10,9 +10,9 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from edgechat.base.process.owner import Owner
 from edgechat.chat.records import Attachment, Chat, ChatSettings, Figures, Turn
 from edgechat.engine.types import ErrorInfo
-from edgechat.process.owner import Owner
 from edgechat.settings import SamplingDefaults
 
 T = TypeVar("T")

@@ -6,10 +6,10 @@ import sqlite3
 from collections.abc import Iterator
 from typing import Any
 
+from edgechat.base.text import one_line
 from edgechat.chat.records import Chat, Hit
 from edgechat.chat.storage.query import SearchWord, Snippet, marks, occur, snippet, words_of
 from edgechat.chat.storage.rows import CHAT, CHAT_OF_C, N_CHAT, attachments_of, chat_of
-from edgechat.text import one_line
 
 _RANKED = 2000
 """Of a word that more turns have than this, the newest ones are ranked: a rank costs a microsecond."""

@@ -6,6 +6,8 @@ import sqlite3
 import time
 from collections.abc import Sequence
 
+from edgechat.base.process.owner import Owner, alive
+from edgechat.base.text import one_line
 from edgechat.chat.records import Chat, Turn
 from edgechat.chat.storage.file import deleted_meanwhile
 from edgechat.chat.storage.rows import (
@@ -18,8 +20,6 @@ from edgechat.chat.storage.rows import (
     turn_of,
     turn_values,
 )
-from edgechat.process.owner import Owner, alive
-from edgechat.text import one_line
 
 
 def insert_turn(

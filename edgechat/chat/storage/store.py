@@ -18,7 +18,10 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Concatenate, ParamSpec, TypeVar
 
-from edgechat import paths
+from edgechat.base import paths
+from edgechat.base.errors import ChatNotFound, FolderError, StoreError
+from edgechat.base.process.owner import Owner, this_process
+from edgechat.base.text import one_line
 from edgechat.chat.messages import title_of
 from edgechat.chat.records import (
     TRASH_DAYS,
@@ -32,9 +35,6 @@ from edgechat.chat.records import (
 )
 from edgechat.chat.storage import changes, lists, search, statements, unsent
 from edgechat.chat.storage.file import connect, damaged, store_error
-from edgechat.errors import ChatNotFound, FolderError, StoreError
-from edgechat.process.owner import Owner, this_process
-from edgechat.text import one_line
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")

@@ -5,8 +5,8 @@ from __future__ import annotations
 import sqlite3
 import time
 
+from edgechat.base.process.owner import Owner, alive
 from edgechat.chat.storage.rows import as_json, owner_of
-from edgechat.process.owner import Owner, alive
 
 _WHERE = "conversation_id IS ? AND owner IS ?"
 

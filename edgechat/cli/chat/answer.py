@@ -8,13 +8,13 @@ from typing import Any
 
 import msgspec
 
+from edgechat.base.errors import EdgechatError
+from edgechat.base.text import by_drafts, escaped_json, printable
 from edgechat.chat.messages import not_sent
 from edgechat.cli.output.status import StatusLine
 from edgechat.cli.terminal_io import note
 from edgechat.engine.types import Delta, Dropped, ErrorInfo, Finished, ModelInfo, Prefill, RequestEvent
-from edgechat.errors import EdgechatError
 from edgechat.planner.plan import LoadPlan, as_json
-from edgechat.text import by_drafts, escaped_json, printable
 
 ENDS = {"length": "stopped at --max-tokens", "context": "the context is full", "cancelled": "stopped"}
 

@@ -10,6 +10,8 @@ from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
+from edgechat.base.errors import EdgechatError
+from edgechat.base.text import one_line
 from edgechat.chat.commands import sent
 from edgechat.chat.conversation import Conversation
 from edgechat.chat.generation_options import CommandLineOptions
@@ -25,10 +27,8 @@ from edgechat.cli.output.status import StatusLine
 from edgechat.cli.terminal_io import as_text, complain, note
 from edgechat.engine.protocol import Engine
 from edgechat.engine.types import ModelInfo, Overflow
-from edgechat.errors import EdgechatError
 from edgechat.planner.drafting import asks_for_drafts
 from edgechat.settings import Backend, SamplingDefaults, Settings
-from edgechat.text import one_line
 
 T = TypeVar("T")
 _PROMPT = ">>> "

@@ -7,9 +7,9 @@ import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from edgechat.base.errors import ChatBusy, ChatNotFound, FolderError, StoreError
 from edgechat.chat.conversation import Conversation
 from edgechat.chat.session import ChatSession
-from edgechat.errors import ChatBusy, ChatNotFound, FolderError, StoreError
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,11 +11,11 @@ import sys
 import time
 from typing import TextIO
 
+from edgechat.base.errors import EdgechatError
+from edgechat.base.text import flat, one_line, printable
 from edgechat.cli.chat.answer import ENDS, AnswerPrinter
 from edgechat.cli.output.status import StatusLine
 from edgechat.engine.types import Delta, Finished, RequestEvent
-from edgechat.errors import EdgechatError
-from edgechat.text import flat, one_line, printable
 
 EVERY = 5.0
 """Seconds without a word after which it is said how things stand."""

@@ -7,6 +7,8 @@ import time
 from collections.abc import Callable, Coroutine
 from typing import Any, Protocol, TypeVar
 
+from edgechat.base.errors import AttachmentError, ChatBusy, EdgechatError
+from edgechat.base.text import ago, one_line, printable
 from edgechat.chat import attachments, parameters
 from edgechat.chat.commands import check, commands_of, parsed
 from edgechat.chat.conversation import Conversation
@@ -16,8 +18,6 @@ from edgechat.chat.import_export.importing import imported
 from edgechat.chat.records import TRASH_DAYS, Attachment, Chat, Hit
 from edgechat.chat.session import ChatSession
 from edgechat.chat.storage.store import Store
-from edgechat.errors import AttachmentError, ChatBusy, EdgechatError
-from edgechat.text import ago, one_line, printable
 
 T = TypeVar("T")
 _SOME = 20

@@ -22,16 +22,16 @@ from typing import Any
 
 import msgspec
 
-from edgechat.bench import plot
-from edgechat.bench.asking import measure
-from edgechat.bench.figures import PLAIN, BenchReport, BenchTask, DecodingRun
+from edgechat.base.text import escaped_json, flat, mebibytes
+from edgechat.cli.bench import plot
+from edgechat.cli.bench.asking import measure
+from edgechat.cli.bench.figures import PLAIN, BenchReport, BenchTask, DecodingRun
 from edgechat.cli.output.layout import sheet, styled, table
 from edgechat.cli.output.status import StatusLine
 from edgechat.planner.placement.fallback import refit
 from edgechat.planner.plan import LoadPlan
 from edgechat.planner.prepare import prepare
 from edgechat.planner.request import PlanRequest
-from edgechat.text import escaped_json, flat, mebibytes
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,6 +30,8 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from edgechat.base.errors import ChatBusy, NotWritten
+from edgechat.base.text import ago, escaped_json, flat, one_line
 from edgechat.chat.conversation import Conversation
 from edgechat.chat.import_export import files
 from edgechat.chat.import_export.export import counted as counted
@@ -39,8 +41,6 @@ from edgechat.chat.records import TRASH_DAYS, Chat, Hit, Listed, Turn
 from edgechat.chat.storage.store import Store, store_path
 from edgechat.cli.output.layout import styled, table
 from edgechat.cli.terminal_io import as_text, refused
-from edgechat.errors import ChatBusy, NotWritten
-from edgechat.text import ago, escaped_json, flat, one_line
 
 T = TypeVar("T")
 

@@ -29,7 +29,9 @@ from typing import Any
 
 import msgspec
 
-from edgechat import paths
+from edgechat.base import paths
+from edgechat.base.errors import FolderError
+from edgechat.base.text import ago, escaped_json, mebibytes
 from edgechat.cli.output.layout import sheet, styled
 from edgechat.cli.output.status import StatusLine
 from edgechat.device.bandwidth import MemorySpeed
@@ -39,9 +41,7 @@ from edgechat.device.memory import Memory
 from edgechat.device.mlx import missing, version
 from edgechat.device.profile import DeviceProfile, disk_free
 from edgechat.device.survey import Survey, survey
-from edgechat.errors import FolderError
 from edgechat.native.devices import Build
-from edgechat.text import ago, escaped_json, mebibytes
 
 
 def run(*, json: bool, refresh: bool) -> int:

@@ -14,7 +14,10 @@ import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from edgechat import paths, settings
+from edgechat import settings
+from edgechat.base import paths
+from edgechat.base.errors import EdgechatError, FolderError
+from edgechat.base.text import escaped_json, one_line
 from edgechat.chat.storage.store import Store, store_path
 from edgechat.cli.commands.device import models_folder
 from edgechat.cli.output.findings import Finding, Weight, machine_findings
@@ -22,13 +25,11 @@ from edgechat.cli.output.layout import sheet, styled
 from edgechat.cli.output.status import StatusLine
 from edgechat.device.profile import disk_free
 from edgechat.device.survey import survey
-from edgechat.errors import EdgechatError, FolderError
 from edgechat.models.catalogue import catalogue
 from edgechat.models.formats.gguf import read_model
 from edgechat.models.local.inventory import inventory
 from edgechat.models.local.locations import hub_cache
 from edgechat.models.local.resolve import resolve
-from edgechat.text import escaped_json, one_line
 
 _GUIDE = "guide"
 _MOST_NOTES = 8

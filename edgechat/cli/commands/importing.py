@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import sys
 
+from edgechat.base.text import flat, mebibytes
 from edgechat.cli.output.status import StatusLine
 from edgechat.models.local.importing import take_in
 from edgechat.models.local.resolve import here
-from edgechat.text import flat, mebibytes
 
 _HOW = {
     "cloned": "It shares disk space with your file until one of the two is changed.",

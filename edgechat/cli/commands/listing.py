@@ -21,10 +21,10 @@ import sys
 import time
 from typing import Any
 
+from edgechat.base.text import ago, escaped_json, flat, mebibytes
 from edgechat.cli.output.layout import table
 from edgechat.cli.output.status import StatusLine
 from edgechat.planner.listing import ModelRow, rows
-from edgechat.text import ago, escaped_json, flat, mebibytes
 
 _HEADINGS = ("NAME", "QUANT", "SIZE", "CONTEXT", "LAST USED", "FITS NOW", "WHERE")
 

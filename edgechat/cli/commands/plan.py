@@ -28,6 +28,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from edgechat import settings
+from edgechat.base.text import escaped_json, figure, flat, mebibytes, seconds
 from edgechat.cli.output.layout import sheet, styled
 from edgechat.cli.output.status import StatusLine
 from edgechat.planner.machine import MachineDescription
@@ -37,7 +38,6 @@ from edgechat.planner.ranking.ranked_file import RankedFile
 from edgechat.planner.ranking.scoring import Verdict
 from edgechat.planner.ranking.survey import SurveyFindings, all_models, one_model
 from edgechat.planner.request import DEFAULT_REQUEST, PlanRequest, with_settings
-from edgechat.text import escaped_json, figure, flat, mebibytes, seconds
 
 
 @dataclass(frozen=True, slots=True)

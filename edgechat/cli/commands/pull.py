@@ -20,18 +20,18 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
+from edgechat.base.errors import DoesNotFit
+from edgechat.base.text import escaped_json, flat, one_line
 from edgechat.cli.output.layout import sheet, styled
 from edgechat.cli.output.progress import DownloadProgress
 from edgechat.cli.output.pull_report import as_object, of_local_file, result, shown
 from edgechat.cli.output.status import StatusLine
-from edgechat.errors import DoesNotFit
 from edgechat.models.hub.download import FetchedFile
 from edgechat.models.request import wanted
 from edgechat.planner.ranking.download_choice import DownloadChoice
 from edgechat.planner.ranking.pulling import LocalModelEntry, PullDecision, bring, decide
 from edgechat.planner.request import FORMATS
 from edgechat.settings import Backend
-from edgechat.text import escaped_json, flat, one_line
 
 
 @dataclass(frozen=True, slots=True)

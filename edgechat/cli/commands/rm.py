@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from edgechat.base.text import flat, mebibytes
 from edgechat.cli.terminal_io import refused
 from edgechat.models.local.inventory import LocalModel
 from edgechat.models.local.removal import Removal, only, removal
-from edgechat.text import flat, mebibytes
 
 
 def run(name: str, *, yes: bool) -> int:

@@ -11,12 +11,12 @@ import signal
 import sys
 from dataclasses import replace
 
+from edgechat.base.errors import EdgechatError, ModelNotFound, StoreError
 from edgechat.chat.session import ChatSession, SessionServices
 from edgechat.cli.chat.chat_loop import ChatLoop, RunOptions
 from edgechat.cli.chat.conversation import conversation, offering_not_to_keep
 from edgechat.cli.chat.event_loop import Background
 from edgechat.cli.terminal_io import note
-from edgechat.errors import EdgechatError, ModelNotFound, StoreError
 from edgechat.settings import Settings
 
 __all__ = ["PIPED_LIMIT", "RunOptions", "run"]

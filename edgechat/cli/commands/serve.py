@@ -11,16 +11,17 @@ import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from edgechat import logs, settings
+from edgechat import settings
+from edgechat.base import logs
+from edgechat.base.errors import BackendMissing, EdgechatError, SettingsError
+from edgechat.base.text import one_line
 from edgechat.cli.options import Debug
 from edgechat.cli.output.remedies import install_extra
 from edgechat.cli.output.server_banner import first_screen
 from edgechat.cli.terminal_io import complain, note
-from edgechat.errors import BackendMissing, EdgechatError, SettingsError
 from edgechat.planner.plan import LoadPlan
 from edgechat.planner.request import PlanRequest
 from edgechat.settings import Backend, Settings
-from edgechat.text import one_line
 
 if TYPE_CHECKING:
     from edgechat.server.http.access_policy import AccessRules

@@ -19,9 +19,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from edgechat import settings
+from edgechat.base.errors import DoesNotFit
+from edgechat.base.text import ago, escaped_json, figure, flat, mebibytes, one_line
 from edgechat.cli.output.layout import sheet, styled
 from edgechat.cli.output.status import StatusLine
-from edgechat.errors import DoesNotFit
 from edgechat.models.formats.header import ModelHeader
 from edgechat.models.local.inventory import LocalModel
 from edgechat.models.local.resolve import located
@@ -34,7 +35,6 @@ from edgechat.planner.plan import LoadPlan, as_json
 from edgechat.planner.plan_model import plan_variant
 from edgechat.planner.ranking.candidates import of_local
 from edgechat.planner.request import DEFAULT_REQUEST, with_settings
-from edgechat.text import ago, escaped_json, figure, flat, mebibytes, one_line
 
 _THINKING = {
     "none": "does not think",

@@ -5,12 +5,12 @@ from __future__ import annotations
 import shlex
 import sys
 
+from edgechat.base.text import flat, mebibytes, one_line
 from edgechat.cli.output.status import StatusLine
 from edgechat.models.local.inventory import LocalModel, inventory
 from edgechat.models.local.locations import Place
 from edgechat.models.local.resolve import located
 from edgechat.models.local.verifying import Verification, verify
-from edgechat.text import flat, mebibytes, one_line
 
 
 def run(name: str | None) -> int:

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from enum import IntEnum
 from pathlib import Path
 
+from edgechat.base.process.spawn import frozen
+from edgechat.base.text import mebibytes
 from edgechat.cli.output.remedies import DRIVERS, install_llama, install_mlx, rebuild
 from edgechat.device.cpu import Cpu, choose_threads
 from edgechat.device.gpu.accelerators import Accelerator, Vendor
@@ -18,8 +20,6 @@ from edgechat.device.mlx import missing
 from edgechat.device.profile import DeviceProfile
 from edgechat.device.survey import Failure, Survey
 from edgechat.native.devices import Build
-from edgechat.process.spawn import frozen
-from edgechat.text import mebibytes
 
 GIB = 2**30
 _LITTLE_MEMORY = 3 * GIB // 2

@@ -7,7 +7,7 @@ import textwrap
 from collections.abc import Iterable, Sequence
 from typing import TextIO
 
-from edgechat.text import printable
+from edgechat.base.text import printable
 
 WIDTH = 79
 _BOLD, _PLAIN = "\x1b[1m", "\x1b[0m"

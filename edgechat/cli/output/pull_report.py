@@ -9,13 +9,13 @@ from typing import Any
 
 import msgspec
 
+from edgechat.base.text import flat, mebibytes, one_line
 from edgechat.models.choices import RemoteFile
 from edgechat.models.hub.download import FetchedFile
 from edgechat.models.local.stores import found_at
 from edgechat.planner.plan import LABELS, as_json
 from edgechat.planner.ranking.download_choice import DownloadChoice
 from edgechat.planner.ranking.pulling import LocalModelEntry, PullDecision, PullPart
-from edgechat.text import flat, mebibytes, one_line
 
 
 def shown(decided: PullDecision, picked: DownloadChoice) -> Iterator[tuple[str, str]]:

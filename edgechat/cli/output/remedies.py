@@ -7,9 +7,9 @@ import platform
 import shutil
 import sys
 
+from edgechat.base.process.spawn import frozen
 from edgechat.device.gpu.accelerators import Vendor
 from edgechat.native.devices import Build
-from edgechat.process.spawn import frozen
 
 DRIVERS: dict[Vendor, tuple[str, ...]] = {
     "nvidia": ("CUDA", "Vulkan"),

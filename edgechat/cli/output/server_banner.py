@@ -7,7 +7,7 @@ import socket
 import sys
 from typing import TYPE_CHECKING
 
-from edgechat.text import one_line
+from edgechat.base.text import one_line
 
 if TYPE_CHECKING:
     from edgechat.server.http.api_key import Key

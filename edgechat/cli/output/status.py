@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import TextIO
 
-from edgechat.text import one_line
+from edgechat.base.text import one_line
 
 _EVERY = 0.1
 _CLEAR = "\r\x1b[K"

@@ -7,9 +7,9 @@ from typing import Any, Literal
 
 import msgspec
 
+from edgechat.base.process.ask import ChildFailed, answer, ask
+from edgechat.base.process.spawn import frozen
 from edgechat.device.gpu.accelerators import GpuReading, Vendor
-from edgechat.process.ask import ChildFailed, answer, ask
-from edgechat.process.spawn import frozen
 
 TIME_LIMITS = {"nvml": 10.0, "torch": 30.0}
 """Seconds. Importing torch alone takes two to ten."""

@@ -10,8 +10,8 @@ from typing import Protocol, Self
 import numpy as np
 import numpy.typing as npt
 
+from edgechat.base.errors import DecodeFailed
 from edgechat.engine.types import Sampling
-from edgechat.errors import DecodeFailed
 from edgechat.native.buffers import Buffer
 
 Logits = npt.NDArray[np.float32]

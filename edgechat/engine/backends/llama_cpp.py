@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from edgechat.base.errors import LoadFailed
 from edgechat.engine.backends.base import (
     BatchPart,
     CacheFull,
@@ -24,7 +25,6 @@ from edgechat.engine.backends.base import (
     TokenDrawing,
     Vocabulary,
 )
-from edgechat.errors import LoadFailed
 from edgechat.native import breakdown, logs
 from edgechat.native.buffers import Buffer, counted_once, is_mapped
 from edgechat.native.handles import Aborted, Context, Model, build

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import numpy as np
 
+from edgechat.base.errors import DecodeFailed
 from edgechat.engine.backends.base import Logits
-from edgechat.errors import DecodeFailed
 from edgechat.native import breakdown, logs
 from edgechat.native.buffers import Buffer, counted_once, is_mapped
 from edgechat.native.handles import Context, Model

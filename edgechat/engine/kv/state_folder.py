@@ -13,9 +13,9 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
-from edgechat import paths
-from edgechat.errors import FolderError
-from edgechat.process.owner import Owner, alive, this_process
+from edgechat.base import paths
+from edgechat.base.errors import FolderError
+from edgechat.base.process.owner import Owner, alive, this_process
 
 _CHAT = re.compile(r"[0-9a-f]{8,64}", re.ASCII)
 _STATE = re.compile(r"([0-9a-f]{8,64})\.state", re.ASCII)

@@ -18,12 +18,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
+from edgechat.base.errors import EdgechatError
+from edgechat.base.text import one_line
 from edgechat.engine.kv import state_file, state_folder
 from edgechat.engine.kv.state_file import SavedState, StateHeader, StateRefused, WriteStopped
 from edgechat.engine.kv.state_folder import folder, forget, prune
 from edgechat.engine.snapshot import StatesOnDisk
-from edgechat.errors import EdgechatError
-from edgechat.text import one_line
 
 if TYPE_CHECKING:
     import numpy as np

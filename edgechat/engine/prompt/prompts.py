@@ -10,6 +10,7 @@ from typing import Any, TypeVar, cast
 
 from msgspec.structs import replace
 
+from edgechat.base.errors import BadRequest, PromptTooLong, SwitchUnknown, TemplateError
 from edgechat.engine.backends.base import Vocabulary
 from edgechat.engine.kv.prefix_cache import common_prefix
 from edgechat.engine.kv.window import ContextWindow, whole, window_of
@@ -18,7 +19,6 @@ from edgechat.engine.prompt.template import TEXT_LIMIT, ChatTemplate, begins_ans
 from edgechat.engine.prompt.thinking import HARMONY_FINAL
 from edgechat.engine.prompt.token_estimate import LONGEST_PIECE, TokenEstimate, at_least, n_bytes, said
 from edgechat.engine.types import ChatRequest, Message
-from edgechat.errors import BadRequest, PromptTooLong, SwitchUnknown, TemplateError
 
 Method = TypeVar("Method", bound=Callable[..., Any])
 

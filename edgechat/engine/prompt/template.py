@@ -8,14 +8,14 @@ from typing import Any
 
 import msgspec
 
+from edgechat.base.errors import EngineError, SwitchUnknown, TemplateError
+from edgechat.base.process.child import Child, ChildLost, ChildNeverReady
 from edgechat.engine.prompt import thinking
 from edgechat.engine.prompt.template_child import MEMORY_LIMIT, TIME_LIMIT, Render, Rendered
 from edgechat.engine.tool_calls import history
 from edgechat.engine.tool_calls.formats import format_of
 from edgechat.engine.tool_calls.tools import told
 from edgechat.engine.types import Effort, Message, Tool
-from edgechat.errors import EngineError, SwitchUnknown, TemplateError
-from edgechat.process.child import Child, ChildLost, ChildNeverReady
 
 TEXT_LIMIT = 16 * 2**20
 """Characters of a prompt."""

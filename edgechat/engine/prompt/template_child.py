@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-from edgechat.process import child, spawn
+from edgechat.base.process import child, spawn
 
 MEMORY_LIMIT = 512 * 2**20
 """Bytes that a template's process may take; an honest one takes 30 MB."""

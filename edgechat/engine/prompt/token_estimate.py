@@ -7,10 +7,10 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
+from edgechat.base.errors import TemplateError
 from edgechat.engine.backends.base import Vocabulary
 from edgechat.engine.prompt.control_tokens import ControlTokens
 from edgechat.engine.types import Message, Role, Tool
-from edgechat.errors import TemplateError
 
 LONGEST_PIECE = 512
 """Bytes; no vocabulary has a token as long, so a longer text has more tokens than its bytes over this."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from edgechat.base.errors import BadRequest
 from edgechat.engine.types import Translate, Translated
-from edgechat.errors import BadRequest
 
 MOST_CHARACTERS = 2**20
 """Of a text: a good deal more than contexts hold, and tokenized within about a second."""

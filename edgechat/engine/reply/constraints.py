@@ -9,6 +9,8 @@ import threading
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import TYPE_CHECKING, Any
 
+from edgechat.base.errors import EdgechatError, EngineError, SchemaError
+from edgechat.base.process.child import Child, ChildLost, ChildNeverReady
 from edgechat.engine.backends.base import Vocabulary
 from edgechat.engine.reply.constraint import Constraint
 from edgechat.engine.reply.grammar import refused
@@ -16,8 +18,6 @@ from edgechat.engine.reply.grammar_child import MEMORY_LIMIT, TIME_LIMIT, Tokens
 from edgechat.engine.scheduling.preparation import fault
 from edgechat.engine.scheduling.sequence import Sequence
 from edgechat.engine.types import ErrorInfo
-from edgechat.errors import EdgechatError, EngineError, SchemaError
-from edgechat.process.child import Child, ChildLost, ChildNeverReady
 
 if TYPE_CHECKING:
     from llguidance import LLTokenizer

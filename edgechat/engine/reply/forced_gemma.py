@@ -10,10 +10,10 @@ import re
 from collections.abc import Callable
 from typing import Any
 
+from edgechat.base.errors import SchemaError
 from edgechat.engine.tool_calls.tools import check_plain, types_of
 from edgechat.engine.tool_calls.written import QUOTE
 from edgechat.engine.types import Tool
-from edgechat.errors import SchemaError
 
 _KEY = re.compile(r"[\w.$@-]{1,200}")
 _NESTED = 8

@@ -7,10 +7,10 @@ import re
 from collections.abc import Callable
 from typing import Any
 
+from edgechat.base.errors import SchemaError
 from edgechat.engine.reply.grammar import json_rule
 from edgechat.engine.tool_calls.tools import check_plain, types_of
 from edgechat.engine.types import Tool
-from edgechat.errors import SchemaError
 
 _KEY = re.compile(r"[^<>\n]{1,200}")
 

@@ -12,7 +12,7 @@ import re
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from edgechat.process import child, spawn
+from edgechat.base.process import child, spawn
 
 if TYPE_CHECKING:
     from llguidance import LLTokenizer

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from edgechat.base.errors import BadRequest
 from edgechat.engine.backends.base import Vocabulary
 from edgechat.engine.prompt.template import ChatTemplate, begins_answer
 from edgechat.engine.reply.forced_calls import calls_answer
@@ -10,7 +11,6 @@ from edgechat.engine.reply.reply import Reply
 from edgechat.engine.tool_calls.splitter import Splitter
 from edgechat.engine.tool_calls.tools import held_tools, kinds_of
 from edgechat.engine.types import ChatRequest
-from edgechat.errors import BadRequest
 
 
 def reply_of(request: ChatRequest, template: ChatTemplate, *, thinking: bool) -> Reply:

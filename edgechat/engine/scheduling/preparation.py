@@ -15,9 +15,9 @@ from typing import Any, TypeVar
 
 from msgspec.structs import replace
 
+from edgechat.base.errors import EdgechatError, EngineError
 from edgechat.engine.scheduling.sequence import Sequence
 from edgechat.engine.types import ChatRequest, Event
-from edgechat.errors import EdgechatError, EngineError
 
 _LOG = logging.getLogger(__name__)
 T = TypeVar("T")

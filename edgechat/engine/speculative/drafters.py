@@ -9,13 +9,13 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from edgechat.base.errors import EdgechatError, SchemaError
 from edgechat.engine.backends.base import Backend, BatchPart, CacheFull, Logits
 from edgechat.engine.kv.prefix_cache import PrefixCache, Slot, common_prefix
 from edgechat.engine.sampling import top_ids
 from edgechat.engine.scheduling.draft import MOST, Draft
 from edgechat.engine.scheduling.sequence import Sequence as Stream
 from edgechat.engine.speculative.acceptance import class_of_match, class_of_probability
-from edgechat.errors import EdgechatError, SchemaError
 from edgechat.planner.plan import LoadPlan
 
 _LONG, _SHORT = 4, 2

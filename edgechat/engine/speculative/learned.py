@@ -11,12 +11,12 @@ from pathlib import Path
 
 import msgspec
 
-from edgechat import paths
+from edgechat.base import paths
+from edgechat.base.errors import FolderError
 from edgechat.engine.scheduling.draft import Source
 from edgechat.engine.speculative.acceptance import AcceptanceCounts
 from edgechat.engine.speculative.controller import Controller
 from edgechat.engine.speculative.step_cost import Shape
-from edgechat.errors import FolderError
 from edgechat.planner.plan import LoadPlan
 
 _FILE = "speculation.json"

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
+from edgechat.base.errors import DecodeFailed
 from edgechat.engine.backends.base import Backend, BatchPart, CacheFull, Logits
 from edgechat.engine.kv.prefix_cache import PrefixCache
 from edgechat.engine.sampling import Sampler
@@ -17,7 +18,6 @@ from edgechat.engine.scheduling.sequence import Sequence as Stream
 from edgechat.engine.speculative.controller import Controller, DraftOffer
 from edgechat.engine.speculative.drafters import DraftRequest, ModelDrafter, NgramDrafter
 from edgechat.engine.speculative.step_cost import LARGEST
-from edgechat.errors import DecodeFailed
 from edgechat.planner.plan import LoadPlan
 
 _LOG = logging.getLogger(__name__)

@@ -6,8 +6,8 @@ import json
 import re
 from typing import Any
 
+from edgechat.base.errors import SchemaError
 from edgechat.engine.tool_calls.scan import DEEPEST, nests
-from edgechat.errors import SchemaError
 
 LONGEST_SCHEMA = 128 * 1024
 """Characters of a schema; those of large programs' interfaces have a tenth."""

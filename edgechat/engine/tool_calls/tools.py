@@ -8,11 +8,11 @@ from typing import Any
 
 import msgspec
 
+from edgechat.base.errors import BadRequest, SchemaError
 from edgechat.engine.tool_calls.scan import nests
 from edgechat.engine.tool_calls.schemas import LONGEST_SCHEMA, SHORTER, relaxed
 from edgechat.engine.tool_calls.written import Kinds
 from edgechat.engine.types import ChatRequest, Tool
-from edgechat.errors import BadRequest, SchemaError
 
 MOST_TOOLS = 128
 """Tools of one request; OpenAI takes as many."""

@@ -17,7 +17,10 @@ from pathlib import Path
 import msgspec
 import psutil
 
-from edgechat import paths
+from edgechat.base import paths
+from edgechat.base.errors import EngineClosed, EngineCrashed, FolderError
+from edgechat.base.process import frames, spawn
+from edgechat.base.text import printable
 from edgechat.device.memory import oom_kills
 from edgechat.engine.snapshot import Snapshot
 from edgechat.engine.types import (
@@ -52,10 +55,7 @@ from edgechat.engine.worker.messages import (
     Persist,
     WorkerEvent,
 )
-from edgechat.errors import EngineClosed, EngineCrashed, FolderError
 from edgechat.planner.plan import LoadPlan
-from edgechat.process import frames, spawn
-from edgechat.text import printable
 
 _LOG = logging.getLogger(__name__)
 _LOGS_KEPT = 10

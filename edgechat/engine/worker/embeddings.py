@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 import psutil
 
+from edgechat.base.errors import EdgechatError, NotEmbeddable, PromptTooLong
 from edgechat.engine.prompt.token_estimate import at_least
 from edgechat.engine.prompt.translation import PlainVocabulary, translate
 from edgechat.engine.scheduling.preparation import fault
@@ -45,7 +46,6 @@ from edgechat.engine.worker.messages import (
     Persist,
     WorkerEvent,
 )
-from edgechat.errors import EdgechatError, NotEmbeddable, PromptTooLong
 from edgechat.models.local.usage import note_use
 from edgechat.planner.plan import LoadPlan
 

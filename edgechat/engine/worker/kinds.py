@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from edgechat.errors import WrongKind
+from edgechat.base.errors import WrongKind
 
 
 def cannot_chat(name: str = "This model") -> WrongKind:

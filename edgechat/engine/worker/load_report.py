@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
+from edgechat.base.text import mebibytes
 from edgechat.device.load import Disturbance, LoadSample, disturbance, moment
 from edgechat.engine.types import Delta, Event, Finished, ToolCallBegun
 from edgechat.native.buffers import Buffer
@@ -14,7 +15,6 @@ from edgechat.planner.estimate.actual_load import Difference, differences
 from edgechat.planner.estimate.calibration import learn
 from edgechat.planner.estimate.memory import program_bytes
 from edgechat.planner.plan import LoadPlan
-from edgechat.text import mebibytes
 
 _LOG = logging.getLogger(__name__)
 _PROMPT, _REPLY = 128, 16

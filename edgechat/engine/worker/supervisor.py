@@ -16,6 +16,7 @@ from pathlib import Path
 
 import msgspec
 
+from edgechat.base.errors import EngineCrashed, EngineError, EngineGone, OutOfMemory, RequestRefused
 from edgechat.engine.kv.state_folder import check_id
 from edgechat.engine.protocol import EngineState
 from edgechat.engine.snapshot import Snapshot
@@ -32,7 +33,6 @@ from edgechat.engine.types import (
 from edgechat.engine.worker.connection import WorkerConnection, cancelled, closed, tail
 from edgechat.engine.worker.kinds import cannot_chat, cannot_embed
 from edgechat.engine.worker.messages import Cancel, Forget
-from edgechat.errors import EngineCrashed, EngineError, EngineGone, OutOfMemory, RequestRefused
 from edgechat.planner.placement.fallback import again, grown, is_short, refit
 from edgechat.planner.plan import LoadPlan
 

@@ -20,7 +20,9 @@ from typing import BinaryIO
 import msgspec
 import psutil
 
-from edgechat import logs
+from edgechat.base import logs
+from edgechat.base.errors import EdgechatError, EngineError
+from edgechat.base.process import frames, spawn
 from edgechat.device import mlx
 from edgechat.engine.backends.base import Backend, Interruption
 from edgechat.engine.engine import EngineCore
@@ -59,10 +61,8 @@ from edgechat.engine.worker.messages import (
     Persist,
     WorkerEvent,
 )
-from edgechat.errors import EdgechatError, EngineError
 from edgechat.models.local.usage import note_use
 from edgechat.planner.plan import LoadPlan
-from edgechat.process import frames, spawn
 
 _LOG = logging.getLogger(__name__)
 _PROGRESS_EVERY = 0.05

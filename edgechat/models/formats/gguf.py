@@ -14,12 +14,12 @@ from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 
-from edgechat.errors import ModelFileError
+from edgechat.base.errors import ModelFileError
+from edgechat.base.text import mebibytes
 from edgechat.models.formats.gguf_cursor import MAX_HEADER, Buffer, Cursor, NeedMoreBytes, cut_short, damaged
 from edgechat.models.formats.header import ModelHeader, ModelTensor, Value
 from edgechat.models.formats.limits import AGAIN, MAX_PARTS, show
 from edgechat.models.formats.quants import REFUSED, GgmlType
-from edgechat.text import mebibytes
 
 FIRST_READ = 8 << 20
 """Enough for most models; a remote file is asked for more only where it has more."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 
-from edgechat.errors import ModelFileError
+from edgechat.base.errors import ModelFileError
 from edgechat.models.formats.header import GgufArray, Scalar, Value
 from edgechat.models.formats.limits import AGAIN, show
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal
 
-from edgechat.errors import ModelFileError
+from edgechat.base.errors import ModelFileError
 from edgechat.models.formats.limits import MAX_LAYERS, MAX_NUMBER
 from edgechat.models.formats.quants import FILE_TYPES, GgmlType
 

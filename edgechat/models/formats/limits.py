@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from edgechat.errors import ModelFileError
+from edgechat.base.errors import ModelFileError
 
 MAX_LAYERS = 512
 """As in llama.cpp."""

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-from edgechat.errors import ModelFileError
+from edgechat.base.errors import ModelFileError
 from edgechat.models.formats.gguf import parse_header
 from edgechat.models.formats.header import GgufArray, ModelHeader, ModelTensor, Scalar, Value
 

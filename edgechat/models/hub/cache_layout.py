@@ -22,14 +22,14 @@ import stat
 import uuid
 from pathlib import Path
 
-from edgechat import paths
-from edgechat.errors import DiskError, HubAnswerError
+from edgechat.base import paths
+from edgechat.base.errors import DiskError, HubAnswerError
+from edgechat.base.offline import is_true
+from edgechat.base.text import mebibytes, one_line
 from edgechat.models.choices import RemoteFile, RepoListing
 from edgechat.models.hub.partial import disk_error
 from edgechat.models.local.hashes import is_digest
 from edgechat.models.local.locations import hub_cache
-from edgechat.offline import is_true
-from edgechat.text import mebibytes, one_line
 
 _TAG = """Signature: 8a477f597d28d172789f06886806bc55
 # This file is a cache directory tag created by huggingface_hub.

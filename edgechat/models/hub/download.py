@@ -20,7 +20,8 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from edgechat.errors import HubError, HubUnreachable, RateLimited, WrongBytes
+from edgechat.base.errors import HubError, HubUnreachable, RateLimited, WrongBytes
+from edgechat.base.text import mebibytes, one_line
 from edgechat.models.choices import RemoteFile, RepoListing
 from edgechat.models.hub import xet
 from edgechat.models.hub.cache_layout import HubStore
@@ -30,7 +31,6 @@ from edgechat.models.hub.partial import Partial, disk_error
 from edgechat.models.hub.ranged import RangedFile
 from edgechat.models.hub.transfer import Client, ConnectionCut, ask_hub
 from edgechat.models.local.hashes import hash_for, is_git_sha1
-from edgechat.text import mebibytes, one_line
 
 if TYPE_CHECKING:
     from filelock import FileLock

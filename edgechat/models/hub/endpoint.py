@@ -9,9 +9,9 @@ import socket
 from dataclasses import dataclass
 from urllib.parse import SplitResult, quote, urljoin, urlsplit
 
-from edgechat.errors import HubAnswerError, OfflineMode, SettingsError
-from edgechat.offline import OFFLINE_OPTION, offline_by
-from edgechat.text import one_line
+from edgechat.base.errors import HubAnswerError, OfflineMode, SettingsError
+from edgechat.base.offline import OFFLINE_OPTION, offline_by
+from edgechat.base.text import one_line
 
 DEFAULT = "https://huggingface.co"
 _NUMBERS = re.compile(r"[0-9a-fx.]+", re.ASCII | re.IGNORECASE)

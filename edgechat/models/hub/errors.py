@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 from urllib.parse import urlsplit
 
-from edgechat.errors import (
+from edgechat.base.errors import (
     AccessDenied,
     HubAnswerError,
     HubError,
@@ -16,9 +16,9 @@ from edgechat.errors import (
     RemoteFileChanged,
     RepoNotFound,
 )
+from edgechat.base.text import one_line
 from edgechat.models.catalogue import catalogue
 from edgechat.models.hub.endpoint import Endpoint
-from edgechat.text import one_line
 
 CHECK = "Check the network and try again. Models on this machine work without it."
 LATER = "Try again later. Models on this machine work without the hub."

@@ -17,7 +17,7 @@ from typing import Annotated, NoReturn
 import msgspec
 from msgspec import Meta
 
-from edgechat.errors import (
+from edgechat.base.errors import (
     HubAnswerError,
     HubError,
     HubUnreachable,
@@ -26,6 +26,7 @@ from edgechat.errors import (
     RateLimited,
     RepoNotFound,
 )
+from edgechat.base.text import one_line
 from edgechat.models.choices import ModelChoice, RemoteFile, RepoListing, model_choices
 from edgechat.models.formats.header import ModelHeader
 from edgechat.models.formats.quants import canonical
@@ -36,7 +37,6 @@ from edgechat.models.hub.names import HubName, safe_path, valid_repo, valid_revi
 from edgechat.models.hub.remote_headers import read_remote_contents, read_remote_header
 from edgechat.models.hub.transfer import ask_hub
 from edgechat.models.local.hashes import is_git_sha1
-from edgechat.text import one_line
 
 LIST_TIME_LIMIT = 20.0
 """Seconds for a listing, which takes well under one."""

@@ -10,8 +10,8 @@ import hashlib
 import os
 from pathlib import Path
 
-from edgechat import paths
-from edgechat.errors import FolderError, ModelFileError
+from edgechat.base import paths
+from edgechat.base.errors import FolderError, ModelFileError
 from edgechat.models.choices import ModelChoice, RepoListing
 from edgechat.models.formats.header import ModelHeader
 from edgechat.models.formats.mlx import contents

@@ -12,9 +12,9 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from edgechat.errors import DiskError
+from edgechat.base.errors import DiskError
+from edgechat.base.text import one_line
 from edgechat.models.local.hashes import Hash
-from edgechat.text import one_line
 
 SYNC_EVERY = 10.0
 """Seconds after which what came is made to reach the disk itself: what a power cut can cost."""

@@ -6,8 +6,8 @@ import time
 from collections import deque
 from dataclasses import dataclass
 
+from edgechat.base.text import mebibytes
 from edgechat.models.choices import RemoteFile
-from edgechat.text import mebibytes
 
 _WINDOW = 8.0
 """Seconds whose mean is the rate."""

@@ -7,7 +7,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 
-from edgechat.errors import ModelFileError
+from edgechat.base.errors import ModelFileError
+from edgechat.base.text import one_line
 from edgechat.models.choices import ModelChoice, RemoteFile, RepoListing
 from edgechat.models.formats.gguf import FIRST_READ, one_model, read_growing
 from edgechat.models.formats.header import ModelHeader
@@ -19,7 +20,6 @@ from edgechat.models.hub.endpoint import Endpoint
 from edgechat.models.hub.errors import nonsense, unreachable
 from edgechat.models.hub.ranged import RangedFile
 from edgechat.models.hub.transfer import Client, ConnectionCut, ask_hub
-from edgechat.text import one_line
 
 TIME_LIMIT = 120.0
 """Seconds for the header of a model, all its parts together."""

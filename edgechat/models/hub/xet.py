@@ -15,11 +15,11 @@ from typing import Any
 
 import msgspec
 
-from edgechat.errors import HubError, HubUnreachable
+from edgechat.base.errors import HubError, HubUnreachable
+from edgechat.base.process import frames, spawn
+from edgechat.base.text import one_line
 from edgechat.models.choices import RemoteFile, RepoListing
 from edgechat.models.hub.errors import CHECK, host
-from edgechat.process import frames, spawn
-from edgechat.text import one_line
 
 _LOOK_EVERY = 0.2
 _MOST_SAID = 300

@@ -9,8 +9,8 @@ from typing import BinaryIO
 
 import msgspec
 
+from edgechat.base.process import frames, spawn
 from edgechat.models.hub.xet import XetAnswer, XetRequest
-from edgechat.process import frames, spawn
 
 
 def main() -> None:

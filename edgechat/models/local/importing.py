@@ -18,7 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from edgechat.errors import NotImported
+from edgechat.base.errors import NotImported
+from edgechat.base.text import mebibytes, one_line
 from edgechat.models.formats.header_reading import read_model
 from edgechat.models.formats.mlx.config import folder_name
 from edgechat.models.hub.names import safe_path
@@ -26,7 +27,6 @@ from edgechat.models.local import locations
 from edgechat.models.local.inventory import LocalModel
 from edgechat.models.local.locations import Place
 from edgechat.models.local.resolve import located
-from edgechat.text import mebibytes, one_line
 
 How = Literal["cloned", "linked", "copied", "moved"]
 

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from enum import Enum
 from pathlib import Path
 
-from edgechat import paths
+from edgechat.base import paths
 
 _MAX_POINTER = 4096
 _MAX_SETTINGS = 1 << 20

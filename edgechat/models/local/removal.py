@@ -14,13 +14,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from edgechat.errors import NotRemovable
+from edgechat.base.errors import NotRemovable
+from edgechat.base.text import one_line
 from edgechat.models.local import locations
 from edgechat.models.local.inventory import LocalModel
 from edgechat.models.local.locations import Place
 from edgechat.models.local.resolve import located
 from edgechat.models.local.usage import use_of
-from edgechat.text import one_line
 
 if TYPE_CHECKING:
     from huggingface_hub import CachedFileInfo, CachedRepoInfo, HFCacheInfo

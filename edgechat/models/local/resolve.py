@@ -8,15 +8,15 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from edgechat import paths
-from edgechat.errors import ModelFileError, ModelNotFound
+from edgechat.base import paths
+from edgechat.base.errors import ModelFileError, ModelNotFound
+from edgechat.base.text import one_line
 from edgechat.models.catalogue import CatalogueEntry, catalogue
 from edgechat.models.formats.mlx.config import folder_name
 from edgechat.models.formats.quants import canonical
 from edgechat.models.local.inventory import Inventory, LocalModel, inventory
 from edgechat.models.local.locations import hub_cache as hub_cache
 from edgechat.models.local.stores import found_at, is_model_folder
-from edgechat.text import one_line
 
 _LISTED = 6
 _LONGEST = 200

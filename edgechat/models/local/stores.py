@@ -17,8 +17,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from edgechat import paths
-from edgechat.errors import FolderError, ModelFileError
+from edgechat.base import paths
+from edgechat.base.errors import FolderError, ModelFileError
 from edgechat.models.choices import ModelChoice, RemoteFile, model_choices
 from edgechat.models.formats.header import Format
 from edgechat.models.formats.limits import MAX_PARTS

@@ -14,9 +14,9 @@ from pathlib import Path
 
 import msgspec
 
-from edgechat import paths
-from edgechat.errors import FolderError
-from edgechat.process.owner import Owner, alive, this_process
+from edgechat.base import paths
+from edgechat.base.errors import FolderError
+from edgechat.base.process.owner import Owner, alive, this_process
 
 _MOST = 512
 _MAX_BYTES = 16_384

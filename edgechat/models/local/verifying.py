@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from edgechat.errors import ModelFileError
+from edgechat.base.errors import ModelFileError
 from edgechat.models.formats.header_reading import read_model
 from edgechat.models.local.hashes import hash_for
 from edgechat.models.local.inventory import LocalModel

@@ -25,9 +25,9 @@ from typing import Literal, TypeVar
 
 import msgspec
 
-from edgechat import paths
+from edgechat.base import paths
+from edgechat.base.errors import FolderError
 from edgechat.device import mlx
-from edgechat.errors import FolderError
 from edgechat.models.formats.header import Format
 
 N = TypeVar("N")

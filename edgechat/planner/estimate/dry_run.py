@@ -14,15 +14,15 @@ from types import TracebackType
 
 import msgspec
 
-from edgechat.errors import DryRunFailed, ModelFileError
+from edgechat.base.errors import DryRunFailed, ModelFileError
+from edgechat.base.process.child import Child, ChildLost
+from edgechat.base.text import one_line
 from edgechat.models.formats.header import ModelHeader
 from edgechat.models.formats.skeleton import write_skeleton
 from edgechat.native import devices
 from edgechat.native.buffers import Breakdown
 from edgechat.native.devices import DeviceInventory
 from edgechat.native.params import LoadParams
-from edgechat.process.child import Child, ChildLost
-from edgechat.text import one_line
 
 MEMORY_LIMIT = 1 << 30
 """Bytes that the process may take; without recurrent states it takes 100 MB."""

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import msgspec
 
-from edgechat.errors import EdgechatError
+from edgechat.base.errors import EdgechatError
+from edgechat.base.process import child, spawn
 from edgechat.models.formats.gguf import read_header
 from edgechat.native import breakdown, logs
 from edgechat.native.buffers import Breakdown
@@ -19,7 +20,6 @@ from edgechat.native.devices import inventory
 from edgechat.native.handles import Context, Model
 from edgechat.native.params import LoadParams
 from edgechat.planner.estimate.dry_run import AnyQuestion, DevicesQuestion, DryRunAnswer, DryRunQuestion
-from edgechat.process import child, spawn
 
 
 class SkeletonLoader:

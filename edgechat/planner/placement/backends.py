@@ -11,14 +11,14 @@ import platform
 import sys
 from collections.abc import Sequence
 
+from edgechat.base.errors import BackendMissing
+from edgechat.base.process.spawn import frozen
+from edgechat.base.text import one_line
 from edgechat.device.mlx import missing
 from edgechat.device.profile import DeviceProfile
-from edgechat.errors import BackendMissing
 from edgechat.planner.ranking.candidates import Variant
 from edgechat.planner.request import PlanRequest
-from edgechat.process.spawn import frozen
 from edgechat.settings import Backend
-from edgechat.text import one_line
 
 _PACKAGES = {
     ("darwin", "arm64"): "mlx-lm",

@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from edgechat.base.text import mebibytes
 from edgechat.device.gpu.accelerators import Accelerator
 from edgechat.device.memory import Memory
 from edgechat.device.profile import DeviceProfile
 from edgechat.models.formats.header import Format
 from edgechat.native.buffers import Breakdown
-from edgechat.text import mebibytes
 
 RAM = "RAM"
 MLX = "MLX"

@@ -6,7 +6,7 @@ from typing import TypeVar
 
 import msgspec
 
-from edgechat.errors import ModelFileError
+from edgechat.base.errors import ModelFileError
 from edgechat.models.formats.header import POOLED_RANK, ModelHeader
 from edgechat.native.params import LoadParams
 

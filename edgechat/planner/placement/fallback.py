@@ -12,8 +12,9 @@ from pathlib import Path
 
 import msgspec
 
+from edgechat.base.errors import DoesNotFit, EdgechatError
+from edgechat.base.text import mebibytes
 from edgechat.device.profile import DeviceProfile
-from edgechat.errors import DoesNotFit, EdgechatError
 from edgechat.models.formats.header import ModelHeader
 from edgechat.models.formats.header_reading import read_model
 from edgechat.planner.estimate.calibration import Calibration
@@ -27,7 +28,6 @@ from edgechat.planner.placement.embedding import shorter
 from edgechat.planner.placement.load_config import Measure
 from edgechat.planner.plan import LoadPlan, params_of
 from edgechat.planner.plan_model import completed
-from edgechat.text import mebibytes
 
 _SMALL_BATCH = 128
 _LEAST_CONTEXT = 2048

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
 
-from edgechat.errors import HubError, ModelNotFound
+from edgechat.base.errors import HubError, ModelNotFound
 from edgechat.models.catalogue import CatalogueEntry, catalogue
 from edgechat.models.choices import ModelChoice
 from edgechat.models.formats.header import Format, ModelHeader

@@ -12,7 +12,7 @@ from functools import partial
 
 import msgspec
 
-from edgechat.errors import DoesNotFit, HubError, ModelFileError, NotADraft
+from edgechat.base.errors import DoesNotFit, HubError, ModelFileError, NotADraft
 from edgechat.models.choices import ModelChoice
 from edgechat.models.formats.header import Format, ModelHeader
 from edgechat.models.formats.quants import canonical

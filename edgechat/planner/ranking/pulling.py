@@ -14,8 +14,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from edgechat import paths, settings
-from edgechat.errors import EdgechatError, HubError, HubUnreachable, ModelNotFound, OfflineMode, RateLimited
+from edgechat import settings
+from edgechat.base import paths
+from edgechat.base.errors import (
+    EdgechatError,
+    HubError,
+    HubUnreachable,
+    ModelNotFound,
+    OfflineMode,
+    RateLimited,
+)
 from edgechat.models.choices import ModelChoice, RemoteFile
 from edgechat.models.formats.header import Format
 from edgechat.models.hub.cache_layout import HubStore, check_space

@@ -7,13 +7,13 @@ from dataclasses import dataclass, replace
 
 import msgspec
 
+from edgechat.base.text import figure, mebibytes, seconds
 from edgechat.models.quality import QualityClass, quality_class
 from edgechat.planner.estimate.speed import Prediction
 from edgechat.planner.plan import LABELS, Alternative, LoadPlan
 from edgechat.planner.ranking.candidates import Variant
 from edgechat.planner.ranking.scoring import Verdict, loss_of, score, thinks
 from edgechat.planner.request import PlanRequest
-from edgechat.text import figure, mebibytes, seconds
 
 _FELT = 1.05
 """Speeds nearer to each other than this are called the same."""

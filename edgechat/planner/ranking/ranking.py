@@ -13,8 +13,8 @@ from dataclasses import replace
 
 import msgspec
 
+from edgechat.base.errors import BackendMissing, DoesNotFit, HubError, ModelFileError
 from edgechat.device.profile import DeviceProfile
-from edgechat.errors import BackendMissing, DoesNotFit, HubError, ModelFileError
 from edgechat.models.formats.header import Format, ModelHeader
 from edgechat.models.formats.quants import type_of
 from edgechat.native.params import CacheType

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from edgechat.base.errors import BackendMissing, ModelFileError
 from edgechat.device.profile import DeviceProfile
-from edgechat.errors import BackendMissing, ModelFileError
 from edgechat.models.local.inventory import LocalModel
 from edgechat.planner.draft_plan import with_draft
 from edgechat.planner.estimate.calibration import Calibration

@@ -8,10 +8,10 @@ from collections.abc import Sequence
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from edgechat.base.text import one_line
 from edgechat.server.http.exchange import MODEL, TOKENS
 from edgechat.server.http.refusal import CUT
 from edgechat.server.pool.models import ModelPool
-from edgechat.text import one_line
 
 _LOG = logging.getLogger(__name__)
 _CLOSED = 499

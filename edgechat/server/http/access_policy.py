@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from starlette.middleware.cors import CORSMiddleware
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from edgechat.base.text import one_line
 from edgechat.server.http.exchange import Exchange
 from edgechat.server.http.refusal import Refusal
-from edgechat.text import one_line
 
 _HOST = re.compile(r"(\[[0-9a-f:.]+\]|[^:\[\]@/\s]+)(?::([0-9]{1,5}))?")
 _LOOPBACK = frozenset({"localhost", "127.0.0.1", "[::1]"})

@@ -9,8 +9,8 @@ import secrets
 from dataclasses import dataclass
 from pathlib import Path
 
-from edgechat import paths
-from edgechat.errors import SettingsError
+from edgechat.base import paths
+from edgechat.base.errors import SettingsError
 
 _KEY = re.compile(r"[\x21-\x7e]{8,512}")
 _LINE = 4096

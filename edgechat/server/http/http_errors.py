@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import re
 
-from edgechat.errors import (
+from edgechat.base.errors import (
     BadRequest,
     DoesNotFit,
     Draining,
@@ -59,7 +59,7 @@ def refusal_of(error: Exception) -> Refusal:
     if isinstance(error, Refusal):
         return error
     if not isinstance(error, EdgechatError):
-        # Its text may quote what somebody has asked: only --debug shows that, see `edgechat.logs`.
+        # Its text may quote what somebody has asked: only --debug shows that, see `edgechat.base.logs`.
         _LOG.error("internal error in edgechat: %s", type(error).__name__, exc_info=error)
         told = "Internal error in edgechat; for details, start the server with --debug."
         return Refusal(told, status=500, code="fault")

@@ -12,8 +12,8 @@ from contextlib import aclosing, asynccontextmanager
 from functools import partial
 from typing import Any
 
+from edgechat.base.errors import EngineError, PromptTooLong
 from edgechat.engine.types import ChatRequest, Finished, RequestEvent
-from edgechat.errors import EngineError, PromptTooLong
 from edgechat.server.http.exchange import Exchange
 from edgechat.server.http.http_errors import refusal_of
 from edgechat.server.http.refusal import CUT

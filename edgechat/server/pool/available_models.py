@@ -17,14 +17,14 @@ from typing import Literal
 import msgspec
 
 from edgechat import settings
+from edgechat.base.errors import FolderError, ModelNotFound, StoreError
+from edgechat.base.text import one_line
 from edgechat.chat.model_choice import ModelChoice, choose_model, remembered
 from edgechat.chat.storage.store import Store, store_path
-from edgechat.errors import FolderError, ModelNotFound, StoreError
 from edgechat.models.hub.names import parse_model_name
 from edgechat.models.local.inventory import LocalModel, inventory
 from edgechat.models.local.resolve import ResolvedModel, entry_of, local_file, resolve
 from edgechat.planner.header_summary import HeaderSummary, glances
-from edgechat.text import one_line
 
 DEFAULT_NAMES = ("", "default")
 """Names of the model that the server was started with."""

@@ -10,9 +10,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from edgechat.base.errors import QueueFull
 from edgechat.engine.protocol import Engine, EngineState
 from edgechat.engine.types import Priority
-from edgechat.errors import QueueFull
 from edgechat.server.pool.available_models import AvailableModel
 
 _PLACES = 4

@@ -14,6 +14,7 @@ from typing import Literal, Protocol
 
 import msgspec
 
+from edgechat.base.errors import Draining, EngineError, EngineGone
 from edgechat.engine.protocol import Engine
 from edgechat.engine.types import (
     ChatRequest,
@@ -24,7 +25,6 @@ from edgechat.engine.types import (
     RequestEvent,
     Translated,
 )
-from edgechat.errors import Draining, EngineError, EngineGone
 from edgechat.planner.plan import LoadPlan
 from edgechat.server.metrics import Metrics, ModelGauges
 from edgechat.server.pool.available_models import DEFAULT_NAMES, AvailableModel, ModelCard

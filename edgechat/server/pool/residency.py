@@ -14,8 +14,8 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Protocol
 
+from edgechat.base.errors import DoesNotFit, EdgechatError, EngineCrashed, EngineError, QueueFull
 from edgechat.engine.protocol import Engine, EngineState
-from edgechat.errors import DoesNotFit, EdgechatError, EngineCrashed, EngineError, QueueFull
 from edgechat.planner.placement.residents import is_lesser
 from edgechat.planner.plan import LoadPlan
 from edgechat.server.metrics import Metrics

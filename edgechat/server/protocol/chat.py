@@ -9,10 +9,10 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import UNSET, Meta, Raw, UnsetType
 
+from edgechat.base.errors import BadRequest
 from edgechat.engine.tool_calls.schemas import schema_in
 from edgechat.engine.tool_calls.tools import check_choice, check_tools
 from edgechat.engine.types import ChatRequest, Overflow, Tool
-from edgechat.errors import BadRequest
 from edgechat.server.http.http_errors import refusal_of
 from edgechat.server.http.refusal import Refusal
 from edgechat.server.protocol.generation import GenerationBody, Labels, Tokens

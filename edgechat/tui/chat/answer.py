@@ -7,12 +7,12 @@ import time
 from contextlib import aclosing, suppress
 from typing import Protocol
 
+from edgechat.base.errors import EdgechatError
 from edgechat.chat.conversation import Conversation
 from edgechat.chat.messages import not_sent
 from edgechat.chat.records import Turn
 from edgechat.chat.session import ChatSession
 from edgechat.engine.types import Delta, Dropped, Finished, Prefill, RequestEvent
-from edgechat.errors import EdgechatError
 from edgechat.tui.chat.views import TranscriptView
 
 _FRAME = 1 / 15

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from edgechat.base.errors import EdgechatError
+from edgechat.base.text import one_line
 from edgechat.chat import parameters
 from edgechat.chat.commands import check
-from edgechat.errors import EdgechatError
 from edgechat.settings import SamplingDefaults
-from edgechat.text import one_line
 from edgechat.tui.chat import stored_conversations
 from edgechat.tui.chat.controller import ChatController
 from edgechat.tui.chat.turn_actions import copy_reply

@@ -12,15 +12,15 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from edgechat.base.errors import ChatBusy, ChatNotFound, EdgechatError, EngineClosed, StoreError
+from edgechat.base.text import one_line
 from edgechat.chat.conversation import Conversation
 from edgechat.chat.model_choice import lasting_name
 from edgechat.chat.records import Attachment, Turn
 from edgechat.chat.session import ChatSession
 from edgechat.engine.types import Finished
-from edgechat.errors import ChatBusy, ChatNotFound, EdgechatError, EngineClosed, StoreError
 from edgechat.planner.drafting import asks_for_drafts
 from edgechat.planner.plan import LoadPlan
-from edgechat.text import one_line
 from edgechat.tui.chat.open_conversation import OpenConversation
 from edgechat.tui.chat.unsent import UnsentPrompt, load_unsent, save_unsent
 from edgechat.tui.chat.views import ChatView

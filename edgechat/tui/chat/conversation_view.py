@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from edgechat.base.errors import EdgechatError
 from edgechat.chat.records import Turn
-from edgechat.errors import EdgechatError
 from edgechat.tui.chat.views import Branch
 from edgechat.tui.transcript.pieces import CutPiece, Piece, ProblemPiece, WelcomePiece
 from edgechat.tui.transcript.transcript import Transcript

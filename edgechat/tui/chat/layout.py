@@ -11,8 +11,8 @@ from textual.containers import Horizontal, Vertical
 from textual.content import Content
 from textual.screen import Screen
 
-from edgechat.errors import EdgechatError
-from edgechat.text import one_line
+from edgechat.base.errors import EdgechatError
+from edgechat.base.text import one_line
 from edgechat.tui.chat.activity import Activity
 from edgechat.tui.chat.prompt.box import PromptBox
 from edgechat.tui.chat.prompt.pane import PromptPane

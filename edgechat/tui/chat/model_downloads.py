@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 
-from edgechat.text import mebibytes, one_line
+from edgechat.base.text import mebibytes, one_line
 from edgechat.tui.chat.views import ChatView
 from edgechat.tui.models.pull import Pull, PullState
 from edgechat.tui.models.pulls import Pulls

@@ -6,14 +6,14 @@ import asyncio
 from collections.abc import Coroutine
 from typing import Any, Protocol
 
+from edgechat.base.errors import EdgechatError
+from edgechat.base.text import one_line
 from edgechat.chat.attachments import MOST, named_in
 from edgechat.chat.commands import sent
 from edgechat.chat.conversation import Conversation
 from edgechat.chat.records import Attachment, ChatSettings, Turn
 from edgechat.chat.session import ChatSession
 from edgechat.engine.types import Finished
-from edgechat.errors import EdgechatError
-from edgechat.text import one_line
 from edgechat.tui.chat.answer import ReplyEvents
 from edgechat.tui.chat.unsent import UnsentPrompt
 from edgechat.tui.chat.views import TranscriptView

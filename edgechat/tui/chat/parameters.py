@@ -15,12 +15,12 @@ from textual.content import Content
 from textual.screen import ModalScreen
 from textual.widgets import Label, Select, Static
 
+from edgechat.base.errors import EdgechatError, SettingsError
+from edgechat.base.text import one_line, printable
 from edgechat.chat.parameters import THINK, number
 from edgechat.chat.records import ChatSettings
 from edgechat.engine.types import Sampling
-from edgechat.errors import EdgechatError, SettingsError
 from edgechat.settings import Preset, SamplingDefaults, checked
-from edgechat.text import one_line, printable
 from edgechat.tui.terminal.resizing import StaleResizeFilter
 from edgechat.tui.widgets.line_field import LineField
 from edgechat.tui.widgets.text_area import Area

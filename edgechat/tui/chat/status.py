@@ -7,7 +7,7 @@ from textual.content import Content
 from textual.reactive import reactive
 from textual.widget import Widget
 
-from edgechat.text import by_drafts, one_line
+from edgechat.base.text import by_drafts, one_line
 
 _NEARLY_FULL = 0.85
 

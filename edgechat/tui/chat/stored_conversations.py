@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 
+from edgechat.base.errors import ChatBusy, ChatNotFound
+from edgechat.base.text import one_line
 from edgechat.chat.conversation import Conversation
 from edgechat.chat.import_export import files
 from edgechat.chat.import_export.importing import imported
 from edgechat.chat.records import TRASH_DAYS
-from edgechat.errors import ChatBusy, ChatNotFound
-from edgechat.text import one_line
 from edgechat.tui.chat.controller import ChatController
 
 

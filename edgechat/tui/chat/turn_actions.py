@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from edgechat.base.errors import ChatBusy, ChatNotFound, EdgechatError
+from edgechat.base.text import one_line, printable
 from edgechat.chat.records import Attachment, Turn
-from edgechat.errors import ChatBusy, ChatNotFound, EdgechatError
-from edgechat.text import one_line, printable
 from edgechat.tui.chat.controller import ChatController
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Coroutine, Sequence
 from typing import Any, Protocol
 
+from edgechat.base.errors import EdgechatError
 from edgechat.chat.records import Attachment, Turn
 from edgechat.engine.types import Delta, Finished
-from edgechat.errors import EdgechatError
 
 Branch = tuple[int, int]
 """Which of the branches a turn is (from 0), and how many there are."""

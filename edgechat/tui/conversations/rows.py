@@ -9,8 +9,8 @@ from datetime import date, datetime
 
 from textual.content import Content
 
+from edgechat.base.text import one_line
 from edgechat.chat.records import TRASH_DAYS, Chat, Headline, Hit, Listed
-from edgechat.text import one_line
 
 _GUTTER = 2
 _SNIPPET_LINES, _NARROW, _BEFORE = 2, 44, 12

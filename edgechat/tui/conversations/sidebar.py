@@ -14,9 +14,9 @@ from textual.binding import Binding, BindingType
 from textual.message import Message
 from textual.widget import Widget
 
+from edgechat.base.errors import EdgechatError
+from edgechat.base.text import one_line
 from edgechat.chat.records import Headline, Hit, Listed
-from edgechat.errors import EdgechatError
-from edgechat.text import one_line
 from edgechat.tui.conversations.listing import ChatList
 from edgechat.tui.conversations.rows import HitRow, NoteRow, Place, rows_of, rows_of_hits, rows_of_trash
 from edgechat.tui.widgets.line_field import LineField

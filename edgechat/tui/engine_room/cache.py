@@ -7,8 +7,8 @@ from typing import ClassVar
 
 from textual.content import Content
 
+from edgechat.base.text import mebibytes, one_line
 from edgechat.engine.snapshot import CacheMap, Kind, SlotState, Snapshot
-from edgechat.text import mebibytes, one_line
 from edgechat.tui.engine_room.cells import MARKS, drawing
 from edgechat.tui.engine_room.section import NO_MODEL, Section, faint, fitting, row
 

@@ -7,9 +7,9 @@ from typing import ClassVar
 
 from textual.content import Content
 
+from edgechat.base.text import one_line
 from edgechat.engine.snapshot import DraftingState, Snapshot
 from edgechat.engine.types import Finished, ModelInfo, SpeculationStats
-from edgechat.text import one_line
 from edgechat.tui.engine_room.section import LABEL, NO_MODEL, Section, faint, row, said, table
 
 _NAMES = {"model": "the model", "ngram": "n-grams"}

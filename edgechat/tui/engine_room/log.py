@@ -6,7 +6,7 @@ from typing import ClassVar
 
 from textual.content import Content
 
-from edgechat.text import one_line
+from edgechat.base.text import one_line
 from edgechat.tui.engine_room.section import Section, faint
 
 _LINES = 12

@@ -8,11 +8,11 @@ from typing import ClassVar
 
 from textual.content import Content
 
+from edgechat.base.text import mebibytes, one_line
 from edgechat.engine.snapshot import Snapshot
 from edgechat.engine.types import ModelInfo
 from edgechat.native.buffers import Buffer
 from edgechat.planner.plan import LoadPlan
-from edgechat.text import mebibytes, one_line
 from edgechat.tui.engine_room.section import LABEL, NO_MODEL, Section, faint, row, said, table
 
 _RAM = "RAM"

@@ -13,7 +13,7 @@ from textual.message import Message
 from textual.timer import Timer
 from textual.widgets import OptionList, Static
 
-from edgechat.text import one_line
+from edgechat.base.text import one_line
 from edgechat.tui.models.details import Details, key_of
 from edgechat.tui.models.items import ModelGroup, ModelItem
 from edgechat.tui.models.rows import ListLine, Rows

@@ -9,7 +9,7 @@ from textual.containers import Vertical, VerticalScroll
 from textual.content import Content
 from textual.widgets import Static
 
-from edgechat.text import printable
+from edgechat.base.text import printable
 from edgechat.tui.models import table, words
 from edgechat.tui.models.rows import ListLine, Rows
 

@@ -15,8 +15,8 @@ from textual.content import Content
 from textual.screen import Screen
 from textual.widgets import OptionList
 
+from edgechat.base.text import mebibytes, one_line, printable
 from edgechat.planner.ranking.scoring import Verdict
-from edgechat.text import mebibytes, one_line, printable
 from edgechat.tui.models.holdings import Holdings
 from edgechat.tui.models.items import BEST, ModelGroup, ModelItem, speed
 from edgechat.tui.models.pull import Pull, PullState

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from edgechat.errors import EdgechatError
+from edgechat.base.errors import EdgechatError
 from edgechat.tui.models.items import KnownModels, ModelGroup, ModelItem, items, with_plan
 from edgechat.tui.models.pull import Pull, PullState
 

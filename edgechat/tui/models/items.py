@@ -8,11 +8,11 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import TYPE_CHECKING
 
-from edgechat.errors import ModelFileError
+from edgechat.base.errors import ModelFileError
+from edgechat.base.text import figure
 from edgechat.models.hub.names import parse_model_name
 from edgechat.models.shipped import shipped_size
 from edgechat.planner.ranking.scoring import Verdict
-from edgechat.text import figure
 
 if TYPE_CHECKING:
     from edgechat.models.catalogue import CatalogueEntry

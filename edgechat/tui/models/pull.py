@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from enum import Enum
 
-from edgechat.errors import EdgechatError
+from edgechat.base.errors import EdgechatError
 from edgechat.models.hub.progress import ProgressSample, duration
 
 

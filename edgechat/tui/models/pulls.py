@@ -13,10 +13,10 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from edgechat.errors import DoesNotFit, EdgechatError, EngineError
+from edgechat.base.errors import DoesNotFit, EdgechatError, EngineError
+from edgechat.base.text import mebibytes, one_line
 from edgechat.models.hub.download import DownloadStopped
 from edgechat.models.hub.progress import DownloadPace, ProgressSample
-from edgechat.text import mebibytes, one_line
 from edgechat.tui.models.pull import Pull, PullState
 
 if TYPE_CHECKING:

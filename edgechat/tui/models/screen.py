@@ -13,8 +13,8 @@ from textual.content import Content
 from textual.screen import Screen
 from textual.widgets import OptionList, Static
 
-from edgechat.errors import DoesNotFit, EdgechatError
-from edgechat.text import mebibytes, one_line, printable
+from edgechat.base.errors import DoesNotFit, EdgechatError
+from edgechat.base.text import mebibytes, one_line, printable
 from edgechat.tui.models import words
 from edgechat.tui.models.board import Board
 from edgechat.tui.models.dialogs import ConfirmDialog, TextDialog

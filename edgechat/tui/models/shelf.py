@@ -112,6 +112,6 @@ def _removal(model: LocalModel) -> Removal:
 
 def _offline() -> str:
     from edgechat import settings
-    from edgechat.offline import offline_by
+    from edgechat.base.offline import offline_by
 
     return offline_by() or ("offline = true in settings.toml" if settings.load().offline else "")

@@ -10,8 +10,8 @@ from functools import cached_property
 from rich.cells import cell_len, set_cell_size
 from textual.content import Content
 
+from edgechat.base.text import ago, figure, mebibytes, one_line
 from edgechat.planner.ranking.ranked_file import RankedFile
-from edgechat.text import ago, figure, mebibytes, one_line
 from edgechat.tui.models.items import BEST, ModelGroup, ModelItem, speed
 from edgechat.tui.models.pull import PullState
 

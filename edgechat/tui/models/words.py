@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 from textual.content import Content
 
+from edgechat.base.text import figure, mebibytes, one_line, printable, seconds
 from edgechat.models.quality import quality_class
 from edgechat.planner.plan import DeviceMemory, LoadPlan
-from edgechat.text import figure, mebibytes, one_line, printable, seconds
 from edgechat.tui.models.items import BEST, ModelGroup, ModelItem, speed
 
 _PARTS = (

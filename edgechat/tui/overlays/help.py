@@ -15,7 +15,7 @@ from textual.screen import Screen
 from textual.widget import Widget
 from textual.widgets import Static
 
-from edgechat.text import one_line
+from edgechat.base.text import one_line
 from edgechat.tui.terminal.resizing import StaleResizeFilter
 from edgechat.tui.widgets.key_bar import KeyBar
 from edgechat.tui.widgets.line_field import LineField

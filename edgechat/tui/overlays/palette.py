@@ -8,8 +8,8 @@ from typing import Protocol, cast
 
 from textual.command import DiscoveryHit, Hit, Hits, Provider
 
+from edgechat.base.text import one_line
 from edgechat.chat.commands import commands_of
-from edgechat.text import one_line
 from edgechat.tui.theme import THEMES
 
 Found = tuple[str, str, Callable[[], object]]

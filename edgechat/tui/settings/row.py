@@ -17,9 +17,9 @@ from textual.suggester import SuggestFromList
 from textual.widget import Widget
 from textual.widgets import Static
 
-from edgechat.errors import EdgechatError
+from edgechat.base.errors import EdgechatError
+from edgechat.base.text import printable
 from edgechat.models.catalogue import catalogue
-from edgechat.text import printable
 from edgechat.tui.settings.entries import SettingEntry
 from edgechat.tui.widgets.line_field import LineField
 from edgechat.tui.widgets.text_area import Area

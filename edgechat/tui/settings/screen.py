@@ -16,11 +16,11 @@ from textual.screen import Screen
 from textual.widgets import Static
 
 from edgechat import settings
-from edgechat.errors import EdgechatError
-from edgechat.offline import offline_by
+from edgechat.base.errors import EdgechatError
+from edgechat.base.offline import offline_by
+from edgechat.base.text import one_line, printable
 from edgechat.settings import Settings
 from edgechat.settings.reading import name_fault
-from edgechat.text import one_line, printable
 from edgechat.tui.settings.entries import SettingEntry, entries
 from edgechat.tui.settings.row import SettingRow
 from edgechat.tui.terminal.resizing import StaleResizeFilter

@@ -13,7 +13,7 @@ from textual._xterm_parser import BRACKETED_PASTE_END, BRACKETED_PASTE_START, XT
 from textual.drivers.linux_driver import LinuxDriver
 from textual.message import Message
 
-from edgechat.text import is_text
+from edgechat.base.text import is_text
 
 _LOOK = 0.1
 """Seconds between two looks whether a key that may begin a sequence (Escape) stands for itself."""

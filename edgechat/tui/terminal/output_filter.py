@@ -6,7 +6,7 @@ from rich.segment import Segment
 from textual.color import Color
 from textual.filter import LineFilter
 
-from edgechat.text import printable
+from edgechat.base.text import printable
 
 
 class OutputFilter(LineFilter):

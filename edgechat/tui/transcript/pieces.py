@@ -11,7 +11,7 @@ from typing import Literal
 from textual import events
 from textual.content import Content
 
-from edgechat.text import one_line, printable
+from edgechat.base.text import one_line, printable
 from edgechat.tui.markdown.blocks import RenderedLine
 from edgechat.tui.markdown.document import Document
 from edgechat.tui.transcript.sheet import Sheet

@@ -7,7 +7,7 @@ from rich.text import Text
 from textual.expand_tabs import expand_tabs_inline
 from textual.widgets import Input
 
-from edgechat.text import visible
+from edgechat.base.text import visible
 
 _TAB = 4
 

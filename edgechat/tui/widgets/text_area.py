@@ -9,7 +9,7 @@ from textual.document._document_navigator import DocumentNavigator
 from textual.document._wrapped_document import WrappedDocument
 from textual.widgets import TextArea
 
-from edgechat.text import visible
+from edgechat.base.text import visible
 
 
 class _PrintableDocument(Document):

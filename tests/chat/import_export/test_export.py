@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
+from edgechat.base.errors import NotAChat
 from edgechat.chat.conversation import Conversation
 from edgechat.chat.import_export import importing
 from edgechat.chat.import_export.export import to_json, to_markdown
 from edgechat.chat.import_export.importing import imported
 from edgechat.chat.records import Attachment, ChatSettings
 from edgechat.chat.storage.store import Store
-from edgechat.errors import NotAChat
 from edgechat.settings import SamplingDefaults
 from tests.fakes import FakeEngine, thought
 

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from edgechat.base.errors import NotAChat, NotWritten
 from edgechat.chat.import_export import files
-from edgechat.errors import NotAChat, NotWritten
 
 
 @pytest.fixture

@@ -8,13 +8,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from edgechat.base.text import one_line
 from edgechat.chat.conversation import Conversation
 from edgechat.chat.messages import title_of
 from edgechat.chat.records import Attachment, Chat, Hit, Turn
 from edgechat.chat.storage.migrations import MIGRATIONS
 from edgechat.chat.storage.query import snippet, words_of
 from edgechat.chat.storage.store import Store
-from edgechat.text import one_line
 from tests.fakes import FakeEngine
 from tests.properties import examples
 

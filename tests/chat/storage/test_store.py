@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
+from edgechat.base.errors import ChatNotFound, StoreError
 from edgechat.chat.records import Chat, ChatSettings, Figures, Turn
 from edgechat.chat.storage.migrations import MIGRATIONS
 from edgechat.chat.storage.store import Store
 from edgechat.engine.types import ErrorInfo, Timings, Usage
-from edgechat.errors import ChatNotFound, StoreError
 
 
 def chat(name: str = "c1c1c1c1") -> Chat:

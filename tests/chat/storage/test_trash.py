@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from edgechat.base.errors import ChatNotFound
 from edgechat.chat.conversation import Conversation
 from edgechat.chat.records import Attachment, Chat, Turn
 from edgechat.chat.storage import store as store_module
 from edgechat.chat.storage.store import Store
-from edgechat.errors import ChatNotFound
 from tests.fakes import FakeEngine
 
 

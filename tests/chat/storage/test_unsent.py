@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from edgechat.base.errors import StoreError
+from edgechat.base.process.owner import Owner, this_process
 from edgechat.chat.conversation import Conversation
 from edgechat.chat.storage.migrations import MIGRATIONS
 from edgechat.chat.storage.store import Store
-from edgechat.errors import StoreError
-from edgechat.process.owner import Owner, this_process
 
 DEAD = Owner(this_process().pid, 1.0)
 """An earlier process with this one's number."""

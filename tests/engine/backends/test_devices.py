@@ -11,13 +11,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from edgechat.base.errors import EngineCrashed, ServerRefused
 from edgechat.engine.backends.base import BatchPart, Logits
 from edgechat.engine.backends.llama_cpp import LlamaCppBackend
 from edgechat.engine.engine import EngineCore
 from edgechat.engine.prompt.template import ChatTemplate
 from edgechat.engine.types import ChatRequest, Delta, Message, Sampling
 from edgechat.engine.worker.supervisor import EngineSupervisor
-from edgechat.errors import EngineCrashed, ServerRefused
 from edgechat.models.formats.gguf import read_model
 from edgechat.native.params import LoadParams
 from edgechat.planner.plan import LoadPlan

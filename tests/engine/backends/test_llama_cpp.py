@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from edgechat.errors import LoadFailed
+from edgechat.base.errors import LoadFailed
 from tests.engine.runtimes import Runtime, load, plan
 from tests.kit.corrupt import unknown_architecture
 

@@ -9,12 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from edgechat.base.errors import TemplateError
 from edgechat.engine.backends.base import Vocabulary
 from edgechat.engine.prompt.control_tokens import ControlTokens
 from edgechat.engine.prompt.prompts import Prompts
 from edgechat.engine.prompt.template import ChatTemplate
 from edgechat.engine.types import ChatRequest, Message, Tool, ToolCall
-from edgechat.errors import TemplateError
 from edgechat.native.vocabulary import NativeVocabulary
 from tests.engine import families
 from tests.engine.prompt.test_prompts import CONTROL, PLENTY, SOURCES, Here, Words

@@ -14,6 +14,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from edgechat.base.errors import BadRequest, PromptTooLong, SwitchUnknown, TemplateError
 from edgechat.engine.backends.base import Vocabulary
 from edgechat.engine.kv.window import window_of
 from edgechat.engine.prompt import template_child, token_estimate
@@ -21,7 +22,6 @@ from edgechat.engine.prompt.prompts import Prompt, Prompts
 from edgechat.engine.prompt.template import TEXT_LIMIT, ChatTemplate
 from edgechat.engine.prompt.template_child import Render, Rendered
 from edgechat.engine.types import ChatRequest, Message
-from edgechat.errors import BadRequest, PromptTooLong, SwitchUnknown, TemplateError
 from tests.properties import examples
 from tests.scripted.backend import ScriptedVocabulary
 

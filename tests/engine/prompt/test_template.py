@@ -8,11 +8,11 @@ import msgspec
 import psutil
 import pytest
 
+from edgechat.base.errors import SwitchUnknown, TemplateError
+from edgechat.base.process import frames
 from edgechat.engine.prompt.template import CHATML, TIME_LIMIT, ChatTemplate, TemplateProcess
 from edgechat.engine.prompt.template_child import Render
 from edgechat.engine.types import Message
-from edgechat.errors import SwitchUnknown, TemplateError
-from edgechat.process import frames
 
 pytestmark = pytest.mark.slow
 

@@ -15,6 +15,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from edgechat.base.errors import BadRequest, EngineError, PromptTooLong, SchemaError
 from edgechat.engine.backends.base import BatchPart
 from edgechat.engine.engine import EngineCore
 from edgechat.engine.prompt.template import ChatTemplate
@@ -32,7 +33,6 @@ from edgechat.engine.types import (
     Sampling,
     TokenLogprobs,
 )
-from edgechat.errors import BadRequest, EngineError, PromptTooLong, SchemaError
 from tests.engine.conftest import MakePlan
 from tests.engine.runtimes import Runtime, SharedTemplate, load, plan
 from tests.engine.speculative import test_verify

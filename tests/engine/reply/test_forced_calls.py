@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 
+from edgechat.base.errors import SchemaError
 from edgechat.engine.reply.constraint import Constraint
 from edgechat.engine.reply.constraints import Constraints
 from edgechat.engine.reply.forced_calls import MOST_CALLS, calls_answer
 from edgechat.engine.reply.grammar import reply_grammar
 from edgechat.engine.types import Message, Tool, ToolCall
-from edgechat.errors import SchemaError
 from tests.engine.families import NOW, SOURCES, TOOLS, WEATHER, family
 from tests.engine.prompt.test_prompts import template
 from tests.engine.tool_calls.test_tool_calls import ARGUMENTS, VALUES

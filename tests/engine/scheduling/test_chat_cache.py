@@ -10,6 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from edgechat.base.errors import PromptTooLong
 from edgechat.engine.engine import EngineCore
 from edgechat.engine.kv.prefix_cache import common_prefix
 from edgechat.engine.kv.state_folder import path_of
@@ -27,7 +28,6 @@ from edgechat.engine.types import (
     Prefill,
     Prewarmed,
 )
-from edgechat.errors import PromptTooLong
 from tests.engine.cells import check
 from tests.engine.conftest import MakePlan
 from tests.scripted.backend import ScriptedBackend

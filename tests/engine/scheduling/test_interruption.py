@@ -10,12 +10,12 @@ from collections.abc import Iterator
 import msgspec
 import pytest
 
+from edgechat.base.process import frames
 from edgechat.engine.engine import EngineCore
 from edgechat.engine.prompt.template import ChatTemplate
 from edgechat.engine.types import ChatRequest, Delta, Finished, Message, Sampling
 from edgechat.engine.worker.messages import Cancel, Command, Generate, Inspect
 from edgechat.engine.worker.worker import Pipe
-from edgechat.process import frames
 from tests.engine.runtimes import Runtime, SharedTemplate, load, plan
 from tests.kit import CHATML
 

@@ -7,11 +7,11 @@ from collections.abc import Iterator
 
 import pytest
 
+from edgechat.base.errors import EngineError, PromptTooLong
 from edgechat.engine.engine import EngineCore
 from edgechat.engine.kv.state_store import KVStateStore
 from edgechat.engine.prompt.template import ChatTemplate
 from edgechat.engine.types import ChatRequest, Delta, Event, Failed, Finished, Message, Persisted
-from edgechat.errors import EngineError, PromptTooLong
 from tests.engine.conftest import MakePlan
 from tests.engine.prompt.test_prompts import SOURCES, Here
 from tests.scripted.backend import ScriptedBackend

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
+from edgechat.base.errors import DecodeFailed
 from edgechat.engine.backends.base import BatchPart, CacheFull
 from edgechat.engine.engine import EngineCore
 from edgechat.engine.sampling import Sampler
@@ -15,7 +16,6 @@ from edgechat.engine.scheduling.sequence import Sequence as Stream
 from edgechat.engine.speculative.acceptance import class_of_match
 from edgechat.engine.speculative.drafters import DraftRequest, ModelDrafter, NgramDrafter
 from edgechat.engine.types import ChatRequest, Delta, Failed, Message, Sampling
-from edgechat.errors import DecodeFailed
 from tests.engine.cells import check_drafters
 from tests.engine.speculative.always import Always
 from tests.engine.speculative.tables import Fixed, Tables

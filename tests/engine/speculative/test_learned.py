@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgechat import paths
+from edgechat.base import paths
 from edgechat.engine.scheduling.draft import MOST
 from edgechat.engine.speculative.controller import Controller, DraftOffer
 from edgechat.engine.speculative.learned import DraftHistory

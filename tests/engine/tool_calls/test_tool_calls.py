@@ -10,12 +10,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from edgechat.base.errors import SchemaError
 from edgechat.engine.reply.reply import Reply
 from edgechat.engine.tool_calls.scan import DEEPEST, JsonScan
 from edgechat.engine.tool_calls.splitter import LONGEST_CALL, Splitter
 from edgechat.engine.tool_calls.tools import MOST_CHARACTERS, MOST_TOOLS, check, kinds_of
 from edgechat.engine.types import ChatRequest, Message, Tool, ToolCall
-from edgechat.errors import SchemaError
 from tests.counting import calls_of
 from tests.engine.families import SOURCES, TOOLS, family, reply_of, split
 from tests.engine.prompt.test_prompts import template

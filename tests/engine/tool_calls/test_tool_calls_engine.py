@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 import msgspec
 import pytest
 
+from edgechat.base.errors import BadRequest, EdgechatError, PromptTooLong, SchemaError
 from edgechat.engine.engine import EngineCore
 from edgechat.engine.prompt.template import ChatTemplate, TemplateProcess
 from edgechat.engine.types import (
@@ -28,7 +29,6 @@ from edgechat.engine.types import (
     ToolCallBegun,
 )
 from edgechat.engine.worker.supervisor import EngineSupervisor
-from edgechat.errors import BadRequest, EdgechatError, PromptTooLong, SchemaError
 from tests.engine.conftest import MakePlan
 from tests.engine.families import NOW, SOURCES, TOOLS, joined
 from tests.engine.runtimes import SharedTemplate, load, plan

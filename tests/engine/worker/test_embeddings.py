@@ -14,11 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from llama_cpp import Llama
 
-from edgechat.engine.backends.llama_cpp_embedding import LlamaCppEmbedder
-from edgechat.engine.types import ChatRequest, Embed, Embedded, Event, Failed, Finished, Message
-from edgechat.engine.worker.embeddings import EmbeddingEngine
-from edgechat.engine.worker.supervisor import EngineSupervisor
-from edgechat.errors import (
+from edgechat.base.errors import (
     EngineCrashed,
     ModelFileError,
     NotEmbeddable,
@@ -26,6 +22,10 @@ from edgechat.errors import (
     RequestRefused,
     WrongKind,
 )
+from edgechat.engine.backends.llama_cpp_embedding import LlamaCppEmbedder
+from edgechat.engine.types import ChatRequest, Embed, Embedded, Event, Failed, Finished, Message
+from edgechat.engine.worker.embeddings import EmbeddingEngine
+from edgechat.engine.worker.supervisor import EngineSupervisor
 from edgechat.models.formats.gguf import read_model
 from edgechat.planner.placement.fallback import step_down
 from edgechat.planner.plan import LoadPlan

@@ -20,15 +20,8 @@ import msgspec
 import psutil
 import pytest
 
-from edgechat import paths
-from edgechat.device.memory import Memory
-from edgechat.device.profile import DeviceProfile
-from edgechat.engine.protocol import EngineState
-from edgechat.engine.types import ChatRequest, Delta, Finished, Message, Sampling
-from edgechat.engine.worker import connection
-from edgechat.engine.worker.connection import WorkerConnection
-from edgechat.engine.worker.supervisor import EngineSupervisor
-from edgechat.errors import (
+from edgechat.base import paths
+from edgechat.base.errors import (
     EngineClosed,
     EngineCrashed,
     EngineError,
@@ -38,6 +31,13 @@ from edgechat.errors import (
     RequestRefused,
     SchemaError,
 )
+from edgechat.device.memory import Memory
+from edgechat.device.profile import DeviceProfile
+from edgechat.engine.protocol import EngineState
+from edgechat.engine.types import ChatRequest, Delta, Finished, Message, Sampling
+from edgechat.engine.worker import connection
+from edgechat.engine.worker.connection import WorkerConnection
+from edgechat.engine.worker.supervisor import EngineSupervisor
 from edgechat.planner.placement import fallback
 from edgechat.planner.plan import DeviceMemory, LoadPlan
 from edgechat.planner.prepare import prepare
@@ -513,7 +513,7 @@ async def test_close_ends_the_worker(start: Callable[..., EngineSupervisor]) -> 
 
 PARENT = """
 import asyncio, sys
-from edgechat.process import spawn
+from edgechat.base.process import spawn
 from edgechat.engine.worker.supervisor import EngineSupervisor
 from edgechat.engine.types import ChatRequest, Message
 from edgechat.planner.plan import LoadPlan
@@ -638,7 +638,7 @@ def test_a_makeshift_log_goes_with_its_process(home: Path, tmp_path: Path) -> No
 def test_a_child_goes_on_where_its_log_is_full() -> None:
     code = """
 import sys, traceback
-from edgechat.process import spawn
+from edgechat.base.process import spawn
 incoming, outgoing = spawn.adopt_pipe()
 print("something", file=sys.stderr, flush=True)
 try:

@@ -11,11 +11,11 @@ from pathlib import Path
 import psutil
 import pytest
 
+from edgechat.base.errors import EngineCrashed, EngineError
 from edgechat.engine.kv.state_folder import folder, prune
 from edgechat.engine.kv.state_store import KVStateStore
 from edgechat.engine.types import CachePolicy, ChatRequest, Delta, Dropped, Finished, Message, Sampling
 from edgechat.engine.worker.supervisor import EngineSupervisor
-from edgechat.errors import EngineCrashed, EngineError
 from edgechat.planner.plan import LoadPlan
 from tests.engine.conftest import MakePlan
 from tests.engine.worker.test_supervisor import workers

@@ -10,7 +10,7 @@ from pathlib import Path
 import gguf as reference
 import pytest
 
-from edgechat.errors import ModelFileError
+from edgechat.base.errors import ModelFileError
 from edgechat.models.formats.gguf import parse_header, read_growing, read_header, read_model
 from edgechat.models.formats.gguf_cursor import NeedMoreBytes
 from edgechat.models.formats.header import GgufArray, ModelHeader

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from edgechat.errors import ModelFileError
+from edgechat.base.errors import ModelFileError
 from edgechat.models.formats import gguf_cursor
 from edgechat.models.formats.gguf import MAX_TAIL, one_model, parse_header, read_header, read_model
 from edgechat.models.formats.header import ModelHeader

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from edgechat.errors import ModelFileError
+from edgechat.base.errors import ModelFileError
 from edgechat.models.formats.header import GgufArray, ModelHeader
 from edgechat.models.formats.header_reading import read_model
 from edgechat.models.formats.mlx import contents, safetensors

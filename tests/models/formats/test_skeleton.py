@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgechat.errors import ModelFileError
+from edgechat.base.errors import ModelFileError
 from edgechat.models.formats.gguf import parse_header, read_header, read_model
 from edgechat.models.formats.header import GgufArray, ModelHeader, Value
 from edgechat.models.formats.skeleton import MAX_ENTRIES, MAX_TEXT, pack, skeleton, unpack, write_skeleton

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from huggingface_hub import hf_hub_download, scan_cache_dir, try_to_load_from_cache
 
-from edgechat.errors import DiskError, HubAnswerError, HubError
+from edgechat.base.errors import DiskError, HubAnswerError, HubError
 from edgechat.models.hub.cache_layout import HubStore, check_space
 from edgechat.models.hub.download import download
 from edgechat.models.hub.listing import list_repo

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from edgechat.errors import (
+from edgechat.base.errors import (
     DiskError,
     HubError,
     HubUnreachable,

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from edgechat.errors import (
+from edgechat.base.errors import (
     AccessDenied,
     HubAnswerError,
     OfflineMode,

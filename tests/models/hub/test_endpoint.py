@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from edgechat.errors import HubAnswerError, SettingsError
+from edgechat.base.errors import HubAnswerError, SettingsError
 from edgechat.models.hub.endpoint import Endpoint, endpoint, next_address
 
 

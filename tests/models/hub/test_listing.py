@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from edgechat.errors import (
+from edgechat.base.errors import (
     AccessDenied,
     HubAnswerError,
     HubError,

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from edgechat.errors import HubUnreachable, OfflineMode, RepoNotFound
+from edgechat.base.errors import HubUnreachable, OfflineMode, RepoNotFound
 from edgechat.models.hub import metadata_cache
 from edgechat.models.hub.listing import list_repo, resolve_remote
 from edgechat.models.hub.names import HubName
@@ -75,7 +75,7 @@ def test_the_cache_is_bounded(home: Path) -> None:
 
 OFFLINE = """
 import sys
-from edgechat.errors import OfflineMode
+from edgechat.base.errors import OfflineMode
 
 def watch(event, args):
     if event.startswith("socket."):

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from edgechat.errors import HubAnswerError, ModelFileError, ModelNotFound, RemoteFileChanged, WrongBytes
+from edgechat.base.errors import HubAnswerError, ModelFileError, ModelNotFound, RemoteFileChanged, WrongBytes
 from edgechat.models.choices import ModelChoice, RemoteFile, mlx_label, model_choices
 from edgechat.models.formats.header_reading import read_model
 from edgechat.models.hub import remote_headers

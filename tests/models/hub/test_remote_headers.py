@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from edgechat.errors import (
+from edgechat.base.errors import (
     AccessDenied,
     HubAnswerError,
     HubError,

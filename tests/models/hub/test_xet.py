@@ -10,7 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from edgechat.errors import DiskError, HubError, HubUnreachable, WrongBytes
+from edgechat.base.errors import DiskError, HubError, HubUnreachable, WrongBytes
 from edgechat.models.choices import RemoteFile
 from edgechat.models.hub import download as module
 from edgechat.models.hub.download import DownloadStopped, download
@@ -93,7 +93,7 @@ def test_without_hf_xet_the_way_to_get_it_is_told(
     monkeypatch.setattr(
         "importlib.util.find_spec", lambda name, *more: None if name == "hf_xet" else real(name, *more)
     )
-    monkeypatch.setattr("edgechat.process.spawn.frozen", lambda: frozen)
+    monkeypatch.setattr("edgechat.base.process.spawn.frozen", lambda: frozen)
     error = refused(HubError, listed(hub))
     assert isinstance(error, HubError)
     assert command in (error.hint or "")

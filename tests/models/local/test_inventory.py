@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from edgechat import paths
-from edgechat.errors import ModelNotFound
+from edgechat.base import paths
+from edgechat.base.errors import ModelNotFound
 from edgechat.models.catalogue import catalogue
 from edgechat.models.formats.gguf import read_model
 from edgechat.models.local.inventory import inventory

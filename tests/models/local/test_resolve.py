@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from edgechat.errors import ModelFileError, ModelNotFound, NotRemovable
+from edgechat.base.errors import ModelFileError, ModelNotFound, NotRemovable
 from edgechat.models.catalogue import catalogue
 from edgechat.models.local.inventory import inventory
 from edgechat.models.local.locations import Place, hub_cache
@@ -130,7 +130,7 @@ def test_a_file_in_a_folder_that_may_not_be_read_is_not_called_absent(home: Path
 
 
 def test_the_guide(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("edgechat.paths.shipped", lambda name: home / "shipped" / name)
+    monkeypatch.setattr("edgechat.base.paths.shipped", lambda name: home / "shipped" / name)
     # The catalogue itself was read already, or is read from its own place.
     assert "missing from this installation" in refusal("guide")[0]
     path = put(home / "shipped" / "guide.gguf")
@@ -138,7 +138,7 @@ def test_the_guide(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_guides_draft(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("edgechat.paths.shipped", lambda name: home / "shipped" / name)
+    monkeypatch.setattr("edgechat.base.paths.shipped", lambda name: home / "shipped" / name)
     assert "missing from this installation" in refusal("guide-draft")[0]
     path = put(home / "shipped" / "guide-draft.gguf")
     assert resolve("guide-draft").path == path

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgechat import paths
+from edgechat.base import paths
 from edgechat.planner.estimate import calibration
 from edgechat.planner.estimate.calibration import Calibration, Correction, RunConditions, RunRecord, learn
 from edgechat.planner.machine import Machine

@@ -13,7 +13,7 @@ from typing import Any
 import psutil
 import pytest
 
-from edgechat.errors import DryRunFailed
+from edgechat.base.errors import DryRunFailed
 from edgechat.models.formats.gguf import read_model
 from edgechat.models.formats.header import GgufArray
 from edgechat.native.devices import read_inventory

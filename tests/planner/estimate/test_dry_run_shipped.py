@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from edgechat import paths
+from edgechat.base import paths
 from edgechat.models.catalogue import CatalogueEntry, read_catalogue
 from edgechat.models.shipped import shipped_header, shipped_quants
 from edgechat.native.params import LoadParams

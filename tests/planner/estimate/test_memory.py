@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from edgechat.errors import ModelFileError
+from edgechat.base.errors import ModelFileError
 from edgechat.models.formats.gguf import read_header
 from edgechat.models.formats.header import GgufArray, ModelHeader
 from edgechat.native.params import CacheType

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from edgechat.base.errors import DoesNotFit, DryRunFailed
 from edgechat.device.memory import Memory
 from edgechat.device.profile import DeviceProfile
-from edgechat.errors import DoesNotFit, DryRunFailed
 from edgechat.native.buffers import Breakdown
 from edgechat.native.params import LoadParams
 from edgechat.planner.placement import fallback

@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from edgechat.base.errors import DoesNotFit, ModelFileError
 from edgechat.device.profile import DeviceProfile
-from edgechat.errors import DoesNotFit, ModelFileError
 from edgechat.models.formats.header import ModelHeader
 from edgechat.models.quality import QualityClass, kl_divergence, quality_class
 from edgechat.planner.estimate.speed import Prediction

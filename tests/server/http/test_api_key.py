@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from edgechat.errors import SettingsError
+from edgechat.base.errors import SettingsError
 from edgechat.server.http.api_key import Key, find_key, key_file
 from edgechat.server.serving import is_loopback, listen, url_for_others, url_of
 

@@ -7,7 +7,7 @@ import asyncio
 import msgspec
 import pytest
 
-from edgechat.errors import EdgechatError, EngineCrashed, LoadFailed, ModelFileError
+from edgechat.base.errors import EdgechatError, EngineCrashed, LoadFailed, ModelFileError
 from edgechat.server.http.http_errors import refusal_of
 from tests.server.fakes import FakeModels, serving
 from tests.server.raw import Raw, ask

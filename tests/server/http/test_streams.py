@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from edgechat.base.errors import DoesNotFit, EngineCrashed, LoadFailed, ModelNotFound, RequestRefused
 from edgechat.engine.types import Delta
-from edgechat.errors import DoesNotFit, EngineCrashed, LoadFailed, ModelNotFound, RequestRefused
 from edgechat.server.http import connection, streams
 from tests.server.fakes import FakeModels, finished, serving
 from tests.server.raw import Raw, ask

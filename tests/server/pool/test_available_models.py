@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 
 from edgechat import settings
+from edgechat.base.errors import DoesNotFit, ModelFileError, ModelNotFound
 from edgechat.chat.model_choice import remember
 from edgechat.chat.storage.store import Store, store_path
 from edgechat.device.memory import Memory
 from edgechat.device.profile import DeviceProfile
 from edgechat.engine.types import ChatRequest, Delta, Message
-from edgechat.errors import DoesNotFit, ModelFileError, ModelNotFound
 from edgechat.models.local.locations import own_folder
 from edgechat.planner import machine
 from edgechat.planner.estimate.calibration import Calibration

@@ -14,12 +14,8 @@ import psutil
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from edgechat import paths
-from edgechat.engine.protocol import EngineState
-from edgechat.engine.types import ChatRequest, Delta, Finished, Message
-from edgechat.engine.worker.connection import WorkerConnection
-from edgechat.engine.worker.supervisor import EngineSupervisor
-from edgechat.errors import (
+from edgechat.base import paths
+from edgechat.base.errors import (
     DoesNotFit,
     Draining,
     EngineCrashed,
@@ -29,6 +25,10 @@ from edgechat.errors import (
     QueueFull,
     WrongKind,
 )
+from edgechat.engine.protocol import EngineState
+from edgechat.engine.types import ChatRequest, Delta, Finished, Message
+from edgechat.engine.worker.connection import WorkerConnection
+from edgechat.engine.worker.supervisor import EngineSupervisor
 from edgechat.planner.plan import LoadPlan
 from edgechat.server.factory import UPKEEP
 from edgechat.server.pool.available_models import AvailableModel, ModelCard

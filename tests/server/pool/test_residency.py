@@ -10,6 +10,15 @@ from pathlib import Path
 
 import pytest
 
+from edgechat.base.errors import (
+    DoesNotFit,
+    Draining,
+    EngineCrashed,
+    EngineError,
+    EngineGone,
+    LoadFailed,
+    QueueFull,
+)
 from edgechat.engine.protocol import EngineState
 from edgechat.engine.types import (
     ChatRequest,
@@ -20,15 +29,6 @@ from edgechat.engine.types import (
     RequestEvent,
     Timings,
     Usage,
-)
-from edgechat.errors import (
-    DoesNotFit,
-    Draining,
-    EngineCrashed,
-    EngineError,
-    EngineGone,
-    LoadFailed,
-    QueueFull,
 )
 from edgechat.planner.plan import LoadPlan
 from edgechat.server.pool.available_models import AvailableModel, ModelCard

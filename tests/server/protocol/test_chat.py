@@ -13,6 +13,7 @@ import pytest
 from openai import AsyncOpenAI
 from pydantic import BaseModel
 
+from edgechat.base.errors import PromptTooLong
 from edgechat.engine.types import (
     ChatRequest,
     Delta,
@@ -24,7 +25,6 @@ from edgechat.engine.types import (
     ToolCall,
     ToolCallArguments,
 )
-from edgechat.errors import PromptTooLong
 from edgechat.planner.plan import LoadPlan
 from edgechat.settings import SamplingDefaults
 from tests.server.fakes import KEY, FakeModels, called, finished, serving, thought

@@ -9,8 +9,8 @@ import msgspec
 import openai
 import pytest
 
+from edgechat.base.errors import PromptTooLong
 from edgechat.engine.types import Delta, Sampling, TokenLogprobs
-from edgechat.errors import PromptTooLong
 from edgechat.settings import SamplingDefaults
 from tests.server.fakes import FakeModels, finished
 from tests.server.protocol.test_chat import client_of

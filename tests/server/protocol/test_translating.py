@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
+from edgechat.base.errors import BadRequest
 from edgechat.engine.types import ChatRequest, Finished, Message
 from edgechat.engine.worker.supervisor import EngineSupervisor
-from edgechat.errors import BadRequest
 from edgechat.planner.prepare import prepare
 from tests.kit import tiny
 from tests.server.fakes import FakeModels, serving

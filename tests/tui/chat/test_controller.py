@@ -11,11 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from edgechat.chat.records import Attachment
-from edgechat.chat.session import ChatSession, SessionServices
-from edgechat.chat.storage.store import Store
-from edgechat.engine.types import CachePolicy
-from edgechat.errors import (
+from edgechat.base.errors import (
     ChatBusy,
     ChatNotFound,
     CommandError,
@@ -24,6 +20,10 @@ from edgechat.errors import (
     PromptTooLong,
     SettingsError,
 )
+from edgechat.chat.records import Attachment
+from edgechat.chat.session import ChatSession, SessionServices
+from edgechat.chat.storage.store import Store
+from edgechat.engine.types import CachePolicy
 from edgechat.planner.plan import LoadPlan
 from edgechat.settings import Settings
 from edgechat.tui.chat.command_handlers import run_command

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from edgechat.base.errors import DoesNotFit, ModelNotFound
 from edgechat.chat.conversation import Conversation
 from edgechat.chat.storage.store import Store
-from edgechat.errors import DoesNotFit, ModelNotFound
 from edgechat.planner.plan import LoadPlan
 from edgechat.tui.chat.screen import ChatScreen
 from tests.fakes import MODEL, FakeEngine

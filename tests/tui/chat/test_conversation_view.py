@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from edgechat.base.errors import PromptTooLong
 from edgechat.chat.conversation import Conversation
 from edgechat.chat.storage.store import Store
 from edgechat.engine.types import Dropped, Prefill
-from edgechat.errors import PromptTooLong
 from edgechat.settings import Settings
 from tests.fakes import FakeEngine
 from tests.tui.driving import app_with, ask, say, text_of, until

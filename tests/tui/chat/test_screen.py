@@ -12,9 +12,9 @@ from textual import events
 from textual.css.query import NoMatches
 from textual.widget import MountError
 
+from edgechat.base.errors import EngineCrashed, LoadFailed, ModelNotFound, PromptTooLong, StoreError
 from edgechat.chat.storage.store import Store
 from edgechat.engine.types import ChatRequest, Finished, Prefill, RequestEvent, SpeculationStats
-from edgechat.errors import EngineCrashed, LoadFailed, ModelNotFound, PromptTooLong, StoreError
 from edgechat.planner.plan import LoadPlan
 from edgechat.settings import Settings
 from edgechat.tui.app import EdgechatApp

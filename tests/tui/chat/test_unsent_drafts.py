@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from edgechat.base.errors import ModelNotFound, PromptTooLong
 from edgechat.chat.storage.store import Store
-from edgechat.errors import ModelNotFound, PromptTooLong
 from edgechat.planner.plan import LoadPlan
 from edgechat.tui.chat.screen import ChatScreen
 from edgechat.tui.chat.stored_conversations import delete

@@ -6,9 +6,9 @@ import asyncio
 from collections.abc import Coroutine, Sequence
 from typing import Any
 
+from edgechat.base.errors import EdgechatError
 from edgechat.chat.records import Attachment, Turn
 from edgechat.engine.types import Delta, Finished
-from edgechat.errors import EdgechatError
 from edgechat.tui.chat.views import Branch, Status, TranscriptView
 
 

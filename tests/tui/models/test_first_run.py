@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from edgechat.errors import SettingsError
+from edgechat.base.errors import SettingsError
 from edgechat.models.local.locations import Place
 from edgechat.planner.ranking.scoring import Verdict
 from edgechat.tui.models.first_run import FirstRun, FirstRunChoice

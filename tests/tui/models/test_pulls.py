@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from filelock import FileLock
 
-from edgechat.errors import DiskError, DoesNotFit, EngineError, HubUnreachable, OfflineMode, WrongBytes
+from edgechat.base.errors import DiskError, DoesNotFit, EngineError, HubUnreachable, OfflineMode, WrongBytes
 from edgechat.models.choices import RemoteFile
 from edgechat.models.hub.cache_layout import HubStore
 from edgechat.models.hub.listing import resolve_remote

@@ -13,8 +13,9 @@ import msgspec
 import pytest
 from textual.pilot import Pilot
 
-from edgechat import paths
-from edgechat.errors import HubUnreachable, SettingsError
+from edgechat.base import paths
+from edgechat.base.errors import HubUnreachable, SettingsError
+from edgechat.base.process.owner import this_process
 from edgechat.models.choices import ModelChoice
 from edgechat.models.local.inventory import inventory
 from edgechat.models.local.locations import Place
@@ -23,7 +24,6 @@ from edgechat.planner.listing import rows
 from edgechat.planner.ranking.download_choice import DownloadChoice, RepoSource
 from edgechat.planner.ranking.pulling import PullDecision, PullPart
 from edgechat.planner.ranking.scoring import Verdict
-from edgechat.process.owner import this_process
 from edgechat.tui.models.items import ModelGroup
 from edgechat.tui.models.pull import PullState
 from edgechat.tui.models.pulls import Pulls

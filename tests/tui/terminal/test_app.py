@@ -129,7 +129,7 @@ def test_a_fault_of_the_app_ends_in_words_and_a_traceback_only_with_debug(
     program = (
         "import sys\n"
         "from edgechat.__main__ import main\n"
-        "from edgechat.process import spawn\n"
+        "from edgechat.base.process import spawn\n"
         "from edgechat.tui.chat.screen import ChatScreen\n"
         "ChatScreen.action_new_chat = lambda self: 1 / 0\n"
         f"spawn.PROGRAM = {scripted.PROGRAM}\n"

@@ -21,6 +21,7 @@ import numpy.typing as npt
 import psutil
 from mlx_lm.utils import maybe_set_recommended_wired_limit
 
+from edgechat.base.errors import DecodeFailed, EdgechatError
 from edgechat.engine.backends.base import (
     BatchPart,
     CacheFull,
@@ -37,7 +38,6 @@ from edgechat.engine.backends.mlx.caches import MORE, CacheLayers, Caches
 from edgechat.engine.backends.mlx.drawing import BROKEN, draw
 from edgechat.engine.backends.mlx.vocabulary import FolderVocabulary
 from edgechat.engine.types import Sampling
-from edgechat.errors import DecodeFailed, EdgechatError
 from edgechat.models.choices import CONFIG
 from edgechat.models.formats.header_reading import read_model
 from edgechat.models.formats.mlx.config import read_config

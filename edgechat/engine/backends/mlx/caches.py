@@ -17,7 +17,7 @@ from typing import Any
 import mlx.core as mx
 from mlx_lm.models.cache import ArraysCache, KVCache, QuantizedKVCache, RotatingKVCache
 
-from edgechat.errors import LoadFailed
+from edgechat.base.errors import LoadFailed
 from edgechat.planner.estimate.mlx import GROUP
 
 _BITS = {"q8_0": 8, "q4_0": 4}

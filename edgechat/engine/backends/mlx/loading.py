@@ -12,7 +12,7 @@ import mlx.core as mx
 from mlx.utils import tree_flatten
 from mlx_lm.utils import load_model
 
-from edgechat.errors import DecodeFailed, LoadFailed, OutOfMemory
+from edgechat.base.errors import DecodeFailed, LoadFailed, OutOfMemory
 
 _OTHER = "Use a GGUF file of the model: --backend llama.cpp"
 AGAIN = "Download the model again, or use another model (`edgechat run guide` always works)."

@@ -12,8 +12,8 @@ from typing import Any
 import msgspec
 from tokenizers import Tokenizer
 
+from edgechat.base.errors import LoadFailed
 from edgechat.engine.backends.mlx.loading import AGAIN
-from edgechat.errors import LoadFailed
 from edgechat.models.formats.mlx.config import Config, bounded, parse_json
 
 _MORE = 128

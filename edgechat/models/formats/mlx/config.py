@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from edgechat.errors import ModelFileError
+from edgechat.base.errors import ModelFileError
 from edgechat.models.formats.limits import MAX_LAYERS, MAX_NUMBER, show, unsound
 
 MAX_CONFIG = 1 << 20

@@ -10,7 +10,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from edgechat.errors import ModelFileError
+from edgechat.base.errors import ModelFileError
 from edgechat.models.choices import CONFIG
 from edgechat.models.formats.header import ModelHeader
 from edgechat.models.formats.limits import AGAIN, unsound

@@ -11,7 +11,7 @@ from textual.content import Content
 from textual.message import Message
 from textual.widget import Widget
 
-from edgechat.text import one_line
+from edgechat.base.text import one_line
 
 if TYPE_CHECKING:
     from edgechat.chat.records import Attachment

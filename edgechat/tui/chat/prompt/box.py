@@ -10,8 +10,8 @@ from textual import events
 from textual.binding import Binding, BindingType
 from textual.message import Message
 
+from edgechat.base.text import printable
 from edgechat.chat.attachments import is_long, may_be_path
-from edgechat.text import printable
 from edgechat.tui.chat.prompt.completions import Completions
 from edgechat.tui.widgets.text_area import Area
 

@@ -14,8 +14,8 @@ from textual.content import Content
 from textual.message import Message
 from textual.widget import Widget
 
+from edgechat.base.text import is_text, one_line
 from edgechat.chat.commands import commands_of
-from edgechat.text import is_text, one_line
 
 _SHOWN = 8
 _MOST_FILES = 500

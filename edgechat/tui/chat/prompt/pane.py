@@ -11,10 +11,10 @@ from textual.app import ComposeResult
 from textual.containers import Vertical
 from textual.message import Message
 
+from edgechat.base.errors import AttachmentError, EdgechatError
 from edgechat.chat import attachments as files
 from edgechat.chat.attachments import MOST
 from edgechat.chat.commands import parsed
-from edgechat.errors import AttachmentError, EdgechatError
 from edgechat.tui.chat.prompt.attachments import Chips
 from edgechat.tui.chat.prompt.box import PromptBox
 from edgechat.tui.chat.prompt.completions import Completions, of_commands, of_files, path_in

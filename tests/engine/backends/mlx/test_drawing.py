@@ -9,6 +9,7 @@ import mlx.core as mx
 import numpy as np
 import pytest
 
+from edgechat.base.errors import DecodeFailed
 from edgechat.engine.backends.base import BatchPart
 from edgechat.engine.backends.mlx.backend import MlxBackend
 from edgechat.engine.backends.mlx.drawing import BROKEN, draw
@@ -16,7 +17,6 @@ from edgechat.engine.engine import EngineCore
 from edgechat.engine.prompt.template import ChatTemplate
 from edgechat.engine.sampling import Sampler
 from edgechat.engine.types import ChatRequest, Delta, Failed, Finished, Message, Sampling
-from edgechat.errors import DecodeFailed
 from tests.engine.runtimes import plan
 from tests.kit.build import Spec
 from tests.kit.mlx import mlx_build, mlx_tiny

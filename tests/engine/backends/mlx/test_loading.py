@@ -8,11 +8,11 @@ from pathlib import Path
 import mlx.core as mx
 import pytest
 
+from edgechat.base.errors import EdgechatError, LoadFailed, ModelFileError, OutOfMemory
 from edgechat.engine.backends.base import BatchPart
 from edgechat.engine.backends.mlx import loading
 from edgechat.engine.backends.mlx.backend import MlxBackend
 from edgechat.engine.backends.mlx.caches import CacheLayers
-from edgechat.errors import EdgechatError, LoadFailed, ModelFileError, OutOfMemory
 from tests.engine.runtimes import plan
 from tests.kit import mlx_corrupt
 from tests.kit.build import Spec

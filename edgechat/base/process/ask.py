@@ -12,8 +12,8 @@ import signal
 import sys
 from collections.abc import Callable
 
-from edgechat.process import frames, spawn
-from edgechat.text import one_line
+from edgechat.base.process import frames, spawn
+from edgechat.base.text import one_line
 
 _LIFE = 120.0
 """Seconds after which a child exits by itself if its parent is gone."""

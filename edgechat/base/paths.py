@@ -13,7 +13,7 @@ from pathlib import Path
 
 import platformdirs
 
-from edgechat.errors import FolderError
+from edgechat.base.errors import FolderError
 
 _APP = "edgechat"
 
@@ -99,8 +99,7 @@ def replace(path: Path, data: bytes) -> None:
 def shipped(name: str) -> Path:
     """Return the path of a file that comes with edgechat: `models.toml`, `guide.gguf`.
 
-    An installed copy has them in `edgechat/data`; a checkout has models.toml at its top.
+    An installed copy has them in `edgechat/base/data`; a checkout has models.toml at its top.
     """
-    package = Path(__file__).parent
-    inside = package / "data" / name
-    return inside if inside.exists() else package.parent / name
+    inside = Path(__file__).parent / "data" / name
+    return inside if inside.exists() else Path(__file__).parents[2] / name

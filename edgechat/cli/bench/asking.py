@@ -9,10 +9,10 @@ from typing import Any, BinaryIO
 
 import msgspec
 
-from edgechat.bench.figures import Answer, BenchFailure, BenchProgress, BenchReport, BenchTask
-from edgechat.errors import EngineCrashed
-from edgechat.process import frames, spawn
-from edgechat.text import printable
+from edgechat.base.errors import EngineCrashed
+from edgechat.base.process import frames, spawn
+from edgechat.base.text import printable
+from edgechat.cli.bench.figures import Answer, BenchFailure, BenchProgress, BenchReport, BenchTask
 
 _LOG_TAIL = 2048
 

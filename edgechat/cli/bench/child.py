@@ -20,7 +20,9 @@ from typing import BinaryIO
 import msgspec
 import psutil
 
-from edgechat.bench.figures import (
+from edgechat.base.errors import EdgechatError, EngineError
+from edgechat.base.process import frames, spawn
+from edgechat.cli.bench.figures import (
     CEILING,
     PLAIN,
     Answer,
@@ -46,8 +48,6 @@ from edgechat.engine.types import (
     Sampling,
 )
 from edgechat.engine.worker.worker import load
-from edgechat.errors import EdgechatError, EngineError
-from edgechat.process import frames, spawn
 
 _DEPTHS = (0, 1024, 4096, 16384)
 _CHUNK = 256

@@ -4,9 +4,9 @@ import sys
 
 import pytest
 
-from edgechat.process import ask, spawn
+from edgechat.base.process import ask, spawn
 
-ECHO = "from edgechat.process.ask import answer; answer(lambda request: request[::-1])"
+ECHO = "from edgechat.base.process.ask import answer; answer(lambda request: request[::-1])"
 
 
 def become(monkeypatch: pytest.MonkeyPatch, code: str) -> None:

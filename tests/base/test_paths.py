@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from edgechat import paths
+from edgechat.base import paths
+from edgechat.base.errors import SettingsError
 from edgechat.device import bandwidth
 from edgechat.device.cpu import read_cpu
 from edgechat.engine.speculative import learned as lessons
-from edgechat.errors import SettingsError
 from edgechat.models.catalogue import catalogue, own_catalogue
 from edgechat.models.hub import metadata_cache
 from edgechat.models.local import usage

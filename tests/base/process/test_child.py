@@ -12,10 +12,10 @@ from typing import Any
 import psutil
 import pytest
 
-from edgechat.process import child
-from edgechat.process.child import Child, ChildLost, resident_bytes
+from edgechat.base.process import child
+from edgechat.base.process.child import Child, ChildLost, resident_bytes
 
-ECHO = "from edgechat.process import child, spawn; child.serve(spawn.adopt_pipe(), {})"
+ECHO = "from edgechat.base.process import child, spawn; child.serve(spawn.adopt_pipe(), {})"
 Start = Callable[[str], Child]
 QUIET: dict[str, Any] = {"seconds": 5.0, "memory": 2**30}
 
@@ -26,7 +26,7 @@ def start(monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
 
     def start(answer: str) -> Child:
         command = [sys.executable, "-c", ECHO.format(answer)]
-        monkeypatch.setattr("edgechat.process.spawn.command", lambda role: command)
+        monkeypatch.setattr("edgechat.base.process.spawn.command", lambda role: command)
         made.append(Child("test"))
         return made[-1]
 
@@ -70,7 +70,7 @@ def test_odd_ends(start: Start, answer: str, what: str) -> None:
 def test_a_child_that_never_gets_ready(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(child, "START_LIMIT", 0.5)
     silent = [sys.executable, "-c", "input(); input()"]
-    monkeypatch.setattr("edgechat.process.spawn.command", lambda role: silent)
+    monkeypatch.setattr("edgechat.base.process.spawn.command", lambda role: silent)
     assert "still running" in lost(Child("test"))
 
 
@@ -83,11 +83,11 @@ def test_asked_after_its_end(start: Start) -> None:
 
 def test_an_orphan_ends_over_its_question(monkeypatch: pytest.MonkeyPatch) -> None:
     """At once: its parent may be a worker whose place the next one takes."""
-    code = "from edgechat.process import child, spawn; import time\n"
+    code = "from edgechat.base.process import child, spawn; import time\n"
     code += "child.serve(spawn.adopt_pipe(), lambda q: time.sleep(600), seconds=600)"
     parent = (
-        "import sys, threading, time\nfrom edgechat.process import spawn\n"
-        "from edgechat.process.child import Child\n"
+        "import sys, threading, time\nfrom edgechat.base.process import spawn\n"
+        "from edgechat.base.process.child import Child\n"
         f"spawn.command = lambda role: [sys.executable, '-c', {code!r}]\n"
         "one = Child('x')\n"
         "threading.Thread(target=one.ask, args=(b'x',), kwargs=dict(seconds=600, memory=2**40)).start()\n"
@@ -105,9 +105,9 @@ def test_an_orphan_ends_over_its_question(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_an_answer_that_takes_longer_than_it_may_ends_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    code = "from edgechat.process import child, spawn; import time\n"
+    code = "from edgechat.base.process import child, spawn; import time\n"
     code += "child.serve(spawn.adopt_pipe(), lambda q: time.sleep(600), seconds=1)"
-    monkeypatch.setattr("edgechat.process.spawn.command", lambda role: [sys.executable, "-c", code])
+    monkeypatch.setattr("edgechat.base.process.spawn.command", lambda role: [sys.executable, "-c", code])
     assert lost(Child("test"), seconds=30) == "died"
 
 

@@ -14,10 +14,10 @@ from pathlib import Path
 import psutil
 import pytest
 
-from edgechat.bench import plot
-from edgechat.bench.asking import measure
-from edgechat.bench.figures import CEILING, PLAIN, BenchReport, BenchTask
-from edgechat.errors import EngineCrashed, LoadFailed, NotDrawn
+from edgechat.base.errors import EngineCrashed, LoadFailed, NotDrawn
+from edgechat.cli.bench import plot
+from edgechat.cli.bench.asking import measure
+from edgechat.cli.bench.figures import CEILING, PLAIN, BenchReport, BenchTask
 from edgechat.planner.plan import DraftPlan, LoadPlan
 from tests.cli.running import EDGECHAT, complaint, edgechat
 from tests.kit import NOT_PRINTABLE, pair, tiny

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, BinaryIO, NoReturn
 
-from edgechat.process import frames, spawn
+from edgechat.base.process import frames, spawn
 
 START_LIMIT = 20.0
 """Seconds until a child is ready to answer: importing its libraries from a cold disk."""

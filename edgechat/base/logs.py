@@ -15,9 +15,9 @@ import sys
 import traceback
 from typing import Literal, TextIO
 
-from edgechat import paths
-from edgechat.errors import FolderError
-from edgechat.text import printable
+from edgechat.base import paths
+from edgechat.base.errors import FolderError
+from edgechat.base.text import printable
 
 MOST_BYTES = 1 << 20
 """Of a log file; from then on a front end begins another, and a worker keeps the second half."""

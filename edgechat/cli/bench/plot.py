@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from edgechat.bench.figures import CEILING, PLAIN, BenchReport
-from edgechat.errors import NotDrawn
-from edgechat.process.spawn import frozen
+from edgechat.base.errors import NotDrawn
+from edgechat.base.process.spawn import frozen
+from edgechat.cli.bench.figures import CEILING, PLAIN, BenchReport
 
 
 def draw(report: BenchReport, title: str, path: Path) -> None:
