@@ -138,7 +138,7 @@ async def test_a_preset_is_taken(path: Path) -> None:
         await pilot.press(*"/preset p")
         await until(pilot, lambda: "You write haiku." in text_of(pilot))
         await pilot.press("enter")
-        await until(pilot, lambda: "uses the preset “poet”" in text_of(pilot))
+        await until(pilot, lambda: "The preset “poet” is applied" in text_of(pilot))
         await say(pilot, "Go")
         assert engine.requests[0].sampling.temperature == 1.5
         assert engine.requests[0].messages[0].content == "You write haiku."
