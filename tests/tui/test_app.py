@@ -12,7 +12,7 @@ from edgechat.settings import Preset, SamplingDefaults, Settings
 from edgechat.tui.app import EdgechatApp
 from edgechat.tui.overlays.help import HelpScreen
 from tests.fakes import MODEL, FakeEngine
-from tests.tui.chat.test_conversation_manager import held
+from tests.tui.chat.test_stored_conversations import held
 from tests.tui.driving import app_with, ask, say, text_of, until
 from tests.tui.models.test_screen import world
 from tests.tui.shelves import Fake

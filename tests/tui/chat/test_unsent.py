@@ -14,7 +14,7 @@ from edgechat.planner.plan import LoadPlan
 from edgechat.tui.chat.screen import ChatScreen
 from edgechat.tui.chat.stored_conversations import delete
 from tests.fakes import FakeEngine
-from tests.tui.chat.test_conversation_manager import held
+from tests.tui.chat.test_stored_conversations import held
 from tests.tui.driving import app_with, ask, plan, say, text_of, until
 
 pytestmark = pytest.mark.slow
