@@ -128,7 +128,7 @@ def test_a_long_prompt_does_not_stop_a_stream(make: MakeEngine) -> None:
 
 
 def test_a_prompt_that_cannot_fit_names_both_numbers(make: MakeEngine) -> None:
-    with pytest.raises(PromptTooLong, match=r"has 1\d\d tokens, and the context holds 100"):
+    with pytest.raises(PromptTooLong, match=r"has 1\d\d tokens, and the context is 100"):
         make(context=100).submit(request("a", "x" * 90))
 
 

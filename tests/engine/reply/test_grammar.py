@@ -241,7 +241,7 @@ def test_of_a_schema_that_can_be_kept_nothing_is_left_out() -> None:
 
 CHAIN = {f"d{at}": {"$ref": f"#/$defs/d{at + 1}"} for at in range(2500)} | {"d2500": {}}
 WRONG = {
-    "no JSON": ("{", "no JSON"),
+    "no JSON": ("{", "not valid JSON"),
     "no JSON number": ('{"const": NaN}', "NaN"),
     "a list": ("[]", "must be an object"),
     "too large": ('{"const": "' + "x" * LONGEST_SCHEMA + '"}', str(LONGEST_SCHEMA)),

@@ -499,9 +499,9 @@ def test_values_between_tags_have_the_type_of_the_schema(schema: object, text: s
         ({"tools": (Tool("f", "", '{"a":' + "[" * 999 + "]" * 999 + "}"),)}, "JSON schema"),
         ({"tools": (Tool("f", "", '{"a": 1e999}'),)}, "JSON schema"),
         ({"tools": (Tool("f", "", '{"properties": [1]}'),)}, "JSON schema"),
-        ({"tools": tuple(Tool(f"f{n}") for n in range(MOST_TOOLS + 1))}, "more than"),
-        ({"tools": (Tool("f", "x" * MOST_CHARACTERS),)}, "more than"),
-        ({"tool_choice": "required"}, "there is none"),
+        ({"tools": tuple(Tool(f"f{n}") for n in range(MOST_TOOLS + 1))}, "exceed the limit"),
+        ({"tools": (Tool("f", "x" * MOST_CHARACTERS),)}, "exceed the limit"),
+        ({"tool_choice": "required"}, "no tools were sent"),
         ({"tools": (Tool("f"),), "tool_choice": "required", "tool": "g"}, "not one of the tools"),
     ],
 )
