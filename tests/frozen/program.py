@@ -144,12 +144,15 @@ class Program:
 
     def answer(self) -> str:
         """Return what is kept of the last answer; '' where none has begun."""
-        role, content, _ = self.turns()[-1] if list(self.home.rglob("chats.db")) else ("", "", "")
+        try:
+            role, content, _ = self.turns()[-1]
+        except (ValueError, IndexError, sqlite3.OperationalError):  # the store has just been made, or not yet
+            return ""
         return content if role == "assistant" else ""
 
-    def begun(self, n: int = 200) -> str:
+    def begun(self, n: int = 100) -> str:
         """Wait until so many characters of an answer are kept; return them."""
-        return until(lambda: len(self.answer()) >= n and self.answer())
+        return until(lambda: len(self.answer()) >= n and self.answer(), 60)
 
 
 def until(look: Callable[[], T], seconds: float = 20) -> T:

@@ -61,7 +61,7 @@ def test_a_signal_ends_an_answer_and_leaves_the_words(newcomer: Program, slow: P
     number = signal.Signals[name]
     run = newcomer.start("run", slow, "Count.", "--temperature", "0")
     assert run.stdout is not None
-    begun = run.stdout.read(600).decode()
+    begun = run.stdout.read(100).decode()
     run.send_signal(number)
     _, errors = run.communicate(timeout=60)
     newcomer.is_gone()

@@ -74,7 +74,9 @@ def drafts() -> list[Path]:
     return list(folder().glob("*.part"))
 
 
-def test_writers_killed_at_random_moments(capfd: pytest.CaptureFixture[str]) -> None:
+def test_writers_killed_at_random_moments(
+    capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
     chance, left = random.Random(1), 0
     states = KVStateStore(1 << 30, b"m")
     with subprocess.Popen(
@@ -95,7 +97,7 @@ def test_writers_killed_at_random_moments(capfd: pytest.CaptureFixture[str]) -> 
     prune(lambda chat: True)
     assert not drafts()
     assert check(states) == len(list(folder().iterdir())) == 4
-    assert capfd.readouterr().err == ""
+    assert capfd.readouterr().err == caplog.text == ""
     states.close()
 
 
