@@ -10,7 +10,10 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+from edgechat.base import paths
 from edgechat.base.process import spawn
+from edgechat.device.bandwidth import measure_speed
+from edgechat.device.profile import probe
 from tests.hub import Hub
 from tests.rpc_server import RpcServer
 from tests.scripted import PROGRAM
@@ -41,6 +44,23 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def scripted_workers(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let workers that this process starts know the models of tests/scripted."""
     monkeypatch.setattr(spawn, "PROGRAM", PROGRAM)
+
+
+@pytest.fixture(scope="session")
+def speed_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Measure this machine; return the file with its speed."""
+    home = tmp_path_factory.mktemp("measured")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("EDGECHAT_HOME", str(home))
+        profile = probe()
+        measure_speed(profile.cpu, profile.memory)
+    return home / "cache" / "speed.json"
+
+
+@pytest.fixture
+def measured(home: Path, speed_file: Path) -> None:
+    """Let the machine be measured already, which takes a program in a new home a second of every core."""
+    shutil.copy(speed_file, paths.cache_dir())
 
 
 HUB_VARIABLES = (

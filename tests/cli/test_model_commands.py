@@ -24,7 +24,7 @@ from tests.kit import NOT_PRINTABLE, Spec, tiny
 from tests.kit.build import write
 from tests.terminal import Terminal, needs_tmux
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("measured")]
 
 QWEN = "unsloth/Qwen3-4B-Instruct-2507-GGUF"
 FILE = "Qwen3-4B-Instruct-2507-Q4_K_M.gguf"

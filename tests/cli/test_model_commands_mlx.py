@@ -13,7 +13,7 @@ from edgechat.models.local import locations
 from tests import homes
 from tests.models.mlx_folders import mlx_files, written
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("measured")]
 
 
 @pytest.fixture(autouse=True)

@@ -15,7 +15,7 @@ from tests.cli.running import edgechat
 from tests.hub import Hub
 from tests.kit import tiny
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("hub", "hf_cache")]
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("hub", "hf_cache", "measured")]
 REPO = "owner/tiny-GGUF"
 
 

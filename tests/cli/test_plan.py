@@ -25,7 +25,7 @@ from edgechat.settings import settings_file
 from tests.hub import Fault, Hub
 from tests.kit import corrupt, tiny
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("measured")]
 
 GIB = 2**30
 SMALL = ("--ram", "8GiB", "--vram", "0", "--bandwidth", "50GB/s")

@@ -28,7 +28,7 @@ from tests.kit import PAIR, pair, tiny
 from tests.planner.headers import little
 from tests.terminal import Terminal, needs_tmux
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("measured")]
 
 ENTRIES = """
 [[model]]

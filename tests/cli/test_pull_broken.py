@@ -28,7 +28,7 @@ from tests.hub import Fault, Hub
 from tests.kit import tiny
 from tests.terminal import Terminal, needs_tmux
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("measured")]
 
 
 def test_wrong_bytes(hub: Hub, pull: Pull, hf_cache: Path) -> None:

@@ -26,7 +26,7 @@ from tests.planner.macs import mac
 pytest.importorskip("mlx_lm")
 from tests.kit.mlx import mlx_pair, mlx_tiny
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("measured")]
 
 FOUR, EIGHT, SMALL = "maker/Tiny-4bit", "maker/Tiny-8bit", "maker/Small-4bit"
 ENTRIES = f"""

@@ -19,6 +19,8 @@ from edgechat.planner.request import PlanRequest
 from tests import homes
 from tests.kit import tiny
 
+pytestmark = pytest.mark.usefixtures("measured")
+
 
 @pytest.fixture
 def user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:

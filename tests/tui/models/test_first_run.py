@@ -19,7 +19,7 @@ from tests.hub import Fault, Hub
 from tests.tui.driving import text_of, until
 from tests.tui.shelves import GIB, Fake, Stage, entry, option, row
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("measured")]
 
 MID = entry("mid-8b", 4)
 

@@ -24,7 +24,7 @@ from tests.cli.pulling import REPO, partial, sized
 from tests.hub import Fault, Hub
 from tests.kit import tiny
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("measured")]
 
 SLOW = Fault(pause=0.01, piece=1 << 14)
 

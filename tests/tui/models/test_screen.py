@@ -36,7 +36,7 @@ from tests.kit import tiny
 from tests.tui.driving import text_of, until
 from tests.tui.shelves import GIB, Fake, Stage, entry, option, row
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("measured")]
 
 SLOW = Fault(pause=0.01, piece=1 << 14)
 SMALL, MID, HUGE = entry("small-1b", 2), entry("mid-8b", 4), entry("huge-70b", 6)
