@@ -74,19 +74,22 @@ HUB_VARIABLES = (
 
 @pytest.fixture
 def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Hub]:
-    """Start a hub, and let edgechat ask it, with limits of time that suit a machine's own loopback."""
-    from edgechat.models.hub import transfer
-
+    """Start a hub, and let edgechat ask it."""
     for name in HUB_VARIABLES:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("NO_PROXY", "*")
     monkeypatch.setenv("HF_TOKEN_PATH", str(tmp_path / "no-token"))
     monkeypatch.setattr("huggingface_hub.constants.HF_TOKEN_PATH", str(tmp_path / "no-token"))
-    monkeypatch.setattr(transfer, "IDLE", 0.5)
-    monkeypatch.setattr(transfer, "SPARE", 0.3)
     with Hub() as hub:
         monkeypatch.setenv("HF_ENDPOINT", hub.url)
         yield hub
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wait for half a second of silence from the hub, not eight: for tests of hubs that fall silent."""
+    monkeypatch.setattr("edgechat.models.hub.transfer.IDLE", 0.5)
+    monkeypatch.setattr("edgechat.models.hub.transfer.SPARE", 0.3)
 
 
 @pytest.fixture

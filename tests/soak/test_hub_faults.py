@@ -27,7 +27,7 @@ from tests.hub import Fault, Hub, Place
 from tests.kit import tiny
 from tests.models.downloads import Seen
 
-pytestmark = [pytest.mark.slow, pytest.mark.soak, pytest.mark.usefixtures("no_waits")]
+pytestmark = [pytest.mark.slow, pytest.mark.soak, pytest.mark.usefixtures("no_waits", "impatient")]
 
 ROUNDS = int(os.environ.get("EDGECHAT_SOAK_HUB", "600"))
 REPO = "owner/tiny-GGUF"

@@ -38,7 +38,7 @@ from tests.models.downloads import (
     store,
 )
 
-pytestmark = pytest.mark.usefixtures("hf_cache", "no_waits")
+pytestmark = pytest.mark.usefixtures("hf_cache", "no_waits", "impatient")
 
 
 def test_it_comes_whole(hub: Hub) -> None:

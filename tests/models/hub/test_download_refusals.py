@@ -30,7 +30,7 @@ from tests.models.downloads import (
     store,
 )
 
-pytestmark = pytest.mark.usefixtures("hf_cache", "no_waits")
+pytestmark = pytest.mark.usefixtures("hf_cache", "no_waits", "impatient")
 
 
 def test_wrong_bytes_are_thrown_away(hub: Hub) -> None:

@@ -23,6 +23,8 @@ from edgechat.models.hub.names import HubName
 from tests.hub import TOKEN, Fault, Hub
 from tests.kit import tiny
 
+pytestmark = pytest.mark.usefixtures("impatient")
+
 REPO = "owner/tiny-GGUF"
 FILES = {
     "README.md": b"# tiny",

@@ -31,6 +31,8 @@ from tests.kit import KINDS, Spec, tiny
 from tests.kit.build import write
 from tests.models.raw import gguf
 
+pytestmark = pytest.mark.usefixtures("impatient")
+
 REPO, FILE = "owner/tiny-GGUF", "tiny-F32.gguf"
 
 
