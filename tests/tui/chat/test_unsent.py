@@ -294,7 +294,7 @@ async def test_a_full_disk_is_told_while_the_reply_comes(path: Path) -> None:
         await until(pilot, lambda: "Hello" in text_of(pilot))
         store = await screen.session.store()
         store._db.execute("PRAGMA max_page_count = 1")
-        await until(pilot, lambda: any("is not saved" in one.message for one in app._notifications))
+        await until(pilot, lambda: any("is not being saved" in one.message for one in app._notifications))
         assert screen.answering
         store._db.execute("PRAGMA max_page_count = 100000")
         await pilot.press("escape")
