@@ -12,8 +12,8 @@ import pytest
 from edgechat.base.errors import BackendMissing, ModelNotFound
 from edgechat.device.profile import DeviceProfile
 from edgechat.models.request import wanted
-from edgechat.planner import prepare
-from edgechat.planner.ranking import download_choice, pulling
+from edgechat.planner import machine, prepare
+from edgechat.planner.ranking import pulling
 from edgechat.planner.ranking.pulling import PullDecision, bring, decide
 from edgechat.planner.request import PlanRequest
 from tests.cli.pulling import EDGECHAT, REPO, Pull, complaint, found
@@ -150,7 +150,7 @@ def test_on_a_mac_both_are_weighed(monkeypatch: pytest.MonkeyPatch, hub: Hub) ->
         return mac(16)
 
     monkeypatch.setattr(pulling, "look", look)
-    monkeypatch.setattr(download_choice, "look", look)
+    monkeypatch.setattr(machine, "look", look)
     answer = decided("tiny-one")
     assert {seen.path.split("?")[0] for seen in hub.seen if "/api/models/" in seen.path} >= {
         f"/api/models/{repo}" for repo in (REPO, FOUR, EIGHT)
@@ -189,6 +189,6 @@ def test_what_is_not_there_is_said(hub: Hub, hf_cache: Path, monkeypatch: pytest
     def look(*_: object) -> DeviceProfile:
         return replace(mac(16), mlx=False)
 
-    monkeypatch.setattr(download_choice, "look", look)
+    monkeypatch.setattr(machine, "look", look)
     with pytest.raises(BackendMissing, match="MLX is not available"):
         decided(FOUR)
