@@ -15,8 +15,10 @@ from pathlib import Path
 
 import pytest
 from textual.pilot import Pilot
+from textual.widgets import Input, OptionList
 
 from edgechat.base.errors import EngineCrashed
+from edgechat.chat.commands import commands_of
 from edgechat.chat.conversation import Conversation
 from edgechat.chat.records import Attachment
 from edgechat.chat.storage.store import Store
@@ -24,6 +26,7 @@ from edgechat.engine.types import Dropped
 from edgechat.settings import Preset, SamplingDefaults, Settings
 from edgechat.tui.app import EdgechatApp
 from edgechat.tui.chat.screen import ChatScreen
+from edgechat.tui.theme import THEMES
 from tests.fakes import FakeEngine, thought
 from tests.tui import rooms
 from tests.tui.driving import app_with, say, text_of, until
@@ -137,7 +140,9 @@ async def parameters(pilot: Pilot[None]) -> None:
 async def palette(pilot: Pilot[None]) -> None:
     await asked(pilot)
     await pilot.press("ctrl+p")
-    await until(pilot, lambda: "Start a new conversation" in text_of(pilot))
+    entries = len(commands_of("app")) + len(THEMES) + 1  # one preset; they come one after the other
+    await until(pilot, lambda: any(one.option_count == entries for one in pilot.app.screen.query(OptionList)))
+    pilot.app.screen.query_one(Input).cursor_blink = False
 
 
 async def help_(pilot: Pilot[None]) -> None:

@@ -7,6 +7,7 @@ from functools import partial
 from typing import Protocol, cast
 
 from textual.command import DiscoveryHit, Hit, Hits, Provider
+from textual.content import Content
 
 from edgechat.base.text import one_line
 from edgechat.chat.commands import commands_of
@@ -39,7 +40,7 @@ class CommandProvider(Provider):
     async def discover(self) -> Hits:
         """Yield what there is before anything is typed."""
         for name, about, run in self._all():
-            yield DiscoveryHit(name, run, help=about)
+            yield DiscoveryHit(Content(name), run, text=name, help=_plain(about))
 
     async def search(self, query: str) -> Hits:
         """Yield what may be meant."""
@@ -47,7 +48,7 @@ class CommandProvider(Provider):
         for name, about, run in self._all():
             score = max(matcher.match(name), 0.8 * matcher.match(about))
             if score > 0:
-                yield Hit(score, matcher.highlight(name), run, help=about)
+                yield Hit(score, matcher.highlight(name), run, help=_plain(about))
 
     def _all(self) -> Iterator[Found]:
         chat = cast("CommandTarget", self.screen)
@@ -62,3 +63,8 @@ class CommandProvider(Provider):
         for name in chat.presets:
             shown = one_line(name, 40)
             yield f"Preset: {shown}", f"/preset {shown}", partial(chat.run_command, "preset", name)
+
+
+def _plain(text: str) -> str:
+    """Return markup that shows a text as it is; Textual's own `escape` leaves [WORDS] alone."""
+    return text.replace("[", "\\[")
