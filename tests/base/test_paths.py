@@ -140,6 +140,7 @@ def test_what_is_replaced_is_nobody_elses_to_read_and_no_link_is_followed(tmp_pa
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
 
+@pytest.mark.slow
 @posix
 def test_nothing_that_is_kept_is_for_others_whatever_the_folders_allow(home: Path) -> None:
     """Folders that were open before, and a umask that takes nothing away."""

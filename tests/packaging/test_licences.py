@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 
 needs_debian = pytest.mark.skipif(shutil.which("dpkg-query") is None, reason="asks Debian's packages")

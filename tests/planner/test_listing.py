@@ -19,7 +19,7 @@ from edgechat.planner.request import PlanRequest
 from tests import homes
 from tests.kit import tiny
 
-pytestmark = pytest.mark.usefixtures("measured")
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("measured")]
 
 
 @pytest.fixture

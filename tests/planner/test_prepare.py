@@ -27,6 +27,8 @@ from edgechat.planner.request import PlanRequest
 from tests.kit import HYBRID, Spec, build, corrupt, pair, tiny
 from tests.planner.headers import dry_run, little
 
+pytestmark = pytest.mark.slow
+
 TRAINED = 4096
 
 
@@ -41,6 +43,7 @@ def model() -> str:
     return str(tiny())
 
 
+@pytest.mark.quick
 def test_a_real_file_on_this_machine(model: str) -> None:
     made = prepare(model)
     assert made.backend == "llama.cpp"

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.models.fuzz import PIECES, hold, lying, mutated, sound
 from tests.properties import examples
+
+pytestmark = pytest.mark.slow
 
 CAREFUL = settings(max_examples=examples(300), deadline=None)
 

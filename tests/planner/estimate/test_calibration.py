@@ -132,6 +132,7 @@ def test_models_that_disagree_say_nothing_of_others() -> None:
     assert Calibration.read().correction(HERE).decode == 1.0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("odd", [10.0, 20.0])
 def test_no_run_flips_a_recommendation(odd: float) -> None:
     """Of any model, whatever was known before: a run ten times slower leaves the choice as it is."""
@@ -266,6 +267,7 @@ def _learn_often(name: str, n: int) -> None:
         learn(elsewhere(architecture=f"{name}-{number}"), decode=2.0)
 
 
+@pytest.mark.slow
 def test_two_writers_at_once_never_break_the_file() -> None:
     """Each puts a whole file in the place of the other's: a run may be lost, no more."""
     context = multiprocessing.get_context("spawn")

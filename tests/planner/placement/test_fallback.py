@@ -201,6 +201,7 @@ def half(wish: LoadPlan) -> LoadPlan:
     return made
 
 
+@pytest.mark.slow
 def test_a_wish_outlives_a_bad_moment(free: list[float]) -> None:
     wish = prepare(str(tiny()), PlanRequest(context=4096))
     assert again(wish, wish) == (wish, ())
@@ -213,6 +214,7 @@ def test_a_wish_outlives_a_bad_moment(free: list[float]) -> None:
     assert again(wish, less) == (wish, ("More memory is free again: the context is now 4096 tokens.",))
 
 
+@pytest.mark.slow
 def test_a_killed_load_comes_back_smaller_unless_others_have_its_memory(free: list[float]) -> None:
     wish = prepare(str(tiny()), PlanRequest(context=4096))
     assert not is_short(wish)

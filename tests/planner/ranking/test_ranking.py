@@ -83,6 +83,7 @@ def test_more_bandwidth_never_gives_less(name: str, ram: int, bandwidth: float, 
         assert second.rank >= first.rank
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(5))
 @given(_rams, _kinds, st.sampled_from([None, 4096, 32768]))
 def test_the_likeliest_is_the_best(ram: int, kind: str, context: int | None) -> None:
@@ -229,6 +230,7 @@ def test_what_is_said_of_other_quantizations_is_true(name: str, ram: int, kind: 
             check(one, first, why_not(one, first, DEFAULT_REQUEST))
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(2))
 @given(_rams, _kinds)
 def test_what_is_said_of_other_models_is_true(ram: int, kind: str) -> None:

@@ -15,6 +15,8 @@ from edgechat.settings import Settings
 from tests.fakes import FakeEngine
 from tests.tui.driving import app_with, ask, say, text_of, until
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
