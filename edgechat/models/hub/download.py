@@ -27,9 +27,9 @@ from edgechat.models.hub import xet
 from edgechat.models.hub.cache_layout import HubStore
 from edgechat.models.hub.endpoint import Endpoint, require_network
 from edgechat.models.hub.errors import nonsense
+from edgechat.models.hub.http.ranged import RangedFile
+from edgechat.models.hub.http.transfer import Client, ConnectionCut, ask_hub
 from edgechat.models.hub.partial import Partial, disk_error
-from edgechat.models.hub.ranged import RangedFile
-from edgechat.models.hub.transfer import Client, ConnectionCut, ask_hub
 from edgechat.models.local.hashes import hash_for, is_git_sha1
 
 if TYPE_CHECKING:

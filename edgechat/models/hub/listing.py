@@ -33,9 +33,9 @@ from edgechat.models.formats.quants import canonical
 from edgechat.models.hub import metadata_cache
 from edgechat.models.hub.endpoint import Endpoint, endpoint, require_network
 from edgechat.models.hub.errors import nonsense
+from edgechat.models.hub.http.transfer import ask_hub
 from edgechat.models.hub.names import HubName, safe_path, valid_repo, valid_revision
 from edgechat.models.hub.remote_headers import read_remote_contents, read_remote_header
-from edgechat.models.hub.transfer import ask_hub
 from edgechat.models.local.hashes import is_git_sha1
 
 LIST_TIME_LIMIT = 20.0

@@ -18,8 +18,8 @@ from edgechat.models.formats.mlx.contents import MAX_TABLES, Contents, TensorTab
 from edgechat.models.formats.mlx.safetensors import PREFIX, table_length
 from edgechat.models.hub.endpoint import Endpoint
 from edgechat.models.hub.errors import nonsense, unreachable
-from edgechat.models.hub.ranged import RangedFile
-from edgechat.models.hub.transfer import Client, ConnectionCut, ask_hub
+from edgechat.models.hub.http.ranged import RangedFile
+from edgechat.models.hub.http.transfer import Client, ConnectionCut, ask_hub
 
 TIME_LIMIT = 120.0
 """Seconds for the header of a model, all its parts together."""

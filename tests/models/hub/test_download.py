@@ -19,9 +19,9 @@ from edgechat.base.errors import (
     RateLimited,
 )
 from edgechat.models.hub import download as module
-from edgechat.models.hub import transfer
 from edgechat.models.hub.cache_layout import HubStore
 from edgechat.models.hub.download import FetchedFile
+from edgechat.models.hub.http import transfer
 from edgechat.models.hub.partial import Partial
 from tests.hub import Fault, Hub, took
 from tests.models.downloads import (

@@ -9,7 +9,7 @@ from edgechat.base.errors import RemoteFileChanged
 from edgechat.base.text import one_line
 from edgechat.models.choices import RemoteFile
 from edgechat.models.hub.errors import changed, nonsense
-from edgechat.models.hub.transfer import HubResponse
+from edgechat.models.hub.http.transfer import HubResponse
 from edgechat.models.local.hashes import is_digest
 
 _CONTENT_RANGE = re.compile(r"bytes (\d{1,19})-(\d{1,19})/(\d{1,19}|\*)", re.ASCII)

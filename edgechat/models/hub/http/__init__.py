@@ -1,0 +1,1 @@
+"""Requests to the hub over HTTP: connections, ranges and deadlines. Start at transfer.py."""
