@@ -22,7 +22,7 @@ def turns(chat: int = 0) -> list[str]:
 def test_a_reply_is_regenerated_and_both_stay(script: Script) -> None:
     run = held(script(reply="Hello."), "/retry", "Who?", "/retry")
     assert run.stdout == "Hello.\nHello.\n"
-    assert "error: There is no question yet that could be answered again." in sentences(run)
+    assert "error: There is no question yet to answer again." in sentences(run)
     assert turns() == ["Who?", "Hello.", "Hello."]
 
 
@@ -39,8 +39,8 @@ def test_a_file_is_sent_with_the_next_question_alone(script: Script, tmp_path: P
     )
     assert run.stdout == "Striped.\nPlain.\n"
     told = sentences(run)
-    assert any(line.startswith("error: There is no file") for line in told)
-    assert "notes.txt is sent with the next question." in told
+    assert any(line.startswith("error: No such file") for line in told)
+    assert "notes.txt will be sent with the next question." in told
 
 
 def test_the_system_prompt_and_parameters_are_set_and_saved(script: Script) -> None:
@@ -51,7 +51,7 @@ def test_the_system_prompt_and_parameters_are_set_and_saved(script: Script) -> N
     assert turns(1) == ["Be brief.", "Who?", "Ok."]
     told = sentences(run)
     assert "temperature is 0.3 in this conversation." in told
-    assert "error: There is no parameter 'heat'." in told
+    assert "error: No such parameter: 'heat'." in told
     assert "error: Thinking is on, off or auto, not 'maybe'." in told
     assert "error: There is no preset 'none'." in told
     chats = open_store(lambda store: store.chats())
@@ -64,11 +64,11 @@ def test_a_conversation_is_renamed_exported_deleted_and_imported(script: Script,
     run = held(script(reply="Hello."), *first, "/delete", "/chats", f"/import {file}", "/chats")
     told = sentences(run)
     assert "error: This conversation is empty." in told
-    assert "It is called “A title” now." in told
+    assert "Renamed to “A title”." in told
     assert told.index("Pinned to the top of the list.") < told.index("No longer pinned.")
     assert f"Written to {file}" in told
     assert "There are no conversations yet." in told
     (restores,) = re.findall(r"edgechat chats restore \w+", run.stderr)
-    assert "Going on with: A title (2 messages)." in told
+    assert "Continuing: A title (2 messages)." in told
     assert edgechat(*restores.split()[1:]).returncode == 0
     assert sorted(map(len, (turns(0), turns(1)))) == [2, 2]
