@@ -20,7 +20,7 @@ _LAST = "model"
 
 
 @dataclass(frozen=True, slots=True)
-class ModelChoice(Generic[T]):
+class ChosenModel(Generic[T]):
     """The model, and what `find` returned for it."""
 
     model: str
@@ -43,7 +43,7 @@ async def choose_model(
     configured: str | None,
     last_used: Callable[[], Awaitable[str | None]],
     find: Callable[[str], T],
-) -> ModelChoice[T]:
+) -> ChosenModel[T]:
     """Choose the model that the user named, else settings.toml's, else the last one used, else the guide.
 
     If a configured or remembered model is gone, the guide stands in for it. `find` raises ModelNotFound
@@ -51,16 +51,16 @@ async def choose_model(
     and its errors other than ModelNotFound for any.
     """
     if named is not None:
-        return ModelChoice(named, await asyncio.to_thread(find, named))
+        return ChosenModel(named, await asyncio.to_thread(find, named))
     wanted = configured or await last_used()
     missing = None
     if wanted is not None and wanted != DEFAULT_MODEL:
         try:
-            return ModelChoice(wanted, await asyncio.to_thread(find, wanted))
+            return ChosenModel(wanted, await asyncio.to_thread(find, wanted))
         except ModelNotFound:
             missing = wanted
     found = await asyncio.to_thread(find, DEFAULT_MODEL)
-    return ModelChoice(DEFAULT_MODEL, found, missing, is_first=wanted is None)
+    return ChosenModel(DEFAULT_MODEL, found, missing, is_first=wanted is None)
 
 
 async def remembered(store: Store) -> str | None:

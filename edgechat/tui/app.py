@@ -239,13 +239,13 @@ class EdgechatApp(App[None]):
 
 def parts() -> list[Part]:
     """Return the parts of the app, each with the classes whose keys work there."""
-    from edgechat.tui.chat.parameters import ParametersScreen
     from edgechat.tui.chat.prompt.box import PromptBox
     from edgechat.tui.conversations.listing import ChatList
     from edgechat.tui.conversations.sidebar import SearchField
     from edgechat.tui.engine_room.room import EngineRoom
     from edgechat.tui.models.first_run import FirstRun
     from edgechat.tui.models.screen import ModelsScreen
+    from edgechat.tui.overlays.parameters import ParametersScreen
     from edgechat.tui.settings.screen import SettingsScreen
     from edgechat.tui.transcript.transcript import Transcript
 

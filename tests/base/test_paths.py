@@ -19,7 +19,7 @@ from edgechat.engine.speculative import learned as lessons
 from edgechat.models.catalogue import catalogue, own_catalogue
 from edgechat.models.hub import metadata_cache
 from edgechat.models.local import usage
-from edgechat.planner import header_summary
+from edgechat.planner import listing
 from edgechat.planner.estimate import calibration
 from edgechat.server.http.api_key import find_key, key_file
 from edgechat.settings import change, load, settings_file
@@ -111,7 +111,7 @@ def test_an_odd_cache_is_as_if_there_were_none(make: Make) -> None:
         path.parent.mkdir(parents=True)
         make(path)
     assert bandwidth.cached_speed(read_cpu()) is None
-    assert header_summary._read() == {}
+    assert listing._read() == {}
     assert not calibration.Calibration.read()._runs
     assert lessons._read() == []
     assert metadata_cache.kept_listing("hub", "owner/name", None) is None

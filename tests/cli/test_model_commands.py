@@ -17,7 +17,7 @@ from edgechat.base import paths
 from edgechat.cli.commands import listing, show
 from edgechat.models.local import usage
 from edgechat.models.local.inventory import inventory
-from edgechat.planner import header_summary
+from edgechat.planner import listing as planner_listing
 from tests import homes
 from tests.cli.running import EDGECHAT, edgechat
 from tests.kit import NOT_PRINTABLE, Spec, tiny
@@ -109,27 +109,27 @@ def test_a_header_is_read_once(user: Path, model: Path, monkeypatch: pytest.Monk
     path = homes.place(model, own("mine.gguf"))
     (mine,) = [one for one in inventory().models if one.name == "mine"]
     read: list[str] = []
-    first = header_summary.glances([mine], read.append)
+    first = planner_listing.glances([mine], read.append)
     assert first[0].architecture == "llama"
-    assert header_summary.glances([mine], read.append) == first
+    assert planner_listing.glances([mine], read.append) == first
     assert read == ["mine"]
     os.utime(path, (1, 1))
     (mine,) = [one for one in inventory().models if one.name == "mine"]
-    assert header_summary.glances([mine], read.append) == first
+    assert planner_listing.glances([mine], read.append) == first
     assert read == ["mine", "mine"]
     for damage in (b"", b"\x93\x01", b"\xff" * 99, os.urandom(4096)):
         (paths.cache_dir() / "glances.bin").write_bytes(damage)
-        assert header_summary.glances([mine], read.append) == first
-    monkeypatch.setattr(header_summary, "_MOST", 1)
+        assert planner_listing.glances([mine], read.append) == first
+    monkeypatch.setattr(planner_listing, "_MOST", 1)
     paths.cache_dir().joinpath("glances.bin").unlink()
-    header_summary.glances(inventory().models)
-    assert len(header_summary._read()) == 1
+    planner_listing.glances(inventory().models)
+    assert len(planner_listing._read()) == 1
 
 
 def test_what_fits_is_what_the_planner_says(user: Path, other: Path) -> None:
     homes.place(other, own("mine.gguf"))
     (mine,) = [one for one in inventory().models if one.name == "mine"]
-    (seen,) = header_summary.glances([mine])
+    (seen,) = planner_listing.glances([mine])
     longest, needed = seen.needs[0]
     assert seen.fits(2 * needed) == longest
     shortest, least = seen.needs[-1]

@@ -14,8 +14,7 @@ from edgechat.device.profile import DeviceProfile
 from edgechat.models.formats.header_reading import read_model
 from edgechat.native.params import CacheType
 from edgechat.planner import prepare
-from edgechat.planner.header_summary import glances
-from edgechat.planner.listing import rows
+from edgechat.planner.listing import glances, rows
 from edgechat.planner.placement import fallback
 from edgechat.planner.placement.budget import RAM
 from edgechat.planner.placement.fallback import refit

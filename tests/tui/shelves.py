@@ -24,8 +24,7 @@ from edgechat.models.local.stores import FoundModel
 from edgechat.models.local.usage import ModelUse
 from edgechat.planner.estimate.calibration import Calibration, RunConditions
 from edgechat.planner.estimate.speed import Prediction
-from edgechat.planner.header_summary import HeaderSummary
-from edgechat.planner.listing import ModelRow
+from edgechat.planner.listing import HeaderSummary, ModelRow
 from edgechat.planner.plan import Alternative, DeviceMemory, Divergence, LoadPlan
 from edgechat.planner.ranking.candidates import Variant
 from edgechat.planner.ranking.ranked_file import RankedFile

@@ -59,7 +59,7 @@ def _environment(date: str | None) -> Any:
     from jinja2.nodes import Scope
     from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-    class Generation(Extension):
+    class GenerationTag(Extension):
         """`{% generation %}`, which marks replies for training: what is in it is rendered as it is."""
 
         tags = {"generation"}  # noqa: RUF012
@@ -72,7 +72,7 @@ def _environment(date: str | None) -> Any:
     environment = ImmutableSandboxedEnvironment(
         trim_blocks=True,
         lstrip_blocks=True,
-        extensions=[loopcontrols, Generation],
+        extensions=[loopcontrols, GenerationTag],
         keep_trailing_newline=False,
     )
     environment.filters["tojson"] = _to_json

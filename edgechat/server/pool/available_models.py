@@ -19,12 +19,12 @@ import msgspec
 from edgechat import settings
 from edgechat.base.errors import FolderError, ModelNotFound, StoreError
 from edgechat.base.text import one_line
-from edgechat.chat.model_choice import ModelChoice, choose_model, remembered
+from edgechat.chat.model_choice import ChosenModel, choose_model, remembered
 from edgechat.chat.storage.store import Store, store_path
 from edgechat.models.hub.names import parse_model_name
 from edgechat.models.local.inventory import LocalModel, inventory
 from edgechat.models.local.resolve import ResolvedModel, entry_of, local_file, resolve
-from edgechat.planner.header_summary import HeaderSummary, glances
+from edgechat.planner.listing import HeaderSummary, glances
 
 DEFAULT_NAMES = ("", "default")
 """Names of the model that the server was started with."""
@@ -119,7 +119,7 @@ class AvailableModels:
         return [self.card(self.default), *sorted(found, key=lambda card: card.id)]
 
 
-async def first_model(named: str | None = None) -> ModelChoice[ResolvedModel]:
+async def first_model(named: str | None = None) -> ChosenModel[ResolvedModel]:
     """Choose the model of clients that ask for none; see `choose_model`, which says what it raises."""
     return await choose_model(named, settings.load().model, _last_used, resolve)
 

@@ -30,7 +30,7 @@ from edgechat.server.metrics import Metrics, ModelGauges
 from edgechat.server.pool.available_models import DEFAULT_NAMES, AvailableModel, ModelCard
 from edgechat.server.pool.model_slot import ModelSlot
 from edgechat.server.pool.models import State
-from edgechat.server.pool.residency import MakeEngine, Prepare, ResidencyManager, Told
+from edgechat.server.pool.residency import MakeEngine, PrepareBeside, ResidencyManager, Told
 
 _NAMES_KEPT = 256
 _LOOKING = 1.0
@@ -146,7 +146,7 @@ class Pool:
     def __init__(
         self,
         engines: MakeEngine,
-        prepare: Prepare,
+        prepare: PrepareBeside,
         shelf: ModelNames,
         *,
         most_waiting: int = 32,

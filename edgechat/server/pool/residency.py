@@ -30,7 +30,7 @@ MakeEngine = Callable[[LoadPlan, Told, Callable[[EngineState], None]], Engine]
 """From a plan to its engine, which tells what it has to change about the plan, and what it does."""
 
 
-class Prepare(Protocol):
+class PrepareBeside(Protocol):
     """From a model to its plan, beside loads that stay or after others have ended. Called in a thread."""
 
     def __call__(self, model: str, *, staying: Sequence[LoadPlan], leaving: Sequence[LoadPlan]) -> LoadPlan:
@@ -47,7 +47,7 @@ class ResidencyManager:
         default: AvailableModel,
         metrics: Metrics,
         engines: MakeEngine,
-        prepare: Prepare,
+        prepare: PrepareBeside,
         *,
         patience: float,
         on_note: Told,

@@ -21,8 +21,7 @@ from edgechat.chat.session import ChatSession
 from edgechat.engine.types import Finished
 from edgechat.planner.drafting import asks_for_drafts
 from edgechat.planner.plan import LoadPlan
-from edgechat.tui.chat.open_conversation import OpenConversation
-from edgechat.tui.chat.unsent import UnsentPrompt, load_unsent, save_unsent
+from edgechat.tui.chat.open_conversation import OpenConversation, UnsentPrompt, load_unsent, save_unsent
 from edgechat.tui.chat.views import ChatView
 
 if TYPE_CHECKING:

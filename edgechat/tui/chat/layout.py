@@ -13,14 +13,14 @@ from textual.screen import Screen
 
 from edgechat.base.errors import EdgechatError
 from edgechat.base.text import one_line
-from edgechat.tui.chat.activity import Activity
 from edgechat.tui.chat.prompt.box import PromptBox
 from edgechat.tui.chat.prompt.pane import PromptPane
-from edgechat.tui.chat.status import StatusBar
 from edgechat.tui.terminal.resizing import StaleResizeFilter
 from edgechat.tui.transcript.pieces import WelcomePiece
 from edgechat.tui.transcript.transcript import Transcript
+from edgechat.tui.widgets.activity import Activity
 from edgechat.tui.widgets.key_bar import KeyBar
+from edgechat.tui.widgets.status_bar import StatusBar
 
 if TYPE_CHECKING:
     from edgechat.tui.chat.views import Status

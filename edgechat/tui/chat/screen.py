@@ -27,9 +27,9 @@ if TYPE_CHECKING:
     from edgechat.tui.chat.controller import ChatController
     from edgechat.tui.chat.conversation_view import ConversationView
     from edgechat.tui.chat.panels import Panels
-    from edgechat.tui.chat.parameters import Parameters
     from edgechat.tui.chat.views import Status, TranscriptView
     from edgechat.tui.models.shelf import ModelLibrary
+    from edgechat.tui.overlays.parameters import Parameters
 
 
 _ACTIONS = {
@@ -216,8 +216,8 @@ class ChatScreen(ChatLayout):
     def _refuse(self) -> None:
         self.prompt.border_subtitle = "still answering · Esc stops"
 
-    @on(PromptPane.Failed)
-    def _tell_failure(self, event: PromptPane.Failed) -> None:
+    @on(PromptPane.AttachFailed)
+    def _tell_failure(self, event: PromptPane.AttachFailed) -> None:
         self.tell_error(event.error)
 
     @on(PromptPane.Commanded)
@@ -387,7 +387,7 @@ class ChatScreen(ChatLayout):
 
     async def _edit_parameters(self) -> None:
         from edgechat.chat.records import ChatSettings
-        from edgechat.tui.chat.parameters import ParametersScreen
+        from edgechat.tui.overlays.parameters import ParametersScreen
 
         shown, session = self.controller.shown, self.session
         model = session.loaded.model if session.loaded is not None else None

@@ -17,7 +17,7 @@ Found = tuple[str, str, Callable[[], object]]
 """What is shown, a word about it, what it does."""
 
 
-class CommandTarget(Protocol):
+class PaletteTarget(Protocol):
     """The screen that runs the commands."""
 
     @property
@@ -51,7 +51,7 @@ class CommandProvider(Provider):
                 yield Hit(score, matcher.highlight(name), run, help=_plain(about))
 
     def _all(self) -> Iterator[Found]:
-        chat = cast("CommandTarget", self.screen)
+        chat = cast("PaletteTarget", self.screen)
         for command in commands_of("app"):
             if command.argument:
                 run = partial(chat.borrow_prompt, f"/{command.name} ")

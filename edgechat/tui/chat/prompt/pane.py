@@ -52,7 +52,7 @@ class PromptPane(Vertical):
     class Refused(Message):
         """A question stays in the box: another one is being answered."""
 
-    class Failed(Message):
+    class AttachFailed(Message):
         """A file cannot be sent along."""
 
         def __init__(self, error: EdgechatError) -> None:
@@ -127,7 +127,7 @@ class PromptPane(Vertical):
             error = AttachmentError(
                 f"A question can have at most {MOST} attachments.", hint="Send these first."
             )
-            self.post_message(self.Failed(error))
+            self.post_message(self.AttachFailed(error))
         else:
             self._set([*self.attachments, attachment])
 
@@ -137,7 +137,7 @@ class PromptPane(Vertical):
         try:
             self.attach(await asyncio.to_thread(files.read, path))
         except AttachmentError as error:
-            self.post_message(self.Failed(error))
+            self.post_message(self.AttachFailed(error))
 
     def _set(self, attachments: list[Attachment]) -> None:
         self.attachments = attachments
