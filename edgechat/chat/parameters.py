@@ -43,7 +43,7 @@ async def adjust(session: ChatSession, conversation: Adjustable, command: str, a
     match command:
         case "think":
             if argument.lower() not in THINK:
-                raise SettingsError(f"Thinking is on, off or auto, not {one_line(argument, 40)!r}.")
+                raise SettingsError(f"Use on, off or auto, not {one_line(argument, 40)!r}.")
             await set_thinking(session, conversation, THINK[argument.lower()])
             return f"Thinking is {argument.lower()} in this conversation."
         case "system":
@@ -56,7 +56,7 @@ async def adjust(session: ChatSession, conversation: Adjustable, command: str, a
             return f"The preset “{one_line(argument, 40)}” is applied to this conversation."
         case _:
             await session.save_preset(argument, conversation.system, conversation.settings)
-            return f"Saved. /preset {one_line(argument, 40)} applies it to any conversation."
+            return f"Saved. To apply it to any conversation: /preset {one_line(argument, 40)}"
 
 
 async def set_thinking(session: ChatSession, conversation: Adjustable, think: bool | None) -> None:
@@ -96,8 +96,8 @@ async def _set_parameter(session: ChatSession, conversation: Adjustable, argumen
 async def _apply_preset(session: ChatSession, conversation: Adjustable, name: str) -> None:
     presets = session.settings.presets
     if name not in presets:
-        known = ", ".join(presets) or "there are none yet: /save-preset NAME saves one"
-        raise SettingsError(f"There is no preset {one_line(name, 40)!r}.", hint=f"Presets: {known}.")
+        known = ", ".join(presets) or "none yet; to save one: /save-preset NAME"
+        raise SettingsError(f"No such preset: {one_line(name, 40)!r}.", hint=f"Presets: {known}.")
     system, settings = applied(presets[name], conversation.system, conversation.settings)
     if system != conversation.system:
         await conversation.set_system(system)

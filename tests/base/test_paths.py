@@ -68,7 +68,7 @@ def test_a_file_is_read_up_to_its_limit(tmp_path: Path) -> None:
 @pytest.mark.parametrize("make", ODD)
 def test_what_is_no_plain_file_is_not_read(tmp_path: Path, make: Make) -> None:
     make(tmp_path / "x")
-    with pytest.raises(OSError, match=r"no plain file|more than \d+ bytes"):
+    with pytest.raises(OSError, match=r"not a regular file|more than \d+ bytes"):
         paths.read_bytes(tmp_path / "x", 1 << 20)
 
 
@@ -88,7 +88,7 @@ def test_a_persons_file_is_refused_in_words(
 ) -> None:
     monkeypatch.delenv("EDGECHAT_API_KEY", raising=False)
     make(file())
-    with pytest.raises(SettingsError, match=r"cannot be read: it (is no plain file|has more than)") as caught:
+    with pytest.raises(SettingsError, match=r"cannot be read: it (is not a regular file|has more than)") as caught:
         read()
     assert str(file()) in caught.value.message
 

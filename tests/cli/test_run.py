@@ -141,7 +141,7 @@ def test_a_context_that_cannot_be(model: Path) -> None:
     assert "note: The context is " in beyond.stderr
     assert "4096" in beyond.stderr
     tiny_one = edgechat("run", model, "hi", "--ctx", "1", "--max-tokens", "3")
-    assert "note: The context was rounded from 1 to 256 tokens, a multiple of 256." in tiny_one.stderr
+    assert "note: A context is a multiple of 256 tokens; it is 256 instead of 1." in tiny_one.stderr
     said = complaint(edgechat("run", model, "word " * 500, "--ctx", "512"))
     assert "the context is 512 tokens" in said
 
@@ -202,7 +202,7 @@ def test_a_crash_keeps_what_was_said(script: Callable[..., Path], home: Path) ->
     assert found["error"]["message"] in run.stderr
     log = (home / "log" / "edgechat.log").read_text()
     assert re.search(r" INFO edgechat\.\S+: model is loaded by llama\.cpp in \d+ ms$", log, re.MULTILINE)
-    assert re.search(r" ERROR edgechat\.\S+: engine process \d+ died in the middle of an answer", log)
+    assert re.search(r" ERROR edgechat\.\S+: engine process \d+ died during an answer", log)
     assert "so far" not in log
 
 

@@ -159,7 +159,7 @@ def test_a_conversation_that_another_edgechat_writes_in_waits(script: Script) ->
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (("-c", "--chat", "ab"), "--continue and --chat"),
+        (("-c", "--chat", "ab"), "cannot be used together with --chat"),
         (("-c", "--no-store"), "--no-store"),
         (("--chat", "ab", "--no-store"), "--no-store"),
         (("--overflow", "wndow"), "'window', 'error'"),
@@ -339,7 +339,7 @@ def test_turns_that_are_not_sent_any_more_are_told_when_their_number_changes(
     for turns, options in ((1, {}), (1, {}), (4, {}), (2, {"json": True}), (1, {"system": "Hm."})):
         engine.script = (Dropped("", turns), "Hello.")
         ask(wanted=ConversationChoice(last=bool(notes) and "system" not in options), **options)
-        notes.append([line for line in capsys.readouterr().err.splitlines() if "not sent" in line])
+        notes.append([line for line in capsys.readouterr().err.splitlines() if "no longer sent" in line])
     full, gone = "note: the context is full:", "no longer sent to the model"
     assert notes == [
         [f"{full} 1 earlier question, with its answer, is {gone}."],

@@ -105,7 +105,7 @@ def test_another_model_answers(script: Script, tmp_path: Path) -> None:
     assert "Loading other." in told
     assert "Switched to other." in told
     assert any(line.startswith("error: There is no file 'nosuch'") for line in told)
-    assert told[-1] == "other answers."
+    assert told[-1] == "The model is other."
     assert open_store(remembered) == str(other)
     (chat,) = open_store(lambda store: store.chats())  # type: ignore[misc]
     assert chat.model == str(other)

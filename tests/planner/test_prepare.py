@@ -253,7 +253,7 @@ def test_a_draft_that_does_not_fit(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(planning, "look", look)
     assert prepare(target, PlanRequest(context=4096)).total_bytes == alone.total_bytes
-    with pytest.raises(DoesNotFit, match=r"with draft-.* to draft for it"):
+    with pytest.raises(DoesNotFit, match=r"with draft-.* as its draft model"):
         prepare(target, PlanRequest(context=4096, draft=draft))
 
 

@@ -108,7 +108,7 @@ def test_the_screen_says_what_to_type_and_where_the_key_is(script: Path, tmp_pat
 
 def pasted(screen: str) -> Any:
     """Return what the commands of the first screen answer."""
-    before, settings, question = re.split(r"Programs that use OpenAI's client:\n|Ask it:\n", screen)
+    before, settings, question = re.split(r"For programs that use OpenAI's client:\n|To try it:\n", screen)
     assert before.startswith("Serving ")
     assert all(len(line) <= 60 for line in question.splitlines())
     done = subprocess.run(["sh", "-c", settings + question], capture_output=True, text=True, check=False)

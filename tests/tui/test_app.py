@@ -79,10 +79,10 @@ async def test_conversations_are_renamed_pinned_deleted_and_exported_by_keys(
         await until(pilot, lambda: "Delete “Named”?" in text_of(pilot))
         assert "It stays in the trash for 30 days." in text_of(pilot)
         await pilot.press("enter")  # the answer that changes nothing comes first
-        await until(pilot, lambda: "For 30 days" not in text_of(pilot))
+        await until(pilot, lambda: "for 30 days" not in text_of(pilot))
         assert len(await store.headlines()) == 2
         await pilot.press("delete")
-        await until(pilot, lambda: "For 30 days" in text_of(pilot))
+        await until(pilot, lambda: "for 30 days" in text_of(pilot))
         await pilot.press("y")
         await until(pilot, lambda: "Ctrl+Z undoes this" in text_of(pilot))
         assert [one.chat.id for one in await store.headlines()] == [first]

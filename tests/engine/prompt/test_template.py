@@ -72,10 +72,10 @@ def test_thoughts_of_earlier_turns_are_there_for_who_wants_them() -> None:
     ("source", "complaint"),
     [
         ("{{ raise_exception('roles must alternate') }}", "roles must alternate"),
-        ("{% for %}", "refused"),
-        ("{{ messages.nothing.at_all }}", "refused"),
-        ("{{ ''.__class__.__mro__ }}", "refused"),
-        ("{{ messages.append(1) }}", "refused"),
+        ("{% for %}", "rejected"),
+        ("{{ messages.nothing.at_all }}", "rejected"),
+        ("{{ ''.__class__.__mro__ }}", "rejected"),
+        ("{{ messages.append(1) }}", "rejected"),
     ],
 )
 def test_a_template_that_fails_says_why(source: str, complaint: str) -> None:

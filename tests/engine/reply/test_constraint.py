@@ -248,7 +248,7 @@ def test_what_a_grammar_allows_comes_as_often_as_if_nothing_else_were_known(
         refused = [n for n, letter in enumerate("abcde") if letter not in letters]
         masked[len(tables) - 3 + at][..., refused] = -1e4
     lark = "start: (" + " ".join(f"/[{letters}]/" for letters in ALLOWED) + ")*\n"
-    monkeypatch.setattr("edgechat.engine.engine.grammar_of", lambda *_: lark)
+    monkeypatch.setattr("edgechat.engine.engine.grammar_of", lambda *_, **__: lark)
     monkeypatch.setattr("edgechat.engine.speculative.speculation._OVERHEAD", 1e9)
     counts, drafted, accepted = test_verify.said(sampling, 2_000, **drafters)
     assert not is_rejected(counts, expected(masked, sampling))

@@ -297,7 +297,7 @@ def test_the_system_prompt_and_the_first_turn_stay(make: MakeEngine) -> None:
 
 def test_who_wants_no_window_gets_an_error_with_both_numbers(make: MakeEngine) -> None:
     engine = make(None, context=300)
-    with pytest.raises(PromptTooLong, match=r"has \d+ tokens, and the context holds 300"):
+    with pytest.raises(PromptTooLong, match=r"has \d+ tokens, and the context is 300"):
         talk(engine, 10, overflow="error")
 
 

@@ -297,7 +297,7 @@ def test_an_encoder_that_does_not_say_how_gets_the_mean() -> None:
 
 def test_what_only_ranks_is_refused() -> None:
     path = build(Spec(shape=EMBEDDERS["bert"], name="rank", overrides={"bert.pooling_type": 4}))
-    with pytest.raises(ModelFileError, match="ranks"):
+    with pytest.raises(ModelFileError, match="rerank"):
         prepare(str(path), may_embed=True)
 
 

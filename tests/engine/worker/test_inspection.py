@@ -247,7 +247,7 @@ def test_drafts(make: MakeEngine, monkeypatch: pytest.MonkeyPatch) -> None:
     assert snapshot.drafting.costs[0] == (1, 1.0)
     assert snapshot.drafting.step_seconds > 0
     engine.speculation.controller.purse = -1.0
-    assert "lost" in inspector.look().drafting.why_off
+    assert "cost more time" in inspector.look().drafting.why_off
 
 
 def test_states_on_disk_are_counted(make: MakeEngine, monkeypatch: pytest.MonkeyPatch) -> None:

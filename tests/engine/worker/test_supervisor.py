@@ -272,7 +272,7 @@ async def test_a_plan_made_while_memory_was_short_grows_at_a_later_load(scripted
         assert (await engine.start()).context == engine.plan.context == 4096
     finally:
         await engine.close()
-    assert told == ["There is more memory again: the context has 4096 tokens."]
+    assert told == ["More memory is free again: the context is now 4096 tokens."]
 
 
 async def test_a_worker_killed_between_requests_is_replaced(start: Callable[..., EngineSupervisor]) -> None:

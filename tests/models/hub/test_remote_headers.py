@@ -103,7 +103,7 @@ def test_a_part_in_the_wrong_place(hub: Hub, tmp_path: Path) -> None:
     hub.add(REPO, {part.name: parts[0] for part in parts})
     with pytest.raises(ModelFileError, match="shard 2"):
         fresh(resolve_remote(HubName(REPO), offline=False))
-    with pytest.raises(ModelFileError, match=f"one of {len(parts)} parts"):
+    with pytest.raises(ModelFileError, match=f"one of {len(parts)} shards"):
         fresh(model(hub, parts[0]))
 
 

@@ -148,7 +148,7 @@ async def test_a_failed_question_is_asked_once_more_by_key(path: Path) -> None:
     app = app_with(FakeEngine([EngineCrashed("It died.")], ["Now."]), path)
     async with app.run_test() as pilot:
         await say(pilot, "Go.")
-        await until(pilot, lambda: "^r Again" in text_of(pilot))
+        await until(pilot, lambda: "^r Retry" in text_of(pilot))
         await pilot.press("ctrl+r")
         await until(pilot, lambda: "Now." in text_of(pilot))
         await until(pilot, lambda: "It died." not in text_of(pilot))
