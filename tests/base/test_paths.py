@@ -88,7 +88,9 @@ def test_a_persons_file_is_refused_in_words(
 ) -> None:
     monkeypatch.delenv("EDGECHAT_API_KEY", raising=False)
     make(file())
-    with pytest.raises(SettingsError, match=r"cannot be read: it (is not a regular file|has more than)") as caught:
+    with pytest.raises(
+        SettingsError, match=r"cannot be read: it (is not a regular file|has more than)"
+    ) as caught:
         read()
     assert str(file()) in caught.value.message
 

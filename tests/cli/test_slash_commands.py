@@ -53,7 +53,7 @@ def test_the_system_prompt_and_parameters_are_set_and_saved(script: Script) -> N
     assert "temperature is 0.3 in this conversation." in told
     assert "error: No such parameter: 'heat'." in told
     assert "error: Use on, off or auto, not 'maybe'." in told
-    assert "error: No such preset 'none'." in told
+    assert "error: No such preset: 'none'." in told
     chats = open_store(lambda store: store.chats())
     assert [chat.settings.sampling.temperature for chat in chats] == [0.3, 0.3]  # type: ignore[attr-defined]
 
