@@ -269,8 +269,24 @@ def rate(step: int, training: Training) -> float:
     return min(1.0, done / training.warmup + 1e-3, (1.0 - done) / training.cooldown)
 
 
+def orthogonalized(grad: Tensor, coefficients: tuple[float, float, float], steps: int, eps: float) -> Tensor:
+    """Muon's Newton-Schulz iteration (Jordan et al., 2024), of a matrix, in float32.
+
+    torch does it in bfloat16: where that is only emulated, it takes ten times as long as all the rest.
+    """
+    a, b, c = coefficients
+    x = grad.float().T if grad.size(0) > grad.size(1) else grad.float()
+    x = x / x.norm().clamp(min=eps)
+    for _ in range(steps):
+        gram = x @ x.T
+        x = torch.addmm(x, torch.addmm(gram, gram, gram, beta=b, alpha=c), x, beta=a)
+    return x.T if grad.size(0) > grad.size(1) else x
+
+
 def optimizers(model: Model, head: torch.nn.Module, training: Training) -> list[torch.optim.Optimizer]:
     """Muon for the matrices inside the layers, AdamW for the embedding, the output and the norms."""
+    if not bfloat16():
+        torch.optim._muon._zeropower_via_newtonschulz = orthogonalized
     inner = [p for p in model.blk.parameters() if p.ndim == 2]
     embedding = [model.token_embd.weight]
     known = {*inner, *embedding}
