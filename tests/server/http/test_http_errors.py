@@ -74,8 +74,8 @@ async def test_a_fault_of_our_own_is_logged_and_told_without_details(
     async with serving(FakeModels(refuses=KeyError("what somebody asked"))) as url:
         status, _, said = await ask(url, "POST", "/v1/chat/completions", body=CHAT)
     assert (status, said["error"]["code"]) == (500, "fault")
-    (record,) = [one for one in caplog.records if one.name.startswith("edgechat.server")]
-    assert record.levelname == "ERROR"
+    (record,) = [one for one in caplog.records if one.levelname == "ERROR"]
+    assert record.name.startswith("edgechat.server")
     assert record.exc_info is not None
     assert record.exc_info[0] is KeyError
     assert "what somebody asked" not in record.getMessage() + str(said)
