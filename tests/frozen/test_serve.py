@@ -34,7 +34,7 @@ def ask(newcomer: Program) -> Iterator[Ask]:
         line = server.stdout.readline().decode()
         assert line, server.communicate()
         said += line
-    address, kept = re.search(r"http://[\d.]+:\d+", said), re.search(r"kept in\s+(.+)\.\s", said)
+    address, kept = re.search(r"http://[\d.]+:\d+", said), re.search(r"stored in\s+(.+)\.\s", said)
     assert address is not None
     assert kept is not None
     key = Path(kept[1]).read_text().strip()
