@@ -112,12 +112,12 @@ def test_what_is_wrong_with_a_request_ends_that_one(engine: EngineCore, gate: Ga
 def test_a_window_that_cannot_be_moved_ends_that_reply(engine: EngineCore, gate: Gate) -> None:
     """Its template's process cannot be started again, in the middle of the reply."""
     turns = [Message("user" if n % 2 == 0 else "assistant", "x" * 150) for n in range(5)]
-    long = ChatRequest(id="long", messages=tuple(turns), chat="c")
-    engine.begin(long)
     engine.begin(request("other", "Hi", max_tokens=600))
-    until(engine, Delta, "long")
+    events = until(engine, Delta, "other")  # it was rendered, before the process breaks
+    engine.begin(ChatRequest(id="long", messages=tuple(turns), chat="c"))
+    events += until(engine, Delta, "long")
     gate.broken = True
-    events = until(engine, Failed, "long")
+    events += until(engine, Failed, "long")
     while not engine.is_idle:
         events += engine.step()
     assert [one.request_id for one in events if isinstance(one, Failed)] == ["long"]
