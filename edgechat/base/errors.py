@@ -227,5 +227,6 @@ class RequestRefused(EngineError):
 def by_name(name: str) -> type[EdgechatError]:
     """Return the class of that name, or EngineError for a name that is not in the tree."""
     candidate = globals().get(name)
-    is_error = isinstance(candidate, type) and issubclass(candidate, EdgechatError)
-    return candidate if is_error else EngineError
+    if isinstance(candidate, type) and issubclass(candidate, EdgechatError):
+        return candidate
+    return EngineError

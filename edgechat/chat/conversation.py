@@ -136,7 +136,7 @@ class Conversation:
         chat = msgspec.structs.replace(self.chat, model=lasting_name(model), front=self._front)
         if chat != self.chat:
             if self._stored:
-                await self._store.note_use(chat.id, chat.model, chat.front)
+                await self._store.update_chat(chat.id, model=chat.model, front=chat.front)
             self.chat = chat
 
     async def rename(self, title: str) -> None:
@@ -149,13 +149,13 @@ class Conversation:
     async def pin(self, pinned: bool) -> None:
         """Keep it at the top of the list, or no longer. Raises StoreError."""
         if self._stored:
-            await self._store.pin(self.chat.id, pinned)
+            await self._store.update_chat(self.chat.id, pinned=pinned)
         self.chat = msgspec.structs.replace(self.chat, pinned=pinned)
 
     async def set_settings(self, settings: ChatSettings) -> None:
         """Decide how replies are written from now on. Raises StoreError."""
         if self._stored:
-            await self._store.set_settings(self.chat.id, settings)
+            await self._store.update_chat(self.chat.id, settings=settings)
         self.chat = msgspec.structs.replace(self.chat, settings=settings)
 
     async def set_system(self, text: str | None) -> None:
@@ -234,7 +234,7 @@ class Conversation:
         if not 0 <= to < len(siblings):
             raise ValueError(f"there is no branch {to} of {len(siblings)}")
         line = self._tree.line(siblings[to].id)
-        await self._store.choose(self.chat.id, line[-1].id)
+        await self._store.update_chat(self.chat.id, leaf=line[-1].id)
         self.turns = line
 
     async def go_to(self, turn_id: str) -> None:
@@ -251,7 +251,7 @@ class Conversation:
         if turn_id not in self._tree:
             raise ChatNotFound("The message that was found is no longer in this conversation.")
         line = self._tree.line(turn_id)
-        await self._store.choose(self.chat.id, line[-1].id)
+        await self._store.update_chat(self.chat.id, leaf=line[-1].id)
         self.turns = line
 
     async def take_back_question(self) -> None:

@@ -137,7 +137,7 @@ def pin(prefix: str, *, off: bool) -> int:
 
     async def done(store: Store) -> Chat:
         chat = await store.find(prefix)
-        await store.pin(chat.id, not off)
+        await store.update_chat(chat.id, pinned=not off)
         return chat
 
     chat = _with_store(done)

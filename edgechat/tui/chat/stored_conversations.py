@@ -28,7 +28,7 @@ async def pin(controller: ChatController, chat_id: str, pinned: bool) -> None:
     if shown.id == chat_id and shown.conversation is not None:
         await shown.conversation.pin(pinned)
     else:
-        await (await controller.session.store()).pin(chat_id, pinned)
+        await (await controller.session.store()).update_chat(chat_id, pinned=pinned)
 
 
 async def delete(controller: ChatController, chat_id: str, *, ask: bool = False) -> None:

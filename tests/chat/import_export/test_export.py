@@ -33,7 +33,7 @@ async def branched(store: Store) -> Conversation:
     await drain(conversation.answer(FakeEngine(["I."])))
     await conversation.switch(conversation.turns[1].id, 0)
     await conversation.set_settings(ChatSettings(think=True, sampling=SamplingDefaults(top_k=3)))
-    await store.pin(conversation.chat.id, True)
+    await store.update_chat(conversation.chat.id, pinned=True)
     return await Conversation.load(store, conversation.chat.id)
 
 
