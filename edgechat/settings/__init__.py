@@ -6,10 +6,10 @@
     [sampling]
     temperature = 0.7
 
-An option on the command line wins over it; where both are silent edgechat chooses by itself.
+Options on the command line take precedence; what neither sets, edgechat chooses.
 
-`fields` has what may be said, and is the one place that explains it: the settings screen shows its words.
-`reading` checks a file, `writing` changes it and leaves alone what it is not asked to change.
+`fields` has the settings with their descriptions, which the settings screen shows, `reading` checks a file,
+`writing` changes it and keeps its layout, `words` describes settings as text.
 """
 
 from __future__ import annotations

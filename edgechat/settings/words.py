@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import typing
 from collections.abc import Iterator
+from operator import attrgetter
 from types import UnionType
 from typing import Any, Literal, Union
 
@@ -11,6 +12,7 @@ import msgspec
 from msgspec import Meta
 
 from edgechat.settings.fields import Counts, Group, Preset, SamplingDefaults, Settings
+from edgechat.settings.reading import stripped
 
 _HUGE = 10**6
 """Limits from this value on are not shown."""
@@ -36,12 +38,9 @@ class Documented(msgspec.Struct, frozen=True):
         """Whether it can be None, which leaves the choice to edgechat."""
         return type(None) in typing.get_args(stripped(self.type))
 
-    def value(self, said: Settings) -> Any:
+    def value(self, settings: Settings) -> Any:
         """Return its value in some settings."""
-        found: Any = said
-        for part in self.name.split("."):
-            found = getattr(found, part)
-        return found
+        return attrgetter(self.name)(settings)
 
 
 def documented() -> tuple[Documented, ...]:
@@ -54,13 +53,14 @@ def _fields(kind: type[msgspec.Struct], prefix: str) -> Iterator[Documented]:
         if field.type is SamplingDefaults:
             yield from _fields(SamplingDefaults, f"{field.name}.")
             continue
-        about = _about(field.type)
+        # The documentation is the Meta with `extra`; others have limits.
+        about = [meta for meta in _metas(field.type) if meta.extra][-1]
         extra = about.extra or {}
-        made = field.default_factory() if field.default is msgspec.NODEFAULT else field.default
+        default = field.default_factory() if field.default is msgspec.NODEFAULT else field.default
         yield Documented(
             name=prefix + field.name,
             kind=in_words(field.type),
-            default=extra["unset"] if made is None else as_words(made),
+            default=extra["unset"] if default is None else as_words(default),
             doc=about.description or "",
             group=extra["group"],
             counts=extra["counts"],
@@ -68,11 +68,8 @@ def _fields(kind: type[msgspec.Struct], prefix: str) -> Iterator[Documented]:
         )
 
 
-def _about(kind: Any) -> Meta:
-    found = [one for one in getattr(kind, "__metadata__", ()) if isinstance(one, Meta) and one.extra]
-    if not found:
-        raise TypeError(f"{kind} is not documented")
-    return found[-1]
+def _metas(kind: Any) -> list[Meta]:
+    return [meta for meta in getattr(kind, "__metadata__", ()) if isinstance(meta, Meta)]
 
 
 def as_words(value: Any) -> str:
@@ -82,9 +79,7 @@ def as_words(value: Any) -> str:
             return "on" if value else "off"
         case float() | int():
             return f"{value:g}" if abs(value) < 1e6 else str(value)
-        case tuple():
-            return ", ".join(value) or "none"
-        case dict():
+        case tuple() | dict():
             return ", ".join(value) or "none"
     return str(value)
 
@@ -109,18 +104,11 @@ def in_words(kind: Any) -> str:
     return "text"
 
 
-def stripped(kind: Any) -> Any:
-    """Return a type without `Annotated`."""
-    while typing.get_origin(kind) is typing.Annotated:
-        kind = typing.get_args(kind)[0]
-    return kind
-
-
 def _limits(kind: Any) -> str:
-    metas = [one for one in getattr(kind, "__metadata__", ()) if isinstance(one, Meta)]
-    low = next((one.ge for one in metas if one.ge is not None), None)
-    above = next((one.gt for one in metas if one.gt is not None), None)
-    high = next((one.le for one in metas if one.le is not None), None)
+    metas = _metas(kind)
+    low = next((meta.ge for meta in metas if meta.ge is not None), None)
+    above = next((meta.gt for meta in metas if meta.gt is not None), None)
+    high = next((meta.le for meta in metas if meta.le is not None), None)
     top = "" if high is None or high >= _HUGE else f"{high:g}"
     if above is not None:
         return f"above {above:g}" + (f", at most {top}" if top else "")

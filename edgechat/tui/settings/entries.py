@@ -13,8 +13,8 @@ import msgspec
 from edgechat.base.text import one_line
 from edgechat.settings import Documented, Preset, Settings, documented
 from edgechat.settings.fields import SYSTEM_LENGTH
-from edgechat.settings.reading import checked_value, literals
-from edgechat.settings.words import as_words, in_words, stripped
+from edgechat.settings.reading import checked_value, literals, stripped
+from edgechat.settings.words import as_words, in_words
 
 Editor = Literal["choice", "line", "text"]
 """With what a value is changed: by going through all there are, in a line, in a box of lines."""
