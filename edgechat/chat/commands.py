@@ -79,15 +79,15 @@ def commands_of(front: Front) -> tuple[Command, ...]:
     return tuple(command for command in COMMANDS if front in command.fronts)
 
 
-def parsed(text: str) -> tuple[str, str] | None:
+def parse_command(text: str) -> tuple[str, str] | None:
     """Return the name, in lower case, and the argument of a command; None for text to be sent."""
     match = _COMMAND.fullmatch(text.rstrip())
     return (match[1].lower(), (match[2] or "").strip()) if match else None
 
 
-def sent(text: str) -> str:
+def question_text(text: str) -> str:
     """Return the question in a text that is not a command: `/word` for `//word`, else the text."""
-    return text[1:] if text.startswith("//") and parsed(text[1:]) is not None else text
+    return text[1:] if text.startswith("//") and parse_command(text[1:]) is not None else text
 
 
 def check(name: str, argument: str, front: Front) -> None:

@@ -75,7 +75,7 @@ class Conversation:
         return conversation
 
     @property
-    def kept_as(self) -> str | None:
+    def state_id(self) -> str | None:
         """The id under which the engine may save KV states to disk; None if it may not."""
         return self.chat.id if self._stored and self._store.lasting else None
 
@@ -112,9 +112,9 @@ class Conversation:
         return self._running is not None
 
     @property
-    def trouble(self) -> StoreError | None:
+    def save_error(self) -> StoreError | None:
         """Why the reply that is being generated cannot be saved at the moment."""
-        return self._saver.trouble if self._saver is not None and self.answering else None
+        return self._saver.save_error if self._saver is not None and self.answering else None
 
     @property
     def n_messages(self) -> int:
@@ -122,7 +122,7 @@ class Conversation:
         return sum(turn.role != "system" for turn in self.turns)
 
     @property
-    def being_written(self) -> bool:
+    def written_elsewhere(self) -> bool:
         """Whether another program was writing the last reply when the conversation was loaded."""
         return not self.answering and bool(self.turns) and self.turns[-1].state == "streaming"
 
@@ -174,7 +174,7 @@ class Conversation:
             return await self._begin(_encodable(text), _clean(attachments))
         self.put_back()
         # Another program may be writing, or have written, a reply at the end of `turns`.
-        if self.turns and (self.being_written or self.turns[-1].role == "user"):
+        if self.turns and (self.written_elsewhere or self.turns[-1].role == "user"):
             await self._catch_up()
         turn = self._question(text, attachments)
         while not await self._store.add_turn(turn):
@@ -191,7 +191,7 @@ class Conversation:
         """
         self._check_free()
         self.put_back()
-        if self.being_written:
+        if self.written_elsewhere:
             await self._catch_up()
         questions = (turn for turn in self.turns if turn.id == turn_id and turn.role == "user")
         old = next(questions, None)
@@ -305,7 +305,7 @@ class Conversation:
         and ChatNotFound if there is no question yet.
         """
         self._check_free()
-        if self.being_written:
+        if self.written_elsewhere:
             raise _written_elsewhere()
         self.put_back()
         at = next((at for at, turn in enumerate(self.turns) if turn.id == turn_id), len(self.turns) - 1)

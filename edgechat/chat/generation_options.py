@@ -32,7 +32,7 @@ class CommandLineOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def resolve_options(
-    given: CommandLineOptions,
+    options: CommandLineOptions,
     chat: ChatSettings,
     settings: Settings,
     plan: LoadPlan | None = None,
@@ -42,15 +42,15 @@ def resolve_options(
 
     plan, model: None if they are not known yet.
     """
-    think = chat.think if given.think is None else given.think
+    think = chat.think if options.think is None else options.think
     # The setting applies to models that can switch; options and chats raise an error for others.
     if think is None and (model is None or model.can_switch_thinking):
         think = settings.think
     defaults = plan.sampling_for(think) if plan is not None else settings.sampling
     return GenerationOptions(
-        sampling=Sampling(**given.sampling.over(chat.sampling.over(defaults)).given(), seed=given.seed),
-        max_tokens=given.max_tokens,
-        stop=given.stop,
+        sampling=Sampling(**options.sampling.over(chat.sampling.over(defaults)).given(), seed=options.seed),
+        max_tokens=options.max_tokens,
+        stop=options.stop,
         think=think,
-        overflow=given.overflow or settings.overflow,
+        overflow=options.overflow or settings.overflow,
     )

@@ -10,7 +10,7 @@ import msgspec
 
 from edgechat.base.errors import SettingsError, SwitchUnknown
 from edgechat.base.text import one_line
-from edgechat.chat.records import ChatSettings, applied
+from edgechat.chat.records import ChatSettings, apply_preset
 from edgechat.chat.session import ChatSession
 from edgechat.settings import SamplingDefaults, checked
 
@@ -55,7 +55,7 @@ async def adjust(session: ChatSession, conversation: Adjustable, command: str, a
             return await _set_parameter(session, conversation, argument)
         case "preset":
             await _apply_preset(session, conversation, argument)
-            return f"The preset “{one_line(argument, 40)}” is applied to this conversation."
+            return f"The preset “{one_line(argument, 40)}” is apply_preset to this conversation."
         case _:
             await session.save_preset(argument, conversation.system, conversation.settings)
             return f"Saved. To apply it to any conversation: /preset {one_line(argument, 40)}"
@@ -99,7 +99,7 @@ async def _apply_preset(session: ChatSession, conversation: Adjustable, name: st
         names = ", ".join(presets) or "none yet; to save one: /save-preset NAME"
         raise SettingsError(f"No such preset: {one_line(name, 40)!r}.", hint=f"Presets: {names}.")
     preset = presets[name]
-    system, settings = applied(preset, conversation.system, conversation.settings)
+    system, settings = apply_preset(preset, conversation.system, conversation.settings)
     if system != conversation.system:
         await conversation.set_system(system)
     _drop_options(session, set(preset.sampling.given()), think=preset.think is not None)
@@ -108,9 +108,9 @@ async def _apply_preset(session: ChatSession, conversation: Adjustable, name: st
 
 def _drop_options(session: ChatSession, sampling: Collection[str], *, think: bool = False) -> None:
     """Remove options of the command line, which otherwise take precedence over what was typed later."""
-    options = session.given
+    options = session.options
     values = {name: value for name, value in options.sampling.given().items() if name not in sampling}
-    session.given = msgspec.structs.replace(
+    session.options = msgspec.structs.replace(
         options, sampling=SamplingDefaults(**values), think=None if think else options.think
     )
 

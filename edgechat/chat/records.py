@@ -51,7 +51,9 @@ class ChatSettings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     sampling: SamplingDefaults = SamplingDefaults()
 
 
-def applied(preset: Preset, system: str | None, settings: ChatSettings) -> tuple[str | None, ChatSettings]:
+def apply_preset(
+    preset: Preset, system: str | None, settings: ChatSettings
+) -> tuple[str | None, ChatSettings]:
     """Return a system prompt and settings with those of a preset, where it has any."""
     changed = msgspec.structs.replace(
         settings,

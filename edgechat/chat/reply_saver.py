@@ -20,7 +20,7 @@ class ReplySaver:
 
     begun = False
     """Whether the turn is in the store, or being added."""
-    trouble: StoreError | None = None
+    save_error: StoreError | None = None
     """Why the text cannot be saved at the moment."""
 
     def __init__(self, store: Store, turn: Turn) -> None:
@@ -103,9 +103,9 @@ class ReplySaver:
             self._changed.clear()
             try:
                 await self._store.update_turn(self.turn)
-                self.trouble = None
+                self.save_error = None
             except StoreError as exc:
                 # Try again: a lock or a full disk may be temporary. If not, `end` raises it as well.
-                self.trouble = exc
+                self.save_error = exc
                 self._changed.set()
             await asyncio.sleep(FLUSH_SECONDS)

@@ -93,7 +93,7 @@ class ChatSession:
         model: str | None = None,
         *,
         front: Front = "app",
-        given: CommandLineOptions = CommandLineOptions(),  # noqa: B008  (it is frozen)
+        options: CommandLineOptions = CommandLineOptions(),  # noqa: B008  (it is frozen)
         keep: bool = True,
         needs_store: bool = False,
         prewarm: bool = True,
@@ -106,7 +106,7 @@ class ChatSession:
         self.model = model
         """The name of the model, once it is known."""
         self.plan: LoadPlan | None = None
-        self.given = given
+        self.options = options
         """The options of the command line; they take precedence over a conversation's settings."""
         self.settings = Settings()
         """The contents of settings.toml when it was last read."""
@@ -181,7 +181,7 @@ class ChatSession:
     def generation_options(self, chat: ChatSettings) -> GenerationOptions:
         """Resolve how replies in a chat are generated; see `resolve_options`."""
         model = self._engine.model if self._engine is not None else None
-        return resolve_options(self.given, chat, self.settings, self.plan, model)
+        return resolve_options(self.options, chat, self.settings, self.plan, model)
 
     async def begin(self, system: str | None = None) -> Conversation:
         """Return a new conversation. Raises StoreError."""
@@ -211,8 +211,8 @@ class ChatSession:
 
     async def persist(self, conversation: Conversation) -> None:
         """Save the KV state of a conversation that is no longer shown."""
-        if self._engine is not None and conversation.kept_as is not None:
-            await self._engine.persist(conversation.kept_as)
+        if self._engine is not None and conversation.state_id is not None:
+            await self._engine.persist(conversation.state_id)
 
     def forget(self, chat_id: str) -> None:
         """Delete the KV state of a conversation that is deleted."""

@@ -8,7 +8,7 @@ import msgspec
 from msgspec import Meta
 
 Group = Literal["Model", "Conversation", "Sampling", "Appearance", "Machine", "Presets"]
-Counts = Literal["now", "new chat", "load", "start"]
+AppliesFrom = Literal["now", "new chat", "load", "start"]
 """When a change takes effect: at once, for new chats, with the next load of a model, with the next start."""
 Theme = Literal["terminal", "dark", "light", "high-contrast"]
 Backend = Literal["llama.cpp", "mlx"]
@@ -36,9 +36,9 @@ _GiB = Annotated[float, Meta(ge=0, le=2**20)]
 _BY_MODEL = "as the model's makers recommend"
 
 
-def _about(text: str, group: Group, counts: Counts, *, unset: str = "") -> Meta:
+def _about(text: str, group: Group, applies_from: AppliesFrom, *, unset: str = "") -> Meta:
     """Document a field. unset: what None means, as text."""
-    return Meta(description=text, extra={"group": group, "counts": counts, "unset": unset})
+    return Meta(description=text, extra={"group": group, "applies_from": applies_from, "unset": unset})
 
 
 def _sampling(text: str) -> Meta:

@@ -43,7 +43,7 @@ def target(name: str, title: str, ending: str = ".md") -> Path:
 
 
 def read(name: str | Path) -> bytes:
-    """Return the contents of a file (~ is the home), up to the limit of `imported`. Raises NotAChat."""
+    """Return the contents of a file (~ is the home), up to the limit of `parse_chat`. Raises NotAChat."""
     try:
         with Path(name).expanduser().open("rb") as source:
             return source.read(MOST_BYTES + 1)
@@ -54,7 +54,7 @@ def read(name: str | Path) -> bytes:
         ) from error
 
 
-def exported(conversation: Conversation, name: str) -> Path:
+def export_to_file(conversation: Conversation, name: str) -> Path:
     """Write a conversation to a file, as JSON if its name ends in .json, else as Markdown; return its path.
 
     name: see `target`. Raises NotWritten.

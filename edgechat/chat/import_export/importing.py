@@ -44,7 +44,7 @@ class ImportedChat(msgspec.Struct, frozen=True, kw_only=True):
     turns: tuple[Turn, ...]
 
 
-def imported(text: str | bytes) -> ImportedChat:
+def parse_chat(text: str | bytes) -> ImportedChat:
     """Return the conversation in a file. Raises NotAChat, which says what is wrong with it."""
     raw = text.encode("utf-8", "replace") if isinstance(text, str) else text
     if len(raw) > MOST_BYTES:

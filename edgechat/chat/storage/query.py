@@ -88,7 +88,7 @@ class Snippet:
     """How many of the words occur in the whole text."""
 
 
-def words_of(typed: str) -> list[SearchWord]:
+def parse_query(typed: str) -> list[SearchWord]:
     """Return the words of a query; it has no syntax."""
     typed = unicodedata.normalize("NFC", typed[: 4 * _LONGEST].encode("utf-8", "replace").decode())
     texts = one_line(typed, _LONGEST).removesuffix("…").split()
@@ -96,7 +96,7 @@ def words_of(typed: str) -> list[SearchWord]:
     return [_word(text, is_last=number == len(texts)) for number, text in enumerate(texts, 1)]
 
 
-def occur(words: list[SearchWord], text: str) -> bool:
+def all_occur(words: list[SearchWord], text: str) -> bool:
     """Return whether all the words occur in a text."""
     text = folded(text)
     return all(word.pattern.search(text) for word in words)

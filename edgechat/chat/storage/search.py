@@ -8,7 +8,7 @@ from typing import Any
 
 from edgechat.base.text import one_line
 from edgechat.chat.records import Chat, Hit
-from edgechat.chat.storage.query import SearchWord, marks, occur, snippet, words_of
+from edgechat.chat.storage.query import SearchWord, all_occur, marks, parse_query, snippet
 from edgechat.chat.storage.rows import CHAT, CHAT_OF_C, N_CHAT, attachments_of, chat_of
 
 _RANKED = 2000
@@ -22,7 +22,7 @@ def search(db: sqlite3.Connection, text: str, limit: int = 50, chat_id: str | No
 
     Chats whose titles have them come first, then the best turns by BM25, of equals the newest.
     """
-    words = words_of(text)
+    words = parse_query(text)
     if not words or limit < 1:
         return []
     hits = [_hit(row, words) for row in _turns(db, words, limit, chat_id)]
@@ -90,7 +90,7 @@ def _titled(db: sqlite3.Connection, words: list[SearchWord]) -> list[Chat]:
     """Return the chats whose titles have the words, those used last first."""
     kept = "FROM conversations WHERE trashed_at IS NULL"
     titles = db.execute(f"SELECT id, title {kept} ORDER BY updated_at DESC")
-    ids = [chat_id for chat_id, title in titles if occur(words, title)][:_MOST_TITLES]
+    ids = [chat_id for chat_id, title in titles if all_occur(words, title)][:_MOST_TITLES]
     places = ", ".join("?" * len(ids))
     rows = db.execute(f"SELECT {CHAT} {kept} AND id IN ({places}) ORDER BY updated_at DESC", ids)
     return [chat_of(row) for row in rows]

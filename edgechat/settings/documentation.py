@@ -11,7 +11,7 @@ from typing import Any, Literal, Union
 import msgspec
 from msgspec import Meta
 
-from edgechat.settings.fields import Counts, Group, Preset, SamplingDefaults, Settings
+from edgechat.settings.fields import AppliesFrom, Group, Preset, SamplingDefaults, Settings
 from edgechat.settings.reading import stripped
 
 _HUGE = 10**6
@@ -29,7 +29,7 @@ class Documented(msgspec.Struct, frozen=True):
     """The default, as text."""
     doc: str
     group: Group
-    counts: Counts
+    applies_from: AppliesFrom
     type: Any
     """Its type, for `checked_value`."""
 
@@ -59,11 +59,11 @@ def _fields(kind: type[msgspec.Struct], prefix: str) -> Iterator[Documented]:
         default = field.default_factory() if field.default is msgspec.NODEFAULT else field.default
         yield Documented(
             name=prefix + field.name,
-            kind=in_words(field.type),
-            default=extra["unset"] if default is None else as_words(default),
+            kind=describe_type(field.type),
+            default=extra["unset"] if default is None else format_value(default),
             doc=about.description or "",
             group=extra["group"],
-            counts=extra["counts"],
+            applies_from=extra["applies_from"],
             type=field.type,
         )
 
@@ -72,7 +72,7 @@ def _metas(kind: Any) -> list[Meta]:
     return [meta for meta in getattr(kind, "__metadata__", ()) if isinstance(meta, Meta)]
 
 
-def as_words(value: Any) -> str:
+def format_value(value: Any) -> str:
     """Return a value as text: 'on', '10', 'none'."""
     match value:
         case bool():
@@ -84,12 +84,12 @@ def as_words(value: Any) -> str:
     return str(value)
 
 
-def in_words(kind: Any) -> str:
+def describe_type(kind: Any) -> str:
     """Return the description of a type."""
     plain, limits = stripped(kind), _limits(kind)
     origin, parts = typing.get_origin(plain), typing.get_args(plain)
     if origin in (Union, UnionType):
-        return " or ".join(in_words(part) for part in parts if part is not type(None))
+        return " or ".join(describe_type(part) for part in parts if part is not type(None))
     if origin is Literal:
         return ", ".join(map(str, parts[:-1])) + f" or {parts[-1]}"
     if origin is tuple:
