@@ -51,15 +51,14 @@ async def choose_model(
     """
     if named is not None:
         return ChosenModel(named, await asyncio.to_thread(find, named))
-    wanted = configured or await last_used()
-    missing = None
-    if wanted is not None and wanted != DEFAULT_MODEL:
-        try:
-            return ChosenModel(wanted, await asyncio.to_thread(find, wanted))
-        except ModelNotFound:
-            missing = wanted
-    found = await asyncio.to_thread(find, DEFAULT_MODEL)
-    return ChosenModel(DEFAULT_MODEL, found, missing, is_first=wanted is None)
+    preferred = configured or await last_used()
+    model = DEFAULT_MODEL if preferred is None else preferred
+    try:
+        return ChosenModel(model, await asyncio.to_thread(find, model), is_first=preferred is None)
+    except ModelNotFound:
+        if model == DEFAULT_MODEL:
+            raise
+    return ChosenModel(DEFAULT_MODEL, await asyncio.to_thread(find, DEFAULT_MODEL), missing=model)
 
 
 async def remembered(store: Store) -> str | None:

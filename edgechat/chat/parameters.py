@@ -24,20 +24,16 @@ class Adjustable(Protocol):
     @property
     def system(self) -> str | None:
         """The system prompt."""
-        ...
 
     @property
     def settings(self) -> ChatSettings:
         """How replies are generated."""
-        ...
 
     async def set_system(self, text: str | None) -> None:
         """Set the system prompt, or (None) remove it. Raises EdgechatError."""
-        ...
 
     async def set_settings(self, settings: ChatSettings) -> None:
         """Change how replies are generated from now on. Raises EdgechatError."""
-        ...
 
 
 async def adjust(session: ChatSession, conversation: Adjustable, command: str, argument: str) -> str:

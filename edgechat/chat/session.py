@@ -34,7 +34,6 @@ class Prepare(Protocol):
 
     def __call__(self, model: str, *, leaving: Sequence[LoadPlan] = ()) -> LoadPlan:
         """Plan for the memory that is free once the models in `leaving` are unloaded; raises its errors."""
-        ...
 
 
 class MakeEngine(Protocol):
@@ -50,7 +49,6 @@ class MakeEngine(Protocol):
         on_note: Callable[[str], None],
     ) -> Engine:
         """Return the engine. `on_note` is told how it has to change the plan."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

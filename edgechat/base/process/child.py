@@ -93,21 +93,16 @@ class Child:
 
     def _read(self) -> None:
         """Collect answers in a separate thread, so that waiting for them can time out."""
-        try:
+        with contextlib.suppress(OSError, ValueError, frames.BrokenFrame):
             while (payload := frames.read(self._process.stdout)) is not None:
                 self._answers.put(payload)
-        except (OSError, ValueError, frames.BrokenFrame):
-            pass
         self._answers.put(None)
 
     def _answer(self, seconds: float, memory: int) -> bytes:
         deadline = time.monotonic() + seconds
         while True:
-            try:
+            with contextlib.suppress(queue.Empty):
                 payload = self._answers.get(timeout=_POLL_SECONDS)
-            except queue.Empty:
-                pass
-            else:
                 if payload is None:
                     raise ChildLost("died")
                 return payload
