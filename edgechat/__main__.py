@@ -1,7 +1,4 @@
-"""`python -m edgechat`, the `edgechat` command, and every child process of both.
-
-Nothing heavy is imported before it is known which of them this is.
-"""
+"""Entry point of `edgechat`, `python -m edgechat`, and every child process; imports only what each needs."""
 
 from __future__ import annotations
 
@@ -10,7 +7,7 @@ import sys
 
 from edgechat.base.process.spawn import ROLE_FLAG
 
-# Roles of child processes, and the module whose main() each runs.
+# Roles of child processes, with the modules whose main() they run.
 ROLES = {
     "engine": "edgechat.engine.worker.worker",
     "bench": "edgechat.cli.bench.child",

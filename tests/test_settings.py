@@ -20,7 +20,7 @@ from edgechat.base.errors import SettingsError
 from edgechat.chat.session import cache_policy
 from edgechat.engine.types import CachePolicy, Sampling
 from edgechat.settings import Preset, SamplingDefaults, Settings, change, documented, save
-from edgechat.settings.writing import _full
+from edgechat.settings.writing import _without_empty_tables
 
 
 @pytest.fixture(autouse=True)
@@ -448,4 +448,4 @@ def test_any_change_of_any_shape_of_file_says_what_it_should(
         assert "damaging its layout" in error.message  # noqa: PT017
         assert file_text() == text
     else:
-        assert _full(tomllib.loads(file_text())) == _full(expected)
+        assert _without_empty_tables(tomllib.loads(file_text())) == _without_empty_tables(expected)

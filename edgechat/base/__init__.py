@@ -1,4 +1,4 @@
-"""What every other package stands on: errors, folders and their files, text made harmless, child processes.
+"""What every other package builds on: errors, folders, harmless text, child processes.
 
 It imports nothing else of edgechat. Read `errors.py` first, then `process/`.
 """

@@ -1,53 +1,4 @@
-"""The exceptions that edgechat raises, in one tree.
-
-    EdgechatError                 the base class: what happened, and a hint what to do next
-    ├── ModelNotFound             neither a file nor a name of the catalogue
-    ├── ModelFileError            the file is not a model that can be loaded
-    ├── DoesNotFit                not enough memory for the model or the context
-    ├── NotADraft                 a model that cannot be the draft model of another one
-    ├── BackendMissing            a backend that is not installed, or does not support the model
-    ├── DryRunFailed              llama.cpp's dry run failed; sizes are estimated instead
-    ├── PromptTooLong             the prompt, or a text to embed, does not fit into the context
-    ├── BadRequest                a request that is not valid, or not for this model
-    │   ├── WrongKind             a chat with an embedding model, or embeddings from a chat model
-    │   ├── NotEmbeddable         texts without embeddings: empty, too many, or with unknown tokens
-    │   └── SchemaError           a JSON schema that is wrong, or too large or complex
-    ├── QueueFull                 too many requests are waiting for the model
-    ├── Draining                  the server is shutting down and accepts no more requests
-    ├── TemplateError             the model's chat template failed, looped or grew without bound
-    ├── SwitchUnknown             the model has no switch for thinking
-    ├── SettingsError             settings.toml, models.toml or an option is not valid
-    ├── FolderError               a folder for settings, chats or logs cannot be created
-    ├── StoreError                the conversations cannot be read or written
-    │   └── StoreUnwritable       the disk is full, or the database is not writable
-    ├── CommandError              a slash command that does not exist, or with a wrong argument
-    ├── ChatNotFound              no such conversation, or an ambiguous id
-    ├── AttachmentError           a file that cannot be attached to a question
-    ├── ChatBusy                  a reply is being generated, which the operation would change
-    ├── NotAChat                  a file is not a valid conversation
-    ├── NotWritten                a conversation cannot be written to a file
-    ├── NotRemovable              a model of another tool, or one that is loaded
-    ├── NotImported               a model that cannot be imported
-    ├── HubError                  a request to the hub failed
-    │   ├── RepoNotFound          no such repository, revision or file, or it is private
-    │   ├── AccessDenied          a licence must be accepted first, or the token was rejected
-    │   ├── HubUnreachable        no network, a timeout, or a failure of the hub
-    │   ├── RateLimited           too many requests
-    │   ├── OfflineMode           the network is needed, and edgechat is offline
-    │   ├── HubAnswerError        an answer that is not valid, or too large
-    │   ├── RemoteFileChanged     the file has changed since it was listed
-    │   └── WrongBytes            the hash of a download does not match; it is deleted
-    ├── DiskError                 a download cannot be stored: a full disk, or an unusable folder
-    ├── NotDrawn                  a plot: matplotlib is missing, or its file cannot be written
-    └── EngineError               the engine failed; exit code 3
-        ├── LoadFailed            llama.cpp refused the model
-        │   ├── OutOfMemory       there was not enough memory for it
-        │   └── ServerRefused     an RPC server is on another machine, or does not respond
-        ├── DecodeFailed          a decode call failed, or produced NaN or infinite logits
-        ├── EngineCrashed         the worker process died
-        │   └── EngineGone        before it received the request
-        ├── EngineClosed          the engine was closed by its owner
-        └── RequestRefused        the request has already crashed the worker twice
+"""The exceptions that edgechat raises, in one tree below EdgechatError.
 
 Other exceptions are converted to one of these where they arise. The command line and the app print
 `message` and `hint` in one place each.
@@ -275,14 +226,7 @@ class RequestRefused(EngineError):
 
 def by_name(name: str) -> type[EdgechatError]:
     """Return the class of that name, or EngineError for a name that is not in the tree."""
-    return _BY_NAME.get(name, EngineError)
-
-
-def _tree(root: type[EdgechatError]) -> dict[str, type[EdgechatError]]:
-    found = {root.__name__: root}
-    for child in root.__subclasses__():
-        found |= _tree(child)
-    return found
-
-
-_BY_NAME = _tree(EdgechatError)
+    candidate = globals().get(name)
+    if isinstance(candidate, type) and issubclass(candidate, EdgechatError):
+        return candidate
+    return EngineError

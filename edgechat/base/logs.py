@@ -1,8 +1,8 @@
 """Where log records go: a worker's to its stderr, which is its log file, a front end's to `edgechat.log`.
 
-Both files are private, bounded and in `paths.log_dir()`. Nothing of what people say is in them: of an
-exception they have the traceback and the type, but not the text, which may quote a message. A disk that takes
-no log costs the log, and nothing else.
+Both files are private, bounded and in `paths.log_dir()`. They contain nothing that users say: exceptions are
+logged with type and traceback, but without their text, which may quote a message. A log that cannot be
+written is lost without further consequences.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from edgechat.base.errors import FolderError
 from edgechat.base.text import printable
 
 MOST_BYTES = 1 << 20
-"""Of a log file; from then on a front end begins another, and a worker keeps the second half."""
-_KEPT = 2
-"""Earlier files of a front end."""
+"""Maximum size of a log file; beyond it, a front end begins another, and a worker keeps the second half."""
+_BACKUPS = 2
+"""Earlier files that a front end keeps."""
 _FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 _BRIEF = "%(asctime)s %(message)s"
 _DAY = "%Y-%m-%d %H:%M:%S"
@@ -30,7 +30,7 @@ _OURS = logging.getLogger("edgechat")
 
 
 class _Formatter(logging.Formatter):
-    """What is shown of an exception is up to this formatter, and not to who met the record first."""
+    """Formats exceptions its own way, whatever another handler has cached in the record."""
 
     def __init__(self, form: str, exceptions: Literal["none", "traceback", "text"]) -> None:
         super().__init__(form, None if form is _FORMAT else _DAY)
@@ -58,7 +58,7 @@ class _Formatter(logging.Formatter):
 
 
 class _FrontEndHandler(logging.Handler):
-    """`edgechat.log`, which several processes may write; opened with the first record, if one comes."""
+    """Writes `edgechat.log`, together with other processes; opens it with the first record."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -67,17 +67,17 @@ class _FrontEndHandler(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         with contextlib.suppress(OSError, FolderError):
             if self._file is None:
-                self._file = _opened()
+                self._file = _open_log()
             self._file.emit(record)
 
 
-def _opened() -> logging.Handler:
+def _open_log() -> logging.Handler:
     from logging.handlers import RotatingFileHandler  # 5 ms, which a command that logs nothing need not pay
 
     path = str(paths.log_dir() / "edgechat.log")
     _create(path)
     file = RotatingFileHandler(
-        path, maxBytes=MOST_BYTES, backupCount=_KEPT, encoding="utf-8", errors="backslashreplace"
+        path, maxBytes=MOST_BYTES, backupCount=_BACKUPS, encoding="utf-8", errors="backslashreplace"
     )
     file.rotator = _rotate
     file.setFormatter(_Formatter(_FORMAT, "traceback"))
@@ -104,7 +104,7 @@ class _WorkerHandler(logging.StreamHandler[TextIO]):
 
 
 def _shorten(fd: int) -> None:
-    """Cut a file that is open for reading and appending down to its second half, where it is too long."""
+    """Reduce a file that is too large, and open for reading and appending, to its second half."""
     state = os.fstat(fd)
     if stat.S_ISREG(state.st_mode) and state.st_size > MOST_BYTES:
         os.lseek(fd, -MOST_BYTES // 2, os.SEEK_END)
@@ -115,7 +115,7 @@ def _shorten(fd: int) -> None:
 
 def to_file() -> None:
     """In a front end: let edgechat's loggers write to `edgechat.log`, from INFO on."""
-    if not any(isinstance(one, _FrontEndHandler) for one in _OURS.handlers):
+    if not any(isinstance(handler, _FrontEndHandler) for handler in _OURS.handlers):
         _install(_OURS, _FrontEndHandler())
 
 
@@ -127,7 +127,7 @@ def to_stderr() -> None:
 
 
 def to_terminal(*, verbose: bool, debug: bool) -> None:
-    """In a server: print its records, too; with `verbose` from INFO on, with `debug` all of an exception."""
+    """In a server: print its records too; `verbose`: from INFO on; `debug`: exceptions in full."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setLevel(logging.INFO if verbose else logging.WARNING)
     handler.setFormatter(_Formatter(_BRIEF, "text" if debug else "none"))
@@ -135,6 +135,6 @@ def to_terminal(*, verbose: bool, debug: bool) -> None:
 
 
 def _install(logger: logging.Logger, handler: logging.Handler) -> None:
-    logging.raiseExceptions = False  # what no disk takes is lost, and not told on stderr
+    logging.raiseExceptions = False  # records that cannot be written are lost, and not reported on stderr
     _OURS.setLevel(logging.INFO)
     logger.addHandler(handler)

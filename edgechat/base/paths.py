@@ -1,7 +1,4 @@
-"""Where edgechat keeps its files, by the customs of each platform.
-
-Environment variables win: EDGECHAT_HOME moves everything into one folder (a USB stick, a test's own).
-"""
+"""Where edgechat keeps its files: the folders that each platform prescribes, or those below EDGECHAT_HOME."""
 
 from __future__ import annotations
 
@@ -52,15 +49,15 @@ def log_dir() -> Path:
 
 
 def cache_dir() -> Path:
-    """Return the folder of what can be found out again: figures that took a while to measure."""
+    """Return the folder of what can be measured or computed again."""
     return _folder("cache", platformdirs.user_cache_dir(_APP, appauthor=False))
 
 
 def read_bytes(path: Path, most: int) -> bytes:
-    """Return what a plain file holds.
+    """Return the contents of a regular file.
 
-    Raises OSError; also, in words that follow "cannot be read:", for a pipe or a device, which would be
-    waited for or never end, and for a file of more than `most` bytes.
+    Raises OSError, also for a pipe or a device, which might never end, and for more than `most` bytes; its
+    text then completes "cannot be read:".
     """
     fd = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
     try:
@@ -76,23 +73,20 @@ def read_bytes(path: Path, most: int) -> bytes:
 
 
 def private(path: str | Path, flags: int) -> int:
-    """Open a file, also for `open(..., opener=private)`: one that is made is nobody else's to read."""
+    """Open a file, which is created for its owner only; also an opener: `open(..., opener=private)`."""
     return os.open(path, flags, 0o600)
 
 
 def replace(path: Path, data: bytes) -> None:
-    """Put a file with `data` in the place of another, whole or not at all. Raises OSError.
-
-    Nobody else may read it, whatever its folder allows.
-    """
-    draft = path.with_name(f".part-{os.urandom(8).hex()}")
+    """Write a file atomically, readable by its owner only. Raises OSError."""
+    temporary = path.with_name(f".part-{os.urandom(8).hex()}")
     try:
-        with open(draft, "xb", opener=private) as file:
+        with open(temporary, "xb", opener=private) as file:
             file.write(data)
-        os.replace(draft, path)
+        os.replace(temporary, path)
     except BaseException:
         with contextlib.suppress(OSError):
-            draft.unlink()
+            temporary.unlink()
         raise
 
 

@@ -1,4 +1,4 @@
-"""Texts that are sent along with a question: the files that it names, and long pastes."""
+"""Texts that are sent with a question: the files that it names, and long pastes."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ if TYPE_CHECKING:
 
 _MOST_BYTES = 4 * 2**20
 MOST = 20
-"""Attachments of one question."""
+"""Maximum number of attachments of a question."""
 _MENTION = re.compile(r"(?:^|(?<=\s))@(?:\"([^\"\n]+)\"|(\S+))")
 _LONG_LINES, _LONG_TEXT = 15, 2000
-_DEEPEST_PATH = 4096
+_PATH_LENGTH = 4096
 
 
 def is_long(text: str) -> bool:
-    """Say whether a paste is better read beside the question than in it."""
+    """Return whether a paste is long enough to become an attachment."""
     return text.count("\n") >= _LONG_LINES or len(text) > _LONG_TEXT
 
 
 def read(path: str) -> Attachment:
-    """Return a text file as an attachment. Reads the disk: not for the event loop. Raises AttachmentError."""
+    """Return a text file as an attachment. Blocks on the disk. Raises AttachmentError."""
     shown = one_line(path, 120)
     try:
         file = Path(path).expanduser()
@@ -36,61 +36,52 @@ def read(path: str) -> Attachment:
         if not file.is_file():
             raise AttachmentError(f"No such file: {shown}.", hint="Tab completes a path after @.")
         with file.open("rb") as stream:
-            found = stream.read(_MOST_BYTES + 1)
+            data = stream.read(_MOST_BYTES + 1)
     except (OSError, RuntimeError, ValueError) as error:
         why = getattr(error, "strerror", None) or error
         raise AttachmentError(f"{shown} cannot be read: {why}.", hint="Choose another file.") from error
-    if len(found) > _MOST_BYTES:
+    if len(data) > _MOST_BYTES:
+        limit = f"{_MOST_BYTES // 2**20} MiB"
         raise AttachmentError(
-            f"{shown} has more than {_MOST_BYTES // 2**20} MiB, the limit.",
-            hint="Send only the relevant part.",
+            f"{shown} has more than {limit}, the limit.", hint="Send only the relevant part."
         )
-    if b"\0" in found[:8192]:
+    if b"\0" in data[:8192]:
         raise AttachmentError(f"{shown} is not a text file.", hint="Only text files can be attached.")
-    return of_text(file.name, found.decode("utf-8-sig", "replace"))
+    return of_text(file.name, data.decode("utf-8-sig", "replace"))
 
 
 def of_text(name: str, text: str) -> Attachment:
     """Return a text as an attachment."""
-    from edgechat.chat.records import Attachment  # not on the way to the first frame
+    from edgechat.chat.records import Attachment  # not needed for the first frame
 
     return Attachment(name, text)
 
 
-def mentioned(text: str) -> tuple[list[str], list[str]]:
-    """Return the paths after an @ in a text: of files that exist, and those that only look like a file's.
+def named_in(text: str, most: int) -> tuple[list[Attachment], list[str]]:
+    """Return the files that a text names after an @, so many at most, and the names of missing files.
 
-    Looks at the disk.
+    Blocks on the disk. Raises AttachmentError.
     """
-    found: list[str] = []
+    paths: list[str] = []
     missing: list[str] = []
     for quoted, word in dict.fromkeys(_MENTION.findall(text)):
-        path = next((one for one in (quoted or word, word.rstrip(".,;:!?)")) if one and _is_file(one)), "")
-        if path:
-            found.append(path)
+        candidates = filter(None, (quoted or word, word.rstrip(".,;:!?)")))
+        if path := next(filter(_is_file, candidates), None):
+            paths.append(path)
         elif quoted or "/" in word or re.search(r"\w\.\w{1,5}$", word):
             missing.append(quoted or word)
-    return found, missing
-
-
-def named_in(text: str, most: int) -> tuple[list[Attachment], list[str]]:
-    """Return so many at most of the files that a text names, and the names that are no files'.
-
-    Reads the disk. Raises AttachmentError.
-    """
-    found, missing = mentioned(text)
-    return [read(path) for path in found[: max(0, most)]], missing
+    return [read(path) for path in paths[: max(0, most)]], missing
 
 
 def may_be_path(text: str) -> bool:
-    """Say whether a paste may be a file that was dropped on the terminal."""
+    """Return whether a paste may be a file that was dropped on the terminal."""
     line = text.strip()
     starts = line.startswith(("/", "~", "'/", '"/', "file://"))
-    return starts and "\n" not in line and len(line) <= _DEEPEST_PATH
+    return starts and "\n" not in line and len(line) <= _PATH_LENGTH
 
 
 def dropped(text: str) -> list[str]:
-    """Return the paths where a paste is nothing but paths of files. Looks at the disk."""
+    """Return the paths in a paste that consists of paths of files only. Looks at the disk."""
     line = text.strip()
     if not may_be_path(line):
         return []

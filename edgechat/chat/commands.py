@@ -1,4 +1,4 @@
-"""The slash commands of the front ends, `/name argument`: which there are, and which texts are commands."""
+"""The slash commands of the front ends, `/name argument`, and how they are parsed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from edgechat.chat.records import Front
 
 _COMMAND = re.compile(r"/([A-Za-z][A-Za-z-]*)(?:\s+(.*))?", re.DOTALL)
-"""A path such as /usr/bin is not a command (its first word has a second slash), nor is text after a blank."""
+"""Neither a path such as /usr/bin, whose first word has a second slash, nor text after a space."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,22 +79,19 @@ def commands_of(front: Front) -> tuple[Command, ...]:
     return tuple(command for command in COMMANDS if front in command.fronts)
 
 
-def parsed(text: str) -> tuple[str, str] | None:
+def parse_command(text: str) -> tuple[str, str] | None:
     """Return the name, in lower case, and the argument of a command; None for text to be sent."""
-    found = _COMMAND.fullmatch(text.rstrip())
-    return (found[1].lower(), (found[2] or "").strip()) if found else None
+    match = _COMMAND.fullmatch(text.rstrip())
+    return (match[1].lower(), (match[2] or "").strip()) if match else None
 
 
-def sent(text: str) -> str:
-    """Return what is sent of a text that is not a command: `/word` of `//word`, else all of it."""
-    return text[1:] if text.startswith("//") and parsed(text[1:]) is not None else text
+def question_text(text: str) -> str:
+    """Return the question in a text that is not a command: `/word` for `//word`, else the text."""
+    return text[1:] if text.startswith("//") and parse_command(text[1:]) is not None else text
 
 
 def check(name: str, argument: str, front: Front) -> None:
-    """Check that a front end has a command, and that the argument is there exactly if it takes one.
-
-    Raises CommandError.
-    """
+    """Raise CommandError if a front end lacks a command, or its argument is missing or not allowed."""
     commands = {command.name: command for command in commands_of(front)}
     as_question = f"//{one_line(f'{name} {argument}'.rstrip(), 60)} sends it as a question."
     if name not in commands:

@@ -1,7 +1,6 @@
-"""A conversation: what was said, what the model is sent, and the reply as it comes.
+"""A conversation: its turns, what the model is sent, and the reply while it streams.
 
-Longer than most files: all that may be done with a conversation keeps the same few things in step, which are
-the line of turns that is shown, all the turns there are, and the store.
+One class, because every operation keeps three things in step: the turns shown, all turns, and the store.
 """
 
 from __future__ import annotations
@@ -11,32 +10,28 @@ import uuid
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing, suppress
 from datetime import date
+from typing import Any
 
 import msgspec
 
 from edgechat.base.errors import ChatBusy, ChatNotFound, EdgechatError, PromptTooLong, StoreError
 from edgechat.base.text import one_line
-from edgechat.chat.draft import ReplySaver
 from edgechat.chat.generation_options import GenerationOptions
 from edgechat.chat.messages import messages_of, title_of
 from edgechat.chat.model_choice import lasting_name
 from edgechat.chat.records import Attachment, Chat, ChatSettings, Front, Role, Turn, TurnState
+from edgechat.chat.reply_saver import ReplySaver
 from edgechat.chat.storage.store import TITLE_LENGTH, Store
 from edgechat.chat.tree import Tree, left_out
 from edgechat.engine.protocol import Engine
-from edgechat.engine.types import (
-    ChatRequest,
-    Delta,
-    Finished,
-    RequestEvent,
-)
+from edgechat.engine.types import ChatRequest, Delta, Finished, RequestEvent
 
 
 class Conversation:
-    """One chat, of which every word is in the store before it is computed with.
+    """One chat. Turns are stored before anything is computed from them.
 
-    A turn of the user is saved by `ask`, a reply while it streams by `answer`; `send` is both. What ends a
-    reply early (the reader, a crash, the program's end) is its state, and the text so far stays.
+    `ask` saves a question, `answer` a reply while it streams; `send` does both. A reply that ends early (is
+    stopped, or interrupted by a crash or the program's end) keeps its text so far; its state tells why.
     """
 
     def __init__(self, store: Store, model: str, *, front: Front = "app", system: str | None = None) -> None:
@@ -52,24 +47,24 @@ class Conversation:
             front=front,
         )
         self.turns: list[Turn] = []
-        """What was said, in order: of tries at a reply and wordings of a question the one that is shown."""
+        """The line that is shown: of the versions of each question and reply, one."""
         self._tree = Tree()
         self._store = store
         self._front: Front = front
         self._system = system
         self._stored = False
         self._running: tuple[Engine, str] | None = None
-        self._draft: ReplySaver | None = None
+        self._saver: ReplySaver | None = None
         self._begun = False
         self._stopping = False
-        self._taken: list[Turn] = []
-        """What `regenerate` took out of `turns`, until a reply has begun in its place."""
+        self._removed: list[Turn] = []
+        """What `regenerate` removed from `turns`, until a reply has begun in its place."""
 
     @classmethod
     async def load(
         cls, store: Store, chat_id: str, *, front: Front = "app", trashed: bool = False
     ) -> Conversation:
-        """Return a stored conversation, to be held at `front` now, or (trashed) one in the trash, to be read.
+        """Return a stored conversation, continued at `front`; trashed: one in the trash, to be read only.
 
         Raises ChatNotFound and StoreError.
         """
@@ -80,8 +75,8 @@ class Conversation:
         return conversation
 
     @property
-    def kept_as(self) -> str | None:
-        """The id under which the engine keeps on disk what it computed; None where nothing may be kept."""
+    def state_id(self) -> str | None:
+        """The id under which the engine may save KV states to disk; None if it may not."""
         return self.chat.id if self._stored and self._store.lasting else None
 
     @property
@@ -98,95 +93,88 @@ class Conversation:
 
     @property
     def dropped(self) -> int:
-        """How many turns the last reply that came to its end was written without."""
-        replies = (turn.figures for turn in reversed(self.turns) if turn.figures is not None)
-        return next((figures.usage.dropped_turns for figures in replies if figures.usage is not None), 0)
+        """How many turns were not sent for the last complete reply."""
+        usages = (turn.figures.usage for turn in reversed(self.turns) if turn.figures is not None)
+        return next((usage.dropped_turns for usage in usages if usage is not None), 0)
 
     def left_out(self) -> Sequence[Turn]:
-        """Return the turns that the last reply that came to its end was written without."""
+        """Return the turns that were not sent for the last complete reply."""
         return left_out(self.turns)
 
     @property
     def all_turns(self) -> list[Turn]:
-        """Every turn that is known, other tries and wordings included, in the order of writing."""
+        """The turns of all lines, in the order of writing."""
         return self._tree.turns
 
     @property
     def answering(self) -> bool:
-        """Whether a reply is being written."""
+        """Whether a reply is being generated."""
         return self._running is not None
 
     @property
-    def trouble(self) -> StoreError | None:
-        """Why the words of the reply that is being written are not saved at the moment."""
-        return self._draft.trouble if self._draft is not None and self.answering else None
+    def save_error(self) -> StoreError | None:
+        """Why the reply that is being generated cannot be saved at the moment."""
+        return self._saver.save_error if self._saver is not None and self.answering else None
 
     @property
     def n_messages(self) -> int:
-        """How many things were said by the user and by the model."""
+        """The number of turns of the user and of the model."""
         return sum(turn.role != "system" for turn in self.turns)
 
     @property
-    def being_written(self) -> bool:
-        """Whether another program is writing the last reply, as far as was known when it was loaded."""
+    def written_elsewhere(self) -> bool:
+        """Whether another program was writing the last reply when the conversation was loaded."""
         return not self.answering and bool(self.turns) and self.turns[-1].state == "streaming"
 
     async def use_model(self, model: str) -> None:
-        """Note which model writes from now on, and where. Raises StoreError."""
-        chat = msgspec.structs.replace(self.chat, model=lasting_name(model), front=self._front)
-        if chat != self.chat:
-            if self._stored:
-                await self._store.note_use(chat.id, chat.model, chat.front)
-            self.chat = chat
+        """Record which model answers from now on, and at which front end. Raises StoreError."""
+        name = lasting_name(model)
+        if (name, self._front) != (self.chat.model, self.chat.front):
+            await self._update_chat(model=name, front=self._front)
 
     async def rename(self, title: str) -> None:
-        """Give it another title; without letters, the one made from its first turn. Raises StoreError."""
+        """Set the title; an empty one is replaced by that of the first turn. Raises StoreError."""
         if self._stored:
             title = await self._store.rename(self.chat.id, title)
-        title = one_line(_as_text(title), TITLE_LENGTH)
+        title = one_line(_encodable(title), TITLE_LENGTH)
         self.chat = msgspec.structs.replace(self.chat, title=title)
 
     async def pin(self, pinned: bool) -> None:
-        """Keep it at the top of the list, or no longer. Raises StoreError."""
-        if self._stored:
-            await self._store.pin(self.chat.id, pinned)
-        self.chat = msgspec.structs.replace(self.chat, pinned=pinned)
+        """Pin it to the top of the list, or unpin it. Raises StoreError."""
+        await self._update_chat(pinned=pinned)
 
     async def set_settings(self, settings: ChatSettings) -> None:
-        """Decide how replies are written from now on. Raises StoreError."""
-        if self._stored:
-            await self._store.set_settings(self.chat.id, settings)
-        self.chat = msgspec.structs.replace(self.chat, settings=settings)
+        """Set how replies are generated from now on. Raises StoreError."""
+        await self._update_chat(settings=settings)
 
     async def set_system(self, text: str | None) -> None:
-        """Change the system prompt of all lines; nothing, or an empty text, removes it.
+        """Change the system prompt of all lines; None or a blank text removes it.
 
-        Raises StoreError, and ChatBusy.
+        Raises StoreError and ChatBusy.
         """
         self._check_free()
-        text = _as_text(text or "").strip() or None
+        text = _encodable(text or "").strip() or None
         if self._stored and text != self.system:
-            had = self.system is not None
-            old, said = (
-                (self.turns[0], self.turns[1:]) if had else (self._turn("system", "", None), self.turns)
-            )
+            old = self.turns[0] if self.system is not None else self._turn("system", "", None)
             system = msgspec.structs.replace(old, content=text) if text else None
             await self._store.set_system(self.chat.id, system)
             self._tree.put_system(system)
-            self.turns = [*([system] if system else []), *(self._tree[turn.id] for turn in said)]
+            others = [self._tree[turn.id] for turn in self.turns if turn.id != old.id]
+            self.turns = [system, *others] if system else others
         self._system = text
 
     async def ask(self, text: str, attachments: Sequence[Attachment] = ()) -> Turn:
-        """Save a turn of the user and return it. Raises StoreError, and then no question is saved.
+        """Save a question and return it. Raises StoreError if it cannot be saved.
 
-        What another program has said in the chat meanwhile comes before it in `turns`. Raises ChatBusy where
-        a reply is being written, be it there, and ChatNotFound where the chat is gone.
+        Turns that another program has added meanwhile come before it in `turns`. Raises ChatBusy if a reply
+        is being generated, also by another program, and ChatNotFound if the chat was deleted.
         """
         self._check_free()
         if not self._stored:
-            return await self._begin(_as_text(text), _clean(attachments))
+            return await self._begin(_encodable(text), _clean(attachments))
         self.put_back()
-        if self._may_have_gone_on:
+        # Another program may be writing, or have written, a reply at the end of `turns`.
+        if self.turns and (self.written_elsewhere or self.turns[-1].role == "user"):
             await self._catch_up()
         turn = self._question(text, attachments)
         while not await self._store.add_turn(turn):
@@ -196,51 +184,47 @@ class Conversation:
         return turn
 
     async def edit(self, turn_id: str, text: str, attachments: Sequence[Attachment] | None = None) -> Turn:
-        """Ask a question of `turns` in other words: `turns` ends with them, the old line stays in the store.
+        """Save another version of a question, which ends `turns`; the old line stays in the store.
 
-        attachments: None keeps those of the old wording. Raises StoreError, ChatNotFound, and ChatBusy, also
-        where another program is writing at the end of `turns`.
+        attachments: None keeps those of the old version. Raises StoreError, ChatNotFound, and ChatBusy, also
+        if another program is writing at the end of `turns`.
         """
         self._check_free()
         self.put_back()
-        if self.being_written:
+        if self.written_elsewhere:
             await self._catch_up()
-        places = [at for at, turn in enumerate(self.turns) if turn.id == turn_id and turn.role == "user"]
-        if not places:
+        questions = (turn for turn in self.turns if turn.id == turn_id and turn.role == "user")
+        old = next(questions, None)
+        if old is None:
             raise ChatNotFound("Only a question of this conversation can be edited.")
-        old, before = self.turns[places[0]], self.turns[: places[0]]
-        kept = old.attachments if attachments is None else _clean(attachments)
-        turn = self._turn("user", _as_text(text), old.parent_id, attachments=kept)
+        files = old.attachments if attachments is None else _clean(attachments)
+        turn = self._turn("user", _encodable(text), old.parent_id, attachments=files)
+        before = self.turns[: self.turns.index(old)]
         await self._store.add_turn(turn, branch=True)
         self.turns = before
         self._append(turn)
         return turn
 
     def branches(self, turn_id: str) -> tuple[int, int]:
-        """Return which one (from 0) a turn is of those that may stand in its place, and how many they are.
-
-        These are the tries at a reply of which words came, or the wordings of a question.
-        """
+        """Return the index of a turn among its versions, and how many there are; see `Tree.siblings`."""
         ids = [turn.id for turn in self._tree.siblings(turn_id)]
         return (ids.index(turn_id), len(ids)) if ids else (0, 1)
 
     async def switch(self, turn_id: str, to: int) -> None:
-        """Show the line through another of a turn's `branches`, to its latest end; so it is when reopened.
+        """Show the latest line through another version of a turn, also when the chat is reopened.
 
-        Raises StoreError, ChatBusy, and ValueError for a number that is none of them.
+        Raises StoreError, ChatBusy, and ValueError if there is no version `to`.
         """
         self._check_free()
         siblings = self._tree.siblings(turn_id)
         if not 0 <= to < len(siblings):
             raise ValueError(f"there is no branch {to} of {len(siblings)}")
-        line = self._tree.line(siblings[to].id)
-        await self._store.choose(self.chat.id, line[-1].id)
-        self.turns = line
+        await self._show_line(siblings[to].id)
 
     async def go_to(self, turn_id: str) -> None:
-        """Show the line through a turn, to its latest end, where `turns` has it not; so it is when reopened.
+        """Show the latest line through a turn that is not in `turns`, also when the chat is reopened.
 
-        Raises StoreError, ChatNotFound where there is no such turn, and ChatBusy where a reply is written.
+        Raises StoreError, ChatNotFound if there is no such turn, and ChatBusy if a reply is being generated.
         """
         if any(turn.id == turn_id for turn in self.turns):
             return
@@ -250,17 +234,15 @@ class Conversation:
             self._tree = Tree(turns)
         if turn_id not in self._tree:
             raise ChatNotFound("The message that was found is no longer in this conversation.")
-        line = self._tree.line(turn_id)
-        await self._store.choose(self.chat.id, line[-1].id)
-        self.turns = line
+        await self._show_line(turn_id)
 
     async def take_back_question(self) -> None:
-        """Undo the last `ask` or `edit`: question and replies leave `turns` and the store. Raises StoreError.
+        """Undo the last `ask` or `edit`: remove the question from `turns` and the store. Raises StoreError.
 
-        A chat of which nothing is left is deleted; the next question begins another, with the same system
-        prompt. After an `edit` the old wording is shown again.
+        A chat that becomes empty is deleted; the next question begins another, with the same system prompt.
+        After an `edit`, the old version is shown again.
         """
-        question = self._last_question
+        question = next((turn for turn in reversed(self.turns) if turn.role == "user"), None)
         if question is None:
             raise RuntimeError("there is no question to take back")
         if self._tree.has_others(question.id):
@@ -276,15 +258,15 @@ class Conversation:
     async def answer(
         self,
         engine: Engine,
-        manner: GenerationOptions = GenerationOptions(),  # noqa: B008  (it is frozen)
+        options: GenerationOptions = GenerationOptions(),  # noqa: B008  (it is frozen)
         *,
         on_progress: Callable[[float], None] | None = None,
     ) -> AsyncGenerator[RequestEvent, None]:
-        """Stream the reply to the last turn of the user; afterwards it is `turns[-1]`, whatever became of it.
+        """Stream the reply to the question at the end of `turns`, to which it is appended, complete or not.
 
         Raises the engine's errors after the text so far has been saved, and StoreError. PromptTooLong takes
-        the question back, which no reply could follow, unless there are words of an earlier try. Close the
-        generator (`contextlib.aclosing`) if it may not run to its end.
+        the question back, unless it was answered before. Close the generator (`contextlib.aclosing`) if it
+        may not run to its end.
         """
         if self.answering or not self.turns or self.turns[-1].role != "user":
             raise RuntimeError("there is no turn of the user that waits for an answer")
@@ -292,18 +274,18 @@ class Conversation:
         request = ChatRequest(
             id=reply.id,
             messages=messages_of(self.turns),
-            sampling=manner.sampling,
-            max_tokens=manner.max_tokens,
-            stop=manner.stop,
-            think=manner.think,
-            overflow=manner.overflow,
+            sampling=options.sampling,
+            max_tokens=options.max_tokens,
+            stop=options.stop,
+            think=options.think,
+            overflow=options.overflow,
             date=self.chat.date,
             chat=self.chat.id,
         )
         self._running, self._begun, self._stopping = (engine, request.id), False, False
         try:
-            draft = self._draft = ReplySaver(self._store, reply)
-            async with aclosing(self._write(draft, engine, request, on_progress)) as events:
+            saver = self._saver = ReplySaver(self._store, reply)
+            async with aclosing(self._write(saver, engine, request, on_progress)) as events:
                 async for event in events:
                     yield event
         finally:
@@ -317,14 +299,13 @@ class Conversation:
                 yield event
 
     def regenerate(self, turn_id: str | None = None) -> None:
-        """Make room for another try, which `answer` writes: the last reply leaves `turns`, not the store.
+        """Remove the last reply from `turns`, not from the store, so that `answer` writes another version.
 
-        With the id of a turn it is the reply to that question, or that reply, and all that follows it.
-        `put_back` undoes it where no try can begin. Raises ChatBusy, and ChatNotFound where nothing was
-        asked yet.
+        turn_id: a reply, or its question; what follows is removed too. `put_back` undoes it. Raises ChatBusy,
+        and ChatNotFound if there is no question yet.
         """
         self._check_free()
-        if self.being_written:
+        if self.written_elsewhere:
             raise _written_elsewhere()
         self.put_back()
         at = next((at for at, turn in enumerate(self.turns) if turn.id == turn_id), len(self.turns) - 1)
@@ -332,22 +313,19 @@ class Conversation:
             at -= 1
         if at < 0:
             raise ChatNotFound("There is no question yet to answer again.")
-        self.turns, self._taken = self.turns[: at + 1], self.turns[at + 1 :]
+        self.turns, self._removed = self.turns[: at + 1], self.turns[at + 1 :]
 
     def put_back(self) -> None:
-        """Show again what `regenerate` took away, where `answer` has begun no reply in its place.
-
-        Nothing happens where it has, where nothing was taken, or where `turns` ends elsewhere by now.
-        """
-        taken, self._taken = self._taken, []
-        if taken and not self.answering and self.turns and self.turns[-1].id == taken[0].parent_id:
-            self.turns = [*self.turns, *taken]
+        """Show again what `regenerate` removed, unless `answer` has begun a reply or `turns` has changed."""
+        removed, self._removed = self._removed, []
+        if removed and not self.answering and self.turns and self.turns[-1].id == removed[0].parent_id:
+            self.turns = [*self.turns, *removed]
 
     async def stop(self) -> bool:
-        """Ask for the reply to end here; what there is of it will be marked as stopped.
+        """End the reply, which is marked as stopped.
 
-        True: the engine was told, and the stream ends with Finished. False: the engine has not begun (it
-        loads the model, say), so whoever reads the stream should close it.
+        Returns True if the engine was told, so that the stream ends with Finished. Returns False if it has
+        not begun (it loads the model, say); then the reader should close the stream.
         """
         if self._running is None:
             return False
@@ -359,7 +337,7 @@ class Conversation:
 
     async def _write(
         self,
-        draft: ReplySaver,
+        saver: ReplySaver,
         engine: Engine,
         request: ChatRequest,
         on_progress: Callable[[float], None] | None,
@@ -367,13 +345,13 @@ class Conversation:
         finished: Finished | None = None
         error: EdgechatError | None = None
         try:
-            await draft.begin()
-            # Left early, the stream is closed at once, and with it the worker's work.
+            await saver.begin()
+            # If the reader leaves early, the stream is closed at once, which cancels the request.
             async with aclosing(engine.stream(request, on_progress)) as events:
                 async for event in events:
                     self._begun = True
                     if isinstance(event, Delta):
-                        draft.add(event)
+                        saver.add(event)
                     elif isinstance(event, Finished):
                         finished = event
                     yield event
@@ -381,25 +359,25 @@ class Conversation:
             error = exc
             raise
         finally:
-            if draft.begun:
-                self._taken = []
-                await self._end(draft, engine, finished, error)
+            if saver.begun:
+                self._removed = []
+                await self._end(saver, engine, finished, error)
 
     async def _end(
-        self, draft: ReplySaver, engine: Engine, finished: Finished | None, error: EdgechatError | None
+        self, saver: ReplySaver, engine: Engine, finished: Finished | None, error: EdgechatError | None
     ) -> None:
         if isinstance(error, PromptTooLong) and not self._tree.is_answered(self.turns[-1].id):
-            await draft.rest()
+            await saver.rest()
             with suppress(StoreError):
-                asked_in = self.chat.id
+                chat_id = self.chat.id
                 await self.take_back_question()
                 if not self._stored:
-                    engine.forget(asked_in)
+                    engine.forget(chat_id)
                 return
         try:
-            await draft.end(self._end_state(draft.turn, finished, error), engine.model, finished, error)
+            await saver.end(self._end_state(saver.turn, finished, error), engine.model, finished, error)
         finally:
-            self._append(draft.turn)
+            self._append(saver.turn)
 
     def _end_state(self, turn: Turn, finished: Finished | None, error: EdgechatError | None) -> TurnState:
         if finished is not None and finished.reason != "cancelled":
@@ -408,14 +386,15 @@ class Conversation:
             return "stopped"
         return "interrupted" if error is None or turn.content or turn.thinking else "failed"
 
-    @property
-    def _may_have_gone_on(self) -> bool:
-        """Whether another program's reply may stand, or grow, at the end of `turns` unknown to this one."""
-        return bool(self.turns) and (self.being_written or self.turns[-1].role == "user")
+    async def _update_chat(self, **values: Any) -> None:
+        if self._stored:
+            await self._store.update_chat(self.chat.id, **values)
+        self.chat = msgspec.structs.replace(self.chat, **values)
 
-    @property
-    def _last_question(self) -> Turn | None:
-        return next((turn for turn in reversed(self.turns) if turn.role == "user"), None)
+    async def _show_line(self, turn_id: str) -> None:
+        line = self._tree.line(turn_id)
+        await self._store.update_chat(self.chat.id, leaf=line[-1].id)
+        self.turns = line
 
     def _check_free(self) -> None:
         if self.answering:
@@ -425,9 +404,9 @@ class Conversation:
             )
 
     async def _catch_up(self) -> None:
-        """Take over what another program has said in this chat.
+        """Read the turns that another program has added.
 
-        Raises ChatBusy where it is still writing, ChatNotFound and StoreError.
+        Raises ChatBusy if it is still writing, ChatNotFound and StoreError.
         """
         _, turns = await self._store.load(self.chat.id)
         tree = Tree(turns)
@@ -437,16 +416,16 @@ class Conversation:
         self._tree, self.turns = tree, line
 
     async def _begin(self, text: str, attachments: tuple[Attachment, ...]) -> Turn:
-        """Store the chat with its first question, which is returned."""
+        """Store the chat with its first question; return that."""
         now, title = time.time(), self.chat.title or title_of(text, attachments)
         chat = msgspec.structs.replace(self.chat, title=title, created_at=now, updated_at=now)
         system = self._turn("system", self._system, None) if self._system else None
         turn = self._turn("user", text, system.id if system else None, attachments=attachments)
         await self._store.add_turn(turn, chat=chat, system=system)
         self.chat, self._stored = chat, True
-        for one in (system, turn):
-            if one is not None:
-                self._append(one)
+        if system is not None:
+            self._append(system)
+        self._append(turn)
         return turn
 
     def _append(self, turn: Turn) -> None:
@@ -454,8 +433,8 @@ class Conversation:
         self._tree.put(turn)
 
     def _question(self, text: str, attachments: Sequence[Attachment]) -> Turn:
-        after = self.turns[-1].id if self.turns else None
-        return self._turn("user", _as_text(text), after, attachments=_clean(attachments))
+        parent_id = self.turns[-1].id if self.turns else None
+        return self._turn("user", _encodable(text), parent_id, attachments=_clean(attachments))
 
     def _turn(
         self,
@@ -485,9 +464,9 @@ def _written_elsewhere() -> ChatBusy:
     )
 
 
-def _as_text(text: str) -> str:
+def _encodable(text: str) -> str:
     return text.encode("utf-8", "replace").decode()
 
 
 def _clean(attachments: Sequence[Attachment]) -> tuple[Attachment, ...]:
-    return tuple(Attachment(_as_text(one.name), _as_text(one.text)) for one in attachments)
+    return tuple(Attachment(_encodable(file.name), _encodable(file.text)) for file in attachments)

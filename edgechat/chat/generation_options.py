@@ -21,7 +21,7 @@ class GenerationOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CommandLineOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """What the command line says of all replies; None and empty: nothing."""
+    """The options of the command line for all replies; None and empty: not set."""
 
     sampling: SamplingDefaults = SamplingDefaults()
     seed: int | None = None
@@ -32,25 +32,25 @@ class CommandLineOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def resolve_options(
-    given: CommandLineOptions,
+    options: CommandLineOptions,
     chat: ChatSettings,
     settings: Settings,
     plan: LoadPlan | None = None,
     model: ModelInfo | None = None,
 ) -> GenerationOptions:
-    """Resolve each option: from the command line, else the chat, else the settings, else the model's makers.
+    """Resolve each option: the command line's, else the chat's, the settings', or the model's own.
 
     plan, model: None if they are not known yet.
     """
-    think = chat.think if given.think is None else given.think
-    # The setting is for models that can switch; a request that a model cannot fulfil is an error.
+    think = chat.think if options.think is None else options.think
+    # The setting applies to models that can switch; options and chats raise an error for others.
     if think is None and (model is None or model.can_switch_thinking):
         think = settings.think
     defaults = plan.sampling_for(think) if plan is not None else settings.sampling
     return GenerationOptions(
-        sampling=Sampling(**given.sampling.over(chat.sampling.over(defaults)).given(), seed=given.seed),
-        max_tokens=given.max_tokens,
-        stop=given.stop,
+        sampling=Sampling(**options.sampling.over(chat.sampling.over(defaults)).given(), seed=options.seed),
+        max_tokens=options.max_tokens,
+        stop=options.stop,
         think=think,
-        overflow=given.overflow or settings.overflow,
+        overflow=options.overflow or settings.overflow,
     )

@@ -1,4 +1,4 @@
-"""From the turns of a chat to what the model is sent, and to its title."""
+"""From the turns of a chat to the messages for the model, and to its title."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ from edgechat.base.text import one_line
 from edgechat.chat.records import Attachment, Turn
 from edgechat.engine.types import Message
 
-_TITLE_LENGTH, _LOOKED_AT = 60, 1000
+_TITLE_LENGTH, _LINE_LENGTH = 60, 1000
 _LINK = re.compile(r"!?\[([^\]\n]*)\]\([^)\n]*\)")
 _BEFORE_LINE = re.compile(r"^(?:\s|#{1,6}\s|>|[-*+]\s|\d{1,9}[.)]\s)+")
 _AROUND_WORDS = re.compile(r"\*{1,3}(?=\S)|(?<=\S)\*{1,3}|~~|`+|(?<!\w)_{1,3}(?=\w)|(?<=\w)_{1,3}(?!\w)")
-_NO_WORDS = re.compile(r"\s*(?:```|~~~|[-=*_]{3,}\s*$)")
+_WITHOUT_WORDS = re.compile(r"\s*(?:```|~~~|[-=*_]{3,}\s*$)")
 
 
 def messages_of(turns: Sequence[Turn]) -> tuple[Message, ...]:
-    """Return what the model is sent of these turns.
+    """Return the messages for the model.
 
-    A reply without words is left out, and turns of the user that thereby meet become one, as do replies:
-    most templates want the roles to alternate.
+    Empty replies are omitted, and successive turns of one role are joined: most templates require that roles
+    alternate.
     """
     messages: list[Message] = []
     for group in grouped(turns):
-        sent = [turn for turn in group if not _is_silent(turn)]
+        sent = [turn for turn in group if not _is_empty_reply(turn)]
         if sent:
             text = "\n\n".join(map(_text, sent))
             messages.append(Message(sent[0].role, text, sent[0].thinking if len(sent) == 1 else ""))
@@ -32,10 +32,10 @@ def messages_of(turns: Sequence[Turn]) -> tuple[Message, ...]:
 
 
 def grouped(turns: Sequence[Turn]) -> list[list[Turn]]:
-    """Return the turns of each message; a reply without words goes with what it should have answered."""
+    """Return the turns of each message; an empty reply is in the group of its question."""
     groups: list[list[Turn]] = []
     for turn in turns:
-        if groups and turn.role != "system" and (_is_silent(turn) or groups[-1][0].role == turn.role):
+        if groups and turn.role != "system" and (_is_empty_reply(turn) or groups[-1][0].role == turn.role):
             groups[-1].append(turn)
         else:
             groups.append([turn])
@@ -43,10 +43,10 @@ def grouped(turns: Sequence[Turn]) -> list[list[Turn]]:
 
 
 def title_of(text: str, attachments: Sequence[Attachment] = ()) -> str:
-    """Return the title of a chat that begins so: the first line of words, without Markdown's marks."""
+    """Return the title for a first question: its first line with words, without Markdown's markup."""
     for line in text.splitlines():
-        if not _NO_WORDS.match(line):
-            line = _LINK.sub(r"\1", _BEFORE_LINE.sub("", line[:_LOOKED_AT]))
+        if not _WITHOUT_WORDS.match(line):
+            line = _LINK.sub(r"\1", _BEFORE_LINE.sub("", line[:_LINE_LENGTH]))
             title = one_line(_AROUND_WORDS.sub("", line), _TITLE_LENGTH)
             if title:
                 return title
@@ -54,14 +54,14 @@ def title_of(text: str, attachments: Sequence[Attachment] = ()) -> str:
 
 
 def not_sent(turns: int) -> str:
-    """Return in words how many turns, questions with answers, have left the window."""
-    gone = "1 earlier question, with its answer, is"
-    if turns != 1:
-        gone = f"{turns} earlier questions, with their answers, are"
-    return f"{gone} no longer sent to the model"
+    """Return the sentence that says how many turns, questions with answers, have left the window."""
+    dropped = f"{turns} earlier questions, with their answers, are"
+    if turns == 1:
+        dropped = "1 earlier question, with its answer, is"
+    return f"{dropped} no longer sent to the model"
 
 
-def _is_silent(turn: Turn) -> bool:
+def _is_empty_reply(turn: Turn) -> bool:
     return turn.role == "assistant" and not turn.content
 
 
@@ -70,7 +70,7 @@ def _text(turn: Turn) -> str:
 
 
 def fenced(attachment: Attachment) -> str:
-    """Return an attachment as its name and its text, in a fence longer than any in it."""
+    """Return the name of an attachment and its text, in a code fence longer than any in the text."""
     longest = max(map(len, re.findall("`{3,}", attachment.text)), default=2)
     fence = "`" * (longest + 1)
     return f"{one_line(attachment.name)}\n{fence}\n{attachment.text.removesuffix(chr(10))}\n{fence}"

@@ -1,4 +1,4 @@
-"""Which model to begin with, decided in the same way by all front ends."""
+"""Which model answers at first, in all front ends."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from edgechat.chat.storage.store import Store
 T = TypeVar("T")
 
 DEFAULT_MODEL = "guide"
-_LAST = "model"
-"""The preference that the store keeps."""
+_PREFERENCE = "model"
+"""The name under which the store has the model that was used last."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,13 +26,13 @@ class ChosenModel(Generic[T]):
     model: str
     found: T
     missing: str | None = None
-    """The model that is configured or was used last, if it is gone and the default stands in for it."""
+    """The configured or last used model, if it is gone and replaced by the default."""
     is_first: bool = False
     """Whether no model has ever been chosen here."""
 
     @property
     def note(self) -> str | None:
-        """What to tell the user, or None."""
+        """A message for the user, or None."""
         if self.missing is None:
             return None
         return f"{one_line(self.missing, 80)} was not found; {self.model} is used instead."
@@ -46,34 +46,32 @@ async def choose_model(
 ) -> ChosenModel[T]:
     """Choose the model that the user named, else settings.toml's, else the last one used, else the guide.
 
-    If a configured or remembered model is gone, the guide stands in for it. `find` raises ModelNotFound
-    for a model that is gone; it is called in a thread. Raises what `find` raises for a model that was named,
-    and its errors other than ModelNotFound for any.
+    `find` is called in a thread, and raises ModelNotFound for a model that is gone; the guide replaces it
+    unless it was named. Other errors of `find` are passed on.
     """
     if named is not None:
         return ChosenModel(named, await asyncio.to_thread(find, named))
-    wanted = configured or await last_used()
-    missing = None
-    if wanted is not None and wanted != DEFAULT_MODEL:
-        try:
-            return ChosenModel(wanted, await asyncio.to_thread(find, wanted))
-        except ModelNotFound:
-            missing = wanted
-    found = await asyncio.to_thread(find, DEFAULT_MODEL)
-    return ChosenModel(DEFAULT_MODEL, found, missing, is_first=wanted is None)
+    preferred = configured or await last_used()
+    model = DEFAULT_MODEL if preferred is None else preferred
+    try:
+        return ChosenModel(model, await asyncio.to_thread(find, model), is_first=preferred is None)
+    except ModelNotFound:
+        if model == DEFAULT_MODEL:
+            raise
+    return ChosenModel(DEFAULT_MODEL, await asyncio.to_thread(find, DEFAULT_MODEL), missing=model)
 
 
 async def remembered(store: Store) -> str | None:
     """Return the model that was used last, or None. Raises StoreError."""
-    return await store.preference(_LAST)
+    return await store.preference(_PREFERENCE)
 
 
 async def remember(store: Store, model: str) -> None:
-    """Begin with this model next time. Raises StoreError."""
-    await store.set_preference(_LAST, lasting_name(model))
+    """Start with this model next time. Raises StoreError."""
+    await store.set_preference(_PREFERENCE, lasting_name(model))
 
 
 def lasting_name(model: str) -> str:
-    """Return what names this model also from another folder: the whole path, where it is a file."""
+    """Return a name that is valid in other folders too: of a file, the absolute path."""
     file = Path(model)
     return str(file.absolute()) if file.is_file() else model

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Collection
 from typing import Protocol
 
 import msgspec
 
 from edgechat.base.errors import SettingsError, SwitchUnknown
 from edgechat.base.text import one_line
-from edgechat.chat.records import ChatSettings, applied
+from edgechat.chat.records import ChatSettings, apply_preset
 from edgechat.chat.session import ChatSession
 from edgechat.settings import SamplingDefaults, checked
 
@@ -22,24 +24,20 @@ class Adjustable(Protocol):
     @property
     def system(self) -> str | None:
         """The system prompt."""
-        ...
 
     @property
     def settings(self) -> ChatSettings:
         """How replies are generated."""
-        ...
 
     async def set_system(self, text: str | None) -> None:
         """Set the system prompt, or (None) remove it. Raises EdgechatError."""
-        ...
 
     async def set_settings(self, settings: ChatSettings) -> None:
         """Change how replies are generated from now on. Raises EdgechatError."""
-        ...
 
 
 async def adjust(session: ChatSession, conversation: Adjustable, command: str, argument: str) -> str:
-    """Run one of COMMANDS; return a sentence that says what has changed. Raises EdgechatError."""
+    """Run one of COMMANDS; return a sentence about what has changed. Raises EdgechatError."""
     match command:
         case "think":
             if argument.lower() not in THINK:
@@ -53,7 +51,7 @@ async def adjust(session: ChatSession, conversation: Adjustable, command: str, a
             return await _set_parameter(session, conversation, argument)
         case "preset":
             await _apply_preset(session, conversation, argument)
-            return f"The preset “{one_line(argument, 40)}” is applied to this conversation."
+            return f"The preset “{one_line(argument, 40)}” is apply_preset to this conversation."
         case _:
             await session.save_preset(argument, conversation.system, conversation.settings)
             return f"Saved. To apply it to any conversation: /preset {one_line(argument, 40)}"
@@ -62,12 +60,12 @@ async def adjust(session: ChatSession, conversation: Adjustable, command: str, a
 async def set_thinking(session: ChatSession, conversation: Adjustable, think: bool | None) -> None:
     """Switch the thinking of a conversation; None leaves it to the model.
 
-    Raises SwitchUnknown if the model that is loaded has no such switch, and StoreError.
+    Raises StoreError, and SwitchUnknown if the loaded model has no such switch.
     """
     model = session.loaded.model if session.loaded is not None else None
     if think is not None and model is not None and not model.can_switch_thinking:
         raise SwitchUnknown(f"{one_line(model.name, 60)} has no switch for thinking.")
-    session.given = msgspec.structs.replace(session.given, think=None)
+    _drop_options(session, (), think=True)
     await conversation.set_settings(msgspec.structs.replace(conversation.settings, think=think))
 
 
@@ -80,15 +78,13 @@ async def _set_parameter(session: ChatSession, conversation: Adjustable, argumen
         raise SettingsError(
             f"No such parameter: {one_line(name, 40)!r}.", hint=f"Parameters: {', '.join(fields)}."
         )
-    chosen = conversation.settings.sampling.given()
+    values = conversation.settings.sampling.given()
     if value in ("", "default"):
-        chosen.pop(name, None)
+        values.pop(name, None)
     else:
-        chosen[name] = number(value)
-    sampling = checked(chosen, SamplingDefaults, "/set")
-    # What is typed now counts more than an option of the command line.
-    left = {option: given for option, given in session.given.sampling.given().items() if option != name}
-    session.given = msgspec.structs.replace(session.given, sampling=SamplingDefaults(**left))
+        values[name] = number(value)
+    sampling = checked(values, SamplingDefaults, "/set")
+    _drop_options(session, {name})
     await conversation.set_settings(msgspec.structs.replace(conversation.settings, sampling=sampling))
     return f"{name} is {one_line(value, 40) or 'the default'} in this conversation."
 
@@ -96,26 +92,29 @@ async def _set_parameter(session: ChatSession, conversation: Adjustable, argumen
 async def _apply_preset(session: ChatSession, conversation: Adjustable, name: str) -> None:
     presets = session.settings.presets
     if name not in presets:
-        known = ", ".join(presets) or "none yet; to save one: /save-preset NAME"
-        raise SettingsError(f"No such preset: {one_line(name, 40)!r}.", hint=f"Presets: {known}.")
-    system, settings = applied(presets[name], conversation.system, conversation.settings)
+        names = ", ".join(presets) or "none yet; to save one: /save-preset NAME"
+        raise SettingsError(f"No such preset: {one_line(name, 40)!r}.", hint=f"Presets: {names}.")
+    preset = presets[name]
+    system, settings = apply_preset(preset, conversation.system, conversation.settings)
     if system != conversation.system:
         await conversation.set_system(system)
-    given = presets[name].sampling.given()
-    left = {option: value for option, value in session.given.sampling.given().items() if option not in given}
-    think = session.given.think if presets[name].think is None else None
-    session.given = msgspec.structs.replace(session.given, think=think, sampling=SamplingDefaults(**left))
+    _drop_options(session, set(preset.sampling.given()), think=preset.think is not None)
     await conversation.set_settings(settings)
 
 
+def _drop_options(session: ChatSession, sampling: Collection[str], *, think: bool = False) -> None:
+    """Remove options of the command line, which otherwise take precedence over what was typed later."""
+    options = session.options
+    values = {name: value for name, value in options.sampling.given().items() if name not in sampling}
+    session.options = msgspec.structs.replace(
+        options, sampling=SamplingDefaults(**values), think=None if think else options.think
+    )
+
+
 def number(text: str) -> float | int:
-    """Return the number that was typed. Raises SettingsError."""
+    """Return a number that the user typed. Raises SettingsError."""
     text = text.strip().replace(",", ".")
-    try:
-        return int(text)
-    except ValueError:
-        pass
-    try:
-        return float(text)
-    except ValueError:
-        raise SettingsError(f"{one_line(text, 40)!r} is not a number.") from None
+    for parse in (int, float):
+        with contextlib.suppress(ValueError):
+            return parse(text)
+    raise SettingsError(f"{one_line(text, 40)!r} is not a number.")

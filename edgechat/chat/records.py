@@ -1,4 +1,4 @@
-"""What a conversation is made of, as it is stored and as the front ends read it."""
+"""The parts of a conversation, as they are stored and as the front ends read them."""
 
 from __future__ import annotations
 
@@ -11,59 +11,60 @@ from edgechat.settings import Preset, SamplingDefaults
 
 Role = Literal["system", "user", "assistant"]
 TurnState = Literal["complete", "streaming", "stopped", "interrupted", "failed"]
-"""How far a turn came.
+"""The state of a turn.
 
-streaming: a reply is being written by a living program; stopped: its reader stopped it; interrupted: the
-engine or the program ended in mid-answer, and the text so far was kept; failed: no word of it came.
+streaming: a reply is being generated; stopped: the user stopped it; interrupted: the engine or the program
+ended before it was complete, and its text so far was kept; failed: it has no text.
 """
 
-
 TRASH_DAYS = 30
-"""What has been in the trash for so long goes for good when the store is next opened."""
+"""Days after which the trash is emptied, when the store is next opened."""
 
 Front = Literal["app", "run"]
-"""Where a chat was held: in the app, or on the command line (`edgechat run`)."""
+"""The front end of a chat: the app, or the command line (`edgechat run`)."""
 
 
 class Figures(msgspec.Struct, frozen=True, kw_only=True):
-    """What one reply cost. Kept with its turn as JSON."""
+    """Figures of a reply; stored with its turn as JSON."""
 
     reason: FinishReason | None = None
     usage: Usage | None = None
     timings: Timings | None = None
     context: int = 0
-    """Cells of the cache the reply was written in; 0 where nobody knew."""
+    """Cells of the KV cache; 0 if unknown."""
     thinking_tokens: int = 0
     thinking_seconds: float = 0.0
 
 
 class Attachment(msgspec.Struct, frozen=True):
-    """A text that goes with a question: a file, or what was pasted."""
+    """A text that is sent with a question: a file, or what was pasted."""
 
     name: str
     text: str
 
 
 class ChatSettings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What was decided for one chat; None leaves it to the settings and the model's makers."""
+    """The settings of one chat; None: as in settings.toml, or recommended for the model."""
 
     think: bool | None = None
     """Switch the model's thinking on or off."""
     sampling: SamplingDefaults = SamplingDefaults()
 
 
-def applied(preset: Preset, system: str | None, settings: ChatSettings) -> tuple[str | None, ChatSettings]:
-    """Return the system prompt and the settings that hold with a preset; what it leaves open stays."""
-    found = msgspec.structs.replace(
+def apply_preset(
+    preset: Preset, system: str | None, settings: ChatSettings
+) -> tuple[str | None, ChatSettings]:
+    """Return a system prompt and settings with those of a preset, where it has any."""
+    changed = msgspec.structs.replace(
         settings,
         think=settings.think if preset.think is None else preset.think,
         sampling=preset.sampling.over(settings.sampling),
     )
-    return (system if preset.system is None else preset.system), found
+    return (system if preset.system is None else preset.system), changed
 
 
 class Turn(msgspec.Struct, frozen=True, kw_only=True):
-    """One thing said, by the user or by the model."""
+    """A question, a reply or a system prompt."""
 
     id: str
     chat_id: str
@@ -72,13 +73,13 @@ class Turn(msgspec.Struct, frozen=True, kw_only=True):
     thinking: str = ""
     state: TurnState = "complete"
     parent_id: str | None = None
-    """The turn this one answers; two turns of one parent are two tries, or two wordings of a question."""
+    """The turn that this one follows; children of one parent are versions of a reply or a question."""
     created_at: float
     """Seconds since 1970, UTC."""
     figures: Figures | None = None
     error: ErrorInfo | None = None
     attachments: tuple[Attachment, ...] = ()
-    """What the model is sent before the words of a question."""
+    """Sent to the model before the text of a question."""
 
 
 class Chat(msgspec.Struct, frozen=True, kw_only=True):
@@ -87,21 +88,20 @@ class Chat(msgspec.Struct, frozen=True, kw_only=True):
     id: str
     title: str
     model: str
-    """The model that wrote last, as it was named."""
+    """The name of the model that answered last."""
     date: str
-    """The day it began (ISO), which is the day the template prints in all its turns."""
+    """The date on which it began (ISO), which the template prints in all turns."""
     created_at: float
     updated_at: float
     front: Front = "app"
-    """Where it was held last."""
+    """Where it was used last."""
     pinned: bool = False
     """Whether it stays at the top of the list."""
     settings: ChatSettings = ChatSettings()
     leaf: str | None = None
-    """A turn of the line that is shown, which goes on to what was written last behind it; None: the line
-    that was written last of all."""
+    """A turn of the line that is shown, to its latest descendant; None: the line that was written last."""
     trashed_at: float | None = None
-    """When it was put into the trash; None: it is not there."""
+    """When it was moved to the trash, or None."""
 
 
 class Headline(msgspec.Struct, frozen=True, kw_only=True):
@@ -109,21 +109,21 @@ class Headline(msgspec.Struct, frozen=True, kw_only=True):
 
     chat: Chat
     writing: bool
-    """Whether a reply is being written in it, here or in another program."""
+    """Whether a reply is being generated in it, here or in another program."""
 
 
 class Hit(msgspec.Struct, frozen=True, kw_only=True):
-    """A place where the words that were searched for occur."""
+    """A search result."""
 
     chat: Chat
     turn_id: str
-    """The turn that has them; '' where it is the chat's title."""
+    """The turn with the words; '' for the chat's title."""
     role: Role
     created_at: float
     snippet: str
     """One printable line around them."""
     marks: tuple[tuple[int, int], ...]
-    """Where they are in the snippet: (first character, one behind the last), in order and apart."""
+    """Where they are in the snippet: (start, end) in characters, in order, without overlap."""
 
 
 class Listed(msgspec.Struct, frozen=True, kw_only=True):
@@ -131,6 +131,6 @@ class Listed(msgspec.Struct, frozen=True, kw_only=True):
 
     chat: Chat
     prefix: str
-    """So much of its id, eight letters at least, as no other chat's begins with."""
+    """The shortest prefix of its id that is unique, but at least eight characters."""
     n_messages: int
-    """What was said in it by the user and by the model; several tries at a reply are one."""
+    """How many questions and replies it has; versions count as one."""

@@ -1,6 +1,6 @@
-"""What a front end holds conversations with: the store, the engine of the chosen model, the settings.
+"""What a front end needs for conversations: the store, the engine of the chosen model, the settings.
 
-Neutral to the front end: the app and `edgechat run` use it, and show what it says through `on_note`.
+Independent of the front end: the app and `edgechat run` use it, and show what `on_note` receives.
 """
 
 from __future__ import annotations
@@ -25,23 +25,19 @@ from edgechat.engine.types import CachePolicy, RequestEvent
 from edgechat.planner.plan import LoadPlan
 from edgechat.settings import Backend, Preset, Settings
 
-_LEAVING = 2.0
-"""Seconds that the way out waits for chats' states to be on disk; they can be computed again."""
+_SAVE_SECONDS = 2.0
+"""How long closing waits until KV states are saved; they can be computed again."""
 
 
 class Prepare(Protocol):
-    """From the name of a model to its plan. May take a while; called in a thread."""
+    """Makes a plan from the name of a model. May take a while; called in a thread."""
 
     def __call__(self, model: str, *, leaving: Sequence[LoadPlan] = ()) -> LoadPlan:
-        """Plan a load for the memory that is free once those in `leaving` have ended.
-
-        Raises ModelNotFound, DoesNotFit and others of `edgechat.planner.prepare.prepare`.
-        """
-        ...
+        """Plan for the memory that is free once the models in `leaving` are unloaded; raises its errors."""
 
 
 class MakeEngine(Protocol):
-    """From a plan to its engine, as `edgechat.engine.worker.supervisor.EngineSupervisor` is made."""
+    """Makes an engine from a plan, not yet loaded."""
 
     def __call__(
         self,
@@ -52,19 +48,18 @@ class MakeEngine(Protocol):
         replan: Callable[[], LoadPlan],
         on_note: Callable[[str], None],
     ) -> Engine:
-        """Return the engine, not yet loaded. `on_note` hears what it has to change about the plan."""
-        ...
+        """Return the engine. `on_note` is told how it has to change the plan."""
 
 
 @dataclass(frozen=True, slots=True)
 class SessionServices:
-    """The layers below, as functions: tests put their own in."""
+    """The layers below, as functions that tests replace."""
 
     store_path: Callable[[], Path]
     prepare: Prepare
     engine: MakeEngine
     settings: Callable[[], Settings] = Settings
-    """What the user has decided. Raises SettingsError."""
+    """Reads settings.toml. Raises SettingsError."""
 
     @classmethod
     def real(
@@ -75,13 +70,20 @@ class SessionServices:
         draft: str | None = None,
         backend: Backend | None = None,
     ) -> SessionServices:
-        """Return edgechat's own; nothing of them is imported before it is called. See `PlanRequest`."""
-        prepare = partial(_prepare, context=context, anyway=anyway, draft=draft, backend=backend)
-        return cls(store_path, prepare, _engine, settings.load)
+        """Return edgechat's own, which import planner and engine when called. See `PlanRequest`."""
+
+        def plan_model(model: str, *, leaving: Sequence[LoadPlan] = ()) -> LoadPlan:
+            from edgechat.planner.prepare import prepare
+            from edgechat.planner.request import PlanRequest
+
+            request = PlanRequest(context=context, anyway=anyway, draft=draft, backend=backend)
+            return prepare(model, request, leaving=leaving)
+
+        return cls(store_path, plan_model, _engine, settings.load)
 
 
 class ChatSession:
-    """Opens each thing when it is first asked for; what failed is tried again at the next call."""
+    """Opens the store and makes the engine at first use; after a failure, the next call tries again."""
 
     def __init__(
         self,
@@ -89,27 +91,27 @@ class ChatSession:
         model: str | None = None,
         *,
         front: Front = "app",
-        given: CommandLineOptions = CommandLineOptions(),  # noqa: B008  (it is frozen)
+        options: CommandLineOptions = CommandLineOptions(),  # noqa: B008  (it is frozen)
         keep: bool = True,
         needs_store: bool = False,
         prewarm: bool = True,
     ) -> None:
-        """`model`: the one named on the command line; None leaves the choice to `choose_model`.
+        """`model`: the one named on the command line; None: chosen by `choose_model`.
 
-        keep: False keeps nothing on disk, neither text nor KV states. needs_store: fail if no store can be
-        written, because a stored conversation is to go on. prewarm: compute ahead of the next question.
+        keep: False saves nothing to disk, neither text nor KV states. needs_store: fail if the store cannot
+        be written, because a stored conversation is continued. prewarm: compute ahead of the next question.
         """
         self.model = model
         """The name of the model, once it is known."""
         self.plan: LoadPlan | None = None
-        self.given = given
-        """What the command line says of replies; it counts more than a conversation's own settings."""
+        self.options = options
+        """The options of the command line; they take precedence over a conversation's settings."""
         self.settings = Settings()
-        """What settings.toml says, as far as it was read."""
+        """The contents of settings.toml when it was last read."""
         self.is_first_run = False
-        """Whether nobody has ever chosen a model here."""
+        """Whether no model has ever been chosen here."""
         self.on_note: Callable[[str], None] = lambda _note: None
-        """Hears what users should know: nothing is kept, a model is gone, a load had to shrink."""
+        """Called with messages for the user: nothing is saved, a model is gone, a load was reduced."""
         self._services = services
         self._front = front
         self._keep, self._needs_store, self._prewarm = keep, needs_store, prewarm
@@ -118,8 +120,6 @@ class ChatSession:
         self._opening = asyncio.Lock()
         self._planning = asyncio.Lock()
         self._closed = False
-
-    # What there is.
 
     async def store(self) -> Store:
         """Return the open store, in memory if none can be written. Raises StoreError and FolderError."""
@@ -133,9 +133,8 @@ class ChatSession:
         async with self._planning:
             if self._engine is None:
                 await self.read_settings()
-                choice = await choose_model(
-                    self.model, self.settings.model, self._last_used, self._services.prepare
-                )
+                configured, prepare = self.settings.model, self._services.prepare
+                choice = await choose_model(self.model, configured, self._last_used, prepare)
                 self.is_first_run = choice.is_first
                 if choice.note is not None:
                     self.on_note(choice.note)
@@ -150,8 +149,8 @@ class ChatSession:
     async def switch_model(self, name: str) -> LoadPlan:
         """Let another model answer from now on; if it cannot be planned, the present one stays.
 
-        It is planned for the memory that is free once the present one is unloaded. Nothing may be being
-        written; a load that is under way ends with EngineClosed. Raises EdgechatError.
+        It is planned for the memory that is free once the present one is unloaded. No reply may be running;
+        a load in progress ends with EngineClosed. Raises EdgechatError.
         """
         async with self._planning:
             await self.read_settings()
@@ -167,24 +166,20 @@ class ChatSession:
         if self.model is not None:
             await remember(await self.store(), self.model)
 
-    # The settings.
-
     async def read_settings(self) -> Settings:
         """Read settings.toml again. Raises SettingsError."""
         self.settings = await asyncio.to_thread(self._services.settings)
         return self.settings
 
     async def save_preset(self, name: str, system: str | None, chat: ChatSettings) -> None:
-        """Keep how a chat is held in settings.toml, under a name. Raises SettingsError."""
+        """Save the settings of a chat as a preset in settings.toml. Raises SettingsError."""
         preset = Preset(system=system, think=chat.think, sampling=chat.sampling)
         self.settings = await asyncio.to_thread(settings.change, f"presets.{name}", preset)
 
     def generation_options(self, chat: ChatSettings) -> GenerationOptions:
         """Resolve how replies in a chat are generated; see `resolve_options`."""
         model = self._engine.model if self._engine is not None else None
-        return resolve_options(self.given, chat, self.settings, self.plan, model)
-
-    # Conversations.
+        return resolve_options(self.options, chat, self.settings, self.plan, model)
 
     async def begin(self, system: str | None = None) -> Conversation:
         """Return a new conversation. Raises StoreError."""
@@ -200,42 +195,40 @@ class ChatSession:
     ) -> AsyncGenerator[RequestEvent, None]:
         """Stream the reply to the last question of a conversation, loading the model if necessary.
 
-        `on_progress` hears of the load. Raises EdgechatError; see `Conversation.answer`.
+        `on_progress` receives the progress of the load. Raises EdgechatError; see `Conversation.answer`.
         """
         engine = await self.engine()
         assert self.model is not None
         await conversation.use_model(self.model)
         if engine.model is None and self.settings.think is not None:
-            await engine.start(on_progress)  # only then is it known whether it can switch its thinking
+            await engine.start(on_progress)  # to know whether the model can switch its thinking
         options = self.generation_options(conversation.chat.settings)
         async with aclosing(conversation.answer(engine, options, on_progress=on_progress)) as events:
             async for event in events:
                 yield event
 
     async def persist(self, conversation: Conversation) -> None:
-        """Save the KV state of a conversation, which is not shown any more, to disk."""
-        if self._engine is not None and conversation.kept_as is not None:
-            await self._engine.persist(conversation.kept_as)
+        """Save the KV state of a conversation that is no longer shown."""
+        if self._engine is not None and conversation.state_id is not None:
+            await self._engine.persist(conversation.state_id)
 
     def forget(self, chat_id: str) -> None:
-        """Delete the KV state of a conversation, which is deleted."""
+        """Delete the KV state of a conversation that is deleted."""
         if self._engine is not None:
             self._engine.forget(chat_id)
 
-    # The end.
-
     async def close_engine(self, seconds: float | None = None) -> None:
-        """End the worker, once KV states are saved or that took so long (None: two seconds)."""
+        """End the worker, once KV states are saved or after so many seconds (None: 2)."""
         engine, self._engine = self._engine, None
         if engine is None:
             return
         if self._store is not None and self._store.lasting:
             with suppress(TimeoutError):
-                await asyncio.wait_for(engine.persist(), _LEAVING if seconds is None else seconds)
+                await asyncio.wait_for(engine.persist(), _SAVE_SECONDS if seconds is None else seconds)
         await engine.close()
 
     async def close(self) -> None:
-        """Save the KV states, end the worker, then close the store. Nothing can be opened afterwards."""
+        """Save the KV states, end the worker and close the store, for good."""
         self._closed = True
         try:
             await self.close_engine()
@@ -259,7 +252,7 @@ class ChatSession:
 
     async def _new_engine(self, model: str, plan: LoadPlan) -> Engine:
         lasting = False
-        with suppress(EdgechatError):  # the error is raised to whoever wants to write there
+        with suppress(EdgechatError):  # which is raised to those that write there
             lasting = (await self.store()).lasting
         if self._closed:
             raise EngineClosed("edgechat was closed while the model was being planned.")
@@ -272,22 +265,6 @@ class ChatSession:
             replan=partial(self._services.prepare, model),
             on_note=lambda note: self.on_note(note),
         )
-
-
-def _prepare(
-    model: str,
-    *,
-    context: int | None,
-    anyway: bool,
-    draft: str | None,
-    backend: Backend | None,
-    leaving: Sequence[LoadPlan] = (),
-) -> LoadPlan:
-    from edgechat.planner.prepare import prepare
-    from edgechat.planner.request import PlanRequest
-
-    request = PlanRequest(context=context, anyway=anyway, draft=draft, backend=backend)
-    return prepare(model, request, leaving=leaving)
 
 
 def _engine(
@@ -303,15 +280,15 @@ def _engine(
     return EngineSupervisor(plan, idle_seconds=idle_seconds, upkeep=upkeep, replan=replan, on_note=on_note)
 
 
-def cache_policy(said: Settings, *, lasting: bool, prewarm: bool = True) -> CachePolicy:
-    """Return what the worker does with a chat between its replies, by the settings.
+def cache_policy(settings: Settings, *, lasting: bool, prewarm: bool = True) -> CachePolicy:
+    """Return what the worker does with chats between replies.
 
-    lasting: whether the store of the chats outlives the program; else nothing computed of them does either.
-    prewarm: False computes nothing ahead of a next question, which will not come.
+    lasting: whether the chats are stored, so that their KV states may be. prewarm: False if no question will
+    follow.
     """
-    disk_bytes = None if said.state_gib is None else int(said.state_gib * 2**30)
+    disk_bytes = None if settings.state_gib is None else int(settings.state_gib * 2**30)
     return CachePolicy(
-        settle=said.settle and prewarm,
-        settle_on_battery=said.settle_on_battery,
+        settle=settings.settle and prewarm,
+        settle_on_battery=settings.settle_on_battery,
         disk_bytes=disk_bytes if lasting else 0,
     )

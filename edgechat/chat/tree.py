@@ -1,4 +1,4 @@
-"""The turns of a chat as a tree: tries at a reply and wordings of a question lie side by side."""
+"""The turns of a chat as a tree, in which versions of a reply or a question are siblings."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from edgechat.engine.types import Usage
 
 
 class Tree:
-    """Every turn that is known of a chat, in the order of writing."""
+    """The turns of all lines of a chat, in the order of writing."""
 
     def __init__(self, turns: Iterable[Turn] = ()) -> None:
         self._turns: dict[str, Turn] = {}
-        self._places: dict[str, int] = {}
+        self._positions: dict[str, int] = {}
         """The order of writing, by id."""
-        self._after: dict[tuple[str | None, Role], list[str]] = {}
-        """What stands side by side, by parent and role, in the order of writing."""
+        self._children: dict[tuple[str | None, Role], list[str]] = {}
+        """The ids of siblings, by parent and role, in the order of writing."""
         self._fill(turns)
 
-    def __contains__(self, turn_id: str) -> bool:
+    def __contains__(self, turn_id: str | None) -> bool:
         return turn_id in self._turns
 
     def __getitem__(self, turn_id: str) -> Turn:
@@ -32,18 +32,18 @@ class Tree:
 
     @property
     def turns(self) -> list[Turn]:
-        """All of them."""
+        """All turns."""
         return list(self._turns.values())
 
     def put(self, turn: Turn) -> None:
-        """Add a turn that was written last, or write what became of it."""
+        """Add a turn that was written last, or replace its earlier state."""
         if turn.id not in self._turns:
-            self._places[turn.id] = 1 + next(reversed(self._places.values()), 0)
-            self._after.setdefault((turn.parent_id, turn.role), []).append(turn.id)
+            self._positions[turn.id] = 1 + next(reversed(self._positions.values()), 0)
+            self._children.setdefault((turn.parent_id, turn.role), []).append(turn.id)
         self._turns[turn.id] = turn
 
     def put_system(self, system: Turn | None) -> None:
-        """Let all lines begin with this system prompt, or with none."""
+        """Replace the system prompt of all lines; None removes it."""
         old = next((turn for turn in self.turns if turn.role == "system" and turn.parent_id is None), None)
         roots = {old.id if old else None, None}
         parent_id = system.id if system else None
@@ -55,87 +55,82 @@ class Tree:
         self._fill(([system] if system else []) + turns)
 
     def remove(self, turn_id: str) -> None:
-        """Forget a turn and all that follows from it."""
-        gone = {turn.id for turn in self._under(turn_id)}
-        self._fill([turn for turn in self.turns if turn.id not in gone])
+        """Remove a turn and its descendants."""
+        removed = {turn.id for turn in self._subtree(turn_id)}
+        self._fill([turn for turn in self.turns if turn.id not in removed])
 
     def line(self, turn_id: str | None) -> list[Turn]:
-        """Return the line through a turn to what was written last behind it.
+        """Return the line from the root through a turn to its latest descendant.
 
-        The line that was written last of all where it is None, or not there.
+        Without such a turn, or None, the line to the latest turn of all.
         """
-        turn = self._last(turn_id)
-        found: list[Turn] = []
+        turn = next(reversed(self._turns.values()), None)
+        if turn_id in self:
+            turn = max(self._subtree(turn_id), key=lambda turn: self._positions[turn.id])
+        turns: list[Turn] = []
         while turn is not None:
-            found.append(turn)
+            turns.append(turn)
             turn = self._turns.get(turn.parent_id) if turn.parent_id else None
-        return found[::-1]
+        return turns[::-1]
 
     def siblings(self, turn_id: str) -> list[Turn]:
-        """Return a turn and what stands in its place in other lines, in the order of writing.
+        """Return all versions of a turn, in the order of writing; none for a turn that does not exist.
 
-        A try at a reply of which no word came is left out, but where it is the turn itself. Empty for a turn
-        that is not there.
+        Empty ones are omitted, except the turn itself.
         """
         turn = self._turns.get(turn_id)
         if turn is None:
             return []
-        side_by_side = map(self._turns.__getitem__, self._after[turn.parent_id, turn.role])
-        return [one for one in side_by_side if one is turn or has_words(one)]
+        siblings = [self._turns[name] for name in self._children[turn.parent_id, turn.role]]
+        return [sibling for sibling in siblings if sibling is turn or has_words(sibling)]
 
     def is_answered(self, turn_id: str) -> bool:
-        """Say whether there is a reply to a turn that is worth keeping."""
-        return any(has_words(self._turns[name]) for name in self._after.get((turn_id, "assistant"), ()))
+        """Return whether a turn has a reply with text."""
+        return any(has_words(self._turns[name]) for name in self._children.get((turn_id, "assistant"), ()))
 
     def has_others(self, turn_id: str) -> bool:
-        """Say whether anything was said that does not follow from a turn."""
-        under = {turn.id for turn in self._under(turn_id)}
-        return any(turn.role != "system" and turn.id not in under for turn in self._turns.values())
+        """Return whether there are turns, besides the system prompt, outside a turn's subtree."""
+        subtree = {turn.id for turn in self._subtree(turn_id)}
+        return any(turn.role != "system" and turn.id not in subtree for turn in self._turns.values())
 
-    def _last(self, turn_id: str | None) -> Turn | None:
-        if turn_id is None or turn_id not in self._turns:
-            return next(reversed(self._turns.values()), None)
-        return max(self._under(turn_id), key=lambda turn: self._places[turn.id])
-
-    def _under(self, turn_id: str) -> list[Turn]:
-        """Return a turn and all that follows from it, in no order."""
-        found: list[Turn] = []
-        ids = [turn_id] if turn_id in self._turns else []
-        while ids:
-            found.append(self._turns[ids.pop()])
+    def _subtree(self, turn_id: str | None) -> list[Turn]:
+        """Return a turn and its descendants, in no particular order."""
+        turns = [self._turns[turn_id]] if turn_id in self._turns else []
+        for turn in turns:  # which grows meanwhile
             for role in get_args(Role):
-                ids += self._after.get((found[-1].id, role), ())
-        return found
+                turns += [self._turns[name] for name in self._children.get((turn.id, role), ())]
+        return turns
 
     def _fill(self, turns: Iterable[Turn]) -> None:
-        for index in (self._turns, self._places, self._after):
+        for index in (self._turns, self._positions, self._children):
             index.clear()
         for turn in turns:
             self.put(turn)
 
 
 def has_words(turn: Turn) -> bool:
-    """Say whether anything came of a turn."""
+    """Return whether a turn is not empty."""
     return bool(turn.content or turn.thinking or turn.attachments)
 
 
 def left_out(turns: Sequence[Turn]) -> list[Turn]:
-    """Return those of a line's turns that the last reply which came to its end was written without.
+    """Return those of a line's turns that were not sent for its last complete reply.
 
-    How many exchanges left is the engine's own figure. Whether the first one stayed is worked out from what
-    its reply counted, as `engine.window` does from each message: it could err where that is a quarter of
-    the context to within a few tokens.
+    The engine has reported how many exchanges it dropped. Whether the first one stayed is derived from the
+    token counts of its reply, as `engine.kv.window` does from its messages; that may be wrong if they are a
+    quarter of the context to within a few tokens.
     """
-    at = next((at for at in reversed(range(len(turns))) if _usage(turns[at]) is not None), None)
-    if at is None or not _dropped(turns[at]):
+    replies = [(at, usage) for at, turn in enumerate(turns) if (usage := _usage(turn)) is not None]
+    if not replies or not replies[-1][1].dropped_turns:
         return []
+    at, usage = replies[-1]
     groups = grouped(turns[:at])
     exchanges = [
-        [turn for group in groups[one.start : one.stop] for turn in group]
-        for one in turns_of([group[0].role for group in groups])
+        [turn for group in groups[span.start : span.stop] for turn in group]
+        for span in turns_of([group[0].role for group in groups])
     ]
     first = int(bool(exchanges) and _is_pinned(exchanges[0], turns[at]))
-    return [turn for exchange in exchanges[first : first + _dropped(turns[at])] for turn in exchange]
+    return [turn for exchange in exchanges[first : first + usage.dropped_turns] for turn in exchange]
 
 
 def _is_pinned(exchange: Sequence[Turn], reply: Turn) -> bool:
@@ -145,14 +140,9 @@ def _is_pinned(exchange: Sequence[Turn], reply: Turn) -> bool:
         if turn.figures is not None and usage is not None:
             tokens = usage.prompt_tokens + usage.completion_tokens - turn.figures.thinking_tokens
             return tokens <= context // 4
-    letters = sum(len(turn.content) + sum(len(one.text) for one in turn.attachments) for turn in exchange)
+    letters = sum(len(turn.content) + sum(len(file.text) for file in turn.attachments) for turn in exchange)
     return letters // 4 <= context // 4
 
 
 def _usage(turn: Turn) -> Usage | None:
     return turn.figures.usage if turn.figures is not None else None
-
-
-def _dropped(turn: Turn) -> int:
-    usage = _usage(turn)
-    return usage.dropped_turns if usage is not None else 0

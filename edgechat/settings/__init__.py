@@ -6,17 +6,17 @@
     [sampling]
     temperature = 0.7
 
-An option on the command line wins over it; where both are silent edgechat chooses by itself.
+Options on the command line take precedence; what neither sets, edgechat chooses.
 
-`fields` has what may be said, and is the one place that explains it: the settings screen shows its words.
-`reading` checks a file, `writing` changes it and leaves alone what it is not asked to change.
+`fields` has the settings with their descriptions, which the settings screen shows, `reading` checks a file,
+`writing` changes it and keeps its layout, `documentation` describes settings as text.
 """
 
 from __future__ import annotations
 
+from edgechat.settings.documentation import Documented, documented
 from edgechat.settings.fields import Backend, Preset, SamplingDefaults, Settings
 from edgechat.settings.reading import checked, checked_value, load, read_toml, settings_file
-from edgechat.settings.words import Documented, documented
 from edgechat.settings.writing import change, save
 
 __all__ = [

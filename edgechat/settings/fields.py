@@ -8,9 +8,8 @@ import msgspec
 from msgspec import Meta
 
 Group = Literal["Model", "Conversation", "Sampling", "Appearance", "Machine", "Presets"]
-Counts = Literal["now", "new chat", "load", "start"]
-"""From when on a change counts: at once, for chats begun later, when a model is next loaded, when edgechat is
-next started."""
+AppliesFrom = Literal["now", "new chat", "load", "start"]
+"""When a change takes effect: at once, for new chats, with the next load of a model, with the next start."""
 Theme = Literal["terminal", "dark", "light", "high-contrast"]
 Backend = Literal["llama.cpp", "mlx"]
 """The backend that runs a model."""
@@ -37,9 +36,9 @@ _GiB = Annotated[float, Meta(ge=0, le=2**20)]
 _BY_MODEL = "as the model's makers recommend"
 
 
-def _about(text: str, group: Group, counts: Counts, *, unset: str = "") -> Meta:
+def _about(text: str, group: Group, applies_from: AppliesFrom, *, unset: str = "") -> Meta:
     """Document a field. unset: what None means, as text."""
-    return Meta(description=text, extra={"group": group, "counts": counts, "unset": unset})
+    return Meta(description=text, extra={"group": group, "applies_from": applies_from, "unset": unset})
 
 
 def _sampling(text: str) -> Meta:
@@ -49,7 +48,7 @@ def _sampling(text: str) -> Meta:
 class SamplingDefaults(
     msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True
 ):
-    """Sampling parameters, where given; the fields of the engine's Sampling."""
+    """Sampling parameters, with the fields of the engine's Sampling; None: not set."""
 
     temperature: Annotated[
         _Warmth | None, _sampling("0 always takes the most likely token; higher values vary more.")
@@ -66,8 +65,7 @@ class SamplingDefaults(
         _sampling("Drop tokens less likely than this share of the most likely one's probability; 0: none."),
     ] = None
     repetition_penalty: Annotated[
-        _Factor | None,
-        _sampling("Divides the scores of recent tokens; 1 leaves them unchanged."),
+        _Factor | None, _sampling("Divides the scores of recent tokens; 1 leaves them unchanged.")
     ] = None
     presence_penalty: Annotated[
         _Penalty | None, _sampling("Subtracted from the scores of recent tokens.")
@@ -77,12 +75,12 @@ class SamplingDefaults(
     ] = None
 
     def over(self, other: SamplingDefaults) -> SamplingDefaults:
-        """Return these values, and those of `other` where there is none here.
+        """Return these values, and those of `other` for what is not set here.
 
-        With a temperature of 0 here the penalties of `other` are left out: the likeliest token is wanted.
+        With a temperature of 0 here, the penalties of `other` are ignored: the likeliest token is wanted.
         """
-        below = other.without_penalties() if self.temperature == 0 else other
-        return SamplingDefaults(**(below.given() | self.given()))
+        defaults = other.without_penalties() if self.temperature == 0 else other
+        return SamplingDefaults(**(defaults.given() | self.given()))
 
     def without_penalties(self) -> SamplingDefaults:
         """Return the values that do not depend on the text so far."""
@@ -91,7 +89,7 @@ class SamplingDefaults(
         )
 
     def given(self) -> dict[str, Any]:
-        """Return the values that are given, by name: `Sampling(**defaults.given())`."""
+        """Return the values that are set, by name: `Sampling(**defaults.given())`."""
         return {name: value for name, value in msgspec.structs.asdict(self).items() if value is not None}
 
 
@@ -146,8 +144,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
         ),
     ] = None
     system: Annotated[
-        _System | None,
-        _about("The system prompt of new chats.", "Conversation", "new chat", unset="none"),
+        _System | None, _about("The system prompt of new chats.", "Conversation", "new chat", unset="none")
     ] = None
     think: Annotated[
         bool | None,
@@ -179,11 +176,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     ] = "terminal"
     screen_reader: Annotated[
         bool,
-        _about(
-            "Chat line by line, in plain sentences, instead of opening the app.",
-            "Appearance",
-            "start",
-        ),
+        _about("Chat line by line, in plain sentences, instead of opening the app.", "Appearance", "start"),
     ] = False
     threads: Annotated[
         _Threads | None,
@@ -216,12 +209,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
         ),
     ] = 10
     settle: Annotated[
-        bool,
-        _about(
-            "Compute in idle time what the next question will begin with.",
-            "Machine",
-            "load",
-        ),
+        bool, _about("Compute in idle time what the next question will begin with.", "Machine", "load")
     ] = True
     settle_on_battery: Annotated[bool, _about("Do so on battery power too.", "Machine", "load")] = True
     state_gib: Annotated[
@@ -234,10 +222,5 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
         ),
     ] = None
     presets: Annotated[
-        dict[str, Preset],
-        _about(
-            "Named sets of system prompt, think and sampling.",
-            "Presets",
-            "new chat",
-        ),
+        dict[str, Preset], _about("Named sets of system prompt, think and sampling.", "Presets", "new chat")
     ] = {}

@@ -36,22 +36,22 @@ def load() -> Settings:
 
 def settings_of(table: dict[str, Any], where: str) -> Settings:
     """Return a table as Settings. Raises SettingsError that names `where` (the file) and the field."""
-    found = checked(table, Settings, where)
-    for name in found.presets:
-        if wrong := name_fault(name):
+    settings = checked(table, Settings, where)
+    for name in settings.presets:
+        if fault := name_fault(name):
+            shown = one_line(repr(name), 60)
             raise SettingsError(
-                f"{where}: {one_line(repr(name), 60)} is not a valid preset name. {wrong}",
-                hint="Rename the preset.",
+                f"{where}: {shown} is not a valid preset name. {fault}", hint="Rename the preset."
             )
-    for server in found.rpc:
+    for server in settings.rpc:
         if loopback.address(server) is None:
             raise SettingsError(f"{where}: rpc: {loopback.refusal(server)}", hint=loopback.HINT)
-    return found
+    return settings
 
 
 def name_fault(name: str) -> str | None:
     """Return what is wrong with the name of a preset, or None."""
-    # No letter that a terminal does not show, or shows as another: isprintable knows of all planes.
+    # Every character must be visible in a terminal.
     if 0 < len(name) <= PRESET_NAME and name.isprintable() and name == name.strip():
         return None
     return f"A name has 1 to {PRESET_NAME} visible characters, and no spaces at its ends."
@@ -70,7 +70,7 @@ def read_toml(path: Path) -> dict[str, Any]:
 
 def read_text(path: Path) -> str:
     """Return the text of a TOML file. Raises OSError, UnicodeDecodeError."""
-    # Some editors begin a file with a byte order mark, which TOML does not know.
+    # Some editors write a byte order mark, which TOML does not allow.
     return paths.read_bytes(path, MAX_BYTES).decode("utf-8-sig")
 
 
@@ -78,12 +78,15 @@ def checked(table: dict[str, Any], kind: type[S], where: str, prefix: str = "") 
     """Return `table` as a `kind`. Raises SettingsError that names `where` (the file) and the field."""
     with contextlib.suppress(msgspec.ValidationError):
         return msgspec.convert(table, kind)
-    # Field by field, twenty times slower, which tells whose fault it is.
+    # Field by field, twenty times slower, to find out which one is not valid.
     fields = {field.name: field for field in msgspec.structs.fields(kind)}
     values: dict[str, Any] = {}
     for name, value in table.items():
         if name not in fields:
-            raise _unknown(prefix + name, where, [prefix + known for known in fields])
+            known = [prefix + field for field in fields]
+            near = difflib.get_close_matches(prefix + name, known, n=1)
+            hint = f"Did you mean {near[0]}?" if near else f"Known fields: {', '.join(known)}."
+            raise SettingsError(f"{where}: unknown field {one_line(prefix + name, 60)}.", hint=hint)
         values[name] = _value(value, fields[name].type, where, prefix + name)
     for name, field in fields.items():
         if field.required and name not in values:
@@ -98,7 +101,9 @@ def checked_value(value: Any, kind: Any) -> Any:
     except msgspec.ValidationError as error:
         reason = str(error).replace(" | null", "").removesuffix(".")
         if reason.startswith("Invalid enum value") and (allowed := list(literals(kind))):
-            reason = f"Allowed values: {_listed(allowed)}"
+            names = [f'"{value}"' if isinstance(value, str) else str(value) for value in allowed]
+            others = ", ".join(names[:-1])
+            reason = "Allowed values: " + (f"{others} or {names[-1]}" if others else names[-1])
             near = difflib.get_close_matches(str(value), map(str, allowed), n=1)
             reason += f". Did you mean {near[0]}?" if near else ""
         raise ValueError(reason) from error
@@ -114,41 +119,33 @@ def literals(kind: Any) -> Iterator[Any]:
         yield from literals(part)
 
 
-def _listed(allowed: list[Any]) -> str:
-    names = [f'"{one}"' if isinstance(one, str) else str(one) for one in allowed]
-    return " or ".join(filter(None, (", ".join(names[:-1]), names[-1])))
-
-
 def _value(value: Any, kind: Any, where: str, name: str) -> Any:
-    plain = _bare(kind)
+    plain = stripped(kind)
     if isinstance(value, dict):
         if isinstance(plain, type) and issubclass(plain, msgspec.Struct):
             return checked(value, plain, where, f"{name}.")
         if typing.get_origin(plain) is dict and Preset in typing.get_args(plain):
-            return {key: _value(one, Preset, where, f"{name}.{key}") for key, one in value.items()}
+            return {key: _value(item, Preset, where, f"{name}.{key}") for key, item in value.items()}
     try:
         return checked_value(value, kind)
     except ValueError as error:
         end = "" if str(error).endswith("?") else "."
+        field = one_line(name, 80)
         raise SettingsError(
-            f"{where}: {one_line(name, 80)} = {_shown(value)} is not valid. {error}{end}",
-            hint=f"Change {one_line(name, 80)} in {where}, or remove the line.",
+            f"{where}: {field} = {_shown(value)} is not valid. {error}{end}",
+            hint=f"Change {field} in {where}, or remove the line.",
         ) from error
 
 
-def _bare(kind: Any) -> Any:
-    return typing.get_args(kind)[0] if typing.get_origin(kind) is typing.Annotated else kind
+def stripped(kind: Any) -> Any:
+    """Return a type without `Annotated`."""
+    while typing.get_origin(kind) is typing.Annotated:
+        kind = typing.get_args(kind)[0]
+    return kind
 
 
 def _shown(value: Any) -> str:
     try:
         return one_line(repr(value), 60)
-    except ValueError:  # 0xfff…: Python writes no number of so many digits
+    except ValueError:  # 0xfff…: Python does not convert numbers of so many digits
         return "…"
-
-
-def _unknown(name: str, where: str, known: list[str]) -> SettingsError:
-    shown = one_line(name, 60)
-    near = difflib.get_close_matches(name, known, n=1)
-    hint = f"Did you mean {near[0]}?" if near else f"Known fields: {', '.join(known)}."
-    return SettingsError(f"{where}: unknown field {shown}.", hint=hint)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import os
 import tempfile
 import tomllib
@@ -18,41 +19,41 @@ from edgechat.base.text import one_line
 from edgechat.settings.fields import Settings
 from edgechat.settings.reading import read_text, read_toml, settings_file, settings_of
 
-_PATIENCE = 5.0
+_LOCK_SECONDS = 5.0
 """Seconds to wait for another process that is changing the file."""
 
 
 Name = str | tuple[str, ...]
-"""Of a setting: as in the file, where all after the first dot is one name ('context', 'sampling.top_p',
+"""The name of a setting: as in the file, split at the first dot only ('context', 'sampling.top_p',
 'presets.coder'), or in parts: ('presets', 'coder', 'think')."""
 
 
 def change(name: Name, value: Any) -> Settings:
-    """Change one setting: `save` with one."""
+    """Change one setting; see `save`."""
     return save({name: value})
 
 
 def save(changes: Mapping[Any, Any]) -> Settings:
-    """Write settings, by their `Name`, to settings.toml, and return what holds now. None takes one out.
+    """Write settings, by `Name`, to settings.toml, and return all settings. None removes one.
 
-    The value of a preset is a Preset or a table. All are written or none: raises SettingsError, and the file
-    is as it was, for a value that makes no sense, a file that cannot be read, and one that cannot be written.
+    The value of a preset is a Preset or a table. Raises SettingsError, and leaves the file as it was, for a
+    value that is not valid and for a file that cannot be read or written.
     """
     path = settings_file()
-    with _alone(path):
+    with _locked(path):
         before = read_toml(path) if path.exists() else {}
-        wanted = _copied(before)
+        wanted = copy.deepcopy(before)
         for name, value in changes.items():
             _put(wanted, name, value)
-        said = settings_of(wanted, str(path))
+        settings = settings_of(wanted, str(path))
         if wanted != before:
             text = read_text(path) if path.exists() else ""
             _replace(path, _edited(path, text, changes, wanted))
-    return said
+    return settings
 
 
 def _put(tables: MutableMapping[str, Any], name: Name, value: Any) -> None:
-    """Set one setting in a document, or in the plain tables; None removes it."""
+    """Set one setting in tables, plain ones or those of tomlkit; None removes it."""
     *heads, last = _parts(name)
     for head in heads:
         if head not in tables and value is None:
@@ -60,7 +61,7 @@ def _put(tables: MutableMapping[str, Any], name: Name, value: Any) -> None:
         inner = tables.setdefault(head, {})
         if not isinstance(inner, MutableMapping):
             raise SettingsError(f"{one_line(head, 80)} is not a table, so {_shown(name)} cannot be set.")
-        # Not `inner`: of what tomlkit takes in it makes a table of its own.
+        # Not `inner`, which tomlkit replaces by a table of its own.
         tables = tables[head]
     _set(tables, last, _plain(value))
 
@@ -79,9 +80,9 @@ def _shown(name: Name) -> str:
 def _set(table: MutableMapping[str, Any], name: str, value: Any) -> None:
     old = table.get(name)
     if isinstance(old, MutableMapping) and isinstance(value, dict):
-        # Value by value, for the comments between them.
-        for one in {**old, **value}:
-            _set(old, one, value.get(one))
+        # Value by value, to keep the comments between them.
+        for key in {**old, **value}:
+            _set(old, key, value.get(key))
     elif value is not None:
         table[name] = value
     else:
@@ -93,28 +94,24 @@ def _plain(value: Any) -> Any:
     if isinstance(value, msgspec.Struct):
         value = msgspec.to_builtins(value)
     if isinstance(value, Mapping):
-        return {name: _plain(one) for name, one in value.items() if one is not None}
-    return [_plain(one) for one in value] if isinstance(value, tuple | list) else value
+        return {name: _plain(item) for name, item in value.items() if item is not None}
+    return [_plain(item) for item in value] if isinstance(value, tuple | list) else value
 
 
-def _copied(value: Any) -> Any:
-    return {name: _copied(one) for name, one in value.items()} if isinstance(value, dict) else value
-
-
-def _full(value: Any) -> Any:
-    """Return tables without empty tables, which tomlkit writes only sometimes."""
+def _without_empty_tables(value: Any) -> Any:
+    """Return tables without empty ones, which tomlkit writes only sometimes."""
     if not isinstance(value, dict):
         return value
-    found = {name: _full(one) for name, one in value.items()}
-    return {name: one for name, one in found.items() if one != {}}
+    items = {name: _without_empty_tables(item) for name, item in value.items()}
+    return {name: item for name, item in items.items() if item != {}}
 
 
 def _edited(path: Path, text: str, changes: Mapping[Any, Any], wanted: dict[str, Any]) -> str:
     """Return the text of the file with the changes. Raises SettingsError if that is not possible."""
-    import tomlkit  # 40 ms, and only who changes something needs it
+    import tomlkit  # 40 ms, needed only for changes
     from tomlkit.exceptions import TOMLKitError
 
-    ends = "\r\n" if "\r\n" in text else "\n"
+    newline = "\r\n" if "\r\n" in text else "\n"
     text = text.replace("\r\n", "\n")
     try:
         known = tomllib.loads(text)
@@ -125,21 +122,25 @@ def _edited(path: Path, text: str, changes: Mapping[Any, Any], wanted: dict[str,
         document = tomlkit.parse(text)
         for name, value in changes.items():
             _put(document, name, value)
-        made = tomlkit.dumps(document)
-        # What it must say is known: a shape that tomlkit gets wrong is found out here, and left alone.
-        found = tomllib.loads(made)
-        right = _full(found) == _full(wanted) and settings_of(found, "") == settings_of(wanted, "")
+        edited = tomlkit.dumps(document)
+        # Some layouts are damaged by tomlkit; check the result.
+        result = tomllib.loads(edited)
+        if _without_empty_tables(result) != _without_empty_tables(wanted):
+            raise ValueError("the tables differ")
+        if settings_of(result, "") != settings_of(wanted, ""):
+            raise ValueError("the settings differ")
     except (TOMLKitError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise _by_hand(path, changes) from error
-    if not right:
-        raise _by_hand(path, changes)
-    return made.replace("\n", ends)
+        names = ", ".join(map(_shown, changes))
+        raise SettingsError(
+            f"edgechat cannot change {path} without damaging its layout.", hint=f"Edit {names} in the file."
+        ) from error
+    return edited.replace("\n", newline)
 
 
 def _with_line(text: str, name: str, line: str) -> str:
-    """Return a file with a line before its first table, and before the comment that belongs to that table."""
+    """Return the text with a line before its first table, and before that table's comment."""
     lines = text.splitlines(keepends=True)
-    for header in (at for at, one in enumerate(lines) if one.lstrip().startswith("[")):
+    for header in (at for at, content in enumerate(lines) if content.lstrip().startswith("[")):
         at = header
         while at and lines[at - 1].lstrip().startswith("#"):
             at -= 1
@@ -147,28 +148,20 @@ def _with_line(text: str, name: str, line: str) -> str:
             at -= 1
         gap = "\n" if at == header or lines[at].strip() else ""
         candidate = "".join([*lines[:at], line, gap, *lines[at:]])
-        with contextlib.suppress(ValueError):  # that was no table, but a line of a longer value
+        with contextlib.suppress(ValueError):  # it was not a table, but a line of a longer value
             if name in tomllib.loads(candidate):
                 return candidate
     return text
 
 
-def _by_hand(path: Path, changes: Mapping[Any, Any]) -> SettingsError:
-    names = ", ".join(map(_shown, changes))
-    return SettingsError(
-        f"edgechat cannot change {path} without damaging its layout.",
-        hint=f"Edit {names} in the file.",
-    )
-
-
 @contextlib.contextmanager
-def _alone(path: Path) -> Iterator[None]:
+def _locked(path: Path) -> Iterator[None]:
     """Lock the file against changes by other processes. Raises SettingsError."""
     import filelock
 
     try:
         paths.config_dir().mkdir(parents=True, exist_ok=True)
-        with filelock.FileLock(path.with_name(".settings.lock"), timeout=_PATIENCE, mode=0o600):
+        with filelock.FileLock(path.with_name(".settings.lock"), timeout=_LOCK_SECONDS, mode=0o600):
             yield
     except filelock.Timeout as error:
         raise SettingsError(
@@ -184,16 +177,16 @@ def _alone(path: Path) -> Iterator[None]:
 def _replace(path: Path, text: str) -> None:
     """Replace the file's text atomically; a symbolic link is kept."""
     target = Path(os.path.realpath(path))
-    handle, draft = tempfile.mkstemp(dir=target.parent, prefix=".settings-", suffix=".part")
+    handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=".settings-", suffix=".part")
     try:
         with open(handle, "wb") as stream:
             stream.write(text.encode())
             stream.flush()
             os.fsync(stream.fileno())
-        if target.exists():  # a new file keeps mkstemp's mode: nobody else's to read
-            os.chmod(draft, target.stat().st_mode & 0o7777)
-        os.replace(draft, target)
+        if target.exists():  # a new file keeps mkstemp's mode: readable by its owner only
+            os.chmod(temporary, target.stat().st_mode & 0o7777)
+        os.replace(temporary, target)
     except BaseException:
         with contextlib.suppress(OSError):
-            os.unlink(draft)
+            os.unlink(temporary)
         raise

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from edgechat.base.errors import CommandError
-from edgechat.chat.commands import COMMANDS, check, commands_of, parsed, sent
+from edgechat.chat.commands import COMMANDS, check, commands_of, parse_command, question_text
 from edgechat.chat.records import Front
 
 
@@ -17,7 +17,7 @@ from edgechat.chat.records import Front
     ],
 )
 def test_a_word_after_a_stroke_is_a_command(text: str, found: tuple[str, str]) -> None:
-    assert parsed(text) == found
+    assert parse_command(text) == found
 
 
 @pytest.mark.parametrize(
@@ -37,8 +37,8 @@ def test_a_word_after_a_stroke_is_a_command(text: str, found: tuple[str, str]) -
     ],
 )
 def test_what_is_no_command_is_sent(text: str, question: str) -> None:
-    assert parsed(text) is None
-    assert sent(text) == question
+    assert parse_command(text) is None
+    assert question_text(text) == question
 
 
 def test_each_command_is_named_once_and_some_front_end_has_it() -> None:
@@ -60,10 +60,10 @@ def test_each_command_is_named_once_and_some_front_end_has_it() -> None:
 )
 def test_a_wrong_command_says_what_is_right(typed: str, front: Front, told: str) -> None:
     with pytest.raises(CommandError) as raised:
-        check(*parsed(typed), front)  # type: ignore[misc]
+        check(*parse_command(typed), front)  # type: ignore[misc]
     assert raised.value.hint == told
 
 
 @pytest.mark.parametrize("typed", ["/new", "/model", "/model guide", "/search", "/open 1a2b"])
 def test_an_argument_in_brackets_may_be_omitted(typed: str) -> None:
-    check(*parsed(typed), "run")  # type: ignore[misc]
+    check(*parse_command(typed), "run")  # type: ignore[misc]

@@ -178,11 +178,11 @@ async def test_a_request_carries_the_chat_and_the_manner(store: Store) -> None:
     )
     engine = FakeEngine()
     conversation = Conversation(store, "guide")
-    assert conversation.kept_as is None
+    assert conversation.state_id is None
     await conversation.ask("Go.")
     await drain(conversation.answer(engine, manner))
     (request,) = engine.requests
-    assert request.chat == conversation.kept_as == conversation.chat.id
+    assert request.chat == conversation.state_id == conversation.chat.id
     assert (
         GenerationOptions(**{name: getattr(request, name) for name in GenerationOptions.__struct_fields__})
         == manner
@@ -193,7 +193,7 @@ async def test_what_is_not_kept_has_a_name_for_the_engines_memory_only() -> None
     store, engine = await Store.in_memory(), FakeEngine()
     conversation = Conversation(store, "guide")
     await drain(conversation.send(engine, "Go."))
-    assert (engine.requests[0].chat, conversation.kept_as) == (conversation.chat.id, None)
+    assert (engine.requests[0].chat, conversation.state_id) == (conversation.chat.id, None)
     await store.close()
 
 
@@ -389,7 +389,7 @@ async def test_half_a_reply_of_another_program_is_never_sent(store: Store, tmp_p
     async with aclosing(mine.answer(FakeEngine([Prefill("", 1, 1), "half ", 0.1, "whole"]))) as events:
         await anext(events)
         other = await Conversation.load(second, mine.chat.id)
-        assert other.being_written
+        assert other.written_elsewhere
         before = list(other.turns)
         question = other.turns[-2].id
         for refused in (lambda: other.ask("3?"), lambda: other.edit(question, "2b?")):

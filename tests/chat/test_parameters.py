@@ -27,7 +27,7 @@ async def held(tmp_path: Path) -> tuple[ChatSession, Conversation]:
         lambda plan, **_: FakeEngine(),
         lambda: Settings(presets={"poet": POET}),
     )
-    session = ChatSession(services, front="run", given=GIVEN)
+    session = ChatSession(services, front="run", options=GIVEN)
     await session.engine()
     return session, await session.begin()
 

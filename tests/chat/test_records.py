@@ -1,15 +1,15 @@
 from __future__ import annotations
 
-from edgechat.chat.records import ChatSettings, applied
+from edgechat.chat.records import ChatSettings, apply_preset
 from edgechat.settings import Preset, SamplingDefaults
 
 WARM = ChatSettings(think=True, sampling=SamplingDefaults(temperature=0.9, top_k=5))
 
 
 def test_what_a_preset_leaves_open_stays() -> None:
-    assert applied(Preset(), "Be brief.", WARM) == ("Be brief.", WARM)
+    assert apply_preset(Preset(), "Be brief.", WARM) == ("Be brief.", WARM)
     cool = Preset(sampling=SamplingDefaults(temperature=0.0))
-    assert applied(cool, None, WARM) == (
+    assert apply_preset(cool, None, WARM) == (
         None,
         ChatSettings(think=True, sampling=SamplingDefaults(temperature=0.0, top_k=5)),
     )
@@ -17,7 +17,7 @@ def test_what_a_preset_leaves_open_stays() -> None:
 
 def test_what_it_says_holds() -> None:
     preset = Preset(system="You write code.", think=False, sampling=SamplingDefaults(top_k=0))
-    assert applied(preset, "Be brief.", WARM) == (
+    assert apply_preset(preset, "Be brief.", WARM) == (
         "You write code.",
         ChatSettings(think=False, sampling=SamplingDefaults(temperature=0.9, top_k=0)),
     )

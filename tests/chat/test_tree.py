@@ -9,7 +9,7 @@ import pytest
 
 from edgechat.base.errors import ChatBusy, ChatNotFound, EngineCrashed, PromptTooLong, StoreError
 from edgechat.chat.conversation import Conversation
-from edgechat.chat.import_export.importing import imported
+from edgechat.chat.import_export.importing import parse_chat
 from edgechat.chat.messages import messages_of, title_of
 from edgechat.chat.records import Attachment, ChatSettings, Figures, Turn
 from edgechat.chat.storage.store import Store
@@ -389,7 +389,7 @@ async def test_nothing_is_put_back_where_another_try_has_begun(store: Store) -> 
 
 
 async def test_a_reply_that_answers_nothing_is_not_tried_again(store: Store) -> None:
-    new = imported('[{"role": "assistant", "content": "Hello!"}, {"role": "user", "content": "Hi"}]')
+    new = parse_chat('[{"role": "assistant", "content": "Hello!"}, {"role": "user", "content": "Hi"}]')
     await store.add(new.chat, new.turns)
     conversation = await Conversation.load(store, new.chat.id)
     with pytest.raises(ChatNotFound, match="no question yet"):

@@ -14,7 +14,7 @@ from textual.widgets import Input, OptionList, Static, TextArea
 
 import edgechat.tui
 from edgechat.base.text import visible
-from edgechat.chat.import_export.importing import imported
+from edgechat.chat.import_export.importing import parse_chat
 from edgechat.chat.storage.store import Store
 from edgechat.tui.app import EdgechatApp
 from edgechat.tui.widgets.line_field import LineField
@@ -161,6 +161,6 @@ async def _hold(home: Path, question: str) -> None:
     (home / "data").mkdir(parents=True)
     store = await Store.open(home / "data" / "chats.db")
     said = [{"role": "user", "content": question}, {"role": "assistant", "content": "So it was."}]
-    new = imported(json.dumps({"messages": said}))
+    new = parse_chat(json.dumps({"messages": said}))
     await store.add(new.chat, new.turns)
     await store.close()

@@ -219,7 +219,7 @@ async def write_conversations(path: Path) -> None:
         async for _ in conversation.send(FakeEngine([answer]), question):
             pass
     (last, *_) = await store.chats()
-    await store.pin(last.id, True)
+    await store.update_chat(last.id, pinned=True)
     await store.close()
     with sqlite3.connect(path) as db:
         db.execute("UPDATE turns SET created_at = ?", (MOMENT.timestamp(),))

@@ -1,12 +1,13 @@
 """Child processes that answer a single request.
 
-For what must not run in the front end: native code that may crash or hang in a driver, and measurements.
-Whatever happens to the child, whoever asked gets an answer or a ChildFailed within the time they gave it.
+They run what must not run in the front end: native code that may crash or hang in a driver, and measurements.
+Whatever happens to the child, the caller gets an answer or a ChildFailed within its time limit.
 """
 
 from __future__ import annotations
 
 import contextlib
+import io
 import os
 import signal
 import sys
@@ -36,30 +37,28 @@ def ask(role: str, request: bytes = b"", *, limit: float) -> bytes:
             raise ChildFailed(f"could not be started: {error.strerror or error}") from error
         late = False
         try:
-            said, _ = process.communicate(frames.pack(request), timeout=limit)
+            output, _ = process.communicate(frames.pack(request), timeout=limit)
         except subprocess.TimeoutExpired:
             late = True
             process.kill()
-            # The answer may be there all the same: some drivers hang only on the way out.
-            said, _ = process.communicate()
+            # It may have answered all the same: some drivers hang only at exit.
+            output, _ = process.communicate()
         finally:
             process.kill()
             process.wait()
-        answer = _first_frame(said)
-        if answer is not None:
-            return answer
-        how = (
-            f"did not respond within {limit:g} seconds" if late else f"ended with {_how(process.returncode)}"
-        )
+        with contextlib.suppress(frames.BrokenFrame):
+            if (answer := frames.read(io.BytesIO(output))) is not None:
+                return answer
+        failure = f"did not respond within {limit:g} seconds" if late else _exit_reason(process.returncode)
         log.seek(max(0, os.fstat(log.fileno()).st_size - _LOG_TAIL))
-        raise ChildFailed(how + _last_line(log.read()))
+        raise ChildFailed(failure + _last_line(log.read()))
 
 
 def answer(work: Callable[[bytes], bytes]) -> None:
     """In a child: read the request, write the result of `work`, and exit at once."""
     import faulthandler
 
-    # A thread of its own that needs no GIL: it ends us though native code never comes back.
+    # A thread that needs no GIL ends the process even if native code never returns.
     faulthandler.dump_traceback_later(_LIFE, exit=True)
     incoming, outgoing = spawn.adopt_pipe()
     request = frames.read(incoming)
@@ -67,25 +66,15 @@ def answer(work: Callable[[bytes], bytes]) -> None:
         return
     outgoing.write(frames.pack(work(request)))
     sys.stderr.flush()
-    # There is nothing of ours to clean up, and drivers have been seen to hang while they do.
+    # Skip cleanup: drivers have been seen to hang in theirs.
     os._exit(0)
 
 
-def _first_frame(said: bytes) -> bytes | None:
-    if len(said) < frames.HEADER.size:
-        return None
-    with contextlib.suppress(frames.BrokenFrame):
-        end = frames.HEADER.size + frames.length(said[: frames.HEADER.size])
-        if len(said) >= end:
-            return said[frames.HEADER.size : end]
-    return None
-
-
-def _how(code: int) -> str:
+def _exit_reason(code: int) -> str:
     if code < 0:
         with contextlib.suppress(ValueError):
-            return signal.Signals(-code).name
-    return f"exit code {code}"
+            return f"ended with {signal.Signals(-code).name}"
+    return f"ended with exit code {code}"
 
 
 def _last_line(log: bytes) -> str:

@@ -1,7 +1,7 @@
 """A child process that answers requests one at a time, with limits on time and memory.
 
-What may hang, grow without bound or abort the process it runs in (a stranger's template, a native allocator)
-runs in such a child: `Child.ask` returns its answer or raises ChildLost within a bounded time.
+Code that may hang, grow without bound or abort its process (an untrusted template, a native allocator) runs
+in such a child: `Child.ask` returns its answer or raises ChildLost within a bounded time.
 """
 
 from __future__ import annotations
@@ -12,14 +12,13 @@ import queue
 import threading
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, BinaryIO, NoReturn
 
 from edgechat.base.process import frames, spawn
 
 START_LIMIT = 20.0
 """Seconds until a child is ready to answer: importing its libraries from a cold disk."""
-_WATCH_EVERY = 0.02
+_POLL_SECONDS = 0.02
 _ORPHANED_AFTER = 60
 """Seconds for one answer after which a child exits by itself; its parent would have killed it earlier."""
 
@@ -38,7 +37,7 @@ class Child:
     def __init__(self, role: str, *, log: BinaryIO | int | None = None) -> None:
         """Start it; `log` gets what it writes to stderr. It takes a moment to be ready.
 
-        Raises ChildNeverReady where the system has no process, no thread or no pipe to give.
+        Raises ChildNeverReady if the system provides no process, thread or pipe.
         """
         import subprocess  # 18 ms, which `edgechat --version` need not pay
 
@@ -69,7 +68,11 @@ class Child:
         """Return the answer. Raises ChildLost if it takes longer, or more memory."""
         try:
             if not self._ready:
-                self._wait_until_ready(memory)
+                try:
+                    self._answer(START_LIMIT, memory)
+                except ChildLost as error:
+                    raise ChildNeverReady(str(error)) from error
+                self._ready = True
             try:
                 self._process.stdin.write(frames.pack(question))
                 self._process.stdin.flush()
@@ -80,38 +83,26 @@ class Child:
             self.close()
             raise
 
-    def _wait_until_ready(self, memory: int) -> None:
-        try:
-            self._answer(START_LIMIT, memory)
-        except ChildLost as lost:
-            raise ChildNeverReady(str(lost)) from lost
-        self._ready = True
-
     def close(self) -> None:
         """Kill it."""
         self._process.kill()
         self._process.wait()
         for pipe in (self._process.stdin, self._process.stdout):
-            with contextlib.suppress(OSError):  # over what it was still to be told
+            with contextlib.suppress(OSError):  # of what is still in its buffer
                 pipe.close()
 
     def _read(self) -> None:
         """Collect answers in a separate thread, so that waiting for them can time out."""
-        try:
+        with contextlib.suppress(OSError, ValueError, frames.BrokenFrame):
             while (payload := frames.read(self._process.stdout)) is not None:
                 self._answers.put(payload)
-        except (OSError, ValueError, frames.BrokenFrame):
-            pass
         self._answers.put(None)
 
     def _answer(self, seconds: float, memory: int) -> bytes:
         deadline = time.monotonic() + seconds
         while True:
-            try:
-                payload = self._answers.get(timeout=_WATCH_EVERY)
-            except queue.Empty:
-                pass
-            else:
+            with contextlib.suppress(queue.Empty):
+                payload = self._answers.get(timeout=_POLL_SECONDS)
                 if payload is None:
                     raise ChildLost("died")
                 return payload
@@ -124,12 +115,7 @@ class Child:
 
 def resident_bytes(pid: int) -> int:
     """Return the memory of a process in bytes; 0 if it has ended."""
-    if os.path.exists("/proc/self/statm"):
-        try:
-            return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-        except (OSError, IndexError):
-            return 0
-    import psutil
+    import psutil  # 15 ms, needed only for answers that take longer
 
     try:
         return int(psutil.Process(pid).memory_info().rss)
@@ -140,10 +126,10 @@ def resident_bytes(pid: int) -> int:
 def serve(
     pipes: tuple[BinaryIO, BinaryIO], answer: Callable[[bytes], bytes], *, seconds: int = _ORPHANED_AFTER
 ) -> NoReturn:
-    """In the child: say that it is ready, then answer until the parent goes away, which ends the process.
+    """In the child: announce that it is ready, then answer until the parent is gone; ends the process.
 
-    So does an answer that takes longer than `seconds`: native code may keep the thread that listens to the
-    parent from running.
+    So does an answer that takes longer than `seconds`: native code may block the thread that would notice
+    that the parent is gone.
     """
     import faulthandler
 
@@ -154,14 +140,14 @@ def serve(
     while True:
         question = questions.get()
         faulthandler.dump_traceback_later(seconds, exit=True)
-        found = answer(question)
+        payload = answer(question)
         faulthandler.cancel_dump_traceback_later()
-        frames.write(outgoing, found)
+        frames.write(outgoing, payload)
 
 
 def _listen(incoming: BinaryIO, questions: queue.SimpleQueue[bytes]) -> None:
     try:
         while (question := frames.read(incoming)) is not None:
             questions.put(question)
-    finally:  # nobody is there any more to take an answer, however long that is computed already
+    finally:  # the parent is gone: nobody needs the answer that is being computed
         os._exit(0)

@@ -14,36 +14,36 @@ class BrokenFrame(Exception):
 
 
 def pack(payload: bytes) -> bytes:
-    """Return `payload` as a frame; BrokenFrame if it is larger than a frame may be."""
-    if len(payload) > MAX_FRAME:
-        raise BrokenFrame(f"a message of {len(payload)} bytes is over the limit of {MAX_FRAME}")
-    return HEADER.pack(len(payload)) + payload
+    """Return `payload` as a frame. Raises BrokenFrame above the limit."""
+    return HEADER.pack(_limited(len(payload))) + payload
 
 
 def write(stream: BinaryIO, payload: bytes) -> None:
-    """Write `payload` as a frame to a stream without a buffer, which may take it in parts."""
+    """Write `payload` as a frame to an unbuffered stream, which may take it in parts."""
     data = pack(payload)
     while data:
         data = data[stream.write(data) :]
 
 
 def length(header: bytes) -> int:
-    """Return the length that a frame's first four bytes announce; BrokenFrame above the limit."""
-    (size,) = HEADER.unpack(header)
+    """Return the length that a frame's header announces. Raises BrokenFrame above the limit."""
+    return _limited(HEADER.unpack(header)[0])
+
+
+def _limited(size: int) -> int:
     if size > MAX_FRAME:
         raise BrokenFrame(f"a message of {size} bytes is over the limit of {MAX_FRAME}")
-    return int(size)
+    return size
 
 
 def read(stream: BinaryIO) -> bytes | None:
-    """Return the next frame's payload, or None at a clean end of the stream."""
+    """Return the next frame's payload, or None at a clean end of the stream. Raises BrokenFrame."""
     header = stream.read(HEADER.size)
     if not header:
         return None
-    if len(header) < HEADER.size:
-        raise BrokenFrame("the stream ended inside a frame")
-    size = length(header)
-    payload = stream.read(size)
-    if len(payload) < size:
-        raise BrokenFrame("the stream ended inside a frame")
-    return payload
+    if len(header) == HEADER.size:
+        size = length(header)
+        payload = stream.read(size)
+        if len(payload) == size:
+            return payload
+    raise BrokenFrame("the stream ended inside a frame")

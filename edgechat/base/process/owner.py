@@ -1,7 +1,7 @@
 """Which process writes a reply or has loaded a model, to recognize those of processes that have ended.
 
-A file in WAL mode belongs to one machine, so a process number is enough. Should a living writer ever be
-taken for dead (a container with numbers of its own), its next words put its reply right again.
+A database in WAL mode belongs to one machine, so a process id is enough. Should a living writer be taken for
+dead (in a container with its own process ids), its next update corrects its reply.
 """
 
 from __future__ import annotations
@@ -11,23 +11,23 @@ import os
 import msgspec
 
 _SAME_START = 2.0
-"""Seconds by which a process's start time may seem to move when the clock is set."""
+"""Seconds by which a process's start time may seem to move when the clock is adjusted."""
 
 
 class Owner(msgspec.Struct, frozen=True):
-    """A process, told apart from a later one with the same number by its start time (seconds since 1970)."""
+    """A process; the start time (seconds since 1970) distinguishes it from later ones with the same id."""
 
     pid: int
     started: float
 
 
 def this_process() -> Owner:
-    """Return this process as an owner."""
+    """Return the Owner that this process is."""
     return Owner(os.getpid(), _started(os.getpid()) or 0.0)
 
 
 def alive(owner: Owner) -> bool:
-    """Say whether the process still runs."""
+    """Return whether the process still runs."""
     started = _started(owner.pid)
     return started is not None and abs(started - owner.started) < _SAME_START
 

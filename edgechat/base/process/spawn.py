@@ -1,8 +1,8 @@
 """Starting child processes, from a checkout and from the packaged program.
 
-A child speaks over its own stdin and stdout, which it takes away at once (`adopt_pipe`): file descriptor 1
-then points at the log, so nothing that native code prints can reach the pipe or the terminal. There is no
-port, and nothing that another user could open. A child that reads end-of-file has lost its parent.
+A child communicates over its stdin and stdout, which it replaces at once (`adopt_pipe`): file descriptor 1
+then points at the log, so nothing that native code prints reaches the pipe or the terminal. There is no
+port, and nothing that another user could open. End-of-file tells a child that its parent is gone.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any, BinaryIO, TextIO
 
 ROLE_FLAG = "--child"
 PROGRAM: tuple[str, ...] = ("-m", "edgechat")
-"""What Python runs as a child; a program around edgechat's `main` sets itself here."""
+"""Python's arguments that start a child; a program that wraps edgechat's `main` puts its own here."""
 
 
 def frozen() -> bool:
@@ -26,21 +26,21 @@ def command(role: str) -> list[str]:
     """Return the command line that starts a child with this role (see `edgechat.__main__`)."""
     if frozen():
         return [sys.executable, ROLE_FLAG, role]
-    # -P: the folder the user stands in must not shadow our modules.
+    # -P: modules in the current folder must not shadow edgechat's.
     return [sys.executable, "-P", *PROGRAM, ROLE_FLAG, role]
 
 
 def options(log: BinaryIO | TextIO | int) -> dict[str, Any]:
     """Return Popen's options for a child: pipes for stdin and stdout, `log` for stderr.
 
-    The child gets a session of its own, so that Ctrl+C in the terminal reaches only the front end.
+    The child gets its own session, so that Ctrl+C in the terminal reaches only the front end.
     """
     import subprocess  # 18 ms, which `edgechat --version` need not pay
 
-    apart: dict[str, Any] = {"start_new_session": True}
+    session: dict[str, Any] = {"start_new_session": True}
     if sys.platform == "win32":
-        apart = {"creationflags": subprocess.CREATE_NO_WINDOW | subprocess.CREATE_NEW_PROCESS_GROUP}
-    return {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": log, **apart}
+        session = {"creationflags": subprocess.CREATE_NO_WINDOW | subprocess.CREATE_NEW_PROCESS_GROUP}
+    return {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": log, **session}
 
 
 class _Lossy(io.FileIO):
@@ -54,7 +54,7 @@ class _Lossy(io.FileIO):
 
 
 def adopt_pipe() -> tuple[BinaryIO, BinaryIO]:
-    """In a child: return (from parent, to parent) and point stdin at nothing, stdout at the log."""
+    """In a child: return (from parent, to parent); redirect stdin to the null device, stdout to the log."""
     log = _Lossy(2, "wb", closefd=False)
     sys.stderr = io.TextIOWrapper(log, "utf-8", "backslashreplace", write_through=True)
     incoming, outgoing = os.dup(0), os.dup(1)

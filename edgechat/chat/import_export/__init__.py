@@ -1,4 +1,4 @@
 """Conversations as files: Markdown for people, JSON to be read again.
 
-In come conversations, out come texts, and the other way about. Read `format.py` first.
+Input: conversations; output: texts; and the reverse. Read `format.py` first.
 """

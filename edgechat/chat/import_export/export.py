@@ -1,4 +1,4 @@
-"""A conversation as a file: Markdown for people, JSON to be read again (see `importing`)."""
+"""A conversation as Markdown for people, and as JSON to be imported again (see `importing`)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from edgechat.base.text import escaped_json, flat, printable
 from edgechat.chat.conversation import Conversation
 from edgechat.chat.import_export.format import ExportedChat, ExportedFile, ExportedTurn
 from edgechat.chat.messages import fenced
-from edgechat.chat.records import Chat, Turn
+from edgechat.chat.records import Chat
 
 _ENDINGS = {
     "stopped": "(stopped here)",
@@ -22,43 +22,38 @@ _ENDINGS = {
 
 
 def to_markdown(conversation: Conversation) -> str:
-    """Return the line that is shown, without control characters."""
+    """Return the line that is shown as Markdown, without control characters."""
     return printable("\n\n".join(_paragraphs(conversation))) + "\n"
 
 
 def to_json(conversation: Conversation) -> str:
-    """Return all that is kept of a conversation but its id, as JSON of one `ExportedFile`."""
-    chat = conversation.chat
-    filed = ExportedFile(
-        chat=ExportedChat(**{name: getattr(chat, name) for name in ExportedChat.__struct_fields__}),
-        turns=tuple(map(_filed, conversation.all_turns)),
+    """Return a whole conversation, without its id, as JSON of an `ExportedFile`."""
+    file = ExportedFile(
+        chat=msgspec.convert(conversation.chat, ExportedChat, from_attributes=True),
+        turns=msgspec.convert(conversation.all_turns, tuple[ExportedTurn, ...], from_attributes=True),
         leaf=conversation.turns[-1].id if conversation.turns else None,
     )
-    return escaped_json(msgspec.json.format(msgspec.json.encode(filed), indent=1).decode()) + "\n"
+    return escaped_json(msgspec.json.format(msgspec.json.encode(file), indent=1).decode()) + "\n"
 
 
 def counted(messages: int) -> str:
-    """Return how many messages these are, in words."""
+    """Return a number of messages as text."""
     return "1 message" if messages == 1 else f"{messages} messages"
 
 
 def model_name(chat: Chat) -> str:
-    """Return what the model is called, without the folder of a file."""
+    """Return the name of a chat's model, without the folder of a file."""
     return os.path.basename(chat.model) if os.path.isabs(chat.model) else chat.model
 
 
-def _filed(turn: Turn) -> ExportedTurn:
-    return ExportedTurn(**{name: getattr(turn, name) for name in ExportedTurn.__struct_fields__})
-
-
-def _paragraphs(found: Conversation) -> Iterator[str]:
-    chat = found.chat
+def _paragraphs(conversation: Conversation) -> Iterator[str]:
+    chat = conversation.chat
     yield f"# {flat(chat.title)}"
-    about = [chat.id, f"started on {chat.date}", counted(found.n_messages)]
-    # Models may take turns in a chat, and only the last one is known.
+    about = [chat.id, f"started on {chat.date}", counted(conversation.n_messages)]
+    # Several models may have answered; only the last one is known.
     yield " · ".join([*about, f"last model: {flat(model_name(chat))}"] if chat.model else about)
     speakers = {"system": "System prompt", "user": "You", "assistant": "Answer"}
-    for turn in found.turns:
+    for turn in conversation.turns:
         yield f"## {speakers[turn.role]}"
         yield from map(fenced, turn.attachments)
         if turn.content:

@@ -1,4 +1,4 @@
-"""Conversations as files of the user's: written for nobody else to read, never over another file unasked."""
+"""Files of conversations: readable by the user only, and replaced only on request."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from edgechat.chat.import_export.importing import MOST_BYTES
 
 _NAME = 60
 _ERRORS = (OSError, RuntimeError, ValueError)
-"""What a name can lead to: RuntimeError is a ~user who is not there, ValueError a NUL."""
+"""What a file name can raise: RuntimeError for an unknown ~user, ValueError for a NUL."""
 
 
 def write(path: Path, text: str, *, force: bool = False) -> None:
-    """Write a text to a file of its own. Raises NotWritten; also where there is a file, unless `force`."""
+    """Write a text to a new file. Raises NotWritten, also if the file exists, unless `force`."""
     flags = os.O_WRONLY | os.O_CREAT | (os.O_TRUNC if force else os.O_EXCL)
     try:
         with os.fdopen(os.open(path, flags, 0o600), "w", encoding="utf-8", newline="\n") as file:
@@ -31,9 +31,9 @@ def write(path: Path, text: str, *, force: bool = False) -> None:
 
 
 def target(name: str, title: str, ending: str = ".md") -> Path:
-    """Return the file that a name means: ~ is the home, in a folder it is a free name made of the title.
+    """Return the path that a name stands for; in a folder, a new file named after the title.
 
-    An empty name is the current folder. Raises NotWritten.
+    ~ is the home, an empty name the current folder. Raises NotWritten.
     """
     try:
         path = Path(name).expanduser()
@@ -43,7 +43,7 @@ def target(name: str, title: str, ending: str = ".md") -> Path:
 
 
 def read(name: str | Path) -> bytes:
-    """Return what is in a file (~ is the home), and no more than `imported` takes. Raises NotAChat."""
+    """Return the contents of a file (~ is the home), up to the limit of `parse_chat`. Raises NotAChat."""
     try:
         with Path(name).expanduser().open("rb") as source:
             return source.read(MOST_BYTES + 1)
@@ -54,7 +54,7 @@ def read(name: str | Path) -> bytes:
         ) from error
 
 
-def exported(conversation: Conversation, name: str) -> Path:
+def export_to_file(conversation: Conversation, name: str) -> Path:
     """Write a conversation to a file, as JSON if its name ends in .json, else as Markdown; return its path.
 
     name: see `target`. Raises NotWritten.
@@ -66,7 +66,7 @@ def exported(conversation: Conversation, name: str) -> Path:
 
 
 def free_name(title: str, ending: str, folder: Path) -> Path:
-    """Return the path of a file that is not there yet, named after a title: 'what-is-a-quant-2.md'."""
+    """Return the path of a new file that is named after a title: 'what-is-a-quant-2.md'."""
     words = re.sub(r"[^\w]+", "-", title.lower()).strip("-_")[:_NAME].rstrip("-_") or "conversation"
     number = 1
     while (path := folder / (f"{words}-{number}{ending}" if number > 1 else f"{words}{ending}")).exists():

@@ -11,11 +11,11 @@ from edgechat.engine.types import ErrorInfo
 
 FORMAT: Literal["edgechat"] = "edgechat"
 VERSION = 1
-"""Of what `to_json` writes; a field more does not change it."""
+"""Version of what `to_json` writes; additional fields do not change it."""
 
 
 class ExportedChat(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What a file says of a chat."""
+    """A chat in a file."""
 
     title: str = ""
     model: str = ""
@@ -27,7 +27,7 @@ class ExportedChat(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
 
 
 class ExportedTurn(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What a file says of a turn."""
+    """A turn in a file."""
 
     id: str
     parent_id: str | None = None
@@ -42,12 +42,12 @@ class ExportedTurn(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
 
 
 class ExportedFile(msgspec.Struct, frozen=True, kw_only=True):
-    """A whole conversation in a file, with all its lines."""
+    """A conversation in a file, with all its lines."""
 
     format: Literal["edgechat"] = FORMAT
     version: int = VERSION
     chat: ExportedChat
     turns: tuple[ExportedTurn, ...]
-    """In the order of writing: what answers a turn comes after it."""
+    """In the order of writing, so parents precede their children."""
     leaf: str | None = None
     """The last turn of the line that is shown."""

@@ -1,7 +1,7 @@
-"""Reading a conversation from a file: what `export.to_json` wrote, or messages as OpenAI's API takes them.
+"""Reading a conversation from a file: what `export.to_json` wrote, or messages as in OpenAI's API.
 
-A file is a stranger's: its size, its depth and its counts are bounded, and everything in it gets an id of
-ours, so that reading it twice gives two conversations.
+Files are untrusted: size, depth and counts are bounded, and everything gets new ids, so that reading a file
+twice gives two conversations.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from edgechat.base.errors import NotAChat
 from edgechat.base.text import one_line
 from edgechat.chat.import_export.format import FORMAT, VERSION, ExportedFile, ExportedTurn
 from edgechat.chat.messages import title_of
-from edgechat.chat.records import Attachment, Chat, Role, Turn
+from edgechat.chat.records import Chat, Role, Turn
 from edgechat.chat.storage.rows import settings_of
 from edgechat.chat.storage.store import TITLE_LENGTH
 
@@ -38,64 +38,66 @@ _ROLES: dict[str, Role] = {
 
 
 class ImportedChat(msgspec.Struct, frozen=True, kw_only=True):
-    """A conversation that is in no store yet; `Store.add(chat, turns)` puts it there."""
+    """A conversation that is not stored yet; see `Store.add`."""
 
     chat: Chat
     turns: tuple[Turn, ...]
 
 
-def imported(text: str | bytes) -> ImportedChat:
-    """Return the conversation that is in a file. Raises NotAChat, which names what is wrong with it."""
+def parse_chat(text: str | bytes) -> ImportedChat:
+    """Return the conversation in a file. Raises NotAChat, which says what is wrong with it."""
     raw = text.encode("utf-8", "replace") if isinstance(text, str) else text
     if len(raw) > MOST_BYTES:
         _refuse(f"it has {len(raw) // 2**20} MiB, and the limit is {MOST_BYTES // 2**20}")
     try:
-        found = msgspec.json.decode(raw.removeprefix(b"\xef\xbb\xbf"))
+        content = msgspec.json.decode(raw.removeprefix(b"\xef\xbb\xbf"))
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         _refuse(f"it is not valid JSON ({one_line(str(error), 100)})")
     except RecursionError:
         _refuse("it is nested too deeply")
-    if isinstance(found, dict) and found.get("format") == FORMAT:
-        return _own(found)
-    messages = found.get("messages") if isinstance(found, dict) else found
-    if not isinstance(messages, list):
+    table = content if isinstance(content, dict) else {"messages": content}
+    if table.get("format") == FORMAT:
+        return _from_export(table)
+    if not isinstance(table.get("messages"), list):
         _refuse("it contains no conversation")
-    model = found.get("model") if isinstance(found, dict) else None
-    title = found.get("title") if isinstance(found, dict) else None
-    return _of_messages(messages, *(one if isinstance(one, str) else "" for one in (model, title)))
+    model, title = (
+        value if isinstance(value, str) else "" for value in (table.get("model"), table.get("title"))
+    )
+    return _from_messages(table["messages"], model, title)
 
 
-def _own(found: dict[str, Any]) -> ImportedChat:
-    if isinstance(found.get("version"), int) and found["version"] > VERSION:
+def _from_export(table: dict[str, Any]) -> ImportedChat:
+    if isinstance(table.get("version"), int) and table["version"] > VERSION:
         raise NotAChat(
             "This file was written by a newer edgechat.",
             hint="Update edgechat: pip install --upgrade edgechat",
         )
-    said = found.get("chat")
-    settings = said.pop("settings", None) if isinstance(said, dict) else None
+    # Settings are read leniently, as from the store.
+    chat_table = table.get("chat")
+    settings = chat_table.pop("settings", None) if isinstance(chat_table, dict) else None
     try:
-        filed = msgspec.convert(found, ExportedFile)
+        file = msgspec.convert(table, ExportedFile)
     except msgspec.ValidationError as error:
         _refuse(one_line(str(error)).replace("Expected", "expected", 1))
     except RecursionError:
         _refuse("it is nested too deeply")
-    _check(filed.turns)
-    chat = _chat(filed.chat.title, filed.chat.model, filed.turns)
+    _check(file.turns)
+    chat = _new_chat(file.chat.title, file.chat.model, file.turns)
+    ids = {turn.id: uuid.uuid4().hex for turn in file.turns}
     chat = msgspec.structs.replace(
         chat,
-        date=filed.chat.date if _is_date(filed.chat.date) else chat.date,
-        created_at=_past(filed.chat.created_at),
-        updated_at=_past(filed.chat.updated_at),
-        pinned=filed.chat.pinned,
+        date=file.chat.date if _is_date(file.chat.date) else chat.date,
+        created_at=_past(file.chat.created_at),
+        updated_at=_past(file.chat.updated_at),
+        pinned=file.chat.pinned,
         settings=settings_of(msgspec.json.encode(settings).decode()),
+        leaf=ids.get(file.leaf or ""),
     )
-    names = {turn.id: uuid.uuid4().hex for turn in filed.turns}
-    turns = tuple(_turn(turn, chat.id, names) for turn in filed.turns)
-    return ImportedChat(chat=msgspec.structs.replace(chat, leaf=names.get(filed.leaf or "")), turns=turns)
+    return ImportedChat(chat=chat, turns=tuple(_turn(turn, chat.id, ids) for turn in file.turns))
 
 
 def _check(turns: Sequence[ExportedTurn]) -> None:
-    """Refuse turns that make no tree."""
+    """Refuse turns that are not a tree."""
     if not turns:
         _refuse("it contains no turns")
     if len(turns) > _MOST_TURNS:
@@ -113,44 +115,39 @@ def _check(turns: Sequence[ExportedTurn]) -> None:
         known.add(turn.id)
 
 
-def _turn(turn: ExportedTurn, chat_id: str, names: dict[str, str]) -> Turn:
-    return Turn(
-        id=names[turn.id],
-        chat_id=chat_id,
-        role=turn.role,
-        content=turn.content,
-        thinking=turn.thinking,
-        # Whoever wrote it, nobody does now.
-        state="interrupted" if turn.state == "streaming" else turn.state,
-        parent_id=names[turn.parent_id] if turn.parent_id is not None else None,
-        created_at=_past(turn.created_at),
-        figures=turn.figures,
-        error=turn.error,
-        attachments=turn.attachments,
-    )
+def _turn(turn: ExportedTurn, chat_id: str, ids: dict[str, str]) -> Turn:
+    values = {name: getattr(turn, name) for name in ExportedTurn.__struct_fields__}
+    values |= {
+        "id": ids[turn.id],
+        "parent_id": ids[turn.parent_id] if turn.parent_id is not None else None,
+        # No program writes it any more.
+        "state": "interrupted" if turn.state == "streaming" else turn.state,
+        "created_at": _past(turn.created_at),
+    }
+    return Turn(chat_id=chat_id, **values)
 
 
-def _of_messages(messages: list[Any], model: str, title: str) -> ImportedChat:
+def _from_messages(messages: list[Any], model: str, title: str) -> ImportedChat:
     if len(messages) > _MOST_TURNS:
         _refuse(f"it has {len(messages)} messages, and the limit is {_MOST_TURNS}")
-    said: list[tuple[Role, str]] = []
+    texts: list[tuple[Role, str]] = []
     for number, message in enumerate(messages, 1):
         role, content = _message(number, message)
-        if role == "system" and any(other != "system" for other, _ in said):
+        if role == "system" and any(other != "system" for other, _ in texts):
             _refuse(f"message {number} is a system prompt, which must be the first message")
-        if role == "system" and said:
-            said[-1] = (role, f"{said[-1][1]}\n\n{content}")
+        if role == "system" and texts:
+            texts[-1] = (role, f"{texts[-1][1]}\n\n{content}")
         else:
-            said.append((role, content))
-    if not any(role != "system" for role, _ in said):
+            texts.append((role, content))
+    if not any(role != "system" for role, _ in texts):
         _refuse("it contains no text")
     turns: list[ExportedTurn] = []
-    for role, content in said:
+    for role, content in texts:
         parent_id = turns[-1].id if turns else None
         turns.append(ExportedTurn(id=uuid.uuid4().hex, parent_id=parent_id, role=role, content=content))
-    chat = _chat(title, model, turns)
-    names = {turn.id: turn.id for turn in turns}
-    return ImportedChat(chat=chat, turns=tuple(_turn(turn, chat.id, names) for turn in turns))
+    chat = _new_chat(title, model, turns)
+    ids = {turn.id: turn.id for turn in turns}
+    return ImportedChat(chat=chat, turns=tuple(_turn(turn, chat.id, ids) for turn in turns))
 
 
 def _message(number: int, message: Any) -> tuple[Role, str]:
@@ -166,7 +163,7 @@ def _message(number: int, message: Any) -> tuple[Role, str]:
             _refuse(f"message {number} has parts that are not text")
         content = "\n\n".join(part["text"] for part in content)
     if content is None and role == "assistant":
-        content = ""  # it called a tool
+        content = ""  # a tool call
     if not isinstance(content, str):
         _refuse(f"the content of message {number} is not text")
     return role, content
@@ -176,13 +173,12 @@ def _is_text(part: Any) -> bool:
     return isinstance(part, dict) and part.get("type") == "text" and isinstance(part.get("text"), str)
 
 
-def _chat(title: str, model: str, turns: Sequence[ExportedTurn]) -> Chat:
-    first: tuple[str, tuple[Attachment, ...]] = next(
-        ((turn.content, turn.attachments) for turn in turns if turn.role != "system"), ("", ())
-    )
+def _new_chat(title: str, model: str, turns: Sequence[ExportedTurn]) -> Chat:
+    first = next((turn for turn in turns if turn.role != "system"), None)
+    default_title = title_of(first.content, first.attachments) if first is not None else ""
     return Chat(
         id=uuid.uuid4().hex,
-        title=one_line(title, TITLE_LENGTH) or title_of(*first),
+        title=one_line(title, TITLE_LENGTH) or default_title,
         model=one_line(model, 4096),
         date=date.today().isoformat(),
         created_at=time.time(),
@@ -198,7 +194,7 @@ def _is_date(text: str) -> bool:
 
 
 def _past(when: float) -> float:
-    """Return a time (seconds since 1970) that can have been; now, where this one cannot."""
+    """Return a time (seconds since 1970) if it is in the past, else the present one."""
     now = time.time()
     return when if math.isfinite(when) and 0 < when <= now else now
 

@@ -1,5 +1,5 @@
-"""The store of conversations: one SQLite database, and the thread that speaks to it.
+"""The store of conversations: one SQLite database, and the thread that accesses it.
 
-In come chats and turns as values; out come lists, hits and changes. Read `store.py` first,
-then `statements.py`.
+Input: chats and turns; output: chats, turns, lists and search hits. Read `store.py` first, then
+`statements.py`.
 """

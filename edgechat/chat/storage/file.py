@@ -1,4 +1,4 @@
-"""The file of the conversations: how it is opened, and what its errors mean to people."""
+"""The database file: opening it, and turning its errors into messages for users."""
 
 from __future__ import annotations
 
@@ -12,16 +12,15 @@ from pathlib import Path
 from edgechat.base.errors import StoreError, StoreUnwritable
 from edgechat.chat.storage.migrations import migrate
 
-_LITTLE_ROOM = 64 * 2**10
-
 
 def connect(path: Path | None, *, busy_ms: int) -> sqlite3.Connection:
-    """Open or make the file (None: in memory), bring it to this schema, and wait so long for other programs.
+    """Open or create the file (None: in memory) and migrate its schema.
 
-    Raises sqlite3.Error, OSError, and StoreError where it is of a newer schema.
+    busy_ms: how long to wait for locks of other programs. Raises sqlite3.Error, OSError, and StoreError if
+    its schema is newer.
     """
     if path is not None:
-        # Made first and by us, so that it is nobody else's to read; SQLite gives -wal and -shm its mode.
+        # Created here, so that only its owner can read it; SQLite gives -wal and -shm the same mode.
         os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
         path.chmod(0o600)
     db = sqlite3.connect(
@@ -31,7 +30,7 @@ def connect(path: Path | None, *, busy_ms: int) -> sqlite3.Connection:
         if path is not None:
             _use_wal(db, busy_ms)
         db.execute("PRAGMA foreign_keys = ON")
-        db.execute("PRAGMA secure_delete = ON")  # what is deleted is not to be read in the file
+        db.execute("PRAGMA secure_delete = ON")  # overwrite deleted content
         migrate(db)
     except BaseException:
         db.close()
@@ -40,7 +39,7 @@ def connect(path: Path | None, *, busy_ms: int) -> sqlite3.Connection:
 
 
 def damaged(path: Path, flaw: str) -> StoreError:
-    """Return the error of a file whose parts do not hold together."""
+    """Return the error for a damaged file."""
     return StoreError(
         f"The database of conversations is damaged: {path} ({flaw}).",
         hint=f"edgechat does not change it. To start with a new one, rename it: mv '{path}' '{path}.damaged'",
@@ -48,11 +47,11 @@ def damaged(path: Path, flaw: str) -> StoreError:
 
 
 def store_error(path: Path, exc: sqlite3.Error | OSError) -> StoreError:
-    """Return what SQLite or the system says in words for people."""
+    """Return an error of SQLite or the system as a StoreError."""
     code = getattr(exc, "sqlite_errorcode", 0) & 0xFF
     if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
         return damaged(path, str(exc))
-    if code == sqlite3.SQLITE_FULL or (code == sqlite3.SQLITE_IOERR and _has_no_room(path)):
+    if code == sqlite3.SQLITE_FULL or (code == sqlite3.SQLITE_IOERR and _is_disk_full(path)):
         return StoreUnwritable(
             f"The disk is full; the conversation cannot be saved to {path}.", hint="Free some space."
         )
@@ -70,25 +69,25 @@ def store_error(path: Path, exc: sqlite3.Error | OSError) -> StoreError:
 
 
 def _use_wal(db: sqlite3.Connection, busy_ms: int) -> None:
-    # The change to WAL needs the file for itself and does not wait on the busy timeout.
-    give_up = time.monotonic() + busy_ms / 1000
+    # Changing to WAL needs an exclusive lock, and ignores the busy timeout.
+    deadline = time.monotonic() + busy_ms / 1000
     while True:
         try:
             db.execute("PRAGMA journal_mode = WAL")
             return
         except sqlite3.OperationalError as exc:
-            if exc.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > give_up:
+            if exc.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
                 raise
             time.sleep(0.02)
 
 
-def _has_no_room(path: Path) -> bool:
-    # SQLite calls it an error of the disk where the 32 KiB of its -shm do not fit.
+def _is_disk_full(path: Path) -> bool:
+    # SQLite reports an I/O error if there is no space for the 32 KiB of its -shm.
     with contextlib.suppress(OSError):
-        return shutil.disk_usage(path.parent).free < _LITTLE_ROOM
+        return shutil.disk_usage(path.parent).free < 64 * 2**10
     return False
 
 
 def deleted_meanwhile() -> StoreError:
-    """Return the error of whoever writes in a chat that is gone."""
+    """Return the error of writing to a chat that was deleted."""
     return StoreError("This conversation was deleted meanwhile.", hint="Begin a new one.")

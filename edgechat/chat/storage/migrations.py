@@ -1,7 +1,6 @@
-"""The schema, as the ordered steps that lead to it.
+"""The schema, as a sequence of migrations.
 
-`PRAGMA user_version` counts the steps a file has taken. A step that has been released is never edited:
-append another one.
+`PRAGMA user_version` counts those that a file has had. One that was released is never edited: append another.
 """
 
 from __future__ import annotations
@@ -51,15 +50,15 @@ _FRONTS = "ALTER TABLE conversations ADD COLUMN front TEXT NOT NULL DEFAULT 'app
 
 
 def _attached(column: str) -> str:
-    """Return the SQL that makes one text of attachments: of the same JSON always the same text."""
+    """Return the SQL of an expression for the text of a JSON column of attachments."""
     each = "json_extract(value, '$.name') || char(10) || json_extract(value, '$.text')"
     return f"coalesce((SELECT group_concat({each}, char(10)) FROM json_each({column})), '')"
 
 
-# Of one letter the index keeps the places, or every search would begin with joining a tenth of all words'.
-# It holds no text of its own: what leaves it must be said to it as it was when it came in.
-# `number` names a turn in the index, for a rowid that nobody declared may change. A turn gets it when it
-# is put into the index, which is when it does not stream any more; a system prompt is not searched.
+# prefix = '1': without an index of first letters, every search would begin by joining a tenth of all words.
+# content = '': the index stores no text, so removing a turn from it needs the text that was inserted.
+# `number` is a turn's rowid in the index, because an undeclared rowid may change. A turn gets it with its
+# insertion into the index, which is when it is no longer streaming; system prompts are not searched.
 _TAKE_NUMBER = """UPDATE turns SET number = (SELECT coalesce(max(number), 0) + 1 FROM turns)
         WHERE id = NEW.id"""
 _TAKE_OUT = f"""INSERT INTO said (said, rowid, content, attached)
@@ -108,7 +107,7 @@ CREATE TRIGGER turn_was_deleted AFTER DELETE ON turns
     END;
 """
 
-# A row belongs to a chat, with which it goes, or to a program's new conversation, which is in no row yet.
+# A row belongs to a chat, with which it is deleted, or to a program's new conversation, which has no row yet.
 _UNSENT = """
 CREATE TABLE unsent (
     conversation_id TEXT UNIQUE REFERENCES conversations (id) ON DELETE CASCADE,
@@ -123,35 +122,27 @@ MIGRATIONS: tuple[str, ...] = (_FIRST, _FRONTS, _SEARCH, _UNSENT)
 
 
 def migrate(connection: sqlite3.Connection) -> None:
-    """Bring the file to the newest schema; raise StoreError where it is newer than this program."""
+    """Migrate the file to the newest schema. Raises StoreError if it is newer than this program."""
     if _version(connection) == len(MIGRATIONS):
         return
-    connection.execute("BEGIN IMMEDIATE")
-    try:
-        _take_missing_steps(connection)
-        connection.execute("COMMIT")
-    except BaseException:
-        connection.execute("ROLLBACK")
-        raise
-
-
-def _take_missing_steps(connection: sqlite3.Connection) -> None:
-    # Read again inside the transaction: another program may have migrated in between.
-    version = _version(connection)
-    if version > len(MIGRATIONS):
-        raise StoreError(
-            f"The conversations were last used by a newer edgechat (schema {version}; this version "
-            f"supports {len(MIGRATIONS)}).",
-            hint="Update edgechat: pip install --upgrade edgechat",
-        )
-    for number, script in enumerate(MIGRATIONS[version:], version + 1):
-        for statement in _statements(script):
-            connection.execute(statement)
-        connection.execute(f"PRAGMA user_version = {number}")
+    with connection:
+        connection.execute("BEGIN IMMEDIATE")
+        # Read again inside the transaction: another program may have migrated in between.
+        version = _version(connection)
+        if version > len(MIGRATIONS):
+            raise StoreError(
+                f"The conversations were last used by a newer edgechat (schema {version}; this version "
+                f"supports {len(MIGRATIONS)}).",
+                hint="Update edgechat: pip install --upgrade edgechat",
+            )
+        for number, script in enumerate(MIGRATIONS[version:], version + 1):
+            for statement in _statements(script):
+                connection.execute(statement)
+            connection.execute(f"PRAGMA user_version = {number}")
 
 
 def _statements(script: str) -> Iterator[str]:
-    """Yield the statements of a script, each of which ends with its line; a trigger holds several."""
+    """Yield the statements of a script, which end at line ends; a trigger contains several semicolons."""
     statement = ""
     for line in script.splitlines(keepends=True):
         statement += line

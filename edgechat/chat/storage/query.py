@@ -1,7 +1,7 @@
-"""What people type to search for, and where it is found in a text.
+"""Search queries, and where their words are in a text.
 
-Every word must occur, the last one as the beginning of a word. Case and diacritics make no difference. What
-the index knows no words of (scripts without spaces, signs as in "C++") is looked for letter by letter.
+Every word must occur, the last one as the beginning of a word. Case and diacritics are ignored. What the
+index does not tokenize (scripts without spaces, signs as in "C++") is searched for literally.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from edgechat.base.text import one_line
 _LONGEST, _MOST_WORDS = 200, 12
 _SNIPPET, _BEFORE = 160, 40
 _MOST_PLACES = 200
-"""Places of a word in one text that are looked at."""
+"""Maximum number of matches of a word in one text that are considered."""
 
 # Thai, Lao, Burmese, Khmer, Hangul, kana and Han: words begin anywhere.
 _WIDE = re.compile(
@@ -23,12 +23,12 @@ _WIDE = re.compile(
     "\uf900-\ufaff\uff66-\uff9f\U00020000-\U0003ffff]"
 )
 _SIGN = re.compile(r"""[^\w\s\u0300-\u036f"'`‘’“”«».,;:!?¡¿()\[\]{}*…/\\–—-]""")
-"""Signs that tell words apart, as in C++ and C#; others stand beside words."""
+"""Signs that are part of words, as in C++ and C#; others are punctuation."""
 _MARKS = "[\u0300-\u036f]*"
 
 
 class _Folding(dict[int, str]):
-    """From a letter's code to the letter without case and diacritics: always one for one."""
+    """From a character's code to one character without case and diacritics."""
 
     def __missing__(self, code: int) -> str:
         letter = chr(code)
@@ -45,33 +45,33 @@ _FOLDING = _Folding()
 
 
 def folded(text: str) -> str:
-    """Return `text` without case and diacritics, each character in its place."""
+    """Return `text` without case and diacritics; character positions stay the same."""
     return text.lower() if text.isascii() else text.translate(_FOLDING)
 
 
 @dataclass(frozen=True, slots=True)
 class SearchWord:
-    """One of the words that are looked for."""
+    """A word of a search query."""
 
     text: str
     is_last: bool
     is_literal: bool
-    """It is looked for letter by letter."""
+    """Whether it is searched for as a string rather than as a word."""
     pattern: re.Pattern[str]
-    """Finds it in a folded text."""
+    """Matches it in a folded text."""
 
     @property
     def match(self) -> str | None:
-        """What finds it in the index, and perhaps more; None where the index cannot."""
+        """An FTS5 query that finds it, and perhaps more; None if the index cannot find it."""
         if _WIDE.search(self.text) or not any(map(str.isalnum, self.text)):
             return None
-        # A string in quotes is no syntax: its words must follow each other.
+        # FTS5 takes a quoted string as a phrase, without any syntax.
         quoted = self.text.replace('"', " ")
         return f'"{quoted}"{"*" if self.is_last else ""}'
 
     @property
     def like(self) -> str | None:
-        """The pattern of a LIKE with escapes, for a literal word."""
+        """A LIKE pattern with the escape character ~, for a literal word."""
         if not self.is_literal:
             return None
         return "%" + re.sub("([%_~])", r"~\1", self.text) + "%"
@@ -79,30 +79,31 @@ class SearchWord:
 
 @dataclass(frozen=True, slots=True)
 class Snippet:
-    """The line around what was found, and where that is in it."""
+    """A line of a text around matches."""
 
     text: str
     marks: tuple[tuple[int, int], ...]
+    """Where the matches are in the line."""
     n_words: int
-    """How many of the words the text has, be it outside the line."""
+    """How many of the words occur in the whole text."""
 
 
-def words_of(typed: str) -> list[SearchWord]:
-    """Return the words of what was typed, of which nothing is syntax."""
+def parse_query(typed: str) -> list[SearchWord]:
+    """Return the words of a query; it has no syntax."""
     typed = unicodedata.normalize("NFC", typed[: 4 * _LONGEST].encode("utf-8", "replace").decode())
     texts = one_line(typed, _LONGEST).removesuffix("…").split()
     texts = [text for text in texts if any(map(str.isalnum, text)) or _SIGN.search(text)][:_MOST_WORDS]
     return [_word(text, is_last=number == len(texts)) for number, text in enumerate(texts, 1)]
 
 
-def occur(words: list[SearchWord], text: str) -> bool:
-    """Say whether all the words are in a text."""
+def all_occur(words: list[SearchWord], text: str) -> bool:
+    """Return whether all the words occur in a text."""
     text = folded(text)
     return all(word.pattern.search(text) for word in words)
 
 
 def snippet(text: str, words: list[SearchWord]) -> Snippet:
-    """Return one printable line of `text` where most of the words are; its beginning where none is."""
+    """Return one printable line of `text` where most of the words are; its beginning if there are none."""
     whole = folded(text)
     places = [(start, number) for number, word in enumerate(words) for start in _starts(word, whole)]
     if not places:
@@ -119,15 +120,15 @@ def snippet(text: str, words: list[SearchWord]) -> Snippet:
 
 
 def marks(line: str, words: list[SearchWord]) -> tuple[tuple[int, int], ...]:
-    """Return where the words are in a line, in order and apart."""
+    """Return where the words are in a line, as ordered spans that do not overlap."""
     text = folded(line)
-    found: list[tuple[int, int]] = []
+    spans: list[tuple[int, int]] = []
     for start, end in sorted(match.span() for word in words for match in word.pattern.finditer(text)):
-        if found and start <= found[-1][1]:
-            found[-1] = (found[-1][0], max(end, found[-1][1]))
+        if spans and start <= spans[-1][1]:
+            spans[-1] = (spans[-1][0], max(end, spans[-1][1]))
         else:
-            found.append((start, end))
-    return tuple(found)
+            spans.append((start, end))
+    return tuple(spans)
 
 
 def _word(text: str, *, is_last: bool) -> SearchWord:
@@ -137,8 +138,8 @@ def _word(text: str, *, is_last: bool) -> SearchWord:
     else:
         bare = re.sub(_MARKS, "", folded(text))
         parts = [_MARKS.join(map(re.escape, part)) for part in re.findall(r"[^\W_]+", bare)]
-        behind = "" if is_last else r"(?![^\W_])"
-        pattern = r"(?<![^\W_])" + r"[\W_]+".join(parts) + _MARKS + behind
+        end = "" if is_last else r"(?![^\W_])"
+        pattern = r"(?<![^\W_])" + r"[\W_]+".join(parts) + _MARKS + end
     return SearchWord(text, is_last, is_literal, re.compile(pattern))
 
 

@@ -1,4 +1,4 @@
-"""The SQL of turns and of whole chats: plain functions of a connection, each one transaction."""
+"""The SQL of turns, of whole chats and of preferences: each function is one transaction."""
 
 from __future__ import annotations
 
@@ -30,11 +30,10 @@ def insert_turn(
     system: Turn | None,
     branch: bool,
 ) -> bool:
-    """Append a turn, and before it the chat it begins and that chat's system prompt, where there are any.
+    """Append a turn; before it, the chat that it begins and that chat's system prompt, if given.
 
-    False, and nothing is written, for a question where another one follows the same turn already, or where a
-    living program is writing that turn or the reply to it; unless it is to be a branch. Raises StoreError
-    where the chat was deleted.
+    Returns False, and writes nothing, for a question whose parent already has one, or is being answered or
+    written by a living program; unless `branch`. Raises StoreError if the chat was deleted.
     """
     with db:
         db.execute("BEGIN IMMEDIATE")
@@ -47,15 +46,14 @@ def insert_turn(
         if system is not None:
             _append(db, system, None)
         _append(db, turn, owner)
-        # What was written last is the line that is shown.
-        db.execute(
-            "UPDATE conversations SET updated_at = ?, leaf = NULL WHERE id = ?", (time.time(), turn.chat_id)
-        )
+        # The line that was written last is shown.
+        values = (time.time(), turn.chat_id)
+        db.execute("UPDATE conversations SET updated_at = ?, leaf = NULL WHERE id = ?", values)
     return True
 
 
 def insert_chat(db: sqlite3.Connection, chat: Chat) -> None:
-    """Add a row; part of a transaction."""
+    """Add a chat's row; part of a transaction."""
     db.execute(f"INSERT INTO conversations ({CHAT}) VALUES ({CHAT_MARKS})", chat_values(chat))
 
 
@@ -69,35 +67,27 @@ def insert_all(db: sqlite3.Connection, chat: Chat, turns: Sequence[Turn]) -> Non
 
 
 def update_turn(db: sqlite3.Connection, turn: Turn) -> None:
-    """Write what may have changed of a reply; one that does not stream any more has no owner."""
+    """Write what may have changed of a reply; its owner is removed unless it is streaming."""
+    now, figures, error = time.time(), as_json(turn.figures), as_json(turn.error)
     with db:
         db.execute("BEGIN IMMEDIATE")
         db.execute(
             "UPDATE turns SET content = ?, thinking = ?, state = ?, figures = ?, error = ?, updated_at = ?, "
             "owner = CASE WHEN ? = 'streaming' THEN owner END WHERE id = ?",
-            (
-                turn.content,
-                turn.thinking,
-                turn.state,
-                as_json(turn.figures),
-                as_json(turn.error),
-                time.time(),
-                turn.state,
-                turn.id,
-            ),
+            (turn.content, turn.thinking, turn.state, figures, error, now, turn.state, turn.id),
         )
         if turn.state != "streaming":
-            db.execute("UPDATE conversations SET updated_at = ? WHERE id = ?", (time.time(), turn.chat_id))
+            db.execute("UPDATE conversations SET updated_at = ? WHERE id = ?", (now, turn.chat_id))
 
 
 def turns(db: sqlite3.Connection, chat_id: str) -> list[Turn]:
-    """Return every turn of a chat in the order of writing, tries that were given up included."""
+    """Return every turn of a chat, those of all lines, in the order of writing."""
     rows = db.execute(f"SELECT {TURN} FROM turns WHERE conversation_id = ? ORDER BY position", (chat_id,))
     return [turn_of(row) for row in rows]
 
 
 def delete_turn(db: sqlite3.Connection, turn_id: str) -> None:
-    """Delete a turn and, by its foreign keys, all that follows from it; what it followed is shown then."""
+    """Delete a turn and, by the foreign keys, all its descendants; its parent's line is shown then."""
     with db:
         db.execute("BEGIN IMMEDIATE")
         db.execute(
@@ -109,7 +99,7 @@ def delete_turn(db: sqlite3.Connection, turn_id: str) -> None:
 
 
 def interrupt_orphans(db: sqlite3.Connection) -> int:
-    """Mark the replies whose writer has died as interrupted; return how many there were."""
+    """Mark the replies of dead processes as interrupted; return how many there were."""
     streaming = db.execute("SELECT id, owner FROM turns WHERE state = 'streaming'").fetchall()
     orphans = [(turn_id,) for turn_id, owner in streaming if not _is_written(owner)]
     if orphans:
@@ -123,25 +113,25 @@ def interrupt_orphans(db: sqlite3.Connection) -> int:
 
 
 def flaw(db: sqlite3.Connection) -> str | None:
-    """Return the first thing in the file that does not hold together, or None; reads all of it."""
-    (said,) = db.execute("PRAGMA quick_check(1)").fetchone()
-    return None if said == "ok" else one_line(said)
+    """Return the first inconsistency in the file, or None; reads all of it."""
+    (result,) = db.execute("PRAGMA quick_check(1)").fetchone()
+    return None if result == "ok" else one_line(result)
 
 
 def version(db: sqlite3.Connection) -> int:
-    """Return a number that changes when another connection has written."""
+    """Return a number that changes when another program, or another Store, has written to the file."""
     (number,) = db.execute("PRAGMA data_version").fetchone()
     return int(number)
 
 
 def preference(db: sqlite3.Connection, name: str) -> str | None:
-    """Return what was remembered under a name, or None."""
+    """Return the value that is stored under a name, or None."""
     row = db.execute("SELECT value FROM preferences WHERE name = ?", (name,)).fetchone()
     return None if row is None else str(row[0])
 
 
 def set_preference(db: sqlite3.Connection, name: str, value: str) -> None:
-    """Remember a value under a name."""
+    """Store a value under a name."""
     db.execute("INSERT OR REPLACE INTO preferences (name, value) VALUES (?, ?)", (name, value))
 
 
@@ -155,7 +145,7 @@ def _append(db: sqlite3.Connection, turn: Turn, owner: Owner | None) -> None:
 
 
 def _is_taken(db: sqlite3.Connection, parent_id: str | None) -> bool:
-    """Say whether a question follows a turn already, or the reply that this one is to follow is not whole."""
+    """Return whether a turn is followed by a question, or it or its reply is still being written."""
     asked = "SELECT 1 FROM turns WHERE parent_id = ? AND role = 'user' LIMIT 1"
     if db.execute(asked, (parent_id,)).fetchone() is not None:
         return True

@@ -1,38 +1,27 @@
 """The conversations on disk: one SQLite file, written before anything is computed.
 
-Every call runs on the store's own thread, so the event loop never waits for a disk; awaiting a call means
-that its words are in the file. Several programs may use one file at once. A store may also be in memory
-alone, for what is not to be kept.
-
-Longer than most files: it is the list of all that can be asked of the conversations, a few lines each.
+Every call runs on the store's own thread, so the event loop never waits for a disk; when it returns, the file
+is written. Several programs may use one file at once. A store may also be in memory only.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import sqlite3
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Concatenate, ParamSpec, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from edgechat.base import paths
 from edgechat.base.errors import ChatNotFound, FolderError, StoreError
 from edgechat.base.process.owner import Owner, this_process
 from edgechat.base.text import one_line
 from edgechat.chat.messages import title_of
-from edgechat.chat.records import (
-    TRASH_DAYS,
-    Chat,
-    ChatSettings,
-    Front,
-    Headline,
-    Hit,
-    Listed,
-    Turn,
-)
+from edgechat.chat.records import TRASH_DAYS, Chat, Listed, Turn
 from edgechat.chat.storage import changes, lists, search, statements, unsent
 from edgechat.chat.storage.file import connect, damaged, store_error
 
@@ -40,10 +29,10 @@ _P = ParamSpec("_P")
 _T = TypeVar("_T")
 
 TITLE_LENGTH = 200
-"""Characters of a title that somebody gives."""
+"""Maximum length of a title, in characters."""
 _BUSY_MS = 5_000
 _TRASH_CHATS, _TRASH_BYTES = 1000, 64 * 2**20
-"""So many chats, and so much of what was said in them, are in the trash at most."""
+"""Limits of the trash: chats, and bytes of their texts."""
 
 
 def store_path() -> Path:
@@ -51,23 +40,35 @@ def store_path() -> Path:
     return paths.data_dir() / "chats.db"
 
 
+def _method(
+    statement: Callable[Concatenate[sqlite3.Connection, _P], _T],
+) -> Callable[Concatenate[Store, _P], Coroutine[Any, Any, _T]]:
+    """Return the method of Store that calls `statement` with the database, on the store's thread."""
+
+    @functools.wraps(statement)
+    async def method(self: Store, /, *args: _P.args, **kwargs: _P.kwargs) -> _T:
+        return await self._call(statement, *args, **kwargs)
+
+    return method
+
+
 class Store:
     """The conversations of one file. Open it with `Store.open` or `Store.in_memory`, and close it."""
 
     def __init__(self, path: Path | None) -> None:
         self.path = path
-        """None: it is in memory."""
+        """None: in memory."""
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="store")
         self._db: sqlite3.Connection | None = None
         self._owner: Owner | None = None
-        self._owed: dict[str, Turn] = {}
-        """The last words of replies that could not be written yet, by the turn's id."""
+        self._pending: dict[str, Turn] = {}
+        """Replies that could not be written yet, by the turn's id."""
 
     @classmethod
     async def open(cls, path: Path) -> Store:
-        """Open or make the file, bring it to this schema, and mark the replies of dead programs.
+        """Open or create the file, migrate its schema, and mark the replies of dead programs as interrupted.
 
-        Raises StoreError; a file that cannot be read is left as it is.
+        Raises StoreError; a file that cannot be read is not changed.
         """
         store = cls(path)
         await store._begin()
@@ -75,21 +76,21 @@ class Store:
 
     @classmethod
     async def in_memory(cls) -> Store:
-        """Return an empty store that is gone when it is closed, and touches no disk."""
+        """Return an empty store that touches no disk."""
         store = cls(None)
         await store._begin()
         return store
 
     @property
     def lasting(self) -> bool:
-        """Whether what is in it outlives the program."""
+        """Whether its contents outlive the program."""
         return self.path is not None
 
     async def close(self) -> None:
-        """Finish what is being written, and let go of the file. Raises StoreError if words are lost by it."""
+        """Write what is pending and close the file. Raises StoreError if part of a reply is lost."""
         try:
             if self._db is not None:
-                await self._write_owed()
+                await self._write_pending()
         except StoreError as exc:
             raise StoreError(f"The end of a reply could not be saved. {exc.message}", hint=exc.hint) from exc
         finally:
@@ -101,69 +102,60 @@ class Store:
     async def add_turn(
         self, turn: Turn, *, chat: Chat | None = None, system: Turn | None = None, branch: bool = False
     ) -> bool:
-        """Append a turn. `chat` is the conversation that it begins, if it does, `system` a turn before it.
+        """Append a turn; before it, the chat that it begins and that chat's system prompt, if given.
 
-        False, and nothing is written, for a question where another program has asked one meanwhile, or is
-        writing what it would follow. branch: it is another wording of one that was asked.
+        Returns False, and writes nothing, for a question if another program has asked one meanwhile, or is
+        writing what it would follow. branch: it is another version of a question.
         """
         owner = self._owner if turn.state == "streaming" else None
-        await self._write_owed()
+        await self._write_pending()
         return await self._call(statements.insert_turn, turn, owner, chat, system, branch)
 
     async def update_turn(self, turn: Turn) -> None:
         """Write the text and the state that a reply has now.
 
-        Raises StoreError; the next turn that is written, or `close`, then writes it as well.
+        Raises StoreError; then it is written with the next turn, or by `close`.
         """
-        self._owed[turn.id] = turn
+        self._pending[turn.id] = turn
         try:
-            await self._write_owed()
+            await self._write_pending()
         except StoreError as exc:
             later = "It will be saved with your next message, or when edgechat closes."
             raise StoreError(exc.message, hint=f"{exc.hint} {later}" if exc.hint else later) from exc
 
-    async def delete_turn(self, turn_id: str) -> None:
-        """Delete a turn and all that answers it."""
-        await self._call(statements.delete_turn, turn_id)
+    delete_turn = _method(statements.delete_turn)
+    add = _method(statements.insert_all)
+    update_chat = _method(changes.update_chat)
+    set_system = _method(changes.set_system)
+    version = _method(statements.version)
+    preference = _method(statements.preference)
+    set_preference = _method(statements.set_preference)
 
-    async def add(self, chat: Chat, turns: Sequence[Turn]) -> None:
-        """Add a whole conversation, as `importing.imported` returns it."""
-        await self._call(statements.insert_all, chat, turns)
-
-    async def note_use(self, chat_id: str, model: str, front: Front) -> None:
-        """Note which model writes in a chat now, and where."""
-        await self._call(changes.note_use, chat_id, model, front)
-
-    async def chats(self, limit: int = 100) -> list[Chat]:
-        """Return the chats, the one that was used last first."""
-        return await self._call(lists.chats, limit)
-
-    async def listed(self, limit: int) -> list[Listed]:
-        """Return the chats as a list shows them, the one that was used last first."""
-        return await self._call(lists.listed, limit)
-
-    async def latest(self, front: Front) -> Chat | None:
-        """Return the chat that was used last of those held at `front`, or None."""
-        return await self._call(lists.latest, front)
+    chats = _method(lists.chats)
+    listed = _method(lists.listed)
+    latest = _method(lists.latest)
+    headlines = _method(lists.headlines)
+    recent_questions = _method(lists.recent_questions)
+    search = _method(search.search)
 
     async def trashed(self, limit: int) -> list[Listed]:
-        """Return the chats in the trash, the one that was put there last first."""
+        """Return the chats in the trash, the latest first."""
         return await self._call(lists.listed, limit, trashed=True)
 
     async def find(self, prefix: str, *, trashed: bool | None = False) -> Chat:
-        """Return the chat whose id begins so. Raises ChatNotFound where there is none, or more than one.
+        """Return the chat whose id has this prefix. Raises ChatNotFound if there is not exactly one.
 
-        trashed: one in the trash, or (None) in the trash or not.
+        trashed: one in the trash; None: in the trash or not.
         """
         prefix = prefix.strip().lower()
-        found = await self._call(lists.beginning_with, prefix, trashed=trashed) if prefix else []
-        if len(found) == 1:
-            return found[0]
+        matches = await self._call(lists.beginning_with, prefix, trashed=trashed) if prefix else []
+        if len(matches) == 1:
+            return matches[0]
         shown = one_line(prefix, 40)
-        which = "edgechat chats --trash" if trashed else "edgechat chats"
-        if not found:
-            gone = await self._call(lists.beginning_with, prefix, trashed=True) if prefix else []
-            if gone and not trashed:
+        command = "edgechat chats --trash" if trashed else "edgechat chats"
+        if not matches:
+            in_trash = await self._call(lists.beginning_with, prefix, trashed=True) if prefix else []
+            if in_trash and not trashed:
                 raise ChatNotFound(
                     f"The conversation {shown!r} is in the trash.",
                     hint=f"To restore it: edgechat chats restore {shown}",
@@ -171,17 +163,17 @@ class Store:
             where = " in the trash" if trashed else ""
             raise ChatNotFound(
                 f"There is no conversation {shown!r}{where}.",
-                hint=f"To list conversations with their ids: {which}",
+                hint=f"To list conversations with their ids: {command}",
             )
-        names = [f"{one.id[:12]} ({one_line(one.title, 30)})" for one in found[:3]]
-        names += ["…"] * (len(found) > 3)
+        names = [f"{chat.id[:12]} ({one_line(chat.title, 30)})" for chat in matches[:3]]
+        names += ["…"] * (len(matches) > 3)
         raise ChatNotFound(
-            f"{len(found)} conversations have ids that begin with {shown!r}: {', '.join(names)}.",
-            hint=f"Give more of the id. To list conversations: {which}",
+            f"{len(matches)} conversations have ids that begin with {shown!r}: {', '.join(names)}.",
+            hint=f"Give more of the id. To list conversations: {command}",
         )
 
     async def load(self, chat_id: str, *, trashed: bool = False) -> tuple[Chat, list[Turn]]:
-        """Return a chat, or (trashed) one in the trash, and all its turns in the order of writing.
+        """Return a chat (trashed: one in the trash) and all its turns in the order of writing.
 
         Raises ChatNotFound.
         """
@@ -191,94 +183,50 @@ class Store:
             raise ChatNotFound(f"There is no conversation {chat_id!r}.")
         return chat, await self._call(statements.turns, chat_id)
 
-    async def headlines(self, limit: int = 100, offset: int = 0) -> list[Headline]:
-        """Return the chats, the pinned ones first, and among each the one that was used last."""
-        return await self._call(lists.headlines, limit, offset)
-
-    async def search(self, text: str, limit: int = 50, chat_id: str | None = None) -> list[Hit]:
-        """Return where all the words of `text` are, in one chat or in all; the last may be half a word.
-
-        Titles first, then the best, of equals the newest. Nothing that is typed is syntax.
-        """
-        return await self._call(search.search, text, limit, chat_id)
-
-    async def recent_questions(self, limit: int = 100) -> list[str]:
-        """Return what was asked, the newest first, each text once."""
-        return await self._call(lists.recent_questions, limit)
-
-    async def version(self) -> int:
-        """Return a number that changes when another program, or another Store, has written to the file."""
-        return await self._call(statements.version)
-
     async def rename(self, chat_id: str, title: str) -> str:
-        """Give a chat another title, which is returned; without letters, the one made from its first turn."""
+        """Set the title of a chat, and return it; an empty one is replaced by that of its first turn."""
         title = one_line(title.encode("utf-8", "replace").decode(), TITLE_LENGTH)
         if not title:
             _, turns = await self.load(chat_id)
-            said = [turn for turn in turns if turn.role != "system"]
-            title = title_of(said[0].content, said[0].attachments) if said else ""
-        await self._call(changes.rename, chat_id, title)
+            first = next((turn for turn in turns if turn.role != "system"), None)
+            title = title_of(first.content, first.attachments) if first is not None else ""
+        await self.update_chat(chat_id, title=title)
         return title
 
-    async def pin(self, chat_id: str, pinned: bool) -> None:
-        """Keep a chat at the top of the list, or no longer."""
-        await self._call(changes.pin, chat_id, pinned)
-
-    async def set_settings(self, chat_id: str, settings: ChatSettings) -> None:
-        """Write what was decided for a chat."""
-        await self._call(changes.set_settings, chat_id, settings)
-
-    async def set_system(self, chat_id: str, system: Turn | None) -> None:
-        """Change, add or remove the system prompt; `system` is only the words where there is one already."""
-        await self._call(changes.set_system, chat_id, system)
-
-    async def choose(self, chat_id: str, turn_id: str) -> None:
-        """Remember which line of turns is shown: the one through this turn."""
-        await self._call(changes.choose, chat_id, turn_id)
-
     async def trash(self, *chat_ids: str) -> None:
-        """Put chats into the trash: nothing else shows them, and what was computed of them goes.
+        """Move chats to the trash, where only `trashed` lists them, and delete their KV states.
 
-        The trash keeps them for TRASH_DAYS. Where it gets too full, what came there first goes for good.
+        The trash keeps them for TRASH_DAYS, or until it gets too full.
         """
         await self._call(changes.trash, chat_ids)
-        with contextlib.suppress(FolderError):  # what stays is removed when the store is next opened
+        with contextlib.suppress(FolderError):  # they are removed when the store is next opened
             await self._forget_states(chat_ids)
         crowded_out = await self._call(changes.crowded_out, _TRASH_CHATS, _TRASH_BYTES)
         await self._delete(crowded_out, only_trashed=True)
 
     async def restore(self, chat_id: str) -> None:
-        """Bring a chat back from the trash. Raises ChatNotFound where it is gone for good."""
+        """Take a chat out of the trash. Raises ChatNotFound if it was deleted permanently."""
         if not await self._call(changes.restore, chat_id):
             raise ChatNotFound("The conversation cannot be restored: it was deleted permanently.")
 
     async def purge(self, older_than: float = 0.0) -> None:
-        """Delete what has been in the trash for so many seconds, whoever put it there."""
+        """Delete the chats that have been in the trash for so many seconds."""
         await self._delete(await self._call(changes.trashed, time.time() - older_than), only_trashed=True)
 
     async def delete(self, *chat_ids: str) -> None:
-        """Delete chats, their turns, and what the engine has computed of them on disk."""
+        """Delete chats with their turns and KV states."""
         await self._delete(chat_ids)
 
     async def check(self) -> None:
-        """Read the whole file. Raises StoreError where its parts do not hold together."""
+        """Read the whole file. Raises StoreError if it is damaged."""
         flaw = await self._call(statements.flaw)
         if flaw is not None and self.path is not None:
             raise damaged(self.path, flaw)
 
-    async def preference(self, name: str) -> str | None:
-        """Return what was remembered under a name, or None."""
-        return await self._call(statements.preference, name)
-
-    async def set_preference(self, name: str, value: str) -> None:
-        """Remember a value under a name, for the next start."""
-        await self._call(statements.set_preference, name, value)
-
     async def keep_unsent(self, chat_id: str | None, value: str) -> None:
-        """Keep what was typed in a chat and not sent, in place of what was kept; '' keeps nothing.
+        """Keep what was typed in a chat and not sent, replacing what was kept; '' deletes it.
 
-        None: in this program's new conversation. It goes when its chat is deleted. Raises StoreError, also
-        where the chat was deleted meanwhile.
+        chat_id: None for this program's new conversation. Raises StoreError, also if the chat was deleted.
         """
         value = value.encode("utf-8", "replace").decode()
         await self._call(unsent.keep, chat_id, self._this_owner, value)
@@ -288,9 +236,9 @@ class Store:
         return await self._call(unsent.of, chat_id, self._this_owner)
 
     async def take_over_unsent(self) -> str:
-        """Return what was typed last in a new conversation of a program that has ended; it is this one's now.
+        """Take over and return what a program that has ended left unsent in its new conversation.
 
-        '' where there is nothing, and where this program has kept something of its own already.
+        Returns '' if there is nothing, or this program has kept something of its own.
         """
         return await self._call(unsent.take_over, self._this_owner)
 
@@ -314,21 +262,21 @@ class Store:
 
     async def _delete(self, chat_ids: Sequence[str], *, only_trashed: bool = False) -> None:
         if chat_ids:
-            gone = await self._call(changes.delete_chats, chat_ids, only_trashed=only_trashed)
-            await self._forget_states(gone)
+            deleted = await self._call(changes.delete_chats, chat_ids, only_trashed=only_trashed)
+            await self._forget_states(deleted)
 
     async def _forget_states(self, chat_ids: Sequence[str]) -> None:
-        for chat_id in chat_ids if self.lasting else ():
-            await self._on_thread(lambda name=chat_id: _forget_state(name))  # type: ignore[misc]
+        if chat_ids and self.lasting:
+            await self._on_thread(lambda: _forget_states(chat_ids))
 
-    async def _write_owed(self) -> None:
-        for turn_id in list(self._owed):
-            # Read anew each time: another call may have written it meanwhile, or brought more words.
-            turn = self._owed.get(turn_id)
+    async def _write_pending(self) -> None:
+        for turn_id in list(self._pending):
+            # Read anew each time: another call may have written or updated it meanwhile.
+            turn = self._pending.get(turn_id)
             if turn is not None:
                 await self._call(statements.update_turn, turn)
-                if self._owed.get(turn_id) is turn:
-                    del self._owed[turn_id]
+                if self._pending.get(turn_id) is turn:
+                    del self._pending[turn_id]
 
     async def _call(
         self,
@@ -353,15 +301,16 @@ def _closed() -> StoreError:
     return StoreError("The database of conversations is closed.")
 
 
-def _forget_state(chat_id: str) -> None:
-    from edgechat.engine.kv.state_folder import forget  # what it brings is needed only here
+def _forget_states(chat_ids: Sequence[str]) -> None:
+    from edgechat.engine.kv.state_folder import forget  # its imports are needed only here
 
-    forget(chat_id)
+    for chat_id in chat_ids:
+        forget(chat_id)
 
 
 def _prune_states(db: sqlite3.Connection) -> None:
-    """Remove what the engine keeps of chats that are not kept: another program may have deleted them."""
+    """Delete the KV states of chats that do not exist: another program may have deleted them."""
     from edgechat.engine.kv.state_folder import prune
 
     with contextlib.suppress(FolderError):
-        prune(lambda chat: lists.is_kept(db, chat))
+        prune(lambda chat_id: lists.chat(db, chat_id) is not None)

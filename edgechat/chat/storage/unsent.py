@@ -1,4 +1,4 @@
-"""The SQL of what was typed and not sent: a row for each chat, and one for a program's new conversation."""
+"""The SQL of unsent text: a row for each chat, and one for a program's new conversation."""
 
 from __future__ import annotations
 
@@ -12,19 +12,20 @@ _WHERE = "conversation_id IS ? AND owner IS ?"
 
 
 def keep(db: sqlite3.Connection, chat_id: str | None, owner: Owner, value: str) -> None:
-    """Keep a value for a chat, or for the owner's new conversation; an empty one deletes the row."""
+    """Store a value for a chat, or for the owner's new conversation; an empty one deletes the row."""
+    key = _key(chat_id, owner)
     with db:
         db.execute("BEGIN IMMEDIATE")
-        db.execute(f"DELETE FROM unsent WHERE {_WHERE}", _key(chat_id, owner))
+        db.execute(f"DELETE FROM unsent WHERE {_WHERE}", key)
         if value:
             db.execute(
                 "INSERT INTO unsent (conversation_id, owner, value, updated_at) VALUES (?, ?, ?, ?)",
-                (*_key(chat_id, owner), value, time.time()),
+                (*key, value, time.time()),
             )
 
 
 def of(db: sqlite3.Connection, chat_id: str | None, owner: Owner) -> str:
-    """Return what is kept for a chat, or for the owner's new conversation; '' where there is nothing."""
+    """Return the value for a chat, or for the owner's new conversation; '' if there is none."""
     row = db.execute(f"SELECT value FROM unsent WHERE {_WHERE}", _key(chat_id, owner)).fetchone()
     return "" if row is None else str(row[0])
 
@@ -32,7 +33,7 @@ def of(db: sqlite3.Connection, chat_id: str | None, owner: Owner) -> str:
 def take_over(db: sqlite3.Connection, owner: Owner) -> str:
     """Give the owner the newest row of a program that has ended, and return its value.
 
-    '' where there is none, and where the owner has one already.
+    Returns '' if there is none, or the owner has one already.
     """
     with db:
         db.execute("BEGIN IMMEDIATE")
@@ -42,10 +43,10 @@ def take_over(db: sqlite3.Connection, owner: Owner) -> str:
             "SELECT rowid, owner, value FROM unsent WHERE owner IS NOT NULL "
             "ORDER BY updated_at DESC, rowid DESC"
         )
-        for number, had, value in rows.fetchall():
-            before = owner_of(had)
-            if before is None or not alive(before):
-                db.execute("UPDATE unsent SET owner = ? WHERE rowid = ?", (as_json(owner), number))
+        for rowid, previous, value in rows.fetchall():
+            previous_owner = owner_of(previous)
+            if previous_owner is None or not alive(previous_owner):
+                db.execute("UPDATE unsent SET owner = ? WHERE rowid = ?", (as_json(owner), rowid))
                 return str(value)
     return ""
 

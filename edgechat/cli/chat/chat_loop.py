@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from edgechat.base.errors import EdgechatError
 from edgechat.base.text import one_line
-from edgechat.chat.commands import sent
+from edgechat.chat.commands import question_text
 from edgechat.chat.conversation import Conversation
 from edgechat.chat.generation_options import CommandLineOptions
 from edgechat.chat.import_export.export import counted
@@ -141,7 +141,7 @@ class ChatLoop:
         for line in self._lines():
             try:
                 if not inside.obeys(line):
-                    self._answer(sent(line))
+                    self._answer(question_text(line))
             except EdgechatError as error:
                 self.status.clear()
                 complain(error.message, error.hint)
@@ -243,9 +243,9 @@ class ChatLoop:
                     self.background.run(self._ask(prompt))
                 self._wait_for(answer, alone=alone)
         except EdgechatError as error:
-            answer.end(self.engine.plan, model, self.talk.kept_as, error)
+            answer.end(self.engine.plan, model, self.talk.state_id, error)
             raise
-        answer.end(self.engine.plan, model, self.talk.kept_as)
+        answer.end(self.engine.plan, model, self.talk.state_id)
 
     def _new_answer(self) -> AnswerPrinter:
         dropped, has_system = self.talk.dropped, self.talk.system is not None
@@ -295,7 +295,7 @@ class ChatLoop:
         await self._stop()
         if self.answering is not None:
             await asyncio.wait([self.answering], timeout=_STOPPING)
-        if self.talk.kept_as is not None:
+        if self.talk.state_id is not None:
             self.status.show("saving the KV state of the conversation")
         await self.session.close_engine(_SAVING)
         if self.answering is not None:  # it ends with its engine; what went wrong with it has been told

@@ -46,7 +46,7 @@ async def conversation(session: ChatSession, wanted: ConversationChoice, system:
             hint='To start one: edgechat run guide "PROMPT". To continue another conversation: --chat ID.',
         )
     found = await session.open(chat.id)
-    if found.being_written:
+    if found.written_elsewhere:
         raise ChatBusy(
             f"Another edgechat is generating an answer in the conversation {chat.title!r}.",
             hint="Wait until it has finished, or choose another conversation: edgechat chats",

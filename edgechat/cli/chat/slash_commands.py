@@ -10,11 +10,11 @@ from typing import Any, Protocol, TypeVar
 from edgechat.base.errors import AttachmentError, ChatBusy, EdgechatError
 from edgechat.base.text import ago, one_line, printable
 from edgechat.chat import attachments, parameters
-from edgechat.chat.commands import check, commands_of, parsed
+from edgechat.chat.commands import check, commands_of, parse_command
 from edgechat.chat.conversation import Conversation
 from edgechat.chat.import_export import files
 from edgechat.chat.import_export.export import counted
-from edgechat.chat.import_export.importing import imported
+from edgechat.chat.import_export.importing import parse_chat
 from edgechat.chat.records import TRASH_DAYS, Attachment, Chat, Hit
 from edgechat.chat.session import ChatSession
 from edgechat.chat.storage.store import Store
@@ -63,7 +63,7 @@ class SlashCommands:
 
     def obeys(self, line: str) -> bool:
         """Run a line if it is a command; return whether it is one. Raises EdgechatError."""
-        found = parsed(line)
+        found = parse_command(line)
         if found is None:
             return False
         name, argument = found
@@ -115,10 +115,10 @@ class SlashCommands:
         _say("Pinned to the top of the list." if pinned else "No longer pinned.")
 
     def _export(self, name: str) -> None:
-        _say(f"Written to {one_line(str(files.exported(self._stored(), name)), 300)}")
+        _say(f"Written to {one_line(str(files.export_to_file(self._stored(), name)), 300)}")
 
     def _import(self, name: str) -> None:
-        new = imported(files.read(name))
+        new = parse_chat(files.read(name))
         self._target.run(self._target.store.add(new.chat, new.turns))
         self._open(new.chat.id)
 
@@ -157,7 +157,7 @@ class SlashCommands:
     async def _loaded(self, prefix: str) -> Conversation:
         target = self._target
         talk = await target.session.open((await target.store.find(prefix)).id)
-        if talk.being_written:
+        if talk.written_elsewhere:
             raise ChatBusy(
                 f"Another edgechat is generating an answer in the conversation {talk.chat.title!r}.",
                 hint="Wait until it has finished, or open another conversation.",

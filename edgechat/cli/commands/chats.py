@@ -36,7 +36,7 @@ from edgechat.chat.conversation import Conversation
 from edgechat.chat.import_export import files
 from edgechat.chat.import_export.export import counted as counted
 from edgechat.chat.import_export.export import model_name, to_json, to_markdown
-from edgechat.chat.import_export.importing import MOST_BYTES, imported
+from edgechat.chat.import_export.importing import MOST_BYTES, parse_chat
 from edgechat.chat.records import TRASH_DAYS, Chat, Hit, Listed, Turn
 from edgechat.chat.storage.store import Store, store_path
 from edgechat.cli.output.layout import styled, table
@@ -112,7 +112,7 @@ def export(prefix: str, file: str | None, *, json: bool, force: bool) -> int:
 
 def import_chat(file: str, *, json: bool) -> int:
     """Run the command; return the exit code. Raises NotAChat and StoreError."""
-    new = imported(_read(file))
+    new = parse_chat(_read(file))
     _with_store(lambda store: store.add(new.chat, new.turns))
     if json:
         _print_json(_object(new.chat, sum(turn.role != "system" for turn in new.turns)))
@@ -137,7 +137,7 @@ def pin(prefix: str, *, off: bool) -> int:
 
     async def done(store: Store) -> Chat:
         chat = await store.find(prefix)
-        await store.pin(chat.id, not off)
+        await store.update_chat(chat.id, pinned=not off)
         return chat
 
     chat = _with_store(done)
@@ -205,7 +205,7 @@ async def _removable(store: Store, prefixes: Sequence[str], *, now: bool) -> lis
     loaded = [await Conversation.load(store, one.id, trashed=one.trashed_at is not None) for one in chats]
     found = {one.chat.id: one for one in loaded}
     for one in found.values():
-        if one.being_written:
+        if one.written_elsewhere:
             raise ChatBusy(
                 f"Another edgechat is generating an answer in {one.chat.id[:8]}: {one.chat.title}.",
                 hint="Stop it there, or wait until it has finished. Nothing was deleted.",

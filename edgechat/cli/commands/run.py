@@ -76,7 +76,7 @@ def _session(options: RunOptions) -> ChatSession:
         services,
         options.model,
         front="run",
-        given=options.generation,
+        options=options.generation,
         keep=options.wanted.keep,
         needs_store=not options.wanted.is_new,
         prewarm=options.prompt is None,  # nobody waits for the next question after the only one

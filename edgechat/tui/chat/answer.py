@@ -129,7 +129,7 @@ class ReplyEvents:
         self._observer.changed()
 
     def _tell_trouble(self) -> None:
-        trouble, told = self._conversation.trouble, self._trouble_told
+        trouble, told = self._conversation.save_error, self._trouble_told
         self._trouble_told = trouble is not None
         if trouble is not None and not told:
             self._observer.warn(f"{trouble.message} The rest of the answer is not being saved.")

@@ -12,7 +12,7 @@ import msgspec
 from edgechat.base.errors import EdgechatError
 from edgechat.base.text import one_line
 from edgechat.chat.attachments import MOST, named_in
-from edgechat.chat.commands import sent
+from edgechat.chat.commands import question_text
 from edgechat.chat.conversation import Conversation
 from edgechat.chat.records import Attachment, ChatSettings, Turn
 from edgechat.chat.session import ChatSession
@@ -222,9 +222,9 @@ class OpenConversation:
             attachments = await self._with_files(draft)
             conversation = await self._stored()
             if draft.edits:
-                await conversation.edit(draft.edits, sent(draft.text), attachments)
+                await conversation.edit(draft.edits, question_text(draft.text), attachments)
             else:
-                await conversation.ask(sent(draft.text), attachments)
+                await conversation.ask(question_text(draft.text), attachments)
             saved = True
             if self._stopping:
                 saved = False

@@ -8,7 +8,7 @@ from edgechat.base.errors import ChatBusy, ChatNotFound
 from edgechat.base.text import one_line
 from edgechat.chat.conversation import Conversation
 from edgechat.chat.import_export import files
-from edgechat.chat.import_export.importing import imported
+from edgechat.chat.import_export.importing import parse_chat
 from edgechat.chat.records import TRASH_DAYS
 from edgechat.tui.chat.controller import ChatController
 
@@ -28,7 +28,7 @@ async def pin(controller: ChatController, chat_id: str, pinned: bool) -> None:
     if shown.id == chat_id and shown.conversation is not None:
         await shown.conversation.pin(pinned)
     else:
-        await (await controller.session.store()).pin(chat_id, pinned)
+        await (await controller.session.store()).update_chat(chat_id, pinned=pinned)
 
 
 async def delete(controller: ChatController, chat_id: str, *, ask: bool = False) -> None:
@@ -91,12 +91,12 @@ def _forget_deleted(controller: ChatController, chat_id: str) -> None:
 async def export(controller: ChatController, chat_id: str, name: str = "") -> None:
     """Write a conversation to a file, as JSON if its name says so, else as Markdown. Raises EdgechatError."""
     conversation = await Conversation.load(await controller.session.store(), chat_id)
-    path = await asyncio.to_thread(files.exported, conversation, name)
+    path = await asyncio.to_thread(files.export_to_file, conversation, name)
     controller.view.tell(f"Written to {one_line(str(path), 300)}", seconds=8)
 
 
 async def import_file(controller: ChatController, name: str) -> None:
     """Add a conversation from a file to the store, and show it. Raises EdgechatError."""
-    new = await asyncio.to_thread(lambda: imported(files.read(name)))
+    new = await asyncio.to_thread(lambda: parse_chat(files.read(name)))
     await (await controller.session.store()).add(new.chat, new.turns)
     await controller.open(new.chat.id)

@@ -12,9 +12,9 @@ import msgspec
 
 from edgechat.base.text import one_line
 from edgechat.settings import Documented, Preset, Settings, documented
+from edgechat.settings.documentation import describe_type, format_value
 from edgechat.settings.fields import SYSTEM_LENGTH
-from edgechat.settings.reading import checked_value, literals
-from edgechat.settings.words import as_words, in_words, stripped
+from edgechat.settings.reading import checked_value, literals, stripped
 
 Editor = Literal["choice", "line", "text"]
 """With what a value is changed: by going through all there are, in a line, in a box of lines."""
@@ -50,7 +50,7 @@ class SettingEntry:
     @property
     def kind(self) -> str:
         """What it may be, in words."""
-        return in_words(self.type)
+        return describe_type(self.type)
 
     @property
     def told(self) -> str:
@@ -82,7 +82,7 @@ class SettingEntry:
 
     def shown(self, value: Any) -> str:
         """Return a value of the file in words."""
-        return one_line(as_words(tuple(map(str, value)) if isinstance(value, list) else value), 200)
+        return one_line(format_value(tuple(map(str, value)) if isinstance(value, list) else value), 200)
 
     def parsed(self, text: str) -> Any:
         """Return what was typed as a value; None for nothing. Raises ValueError that says what it may be."""
@@ -116,7 +116,7 @@ def entries(said: Settings) -> Iterator[SettingEntry]:
         for one in known:
             if one.group == group:
                 path = tuple(one.name.split("."))
-                yield SettingEntry(path, group, one.default, one.doc, _COUNTS[one.counts], one.type)
+                yield SettingEntry(path, group, one.default, one.doc, _COUNTS[one.applies_from], one.type)
     for name in said.presets:
         yield from _of_preset(name, known)
 

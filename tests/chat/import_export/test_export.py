@@ -12,7 +12,7 @@ from edgechat.base.errors import NotAChat
 from edgechat.chat.conversation import Conversation
 from edgechat.chat.import_export import importing
 from edgechat.chat.import_export.export import to_json, to_markdown
-from edgechat.chat.import_export.importing import imported
+from edgechat.chat.import_export.importing import parse_chat
 from edgechat.chat.records import Attachment, ChatSettings
 from edgechat.chat.storage.store import Store
 from edgechat.settings import SamplingDefaults
@@ -33,12 +33,12 @@ async def branched(store: Store) -> Conversation:
     await drain(conversation.answer(FakeEngine(["I."])))
     await conversation.switch(conversation.turns[1].id, 0)
     await conversation.set_settings(ChatSettings(think=True, sampling=SamplingDefaults(top_k=3)))
-    await store.pin(conversation.chat.id, True)
+    await store.update_chat(conversation.chat.id, pinned=True)
     return await Conversation.load(store, conversation.chat.id)
 
 
 async def brought_in(store: Store, text: str | bytes) -> Conversation:
-    new = imported(text)
+    new = parse_chat(text)
     await store.add(new.chat, new.turns)
     return await Conversation.load(store, new.chat.id)
 
@@ -90,7 +90,7 @@ async def test_a_reply_that_was_being_written_is_interrupted(store: Store) -> No
     async with aclosing(conversation.send(FakeEngine(["One ", 5.0]), "Count.")) as events:
         await anext(events)
         other = await Conversation.load(store, conversation.chat.id)
-        assert imported(to_json(other)).turns[-1].state == "interrupted"
+        assert parse_chat(to_json(other)).turns[-1].state == "interrupted"
 
 
 @pytest.mark.parametrize("wrap", [lambda messages: messages, lambda messages: {"messages": messages}])
@@ -115,9 +115,9 @@ async def test_messages_of_openai_are_read(store: Store, wrap: Any) -> None:
 
 async def test_a_title_and_a_model_are_taken_over() -> None:
     said = [{"role": "user", "content": "Hi"}]
-    new = imported("\ufeff" + json.dumps({"title": "A\x1bb\nc", "model": "gpt", "messages": said}))
+    new = parse_chat("\ufeff" + json.dumps({"title": "A\x1bb\nc", "model": "gpt", "messages": said}))
     assert (new.chat.title, new.chat.model) == ("Ab c", "gpt")
-    new = imported(json.dumps({"title": 5, "model": [], "messages": said}))
+    new = parse_chat(json.dumps({"title": 5, "model": [], "messages": said}))
     assert (new.chat.title, new.chat.model) == ("Hi", "")
 
 
@@ -174,31 +174,31 @@ def turn(name: str, **fields: Any) -> dict[str, Any]:
 )
 def test_a_file_that_cannot_be_read_says_why(text: str | bytes, why: str) -> None:
     with pytest.raises(NotAChat, match=why) as told:
-        imported(text)
+        parse_chat(text)
     assert told.value.hint
     assert "\n" not in told.value.message
 
 
 def test_a_file_of_a_newer_program_is_told() -> None:
     with pytest.raises(NotAChat, match="newer"):
-        imported(filed(version=2))
+        parse_chat(filed(version=2))
 
 
 def test_files_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importing, "MOST_BYTES", 2**20)
     monkeypatch.setattr(importing, "_MOST_TURNS", 3)
     with pytest.raises(NotAChat, match="1 MiB, and the limit is 1"):
-        imported(" " * (2**20 + 1))
+        parse_chat(" " * (2**20 + 1))
     with pytest.raises(NotAChat, match="4 messages"):
-        imported(json.dumps([{"role": "user", "content": "x"}] * 4))
+        parse_chat(json.dumps([{"role": "user", "content": "x"}] * 4))
     with pytest.raises(NotAChat, match="4 turns"):
-        imported(filed(turns=[turn(str(number)) for number in range(4)]))
+        parse_chat(filed(turns=[turn(str(number)) for number in range(4)]))
 
 
 @pytest.mark.parametrize("when", [1e300, -5, 0, 1e12])
 def test_times_that_cannot_have_been_are_now(when: float) -> None:
     text = filed(chat={"created_at": when, "date": "tomorrow"}, turns=[turn("a", created_at=when)])
-    new = imported(text)
+    new = parse_chat(text)
     assert abs(new.chat.created_at - time.time()) < 60
     assert abs(new.turns[0].created_at - time.time()) < 60
     assert len(new.chat.date) == 10
@@ -218,6 +218,6 @@ async def test_what_is_no_text_can_be_stored(store: Store) -> None:
 
 
 def test_settings_of_a_newer_program_are_read_as_far_as_they_are_known() -> None:
-    new = imported(filed(chat={"settings": {"think": True, "sampling": {"swirl": 2, "top_k": 4}}}))
+    new = parse_chat(filed(chat={"settings": {"think": True, "sampling": {"swirl": 2, "top_k": 4}}}))
     assert new.chat.settings == ChatSettings(think=True, sampling=SamplingDefaults(top_k=4))
-    assert imported(filed(chat={"settings": [1]})).chat.settings == ChatSettings()
+    assert parse_chat(filed(chat={"settings": [1]})).chat.settings == ChatSettings()

@@ -13,7 +13,7 @@ from edgechat.chat.conversation import Conversation
 from edgechat.chat.messages import title_of
 from edgechat.chat.records import Attachment, Chat, Hit, Turn
 from edgechat.chat.storage.migrations import MIGRATIONS
-from edgechat.chat.storage.query import snippet, words_of
+from edgechat.chat.storage.query import parse_query, snippet
 from edgechat.chat.storage.store import Store
 from tests.fakes import FakeEngine
 from tests.properties import examples
@@ -267,16 +267,16 @@ async def test_the_chats_of_the_second_schema_are_found(tmp_path: Path) -> None:
 
 
 def test_a_snippet_is_cut_where_most_words_are() -> None:
-    words = words_of("fox dog")
+    words = parse_query("fox dog")
     text = "fox " + "so " * 100 + "a fox and a dog " + "so " * 100
     found = snippet(text, words)
     assert "a fox and a dog" in found.text
     assert found.n_words == 2
-    assert snippet("nothing here", words) == snippet("nothing here", words_of("x y z"))
+    assert snippet("nothing here", words) == snippet("nothing here", parse_query("x y z"))
 
 
 def test_no_text_takes_long_to_look_at() -> None:
     for text in ("a" + "\u0301" * 200_000, "a_" * 100_000, "[" * 200_000, "* " * 100_000, "`" * 200_000):
         for typed in ("a-b", "a b", "c++", "a.a.a.a.a.b"):
-            snippet(text, words_of(typed))
+            snippet(text, parse_query(typed))
         title_of(text)

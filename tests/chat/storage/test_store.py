@@ -84,7 +84,7 @@ async def test_the_first_schema_is_brought_to_this_one(path: Path) -> None:
         db.execute("INSERT INTO conversations VALUES ('old', 'A title', 'guide', '2026-08-01', 1.0, 1.0)")
     store = await Store.open(path)
     await store.add_turn(turn("q"), chat=chat())
-    await store.note_use("c1c1c1c1", "guide", "run")
+    await store.update_chat("c1c1c1c1", model="guide", front="run")
     assert [(one.id, one.front) for one in await store.chats()] == [("c1c1c1c1", "run"), ("old", "app")]
     latest = await store.latest("app")
     assert latest is not None
@@ -345,7 +345,7 @@ async def test_a_damaged_row_costs_what_it_says_and_no_more(path: Path, value: s
         ("A pelican?", (), None, None),
         ("a", (), None, None),
     ]
-    await store.set_settings("c1c1c1c1", ChatSettings(think=True))
+    await store.update_chat("c1c1c1c1", settings=ChatSettings(think=True))
     assert (await store.find("c1c1")).settings.think is True
     await store.close()
 

@@ -187,9 +187,9 @@ async def test_headlines_are_the_pinned_ones_and_then_those_used_last(path: Path
     store = await Store.open(path)
     for name in ("aaaaaaaa", "bbbbbbbb", "cccccccc", "dddddddd"):
         await put(store, name)
-    await store.pin("bbbbbbbb", True)
-    await store.pin("aaaaaaaa", True)
-    await store.pin("aaaaaaaa", False)
+    await store.update_chat("bbbbbbbb", pinned=True)
+    await store.update_chat("aaaaaaaa", pinned=True)
+    await store.update_chat("aaaaaaaa", pinned=False)
 
     async def names(*window: int) -> list[str]:
         return [head.chat.id[0] for head in await store.headlines(*window)]

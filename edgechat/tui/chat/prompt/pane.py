@@ -14,7 +14,7 @@ from textual.message import Message
 from edgechat.base.errors import AttachmentError, EdgechatError
 from edgechat.chat import attachments as files
 from edgechat.chat.attachments import MOST
-from edgechat.chat.commands import parsed
+from edgechat.chat.commands import parse_command
 from edgechat.tui.chat.prompt.attachments import Chips
 from edgechat.tui.chat.prompt.box import PromptBox
 from edgechat.tui.chat.prompt.completions import Completions, of_commands, of_files, path_in
@@ -149,7 +149,7 @@ class PromptPane(Vertical):
     @on(PromptBox.Submitted)
     def _submitted(self, event: PromptBox.Submitted) -> None:
         event.stop()
-        command = parsed(event.text)
+        command = parse_command(event.text)
         if command is not None:
             self.post_message(self.Commanded(*command))
         elif self.is_busy:

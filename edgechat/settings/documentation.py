@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import typing
 from collections.abc import Iterator
+from operator import attrgetter
 from types import UnionType
 from typing import Any, Literal, Union
 
 import msgspec
 from msgspec import Meta
 
-from edgechat.settings.fields import Counts, Group, Preset, SamplingDefaults, Settings
+from edgechat.settings.fields import AppliesFrom, Group, Preset, SamplingDefaults, Settings
+from edgechat.settings.reading import stripped
 
 _HUGE = 10**6
 """Limits from this value on are not shown."""
@@ -27,7 +29,7 @@ class Documented(msgspec.Struct, frozen=True):
     """The default, as text."""
     doc: str
     group: Group
-    counts: Counts
+    applies_from: AppliesFrom
     type: Any
     """Its type, for `checked_value`."""
 
@@ -36,12 +38,9 @@ class Documented(msgspec.Struct, frozen=True):
         """Whether it can be None, which leaves the choice to edgechat."""
         return type(None) in typing.get_args(stripped(self.type))
 
-    def value(self, said: Settings) -> Any:
+    def value(self, settings: Settings) -> Any:
         """Return its value in some settings."""
-        found: Any = said
-        for part in self.name.split("."):
-            found = getattr(found, part)
-        return found
+        return attrgetter(self.name)(settings)
 
 
 def documented() -> tuple[Documented, ...]:
@@ -54,47 +53,43 @@ def _fields(kind: type[msgspec.Struct], prefix: str) -> Iterator[Documented]:
         if field.type is SamplingDefaults:
             yield from _fields(SamplingDefaults, f"{field.name}.")
             continue
-        about = _about(field.type)
+        # The documentation is the Meta with `extra`; others have limits.
+        about = [meta for meta in _metas(field.type) if meta.extra][-1]
         extra = about.extra or {}
-        made = field.default_factory() if field.default is msgspec.NODEFAULT else field.default
+        default = field.default_factory() if field.default is msgspec.NODEFAULT else field.default
         yield Documented(
             name=prefix + field.name,
-            kind=in_words(field.type),
-            default=extra["unset"] if made is None else as_words(made),
+            kind=describe_type(field.type),
+            default=extra["unset"] if default is None else format_value(default),
             doc=about.description or "",
             group=extra["group"],
-            counts=extra["counts"],
+            applies_from=extra["applies_from"],
             type=field.type,
         )
 
 
-def _about(kind: Any) -> Meta:
-    found = [one for one in getattr(kind, "__metadata__", ()) if isinstance(one, Meta) and one.extra]
-    if not found:
-        raise TypeError(f"{kind} is not documented")
-    return found[-1]
+def _metas(kind: Any) -> list[Meta]:
+    return [meta for meta in getattr(kind, "__metadata__", ()) if isinstance(meta, Meta)]
 
 
-def as_words(value: Any) -> str:
+def format_value(value: Any) -> str:
     """Return a value as text: 'on', '10', 'none'."""
     match value:
         case bool():
             return "on" if value else "off"
         case float() | int():
             return f"{value:g}" if abs(value) < 1e6 else str(value)
-        case tuple():
-            return ", ".join(value) or "none"
-        case dict():
+        case tuple() | dict():
             return ", ".join(value) or "none"
     return str(value)
 
 
-def in_words(kind: Any) -> str:
+def describe_type(kind: Any) -> str:
     """Return the description of a type."""
     plain, limits = stripped(kind), _limits(kind)
     origin, parts = typing.get_origin(plain), typing.get_args(plain)
     if origin in (Union, UnionType):
-        return " or ".join(in_words(part) for part in parts if part is not type(None))
+        return " or ".join(describe_type(part) for part in parts if part is not type(None))
     if origin is Literal:
         return ", ".join(map(str, parts[:-1])) + f" or {parts[-1]}"
     if origin is tuple:
@@ -109,18 +104,11 @@ def in_words(kind: Any) -> str:
     return "text"
 
 
-def stripped(kind: Any) -> Any:
-    """Return a type without `Annotated`."""
-    while typing.get_origin(kind) is typing.Annotated:
-        kind = typing.get_args(kind)[0]
-    return kind
-
-
 def _limits(kind: Any) -> str:
-    metas = [one for one in getattr(kind, "__metadata__", ()) if isinstance(one, Meta)]
-    low = next((one.ge for one in metas if one.ge is not None), None)
-    above = next((one.gt for one in metas if one.gt is not None), None)
-    high = next((one.le for one in metas if one.le is not None), None)
+    metas = _metas(kind)
+    low = next((meta.ge for meta in metas if meta.ge is not None), None)
+    above = next((meta.gt for meta in metas if meta.gt is not None), None)
+    high = next((meta.le for meta in metas if meta.le is not None), None)
     top = "" if high is None or high >= _HUGE else f"{high:g}"
     if above is not None:
         return f"above {above:g}" + (f", at most {top}" if top else "")

@@ -1,4 +1,4 @@
-"""A reply while it is written: its words go to the store at least every half second."""
+"""Saving a reply while it is generated, at least every half second."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ FLUSH_SECONDS = 0.4
 
 
 class ReplySaver:
-    """The words of one streaming reply, and the task that saves them: first `begin`, last `end` or `rest`."""
+    """The text of one streaming reply, and the task that saves it: first `begin`, last `end` or `rest`."""
 
     begun = False
-    """Whether the turn is in the store, or on its way there."""
-    trouble: StoreError | None = None
-    """Why what comes is not saved at the moment."""
+    """Whether the turn is in the store, or being added."""
+    save_error: StoreError | None = None
+    """Why the text cannot be saved at the moment."""
 
     def __init__(self, store: Store, turn: Turn) -> None:
         self._store = store
@@ -35,27 +35,28 @@ class ReplySaver:
         self._saver: asyncio.Task[None] | None = None
 
     async def begin(self) -> None:
-        """Write the empty turn into the store and start to save what comes. Raises StoreError."""
+        """Add the empty turn to the store, and start the task. Raises StoreError."""
         self.begun = True
         try:
             await self._store.add_turn(self._turn)
         except StoreError:
             self.begun = False
             raise
-        self._saver = asyncio.create_task(self._save_what_comes())
+        self._saver = asyncio.create_task(self._save_changes())
 
     @property
     def turn(self) -> Turn:
-        """The reply as far as it has come."""
+        """The reply so far."""
         return msgspec.structs.replace(
             self._turn, content="".join(self._content), thinking="".join(self._thinking)
         )
 
     def add(self, delta: Delta) -> None:
-        """Take the next words."""
+        """Add text."""
         if delta.thinking:
-            self._thinking_began = self._thinking_began or time.monotonic()
-            self._thinking_seconds = time.monotonic() - self._thinking_began
+            now = time.monotonic()
+            self._thinking_began = self._thinking_began or now
+            self._thinking_seconds = now - self._thinking_began
             self._thinking_tokens = delta.tokens
             self._thinking.append(delta.text)
         else:
@@ -63,7 +64,7 @@ class ReplySaver:
         self._changed.set()
 
     async def rest(self) -> None:
-        """Save no more of what comes."""
+        """Stop the task."""
         if self._saver is not None:
             self._saver.cancel()
             await asyncio.wait([self._saver])
@@ -75,9 +76,9 @@ class ReplySaver:
         finished: Finished | None,
         error: EdgechatError | None,
     ) -> None:
-        """Save the whole reply in its end state. Raises StoreError; `turn` is complete all the same.
+        """Save the complete reply in its final state. Raises StoreError; `turn` is complete all the same.
 
-        Cancelled, it has left the end state with the store, which writes it later.
+        If this is cancelled, the store writes the final state later.
         """
         figures = Figures(
             reason=finished.reason if finished else None,
@@ -91,20 +92,20 @@ class ReplySaver:
             self.turn, state=state, figures=figures, error=ErrorInfo.of(error) if error else None
         )
         if self._saver is not None:
-            self._saver.cancel()  # it writes nothing more; waited for below
+            self._saver.cancel()  # `rest` waits for it
         try:
             await self._store.update_turn(self._turn)
         finally:
             await self.rest()
 
-    async def _save_what_comes(self) -> None:
+    async def _save_changes(self) -> None:
         while await self._changed.wait():
             self._changed.clear()
             try:
                 await self._store.update_turn(self.turn)
-                self.trouble = None
+                self.save_error = None
             except StoreError as exc:
-                # Tried again: a lock or a full disk may pass. What stays is told by `end` as well.
-                self.trouble = exc
+                # Try again: a lock or a full disk may be temporary. If not, `end` raises it as well.
+                self.save_error = exc
                 self._changed.set()
             await asyncio.sleep(FLUSH_SECONDS)
