@@ -18,7 +18,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from edgechat.server.http.access_log import AccessLog
 from edgechat.server.http.access_policy import TRUSTED, AccessPolicy, AccessRules
-from edgechat.server.http.exchange import Exchange, Gone
+from edgechat.server.http.exchange import ClientDisconnected, Exchange
 from edgechat.server.http.http_errors import refusal_of
 from edgechat.server.http.refusal import Refusal
 from edgechat.server.http.streams import generate
@@ -29,10 +29,10 @@ from edgechat.server.protocol.answers import Answers
 from edgechat.server.protocol.chat import ChatBody
 from edgechat.server.protocol.chat_answer import ChatAnswers
 from edgechat.server.protocol.completions import CompletionAnswers, CompletionBody
-from edgechat.server.protocol.decoding import decoded, made_of
+from edgechat.server.protocol.decoding import decode, parse_body
 from edgechat.server.protocol.embeddings import EmbeddingBody, embedding_list
 from edgechat.server.protocol.listing import Health, ModelEntry, ModelList
-from edgechat.server.protocol.strictness import refuse_unheeded
+from edgechat.server.protocol.strictness import refuse_ignored_fields
 from edgechat.server.protocol.translating import DetokenizeBody, TokenizeBody
 
 _PLAIN = "text/plain; charset=utf-8"
@@ -59,7 +59,7 @@ Work = Callable[[Exchange], Awaitable[None]]
 
 def make_app(
     models: ModelPool,
-    door: AccessRules,
+    rules: AccessRules,
     *,
     think: bool | None = None,
     strict: bool = False,
@@ -82,10 +82,10 @@ def make_app(
         Route("/tokenize", _Endpoint(api.tokenize), methods=["POST"]),
         Route("/detokenize", _Endpoint(api.detokenize), methods=["POST"]),
     ]
-    app = Starlette(routes=routes, exception_handlers={HTTPException: _no_such})
+    app = Starlette(routes=routes, exception_handlers={HTTPException: _handle_http_exception})
     app.router.redirect_slashes = False
     paths = [route.path for route in routes]
-    return _OnePath(AccessLog(AccessPolicy(app, door), models, paths), paths)
+    return _PathNormalizer(AccessLog(AccessPolicy(app, rules), models, paths), paths)
 
 
 class _Api:
@@ -97,11 +97,11 @@ class _Api:
         self._strict = strict
 
     def _read(self, body: bytes, kind: type[T]) -> T:
-        """Return what a body says. Raises Refusal."""
-        found = decoded(body, kind)
+        """Decode a body. Raises Refusal."""
+        parsed = decode(body, kind)
         if self._strict:
-            refuse_unheeded(found, body)
-        return found
+            refuse_ignored_fields(parsed, body)
+        return parsed
 
     async def chat(self, exchange: Exchange) -> None:
         await self._generate(exchange, lambda body: ChatAnswers(self._read(body, ChatBody), self._think))
@@ -110,45 +110,44 @@ class _Api:
         await self._generate(exchange, lambda body: CompletionAnswers(self._read(body, CompletionBody)))
 
     async def _generate(self, exchange: Exchange, make: Callable[[bytes], Answers[Any]]) -> None:
-        answers = await made_of(await exchange.body(), make)
-        await exchange.while_there(generate(exchange, self._models, answers))
+        answers = await parse_body(await exchange.body(), make)
+        await exchange.run_until_disconnect(generate(exchange, self._models, answers))
 
     async def embeddings(self, exchange: Exchange) -> None:
-        body = await made_of(await exchange.body(), lambda body: self._read(body, EmbeddingBody))
-        await exchange.while_there(self._embed(exchange, body))
+        body = await parse_body(await exchange.body(), lambda body: self._read(body, EmbeddingBody))
+        await exchange.run_until_disconnect(self._embed(exchange, body))
 
     async def _embed(self, exchange: Exchange, body: EmbeddingBody) -> None:
         texts = body.texts()
         async with self._models.serve(body.model or "") as served:
-            exchange.answered_by(served.name)
+            exchange.record_model(served.name)
             body.check(served)
-            made = await served.embed(f"embd-{secrets.token_hex(12)}", tuple(texts))
-        if made is None:
+            embedded = await served.embed(f"embd-{secrets.token_hex(12)}", tuple(texts))
+        if embedded is None:
             raise _stopped()
-        exchange.counted(made.tokens, 0)
-        told = await asyncio.to_thread(embedding_list, body, served.name, made)
-        await exchange.answer(200, told)
+        exchange.record_tokens(embedded.tokens, 0)
+        await exchange.answer(200, await asyncio.to_thread(embedding_list, body, served.name, embedded))
 
     async def tokenize(self, exchange: Exchange) -> None:
-        body = await made_of(await exchange.body(), lambda body: self._read(body, TokenizeBody))
-        await exchange.while_there(self._translate(exchange, body))
+        body = await parse_body(await exchange.body(), lambda body: self._read(body, TokenizeBody))
+        await exchange.run_until_disconnect(self._translate(exchange, body))
 
     async def detokenize(self, exchange: Exchange) -> None:
-        body = await made_of(await exchange.body(), lambda body: self._read(body, DetokenizeBody))
-        await exchange.while_there(self._translate(exchange, body))
+        body = await parse_body(await exchange.body(), lambda body: self._read(body, DetokenizeBody))
+        await exchange.run_until_disconnect(self._translate(exchange, body))
 
     async def _translate(self, exchange: Exchange, body: TokenizeBody | DetokenizeBody) -> None:
         async with self._models.serve(body.model or "") as served:
-            exchange.answered_by(served.name)
-            made = await served.translate(f"tokn-{secrets.token_hex(12)}", body.what, **body.how)
-        if made is None:
+            exchange.record_model(served.name)
+            translated = await served.translate(f"tokn-{secrets.token_hex(12)}", body.what, **body.how)
+        if translated is None:
             raise _stopped()
-        await exchange.answer(200, msgspec.json.encode(body.told(made)))
+        await exchange.answer(200, msgspec.json.encode(body.response(translated)))
 
     async def models(self, exchange: Exchange) -> None:
         cards = await asyncio.to_thread(self._models.names)
-        found = ModelList(data=[ModelEntry.of(card) for card in cards])
-        await exchange.answer(200, msgspec.json.encode(found))
+        models = ModelList(data=[ModelEntry.of(card) for card in cards])
+        await exchange.answer(200, msgspec.json.encode(models))
 
     async def one_model(self, exchange: Exchange) -> None:
         card = await asyncio.to_thread(self._models.card, exchange.scope["path_params"]["id"])
@@ -156,11 +155,11 @@ class _Api:
 
     async def health(self, exchange: Exchange) -> None:
         state, sentence = self._models.state
-        told = Health(state, sentence if exchange.scope[TRUSTED] else msgspec.UNSET)
+        health = Health(state, sentence if exchange.scope[TRUSTED] else msgspec.UNSET)
         if state in _RETRY:
-            await exchange.answer(503, msgspec.json.encode(told), ("retry-after", _RETRY[state]))
+            await exchange.answer(503, msgspec.json.encode(health), ("retry-after", _RETRY[state]))
         else:
-            await exchange.answer(200, msgspec.json.encode(told))
+            await exchange.answer(200, msgspec.json.encode(health))
 
     async def metrics(self, exchange: Exchange) -> None:
         await exchange.answer(200, await self._models.metrics_text(), kind=CONTENT_TYPE)
@@ -172,8 +171,8 @@ class _Api:
         await exchange.answer(200, _ABOUT, kind=_PLAIN)
 
 
-class _OnePath:
-    """Gives a path one name, however clients write it: before all else, so that all go by the same one."""
+class _PathNormalizer:
+    """Rewrites each path to its canonical form, before anything else looks at it."""
 
     def __init__(self, app: ASGIApp, paths: Sequence[str]) -> None:
         self._app = app
@@ -182,20 +181,20 @@ class _OnePath:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """See ASGI."""
-        scope["path"] = self._named(scope["path"])
+        scope["path"] = self._canonical(scope["path"])
         await self._app(scope, receive, send)
 
-    def _named(self, path: str) -> str:
-        """Return the path that is meant; one that is none as it is."""
+    def _canonical(self, path: str) -> str:
+        """Return the canonical form of a known path, and other paths as they are."""
         path = path.rstrip("/") or "/"
-        for one in (path, f"/v1{path}", path.removeprefix("/v1")):
-            if one in self._paths or one.startswith(self._folders):
-                return one
+        for candidate in (path, f"/v1{path}", path.removeprefix("/v1")):
+            if candidate in self._paths or candidate.startswith(self._folders):
+                return candidate
         return path
 
 
 class _Endpoint:
-    """A path as an app of its own, so that nothing stands between its bytes and the client."""
+    """A path as an ASGI app of its own, so that nothing buffers its bytes."""
 
     def __init__(self, work: Work) -> None:
         self._work = work
@@ -203,11 +202,11 @@ class _Endpoint:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """See ASGI."""
         exchange = Exchange(scope, receive, send)
-        with suppress(Gone):
+        with suppress(ClientDisconnected):
             try:
                 await self._work(exchange)
             except Exception as error:
-                if isinstance(error, Gone) or exchange.status:
+                if isinstance(error, ClientDisconnected) or exchange.status:
                     raise
                 await exchange.refuse(refusal_of(error))
 
@@ -216,8 +215,8 @@ def _stopped() -> Refusal:
     return Refusal("The server was stopped in the meantime.", status=503, code="stopped")
 
 
-async def _no_such(request: Request, error: Exception) -> Response:
-    """Answer what no path is for."""
+async def _handle_http_exception(request: Request, error: Exception) -> Response:
+    """Answer requests for unknown paths and methods."""
     status = error.status_code if isinstance(error, HTTPException) else 500
     what = "No such path" if status == 404 else "This path does not accept this method"
     refusal = Refusal(f"{what}; GET / lists the paths.", status=status)

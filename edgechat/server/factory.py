@@ -39,11 +39,11 @@ def real_pool(
     """
     if idle_seconds is None:
         idle_seconds = 60 * settings.load().idle_minutes
-    shelf = AvailableModels(default)
+    available = AvailableModels(default)
     return Pool(
         partial(_engine, idle_seconds),
-        partial(_prepare, request, shelf.default.wanted),
-        shelf,
+        partial(_prepare, request, available.default.wanted),
+        available,
         most_waiting=most_waiting,
         on_note=on_note,
     )

@@ -53,7 +53,7 @@ class Metrics:
     def __init__(self) -> None:
         self._registry = registry = CollectorRegistry()
         self._models: set[str] = set()
-        self._looks = _Looks()
+        self._looks = _GaugeCollector()
         registry.register(self._looks)
 
         def counter(name: str, about: str, *labels: str) -> Counter:
@@ -169,7 +169,7 @@ class Meter:
         self._last, self._tokens = now, tokens
 
 
-class _Looks(Collector):
+class _GaugeCollector(Collector):
     """The gauges, as of the last look."""
 
     def __init__(self) -> None:

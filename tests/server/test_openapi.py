@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from edgechat.server.protocol.chat import ChatBody
-from edgechat.server.protocol.decoding import decoded
+from edgechat.server.protocol.decoding import decode
 from tests import scripted
 from tests.server.program import Served, served
 
@@ -72,5 +72,5 @@ def test_every_field_is_described_as_it_is_decoded(server: Served) -> None:
     assert described["required"] == ["messages"]
     assert described["additionalProperties"] is False
     body = {"model": "x", "messages": [{"role": "user", "content": "x"}]}
-    assert decoded(json.dumps(body).encode(), ChatBody).n_choices == 1
+    assert decode(json.dumps(body).encode(), ChatBody).n_choices == 1
     assert msgspec.json.decode(json.dumps(described))["title"] == "ChatBody"

@@ -207,7 +207,7 @@ async def told(raw: Raw) -> bytes:
 async def test_no_framing_hangs_or_smuggles(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connection, "HEADER_SECONDS", 1.0)
     monkeypatch.setattr(exchange, "_BODY_SECONDS", 1.0)
-    monkeypatch.setattr(exchange, "_LINGER_SECONDS", 0.2)
+    monkeypatch.setattr(exchange, "_DRAIN_SECONDS", 0.2)
     lines: list[str] = []
     models, outcomes, room = FakeModels(), Counter[tuple[str, str]](), asyncio.Semaphore(AT_ONCE)
     async with serving(models, tell=lines.append) as url:

@@ -1,4 +1,4 @@
-"""What became of each request: for the metrics, and a line of each in the log."""
+"""Counts every request in the metrics, and writes a line for each to the log."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from edgechat.base.text import one_line
 from edgechat.server.http.exchange import MODEL, TOKENS
-from edgechat.server.http.refusal import CUT
+from edgechat.server.http.refusal import BROKEN_OFF
 from edgechat.server.pool.models import ModelPool
 
 _LOG = logging.getLogger(__name__)
 _CLOSED = 499
 """The client was gone before there was a status; as nginx calls it."""
 _OTHER = "other"
-"""What paths that there are not are counted by: what clients write is no label."""
+"""The label of unknown paths: what clients write never becomes a label."""
 
 
 class AccessLog:
-    """Counts requests, the refused ones too. Nothing of what they say is kept or told."""
+    """Counts requests, including refused ones. Their content is never logged."""
 
     def __init__(self, app: ASGIApp, models: ModelPool, paths: Sequence[str]) -> None:
         """`paths`: those of the app; what goes on with a parameter counts as what is before that."""
@@ -35,7 +35,7 @@ class AccessLog:
         began = time.monotonic()
         status, whole = _CLOSED, False
 
-        async def noting(message: Message) -> None:
+        async def observe(message: Message) -> None:
             nonlocal status, whole
             if message["type"] == "http.response.start":
                 status = message["status"]
@@ -44,24 +44,24 @@ class AccessLog:
             await send(message)
 
         try:
-            await self._app(scope, receive, noting)
+            await self._app(scope, receive, observe)
         finally:
             model = scope.get(MODEL, "")
             self._models.metrics.request(self._endpoint(scope["path"]), status, model or None)
             seconds = time.monotonic() - began
-            cut = scope.get(CUT) if whole else "client_gone"
-            asked = f"{scope['method']} {one_line(scope['path'], 80)}"
+            cut = scope.get(BROKEN_OFF) if whole else "client_gone"
+            request = f"{scope['method']} {one_line(scope['path'], 80)}"
             caller = scope["client"][0] if scope["client"] else ""
-            words = (caller, asked, str(status), f"{seconds:.2f} s", model, _tokens(scope), cut)
-            _LOG.info("%s", " ".join(word for word in words if word))
+            fields = (caller, request, str(status), f"{seconds:.2f} s", model, _tokens(scope), cut)
+            _LOG.info("%s", " ".join(field for field in fields if field))
 
     def _endpoint(self, path: str) -> str:
-        """Return what a request is counted by."""
+        """Return the label by which a request is counted."""
         if path in self._paths:
             return path
-        return next((one.removesuffix("/") for one in self._folders if path.startswith(one)), _OTHER)
+        return next((folder.removesuffix("/") for folder in self._folders if path.startswith(folder)), _OTHER)
 
 
 def _tokens(scope: Scope) -> str:
-    read, written = scope.get(TOKENS, (0, 0))
-    return f"{read}+{written} tokens" if read or written else ""
+    prompt, completion = scope.get(TOKENS, (0, 0))
+    return f"{prompt}+{completion} tokens" if prompt or completion else ""

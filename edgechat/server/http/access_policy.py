@@ -21,19 +21,19 @@ from edgechat.server.http.refusal import Refusal
 _HOST = re.compile(r"(\[[0-9a-f:.]+\]|[^:\[\]@/\s]+)(?::([0-9]{1,5}))?")
 _LOOPBACK = frozenset({"localhost", "127.0.0.1", "[::1]"})
 _OPEN = ("/", "/health")
-"""What needs no key: what it says to strangers is no secret."""
+"""Paths that need no key: their content is no secret."""
 _ONCE = ("host", "origin", "authorization", "content-type", "content-encoding", "sec-fetch-site")
-"""Headers of which a second one would be read by some and not by others."""
+"""Headers that must not be repeated: programs disagree about which one counts."""
 _OTHER_PAGES = ("cross-site", "same-site")
 _OTHER_KEYS = ("x-api-key", "api-key")
-"""Where other protocols have it."""
+"""Headers in which other protocols send the key."""
 TRUSTED = "edgechat.trusted"
 """In the scope: whether the request has shown the key, or needs none."""
 
 
 @dataclass(frozen=True, slots=True)
 class AccessRules:
-    """What opens it."""
+    """What the access policy allows."""
 
     key: str | None
     """None: no key is needed."""
@@ -46,17 +46,17 @@ class AccessRules:
 
 
 class AccessPolicy:
-    """Refuses whoever may not; the app behind it sees the rest."""
+    """Refuses requests that are not allowed; the app behind it sees only the others."""
 
-    def __init__(self, app: ASGIApp, door: AccessRules) -> None:
+    def __init__(self, app: ASGIApp, rules: AccessRules) -> None:
         self._app = app
-        self._door = door
-        self._expected = f"Bearer {door.key}".encode() if door.key is not None else None
+        self._rules = rules
+        self._expected = f"Bearer {rules.key}".encode() if rules.key is not None else None
         self._after_caller: ASGIApp = self._with_key
-        if door.origins:
+        if rules.origins:
             self._after_caller = CORSMiddleware(
                 self._with_key,
-                allow_origins=door.origins,
+                allow_origins=rules.origins,
                 allow_methods=("GET", "POST"),
                 allow_headers=("*",),  # clients have headers of their own, which do no harm
                 allow_private_network=True,
@@ -74,7 +74,7 @@ class AccessPolicy:
         await self._after_caller(scope, receive, send)
 
     async def _with_key(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Let in who has the key. Behind CORS: a named page, too, may read that it has none."""
+        """Require the key. Runs behind CORS, so that an allowed page can read the refusal."""
         headers = _Headers(scope["headers"])
         scope[TRUSTED] = self._has_key(headers)
         if not scope[TRUSTED] and scope["path"] not in _OPEN:
@@ -83,15 +83,15 @@ class AccessPolicy:
         await self._app(scope, receive, send)
 
     def _check_caller(self, scope: Scope, headers: _Headers) -> None:
-        """Raise Refusal where the request was not meant for us, or comes from somebody's web page."""
+        """Raise Refusal for a request to another host name, or from a web page that is not allowed."""
         if headers.repeated:
             raise Refusal(f"The header {headers.repeated!r} was sent twice.", code="repeated_header")
-        host = headers.one("host").lower()
-        if not self._is_ours(scope, host):
+        host = headers.get("host").lower()
+        if not self._is_own_host(scope, host):
             raise _wrong_host(host)
-        origin = headers.one("origin").lower()
-        foreign = origin != f"http://{host}" if origin else headers.one("sec-fetch-site") in _OTHER_PAGES
-        if foreign and not self._is_named(headers):
+        origin = headers.get("origin").lower()
+        foreign = origin != f"http://{host}" if origin else headers.get("sec-fetch-site") in _OTHER_PAGES
+        if foreign and not self._is_allowed_origin(headers):
             raise Refusal(
                 "Web pages of this origin are not allowed to use the server; `edgechat serve --cors "
                 "ORIGIN` allows them.",
@@ -99,50 +99,50 @@ class AccessPolicy:
                 code="wrong_origin",
             )
 
-    def _is_ours(self, scope: Scope, host: str) -> bool:
-        found = _HOST.fullmatch(host)
-        if found is None:
+    def _is_own_host(self, scope: Scope, host: str) -> bool:
+        match = _HOST.fullmatch(host)
+        if match is None:
             return False
         address, port = scope["server"]
         address = address.removeprefix("::ffff:")  # an old address on a socket for both kinds
         arrived = f"[{address}]" if ":" in address else address
-        name, asked = found.group(1), int(found.group(2) or 80)
-        if name in self._door.aliases:
+        name, requested_port = match.group(1), int(match.group(2) or 80)
+        if name in self._rules.aliases:
             return True
-        return asked == port and (name == arrived or name in _LOOPBACK or name in self._door.hosts)
+        return requested_port == port and (name == arrived or name in _LOOPBACK or name in self._rules.hosts)
 
-    def _is_named(self, headers: _Headers) -> bool:
-        return headers.one("origin").lower() in self._door.origins
+    def _is_allowed_origin(self, headers: _Headers) -> bool:
+        return headers.get("origin").lower() in self._rules.origins
 
     def _has_key(self, headers: _Headers) -> bool:
         if self._expected is None:
             return True
-        scheme, _, key = headers.one("authorization").partition(" ")
+        scheme, _, key = headers.get("authorization").partition(" ")
         shown = f"{scheme.capitalize()} {key.strip()}".encode()
         return hmac.compare_digest(shown, self._expected)
 
 
 class _Headers:
-    """The first of each name, as text."""
+    """The first header of each name, as text."""
 
     def __init__(self, raw: Iterable[tuple[bytes, bytes]]) -> None:
         self._values: dict[str, str] = {}
         self.repeated = ""
-        """One that is there again though it may not be."""
+        """A header that must not be repeated, and is."""
         for sent, value in raw:
             name = sent.decode("latin-1")
             if name in self._values and name in _ONCE:
                 self.repeated = name
             self._values.setdefault(name, value.decode("latin-1"))
 
-    def one(self, name: str) -> str:
-        """Return it; '' where there is none."""
+    def get(self, name: str) -> str:
+        """Return the value of a header; '' if it is missing."""
         return self._values.get(name, "")
 
 
 def _wrong_host(host: str) -> Refusal:
-    found = _HOST.fullmatch(host)
-    name = one_line(found.group(1), 80) if found else "NAME"
+    match = _HOST.fullmatch(host)
+    name = one_line(match.group(1), 80) if match else "NAME"
     return Refusal(
         "Unknown host name. Use the URL that `edgechat serve` printed, or start the server with "
         f"--allow-host {name} if clients use that name.",
@@ -152,9 +152,9 @@ def _wrong_host(host: str) -> Refusal:
 
 
 def _no_key(headers: _Headers) -> Refusal:
-    other = next((name for name in _OTHER_KEYS if headers.one(name)), None)
-    if headers.one("authorization"):
-        is_bearer = headers.one("authorization").partition(" ")[0].lower() == "bearer"
+    other = next((name for name in _OTHER_KEYS if headers.get(name)), None)
+    if headers.get("authorization"):
+        is_bearer = headers.get("authorization").partition(" ")[0].lower() == "bearer"
         what = "The API key is not valid." if is_bearer else "The key must follow the word Bearer."
     else:
         what = f"The API key is not accepted in {other}." if other else "No API key was sent."

@@ -1,4 +1,4 @@
-"""One request and its answer, on ASGI: a bounded body in, bytes out, and a client that may go away."""
+"""One request and its response, on ASGI: a bounded body in, bytes out, and a client that may disconnect."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ BODIES_BYTES: Final = 64 * 2**20
 _FREE_BYTES = 64 * 2**10
 """Of each body: most requests are no longer, and are taken however many long ones come in."""
 _BODY_SECONDS = 60.0
-_LINGER_SECONDS = 2.0
-"""How long the rest of a body that is too long is read: who is still sending does not see an answer."""
+_DRAIN_SECONDS = 2.0
+"""How long the rest of a body that is too long is read: a client that is still sending sees no response."""
 
 
-class Gone(Exception):
+class ClientDisconnected(Exception):
     """The client has closed the connection."""
 
 
@@ -42,16 +42,16 @@ class Exchange:
         self._receive = receive
         self._send = send
 
-    def answered_by(self, model: str) -> None:
-        """Note the model that answers."""
+    def record_model(self, model: str) -> None:
+        """Record the model that answers, for the access log."""
         self.scope[MODEL] = model
 
-    def counted(self, read: int, written: int) -> None:
-        """Note the tokens of the answer."""
+    def record_tokens(self, read: int, written: int) -> None:
+        """Record the tokens of prompt and answer, for the access log."""
         self.scope[TOKENS] = (read, written)
 
     async def body(self) -> bytes:
-        """Return the whole body. Raises Refusal for one that is no JSON, too long or too slow; Gone."""
+        """Return the whole body. Raises Refusal if it is not JSON, too long or too slow."""
         headers = dict(self.scope["headers"])
         _check_kind(headers)
         try:
@@ -62,47 +62,48 @@ class Exchange:
                 f"The body did not arrive within {_BODY_SECONDS:.0f} seconds.", status=408, headers=_CLOSE
             ) from None
 
-    async def _read(self, said: int, most: int) -> bytes:
-        if said > most:
-            await self._linger()
+    async def _read(self, content_length: int, most: int) -> bytes:
+        if content_length > most:
+            await self._drain_body()
             raise _too_long(most)
         parts, more = [], True
-        with _Held() as held:
+        with _BodyMemory() as memory:
             while more:
-                part, more = await self._part()
-                held.add(len(part))
-                if held.size > most:
-                    await self._linger()
+                part, more = await self._receive_part()
+                memory.add(len(part))
+                if memory.size > most:
+                    await self._drain_body()
                     raise _too_long(most)
                 parts.append(part)
             return b"".join(parts)
 
-    async def _part(self) -> tuple[bytes, bool]:
+    async def _receive_part(self) -> tuple[bytes, bool]:
         message = await self._receive()
         if message["type"] == "http.disconnect":
-            raise Gone
+            raise ClientDisconnected
         return message.get("body", b""), message.get("more_body", False)
 
-    async def _linger(self) -> None:
+    async def _drain_body(self) -> None:
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(_LINGER_SECONDS):
-                while (await self._part())[1]:
+            async with asyncio.timeout(_DRAIN_SECONDS):
+                while (await self._receive_part())[1]:
                     pass
 
-    async def while_there(self, work: Coroutine[Any, Any, None]) -> None:
-        """Do what the answer takes, and stop it when the client goes. The body has been read."""
-        working, gone = asyncio.ensure_future(work), asyncio.ensure_future(self._until_gone())
+    async def run_until_disconnect(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run `work`, and cancel it if the client disconnects. The body has been read."""
+        working = asyncio.ensure_future(work)
+        gone = asyncio.ensure_future(self._wait_for_disconnect())
         try:
             await asyncio.wait({working, gone}, return_when=asyncio.FIRST_COMPLETED)
             if not working.done():
-                raise Gone
+                raise ClientDisconnected
             working.result()
         finally:
             for task in (working, gone):
                 task.cancel()
             await asyncio.gather(working, gone, return_exceptions=True)
 
-    async def _until_gone(self) -> None:
+    async def _wait_for_disconnect(self) -> None:
         while (await self._receive())["type"] != "http.disconnect":
             pass
 
@@ -127,19 +128,19 @@ class Exchange:
         await self._send({"type": "http.response.body", "body": body, "more_body": more})
 
 
-class _Held:
-    """The bytes of a body that is being read; those of all bodies are bounded."""
+class _BodyMemory:
+    """Counts the bytes of a body that is being received; the total of all bodies is bounded."""
 
-    all_of_them: ClassVar[int] = 0
+    total: ClassVar[int] = 0
 
     def __init__(self) -> None:
         self.size = 0
         self._beyond = 0
 
     def add(self, count: int) -> None:
-        """Hold more. Raises Refusal where too many are held already."""
+        """Count more bytes. Raises Refusal if all bodies together are too long."""
         beyond = max(0, self.size + count - _FREE_BYTES) - self._beyond
-        if beyond and _Held.all_of_them + beyond > BODIES_BYTES:
+        if beyond and _BodyMemory.total + beyond > BODIES_BYTES:
             raise Refusal(
                 "Too many long requests are being received.",
                 status=429,
@@ -147,13 +148,13 @@ class _Held:
             )
         self.size += count
         self._beyond += beyond
-        _Held.all_of_them += beyond
+        _BodyMemory.total += beyond
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *error: object) -> None:
-        _Held.all_of_them -= self._beyond
+        _BodyMemory.total -= self._beyond
 
 
 def _check_kind(headers: dict[bytes, bytes]) -> None:

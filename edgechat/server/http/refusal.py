@@ -7,7 +7,7 @@ from typing import Final
 import msgspec
 
 _TYPES = {401: "authentication_error", 403: "permission_error", 408: "timeout_error", 429: "rate_limit_error"}
-CUT: Final = "edgechat.cut"
+BROKEN_OFF: Final = "edgechat.cut"
 """In the scope: the code of what has broken off an answer after its status was sent."""
 
 

@@ -16,16 +16,16 @@ from edgechat.base.errors import EngineError, PromptTooLong
 from edgechat.engine.types import ChatRequest, Finished, RequestEvent
 from edgechat.server.http.exchange import Exchange
 from edgechat.server.http.http_errors import refusal_of
-from edgechat.server.http.refusal import CUT
+from edgechat.server.http.refusal import BROKEN_OFF
 from edgechat.server.pool.models import ModelPool, ServedModel
 from edgechat.server.protocol.answers import Answers
 
 KEEP_ALIVE = 10.0
-"""Seconds of silence after which a line is sent that says nothing, so that nobody takes us for dead."""
+"""Seconds of silence after which an empty comment is sent, so that no proxy or client gives up."""
 _WAITING = b": waiting\n\n"
 _DONE = b"data: [DONE]\n\n"
 
-Hear = Callable[[int, RequestEvent], Awaitable[None]]
+OnEvent = Callable[[int, RequestEvent], Awaitable[None]]
 """Takes the events of each answer, by its number."""
 
 
@@ -38,11 +38,11 @@ async def generate(exchange: Exchange, models: ModelPool, answers: Answers[Any])
         else:
             await _send_whole(exchange, answers, compute)
     finally:
-        exchange.counted(*answers.tokens)
+        exchange.record_tokens(*answers.tokens)
 
 
 async def _send_whole(
-    exchange: Exchange, answers: Answers[Any], compute: Callable[[Hear], Awaitable[None]]
+    exchange: Exchange, answers: Answers[Any], compute: Callable[[OnEvent], Awaitable[None]]
 ) -> None:
     async def take(choice: int, event: RequestEvent) -> None:
         answers.take(choice, event)
@@ -51,22 +51,22 @@ async def _send_whole(
     await exchange.answer(200, answers.whole())
 
 
-async def _compute(exchange: Exchange, models: ModelPool, answers: Answers[Any], hear: Hear) -> None:
-    """Have all answers computed at once; whoever is cancelled here stops them within a step."""
+async def _compute(exchange: Exchange, models: ModelPool, answers: Answers[Any], on_event: OnEvent) -> None:
+    """Compute all answers at once; cancelling this stops them within a step."""
     try:
-        async with models.serve(answers.asked, answers.n_choices, answers.priority) as served:
+        async with models.serve(answers.requested_model, answers.n_choices, answers.priority) as served:
             answers.model = served.name
-            exchange.answered_by(answers.model)
-            await _compute_with(served, answers, hear)
+            exchange.record_model(answers.model)
+            await _compute_with(served, answers, on_event)
     except PromptTooLong as error:
         raise PromptTooLong(error.message, hint=answers.shorter) from error
 
 
-async def _compute_with(served: ServedModel, answers: Answers[Any], hear: Hear) -> None:
+async def _compute_with(served: ServedModel, answers: Answers[Any], on_event: OnEvent) -> None:
     try:
         async with asyncio.TaskGroup() as group:
             for choice in range(answers.n_choices):
-                group.create_task(_follow(served, answers.request(served, choice), choice, hear))
+                group.create_task(_follow(served, answers.request(served, choice), choice, on_event))
     except BaseExceptionGroup as several:
         error: BaseException = several
         while isinstance(error, BaseExceptionGroup):
@@ -74,11 +74,11 @@ async def _compute_with(served: ServedModel, answers: Answers[Any], hear: Hear) 
         raise error from None
 
 
-async def _follow(served: ServedModel, request: ChatRequest, choice: int, hear: Hear) -> None:
+async def _follow(served: ServedModel, request: ChatRequest, choice: int, on_event: OnEvent) -> None:
     event: RequestEvent | None = None
     async with aclosing(served.stream(request)) as events:
         async for event in events:
-            await hear(choice, event)
+            await on_event(choice, event)
     if not isinstance(event, Finished):
         raise EngineError("The engine ended an answer without a result.")
 
@@ -93,33 +93,33 @@ class _Stream:
         self._exchange = exchange
         self._answers = answers
         self._clock = asyncio.get_running_loop().time
-        self._told = self._clock()
-        self._is_introduced = False
+        self._last_write = self._clock()
+        self._has_begun = False
         self._writing = asyncio.Lock()
 
-    async def send(self, compute: Callable[[Hear], Awaitable[None]]) -> None:
+    async def send(self, compute: Callable[[OnEvent], Awaitable[None]]) -> None:
         """Send the answers as they are computed. Raises what goes wrong before the first word."""
         try:
-            async with self._without_silence():
-                await compute(self._hear)
-            await self._write(self._introduction() + _events(self._answers.end()) + _DONE, more=False)
+            async with self._keeping_alive():
+                await compute(self._on_event)
+            await self._write(self._first_chunks() + _events(self._answers.end()) + _DONE, more=False)
         except Exception as error:
             if not self._exchange.status:
                 raise
             # The status has been sent: what went wrong is an event.
             refusal = refusal_of(error)
-            self._exchange.scope[CUT] = refusal.code
+            self._exchange.scope[BROKEN_OFF] = refusal.code
             await self._write(_events([refusal.body()]), more=False)
 
-    async def _hear(self, choice: int, event: RequestEvent) -> None:
+    async def _on_event(self, choice: int, event: RequestEvent) -> None:
         if data := _events(self._answers.chunks(choice, event)):
-            await self._write(self._introduction() + data, more=True)
+            await self._write(self._first_chunks() + data, more=True)
 
-    def _introduction(self) -> bytes:
+    def _first_chunks(self) -> bytes:
         """Return what a stream begins with, once."""
-        if self._is_introduced:
+        if self._has_begun:
             return b""
-        self._is_introduced = True
+        self._has_begun = True
         return _events(self._answers.begin())
 
     async def _write(self, data: bytes, *, more: bool) -> None:
@@ -128,22 +128,22 @@ class _Stream:
                 await self._exchange.begin(
                     200, ("cache-control", "no-store"), ("x-accel-buffering", "no"), kind="text/event-stream"
                 )
-            self._told = self._clock()
+            self._last_write = self._clock()
             await self._exchange.write(data, more=more)
 
     @asynccontextmanager
-    async def _without_silence(self) -> AsyncIterator[None]:
-        filling = asyncio.create_task(self._fill())
+    async def _keeping_alive(self) -> AsyncIterator[None]:
+        filling = asyncio.create_task(self._send_keep_alives())
         try:
             yield
         finally:
             filling.cancel()
             await asyncio.wait([filling])
 
-    async def _fill(self) -> None:
-        """While nothing is said for long (a load, a long prompt), say that we are still here."""
+    async def _send_keep_alives(self) -> None:
+        """Send a comment whenever nothing was sent for long: during a load, or a long prompt."""
         while True:
-            silent = self._clock() - self._told
+            silent = self._clock() - self._last_write
             if silent >= KEEP_ALIVE:
                 await self._write(_WAITING, more=True)
             else:

@@ -17,7 +17,7 @@ from edgechat.server.pool.available_models import AvailableModel
 
 _PLACES = 4
 """Places of a model that was not planned yet."""
-_LATELY = 60.0
+_RECENT_SECONDS = 60.0
 """Seconds that tell how fast requests end."""
 _UNKNOWN = 5
 """Seconds to wait where nobody knows."""
@@ -114,7 +114,7 @@ class ModelSlot:
     def seconds_until_free(self, places: int = 1) -> int:
         """Return when so many places are likely to be free, by how fast requests ended lately."""
         now = time.monotonic()
-        recent = [one for one in self._ended if now - one < _LATELY]
+        recent = [one for one in self._ended if now - one < _RECENT_SECONDS]
         if len(recent) < 2:
             return _UNKNOWN
         each = (now - recent[0]) / len(recent)

@@ -30,7 +30,7 @@ from edgechat.server.metrics import Metrics, ModelGauges
 from edgechat.server.pool.available_models import DEFAULT_NAMES, AvailableModel, ModelCard
 from edgechat.server.pool.model_slot import ModelSlot
 from edgechat.server.pool.models import State
-from edgechat.server.pool.residency import MakeEngine, PrepareBeside, ResidencyManager, Told
+from edgechat.server.pool.residency import MakeEngine, OnNote, PrepareBeside, ResidencyManager
 
 _NAMES_KEPT = 256
 _LOOKING = 1.0
@@ -63,14 +63,14 @@ class PooledModel:
 
     def __init__(
         self,
-        lane: ModelSlot,
+        slot: ModelSlot,
         engine: Engine,
         metrics: Metrics,
         arrived: float,
         load_again: Callable[[ModelSlot], Awaitable[None]],
     ) -> None:
-        self.name = lane.id
-        self._lane, self._engine = lane, engine
+        self.name = slot.id
+        self._slot, self._engine = slot, engine
         self._metrics, self._arrived = metrics, arrived
         self._load_again = load_again
 
@@ -90,7 +90,7 @@ class PooledModel:
 
         Leaving the iteration early stops the request.
         """
-        meter = self._metrics.meter(self._lane.id, self._arrived)
+        meter = self._metrics.meter(self._slot.id, self._arrived)
         try:
             for is_last in (False, True):
                 try:
@@ -99,13 +99,13 @@ class PooledModel:
                         async for event in events:
                             meter.take(event)
                             if isinstance(event, Finished):
-                                self._lane.trouble = ""
+                                self._slot.trouble = ""
                             yield event
                     return
                 except EngineGone:
                     if is_last:
                         raise
-                await self._load_again(self._lane)
+                await self._load_again(self._slot)
         except BaseException as error:
             meter.broke_off("failed" if isinstance(error, Exception) else "cancelled")
             raise
@@ -118,11 +118,11 @@ class PooledModel:
         try:
             found = await self._engine.embed(request_id, texts, may_load=False)
         except EngineGone:
-            await self._load_again(self._lane)
+            await self._load_again(self._slot)
             found = await self._engine.embed(request_id, texts, may_load=False)
         if found is not None:
-            self._metrics.embedded(self._lane.id, found)
-            self._lane.trouble = ""
+            self._metrics.embedded(self._slot.id, found)
+            self._slot.trouble = ""
         return found
 
     async def translate(
@@ -136,7 +136,7 @@ class PooledModel:
         try:
             return await asked()
         except EngineGone:
-            await self._load_again(self._lane)
+            await self._load_again(self._slot)
             return await asked()
 
 
@@ -147,24 +147,24 @@ class Pool:
         self,
         engines: MakeEngine,
         prepare: PrepareBeside,
-        shelf: ModelNames,
+        available: ModelNames,
         *,
         most_waiting: int = 32,
         patience: float = 60.0,
-        on_note: Told = lambda _note: None,
+        on_note: OnNote = lambda _note: None,
     ) -> None:
         """`most_waiting`: requests beyond those that run, for each model. `patience`: seconds that a model
         waits for room while others are busy. `on_note` hears what had to be changed about a plan, and of
         crashes.
         """
         self.metrics = Metrics()
-        self._shelf = shelf
+        self._available = available
         self._most_waiting = most_waiting
-        self._lanes: dict[str, ModelSlot] = {}
-        self._asked_as: dict[str, ModelSlot] = {}
+        self._slots: dict[str, ModelSlot] = {}
+        self._by_requested_name: dict[str, ModelSlot] = {}
         """The same by what clients call them, so that the disk is not searched for a model that is loaded."""
-        self._placing = ResidencyManager(
-            self._lanes, shelf.default, self.metrics, engines, prepare, patience=patience, on_note=on_note
+        self._residency = ResidencyManager(
+            self._slots, available.default, self.metrics, engines, prepare, patience=patience, on_note=on_note
         )
         self._draining = False
 
@@ -180,31 +180,31 @@ class Pool:
 
     def names(self) -> list[ModelCard]:
         """Return what may be asked for. Reads the disk: call it in a thread."""
-        return [self._as_loaded(card) for card in self._shelf.cards()]
+        return [self._as_loaded(card) for card in self._available.cards()]
 
     def card(self, name: str) -> ModelCard:
         """Return what is told of the model that a name means. Reads the disk. Raises ModelNotFound."""
-        return self._as_loaded(self._shelf.card(self._shelf.find(name)))
+        return self._as_loaded(self._available.card(self._available.find(name)))
 
     def _as_loaded(self, card: ModelCard) -> ModelCard:
-        lane = self._lanes.get(card.id)
-        if lane is None or lane.engine is None:
+        slot = self._slots.get(card.id)
+        if slot is None or slot.engine is None:
             return card
-        plan = lane.engine.plan
-        context = plan.context if lane.is_ready else card.context
+        plan = slot.engine.plan
+        context = plan.context if slot.is_ready else card.context
         kind: Literal["chat", "embedding"] = "embedding" if plan.embeddings else "chat"
-        return msgspec.structs.replace(card, loaded=lane.is_ready, kind=kind, context=context)
+        return msgspec.structs.replace(card, loaded=slot.is_ready, kind=kind, context=context)
 
     @property
     def state(self) -> tuple[State, str]:
         """How it goes, and a sentence about it."""
-        lanes = list(self._lanes.values())
+        slots = list(self._slots.values())
         if self._draining:
-            left = sum(lane.taken for lane in lanes)
+            left = sum(slot.taken for slot in slots)
             return "draining", f"The server is shutting down; requests in progress: {left}."
-        ready = [lane.id for lane in lanes if lane.is_ready]
-        loading = next((lane for lane in lanes if lane.loading is not None), None)
-        trouble = next((lane.trouble for lane in lanes if lane.trouble), "")
+        ready = [slot.id for slot in slots if slot.is_ready]
+        loading = next((slot for slot in slots if slot.loading is not None), None)
+        trouble = next((slot.trouble for slot in slots if slot.trouble), "")
         if trouble:
             return "degraded", trouble
         if loading is not None and not ready:
@@ -215,8 +215,8 @@ class Pool:
 
     async def metrics_text(self) -> bytes:
         """Return all that is counted, in Prometheus' text format, with a look into each engine."""
-        lanes = [lane for lane in self._lanes.values() if lane.engine is not None]
-        return self.metrics.text(await asyncio.gather(*map(_look, lanes)))
+        slots = [slot for slot in self._slots.values() if slot.engine is not None]
+        return self.metrics.text(await asyncio.gather(*map(_look, slots)))
 
     # Requests.
 
@@ -230,20 +230,20 @@ class Pool:
         ModelNotFound, ModelFileError, DoesNotFit, LoadFailed, EngineCrashed or Draining.
         """
         arrived = time.perf_counter()
-        lane = await self._lane(model)
+        slot = await self._slot(model)
         self._refuse_if_draining()
-        with lane.admitted(places, self._most_waiting, priority):
-            while not lane.is_ready or lane.claimed:
-                await self._load(lane)
-            engine = lane.engine
+        with slot.admitted(places, self._most_waiting, priority):
+            while not slot.is_ready or slot.claimed:
+                await self._load(slot)
+            engine = slot.engine
             assert engine is not None
-            lane.held += 1
+            slot.held += 1
             try:
                 with engine.holding():
-                    yield PooledModel(lane, engine, self.metrics, arrived, self._load_again)
+                    yield PooledModel(slot, engine, self.metrics, arrived, self._load_again)
             finally:
-                lane.held -= 1
-                self._placing.left()
+                slot.held -= 1
+                self._residency.request_left()
 
     def refuse(self) -> None:
         """Take no more requests; those that are here go on."""
@@ -253,7 +253,7 @@ class Pool:
         """Take no more requests, and wait so long for those that are here; say whether all have ended."""
         self.refuse()
         end = time.monotonic() + seconds
-        while any(lane.taken for lane in self._lanes.values()):
+        while any(slot.taken for slot in self._slots.values()):
             if time.monotonic() >= end:
                 return False
             await asyncio.sleep(0.02)
@@ -262,27 +262,27 @@ class Pool:
     async def close(self) -> None:
         """End every engine, and with it what still runs (reason 'cancelled')."""
         self.refuse()
-        for lane in self._lanes.values():
-            if lane.loading is not None:
-                lane.loading.cancel()
-        engines = [lane.engine for lane in self._lanes.values() if lane.engine is not None]
+        for slot in self._slots.values():
+            if slot.loading is not None:
+                slot.loading.cancel()
+        engines = [slot.engine for slot in self._slots.values() if slot.engine is not None]
         await asyncio.gather(*(engine.close() for engine in engines))
 
-    async def _lane(self, model: str) -> ModelSlot:
-        """Return the lane of a model; of one that nobody has asked for, a new one. Raises ModelNotFound."""
+    async def _slot(self, model: str) -> ModelSlot:
+        """Return the slot of a model; of one that nobody has asked for, a new one. Raises ModelNotFound."""
         name = model.strip().casefold()
-        lane = self._asked_as.get(name)
-        if lane is not None and lane.is_ready:
-            return lane
+        slot = self._by_requested_name.get(name)
+        if slot is not None and slot.is_ready:
+            return slot
         default = name in DEFAULT_NAMES
-        known = self._shelf.default if default else await asyncio.to_thread(self._shelf.find, model)
-        lane = next((one for one in self._lanes.values() if one.file == known.path), None)
-        if lane is None:
-            lane = self._lanes.setdefault(known.id, ModelSlot(known))
-        self._asked_as[name] = lane
-        if len(self._asked_as) > _NAMES_KEPT:
-            del self._asked_as[next(iter(self._asked_as))]
-        return lane
+        known = self._available.default if default else await asyncio.to_thread(self._available.find, model)
+        slot = next((one for one in self._slots.values() if one.file == known.path), None)
+        if slot is None:
+            slot = self._slots.setdefault(known.id, ModelSlot(known))
+        self._by_requested_name[name] = slot
+        if len(self._by_requested_name) > _NAMES_KEPT:
+            del self._by_requested_name[next(iter(self._by_requested_name))]
+        return slot
 
     def _refuse_if_draining(self) -> None:
         if self._draining:
@@ -290,23 +290,23 @@ class Pool:
                 "The server is shutting down.", hint="Send the request again when the server is back."
             )
 
-    async def _load(self, lane: ModelSlot) -> None:
+    async def _load(self, slot: ModelSlot) -> None:
         try:
-            await self._placing.load(lane)
+            await self._residency.load(slot)
         except EngineError:
             self._refuse_if_draining()
             raise
 
-    async def _load_again(self, lane: ModelSlot) -> None:
+    async def _load_again(self, slot: ModelSlot) -> None:
         """Load a model whose engine was gone when a request came to it, which has its place already."""
-        while not lane.is_ready:
-            await self._load(lane)
+        while not slot.is_ready:
+            await self._load(slot)
 
 
-async def _look(lane: ModelSlot) -> ModelGauges:
-    assert lane.engine is not None
+async def _look(slot: ModelSlot) -> ModelGauges:
+    assert slot.engine is not None
     snapshot = None
-    if lane.is_ready:
+    if slot.is_ready:
         with contextlib.suppress(TimeoutError):
-            snapshot = await asyncio.wait_for(lane.engine.inspect(), _LOOKING)
-    return ModelGauges(lane.id, lane.engine.plan, lane.is_ready, lane.taken, snapshot)
+            snapshot = await asyncio.wait_for(slot.engine.inspect(), _LOOKING)
+    return ModelGauges(slot.id, slot.engine.plan, slot.is_ready, slot.taken, snapshot)

@@ -22,11 +22,11 @@ from edgechat.server.metrics import Metrics
 from edgechat.server.pool.available_models import AvailableModel
 from edgechat.server.pool.model_slot import ModelSlot
 
-CLAIMING = 0.25
+CLAIM_SHARE = 0.25
 """The last share of the patience, in which busy models take no new requests: somebody has to give way."""
 
-Told = Callable[[str], None]
-MakeEngine = Callable[[LoadPlan, Told, Callable[[EngineState], None]], Engine]
+OnNote = Callable[[str], None]
+MakeEngine = Callable[[LoadPlan, OnNote, Callable[[EngineState], None]], Engine]
 """From a plan to its engine, which tells what it has to change about the plan, and what it does."""
 
 
@@ -43,102 +43,102 @@ class ResidencyManager:
 
     def __init__(
         self,
-        lanes: Mapping[str, ModelSlot],
+        slots: Mapping[str, ModelSlot],
         default: AvailableModel,
         metrics: Metrics,
         engines: MakeEngine,
         prepare: PrepareBeside,
         *,
         patience: float,
-        on_note: Told,
+        on_note: OnNote,
     ) -> None:
-        """`lanes`: all models that may be loaded; more may come. `patience`: see Pool."""
-        self._lanes, self._default, self._metrics = lanes, default, metrics
+        """`slots`: all models that may be loaded; more may come. `patience`: see Pool."""
+        self._slots, self._default, self._metrics = slots, default, metrics
         self._engines, self._prepare = engines, prepare
         self._patience, self._on_note = patience, on_note
-        self._placing = asyncio.Lock()
-        self._left = asyncio.Event()
+        self._load_lock = asyncio.Lock()
+        self._changed = asyncio.Event()
 
-    def left(self) -> None:
+    def request_left(self) -> None:
         """Hear that a request is no longer with its engine; whoever waits for room looks again."""
-        self._left.set()
+        self._changed.set()
 
-    async def load(self, lane: ModelSlot) -> None:
-        """Wait for the load of a lane's model, which all that wait for it share; the last one stops it."""
-        if lane.loading is None or lane.loading.done():
-            lane.loading = asyncio.create_task(self._place(lane))
-            lane.loading.add_done_callback(lane.loaded)
-            lane.awaiting = 0
-        task = lane.loading
-        lane.awaiting += 1
+    async def load(self, slot: ModelSlot) -> None:
+        """Wait for the load of a slot's model, which all that wait for it share; the last one stops it."""
+        if slot.loading is None or slot.loading.done():
+            slot.loading = asyncio.create_task(self._place(slot))
+            slot.loading.add_done_callback(slot.loaded)
+            slot.awaiting = 0
+        task = slot.loading
+        slot.awaiting += 1
         try:
             await asyncio.wait([task])
         finally:
-            if lane.loading is task:
-                lane.awaiting -= 1
-                if not lane.awaiting:
-                    lane.loading = None
+            if slot.loading is task:
+                slot.awaiting -= 1
+                if not slot.awaiting:
+                    slot.loading = None
                     task.cancel()
         if task.cancelled():
             raise EngineError("The load was cancelled.")
         task.result()
 
-    async def _place(self, lane: ModelSlot) -> None:
+    async def _place(self, slot: ModelSlot) -> None:
         """Load a model, once no other load goes on and there is room for it."""
-        lane.progress = 0.0
-        async with self._placing:
-            if lane.is_ready:
+        slot.progress = 0.0
+        async with self._load_lock:
+            if slot.is_ready:
                 return
             try:
-                await self._plan(lane)
-                assert lane.engine is not None
+                await self._plan(slot)
+                assert slot.engine is not None
                 began = time.perf_counter()
-                await lane.engine.start(partial(setattr, lane, "progress"))
+                await slot.engine.start(partial(setattr, slot, "progress"))
             except EdgechatError as error:
-                self._failed(lane, error)
+                self._failed(slot, error)
                 raise
             finally:
-                for one in self._lanes.values():
+                for one in self._slots.values():
                     one.claimed = False
-            self._metrics.loaded(lane.id, time.perf_counter() - began)
-            lane.trouble = ""
+            self._metrics.loaded(slot.id, time.perf_counter() - began)
+            slot.trouble = ""
 
-    def _failed(self, lane: ModelSlot, error: EdgechatError) -> None:
-        self._metrics.load_failed(lane.id)
+    def _failed(self, slot: ModelSlot, error: EdgechatError) -> None:
+        self._metrics.load_failed(slot.id)
         if isinstance(error, EngineCrashed):
-            self._metrics.crashed(lane.id)
+            self._metrics.crashed(slot.id)
         # That a model some client names is damaged or too large is no trouble of the server's.
-        if lane.known == self._default and not isinstance(error, QueueFull):
-            lane.trouble = f"{lane.id} could not be loaded: {error.message}"
+        if slot.known == self._default and not isinstance(error, QueueFull):
+            slot.trouble = f"{slot.id} could not be loaded: {error.message}"
 
-    def _became(self, lane: ModelSlot, state: EngineState) -> None:
+    def _on_engine_state(self, slot: ModelSlot, state: EngineState) -> None:
         """Hear what an engine does."""
-        self._left.set()
-        if state is EngineState.STOPPED and lane.engine is not None and lane.engine.has_crashed:
-            self._metrics.crashed(lane.id)
-            lane.trouble = f"The engine of {lane.id} has crashed; the next request starts it again."
-            self._on_note(f"{lane.trouble} Its log: {lane.engine.log_path}")
+        self._changed.set()
+        if state is EngineState.STOPPED and slot.engine is not None and slot.engine.has_crashed:
+            self._metrics.crashed(slot.id)
+            slot.trouble = f"The engine of {slot.id} has crashed; the next request starts it again."
+            self._on_note(f"{slot.trouble} Its log: {slot.engine.log_path}")
 
-    async def _plan(self, lane: ModelSlot) -> None:
+    async def _plan(self, slot: ModelSlot) -> None:
         """Make room for a model, and let its engine have the plan for that."""
-        if lane.engine is not None and lane.engine.has_crashed and not self._others(lane):
+        if slot.engine is not None and slot.engine.has_crashed and not self._others(slot):
             return  # it knows best what to do with less of
-        plan = await self._with_room(lane)
-        if lane.engine is None:
-            lane.engine = self._engines(plan, self._on_note, partial(self._became, lane))
+        plan = await self._plan_with_room(slot)
+        if slot.engine is None:
+            slot.engine = self._engines(plan, self._on_note, partial(self._on_engine_state, slot))
         else:
-            lane.engine.plan = plan
+            slot.engine.plan = plan
 
-    def _others(self, lane: ModelSlot) -> list[ModelSlot]:
-        return [one for one in self._lanes.values() if one is not lane and one.takes_memory]
+    def _others(self, slot: ModelSlot) -> list[ModelSlot]:
+        return [one for one in self._slots.values() if one is not slot and one.takes_memory]
 
-    async def _with_room(self, lane: ModelSlot) -> LoadPlan:
+    async def _plan_with_room(self, slot: ModelSlot) -> LoadPlan:
         """Return the plan of a model for what is free, having unloaded others where it needs that."""
         end = time.monotonic() + self._patience
-        while others := self._others(lane):
-            best = await self._planned(lane, leaving=others)
+        while others := self._others(slot):
+            best = await self._plan_beside(slot, leaving=others)
             try:
-                beside = await self._planned(lane, staying=others)
+                beside = await self._plan_beside(slot, staying=others)
             except DoesNotFit:
                 beside = None
             if beside is not None and not is_lesser(beside, best):
@@ -147,43 +147,43 @@ class ResidencyManager:
             if idle is None and beside is not None:
                 return beside
             if idle is None:
-                await self._somebody_leaves(lane, others, end)
+                await self._wait_for_idle(slot, others, end)
                 idle = _longest_idle(others)
             if idle is not None:
                 await _unload(idle)
-        return await self._planned(lane)
+        return await self._plan_beside(slot)
 
-    async def _planned(
-        self, lane: ModelSlot, *, staying: Sequence[ModelSlot] = (), leaving: Sequence[ModelSlot] = ()
+    async def _plan_beside(
+        self, slot: ModelSlot, *, staying: Sequence[ModelSlot] = (), leaving: Sequence[ModelSlot] = ()
     ) -> LoadPlan:
-        stay, leave = ([one.engine.plan for one in lanes if one.engine] for lanes in (staying, leaving))
-        return await asyncio.to_thread(self._prepare, lane.known.wanted, staying=stay, leaving=leave)
+        stay, leave = ([one.engine.plan for one in slots if one.engine] for slots in (staying, leaving))
+        return await asyncio.to_thread(self._prepare, slot.known.wanted, staying=stay, leaving=leave)
 
-    async def _somebody_leaves(self, lane: ModelSlot, others: Sequence[ModelSlot], end: float) -> None:
+    async def _wait_for_idle(self, slot: ModelSlot, others: Sequence[ModelSlot], end: float) -> None:
         """Wait until one of the others is idle, or gone. Raises QueueFull where the patience ends before."""
-        claim = end - CLAIMING * self._patience
+        claim = end - CLAIM_SHARE * self._patience
         while all(one.held and one.takes_memory for one in others):
             now = time.monotonic()
             if now >= end:
-                raise _no_room(lane, others)
+                raise _no_room(slot, others)
             for one in others:
                 one.claimed = now >= claim
-            self._left.clear()
+            self._changed.clear()
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._left.wait(), (claim if now < claim else end) - now)
+                await asyncio.wait_for(self._changed.wait(), (claim if now < claim else end) - now)
 
 
-def _longest_idle(lanes: Sequence[ModelSlot]) -> ModelSlot | None:
+def _longest_idle(slots: Sequence[ModelSlot]) -> ModelSlot | None:
     """Return the one that was not used for longest, of those that nobody uses now; None: all are in use."""
-    idle = [one for one in lanes if one.takes_memory and not one.held]
+    idle = [one for one in slots if one.takes_memory and not one.held]
     return min(idle, key=lambda one: one.last_used, default=None)
 
 
-async def _unload(lane: ModelSlot) -> None:
+async def _unload(slot: ModelSlot) -> None:
     """Unload an idle model; nobody new gets to it meanwhile, and half of that is not left behind."""
-    assert lane.engine is not None
-    lane.claimed = True
-    ending = asyncio.ensure_future(lane.engine.unload())
+    assert slot.engine is not None
+    slot.claimed = True
+    ending = asyncio.ensure_future(slot.engine.unload())
     try:
         await asyncio.shield(ending)
     except asyncio.CancelledError:
@@ -191,11 +191,11 @@ async def _unload(lane: ModelSlot) -> None:
         raise
 
 
-def _no_room(lane: ModelSlot, others: Sequence[ModelSlot]) -> QueueFull:
+def _no_room(slot: ModelSlot, others: Sequence[ModelSlot]) -> QueueFull:
     busy = " and ".join(one.id for one in others)
     seconds = max(one.seconds_until_free() for one in others)
     return QueueFull(
-        f"{lane.id} does not fit into memory together with {busy}, which is in use.",
+        f"{slot.id} does not fit into memory together with {busy}, which is in use.",
         hint=f"Try again in {seconds} seconds.",
         seconds=seconds,
     )

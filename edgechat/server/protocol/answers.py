@@ -1,4 +1,4 @@
-"""What the answers to a request have in common, whichever endpoint it came to."""
+"""What the answers to requests have in common, whatever the endpoint."""
 
 from __future__ import annotations
 
@@ -30,19 +30,19 @@ LONGER = "to use a longer context, start the server with `edgechat serve --ctx`.
 
 
 class Answers(ABC, Generic[Part]):
-    """The answers to one request, as they grow: told in chunks, or taken and told as a whole."""
+    """The answers to one request, as they grow: sent in chunks, or collected and sent as a whole."""
 
     kind: ClassVar[str]
-    """What their ids begin with."""
+    """The prefix of their ids."""
 
     def __init__(self, body: GenerationBody, *, prompts: int = 1) -> None:
-        """Raise Refusal for what contradicts itself."""
+        """Raise Refusal for fields that contradict each other."""
         if body.stream_options is not None and not body.stream:
             raise Refusal("stream_options requires stream: true.", param="stream_options")
-        self.asked = body.model or ""
-        """The model that is to answer ..."""
+        self.requested_model = body.model or ""
+        """The name that the request gives."""
         self.model = ""
-        """... and what does, once that is known."""
+        """The name of the model that answers, once it is known."""
         self.streams = bool(body.stream)
         self.priority: Priority = body.priority or "interactive"
         self.n_choices = body.n_choices * prompts
@@ -58,18 +58,18 @@ class Answers(ABC, Generic[Part]):
     @property
     @abstractmethod
     def shorter(self) -> str:
-        """Return what to do about a prompt that is too long."""
+        """Return advice for a prompt that is too long."""
 
     @abstractmethod
     def request(self, served: ServedModel, choice: int) -> ChatRequest:
-        """Return what the engine is asked for one of them."""
+        """Return the engine's request for one answer."""
 
     def begin(self) -> list[bytes]:
         """Return the chunks that a stream begins with."""
-        return [self._chunk([part]) for part in self._first()]
+        return [self._chunk([part]) for part in self._first_parts()]
 
     def chunks(self, choice: int, event: RequestEvent) -> list[bytes]:
-        """Return what a stream tells of an event. Raises Refusal for an answer that was cut short."""
+        """Return the chunks for an event. Raises Refusal for an answer that was cut short."""
         part = self._part(choice, event)
         return [] if part is None else [self._chunk([part], event if isinstance(event, Finished) else None)]
 
@@ -78,50 +78,50 @@ class Answers(ABC, Generic[Part]):
         return [self._chunk([], usage=self._usage())] if self._wants_usage else []
 
     def take(self, choice: int, event: RequestEvent) -> None:
-        """Note an event of an answer that is sent as a whole. Raises Refusal as `chunks` does."""
+        """Collect an event of an answer that is sent as a whole. Raises Refusal as `chunks` does."""
         part = self._part(choice, event)
         if part is not None:
             self._taken[choice].append(part)
 
     @abstractmethod
     def whole(self) -> bytes:
-        """Return the answers that were taken."""
+        """Return the collected answers as JSON."""
 
     @property
     def tokens(self) -> tuple[int, int]:
-        """The tokens that were read and written, of answers that have come to their end."""
+        """The prompt and completion tokens of the finished answers."""
         usage = self._usage()
         return usage.prompt_tokens, usage.completion_tokens
 
     def _part(self, choice: int, event: RequestEvent) -> Part | None:
-        """Return what is new; None where nothing of it is told."""
+        """Return the part for an event; None if clients are not told of it."""
         match event:
             case Delta():
                 if event.thinking:
                     self._reasoning[choice] = event.tokens
-                return self._said(choice, event)
+                return self._text_part(choice, event)
             case Finished():
                 self._ends[choice] = event
-                return self._ended(choice, reason_of(event))
+                return self._end_part(choice, reason_of(event))
         return None
 
     @abstractmethod
-    def _first(self) -> list[Part]:
-        """Return what a stream tells before anything is said."""
+    def _first_parts(self) -> list[Part]:
+        """Return the parts that a stream begins with."""
 
     @abstractmethod
-    def _said(self, choice: int, said: Delta) -> Part:
+    def _text_part(self, choice: int, delta: Delta) -> Part:
         """Return the part for more text."""
 
     @abstractmethod
-    def _ended(self, choice: int, reason: FinishReason) -> Part:
+    def _end_part(self, choice: int, reason: FinishReason) -> Part:
         """Return the part for the end."""
 
     @abstractmethod
     def _chunk(
         self, parts: list[Part], end: Finished | None = None, *, usage: UsageBody | UnsetType = UNSET
     ) -> bytes:
-        """Return the JSON that tells of parts. end: the end of the answer that they are of."""
+        """Return the JSON of a chunk of parts. end: of their answer, in its last chunk."""
 
     def _done(self) -> list[Finished]:
         return [end for end in self._ends if end is not None]

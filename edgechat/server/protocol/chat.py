@@ -17,7 +17,7 @@ from edgechat.server.http.http_errors import refusal_of
 from edgechat.server.http.refusal import Refusal
 from edgechat.server.protocol.generation import GenerationBody, Labels, Tokens
 from edgechat.server.protocol.messages import ChatMessage, FunctionName, as_messages
-from edgechat.server.protocol.strictness import Echoed, taken
+from edgechat.server.protocol.strictness import Echoed, no_effect
 
 NoSound = Annotated[None, Meta(description="Only null is accepted: this server supports only text.")]
 NoSearch = Annotated[None, Meta(description="Only null is accepted: this server never uses the network.")]
@@ -161,7 +161,7 @@ class ChatBody(GenerationBody, frozen=True, kw_only=True, forbid_unknown_fields=
     ] = None
     reasoning_effort: Annotated[
         Literal["none", "minimal", "low", "medium", "high", "xhigh"] | None,
-        taken(
+        no_effect(
             "none and minimal mean think: false, the others think: true, unless `think` is given. Models "
             "with levels of thinking (gpt-oss) get low, medium or high; xhigh means high. For models "
             "without a switch, values other than none have no effect.",
@@ -189,7 +189,7 @@ class ChatBody(GenerationBody, frozen=True, kw_only=True, forbid_unknown_fields=
         Annotated[list[Literal["text"]], Meta(min_length=1, max_length=1)] | None,
         Meta(description="Only text is supported."),
     ] = None
-    store: Annotated[bool | None, taken("Ignored: answers are never stored.", False)] = None
+    store: Annotated[bool | None, no_effect("Ignored: answers are never stored.", False)] = None
     metadata: Annotated[Labels | None, Meta(description="Ignored: nothing is stored.")] = None
     safety_identifier: Annotated[
         Annotated[str, Meta(max_length=512)] | None, Meta(description="Ignored, like `user`.")
@@ -200,15 +200,15 @@ class ChatBody(GenerationBody, frozen=True, kw_only=True, forbid_unknown_fields=
     ] = None
     prompt_cache_retention: Annotated[
         Literal["in_memory", "in-memory", "24h"] | None,
-        taken("Ignored: prompts are cached in memory only.", "in_memory", "in-memory"),
+        no_effect("Ignored: prompts are cached in memory only.", "in_memory", "in-memory"),
     ] = None
     service_tier: Annotated[
         Literal["auto", "default", "flex", "scale", "priority"] | None,
-        taken("Ignored: there is one tier; see the extension `priority`.", "auto", "default"),
+        no_effect("Ignored: there is one tier; see the extension `priority`.", "auto", "default"),
     ] = None
     verbosity: Annotated[
         Literal["low", "medium", "high"] | None,
-        taken("Ignored: local models have no such switch.", "medium"),
+        no_effect("Ignored: local models have no such switch.", "medium"),
     ] = None
     audio: NoSound = None
     prediction: NoPrediction = None

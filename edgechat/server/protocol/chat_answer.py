@@ -193,60 +193,60 @@ class ChatAnswers(Answers[ChoiceChunk]):
 
     def _thinking(self, model: ModelInfo) -> tuple[bool | None, Effort | None]:
         """Return whether a model is to think, and how long, as far as it can be told that."""
-        think, wish = self._request.think, self._body.reasoning_effort
+        think, requested = self._request.think, self._body.reasoning_effort
         effort: Effort | None = None
-        if wish is not None and model.has_effort:
-            effort = _EFFORTS[wish]
+        if requested is not None and model.has_effort:
+            effort = _EFFORTS[requested]
         if think is None and model.can_switch_thinking:
-            think = self._think if wish is None else wish not in ("none", "minimal")
-        elif think is None and wish == "none" and not model.has_effort:
+            think = self._think if requested is None else requested not in ("none", "minimal")
+        elif think is None and requested == "none" and not model.has_effort:
             think = False  # the engine says whether that can be
         return think, effort
 
     def whole(self) -> bytes:
         """Return the answers that were taken."""
         ends = self._done()
-        told = ChatCompletion(
+        completion = ChatCompletion(
             id=self._id,
             created=self._created,
             model=self.model,
-            choices=[self._joined(index, taken) for index, taken in enumerate(self._taken)],
+            choices=[self._join(index, taken) for index, taken in enumerate(self._taken)],
             usage=self._usage(),
             timings=timings_of(ends),
             truncated=max(end.usage.dropped_turns for end in ends) or UNSET,
             unenforced=self._unenforced,
         )
-        return msgspec.json.encode(told)
+        return msgspec.json.encode(completion)
 
-    def _first(self) -> list[ChoiceChunk]:
+    def _first_parts(self) -> list[ChoiceChunk]:
         role = PartOfAnswer(role="assistant", content="")
         return [ChoiceChunk(index=at, delta=role) for at in range(self.n_choices)]
 
     def _part(self, choice: int, event: RequestEvent) -> ChoiceChunk | None:
         if isinstance(event, ToolCallBegun):
-            return self._called(choice, event.call)
+            return self._call_part(choice, event.call)
         if isinstance(event, ToolCallArguments):
-            return self._argued(choice, PartOfFunction(arguments=event.text))
+            return self._arguments_part(choice, PartOfFunction(arguments=event.text))
         return super()._part(choice, event)
 
-    def _said(self, choice: int, said: Delta) -> ChoiceChunk:
-        if said.thinking:
-            return ChoiceChunk(index=choice, delta=PartOfAnswer(reasoning_content=said.text))
-        told = ChoiceLogprobs([_logprob(one) for one in said.chances]) if said.chances else UNSET
-        return ChoiceChunk(index=choice, delta=PartOfAnswer(content=said.text), logprobs=told)
+    def _text_part(self, choice: int, delta: Delta) -> ChoiceChunk:
+        if delta.thinking:
+            return ChoiceChunk(index=choice, delta=PartOfAnswer(reasoning_content=delta.text))
+        logprobs = ChoiceLogprobs([_logprob(token) for token in delta.chances]) if delta.chances else UNSET
+        return ChoiceChunk(index=choice, delta=PartOfAnswer(content=delta.text), logprobs=logprobs)
 
-    def _called(self, choice: int, call: ToolCall) -> ChoiceChunk:
+    def _call_part(self, choice: int, call: ToolCall) -> ChoiceChunk:
         self._calls[choice] += 1
         function = PartOfFunction(name=call.name, arguments=call.arguments)
-        return self._argued(choice, function, id=call.id, type="function")
+        return self._arguments_part(choice, function, id=call.id, type="function")
 
-    def _argued(self, choice: int, function: PartOfFunction, **begins: Any) -> ChoiceChunk:
+    def _arguments_part(self, choice: int, function: PartOfFunction, **begins: Any) -> ChoiceChunk:
         if self._body.functions:
             return ChoiceChunk(index=choice, delta=PartOfAnswer(function_call=function))
-        told = PartOfCall(index=self._calls[choice] - 1, function=function, **begins)
-        return ChoiceChunk(index=choice, delta=PartOfAnswer(tool_calls=[told]))
+        part = PartOfCall(index=self._calls[choice] - 1, function=function, **begins)
+        return ChoiceChunk(index=choice, delta=PartOfAnswer(tool_calls=[part]))
 
-    def _ended(self, choice: int, reason: FinishReason) -> ChoiceChunk:
+    def _end_part(self, choice: int, reason: FinishReason) -> ChoiceChunk:
         if reason == "tool_calls" and self._body.functions:
             reason = "function_call"
         return ChoiceChunk(index=choice, delta=PartOfAnswer(), finish_reason=reason)
@@ -254,7 +254,7 @@ class ChatAnswers(Answers[ChoiceChunk]):
     def _chunk(
         self, parts: list[ChoiceChunk], end: Finished | None = None, *, usage: UsageBody | UnsetType = UNSET
     ) -> bytes:
-        told = ChatChunk(
+        chunk = ChatChunk(
             id=self._id,
             created=self._created,
             model=self.model,
@@ -264,44 +264,45 @@ class ChatAnswers(Answers[ChoiceChunk]):
             truncated=UNSET if end is None else end.usage.dropped_turns or UNSET,
             unenforced=UNSET if end is None else self._unenforced,
         )
-        return msgspec.json.encode(told)
+        return msgspec.json.encode(chunk)
 
-    def _joined(self, index: int, parts: Sequence[ChoiceChunk]) -> ChatChoice:
+    def _join(self, index: int, parts: Sequence[ChoiceChunk]) -> ChatChoice:
         """Put the parts of an answer together."""
 
         def joined(get: Callable[[PartOfAnswer], str | UnsetType]) -> str:
             return "".join(text for part in parts if (text := get(part.delta)) is not UNSET)
 
-        content, thought = joined(lambda one: one.content), joined(lambda one: one.reasoning_content)
-        calls = _calls([call for part in parts for call in part.delta.tool_calls or ()])
+        content = joined(lambda delta: delta.content)
+        thinking = joined(lambda delta: delta.reasoning_content)
+        calls = _join_calls([call for part in parts for call in part.delta.tool_calls or ()])
         functions = [part.delta.function_call for part in parts if part.delta.function_call]
-        chances = [one for part in parts if part.logprobs for one in part.logprobs.content]
+        logprobs = [token for part in parts if part.logprobs for token in part.logprobs.content]
         return ChatChoice(
             index=index,
             message=AnswerMessage(
                 content=content if content or not (calls or functions) else None,
-                reasoning_content=thought or UNSET,
+                reasoning_content=thinking or UNSET,
                 tool_calls=calls or UNSET,
-                function_call=_function(functions) if functions else UNSET,
+                function_call=_join_function(functions) if functions else UNSET,
             ),
-            logprobs=ChoiceLogprobs(chances) if self._body.logprobs else None,
+            logprobs=ChoiceLogprobs(logprobs) if self._body.logprobs else None,
             finish_reason=next(part.finish_reason for part in parts if part.finish_reason is not None),
         )
 
 
-def _calls(parts: Sequence[PartOfCall]) -> list[AnswerCall]:
+def _join_calls(parts: Sequence[PartOfCall]) -> list[AnswerCall]:
     """Put the parts of calls together."""
     functions: dict[int, list[PartOfFunction]] = {}
     for part in parts:
         functions.setdefault(part.index, []).append(part.function)
     return [
-        AnswerCall(id=part.id, function=_function(functions[part.index]))
+        AnswerCall(id=part.id, function=_join_function(functions[part.index]))
         for part in parts
         if part.id is not UNSET
     ]
 
 
-def _function(parts: Sequence[PartOfFunction]) -> CalledFunction:
+def _join_function(parts: Sequence[PartOfFunction]) -> CalledFunction:
     """Put the parts of one call together."""
     name = "".join(part.name for part in parts if part.name is not UNSET)
     return CalledFunction(name=name, arguments="".join(part.arguments for part in parts))

@@ -43,18 +43,18 @@ class CompletionBody(GenerationBody, frozen=True, kw_only=True, forbid_unknown_f
 
     def prompts(self) -> list[str | tuple[int, ...]]:
         """Return the prompts. Raises Refusal for fields that contradict each other."""
-        found = texts_of(self.prompt, "prompt")
-        if len(found) * self.n_choices > MOST_CHOICES:
+        prompts = texts_of(self.prompt, "prompt")
+        if len(prompts) * self.n_choices > MOST_CHOICES:
             raise Refusal(f"The request has more than {MOST_CHOICES} completions.", param="prompt")
         if self.best_of is not None and self.best_of != self.n_choices:
             raise Refusal("best_of must equal n, or be omitted.", param="best_of")
         if self.echo and self.logprobs is not None:
             raise Refusal("Logprobs of prompt tokens are not supported.", param="echo")
-        if self.suffix and not all(isinstance(one, str) for one in found):
+        if self.suffix and not all(isinstance(prompt, str) for prompt in prompts):
             raise Refusal("suffix requires prompts that are text.", param="suffix")
-        if self.echo and not all(isinstance(one, str) for one in found):
+        if self.echo and not all(isinstance(prompt, str) for prompt in prompts):
             raise Refusal("echo requires prompts that are text.", param="echo")
-        return found
+        return prompts
 
 
 class CompletionLogprobs(msgspec.Struct, frozen=True):
@@ -125,30 +125,30 @@ class CompletionAnswers(Answers[CompletionChoice]):
 
     def whole(self) -> bytes:
         """Return the completions that were taken."""
-        choices = [self._joined(index, taken) for index, taken in enumerate(self._taken)]
-        return self._written(choices, usage=self._usage(), timings=timings_of(self._done()))
+        choices = [self._join(index, taken) for index, taken in enumerate(self._taken)]
+        return self._encode(choices, usage=self._usage(), timings=timings_of(self._done()))
 
-    def _first(self) -> list[CompletionChoice]:
+    def _first_parts(self) -> list[CompletionChoice]:
         if not self._body.echo:
             return []
         return [CompletionChoice(index=at, text=self._echo(at)) for at in range(self.n_choices)]
 
-    def _said(self, choice: int, said: Delta) -> CompletionChoice:
-        told = self._logprobs(choice, said.chances) if said.chances else None
-        return CompletionChoice(index=choice, text=said.text, logprobs=told)
+    def _text_part(self, choice: int, delta: Delta) -> CompletionChoice:
+        logprobs = self._logprobs(choice, delta.chances) if delta.chances else None
+        return CompletionChoice(index=choice, text=delta.text, logprobs=logprobs)
 
-    def _ended(self, choice: int, reason: FinishReason) -> CompletionChoice:
+    def _end_part(self, choice: int, reason: FinishReason) -> CompletionChoice:
         return CompletionChoice(
             index=choice, text="", finish_reason="length" if reason == "length" else "stop"
         )
 
-    def _joined(self, index: int, parts: list[CompletionChoice]) -> CompletionChoice:
-        told = [part.logprobs for part in parts if part.logprobs is not None]
+    def _join(self, index: int, parts: list[CompletionChoice]) -> CompletionChoice:
+        pieces = [part.logprobs for part in parts if part.logprobs is not None]
         logprobs = CompletionLogprobs(
-            [token for one in told for token in one.tokens],
-            [chance for one in told for chance in one.token_logprobs],
-            [chances for one in told for chances in one.top_logprobs],
-            [offset for one in told for offset in one.text_offset],
+            [token for piece in pieces for token in piece.tokens],
+            [logprob for piece in pieces for logprob in piece.token_logprobs],
+            [top for piece in pieces for top in piece.top_logprobs],
+            [offset for piece in pieces for offset in piece.text_offset],
         )
         return CompletionChoice(
             index=index,
@@ -173,33 +173,34 @@ class CompletionAnswers(Answers[CompletionChoice]):
         *,
         usage: UsageBody | UnsetType = UNSET,
     ) -> bytes:
-        return self._written(parts, usage=usage, timings=UNSET if end is None else timings_of([end]))
+        return self._encode(parts, usage=usage, timings=UNSET if end is None else timings_of([end]))
 
-    def _written(
+    def _encode(
         self,
         choices: list[CompletionChoice],
         *,
         usage: UsageBody | UnsetType,
         timings: AnswerTimings | UnsetType,
     ) -> bytes:
-        told = Completion(
-            id=self._id,
-            created=self._created,
-            model=self.model,
-            choices=choices,
-            usage=usage,
-            timings=timings,
+        return msgspec.json.encode(
+            Completion(
+                id=self._id,
+                created=self._created,
+                model=self.model,
+                choices=choices,
+                usage=usage,
+                timings=timings,
+            )
         )
-        return msgspec.json.encode(told)
 
-    def _logprobs(self, choice: int, chances: tuple[TokenLogprobs, ...]) -> CompletionLogprobs:
-        tokens = [one.token.decode("utf-8", "replace") for one in chances]
+    def _logprobs(self, choice: int, logprobs: tuple[TokenLogprobs, ...]) -> CompletionLogprobs:
+        tokens = [one.token.decode("utf-8", "replace") for one in logprobs]
         offsets = []
         for token in tokens:
             offsets.append(self._offsets[choice])
             self._offsets[choice] += len(token)
         others = [
-            {token.decode("utf-8", "replace"): chance for token, chance in reversed(one.others)}
-            for one in chances
+            {token.decode("utf-8", "replace"): logprob for token, logprob in reversed(one.others)}
+            for one in logprobs
         ]
-        return CompletionLogprobs(tokens, [one.logprob for one in chances], others, offsets)
+        return CompletionLogprobs(tokens, [one.logprob for one in logprobs], others, offsets)

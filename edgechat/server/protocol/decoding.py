@@ -1,4 +1,4 @@
-"""From a body to a Struct, or words about what is wrong with it."""
+"""From a body to a Struct, or a sentence about what is wrong with it."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ _MOST_VALUES, _MOST_PARTS = 2**20, 2**17
 """Commas; and brackets that open, and colons. Those in texts count too: no context holds as many of them."""
 
 
-async def made_of(body: bytes, make: Callable[[bytes], T]) -> T:
-    """Return what is made of a body, while others' streams go on. Raises Refusal as `make` does."""
+async def parse_body(body: bytes, make: Callable[[bytes], T]) -> T:
+    """Return `make(body)`; a large body is handled in a thread, so that streams go on. Raises Refusal."""
     if body.count(b",") > _MOST_VALUES or sum(map(body.count, (b"[", b"{", b":"))) > _MOST_PARTS:
         raise Refusal(
             f"The body has more than {_MOST_PARTS} lists, objects and fields, or {_MOST_VALUES} values, "
@@ -33,8 +33,8 @@ async def made_of(body: bytes, make: Callable[[bytes], T]) -> T:
     return await asyncio.to_thread(make, body) if len(body) > _LARGE else make(body)
 
 
-def decoded(body: bytes, kind: type[T]) -> T:
-    """Return what a body says. Raises Refusal, with the field that is wrong and what may stand there."""
+def decode(body: bytes, kind: type[T]) -> T:
+    """Decode a body. Raises Refusal, which names the invalid field and its valid values."""
     try:
         return msgspec.json.decode(body, type=kind)
     except msgspec.ValidationError as error:
@@ -46,9 +46,9 @@ def decoded(body: bytes, kind: type[T]) -> T:
 
 
 def _refused(message: str, kind: type[Any]) -> Refusal:
-    found = _AT.search(message)
-    where = found.group(1) if found else ""
-    what = message[: found.start()] if found else message
+    location = _AT.search(message)
+    where = location.group(1) if location else ""
+    what = message[: location.start()] if location else message
     if unknown := _UNKNOWN.search(what):
         name = unknown.group(1)[:_SHOWN]
         path = f"{where}.{name}" if where else name
@@ -56,14 +56,14 @@ def _refused(message: str, kind: type[Any]) -> Refusal:
     about = _descriptions(kind).get(re.split(r"[.\[]", where)[0], "")
     if _PART.search(where):
         about = "Only parts of type text are supported: no images, audio or files."
-    told = " ".join(part for part in (f"{where or 'body'}: {what[:_SHOWN]}.", about) if part)
-    return Refusal(told, param=where or None, code="invalid_value")
+    text = " ".join(part for part in (f"{where or 'body'}: {what[:_SHOWN]}.", about) if part)
+    return Refusal(text, param=where or None, code="invalid_value")
 
 
 def _descriptions(kind: type[Any]) -> dict[str, str]:
-    """Return what the fields of a Struct are said to be."""
-    found = {}
+    """Return the description of each field of a Struct."""
+    descriptions = {}
     for name, hint in get_type_hints(kind, include_extras=True).items():
-        metas = [one for one in get_args(hint)[1:] if isinstance(one, msgspec.Meta)]
-        found[name] = next((one.description for one in metas if one.description), "")
-    return found
+        metas = [meta for meta in get_args(hint)[1:] if isinstance(meta, msgspec.Meta)]
+        descriptions[name] = next((meta.description for meta in metas if meta.description), "")
+    return descriptions

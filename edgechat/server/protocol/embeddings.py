@@ -39,17 +39,17 @@ class EmbeddingBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
     def texts(self) -> list[str | tuple[int, ...]]:
         """Return the texts, or their tokens. Raises Refusal where what they are is not clear."""
-        found = texts_of(self.input, "input")
-        if len(found) > _MOST_TEXTS:
+        texts = texts_of(self.input, "input")
+        if len(texts) > _MOST_TEXTS:
             raise Refusal(f"The request has more than {_MOST_TEXTS} texts.", param="input")
-        return found
+        return texts
 
     def check(self, served: ServedModel) -> None:
         """Raise Refusal for another number of dimensions than the model's."""
-        numbers = served.model.embedding
-        if numbers and self.dimensions not in (None, numbers):
+        dimensions = served.model.embedding
+        if dimensions and self.dimensions not in (None, dimensions):
             raise Refusal(
-                f"{served.name} produces embeddings with {numbers} dimensions, not {self.dimensions:.0f}.",
+                f"{served.name} produces embeddings with {dimensions} dimensions, not {self.dimensions:.0f}.",
                 param="dimensions",
             )
 
@@ -78,17 +78,17 @@ class EmbeddingList(msgspec.Struct, frozen=True, kw_only=True):
     usage: EmbeddingUsage
 
 
-def embedding_list(body: EmbeddingBody, model: str, made: Embedded) -> bytes:
+def embedding_list(body: EmbeddingBody, model: str, embedded: Embedded) -> bytes:
     """Return the JSON of the answer. For many numbers it takes a second: call it in a thread."""
     data = [
-        Embedding(index=index, embedding=_written(vector, body.encoding_format))
-        for index, vector in enumerate(made.vectors)
+        Embedding(index=index, embedding=_encode(vector, body.encoding_format))
+        for index, vector in enumerate(embedded.vectors)
     ]
-    usage = EmbeddingUsage(made.tokens, made.tokens)
+    usage = EmbeddingUsage(embedded.tokens, embedded.tokens)
     return msgspec.json.encode(EmbeddingList(data=data, model=model, usage=usage))
 
 
-def _written(vector: bytes, encoding: str | None) -> Raw:
+def _encode(vector: bytes, encoding: str | None) -> Raw:
     """Return the JSON of a vector: each by itself, so that other threads come in between."""
     if encoding == "base64":
         return Raw(msgspec.json.encode(base64.b64encode(vector).decode()))

@@ -9,7 +9,7 @@ from msgspec import Meta
 
 from edgechat.engine.types import Priority, Sampling
 from edgechat.server.http.refusal import Refusal
-from edgechat.server.protocol.strictness import taken
+from edgechat.server.protocol.strictness import no_effect
 from edgechat.settings import SamplingDefaults
 
 _INT = 2**31 - 1
@@ -53,7 +53,9 @@ class StreamOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     include_usage: Annotated[
         bool | None, Meta(description="Send a last chunk with the token counts and no choices.")
     ] = None
-    include_obfuscation: Annotated[bool | None, taken("Ignored: no random padding is sent.", False)] = None
+    include_obfuscation: Annotated[bool | None, no_effect("Ignored: no random padding is sent.", False)] = (
+        None
+    )
 
 
 class GenerationBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -9,7 +9,7 @@ from msgspec import UNSET, Meta, UnsetType
 
 from edgechat.engine.types import Message, ToolCall
 from edgechat.server.http.refusal import Refusal
-from edgechat.server.protocol.strictness import Echoed, taken
+from edgechat.server.protocol.strictness import Echoed, no_effect
 
 NoContent = Annotated[
     Annotated[list[Any], Meta(max_length=0)] | None,
@@ -17,7 +17,7 @@ NoContent = Annotated[
 ]
 Name = Annotated[
     str | None,
-    taken("Accepted and ignored: chat templates have no names; write them into the content."),
+    no_effect("Accepted and ignored: chat templates have no names; write them into the content."),
 ]
 FunctionName = Annotated[str, Meta(pattern="^[a-zA-Z0-9_.-]{1,64}$")]
 CallId = Annotated[str, Meta(min_length=1, max_length=128)]

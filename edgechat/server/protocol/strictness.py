@@ -1,7 +1,7 @@
-"""Fields that are taken though nothing heeds them, and `edgechat serve --strict`, which refuses those.
+"""Fields that are accepted and have no effect, and `edgechat serve --strict`, which refuses them.
 
-Clients send back what they were answered, by this server or another one, with all that they keep of it; and
-fields that are a wish at most. To refuse them would end a chat at its second turn for the sake of nothing.
+Clients send back earlier answers, of this server or another one, with all that they keep with them, and
+fields that are hints at most. Refusing them would end a chat at its second turn for nothing.
 """
 
 from __future__ import annotations
@@ -15,21 +15,21 @@ from msgspec import Meta
 
 from edgechat.server.http.refusal import Refusal
 
-_NOTHING: tuple[object, ...] = (None, "", [], {})
+_EMPTY: tuple[object, ...] = (None, "", [], {})
 
 
-def taken(description: str, *heeded: object) -> Meta:
-    """Document a field that has no effect, but for the values in `heeded`."""
-    return Meta(description=description, extra={"heeded": heeded})
+def no_effect(description: str, *effective: object) -> Meta:
+    """Document a field that has no effect, but for the values in `effective`."""
+    return Meta(description=description, extra={"effective": effective})
 
 
-Echoed = Annotated[Any, taken("Accepted and ignored: clients send it back with earlier messages.")]
+Echoed = Annotated[Any, no_effect("Accepted and ignored: clients send it back with earlier messages.")]
 
 
-def refuse_unheeded(value: msgspec.Struct, body: bytes) -> None:
-    """Raise Refusal where a body, decoded as `value`, says what would have no effect."""
+def refuse_ignored_fields(value: msgspec.Struct, body: bytes) -> None:
+    """Raise Refusal if a body, decoded as `value`, has fields without effect."""
     overruled: tuple[str, ...] = getattr(value, "overruled", ())
-    for path in (*overruled, *_unheeded(value, msgspec.json.decode(body), "")):
+    for path in (*overruled, *_ignored_fields(value, msgspec.json.decode(body), "")):
         raise Refusal(
             f"The field {path!r} has no effect here; `edgechat serve` without --strict accepts it.",
             param=path,
@@ -37,32 +37,32 @@ def refuse_unheeded(value: msgspec.Struct, body: bytes) -> None:
         )
 
 
-def _unheeded(value: Any, sent: Any, where: str) -> Iterator[str]:
-    """Return the paths of what was sent and is not heeded."""
+def _ignored_fields(value: Any, sent: Any, where: str) -> Iterator[str]:
+    """Yield the paths of fields that were sent and have no effect."""
     if isinstance(value, list):
-        for at, (one, part) in enumerate(zip(value, sent, strict=True)):
-            yield from _unheeded(one, part, f"{where}[{at}]")
+        for at, (item, part) in enumerate(zip(value, sent, strict=True)):
+            yield from _ignored_fields(item, part, f"{where}[{at}]")
     if not isinstance(value, msgspec.Struct):
         return
-    marked, tag = _marked(type(value)), value.__struct_config__.tag_field
-    for name, said in sent.items():
+    without_effect, tag = _fields_without_effect(type(value)), value.__struct_config__.tag_field
+    for name, content in sent.items():
         path = f"{where}.{name}" if where else name
-        if said in _NOTHING or name == tag:
+        if content in _EMPTY or name == tag:
             continue
         if name not in value.__struct_fields__:
             yield path
-        elif name not in marked:
-            yield from _unheeded(getattr(value, name), said, path)
-        elif said not in marked[name]:
+        elif name not in without_effect:
+            yield from _ignored_fields(getattr(value, name), content, path)
+        elif content not in without_effect[name]:
             yield path
 
 
 @cache
-def _marked(kind: type[msgspec.Struct]) -> dict[str, tuple[object, ...]]:
+def _fields_without_effect(kind: type[msgspec.Struct]) -> dict[str, tuple[object, ...]]:
     """Return the fields of a Struct that have no effect, each with the values that have."""
-    found = {}
+    fields = {}
     for name, hint in get_type_hints(kind, include_extras=True).items():
-        for one in get_args(hint)[1:]:
-            if isinstance(one, Meta) and one.extra and "heeded" in one.extra:
-                found[name] = one.extra["heeded"]
-    return found
+        for meta in get_args(hint)[1:]:
+            if isinstance(meta, Meta) and meta.extra and "effective" in meta.extra:
+                fields[name] = meta.extra["effective"]
+    return fields

@@ -28,18 +28,18 @@ class TokenizeBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
     @property
     def what(self) -> str:
-        """What the engine is given."""
+        """The engine's input."""
         return self.content
 
     @property
     def how(self) -> dict[str, bool]:
-        """How the engine is to take it."""
+        """The options of `Engine.translate`."""
         return {"bos": bool(self.add_special), "special": bool(self.parse_special)}
 
     @staticmethod
-    def told(made: Translated) -> TokenList:
+    def response(translated: Translated) -> TokenList:
         """Return the answer."""
-        return TokenList(made.tokens)
+        return TokenList(translated.tokens)
 
 
 class TokenList(msgspec.Struct, frozen=True):
@@ -56,18 +56,18 @@ class DetokenizeBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
     @property
     def what(self) -> tuple[int, ...]:
-        """What the engine is given."""
+        """The engine's input."""
         return tuple(self.tokens)
 
     @property
     def how(self) -> dict[str, bool]:
-        """How the engine is to take it."""
+        """The options of `Engine.translate`."""
         return {}
 
     @staticmethod
-    def told(made: Translated) -> TokensText:
+    def response(translated: Translated) -> TokensText:
         """Return the answer."""
-        return TokensText(made.text.decode("utf-8", "replace"))
+        return TokensText(translated.text.decode("utf-8", "replace"))
 
 
 class TokensText(msgspec.Struct, frozen=True):

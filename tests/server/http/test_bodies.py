@@ -11,7 +11,7 @@ import pytest
 
 from edgechat.server.http import exchange
 from edgechat.server.protocol import decoding
-from edgechat.server.protocol.decoding import made_of
+from edgechat.server.protocol.decoding import parse_body
 from tests.server.fakes import FakeModels, serving
 from tests.server.raw import Raw, ask
 
@@ -25,7 +25,7 @@ async def test_all_bodies_together_have_a_bound(monkeypatch: pytest.MonkeyPatch)
     async with serving(FakeModels()) as url:
         held = await Raw.to(url)
         await held.ask("POST", PATH, body=b" " * 900, Content_Length="1000")
-        while exchange._Held.all_of_them < 800:
+        while exchange._BodyMemory.total < 800:
             await asyncio.sleep(0.01)
         status, headers, _ = await ask(url, "POST", PATH, body=b" " * 300 + CHAT)
         assert (status, headers["retry-after"]) == (429, "1")
@@ -33,7 +33,7 @@ async def test_all_bodies_together_have_a_bound(monkeypatch: pytest.MonkeyPatch)
         held.writer.write(b" " * 100)
         assert (await held.answer())[0] == 400
         assert (await ask(url, "POST", PATH, body=b" " * 300 + CHAT))[0] == 200
-    assert exchange._Held.all_of_them == 0
+    assert exchange._BodyMemory.total == 0
 
 
 @pytest.mark.parametrize(
@@ -67,7 +67,7 @@ async def test_schemas_are_measured_before_anything_is_made_of_them() -> None:
 
 async def test_a_large_body_is_decoded_while_others_go_on() -> None:
     goes_on = threading.Event()
-    made = asyncio.ensure_future(made_of(b" " * (decoding._LARGE + 1), lambda _: goes_on.wait(5)))
+    made = asyncio.ensure_future(parse_body(b" " * (decoding._LARGE + 1), lambda _: goes_on.wait(5)))
     await asyncio.sleep(0)
     goes_on.set()
     assert await made

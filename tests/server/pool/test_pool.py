@@ -312,7 +312,7 @@ async def ends_of(pool: Pool, machine: Machine, *, claimed: bool) -> list[str]:
     await until(lambda: loaded(pool) == {"one"})
     large = asyncio.create_task(ask("large", "hi", "large"))
     await until(lambda: machine.planned.count("large") == 2)
-    await until(lambda: pool._lanes["one"].claimed is claimed)
+    await until(lambda: pool._slots["one"].claimed is claimed)
     late = asyncio.create_task(ask("one", "hi", "late"))
     await asyncio.gather(first, large, late)
     return ends
@@ -325,7 +325,7 @@ async def test_who_waits_for_room_holds_up_nobody(make: Made, machine: Machine) 
 async def test_at_the_end_of_the_patience_busy_models_take_no_new_requests(
     make: Made, machine: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("edgechat.server.pool.residency.CLAIMING", 1.0)
+    monkeypatch.setattr("edgechat.server.pool.residency.CLAIM_SHARE", 1.0)
     assert await ends_of(make(), machine, claimed=True) == ["first", "large", "late"]
 
 
@@ -361,7 +361,7 @@ async def test_beyond_the_queue_requests_are_refused_at_once(make: Made, machine
     pool = make(most_waiting=2)
     await load(pool)
     running = [asyncio.create_task(said(pool, text="slow", name=str(n))) for n in range(6)]
-    await until(lambda: pool._lanes["one"].taken == 6)
+    await until(lambda: pool._slots["one"].taken == 6)
     with pytest.raises(QueueFull, match="The queue of one is full: it has 6 requests") as error:
         await said(pool, name="one too many")
     assert not any(task.done() for task in running), "it was not waited for them"
@@ -395,7 +395,7 @@ async def test_the_background_leaves_places_for_interactive_requests(make: Made,
     for task in tasks:
         task.cancel()
     await asyncio.wait(tasks)
-    assert pool._lanes["one"].in_background == 0
+    assert pool._slots["one"].in_background == 0
 
 
 async def test_choices_take_a_place_each(make: Made, machine: Machine) -> None:
@@ -461,7 +461,7 @@ async def test_a_crash_is_told_and_the_next_request_works(make: Made, machine: M
 
 
 async def _serves(pool: Pool, model: str, process: psutil.Process) -> bool:
-    engine = pool._lanes[model].engine
+    engine = pool._slots[model].engine
     assert isinstance(engine, EngineSupervisor)
     assert engine._worker is not None
     return engine._worker._process.pid == process.pid
@@ -673,7 +673,7 @@ async def test_random_requests_leave_nothing_behind(make: Made, machine: Machine
             assert await task == (LONG if n % 2 else f"I am {model}.")
 
     await asyncio.gather(*(ask(n) for n in range(24)))
-    for lane in pool._lanes.values():
+    for lane in pool._slots.values():
         assert (lane.taken, lane.held, lane.claimed, lane.loading) == (0, 0, False, None)
     assert await said(pool, "large") == "I am large."
     assert len(workers()) == 1

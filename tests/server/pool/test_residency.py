@@ -201,7 +201,7 @@ async def test_memory_is_never_exceeded_and_nothing_is_left(seed: int) -> None:
     assert outcomes["answered"] > 0
     assert outcomes["DoesNotFit"] > 0
     assert house.most == 2
-    for lane in pool._lanes.values():
+    for lane in pool._slots.values():
         assert (lane.taken, lane.held, lane.claimed, lane.loading) == (0, 0, False, None)
     assert await pool.drain(1)
     with pytest.raises(Draining):

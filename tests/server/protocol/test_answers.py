@@ -15,7 +15,7 @@ from edgechat.server.protocol.answers import Answers
 from edgechat.server.protocol.chat import ChatBody
 from edgechat.server.protocol.chat_answer import ChatAnswers
 from edgechat.server.protocol.completions import CompletionAnswers, CompletionBody
-from edgechat.server.protocol.decoding import decoded
+from edgechat.server.protocol.decoding import decode
 from tests.properties import examples
 from tests.server.fakes import called, finished, thought
 
@@ -106,7 +106,7 @@ FIELDS = st.dictionaries(st.sampled_from(ChatBody.__struct_fields__), JSON, max_
 def refusal(body: bytes) -> Refusal | None:
     """Return what a body is refused with; None for one that is not."""
     try:
-        ChatAnswers(decoded(body, ChatBody), None)
+        ChatAnswers(decode(body, ChatBody), None)
     except Refusal as refusal:
         return refusal
     return None

@@ -78,7 +78,7 @@ def test_what_cannot_be_embedded_is_said(client: OpenAI) -> None:
 
 
 def test_metrics_name_endpoints_and_models_that_there_are(server: Served, client: OpenAI) -> None:
-    def counted() -> dict[tuple[str, str, str], float]:
+    def record_tokens() -> dict[tuple[str, str, str], float]:
         families = text_string_to_metric_families(server.ask("/metrics")[1])
         samples = [
             one for family in families for one in family.samples if one.name == "edgechat_requests_total"
@@ -88,7 +88,7 @@ def test_metrics_name_endpoints_and_models_that_there_are(server: Served, client
         }
 
     vectors(client, ["hi"])
-    before = counted()
+    before = record_tokens()
     vectors(client, ["hi"])
     for path in ("/v1/models", "/v1/models/guide", "/health", "/made/up", "/v1/models/" + "x" * 100):
         server.ask(path)
@@ -97,7 +97,7 @@ def test_metrics_name_endpoints_and_models_that_there_are(server: Served, client
     )
     with pytest.raises(openai.NotFoundError):
         client.chat.completions.create(model="x" * 50, messages=[{"role": "user", "content": "hi"}])
-    after = counted()
+    after = record_tokens()
     more = {key: value - before.get(key, 0) for key, value in after.items() if value != before.get(key, 0)}
     assert more == {
         ("/v1/embeddings", "embedder", "200"): 1,
