@@ -101,15 +101,15 @@ def read_inventory(limit: float = TIME_LIMIT, rpc: tuple[str, ...] = ()) -> Devi
 
 def main() -> None:
     """Answer with the inventory."""
-    answer(_answer)
 
+    def encoded(question: bytes) -> bytes:
+        try:
+            reply = _Answer(inventory(msgspec.msgpack.decode(question, type=_Question).rpc))
+        except ServerRefused as error:
+            reply = _Answer(refused=error.message)
+        return msgspec.msgpack.encode(reply)
 
-def _answer(question: bytes) -> bytes:
-    try:
-        found = _Answer(inventory(msgspec.msgpack.decode(question, type=_Question).rpc))
-    except ServerRefused as error:
-        found = _Answer(refused=error.message)
-    return msgspec.msgpack.encode(found)
+    answer(encoded)
 
 
 def inventory(rpc: tuple[str, ...] = ()) -> DeviceInventory:
@@ -173,30 +173,26 @@ def _devices(addresses: tuple[str, ...]) -> tuple[NativeDevice, ...]:
     """Return the devices, of RPC servers only those of these: others may have gone since."""
     from edgechat.native import ggml
 
-    found: list[NativeDevice] = []
+    devices: list[NativeDevice] = []
     for handle in ggml.devices():
         backend = ggml.registry_name(ggml.ask("ggml_backend_dev_backend_reg", ctypes.c_void_p, handle))
-        # The address is an RPC device's description.
+        # An RPC device's description is its address.
         address = ggml.text(ggml.ask("ggml_backend_dev_description", ctypes.c_char_p, handle))
-        if backend != _RPC or address in addresses:
-            found.append(_device(handle, backend))
-    return tuple(found)
-
-
-def _device(handle: int, backend: str) -> NativeDevice:
-    from edgechat.native import ggml
-
-    props = _Props()
-    ggml.call("ggml_backend_dev_get_props", None, ctypes.c_void_p(handle), ctypes.pointer(props))
-    return NativeDevice(
-        name=ggml.text(props.name),
-        description=ggml.text(props.description),
-        kind=_KINDS[props.type] if 0 <= props.type < len(_KINDS) else "meta",
-        backend=backend,
-        free=int(props.memory_free),
-        total=int(props.memory_total),
-        device_id=ggml.text(props.device_id).lower() or None,
-    )
+        if backend == _RPC and address not in addresses:
+            continue
+        props = _Props()
+        ggml.call("ggml_backend_dev_get_props", None, ctypes.c_void_p(handle), ctypes.pointer(props))
+        device = NativeDevice(
+            name=ggml.text(props.name),
+            description=ggml.text(props.description),
+            kind=_KINDS[props.type] if 0 <= props.type < len(_KINDS) else "meta",
+            backend=backend,
+            free=int(props.memory_free),
+            total=int(props.memory_total),
+            device_id=ggml.text(props.device_id).lower() or None,
+        )
+        devices.append(device)
+    return tuple(devices)
 
 
 def _version(name: str) -> str:

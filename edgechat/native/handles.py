@@ -80,16 +80,13 @@ class Model:
         self._servers = load.rpc
         rpc.hold(self._servers)
         self.vocab = lib.llama_model_get_vocab(self._pointer)
-        self._check_split(path, load.gpu_layers)
-
-    def _check_split(self, path: Path, n_placed: int) -> None:
-        # llama.cpp would share out what there is instead, in other proportions than those asked for.
-        n_layers = self.n_layers
+        n_placed, n_layers = load.gpu_layers, self.n_layers
+        # llama.cpp would distribute the layers there are instead, in other proportions than requested.
         if n_placed > n_layers + 1:
             self.close()
             raise LoadFailed(
-                f"{n_placed} layers of {path.name} were assigned to devices: it has {n_layers}, plus the "
-                "output."
+                f"{n_placed} layers of {path.name} were assigned to devices: "
+                f"it has {n_layers}, plus the output."
             )
 
     @property
@@ -185,11 +182,8 @@ class Context:
         native.n_outputs_max = params.n_outputs_max
         native.n_rs_seq = params.n_rs_seq
         native.n_threads = native.n_threads_batch = params.threads
-        native.flash_attn_type = (
-            lib.LLAMA_FLASH_ATTN_TYPE_ENABLED
-            if params.flash_attention
-            else lib.LLAMA_FLASH_ATTN_TYPE_DISABLED
-        )
+        flash = (lib.LLAMA_FLASH_ATTN_TYPE_DISABLED, lib.LLAMA_FLASH_ATTN_TYPE_ENABLED)
+        native.flash_attn_type = flash[params.flash_attention]
         native.type_k = native.type_v = CACHE_TYPES[params.cache_type]
         # A full-size cache for windowed layers costs several times the memory (12 GiB instead of 2.5).
         native.swa_full = False
@@ -208,10 +202,10 @@ class Context:
             )
         self._n_vocab = model.n_vocab
         self.n_embd = int(lib.llama_model_n_embd_out(model.pointer)) if params.embeddings else 0
-        """Numbers of an embedding; 0 where none are made."""
-        self.n_rows = params.n_batch if params.embeddings else max(params.n_seq_max, params.n_outputs_max)
-        """Rows of `row_bytes` each in which results are handed out, at most."""
-        self.row_bytes = 4 * (self._n_vocab + self.n_embd)
+        """Size of an embedding; 0 if none are made."""
+        n_rows = params.n_batch if params.embeddings else max(params.n_seq_max, params.n_outputs_max)
+        self.output_bytes = 4 * (self._n_vocab + self.n_embd) * n_rows
+        """Size of llama.cpp's buffer for logits and embeddings: the most rows that a call may return."""
         self.n_seq_max, self.n_outputs_max = params.n_seq_max, params.n_outputs_max
         self._memory = lib.llama_get_memory(self._pointer)
         self._abort = ctypes.create_string_buffer(2)
@@ -276,9 +270,7 @@ class Context:
         What a sequence held before the run counts only in the attention. Raises DecodeFailed.
         """
         self._batch.fill([(*run, len(run[2])) for run in runs])
-        code = int(
-            lib.llama_decode(self._pointer, self._batch.native)
-        )  # which encodes where there is no cache
+        code = int(lib.llama_decode(self._pointer, self._batch.native))  # encodes if there is no cache
         if code != DECODE_OK:
             raise DecodeFailed(f"llama.cpp could not compute an embedding (code {code}): {_last_words()}")
         found = np.empty((len(runs), self.n_embd), np.float32)

@@ -12,7 +12,7 @@ import llama_cpp.llama_cpp as lib
 
 _LOG = logging.getLogger("llama.cpp")
 _LEVELS = {3: logging.WARNING, 4: logging.ERROR}
-_KEPT = 16
+_MAX_ERRORS = 16
 
 # llama.cpp has no code for want of memory. Known by whole messages, as the sources of llama.cpp and ggml have
 # them: names out of a file, and the path to it, stand in other messages, and may say anything.
@@ -46,12 +46,12 @@ last_errors: list[str] = []
 
 @lib.llama_log_callback  # type: ignore[untyped-decorator]
 def _receive(level: int, text: bytes, _user: Any) -> None:
-    ours, line = _LEVELS.get(level), text.decode("utf-8", "replace").strip()
-    if ours is None or not line:
+    python_level, line = _LEVELS.get(level), text.decode("utf-8", "replace").strip()
+    if python_level is None or not line:
         return
-    if ours == logging.ERROR and len(last_errors) < _KEPT:
+    if python_level == logging.ERROR and len(last_errors) < _MAX_ERRORS:
         last_errors.append(line)
-    _LOG.log(ours, "%s", line)
+    _LOG.log(python_level, "%s", line)
 
 
 def install() -> None:
