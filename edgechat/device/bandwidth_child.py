@@ -36,9 +36,8 @@ def main() -> None:
     # Each of our threads calls it, so it must not start more of its own; read when numpy is loaded.
     for name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS"):
         os.environ[name] = "1"
-    answer(
-        lambda request: msgspec.msgpack.encode(measure(msgspec.msgpack.decode(request, type=BandwidthTask)))
-    )
+    decode, encode = msgspec.msgpack.decode, msgspec.msgpack.encode
+    answer(lambda request: encode(measure(decode(request, type=BandwidthTask))))
 
 
 def measure(task: BandwidthTask) -> MemorySpeed:

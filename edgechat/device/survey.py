@@ -5,6 +5,7 @@ A source that fails is part of the answer, never an error: `edgechat doctor` mak
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -14,7 +15,7 @@ from typing import Literal, TypeVar
 from edgechat import settings
 from edgechat.base.errors import FolderError, ServerRefused, SettingsError
 from edgechat.base.process.ask import ChildFailed
-from edgechat.device.bandwidth import MemorySpeed, measure_speed
+from edgechat.device.bandwidth import measure_speed
 from edgechat.device.gpu import amdgpu
 from edgechat.device.gpu.accelerators import GpuReading, merge, sightings_of
 from edgechat.device.gpu.mac import mac_sightings
@@ -50,8 +51,7 @@ class Survey:
 def survey(*, refresh: bool = False, measure: bool = True) -> Survey:
     """Examine everything.
 
-    measure: measure the processor's speed if that was never done, which takes a second; refresh: do it in
-    any case.
+    measure: also measure the CPU's speed if that was never done, which takes a second; refresh: always.
     """
     failures: list[Failure] = []
     with ThreadPoolExecutor(2) as pool:
@@ -65,30 +65,24 @@ def survey(*, refresh: bool = False, measure: bool = True) -> Survey:
     if _is_unclear(seen):
         seen += _asked(failures, "torch", lambda: read_source("torch")) or ()
     profile = replace(profile, accelerators=merge(seen, profile.memory))
-    if measure and (refresh or profile.speed is None or profile.speed.disturbed):
-        profile = replace(profile, speed=_measured(failures, profile, refresh) or profile.speed)
+    before = None if refresh else profile.speed
+    if measure and (before is None or before.disturbed):
+        cpu, memory = profile.cpu, profile.memory
+        speed = _asked(failures, "speed", lambda: measure_speed(cpu, memory, before=before))
+        profile = replace(profile, speed=speed or profile.speed)
     instructions = read_instruction_sets() or (inventory.build.features if inventory else ())
     return Survey(profile, instructions, inventory.build if inventory else None, tuple(failures))
 
 
 def _inventory(failures: list[Failure]) -> DeviceInventory:
+    servers: tuple[str, ...] = ()
+    with contextlib.suppress(SettingsError, FolderError):  # reported when a load is planned
+        servers = settings.load().rpc
     try:
-        return read_inventory(rpc=_servers())
-    except ServerRefused as refused:  # the devices of this machine are here all the same
+        return read_inventory(rpc=servers)
+    except ServerRefused as refused:  # the devices of this machine are there all the same
         failures.append(Failure("rpc", refused.message))
         return read_inventory()
-
-
-def _servers() -> tuple[str, ...]:
-    try:
-        return settings.load().rpc
-    except (SettingsError, FolderError):  # whoever plans a load says so; here the rest is wanted
-        return ()
-
-
-def _measured(failures: list[Failure], profile: DeviceProfile, refresh: bool) -> MemorySpeed | None:
-    before = None if refresh else profile.speed
-    return _asked(failures, "speed", lambda: measure_speed(profile.cpu, profile.memory, before=before))
 
 
 def _asked(failures: list[Failure], source: Asked, question: Callable[[], _T]) -> _T | None:

@@ -27,9 +27,8 @@ def read_source(source: Literal["nvml", "torch"]) -> tuple[GpuReading, ...]:
     if source == "torch" and not has_torch():
         return ()
     try:
-        seen = msgspec.msgpack.decode(
-            ask("gpu", source.encode(), limit=TIME_LIMITS[source]), type=SourceAnswer
-        )
+        reply = ask("gpu", source.encode(), limit=TIME_LIMITS[source])
+        seen = msgspec.msgpack.decode(reply, type=SourceAnswer)
     except msgspec.DecodeError as error:
         raise ChildFailed(f"gave an invalid answer: {error}") from error
     if seen.error is not None:
