@@ -81,7 +81,19 @@ class MachineDescription:
             gpu = metal(profile.memory.total, "a hypothetical Mac")
             profile = replace(profile, accelerators=merge([gpu], profile.memory), mlx=True)
         elif self.vram is not None:
-            profile = replace(profile, accelerators=(_card(self.vram),) if self.vram else ())
+            free = int(self.vram * (1 - _SCREEN_SHARE))
+            card = Accelerator(
+                name="a hypothetical GPU",
+                vendor="other",
+                devices=(SIMULATED,),
+                total=self.vram,
+                free=free,
+                shares_ram=False,
+                own=free,
+                pci=None,
+                sources=(),
+            )
+            profile = replace(profile, accelerators=(card,) if self.vram else ())
         if self.bandwidth is not None:
             compute = rate_of_processor(profile.speed).compute
             speed = MemorySpeed(bandwidth=self.bandwidth, compute=compute, threads=len(profile.cpu.usable))
@@ -145,18 +157,3 @@ def in_words(profile: DeviceProfile) -> str:
             shared = " shared with the CPU" if card.shares_ram else ""
             text += f"\n{card.name}: {mebibytes(card.total)}, {mebibytes(card.free)} free{shared}"
     return "\n".join((text, *(_SLOWED[one] for one in profile.slowed)))
-
-
-def _card(total: int) -> Accelerator:
-    free = int(total * (1 - _SCREEN_SHARE))
-    return Accelerator(
-        name="a hypothetical GPU",
-        vendor="other",
-        devices=(SIMULATED,),
-        total=total,
-        free=free,
-        shares_ram=False,
-        own=free,
-        pci=None,
-        sources=(),
-    )

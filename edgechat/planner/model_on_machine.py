@@ -5,6 +5,7 @@ What a GGUF file takes llama.cpp itself says; what an MLX model takes formulas d
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -236,14 +237,9 @@ class ModelOnMachine:
 
     def longest(self, cache_type: CacheType) -> int:
         """Return the longest context in tokens that fits at all; 0 if none does."""
-        few, many = 0, (self.header.context_length or _LONGEST) // CELLS + 1
-        while many - few > 1:
-            middle = (few + many) // 2
-            if self.fits(self.load(middle * CELLS, cache_type)):
-                few = middle
-            else:
-                many = middle
-        return few * CELLS
+        contexts = range(CELLS, (self.header.context_length or _LONGEST) + 1, CELLS)
+        n = bisect_left(contexts, True, key=lambda context: not self.fits(self.load(context, cache_type)))
+        return n * CELLS
 
 
 def model_on_machine(

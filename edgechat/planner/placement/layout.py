@@ -7,6 +7,7 @@ experts of some in RAM. Those are most of the bytes, and few of them are read fo
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
@@ -62,12 +63,12 @@ def layouts(shape: ModelShape, extras: Extras, budget: Budget) -> Iterator[Layou
         yield whole
     n = len(shape.layers)
     if budget.cards and shape.has_experts and whole.n < len(shape.parts):
-        few, many = 0, n
-        while many - few > 1:  # the fewest layers whose experts have to stay in RAM
-            middle = (few + many) // 2
-            enough = _filled(shape, extras, budget, middle).n == len(shape.parts)
-            few, many = (few, middle) if enough else (middle, many)
-        routed = _filled(shape, extras, budget, many)
+        # The fewest layers whose experts have to stay in RAM.
+        counts = range(1, n)
+        first = bisect_left(
+            counts, True, key=lambda k: _filled(shape, extras, budget, k).n == len(shape.parts)
+        )
+        routed = _filled(shape, extras, budget, first + 1)
         if routed.n:
             yield routed
     yield Layout()

@@ -58,14 +58,12 @@ def _less(memory: Memory, taken: int) -> Memory:
     return replace(memory, available=min(max(0, memory.available - taken), most))
 
 
-def _freed(card: Accelerator, one: DeviceMemory) -> Accelerator:
-    if one.name not in card.devices:
+def _freed(card: Accelerator, memory: DeviceMemory) -> Accelerator:
+    if memory.name not in card.devices:
         return card
-    n = one.total_bytes
-    if card.shares_ram:
-        return replace(card, free=min(card.total or card.free + n, card.free + n))
+    free, own = card.free + memory.total_bytes, card.own + memory.total_bytes
     return replace(
         card,
-        free=min(card.total or card.free + n, card.free + n),
-        own=min(card.total or card.own + n, card.own + n),
+        free=min(card.total or free, free),
+        own=card.own if card.shares_ram else min(card.total or own, own),
     )

@@ -67,12 +67,9 @@ def alternative(option: RankedFile, first: RankedFile, request: PlanRequest) -> 
 
 def rival(first: RankedFile, others: Iterable[RankedFile]) -> RankedFile | None:
     """Return the best way to have the same model computed by another backend; None where there is none."""
-    found = (one for one in others if one.variant.model == first.variant.model)
-    return max((one for one in found if one.variant.format != first.variant.format), key=_rank, default=None)
-
-
-def _rank(option: RankedFile) -> tuple[Verdict, float]:
-    return option.rank
+    same = (option for option in others if option.variant.model == first.variant.model)
+    rivals = (option for option in same if option.variant.format != first.variant.format)
+    return max(rivals, key=lambda option: option.rank, default=None)
 
 
 def weighed(first: RankedFile, others: Iterable[RankedFile]) -> RankedFile:
@@ -99,11 +96,14 @@ def why_not(option: RankedFile, first: RankedFile, request: PlanRequest) -> str:
 
 def _compared(option: RankedFile, first: RankedFile) -> str:
     """Return what speaks against an option that fits, and what for it."""
-    cons = [text for text, better in _differences(option, first) if not better]
-    pros = [text for text, better in _differences(option, first) if better]
+    differences = list(_differences(option, first))
+    cons = [text for text, better in differences if not better]
+    pros = [text for text, better in differences if better]
     if not cons:
-        return _sentence(f"{pros[0]}, which makes little difference" if pros else "about as good")
-    return _sentence(", and ".join(cons[:2]) + (f", but {pros[0]}" if pros else ""))
+        text = f"{pros[0]}, which makes little difference" if pros else "about as good"
+    else:
+        text = ", and ".join(cons[:2]) + (f", but {pros[0]}" if pros else "")
+    return f"{text[0].upper()}{text[1:]}."
 
 
 def _unfit(option: RankedFile, made: LoadPlan, request: PlanRequest) -> str:
@@ -151,10 +151,6 @@ def _differences(option: RankedFile, first: RankedFile) -> Iterator[tuple[str, b
         sooner = new.ttft_ms < old.ttft_ms
         times = f"{seconds(new.ttft_ms / 1000)}, not {seconds(old.ttft_ms / 1000)}"
         yield f"it answers {'sooner' if sooner else 'later'} ({times})", sooner
-
-
-def _sentence(text: str) -> str:
-    return f"{text[0].upper()}{text[1:]}."
 
 
 def why(first: RankedFile, request: PlanRequest) -> str:

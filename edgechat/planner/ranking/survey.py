@@ -63,21 +63,15 @@ def one_model(
         machine = machine_for(described, dry)
         files = runnable(files, machine.profile, request)
         options = rated(files, machine, request)
-        chosen = _with_draft(choose(options, request), machine, request, insists=insists)
+        chosen = choose(options, request)
+        if chosen is not None and chosen.plan is not None:
+            variant = chosen.variant
+            plan = with_draft(chosen.plan, variant, machine, request, insists=insists, elsewhere=True)
+            chosen = replace(chosen, plan=plan)
         instead = None if chosen else first_that_fits(machine, request)
     options.sort(key=lambda one: one.variant.size, reverse=True)
     unread = len(files) - len(options)
     return SurveyFindings(name, in_words(machine.profile), tuple(options), chosen, instead, unread)
-
-
-def _with_draft(
-    chosen: RankedFile | None, machine: Machine, request: PlanRequest, *, insists: bool
-) -> RankedFile | None:
-    if chosen is None or chosen.plan is None:
-        return chosen
-    one = chosen.variant
-    made = with_draft(chosen.plan, one, machine, request, insists=insists, elsewhere=True)
-    return replace(chosen, plan=made)
 
 
 def all_models(request: PlanRequest, described: MachineDescription) -> SurveyFindings:
