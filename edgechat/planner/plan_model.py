@@ -8,7 +8,7 @@ must stay in memory, and those of the file that the kernel has cached already ar
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import msgspec
@@ -70,9 +70,8 @@ def plan(
 ) -> LoadPlan:
     """Return how to load this model here; without `measure` all sizes are estimated.
 
-    draft: a model to draft for it in the same budget, if anybody can. nearest: where it does not fit, look
-    for the context that does, to name it.
-    Raises DoesNotFit, and SettingsError for a request without sense.
+    draft: a draft model for the same budget, if drafts are possible. nearest: if it does not fit, name the
+    longest context that does. Raises DoesNotFit, and SettingsError for invalid requests.
     """
     request, notes = checked(request, header)
     threads, why_threads = threads_for(header, profile, request)
@@ -91,11 +90,22 @@ def plan(
     no_draft = how.why_not
     if helper is not None and load.draft is None:
         both = on.beside(load, helper)
-        load, no_draft = (
-            both or load,
-            "" if both else f"The draft model {helper.name} does not fit in addition.",
+        no_draft = "" if both else f"The draft model {helper.name} does not fit in addition."
+        load = both or load
+    if profile.refused and header.format == "gguf":
+        without = "The model is loaded without the RPC servers that settings.toml names."
+        notes = (*notes, f"{profile.refused} {without}")
+    draft_plan = None
+    if draft is not None and load.draft is not None:
+        draft_plan = DraftPlan(
+            **(params_of(load.draft.params) | {"threads": threads}),
+            model_path=draft.path,
+            model_name=draft.name,
+            quant=draft.header.quant,
+            file_bytes=draft.header.file_size,
+            total_bytes=load.draft.total,
         )
-    blank = LoadPlan(
+    incomplete = LoadPlan(
         context=load.context,
         threads=threads,
         model_path=path,
@@ -104,14 +114,14 @@ def plan(
         quant=header.quant,
         file_bytes=header.file_size,
         n_layers=header.n_layers,
-        notes=(*notes, *_without_servers(header, profile)),
+        notes=notes,
         anyway=request.anyway,
-        draft=_drafting(draft, load.draft, threads) if draft and load.draft else None,
+        draft=draft_plan,
         ngrams=how.drafted > 0,
         no_draft=no_draft,
     )
-    made = completed(blank, on, load)
-    told = (
+    made = completed(incomplete, on, load)
+    sentences = (
         why_context,
         *reasons.backend(header, on.budget, request),
         *reasons.split(header, on.budget, load),
@@ -121,13 +131,13 @@ def plan(
         *why_threads,
         reasons.speed(made),
     )
-    return msgspec.structs.replace(made, reasons=tuple(filter(None, told)))
+    return msgspec.structs.replace(made, reasons=tuple(filter(None, sentences)))
 
 
 def checked(request: PlanRequest, header: ModelHeader) -> tuple[PlanRequest, tuple[str, ...]]:
-    """Return the wishes as far as this model can grant them, and a sentence about each that it cannot.
+    """Return the request limited to what this model can do, and a sentence about each limitation.
 
-    Raises SettingsError for wishes without sense, DoesNotFit for a cache that the model cannot have.
+    Raises SettingsError for invalid requests, DoesNotFit for a cache type that the model cannot use.
     """
     for name in ("context", "threads"):
         value = getattr(request, name)
@@ -176,12 +186,6 @@ def plan_variant(
     )
 
 
-def _without_servers(header: ModelHeader, profile: DeviceProfile) -> tuple[str, ...]:
-    if not profile.refused or header.format != "gguf":
-        return ()
-    return (f"{profile.refused} The model is loaded without the RPC servers that settings.toml names.",)
-
-
 def threads_for(
     header: ModelHeader, profile: DeviceProfile, request: PlanRequest
 ) -> tuple[int, tuple[str, ...]]:
@@ -194,34 +198,11 @@ def threads_for(
     return threads, (why_threads,)
 
 
-def _drafting(draft: DraftCandidate, load: LoadConfig, threads: int) -> DraftPlan:
-    return DraftPlan(
-        **(params_of(load.params) | {"threads": threads}),
-        model_path=draft.path,
-        model_name=draft.name,
-        quant=draft.header.quant,
-        file_bytes=draft.header.file_size,
-        total_bytes=load.total,
-    )
-
-
 def completed(plan: LoadPlan, on: ModelOnMachine, load: LoadConfig) -> LoadPlan:
     """Return the plan with everything that follows from a way of loading it; not its reasons."""
-    return msgspec.structs.replace(
-        plan,
-        **(params_of(load.params) | {"threads": plan.threads}),
-        memory=tuple(_memory(on, load)),
-        buffers=load.buffers,
-        forecast=load.forecast,
-        predicted=predict(load.forecast, on.correction(load)),
-        where=on.where_of(load),
-    )
-
-
-def _memory(on: ModelOnMachine, load: LoadConfig) -> Iterator[DeviceMemory]:
     budgets = {RAM: on.budget.ram} | {card.name: card.budget for card in on.budget.cards}
-    for name, needs in load.needs.items():
-        yield DeviceMemory(
+    memory = (
+        DeviceMemory(
             name=name,
             budget_bytes=budgets.get(name, 0),
             weights_bytes=needs.weights,
@@ -229,6 +210,17 @@ def _memory(on: ModelOnMachine, load: LoadConfig) -> Iterator[DeviceMemory]:
             compute_bytes=needs.compute,
             program_bytes=needs.program,
         )
+        for name, needs in load.needs.items()
+    )
+    return msgspec.structs.replace(
+        plan,
+        **(params_of(load.params) | {"threads": plan.threads}),
+        memory=tuple(memory),
+        buffers=load.buffers,
+        forecast=load.forecast,
+        predicted=predict(load.forecast, on.correction(load)),
+        where=on.where_of(load),
+    )
 
 
 def types(on: ModelOnMachine, request: PlanRequest) -> tuple[CacheType, ...]:
@@ -241,38 +233,40 @@ def types(on: ModelOnMachine, request: PlanRequest) -> tuple[CacheType, ...]:
 
 
 def _asked(on: ModelOnMachine, request: PlanRequest, context: int, asked: str) -> tuple[LoadConfig, str]:
-    """Return the load with the context that was asked for, and why it is as it is."""
+    """Return the load with the requested context, and why it is as it is."""
     allowed = types(on, request)
-    for cache_type in allowed:
-        load = on.load(context, cache_type)
-        if on.fits(load) or cache_type == allowed[-1]:
-            shrunk = request.cache_type is None and cache_type != "f16"
-            how = f", with the KV cache in {cache_type} because it does not fit in f16" if shrunk else ""
-            return load, f"Context {load.context}: {asked}{how}."
-    raise AssertionError("there is always a type of cache")
+    loads = (on.load(context, cache_type) for cache_type in allowed)
+    load = next(load for load in loads if on.fits(load) or load.params.cache_type == allowed[-1])
+    cache_type = load.params.cache_type
+    shrunk = request.cache_type is None and cache_type != "f16"
+    how = f", with the KV cache in {cache_type} because it does not fit in f16" if shrunk else ""
+    return load, f"Context {load.context}: {asked}{how}."
 
 
 def _best(on: ModelOnMachine, request: PlanRequest) -> tuple[LoadConfig, str]:
     """Return the load with the longest comfortable context, and why it is that one."""
     allowed = types(on, request)
-    guess = replace(on, measure=None)  # near enough to judge speed by
+    guess = replace(on, measure=None)  # precise enough for its speed
     usual = guess.load(min(ENOUGH, on.header.context_length or ENOUGH), allowed[0])
     limit = _SLOWER * on.seconds(usual) if on.fits(usual, SPARE) else math.inf
-    slower = 0
+    longest_slow = 0
 
-    def good(load: LoadConfig) -> bool:
-        nonlocal slower
+    def is_comfortable(load: LoadConfig) -> bool:
+        nonlocal longest_slow
         if load.context > ENOUGH and on.seconds(load) > limit:
-            slower = max(slower, load.context)
+            longest_slow = max(longest_slow, load.context)
             return False
         return on.fits(load, SPARE)
 
     patience = _PATIENCE / on.correction(usual).prefill
-    contexts = [one for one in CONTEXTS if one <= USUAL or usual.forecast.prefilling(one) <= patience]
-    load = _first_good(on, _candidates(on, allowed, contexts), good)
+    forecast = usual.forecast
+    contexts = [
+        context for context in CONTEXTS if context <= USUAL or forecast.prefilling(context) <= patience
+    ]
+    load = _first_good(on, _candidates(on, allowed, contexts), is_comfortable)
     if not on.fits(load, SPARE):
         return load, f"Context {load.context}: barely fits; closing other programs would help."
-    return load, reasons.context(on.header, on.budget, load, slower > load.context)
+    return load, reasons.context(on.header, on.budget, load, longest_slow > load.context)
 
 
 def _candidates(
@@ -281,29 +275,29 @@ def _candidates(
     """Return what may be chosen, the best first: 8 bits of cache cost less than half of the context."""
     trained = on.header.context_length
     longest = min(trained or math.inf, LONGEST_TEXT if on.header.makes_embeddings else math.inf)
-    sound = [one for one in contexts if one <= longest] or [trained]
-    return [(context, cache_type) for context in sound for cache_type in cache_types]
+    possible = [context for context in contexts if context <= longest] or [trained]
+    return [(context, cache_type) for context in possible for cache_type in cache_types]
 
 
 def _first_good(
-    on: ModelOnMachine, ahead: list[tuple[int, CacheType]], good: Callable[[LoadConfig], bool]
+    on: ModelOnMachine, candidates: list[tuple[int, CacheType]], is_good: Callable[[LoadConfig], bool]
 ) -> LoadConfig:
-    """Return the first load that is good, the last one where none is; each takes less than the one before."""
-    first, last = 0, len(ahead) - 1
-    load = on.load(*ahead[first])
-    if first == last or good(load):
+    """Return the first load that is good, or the last one; each takes less memory than the one before."""
+    first, last = 0, len(candidates) - 1
+    load = on.load(*candidates[first])
+    if first == last or is_good(load):
         return load
-    found = on.load(*ahead[last])
-    if not good(found):
-        return found
+    best = on.load(*candidates[last])
+    if not is_good(best):
+        return best
     while last - first > 1:
         middle = (first + last) // 2
-        load = on.load(*ahead[middle])
-        if good(load):
-            last, found = middle, load
+        load = on.load(*candidates[middle])
+        if is_good(load):
+            last, best = middle, load
         else:
             first = middle
-    return found
+    return best
 
 
 def _does_not_fit(on: ModelOnMachine, load: LoadConfig, nearest: bool) -> DoesNotFit:

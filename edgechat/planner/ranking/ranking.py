@@ -33,9 +33,9 @@ from edgechat.planner.request import DEFAULT_REQUEST, ENOUGH, PlanRequest
 
 _NEAR = 0.01
 """Nats by which a guess may be too good."""
-_LOOKS = 4
-"""Files that are planned at most where only a short context fits."""
-_REMOTE_LOOKS = 3
+_MAX_PLANS = 4
+"""Maximum number of files that are planned if only a short context fits."""
+_MAX_REMOTE_HEADERS = 3
 """Headers of a hub repository that are read: each costs some megabytes of download."""
 _EASY_TO_READ = 5 * 2**30
 """Bytes of a file that is taken for a sample: neither split, nor of some odd quantization."""
@@ -65,27 +65,28 @@ def rate(variant: Variant, machine: Machine, request: PlanRequest) -> RankedFile
 
 def best_of(variants: Sequence[Variant], machine: Machine, request: PlanRequest) -> RankedFile | None:
     """Return the best file of one model, planning few of them; None where no header can be read."""
-    found = [one for files in _by_format(variants) if (one := _best_of(files, machine, request)) is not None]
-    best = max(found, key=lambda one: one.rank, default=None)
-    return weighed(best, found) if best is not None else None
+    candidates = (_best_of(files, machine, request) for files in _by_format(variants))
+    options = [option for option in candidates if option is not None]
+    best = max(options, key=lambda option: option.rank, default=None)
+    return weighed(best, options) if best is not None else None
 
 
 def _best_of(variants: Sequence[Variant], machine: Machine, request: PlanRequest) -> RankedFile | None:
     """Return the same of files of one format."""
-    found: list[RankedFile] = []
+    options: list[RankedFile] = []
     for variant, guess in likeliest(variants, machine, request):
         large = guess[0] is Verdict.TOO_LARGE
-        best = max(found, key=lambda one: one.rank, default=None)
+        best = max(options, key=lambda option: option.rank, default=None)
         if best is not None and (large or (best.verdict, best.worth + _NEAR) >= guess):
             made = best.plan
             # Where only a short context fits, a file that is hardly smaller may be worth far more.
             cramped = made is not None and request.context is None and made.context < ENOUGH
-            if large or not cramped or len(found) >= _LOOKS:
+            if large or not cramped or len(options) >= _MAX_PLANS:
                 break
         # The formulas are exact for the models of the catalogue, but for what they compute with.
         with contextlib.suppress(ModelFileError):
-            found.append(rate(variant, machine.unasked if large else machine, request))
-    return max(found, key=lambda one: one.rank, default=None)
+            options.append(rate(variant, machine.unasked if large else machine, request))
+    return max(options, key=lambda option: option.rank, default=None)
 
 
 def rated(files: Sequence[Variant], machine: Machine, request: PlanRequest) -> list[RankedFile]:
@@ -94,15 +95,14 @@ def rated(files: Sequence[Variant], machine: Machine, request: PlanRequest) -> l
     Raises HubError or ModelFileError where no header can be read.
     """
     # By what they are and not by `in`: a repository may list ten thousand.
-    looked = [one for one in files if one.path is not None or one.entry is not None]
-    remote = [one for one in files if one.path is None and one.entry is None]
-    if remote:
-        looked += [one for one, _ in likeliest(remote, machine, request)[:_REMOTE_LOOKS]]
+    readable = [file for file in files if file.path is not None or file.entry is not None]
+    remote = [file for file in files if file.path is None and file.entry is None]
+    readable += [file for file, _ in likeliest(remote, machine, request)[:_MAX_REMOTE_HEADERS]]
     options: list[RankedFile] = []
     failure: HubError | ModelFileError | None = None
-    for one in looked:
+    for file in readable:
         try:
-            options.append(rate(one, machine, request))
+            options.append(rate(file, machine, request))
         except (HubError, ModelFileError) as error:
             failure = failure or error
     if not options:
@@ -117,9 +117,9 @@ def first_that_fits(machine: Machine, request: PlanRequest) -> RankedFile | None
     """Return the best model of the catalogue that fits; None where none does."""
     models = everything(mlx=weighs_mlx(machine.profile, request))
     for files in runnable_models(models, machine.profile, request):
-        found = best_of(files, machine, request)
-        if found is not None and found.verdict is Verdict.FITS:
-            return found
+        best = best_of(files, machine, request)
+        if best is not None and best.verdict is Verdict.FITS:
+            return best
     return None
 
 
@@ -129,11 +129,11 @@ def runnable_models(
     """Return the files that may be chosen of each model of which there is one. Raises BackendMissing."""
     if request.backend == "mlx" and not profile.mlx:
         raise without_mlx("MLX is not available.")
-    found: list[list[Variant]] = []
+    result: list[list[Variant]] = []
     for files in models:
         with contextlib.suppress(BackendMissing):
-            found.append(runnable(files, profile, request))
-    return found
+            result.append(runnable(files, profile, request))
+    return result
 
 
 def choose(options: Iterable[RankedFile], request: PlanRequest = DEFAULT_REQUEST) -> RankedFile | None:
@@ -141,7 +141,7 @@ def choose(options: Iterable[RankedFile], request: PlanRequest = DEFAULT_REQUEST
 
     Of equals the first one given.
     """
-    ranked = sorted(options, key=lambda one: one.rank, reverse=True)
+    ranked = sorted(options, key=lambda option: option.rank, reverse=True)
     if not ranked or ranked[0].plan is None:
         return None
     first = ranked[0]
@@ -149,7 +149,7 @@ def choose(options: Iterable[RankedFile], request: PlanRequest = DEFAULT_REQUEST
     near, other = ranked[1:5], rival(first, ranked)
     if other is not None and other not in near:
         near[-1] = other
-    others = tuple(alternative(one, first, request) for one in near)
+    others = tuple(alternative(option, first, request) for option in near)
     made = msgspec.structs.replace(first.plan, alternatives=others)
     first = weighed(replace(first, plan=made), near)
     assert first.plan is not None
@@ -165,36 +165,31 @@ def likeliest(
 
     Judged by one header of each format, and by their sizes.
     """
-    found = [one for files in _by_format(variants) for one in _likeliest(files, machine, request)]
-    return sorted(found, key=lambda one: one[1], reverse=True)
+    guesses: list[tuple[Variant, tuple[Verdict, float]]] = []
+    for files in _by_format(variants):
+        sample, header = next(samples(files), (None, None))
+        if sample is None or header is None:
+            continue
+        how = drafting(header, request.draft or AUTO)
+        profile = machine.profile
+        threads, _ = threads_for(header, profile, request)
+        on = model_on_machine(
+            sample.model, header, profile, None, machine.history, threads=threads, drafting=how
+        )
+        guesses += [(file, _guess(file, on, file.size / max(1, sample.size), request)) for file in files]
+    return sorted(guesses, key=lambda guess: guess[1], reverse=True)
 
 
 def _by_format(variants: Iterable[Variant]) -> list[list[Variant]]:
-    found: dict[Format, list[Variant]] = {}
-    for one in variants:
-        found.setdefault(one.format, []).append(one)
-    return list(found.values())
-
-
-def _likeliest(
-    variants: Sequence[Variant], machine: Machine, request: PlanRequest
-) -> list[tuple[Variant, tuple[Verdict, float]]]:
-    """Return the same for files of one format."""
-    for sample, header in samples(variants):
-        how = drafting(header, request.draft or AUTO)
-        threads, _ = threads_for(header, machine.profile, request)
-        on = model_on_machine(
-            sample.model, header, machine.profile, None, machine.history, threads=threads, drafting=how
-        )
-        guesses = {id(one): _guess(one, on, one.size / max(1, sample.size), request) for one in variants}
-        ordered = sorted(variants, key=lambda one: guesses[id(one)], reverse=True)
-        return [(one, guesses[id(one)]) for one in ordered]
-    return []
+    by_format: dict[Format, list[Variant]] = {}
+    for variant in variants:
+        by_format.setdefault(variant.format, []).append(variant)
+    return list(by_format.values())
 
 
 def samples(variants: Sequence[Variant]) -> Iterator[tuple[Variant, ModelHeader]]:
     """Yield the files of one model that can be read with their headers, those that are easy to read first."""
-    for sample in sorted(variants, key=lambda one: abs(one.size - _EASY_TO_READ)):
+    for sample in sorted(variants, key=lambda file: abs(file.size - _EASY_TO_READ)):
         with contextlib.suppress(ModelFileError):
             yield sample, sample.header()
 
