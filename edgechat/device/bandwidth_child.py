@@ -57,10 +57,10 @@ def measure(task: BandwidthTask) -> MemorySpeed:
         return _timed(barrier, [matrices], lambda m: np.matmul(m[0], m[1], out=m[2]), _COMPUTE_SECONDS)
 
     reads, products = _on_all(task.threads, reading), _on_all(task.threads, multiplying)
-    wall, busy = sum(one.wall for one in reads), sum(one.busy for one in reads)
+    wall, busy = sum(timed.wall for timed in reads), sum(timed.busy for timed in reads)
     return MemorySpeed(
-        bandwidth=sum(4 * _CHUNK / one.median for one in reads),
-        compute=sum(2 * _SIDE**3 / one.median for one in products),
+        bandwidth=sum(4 * _CHUNK / timed.median for timed in reads),
+        compute=sum(2 * _SIDE**3 / timed.median for timed in products),
         threads=task.threads,
         disturbed=busy < _UNDISTURBED * wall,
     )

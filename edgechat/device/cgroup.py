@@ -106,7 +106,7 @@ def read_table(path: Path) -> dict[str, int]:
     """Return the `name number` lines of a file, also as 'Name:  number kB' (which stays in kB)."""
     table: dict[str, int] = {}
     for line in read_text(path).splitlines():
-        words = line.replace(":", " ").split()
-        if len(words) >= 2 and words[1].isascii() and words[1].isdigit():
-            table[words[0]] = int(words[1])
+        fields = line.replace(":", " ").split()
+        if len(fields) >= 2 and fields[1].isascii() and fields[1].isdigit():
+            table[fields[0]] = int(fields[1])
     return table

@@ -44,7 +44,7 @@ def read_memory(root: Path = Path("/"), limits: dict[str, int] | None = None) ->
     for group in groups("memory", root):
         bounds += _left_in(group, root)
     bounds += _left_of(resource_limits() if limits is None else limits, root)
-    available, bound, limit = min(bounds, key=lambda one: one[0])
+    available, bound, limit = min(bounds, key=lambda entry: entry[0])
     return Memory(table["MemTotal"] * 1024, max(0, available), bound, limit)
 
 
@@ -62,8 +62,8 @@ def resource_limits() -> dict[str, int]:
 
 def oom_kills(root: Path = Path("/")) -> int | None:
     """Return how often Linux has killed a process since it started because memory ran out; else None."""
-    found = re.search(r"^oom_kill (\d+)$", read_text(root / "proc/vmstat"), re.MULTILINE)
-    return int(found[1]) if found else None
+    match = re.search(r"^oom_kill (\d+)$", read_text(root / "proc/vmstat"), re.MULTILINE)
+    return int(match[1]) if match else None
 
 
 def _left_in(group: Group, root: Path) -> Iterator[tuple[int, str, int]]:

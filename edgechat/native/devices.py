@@ -91,12 +91,12 @@ def read_inventory(limit: float = TIME_LIMIT, rpc: tuple[str, ...] = ()) -> Devi
     """
     question = msgspec.msgpack.encode(_Question(servers.check(rpc)))
     try:
-        found = msgspec.msgpack.decode(ask("devices", question, limit=limit), type=_Answer)
+        reply = msgspec.msgpack.decode(ask("devices", question, limit=limit), type=_Answer)
     except msgspec.DecodeError as error:
         raise ChildFailed(f"gave an invalid answer: {error}") from error
-    if found.inventory is None:
-        raise ServerRefused(found.refused)
-    return found.inventory
+    if reply.inventory is None:
+        raise ServerRefused(reply.refused)
+    return reply.inventory
 
 
 def main() -> None:

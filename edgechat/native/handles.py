@@ -145,14 +145,14 @@ class Model:
     @property
     def pooling(self) -> str | None:
         """The number of what it makes of the states of a text's tokens; None for nothing, or not said."""
-        found = self.meta(f"{self.architecture}.pooling_type")
-        return None if found == "0" else found
+        kind = self.meta(f"{self.architecture}.pooling_type")
+        return None if kind == "0" else kind
 
     @property
     def chat_template(self) -> str | None:
         """The default chat template of the file."""
-        found = lib.llama_model_chat_template(self.pointer, None)
-        return found.decode("utf-8", "replace") if found else None
+        template = lib.llama_model_chat_template(self.pointer, None)
+        return template.decode("utf-8", "replace") if template else None
 
     def meta(self, key: str) -> str | None:
         """Return a metadata value as llama.cpp prints it, up to 1 KiB of it."""
@@ -273,13 +273,13 @@ class Context:
         code = int(lib.llama_decode(self._pointer, self._batch.native))  # encodes if there is no cache
         if code != DECODE_OK:
             raise DecodeFailed(f"llama.cpp could not compute an embedding (code {code}): {_last_words()}")
-        found = np.empty((len(runs), self.n_embd), np.float32)
-        for row, (seq, _, _) in zip(found, runs, strict=True):
+        embeddings = np.empty((len(runs), self.n_embd), np.float32)
+        for row, (seq, _, _) in zip(embeddings, runs, strict=True):
             pooled = lib.llama_get_embeddings_seq(self._pointer, seq)
             if not pooled:
                 raise DecodeFailed("llama.cpp returned no embedding for a text.")
             row[:] = np.ctypeslib.as_array(pooled, (self.n_embd,))
-        return found
+        return embeddings
 
     def clear(self) -> None:
         """Forget all sequences."""
@@ -316,9 +316,9 @@ class Context:
         size = int(lib.llama_state_seq_get_size(self._pointer, seq))
         if size > psutil.virtual_memory().available // 2:
             raise MemoryError
-        found = np.empty(size, np.uint8)
-        written = int(lib.llama_state_seq_get_data(self._pointer, _pointer(found, ctypes.c_uint8), size, seq))
-        return found[:written]
+        data = np.empty(size, np.uint8)
+        written = int(lib.llama_state_seq_get_data(self._pointer, _pointer(data, ctypes.c_uint8), size, seq))
+        return data[:written]
 
     def set_state(self, seq: int, state: npt.NDArray[np.uint8]) -> bool:
         """Fill `seq` with what `state` returned; False if there are too few cells, or it is no such thing."""

@@ -87,5 +87,5 @@ def layer_devices(model: int, n_layers: int) -> tuple[str, ...]:
     if not (hasattr(lib._lib, _LAYER) and hasattr(lib._lib, _OUTPUT)):
         return ()
     pointer = ctypes.c_void_p(model)
-    held = [ggml.call(_LAYER, ctypes.c_void_p, pointer, ctypes.c_int(layer)) for layer in range(n_layers)]
-    return tuple(ggml.device_name(device) for device in [*held, ggml.ask(_OUTPUT, ctypes.c_void_p, model)])
+    handles = [ggml.call(_LAYER, ctypes.c_void_p, pointer, ctypes.c_int(layer)) for layer in range(n_layers)]
+    return tuple(ggml.device_name(device) for device in [*handles, ggml.ask(_OUTPUT, ctypes.c_void_p, model)])

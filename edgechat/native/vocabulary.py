@@ -44,20 +44,20 @@ class NativeVocabulary:
 
         The same rule as llama.cpp's own for drafts.
         """
-        mine, theirs = self._vocab, other._vocab
-        if lib.llama_vocab_type(mine) != lib.llama_vocab_type(theirs):
+        own, others = self._vocab, other._vocab
+        if lib.llama_vocab_type(own) != lib.llama_vocab_type(others):
             return "its tokenizer is of a different type"
         for what, adds, token in (
             ("BOS", lib.llama_vocab_get_add_bos, lib.llama_vocab_bos),
             ("EOS", lib.llama_vocab_get_add_eos, lib.llama_vocab_eos),
         ):
-            if adds(mine) != adds(theirs) or (adds(mine) and token(mine) != token(theirs)):
+            if adds(own) != adds(others) or (adds(own) and token(own) != token(others)):
                 return f"its {what} token is different"
         if abs(self.size - other.size) > _MORE:
             return f"its vocabulary has {other.size} tokens, not {self.size}"
         text = lib.llama_vocab_get_text
         common = range(_FIRST, min(self.size, other.size))
-        odd = next((token for token in common if text(mine, token) != text(theirs, token)), None)
+        odd = next((token for token in common if text(own, token) != text(others, token)), None)
         return "" if odd is None else f"its token {odd} is different"
 
     def _text(self, token: int) -> str:
@@ -101,7 +101,7 @@ class NativeVocabulary:
         """Return the texts of control tokens, in a microsecond a token; see `Vocabulary.control_texts`."""
         attributes = map(lib.llama_vocab_get_attr, repeat(self._vocab), range(self.size))
         control = lib.LLAMA_TOKEN_ATTR_CONTROL | lib.LLAMA_TOKEN_ATTR_UNKNOWN
-        return [self._text(token) for token, one in enumerate(attributes) if one & control]
+        return [self._text(token) for token, attribute in enumerate(attributes) if attribute & control]
 
     def _is_end(self, token: int) -> bool:
         """Say whether this token ends a generation."""

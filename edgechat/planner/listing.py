@@ -125,10 +125,10 @@ def _needs(header: ModelHeader) -> list[tuple[int, int]]:
 
     trained = header.context_length
     rates: dict[str | None, DeviceRate] = {None: rate_of_processor(None)}
-    on = ModelOnMachine("", header, shape_of(header), Budget(Memory(0, 0)), rates)
+    model = ModelOnMachine("", header, shape_of(header), Budget(Memory(0, 0)), rates)
     kind: CacheType = "q8_0" if may_quantize(header) else "f16"
-    contexts = [one for one in CONTEXTS if not trained or one <= trained] or [trained]
-    return [(context, on.load(context, kind).total) for context in contexts]
+    contexts = [context for context in CONTEXTS if not trained or context <= trained] or [trained]
+    return [(context, model.load(context, kind).total) for context in contexts]
 
 
 def _read() -> dict[str, _CachedSummary]:

@@ -53,8 +53,8 @@ def look(dry: DryRun | None = None) -> DeviceProfile:
             devices, servers, refused = dry.inventory().devices, (), error.message
     except DryRunFailed:  # then it cannot load anything on them either
         return alone
-    seen = [*sightings_of(devices), *amdgpu.sightings(), *mac_sightings()]
-    return replace(profile, accelerators=merge(seen, profile.memory), rpc=servers, refused=refused)
+    sightings = [*sightings_of(devices), *amdgpu.sightings(), *mac_sightings()]
+    return replace(profile, accelerators=merge(sightings, profile.memory), rpc=servers, refused=refused)
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,4 +156,4 @@ def in_words(profile: DeviceProfile) -> str:
         if card.usable or card == profile.mlx_card:
             shared = " shared with the CPU" if card.shares_ram else ""
             text += f"\n{card.name}: {mebibytes(card.total)}, {mebibytes(card.free)} free{shared}"
-    return "\n".join((text, *(_SLOWED[one] for one in profile.slowed)))
+    return "\n".join((text, *(_SLOWED[disturbance] for disturbance in profile.slowed)))

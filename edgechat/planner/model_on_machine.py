@@ -102,42 +102,42 @@ class ModelOnMachine:
 
     def _load(self, context: int, cache_type: CacheType) -> LoadConfig:
         cells = padded(context)
-        about = self._about(self._params(cells, cache_type, Layout()))
+        extras = self._extras(self._params(cells, cache_type, Layout()))
         tried: list[LoadConfig] = []
-        ways = self.footprint.layouts(self.shape, about, self.budget)
+        layouts = self.footprint.layouts(self.shape, extras, self.budget)
         # Stable: the plainest of equals stays first.
-        for one in sorted(ways, key=lambda way: self._forecast(way, cache_type).decode):
-            found = self._fitted(cells, cache_type, one, about)
-            tried.append(found)
-            if self.fits(found):
-                return found
+        for layout in sorted(layouts, key=lambda way: self._forecast(way, cache_type).decode):
+            load = self._fitted(cells, cache_type, layout, extras)
+            tried.append(load)
+            if self.fits(load):
+                return load
         return tried[-1]
 
-    def _about(self, params: LoadParams) -> Extras:
+    def _extras(self, params: LoadParams) -> Extras:
         return self.footprint.extras(self.header, params, self.program)
 
-    def _forecast(self, on: Layout, cache_type: CacheType) -> Forecast:
-        return forecast(self.shape, on.placed(self.shape), self.rates, self._per_token[cache_type])
+    def _forecast(self, layout: Layout, cache_type: CacheType) -> Forecast:
+        return forecast(self.shape, layout.placed(self.shape), self.rates, self._per_token[cache_type])
 
-    def _fitted(self, cells: int, cache_type: CacheType, on: Layout, about: Extras) -> LoadConfig:
+    def _fitted(self, cells: int, cache_type: CacheType, layout: Layout, extras: Extras) -> LoadConfig:
         """Return the load, with layers taken off cards or put on them as llama.cpp's account says."""
         best: LoadConfig | None = None
         for _ in range(_TRIES):
-            params = self._params(cells, cache_type, on)
-            found = self._measured(self._estimated(params, on, about))
-            over = self.budget.over(dict(found.needs))
+            params = self._params(cells, cache_type, layout)
+            load = self._measured(self._estimated(params, layout, extras))
+            over = self.budget.over(dict(load.needs))
             if not self.footprint.splits:
-                return found
-            if not over and (best is None or found.layout.reach > best.layout.reach):
-                best = found
+                return load
+            if not over and (best is None or load.layout.reach > best.layout.reach):
+                best = load
             if over:
-                changed: Layout | None = with_less(on, over, self.shape, about)
+                changed: Layout | None = with_less(layout, over, self.shape, extras)
             else:
-                changed = with_more(on, self._room(found), self.shape, about)
+                changed = with_more(layout, self._room(load), self.shape, extras)
             if changed is None or (best is not None and changed.reach <= best.layout.reach):
                 break
-            on = changed
-        return best or found
+            layout = changed
+        return best or load
 
     def _room(self, load: LoadConfig) -> dict[str, int]:
         """Return the bytes that llama.cpp's account leaves on the cards in use; nothing by the formulas."""
@@ -147,30 +147,30 @@ class ModelOnMachine:
 
     def exactly(self, params: LoadParams) -> LoadConfig:
         """Return what a load with these parameters takes, whether it fits or not."""
-        on = Layout(params.devices, params.split, params.experts_in_ram)
+        layout = Layout(params.devices, params.split, params.experts_in_ram)
         plain = LoadParams.of(msgspec.structs.replace(params, threads=1))
-        return self._measured(self._estimated(plain, on, self._about(plain)))
+        return self._measured(self._estimated(plain, layout, self._extras(plain)))
 
-    def _params(self, cells: int, cache_type: CacheType, on: Layout) -> LoadParams:
-        made = LoadParams(
+    def _params(self, cells: int, cache_type: CacheType, layout: Layout) -> LoadParams:
+        params = LoadParams(
             context=cells,
             cache_type=cache_type,
             n_seq_max=self.n_seq_max,
             n_outputs_max=self.n_seq_max + self.drafting.drafted,
             n_rs_seq=self.drafting.n_rs_seq,
-            devices=on.devices,
-            split=on.split,
-            experts_in_ram=on.experts_in_ram,
-            rpc=self.rpc if on.devices else (),
+            devices=layout.devices,
+            split=layout.split,
+            experts_in_ram=layout.experts_in_ram,
+            rpc=self.rpc if layout.devices else (),
         )
-        return for_embeddings(made, self.header) if self.header.makes_embeddings else made
+        return for_embeddings(params, self.header) if self.header.makes_embeddings else params
 
-    def _estimated(self, params: LoadParams, on: Layout, about: Extras) -> LoadConfig:
+    def _estimated(self, params: LoadParams, layout: Layout, extras: Extras) -> LoadConfig:
         return LoadConfig(
             params=params,
-            layout=on,
-            needs=self.footprint.needs(self.shape, about, on),
-            forecast=self._forecast(on, params.cache_type),
+            layout=layout,
+            needs=self.footprint.needs(self.shape, extras, layout),
+            forecast=self._forecast(layout, params.cache_type),
             source=self.footprint.source,
         )
 
@@ -181,14 +181,14 @@ class ModelOnMachine:
         if recurrent_bytes(self.header, self.n_seq_max, load.params.n_rs_seq) > MEMORY_LIMIT // 2:
             return replace(load, source="estimated: the recurrent states are too large for a dry run")
         try:
-            found = self.measure(load.params)
+            breakdown = self.measure(load.params)
         except DryRunFailed as failed:
             return replace(load, source=f"estimated: {failed.message.removesuffix('.')}")
-        needs = needs_of(found, self.program)
+        needs = needs_of(breakdown, self.program)
         if not load.layout.n:
             # A matrix that input and output share may be counted twice; mapped, it is there once.
             needs[RAM] = replace(needs[RAM], weights=min(needs[RAM].weights, self.header.weights_bytes))
-        return replace(load, needs=needs, source=EXACT, buffers=found.buffers)
+        return replace(load, needs=needs, source=EXACT, buffers=breakdown.buffers)
 
     def with_draft(self, draft: ModelOnMachine) -> ModelOnMachine:
         """Return the same model with one that drafts for it, which it makes room for."""
@@ -257,7 +257,7 @@ def model_on_machine(
     budget = Budget.of(profile, header.format)
     rate = footprint_of(header.format).rate
     rates: dict[str | None, DeviceRate] = {None: rate(None, processor)}
-    found = ModelOnMachine(
+    model = ModelOnMachine(
         name,
         header,
         shape_of(header),
@@ -269,4 +269,4 @@ def model_on_machine(
         profile.rpc if header.format == "gguf" else (),
         drafting,
     )
-    return replace(found, beyond=found.learned.beyond(found.conditions("CPU")))
+    return replace(model, beyond=model.learned.beyond(model.conditions("CPU")))

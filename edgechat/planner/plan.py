@@ -123,28 +123,28 @@ class LoadPlan(LoadParams, frozen=True, kw_only=True):
     def sampling_for(self, think: bool | None) -> SamplingDefaults:
         """Return how a token is chosen where thinking is switched on, off, or left alone (None)."""
         switched = {True: self.thinking_sampling, False: self.answering_sampling}
-        found = None if think is None else switched[think]
-        return found or self.sampling
+        chosen = None if think is None else switched[think]
+        return chosen or self.sampling
 
     @property
     def weights_bytes(self) -> int:
         """Of all memories together."""
-        return sum(one.weights_bytes for one in self.memory)
+        return sum(memory.weights_bytes for memory in self.memory)
 
     @property
     def cache_bytes(self) -> int:
         """Of all memories together."""
-        return sum(one.cache_bytes for one in self.memory)
+        return sum(memory.cache_bytes for memory in self.memory)
 
     @property
     def compute_bytes(self) -> int:
         """Of all memories together."""
-        return sum(one.compute_bytes for one in self.memory)
+        return sum(memory.compute_bytes for memory in self.memory)
 
     @property
     def total_bytes(self) -> int:
         """What the load takes altogether."""
-        return sum(one.total_bytes for one in self.memory)
+        return sum(memory.total_bytes for memory in self.memory)
 
 
 def params_of(other: LoadParams) -> dict[str, Any]:
@@ -173,7 +173,9 @@ def as_json(plan: LoadPlan) -> dict[str, Any]:
         "n_outputs_max": plan.n_outputs_max,
         "n_rs_seq": plan.n_rs_seq,
         "flash_attention": plan.flash_attention,
-        "devices": [{**msgspec.to_builtins(one), "total_bytes": one.total_bytes} for one in plan.memory],
+        "devices": [
+            {**msgspec.to_builtins(memory), "total_bytes": memory.total_bytes} for memory in plan.memory
+        ],
         "exact": bool(plan.buffers),
         "draft": plan.draft
         and {

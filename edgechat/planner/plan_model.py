@@ -78,18 +78,21 @@ def plan(
     if header.format == "mlx" and request.threads is not None:
         notes = (*notes, f"MLX manages its own threads: threads = {request.threads} has no effect.")
     how = drafting(header, request.draft or AUTO)
-    on = model_on_machine(name, header, profile, measure, history, threads=threads, drafting=how)
+    model = model_on_machine(name, header, profile, measure, history, threads=threads, drafting=how)
     helper = None
     if draft is not None and how.drafted:
         helper = model_on_machine(draft.name, draft.header, profile, draft.measure, history, threads=threads)
-        on = on.with_draft(helper) if draft.asked else on
+        model = model.with_draft(helper) if draft.asked else model
     asked = "as requested" if not notes else "the model's full context length"
-    load, why_context = _asked(on, request, request.context, asked) if request.context else _best(on, request)
-    if not (on.fits(load) or request.anyway):
-        raise _does_not_fit(on, load, nearest)
+    if request.context:
+        load, why_context = _requested_context(model, request, request.context, asked)
+    else:
+        load, why_context = _best_context(model, request)
+    if not (model.fits(load) or request.anyway):
+        raise _does_not_fit(model, load, nearest)
     no_draft = how.why_not
     if helper is not None and load.draft is None:
-        both = on.beside(load, helper)
+        both = model.beside(load, helper)
         no_draft = "" if both else f"The draft model {helper.name} does not fit in addition."
         load = both or load
     if profile.refused and header.format == "gguf":
@@ -120,18 +123,18 @@ def plan(
         ngrams=how.drafted > 0,
         no_draft=no_draft,
     )
-    made = completed(incomplete, on, load)
+    complete = completed(incomplete, model, load)
     sentences = (
         why_context,
-        *reasons.backend(header, on.budget, request),
-        *reasons.split(header, on.budget, load),
-        reasons.memory(on.budget, load),
+        *reasons.backend(header, model.budget, request),
+        *reasons.split(header, model.budget, load),
+        reasons.memory(model.budget, load),
         reasons.sequences(header, load),
-        reasons.drafts(made),
+        reasons.drafts(complete),
         *why_threads,
-        reasons.speed(made),
+        reasons.speed(complete),
     )
-    return msgspec.structs.replace(made, reasons=tuple(filter(None, sentences)))
+    return msgspec.structs.replace(complete, reasons=tuple(filter(None, sentences)))
 
 
 def checked(request: PlanRequest, header: ModelHeader) -> tuple[PlanRequest, tuple[str, ...]]:
@@ -165,7 +168,7 @@ def plan_variant(
 ) -> LoadPlan:
     """Return the plan for a file, with what its quantization loses; see `plan`."""
     header = variant.header()
-    made = plan(
+    planned = plan(
         variant.model,
         header,
         machine.profile,
@@ -176,10 +179,10 @@ def plan_variant(
         draft=draft,
         nearest=nearest,
     )
-    quant = variant.quant or made.quant
+    quant = variant.quant or planned.quant
     figure = kl_divergence(quant)
     return msgspec.structs.replace(
-        made,
+        planned,
         quant=quant,
         file_bytes=header.file_size or variant.size,
         kl_divergence=Divergence(value=figure.value, source=figure.source) if figure else None,
@@ -198,9 +201,9 @@ def threads_for(
     return threads, (why_threads,)
 
 
-def completed(plan: LoadPlan, on: ModelOnMachine, load: LoadConfig) -> LoadPlan:
+def completed(plan: LoadPlan, model: ModelOnMachine, load: LoadConfig) -> LoadPlan:
     """Return the plan with everything that follows from a way of loading it; not its reasons."""
-    budgets = {RAM: on.budget.ram} | {card.name: card.budget for card in on.budget.cards}
+    budgets = {RAM: model.budget.ram} | {card.name: card.budget for card in model.budget.cards}
     memory = (
         DeviceMemory(
             name=name,
@@ -218,81 +221,83 @@ def completed(plan: LoadPlan, on: ModelOnMachine, load: LoadConfig) -> LoadPlan:
         memory=tuple(memory),
         buffers=load.buffers,
         forecast=load.forecast,
-        predicted=predict(load.forecast, on.correction(load)),
-        where=on.where_of(load),
+        predicted=predict(load.forecast, model.correction(load)),
+        where=model.where_of(load),
     )
 
 
-def types(on: ModelOnMachine, request: PlanRequest) -> tuple[CacheType, ...]:
+def types(model: ModelOnMachine, request: PlanRequest) -> tuple[CacheType, ...]:
     """Return the types of cache that may be chosen, the best one first."""
     if request.cache_type is not None:
         return (request.cache_type,)
-    if on.header.makes_embeddings:
+    if model.header.makes_embeddings:
         return ("f16",)
-    return ("f16", "q8_0") if may_quantize(on.header) else ("f16",)
+    return ("f16", "q8_0") if may_quantize(model.header) else ("f16",)
 
 
-def _asked(on: ModelOnMachine, request: PlanRequest, context: int, asked: str) -> tuple[LoadConfig, str]:
+def _requested_context(
+    model: ModelOnMachine, request: PlanRequest, context: int, asked: str
+) -> tuple[LoadConfig, str]:
     """Return the load with the requested context, and why it is as it is."""
-    allowed = types(on, request)
-    loads = (on.load(context, cache_type) for cache_type in allowed)
-    load = next(load for load in loads if on.fits(load) or load.params.cache_type == allowed[-1])
+    allowed = types(model, request)
+    loads = (model.load(context, cache_type) for cache_type in allowed)
+    load = next(load for load in loads if model.fits(load) or load.params.cache_type == allowed[-1])
     cache_type = load.params.cache_type
     shrunk = request.cache_type is None and cache_type != "f16"
     how = f", with the KV cache in {cache_type} because it does not fit in f16" if shrunk else ""
     return load, f"Context {load.context}: {asked}{how}."
 
 
-def _best(on: ModelOnMachine, request: PlanRequest) -> tuple[LoadConfig, str]:
+def _best_context(model: ModelOnMachine, request: PlanRequest) -> tuple[LoadConfig, str]:
     """Return the load with the longest comfortable context, and why it is that one."""
-    allowed = types(on, request)
-    guess = replace(on, measure=None)  # precise enough for its speed
-    usual = guess.load(min(ENOUGH, on.header.context_length or ENOUGH), allowed[0])
-    limit = _SLOWER * on.seconds(usual) if on.fits(usual, SPARE) else math.inf
+    allowed = types(model, request)
+    guess = replace(model, measure=None)  # precise enough for its speed
+    usual = guess.load(min(ENOUGH, model.header.context_length or ENOUGH), allowed[0])
+    limit = _SLOWER * model.seconds(usual) if model.fits(usual, SPARE) else math.inf
     longest_slow = 0
 
     def is_comfortable(load: LoadConfig) -> bool:
         nonlocal longest_slow
-        if load.context > ENOUGH and on.seconds(load) > limit:
+        if load.context > ENOUGH and model.seconds(load) > limit:
             longest_slow = max(longest_slow, load.context)
             return False
-        return on.fits(load, SPARE)
+        return model.fits(load, SPARE)
 
-    patience = _PATIENCE / on.correction(usual).prefill
+    patience = _PATIENCE / model.correction(usual).prefill
     forecast = usual.forecast
     contexts = [
         context for context in CONTEXTS if context <= USUAL or forecast.prefilling(context) <= patience
     ]
-    load = _first_good(on, _candidates(on, allowed, contexts), is_comfortable)
-    if not on.fits(load, SPARE):
+    load = _first_good(model, _candidates(model, allowed, contexts), is_comfortable)
+    if not model.fits(load, SPARE):
         return load, f"Context {load.context}: barely fits; closing other programs would help."
-    return load, reasons.context(on.header, on.budget, load, longest_slow > load.context)
+    return load, reasons.context(model.header, model.budget, load, longest_slow > load.context)
 
 
 def _candidates(
-    on: ModelOnMachine, cache_types: tuple[CacheType, ...], contexts: list[int]
+    model: ModelOnMachine, cache_types: tuple[CacheType, ...], contexts: list[int]
 ) -> list[tuple[int, CacheType]]:
     """Return what may be chosen, the best first: 8 bits of cache cost less than half of the context."""
-    trained = on.header.context_length
-    longest = min(trained or math.inf, LONGEST_TEXT if on.header.makes_embeddings else math.inf)
+    trained = model.header.context_length
+    longest = min(trained or math.inf, LONGEST_TEXT if model.header.makes_embeddings else math.inf)
     possible = [context for context in contexts if context <= longest] or [trained]
     return [(context, cache_type) for context in possible for cache_type in cache_types]
 
 
 def _first_good(
-    on: ModelOnMachine, candidates: list[tuple[int, CacheType]], is_good: Callable[[LoadConfig], bool]
+    model: ModelOnMachine, candidates: list[tuple[int, CacheType]], is_good: Callable[[LoadConfig], bool]
 ) -> LoadConfig:
     """Return the first load that is good, or the last one; each takes less memory than the one before."""
     first, last = 0, len(candidates) - 1
-    load = on.load(*candidates[first])
+    load = model.load(*candidates[first])
     if first == last or is_good(load):
         return load
-    best = on.load(*candidates[last])
+    best = model.load(*candidates[last])
     if not is_good(best):
         return best
     while last - first > 1:
         middle = (first + last) // 2
-        load = on.load(*candidates[middle])
+        load = model.load(*candidates[middle])
         if is_good(load):
             last, best = middle, load
         else:
@@ -300,18 +305,18 @@ def _first_good(
     return best
 
 
-def _does_not_fit(on: ModelOnMachine, load: LoadConfig, nearest: bool) -> DoesNotFit:
+def _does_not_fit(model: ModelOnMachine, load: LoadConfig, nearest: bool) -> DoesNotFit:
     """Return the error for a load that is too large, naming the nearest context that is not."""
-    longest = min(on.longest(load.params.cache_type), load.context - CELLS) if nearest else 0
+    longest = min(model.longest(load.params.cache_type), load.context - CELLS) if nearest else 0
     hint = "Close other programs, or choose a smaller model."
     if longest >= CELLS:
         hint = f"A context of {longest} tokens fits. {hint}"
     needs = mebibytes(load.total)
-    both = f" with {on.draft.name} as its draft model" if on.draft else ""
-    cards = "".join(f", and {mebibytes(card.budget)} on {card.name}" for card in on.budget.cards)
+    both = f" with {model.draft.name} as its draft model" if model.draft else ""
+    cards = "".join(f", and {mebibytes(card.budget)} on {card.name}" for card in model.budget.cards)
     hint += " To try anyway: --load-anyway"
     return DoesNotFit(
-        f"{on.name}{both} with a context of {load.context} tokens needs about {needs}, "
-        f"but only {on.budget.in_words}{cards}.",
+        f"{model.name}{both} with a context of {load.context} tokens needs about {needs}, "
+        f"but only {model.budget.in_words}{cards}.",
         hint=hint,
     )

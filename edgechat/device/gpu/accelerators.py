@@ -128,12 +128,12 @@ def merge(sightings: Sequence[GpuReading], memory: Memory) -> tuple[Accelerator,
 def _card_of(sighting: GpuReading, cards: list[list[GpuReading]]) -> list[GpuReading] | None:
     """Return the card that this source sees here, if it is known already: by address, else by maker."""
     for card in cards:
-        if sighting.pci and any(seen.pci == sighting.pci for seen in card):
+        if sighting.pci and any(known.pci == sighting.pci for known in card):
             return card
     for card in cards:
-        told_apart = sighting.pci and any(seen.pci for seen in card)
+        told_apart = sighting.pci and any(known.pci for known in card)
         # A source, or a backend of ggml, that has listed the card already means another one.
-        listed = any(_listed_by(seen) == _listed_by(sighting) for seen in card)
+        listed = any(_listed_by(known) == _listed_by(sighting) for known in card)
         if card[0].vendor == sighting.vendor and not told_apart and not listed:
             return card
     return None
@@ -145,26 +145,26 @@ def _listed_by(sighting: GpuReading) -> tuple[Source, str]:
 
 
 def _accelerator(card: list[GpuReading], memory: Memory) -> Accelerator:
-    knowing = [seen for seen in card if seen.total > 0]
+    knowing = [sighting for sighting in card if sighting.total > 0]
     total = knowing[0].total if knowing else 0
     # A source may mean something else: NVML the whole card where we have a slice of it, a heap and not all
     # heaps. But where they mean the same, the smallest figure knows of a program that the others overlook.
-    same = [seen for seen in knowing if abs(seen.total - total) <= _SAME * total]
-    free = min([total, *(max(0, seen.free) for seen in same)])
-    shares = next((seen.shares_ram for seen in card if seen.shares_ram is not None), False)
+    same = [sighting for sighting in knowing if abs(sighting.total - total) <= _SAME * total]
+    free = min([total, *(max(0, sighting.free) for sighting in same)])
+    shares = next((sighting.shares_ram for sighting in card if sighting.shares_ram is not None), False)
     own = free
     if shares:
-        own = min(free, max(seen.set_aside for seen in card))
+        own = min(free, max(sighting.set_aside for sighting in card))
         total = min(total, memory.total + own)
         free = min(free, own + memory.available)
     return Accelerator(
-        name=next((seen.name for seen in card if seen.name), card[0].vendor),
+        name=next((sighting.name for sighting in card if sighting.name), card[0].vendor),
         vendor=card[0].vendor,
-        devices=tuple(seen.device for seen in card if seen.device),
+        devices=tuple(sighting.device for sighting in card if sighting.device),
         total=total,
         free=free,
         shares_ram=shares,
         own=own,
-        pci=next((seen.pci for seen in card if seen.pci), None),
-        sources=tuple(dict.fromkeys(seen.source for seen in card)),
+        pci=next((sighting.pci for sighting in card if sighting.pci), None),
+        sources=tuple(dict.fromkeys(sighting.source for sighting in card)),
     )

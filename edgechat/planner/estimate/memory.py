@@ -63,11 +63,11 @@ def layer_cache_bytes(
     window = header.sliding_window
     windowed_cells = min(cells, padded(min(cells, window * n_seq_max + n_ubatch)))
     kind = _TYPES[cache_type]
-    found = [0] * header.n_layers
+    sizes = [0] * header.n_layers
     for row in rows(header):
         n_bytes = kind.row_bytes(row.keys) + kind.row_bytes(row.values)
-        found[row.layer] = n_bytes * (windowed_cells if row.windowed else cells)
-    return tuple(found)
+        sizes[row.layer] = n_bytes * (windowed_cells if row.windowed else cells)
+    return tuple(sizes)
 
 
 class CacheRow(NamedTuple):
@@ -104,8 +104,8 @@ def layer_recurrent_bytes(header: ModelHeader, n_seq: int, n_rs_seq: int = 0) ->
 def cache_bytes_per_token(header: ModelHeader, cache_type: CacheType = "f16") -> int:
     """Return what one more token of context takes beyond all windows."""
     kind = _TYPES[cache_type]
-    kept = [row for row in rows(header) if not row.windowed]
-    return sum(kind.row_bytes(row.keys) + kind.row_bytes(row.values) for row in kept)
+    unwindowed = [row for row in rows(header) if not row.windowed]
+    return sum(kind.row_bytes(row.keys) + kind.row_bytes(row.values) for row in unwindowed)
 
 
 def not_in_blocks(header: ModelHeader, size: int) -> str:

@@ -120,7 +120,7 @@ def forecast(
         decode += n * _written(part.experts_read, part.experts_operations, in_ram, own, one_row)
         prefill += n * _arithmetic(part.operations, part.weights, device is None, rate, kernel, fastest)
         prefill += n * _arithmetic(part.experts_operations, part.experts, in_ram, own, kernel, fastest)
-    on = Counter([one.device for one in placed[:-1]] or [None])
+    on = Counter([part.device for part in placed[:-1]] or [None])
     bandwidth = on.total() / sum(n / rates[device].bandwidth for device, n in on.items())
     compute = on.total() / sum(n / rates[device].compute for device, n in on.items())
     attending = shape.attention / (_ATTENTION * compute)

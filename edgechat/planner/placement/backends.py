@@ -41,17 +41,17 @@ def runnable(files: Sequence[Variant], profile: DeviceProfile, request: PlanRequ
     if request.backend == "mlx" and not profile.mlx:
         raise without_mlx("MLX is not available.")
     if request.backend is not None:
-        chosen = [one for one in files if one.backend == request.backend]
+        chosen = [file for file in files if file.backend == request.backend]
         if files and not chosen:
             raise _unreadable(files[0], request.backend)
         return chosen
-    usable = [one for one in files if profile.mlx or one.backend != "mlx"]
+    usable = [file for file in files if profile.mlx or file.backend != "mlx"]
     if files and not usable:
         raise without_mlx(f"{one_line(files[0].model)} is an MLX model, and MLX is not available.")
     if weighs_mlx(profile, request) and request.prefers is None:
         return usable
     first = request.prefers or "llama.cpp"
-    return [one for one in usable if one.backend == first] or usable
+    return [file for file in usable if file.backend == first] or usable
 
 
 def without_mlx(what: str) -> BackendMissing:

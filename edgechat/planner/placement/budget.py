@@ -97,10 +97,10 @@ class Budget:
         if format == "mlx":
             card = profile.mlx_card
             return cls(profile.memory, (Card(MLX, card),) if card is not None else ())
-        usable = [one for one in profile.accelerators if one.usable and one.free > 0]
+        usable = [gpu for gpu in profile.accelerators if gpu.usable and gpu.free > 0]
         # Own memory before shared, then the larger: the one filled first stands last.
-        usable.sort(key=lambda one: (not one.shares_ram, one.free))
-        return cls(profile.memory, tuple(Card(one.devices[0], one) for one in usable))
+        usable.sort(key=lambda gpu: (not gpu.shares_ram, gpu.free))
+        return cls(profile.memory, tuple(Card(gpu.devices[0], gpu) for gpu in usable))
 
     @property
     def ram(self) -> int:
@@ -117,22 +117,24 @@ class Budget:
         """Return what is left once a load has taken this."""
         left = max(0, self.memory.available - self.charged(needs))
         cards = (
-            replace(one, taken=one.taken + needs[one.name].total) if one.name in needs else one
-            for one in self.cards
+            replace(card, taken=card.taken + needs[card.name].total) if card.name in needs else card
+            for card in self.cards
         )
         return Budget(replace(self.memory, available=left), tuple(cards))
 
     def charged(self, needs: dict[str, Needs]) -> int:
         """Return the bytes of RAM that a load takes, with what shared cards hold."""
-        shared = (max(0, needs[one.name].total - one.own) for one in self._shared(needs))
+        shared = (max(0, needs[card.name].total - card.own) for card in self._shared(needs))
         return needs.get(RAM, Needs()).total + sum(shared)
 
     def _shared(self, needs: dict[str, Needs]) -> Iterable[Card]:
-        return (one for one in self.cards if one.about.shares_ram and one.name in needs)
+        return (card for card in self.cards if card.about.shares_ram and card.name in needs)
 
     def over(self, needs: dict[str, Needs]) -> dict[str, int]:
         """Return the bytes by which each card's budget is exceeded, where it is."""
-        beyond = {one.name: needs[one.name].total - one.budget for one in self.cards if one.name in needs}
+        beyond = {
+            card.name: needs[card.name].total - card.budget for card in self.cards if card.name in needs
+        }
         return {name: n for name, n in beyond.items() if n > 0}
 
     def fits(self, needs: dict[str, Needs], *, spare: float = 0.0) -> bool:
@@ -140,15 +142,15 @@ class Budget:
         return not self.over(needs) and self.charged(needs) <= self.ram * (1 - spare)
 
 
-def together(one: Mapping[str, Needs], other: Mapping[str, Needs]) -> dict[str, Needs]:
+def together(first: Mapping[str, Needs], second: Mapping[str, Needs]) -> dict[str, Needs]:
     """Return what two loads take."""
-    return {name: one.get(name, Needs()) + other.get(name, Needs()) for name in {**one, **other}}
+    return {name: first.get(name, Needs()) + second.get(name, Needs()) for name in {**first, **second}}
 
 
-def needs_of(found: Breakdown, program: int) -> dict[str, Needs]:
+def needs_of(breakdown: Breakdown, program: int) -> dict[str, Needs]:
     """Return what llama.cpp's account means for each memory; its process around it is in RAM."""
-    needs = {RAM: Needs(compute=found.output, program=program)}
-    for buffer in found.buffers:
+    needs = {RAM: Needs(compute=breakdown.output, program=program)}
+    for buffer in breakdown.buffers:
         name = RAM if buffer.is_host else buffer.device
         more = Needs(buffer.weights, buffer.cache, buffer.compute)
         needs[name] = needs.get(name, Needs()) + more

@@ -56,7 +56,7 @@ def grown(wish: LoadPlan, replan: Callable[[], LoadPlan]) -> LoadPlan:
 
     It must be for the same file: nobody wants another one in the middle of a conversation.
     """
-    planned_for = next((one.budget_bytes for one in wish.memory if one.name == RAM), 0)
+    planned_for = next((memory.budget_bytes for memory in wish.memory if memory.name == RAM), 0)
     if not wish.memory or (not wish.devices and Budget.of(look()).ram <= _MORE * planned_for):
         return wish
     try:
@@ -93,14 +93,16 @@ def descend(
     plan: LoadPlan, header: ModelHeader, profile: DeviceProfile, measure: Measure | None, *, failed: bool
 ) -> tuple[LoadPlan, tuple[str, ...]]:
     """Return the first step from the plan downwards that fits this machine; see `refit`."""
-    on = model_on_machine(plan.model_name, header, profile, measure, Calibration.read(), threads=plan.threads)
+    model = model_on_machine(
+        plan.model_name, header, profile, measure, Calibration.read(), threads=plan.threads
+    )
     changes: list[str] = []
-    while failed or not on.budget.fits(_needs(plan)):
+    while failed or not model.budget.fits(_needs(plan)):
         step = step_down(plan, header)
         if step is None:
-            raise _nothing_left(plan, on.budget)
+            raise _nothing_left(plan, model.budget)
         params, change = step
-        plan = completed(plan, on, on.exactly(params))
+        plan = completed(plan, model, model.exactly(params))
         changes.append(change)
         failed = False
     return plan, tuple(changes)

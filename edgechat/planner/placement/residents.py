@@ -20,7 +20,7 @@ def beside(profile: DeviceProfile, staying: Iterable[LoadPlan]) -> DeviceProfile
 
     The weights that they map count as free (see `device.memory`), but are read for every token.
     """
-    taken = sum(mapped_bytes(one) for one in staying)
+    taken = sum(mapped_bytes(plan) for plan in staying)
     return replace(profile, memory=_less(profile.memory, taken))
 
 
@@ -28,18 +28,18 @@ def without(profile: DeviceProfile, leaving: Iterable[LoadPlan]) -> DeviceProfil
     """Return the machine as it would be, had these loads ended."""
     memory, cards = profile.memory, profile.accelerators
     for plan in leaving:
-        for one in plan.memory:
-            if one.name == RAM:
-                memory = _less(memory, mapped_bytes(plan) - one.total_bytes)
+        for part in plan.memory:
+            if part.name == RAM:
+                memory = _less(memory, mapped_bytes(plan) - part.total_bytes)
             else:
-                cards = tuple(_freed(card, one) for card in cards)
+                cards = tuple(_freed(card, part) for card in cards)
     return replace(profile, memory=memory, accelerators=cards)
 
 
 def mapped_bytes(plan: LoadPlan) -> int:
     """Return the bytes of RAM that hold weights as pages of the model's file, as far as the plan tells."""
-    in_ram = next((one.weights_bytes for one in plan.memory if one.name == RAM), 0)
-    copied = sum(one.weights for one in plan.buffers if one.is_host and one.name.endswith(_COPIED))
+    in_ram = next((entry.weights_bytes for entry in plan.memory if entry.name == RAM), 0)
+    copied = sum(entry.weights for entry in plan.buffers if entry.is_host and entry.name.endswith(_COPIED))
     return max(0, in_ram - copied)
 
 

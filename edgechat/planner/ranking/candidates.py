@@ -153,8 +153,8 @@ def everything(*, mlx: bool = False) -> list[list[Variant]]:
 def of_path(name: str) -> Variant:
     """Return the one file that `name` means to `resolve`. Raises ModelNotFound or ModelFileError."""
     resolved = resolve(name)
-    found = found_at(resolved.path)
-    size, format = (found.size, found.format) if found else (0, "gguf")
+    files = found_at(resolved.path)
+    size, format = (files.size, files.format) if files else (0, "gguf")
     return _of_file(resolved.path, resolved.name, None, resolved.entry, size, format)
 
 

@@ -157,7 +157,7 @@ def _wants(want: ModelRequest, request: PlanRequest) -> list[ModelRequest]:
 
 
 def bring(
-    decided: PullDecision, seen: DownloadObserver, stop: threading.Event | None = None
+    decided: PullDecision, observer: DownloadObserver, stop: threading.Event | None = None
 ) -> tuple[tuple[FetchedFile, ...], ...]:
     """Download what is missing; return the files of each part. `stop`: see `download`.
 
@@ -165,7 +165,7 @@ def bring(
     """
     check_space(sum(part.needed() for part in decided.parts))
     return tuple(
-        tuple(download(part.source.remote.listing, files, part.source.want.revision, seen, stop))
+        tuple(download(part.source.remote.listing, files, part.source.want.revision, observer, stop))
         if files
         else ()
         for part, files in zip(decided.parts, decided.missing, strict=True)

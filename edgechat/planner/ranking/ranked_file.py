@@ -54,12 +54,12 @@ class RankedFile:
 
 def alternative(option: RankedFile, first: RankedFile, request: PlanRequest) -> Alternative:
     """Return an option that was not taken, and why the first one was taken instead."""
-    made = option.plan
+    plan = option.plan
     return Alternative(
         model=option.variant.model,
         quant=option.quant,
-        context=made.context if made else 0,
-        decode_tps=option.predicted.decode_tps if made else 0.0,
+        context=plan.context if plan else 0,
+        decode_tps=option.predicted.decode_tps if plan else 0.0,
         why_not=why_not(option, first, request),
         backend=option.variant.backend,
     )
@@ -77,11 +77,11 @@ def weighed(first: RankedFile, others: Iterable[RankedFile]) -> RankedFile:
     other = rival(first, others)
     if other is None or first.plan is None:
         return first
-    mine, its = (LABELS[one.variant.backend] for one in (first, other))
+    label, other_label = (LABELS[option.variant.backend] for option in (first, other))
     best = f", for which {other.quant} would be the best choice" if other.quant else ""
     # Also what is ruled out is told with its speed: that is what most people take MLX for.
     why_not_it = _compared(other, first) if other.plan is not None else other.why_not
-    reason = f"{mine} rather than {its}{best}. {why_not_it}"
+    reason = f"{label} rather than {other_label}{best}. {why_not_it}"
     return replace(first, plan=msgspec.structs.replace(first.plan, reasons=(reason, *first.plan.reasons)))
 
 
@@ -106,9 +106,9 @@ def _compared(option: RankedFile, first: RankedFile) -> str:
     return f"{text[0].upper()}{text[1:]}."
 
 
-def _unfit(option: RankedFile, made: LoadPlan, request: PlanRequest) -> str:
+def _unfit(option: RankedFile, plan: LoadPlan, request: PlanRequest) -> str:
     if option.verdict is Verdict.SHORT:
-        return f"It was trained on at most {made.context} tokens."
+        return f"It was trained on at most {plan.context} tokens."
     if option.verdict is Verdict.POOR:
         known = quality_class(option.quant)
         if known is not None and request.quality is not None:
@@ -126,18 +126,20 @@ def _unfit(option: RankedFile, made: LoadPlan, request: PlanRequest) -> str:
 
 def _differences(option: RankedFile, first: RankedFile) -> Iterator[tuple[str, bool]]:
     """Yield what differs to someone who uses it, and whether the option is the better one in that."""
-    made, chosen = option.plan, first.plan
-    assert made is not None
+    plan, chosen = option.plan, first.plan
+    assert plan is not None
     assert chosen is not None
-    one, other = (entry.quality if entry else None for entry in (option.variant.entry, first.variant.entry))
-    if one and other and one != other:
-        yield f"its published quality is {one} of 6, not {other}", one > other
-    elif (mine := score(option.variant)) != (other_score := score(first.variant)):
-        how = "higher" if mine > other_score else "lower"
-        yield f"its published scores are a little {how}", mine > other_score
-    if made.context != chosen.context:
-        how = "longer" if made.context > chosen.context else "shorter"
-        yield f"its context is {how} ({made.context} tokens, not {chosen.context})", how == "longer"
+    quality, other_quality = (
+        entry.quality if entry else None for entry in (option.variant.entry, first.variant.entry)
+    )
+    if quality and other_quality and quality != other_quality:
+        yield f"its published quality is {quality} of 6, not {other_quality}", quality > other_quality
+    elif (own_score := score(option.variant)) != (other_score := score(first.variant)):
+        how = "higher" if own_score > other_score else "lower"
+        yield f"its published scores are a little {how}", own_score > other_score
+    if plan.context != chosen.context:
+        how = "longer" if plan.context > chosen.context else "shorter"
+        yield f"its context is {how} ({plan.context} tokens, not {chosen.context})", how == "longer"
     new, old = option.predicted, first.predicted
     if not 1 / _FELT < new.decode_tps / old.decode_tps < _FELT:
         faster = new.decode_tps > old.decode_tps
@@ -155,12 +157,12 @@ def _differences(option: RankedFile, first: RankedFile) -> Iterator[tuple[str, b
 
 def why(first: RankedFile, request: PlanRequest) -> str:
     """Return why an option was taken, as a sentence."""
-    made = first.plan
-    assert made is not None
-    known = quality_class(made.quant)
+    plan = first.plan
+    assert plan is not None
+    known = quality_class(plan.quant)
     quality = f", {known.label} quality" if known else ""
-    loss = f" (a loss of {made.kl_divergence.value:.2g} nats)" if made.kl_divergence else ""
-    what = f"{made.quant or 'This file'}, {mebibytes(made.file_bytes)}{quality}{loss}"
+    loss = f" (a loss of {plan.kl_divergence.value:.2g} nats)" if plan.kl_divergence else ""
+    what = f"{plan.quant or 'This file'}, {mebibytes(plan.file_bytes)}{quality}{loss}"
     return f"{what}: {_because(first, request)}."
 
 

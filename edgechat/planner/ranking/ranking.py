@@ -52,15 +52,15 @@ def rate(variant: Variant, machine: Machine, request: PlanRequest) -> RankedFile
     """Return a file with its plan and its worth. Raises HubError, and ModelFileError where it is damaged."""
     header = variant.header()
     try:
-        made = plan_variant(variant, machine, request, nearest=False)
+        plan = plan_variant(variant, machine, request, nearest=False)
     except DoesNotFit as error:
         return RankedFile(variant, Verdict.TOO_LARGE, -math.inf, why_not=error.message)
-    assert made.predicted is not None
+    assert plan.predicted is not None
     # A context that llama.cpp rounded is what was asked for; one that training cut is not.
-    context = min(made.context, header.context_length or made.context)
-    verdict = verdict_of(variant, header, made.quant, context, made.predicted, request)
-    worth = worth_of(variant, made.quant, context, made.cache_type, made.predicted)
-    return RankedFile(variant, verdict, worth, made)
+    context = min(plan.context, header.context_length or plan.context)
+    verdict = verdict_of(variant, header, plan.quant, context, plan.predicted, request)
+    worth = worth_of(variant, plan.quant, context, plan.cache_type, plan.predicted)
+    return RankedFile(variant, verdict, worth, plan)
 
 
 def best_of(variants: Sequence[Variant], machine: Machine, request: PlanRequest) -> RankedFile | None:
@@ -78,9 +78,9 @@ def _best_of(variants: Sequence[Variant], machine: Machine, request: PlanRequest
         large = guess[0] is Verdict.TOO_LARGE
         best = max(options, key=lambda option: option.rank, default=None)
         if best is not None and (large or (best.verdict, best.worth + _NEAR) >= guess):
-            made = best.plan
+            plan = best.plan
             # Where only a short context fits, a file that is hardly smaller may be worth far more.
-            cramped = made is not None and request.context is None and made.context < ENOUGH
+            cramped = plan is not None and request.context is None and plan.context < ENOUGH
             if large or not cramped or len(options) >= _MAX_PLANS:
                 break
         # The formulas are exact for the models of the catalogue, but for what they compute with.
@@ -150,12 +150,12 @@ def choose(options: Iterable[RankedFile], request: PlanRequest = DEFAULT_REQUEST
     if other is not None and other not in near:
         near[-1] = other
     others = tuple(alternative(option, first, request) for option in near)
-    made = msgspec.structs.replace(first.plan, alternatives=others)
-    first = weighed(replace(first, plan=made), near)
+    plan = msgspec.structs.replace(first.plan, alternatives=others)
+    first = weighed(replace(first, plan=plan), near)
     assert first.plan is not None
     if len(ranked) > 1:
-        made = msgspec.structs.replace(first.plan, reasons=(why(first, request), *first.plan.reasons))
-    return replace(first, plan=made)
+        plan = msgspec.structs.replace(first.plan, reasons=(why(first, request), *first.plan.reasons))
+    return replace(first, plan=plan)
 
 
 def likeliest(
@@ -173,10 +173,10 @@ def likeliest(
         how = drafting(header, request.draft or AUTO)
         profile = machine.profile
         threads, _ = threads_for(header, profile, request)
-        on = model_on_machine(
+        model = model_on_machine(
             sample.model, header, profile, None, machine.history, threads=threads, drafting=how
         )
-        guesses += [(file, _guess(file, on, file.size / max(1, sample.size), request)) for file in files]
+        guesses += [(file, _guess(file, model, file.size / max(1, sample.size), request)) for file in files]
     return sorted(guesses, key=lambda guess: guess[1], reverse=True)
 
 
@@ -199,28 +199,28 @@ def _guess(
 ) -> tuple[Verdict, float]:
     """Return the rank that a file seems to deserve, by formula; factor: its size over the sample's."""
     shape = sample.shape.scaled(factor, type_of(variant.quant))
-    on = replace(sample, shape=shape)
-    load = _guessed(on, request)
+    model = replace(sample, shape=shape)
+    load = _guessed(model, request)
     if load is None:
         return Verdict.TOO_LARGE, -variant.size
-    predicted = predict(load.forecast, on.correction(load))
-    quant, context = variant.quant, min(load.context, on.header.context_length or load.context)
-    verdict = verdict_of(variant, on.header, quant, context, predicted, request)
+    predicted = predict(load.forecast, model.correction(load))
+    quant, context = variant.quant, min(load.context, model.header.context_length or load.context)
+    verdict = verdict_of(variant, model.header, quant, context, predicted, request)
     return verdict, worth_of(variant, quant, context, load.params.cache_type, predicted)
 
 
-def _guessed(on: ModelOnMachine, request: PlanRequest) -> LoadConfig | None:
+def _guessed(model: ModelOnMachine, request: PlanRequest) -> LoadConfig | None:
     """Return about the load that `plan_model.plan` would choose, by formula; None where none fits."""
-    trained = on.header.context_length or ENOUGH
-    allowed = types(on, request)
+    trained = model.header.context_length or ENOUGH
+    allowed = types(model, request)
     if request.context is not None:
         steps = [(min(request.context, trained), cache_type) for cache_type in allowed]
     else:
         steps = [(min(context, trained), kind) for context, kind in _GUESSED if kind in allowed]
         steps = steps or [(min(context, trained), allowed[0]) for context, _ in _GUESSED]
     for number, (context, cache_type) in enumerate(steps, 1):
-        load = on.load(context, cache_type)
+        load = model.load(context, cache_type)
         sure = request.context is not None or number == len(steps)
-        if on.fits(load, 0.0 if sure else SPARE):
+        if model.fits(load, 0.0 if sure else SPARE):
             return load
     return None

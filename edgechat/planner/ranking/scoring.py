@@ -91,7 +91,7 @@ def score(variant: Variant) -> float:
     entry = variant.entry
     if entry is None or entry.quality is None:
         return 0.0
-    equals = [one.name for one in catalogue() if one.quality == entry.quality]
+    equals = [model.name for model in catalogue() if model.quality == entry.quality]
     place = equals.index(entry.name) if entry.name in equals else len(equals)
     return entry.quality + _IN_CLASS * (1 - place / max(1, len(equals)))
 

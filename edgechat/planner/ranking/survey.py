@@ -69,7 +69,7 @@ def one_model(
             plan = with_draft(chosen.plan, variant, machine, request, insists=insists, elsewhere=True)
             chosen = replace(chosen, plan=plan)
         instead = None if chosen else first_that_fits(machine, request)
-    options.sort(key=lambda one: one.variant.size, reverse=True)
+    options.sort(key=lambda option: option.variant.size, reverse=True)
     unread = len(files) - len(options)
     return SurveyFindings(name, in_words(machine.profile), tuple(options), chosen, instead, unread)
 
@@ -97,8 +97,8 @@ class SurveyOverview:
 
     def has_measured(self, option: RankedFile) -> bool:
         """Say whether loads of such a model in such a quantization were measured on this machine."""
-        made = option.plan
-        return made is not None and made.where is not None and self.history.knows(made.where)
+        plan = option.plan
+        return plan is not None and plan.where is not None and self.history.knows(plan.where)
 
 
 def overview(local: Sequence[LocalModel], request: PlanRequest) -> SurveyOverview:
@@ -106,12 +106,12 @@ def overview(local: Sequence[LocalModel], request: PlanRequest) -> SurveyOvervie
     with _catalogue_on(MachineDescription(), request) as (models, machine):
         options = _ranked(models, machine, request)
         here: dict[Path, RankedFile] = {}
-        for one in local:
+        for model in local:
             with contextlib.suppress(ModelFileError, BackendMissing, OSError):
-                (variant,) = runnable([of_local(one)], machine.profile, request)
-                here[one.path] = rate(variant, machine.unasked, request)
-    found = SurveyFindings(None, in_words(machine.profile), tuple(options), choose(options, request))
-    return SurveyOverview(machine.profile, found, here, machine.history)
+                (variant,) = runnable([of_local(model)], machine.profile, request)
+                here[model.path] = rate(variant, machine.unasked, request)
+    findings = SurveyFindings(None, in_words(machine.profile), tuple(options), choose(options, request))
+    return SurveyOverview(machine.profile, findings, here, machine.history)
 
 
 @contextlib.contextmanager
@@ -128,16 +128,16 @@ def _catalogue_on(
 
 def _ranked(models: Sequence[Sequence[Variant]], machine: Machine, request: PlanRequest) -> list[RankedFile]:
     """Return the best file of each model, best first; of equals the one that the catalogue names first."""
-    found = {
-        number: one
+    best = {
+        number: option
         for number, files in enumerate(models)
-        if (one := best_of(files, machine.unasked, request)) is not None
+        if (option := best_of(files, machine.unasked, request)) is not None
     }
     sure: set[int] = set()
     while True:
-        order = sorted(found, key=lambda number: found[number].rank, reverse=True)
+        order = sorted(best, key=lambda number: best[number].rank, reverse=True)
         doubtful = next((number for number in order[:_SURE] if number not in sure), None)
         if doubtful is None:
-            return [found[number] for number in order]
-        found[doubtful] = best_of(models[doubtful], machine, request) or found[doubtful]
+            return [best[number] for number in order]
+        best[doubtful] = best_of(models[doubtful], machine, request) or best[doubtful]
         sure.add(doubtful)
