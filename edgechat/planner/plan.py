@@ -66,7 +66,7 @@ class DraftPlan(LoadParams, frozen=True, kw_only=True):
 
 
 class LoadPlan(LoadParams, frozen=True, kw_only=True):
-    """How a model is loaded. Crosses the pipe to the worker, and is shown to people as it is.
+    """How a model is loaded. It is sent to the worker, and shown to users.
 
     Counts are tokens, sequences or layers; sizes are bytes.
     """
@@ -79,7 +79,7 @@ class LoadPlan(LoadParams, frozen=True, kw_only=True):
     file_bytes: int = 0
     n_layers: int = 0
     memory: tuple[DeviceMemory, ...] = ()
-    """What is taken where; RAM first."""
+    """By device; RAM first."""
     buffers: tuple[Buffer, ...] = ()
     """The same by type of buffer, as llama.cpp's own allocator says; empty where the sizes are estimated."""
     draft: DraftPlan | None = None
@@ -87,12 +87,12 @@ class LoadPlan(LoadParams, frozen=True, kw_only=True):
     ngrams: bool = False
     """Whether the n-grams of the conversation draft for it."""
     no_draft: str = ""
-    """Why nobody drafts for it, or not who was asked for; a sentence."""
+    """Why there are no drafts, or not by the requested model; a sentence."""
     forecast: Forecast | None = None
-    """How long a token takes before any correction: what real runs are held against."""
+    """How long a token takes before any correction; real runs are compared with it."""
     predicted: Prediction | None = None
     where: RunConditions | None = None
-    """What the speed depends on, to learn it by."""
+    """What the speed depends on: the key for calibration."""
     kl_divergence: Divergence | None = None
     sampling: SamplingDefaults = SamplingDefaults()
     """What settings.toml says, and below that what the model's makers recommend."""
@@ -101,14 +101,14 @@ class LoadPlan(LoadParams, frozen=True, kw_only=True):
     answering_sampling: SamplingDefaults | None = None
     """... where it is switched off."""
     notes: tuple[str, ...] = ()
-    """What was asked for and is not so."""
+    """Requests that could not be met."""
     reasons: tuple[str, ...] = ()
     alternatives: tuple[Alternative, ...] = ()
     anyway: bool = False
     """Load it although it does not seem to fit."""
 
     def for_draft(self) -> LoadPlan | None:
-        """Return how the model that drafts for this one is loaded; None where there is none."""
+        """Return how the draft model is loaded; None if there is none."""
         if self.draft is None:
             return None
         return LoadPlan(
@@ -121,7 +121,7 @@ class LoadPlan(LoadParams, frozen=True, kw_only=True):
         )
 
     def sampling_for(self, think: bool | None) -> SamplingDefaults:
-        """Return how a token is chosen where thinking is switched on, off, or left alone (None)."""
+        """Return the sampling options for thinking on, off, or by the model's default (None)."""
         switched = {True: self.thinking_sampling, False: self.answering_sampling}
         chosen = None if think is None else switched[think]
         return chosen or self.sampling
@@ -148,12 +148,12 @@ class LoadPlan(LoadParams, frozen=True, kw_only=True):
 
 
 def params_of(other: LoadParams) -> dict[str, Any]:
-    """Return the parameters alone of what has more, by name."""
+    """Return the LoadParams of a struct that has more fields, by name."""
     return {name: getattr(other, name) for name in LoadParams.__struct_fields__}
 
 
 def as_json(plan: LoadPlan) -> dict[str, Any]:
-    """Return a plan as programs get it; sizes are bytes, times milliseconds, null is what nobody knows."""
+    """Return a plan as JSON for programs; sizes are bytes, times milliseconds, unknown values null."""
     return {
         "model": plan.model_name,
         "path": plan.model_path or None,

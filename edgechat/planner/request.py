@@ -1,4 +1,4 @@
-"""What a person asks for instead of leaving the choice to the planner."""
+"""What a user requests instead of leaving the choice to the planner."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ DEFAULT_REQUEST = PlanRequest()
 
 
 def with_settings(request: PlanRequest, config: Settings) -> PlanRequest:
-    """Return the wishes with what settings.toml says where there is none."""
+    """Return the request with missing values from settings.toml."""
     return msgspec.structs.replace(
         request,
         context=config.context if request.context is None else request.context,

@@ -1,8 +1,8 @@
-"""Which layers lie where: the cards are filled from the last layer backwards, the best card first.
+"""Which layers are on which device: cards are filled from the last layer backwards, the best card first.
 
-llama.cpp offloads the last layers, and with the first of them what makes logits. Two ways are tried where a
-model routes tokens to experts: whole layers on the cards as far as they fit, or all layers but with the
-experts of some in RAM. Those are most of the bytes, and few of them are read for a token.
+llama.cpp offloads the last layers, and with them the output. Two ways are tried for mixtures of experts: as
+many whole layers on the cards as fit, or all layers with the experts of some in RAM. Experts are most of the
+bytes, and few of them are read for a token.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Layout:
 
     @property
     def reach(self) -> tuple[int, int]:
-        """What layouts of one model are compared by: the more of it is on cards, the greater."""
+        """The sort key of layouts: the more of the model is on cards, the greater."""
         return self.n, -self.experts_in_ram
 
     def devices_of(self, n_parts: int) -> list[str | None]:
@@ -57,7 +57,7 @@ class Layout:
 
 
 def layouts(shape: ModelShape, extras: Extras, budget: Budget) -> Iterator[Layout]:
-    """Yield the ways of placing the layers, the plainest first; the processor alone is one of them."""
+    """Yield the possible layouts, the simplest first and the CPU alone last."""
     whole = _filled(shape, extras, budget, 0)
     if whole.n:
         yield whole
@@ -118,7 +118,7 @@ def part_bytes(shape: ModelShape, extras: Extras, experts_in_ram: int = 0) -> li
 
 
 def with_less(layout: Layout, over: Mapping[str, int], shape: ModelShape, extras: Extras) -> Layout:
-    """Return a layout with experts in RAM, or else layers, of which cards hold so many bytes too much."""
+    """Return a layout with more experts or layers in RAM; over: bytes by which each card is overfull."""
     on_device = layout.devices_of(len(shape.parts))
     left = dict(over)
     while layout.experts_in_ram and layout.experts_in_ram < len(shape.layers):
@@ -136,7 +136,7 @@ def with_less(layout: Layout, over: Mapping[str, int], shape: ModelShape, extras
 
 
 def with_more(layout: Layout, room: Mapping[str, int], shape: ModelShape, extras: Extras) -> Layout | None:
-    """Return a layout with more on a card that has so many bytes left; None where nothing more fits."""
+    """Return a layout with more on a card; room: free bytes of each. None if nothing more fits."""
     n_parts = len(shape.parts)
     if not room:
         return None
@@ -152,12 +152,12 @@ def with_more(layout: Layout, room: Mapping[str, int], shape: ModelShape, extras
 
 
 def whole_layouts(shape: ModelShape, _extras: Extras, budget: Budget) -> Iterator[Layout]:
-    """Yield MLX's only way: all layers on the GPU, or where there is none on the processor."""
+    """Yield MLX's only layout: all layers on the GPU, or on the CPU if there is none."""
     yield Layout((MLX,), (len(shape.parts),)) if budget.cards else Layout()
 
 
 def whole_needs(shape: ModelShape, extras: Extras, layout: Layout) -> dict[str, Needs]:
-    """Return what a load by MLX takes of each memory. No matrix lies anywhere twice."""
+    """Return what a load by MLX takes of each memory. No matrix is stored twice."""
     weights = sum(part.weights + part.experts for part in shape.parts) + shape.embedding - shape.tied
     model = Needs(weights, sum(extras.cache), extras.compute)
     program = Needs(program=extras.program)

@@ -153,8 +153,8 @@ def everything(*, mlx: bool = False) -> list[list[Variant]]:
 def of_path(name: str) -> Variant:
     """Return the one file that `name` means to `resolve`. Raises ModelNotFound or ModelFileError."""
     resolved = resolve(name)
-    files = found_at(resolved.path)
-    size, format = (files.size, files.format) if files else (0, "gguf")
+    stored = found_at(resolved.path)
+    size, format = (stored.size, stored.format) if stored else (0, "gguf")
     return _of_file(resolved.path, resolved.name, None, resolved.entry, size, format)
 
 

@@ -1,4 +1,4 @@
-"""A file held against this machine, and why it was taken or another one was: sentences with figures."""
+"""A file rated for this machine, and why it or another one was chosen: sentences with figures."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from edgechat.planner.ranking.scoring import Verdict, loss_of, score, thinks
 from edgechat.planner.request import PlanRequest
 
 _FELT = 1.05
-"""Speeds nearer to each other than this are called the same."""
+"""Speeds that differ by less than this factor are called the same."""
 _SEEN = 0.002
 """Nats."""
 
 
 @dataclass(frozen=True, slots=True)
 class RankedFile:
-    """A file held against this machine."""
+    """A file rated for this machine."""
 
     variant: Variant
     verdict: Verdict
@@ -53,7 +53,7 @@ class RankedFile:
 
 
 def alternative(option: RankedFile, first: RankedFile, request: PlanRequest) -> Alternative:
-    """Return an option that was not taken, and why the first one was taken instead."""
+    """Return an option that was not chosen, and why the first one was chosen instead."""
     plan = option.plan
     return Alternative(
         model=option.variant.model,
@@ -66,27 +66,27 @@ def alternative(option: RankedFile, first: RankedFile, request: PlanRequest) -> 
 
 
 def rival(first: RankedFile, others: Iterable[RankedFile]) -> RankedFile | None:
-    """Return the best way to have the same model computed by another backend; None where there is none."""
+    """Return the best option for the same model with another backend; None if there is none."""
     same = (option for option in others if option.variant.model == first.variant.model)
     rivals = (option for option in same if option.variant.format != first.variant.format)
     return max(rivals, key=lambda option: option.rank, default=None)
 
 
 def weighed(first: RankedFile, others: Iterable[RankedFile]) -> RankedFile:
-    """Return the option that is taken with the reason why its backend is, where another one could."""
+    """Return the chosen option with the reason for its backend, if another one would be possible."""
     other = rival(first, others)
     if other is None or first.plan is None:
         return first
     label, other_label = (LABELS[option.variant.backend] for option in (first, other))
     best = f", for which {other.quant} would be the best choice" if other.quant else ""
-    # Also what is ruled out is told with its speed: that is what most people take MLX for.
+    # Options that are ruled out are described with their speed, too: it is why most users choose MLX.
     why_not_it = _compared(other, first) if other.plan is not None else other.why_not
     reason = f"{label} rather than {other_label}{best}. {why_not_it}"
     return replace(first, plan=msgspec.structs.replace(first.plan, reasons=(reason, *first.plan.reasons)))
 
 
 def why_not(option: RankedFile, first: RankedFile, request: PlanRequest) -> str:
-    """Return why an option was not taken, as a sentence."""
+    """Return why an option was not chosen, as a sentence."""
     if option.plan is None:
         return option.why_not
     if option.verdict < first.verdict:
@@ -95,7 +95,7 @@ def why_not(option: RankedFile, first: RankedFile, request: PlanRequest) -> str:
 
 
 def _compared(option: RankedFile, first: RankedFile) -> str:
-    """Return what speaks against an option that fits, and what for it."""
+    """Return the disadvantages and advantages of an option that fits."""
     differences = list(_differences(option, first))
     cons = [text for text, better in differences if not better]
     pros = [text for text, better in differences if better]
@@ -125,7 +125,7 @@ def _unfit(option: RankedFile, plan: LoadPlan, request: PlanRequest) -> str:
 
 
 def _differences(option: RankedFile, first: RankedFile) -> Iterator[tuple[str, bool]]:
-    """Yield what differs to someone who uses it, and whether the option is the better one in that."""
+    """Yield what users would notice, and whether the option is the better one in that respect."""
     plan, chosen = option.plan, first.plan
     assert plan is not None
     assert chosen is not None
@@ -156,7 +156,7 @@ def _differences(option: RankedFile, first: RankedFile) -> Iterator[tuple[str, b
 
 
 def why(first: RankedFile, request: PlanRequest) -> str:
-    """Return why an option was taken, as a sentence."""
+    """Return why an option was chosen, as a sentence."""
     plan = first.plan
     assert plan is not None
     known = quality_class(plan.quant)

@@ -1,4 +1,4 @@
-"""Every file of a model, or every model of the catalogue, held against a machine."""
+"""Every file of a model, or every model of the catalogue, rated for a machine."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ from edgechat.planner.ranking.ranking import (
 from edgechat.planner.request import PlanRequest
 
 _SURE = 5
-"""Models of the catalogue, the best ones, for which llama.cpp is asked; what others take is estimated."""
+"""Number of the best models of the catalogue that get a dry run; what others take is estimated."""
 
 
 @dataclass(frozen=True, slots=True)
 class SurveyFindings:
-    """What was found out."""
+    """The result of a survey."""
 
     name: str | None
     """Of the model that was asked about; None for the whole catalogue."""
@@ -53,10 +53,10 @@ class SurveyFindings:
 def one_model(
     name: str, request: PlanRequest, described: MachineDescription, *, offline: bool, insists: bool = True
 ) -> SurveyFindings:
-    """Hold every file of a model against a machine. insists: see `draft_plan.with_draft`.
+    """Rate every file of a model for a machine. insists: see `draft_plan.with_draft`.
 
-    Raises ModelNotFound, ModelFileError, BackendMissing, HubError, SettingsError; for a draft that is asked
-    for by name also NotADraft and DoesNotFit.
+    Raises ModelNotFound, ModelFileError, BackendMissing, HubError, SettingsError; for a requested draft model
+    also NotADraft and DoesNotFit.
     """
     with DryRun() as dry:  # starts while the files are looked for
         files = variants(name, offline=offline)
@@ -75,7 +75,7 @@ def one_model(
 
 
 def all_models(request: PlanRequest, described: MachineDescription) -> SurveyFindings:
-    """Hold the best file of every model of the catalogue against a machine; the network is not asked.
+    """Rate the best file of every model of the catalogue for a machine, without using the network.
 
     Raises BackendMissing.
     """
@@ -86,7 +86,7 @@ def all_models(request: PlanRequest, described: MachineDescription) -> SurveyFin
 
 @dataclass(frozen=True, slots=True)
 class SurveyOverview:
-    """The catalogue and the models that are here, held against this machine."""
+    """The catalogue and the local models, rated for this machine."""
 
     profile: DeviceProfile
     found: SurveyFindings
@@ -96,13 +96,13 @@ class SurveyOverview:
     history: Calibration
 
     def has_measured(self, option: RankedFile) -> bool:
-        """Say whether loads of such a model in such a quantization were measured on this machine."""
+        """Return whether loads of such a model in such a quantization were measured on this machine."""
         plan = option.plan
         return plan is not None and plan.where is not None and self.history.knows(plan.where)
 
 
 def overview(local: Sequence[LocalModel], request: PlanRequest) -> SurveyOverview:
-    """Hold the catalogue and these models against this machine; the network is not asked."""
+    """Rate the catalogue and these models for this machine, without using the network."""
     with _catalogue_on(MachineDescription(), request) as (models, machine):
         options = _ranked(models, machine, request)
         here: dict[Path, RankedFile] = {}
