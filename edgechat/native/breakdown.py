@@ -1,9 +1,9 @@
-"""What a context takes, buffer type by buffer type, by llama.cpp's own account.
+"""The memory of a context by buffer type, according to llama.cpp.
 
-llama.cpp keeps it in a std::map, which a function of its C++ interface returns. Where that function is
-exported and the map's layout is known (libstdc++, so Linux) the map is walked: exact to the byte. Elsewhere
-the same figures come from what llama.cpp logs, rounded to 0.01 MiB as it prints them, and the weights from
-the file's table of tensors. See llama-ext.h for the function, stl_tree.h for the layout.
+llama.cpp keeps it in a std::map, which a function of its C++ interface returns. If that function is exported
+and the map's layout is known (libstdc++, so Linux) the map is walked: exact to the byte. Elsewhere the same
+figures come from the log, rounded to 0.01 MiB, and the weights from the file's table of tensors. See
+llama-ext.h for the function, stl_tree.h for the layout.
 """
 
 from __future__ import annotations

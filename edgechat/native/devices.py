@@ -1,7 +1,7 @@
-"""What llama.cpp can compute on here, and how it was built: asked of ggml, inside a child process.
+"""The devices that llama.cpp can compute on, and how it was built, as ggml reports them in a child process.
 
-Listing the devices starts every backend that is built in, and with it the drivers below: a broken driver may
-crash or hang. So nobody calls `inventory` but the child; all others ask it through `read_inventory`.
+Listing devices starts every backend that is built in, and with it drivers, which may crash or hang. So only
+the child calls `inventory`; all others use `read_inventory`.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class NativeDevice(msgspec.Struct, frozen=True):
     backend: str
     """'CUDA', 'ROCm', 'Vulkan', 'SYCL', 'MTL', 'CPU', ..."""
     free: int
-    """Bytes, as the driver says: for 'cpu' this is all of RAM and means nothing."""
+    """Bytes, according to the driver; meaningless for 'cpu', where it is all of RAM."""
     total: int
     device_id: str | None = None
     """The PCI address ('0000:c1:00.0') where it has one."""
@@ -77,17 +77,17 @@ class _Question(msgspec.Struct, frozen=True):
 
 
 class _Answer(msgspec.Struct, frozen=True):
-    """Its answer; without an inventory, why one of the servers was refused."""
+    """The child's answer; without an inventory, why a server was refused."""
 
     inventory: DeviceInventory | None = None
     refused: str = ""
 
 
 def read_inventory(limit: float = TIME_LIMIT, rpc: tuple[str, ...] = ()) -> DeviceInventory:
-    """Ask a child for the inventory, with the devices of these RPC servers (host:port) if there are any.
+    """Ask a child for the inventory, with the devices of these RPC servers (host:port).
 
-    What the child's own drivers take is off the free memory, as what those of a worker take will be.
-    Raises ChildFailed, within `limit` seconds; ServerRefused.
+    The free memory is less what the child's own drivers take, as those of a worker will.
+    Raises ChildFailed within `limit` seconds; ServerRefused.
     """
     question = msgspec.msgpack.encode(_Question(servers.check(rpc)))
     try:
@@ -113,9 +113,9 @@ def main() -> None:
 
 
 def inventory(rpc: tuple[str, ...] = ()) -> DeviceInventory:
-    """Return what is here; loads llama.cpp and starts its backends.
+    """Return the inventory; loads llama.cpp and starts its backends.
 
-    rpc: servers whose devices are listed too, as GPUs. Raises ServerRefused.
+    rpc: servers whose devices are listed, too, as GPUs. Raises ServerRefused.
     """
     import llama_cpp
     import llama_cpp.llama_cpp as lib
@@ -142,7 +142,7 @@ def inventory(rpc: tuple[str, ...] = ()) -> DeviceInventory:
 
 
 def features_of(system_info: str) -> tuple[str, ...]:
-    """Return what the line says about the CPU backend: 'CPU : AVX = 1 | FMA = 1 | CUDA : ARCHS = 890 | '."""
+    """Return the features of the CPU backend in 'CPU : AVX = 1 | FMA = 1 | CUDA : ARCHS = 890 | '."""
     features: list[str] = []
     backend = ""
     for part in system_info.split("|"):
@@ -170,7 +170,7 @@ class _Props(ctypes.Structure):
 
 
 def _devices(addresses: tuple[str, ...]) -> tuple[NativeDevice, ...]:
-    """Return the devices, of RPC servers only those of these: others may have gone since."""
+    """Return the devices; of RPC servers only these, as earlier ones may have gone."""
     from edgechat.native import ggml
 
     devices: list[NativeDevice] = []
@@ -196,7 +196,7 @@ def _devices(addresses: tuple[str, ...]) -> tuple[NativeDevice, ...]:
 
 
 def _version(name: str) -> str:
-    """Return what a function without arguments says; '?' where this ggml has no such function."""
+    """Return the result of a function without arguments; '?' if this ggml has no such function."""
     from edgechat.native import ggml
 
     try:

@@ -1,7 +1,7 @@
-"""llama.cpp's objects with an owner each: a Model and a Context free what they hold, once, on close().
+"""Owners of llama.cpp's objects: a Model and a Context free what they hold, once, on close().
 
 The high-level `Llama` of llama-cpp-python hides most of what the engine needs and computes more than it
-uses, so only the low-level functions are called. Every return code is looked at here.
+uses, so only low-level functions are called. Every return code is checked here.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _NEVER = lib.ggml_abort_callback()
 
 
 class Aborted(Exception):
-    """A call was ended early: what its last micro-batch had put into the cache is gone again."""
+    """A call was ended early: what its last micro-batch put into the cache has been removed."""
 
 
 class Model:
@@ -49,9 +49,9 @@ class Model:
         dry: bool = False,
         on_progress: Callable[[float], None] | None = None,
     ) -> None:
-        """Load `path` as `load` places it (see `placement`); LoadFailed carries llama.cpp's own last words.
+        """Load `path` as `load` places it (see `placement`); LoadFailed quotes llama.cpp's own error.
 
-        dry: read the header only; contexts of the model know what they would take, and cannot decode.
+        dry: read the header only; contexts of the model know their sizes, and cannot decode.
         """
         ggml.start()
         self._servers: tuple[str, ...] = ()
@@ -144,7 +144,7 @@ class Model:
 
     @property
     def pooling(self) -> str | None:
-        """The number of what it makes of the states of a text's tokens; None for nothing, or not said."""
+        """The number of the pooling type of embeddings; None for none, or unknown."""
         kind = self.meta(f"{self.architecture}.pooling_type")
         return None if kind == "0" else kind
 
@@ -291,7 +291,7 @@ class Context:
         return bool(lib.llama_memory_seq_rm(self._memory, seq, start, -1))
 
     def copy(self, source: int, target: int, stop: int) -> None:
-        """Let `target` hold the cells of `source` up to position `stop` as well; -1: all of them."""
+        """Share the cells of `source` up to position `stop` with `target`; -1: all of them."""
         lib.llama_memory_seq_cp(self._memory, source, target, -1 if stop < 0 else 0, stop)
 
     @property
@@ -301,7 +301,7 @@ class Context:
 
     @property
     def can_shift(self) -> bool:
-        """Whether positions can be changed, as llama.cpp says; it lets one do so where they cannot."""
+        """Whether llama.cpp says that positions can be changed; it does not refuse where they cannot."""
         return bool(lib.llama_memory_can_shift(self._memory))
 
     def shift(self, seq: int, start: int, stop: int) -> bool:
@@ -312,7 +312,7 @@ class Context:
         return True
 
     def state(self, seq: int) -> npt.NDArray[np.uint8]:
-        """Return a copy of everything that is kept of `seq`. Raises MemoryError where that is too much."""
+        """Return a copy of the whole state of `seq`. Raises MemoryError if it is too large."""
         size = int(lib.llama_state_seq_get_size(self._pointer, seq))
         if size > psutil.virtual_memory().available // 2:
             raise MemoryError
@@ -321,7 +321,7 @@ class Context:
         return data[:written]
 
     def set_state(self, seq: int, state: npt.NDArray[np.uint8]) -> bool:
-        """Fill `seq` with what `state` returned; False if there are too few cells, or it is no such thing."""
+        """Restore `seq` from what `state` returned; False if there are too few cells, or it is invalid."""
         source = np.ascontiguousarray(state)
         data = _pointer(source, ctypes.c_uint8)
         return bool(lib.llama_state_seq_set_data(self._pointer, data, source.nbytes, seq))
@@ -386,7 +386,7 @@ def _pointer(array: npt.NDArray[Any], kind: Any) -> Any:
 
 
 def _refusal() -> type[LoadFailed]:
-    """Return the kind of error that llama.cpp's last words speak of."""
+    """Return the kind of error that llama.cpp logged."""
     return OutOfMemory if logs.ran_out(logs.last_errors) else LoadFailed
 
 

@@ -14,8 +14,8 @@ _LOG = logging.getLogger("llama.cpp")
 _LEVELS = {3: logging.WARNING, 4: logging.ERROR}
 _MAX_ERRORS = 16
 
-# llama.cpp has no code for want of memory. Known by whole messages, as the sources of llama.cpp and ggml have
-# them: names out of a file, and the path to it, stand in other messages, and may say anything.
+# llama.cpp has no error code for lack of memory. It is recognized by whole messages from the sources of
+# llama.cpp and ggml: other messages contain names from a file, and its path, which may say anything.
 _BEFORE = r"(?:\w+: )?(?:error: )?(?:error loading model: |failed to initialize the context: )?"
 _SIZE = r" *[\d.]+ Mi?B"
 _MESSAGES = (
@@ -61,7 +61,7 @@ def install() -> None:
 
 @contextlib.contextmanager
 def recording() -> Iterator[list[str]]:
-    """Give a list to which all lines are added that llama.cpp logs meanwhile."""
+    """Provide a list to which all lines are appended that llama.cpp logs meanwhile."""
     lines: list[str] = []
 
     @lib.llama_log_callback  # type: ignore[untyped-decorator]
@@ -77,5 +77,5 @@ def recording() -> Iterator[list[str]]:
 
 
 def ran_out(errors: Iterable[str]) -> bool:
-    """Say whether one of these errors in llama.cpp's log tells that memory was not to be had."""
+    """Return whether one of these errors in llama.cpp's log is about lack of memory."""
     return any(_NO_MEMORY.fullmatch(line.strip()) for line in errors)

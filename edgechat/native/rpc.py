@@ -1,8 +1,8 @@
 """Devices of llama.cpp's RPC servers, on this machine only: the protocol has no authentication.
 
-A server's devices are called RPC0, RPC1, ... in the order in which a process adds its servers, so one process
-knows one list of servers. A server talks to one program at a time; all others wait in its queue without a
-word. llama.cpp ends the process where a server is not there, or goes away: hence the look before every load.
+Devices are called RPC0, RPC1, ... in the order in which a process adds its servers, so each process has one
+list of servers. A server serves one program at a time; others wait in its queue without a response. llama.cpp
+ends the process if a server is not running, or stops: hence the check before every load.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _held: Counter[str] = Counter()
 
 
 def check(servers: Iterable[str]) -> tuple[str, ...]:
-    """Return the servers as llama.cpp is told of them. ServerRefused where one is not on this machine."""
+    """Return the servers' addresses. ServerRefused if one is not on this machine."""
     addresses: list[str] = []
     for server in servers:
         address = loopback.address(server)
@@ -35,9 +35,9 @@ def check(servers: Iterable[str]) -> tuple[str, ...]:
 
 
 def register(servers: Sequence[str]) -> None:
-    """Let llama.cpp know the devices of these servers, and see that each is free to answer.
+    """Add the devices of these servers to llama.cpp, after checking that each is free to answer.
 
-    ServerRefused where one is not, or where this process knows other servers already.
+    ServerRefused if one is not, or if this process has other servers already.
     """
     wanted = list(check(servers))
     if not wanted:
@@ -59,7 +59,7 @@ def register(servers: Sequence[str]) -> None:
 
 
 def hold(servers: Sequence[str]) -> None:
-    """Note that a model of this process uses the servers, which serve nobody else until `release`."""
+    """Note that a model of this process uses the servers, which serve no one else until `release`."""
     _held.update(check(servers))
 
 

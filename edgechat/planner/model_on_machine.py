@@ -1,6 +1,6 @@
 """One model on one machine: the ways of loading it, what each takes, and how fast it is.
 
-What a GGUF file takes llama.cpp itself says; what an MLX model takes formulas do.
+The memory that a GGUF file takes comes from llama.cpp's dry run, that of an MLX model from formulas.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _TRIES = 6
 
 @dataclass(frozen=True)
 class ModelOnMachine:
-    """One model on one machine, with what was learned of its like."""
+    """One model on one machine, with the calibration of its predictions."""
 
     name: str
     header: ModelHeader
@@ -49,15 +49,15 @@ class ModelOnMachine:
     """None: all sizes are estimated."""
     learned: Calibration = field(default_factory=Calibration)
     processor: str = ""
-    """Its name and how many threads of it compute, by which runs are kept."""
+    """Its name and the number of threads: a key of the calibration."""
     rpc: tuple[str, ...] = ()
     """Servers whose devices are among the cards."""
     drafting: DraftCosts = NOBODY
     """What drafts for it may take."""
     draft: ModelOnMachine | None = None
-    """The model that drafts for it and comes first, in the same budget."""
+    """Its draft model, which gets memory of the same budget first."""
     beyond: int = 0
-    """Bytes that processes around models like this were seen to take beyond `program`."""
+    """Bytes that the processes of such models took beyond the formula of `program`."""
 
     @cached_property
     def footprint(self) -> Footprint:
@@ -66,10 +66,9 @@ class ModelOnMachine:
 
     @cached_property
     def n_seq_max(self) -> int:
-        """Sequences: those that run at once, and those that stay warm for the next turn of a chat.
+        """Number of sequences: those that run at once, and those cached for the next turn of a chat.
 
-        They share the cells of plain layers; each takes a window of its own in windowed layers, and a state
-        in recurrent ones.
+        They share the cells of full-attention layers; each has its own window and its own recurrent state.
         """
         if has_large_state(self.header):
             return 2
@@ -85,7 +84,7 @@ class ModelOnMachine:
         return {kind: self.footprint.per_token(self.header, kind) for kind in get_args(CacheType)}
 
     def load(self, context: int, cache_type: CacheType) -> LoadConfig:
-        """Return the fastest way that fits with this context; where none does, the processor's alone."""
+        """Return the fastest load that fits with this context; if none does, that on the CPU alone."""
         if self.draft is None:
             return self._load(context, cache_type)
         beside = self.draft.load_as_draft(context)
@@ -93,9 +92,9 @@ class ModelOnMachine:
         return rest.load(context, cache_type).beside(beside)
 
     def load_as_draft(self, context: int) -> LoadConfig:
-        """Return the same with a cache of 8 bits where that can be, as what it guesses is verified anyway.
+        """Return the load with a KV cache in 8 bits if possible: drafts are verified anyway.
 
-        Not for MLX, where a prompt takes more to read with such a cache than it saves.
+        Not for MLX, where prefill with such a cache takes more memory than the cache saves.
         """
         quantized = self.header.format == "gguf" and may_quantize(self.header)
         return self.load(context, "q8_0" if quantized else "f16")
@@ -120,7 +119,7 @@ class ModelOnMachine:
         return forecast(self.shape, layout.placed(self.shape), self.rates, self._per_token[cache_type])
 
     def _fitted(self, cells: int, cache_type: CacheType, layout: Layout, extras: Extras) -> LoadConfig:
-        """Return the load, with layers taken off cards or put on them as llama.cpp's account says."""
+        """Return the load with layers moved off or onto cards according to llama.cpp's dry run."""
         best: LoadConfig | None = None
         for _ in range(_TRIES):
             params = self._params(cells, cache_type, layout)
@@ -140,7 +139,7 @@ class ModelOnMachine:
         return best or load
 
     def _room(self, load: LoadConfig) -> dict[str, int]:
-        """Return the bytes that llama.cpp's account leaves on the cards in use; nothing by the formulas."""
+        """Return the bytes that are left on the cards in use by the dry run; nothing for estimates."""
         used = (card for card in self.budget.cards if card.name in load.layout.devices)
         left = {card.name: card.budget - load.needs[card.name].total for card in used}
         return left if load.source == EXACT else {}
@@ -175,7 +174,7 @@ class ModelOnMachine:
         )
 
     def _measured(self, load: LoadConfig) -> LoadConfig:
-        """Return the load with what llama.cpp's account says it takes, where it can be had."""
+        """Return the load with the sizes of llama.cpp's dry run, if that is possible."""
         if self.measure is None:
             return load
         if recurrent_bytes(self.header, self.n_seq_max, load.params.n_rs_seq) > MEMORY_LIMIT // 2:
@@ -186,27 +185,27 @@ class ModelOnMachine:
             return replace(load, source=f"estimated: {failed.message.removesuffix('.')}")
         needs = needs_of(breakdown, self.program)
         if not load.layout.n:
-            # A matrix that input and output share may be counted twice; mapped, it is there once.
+            # A matrix that input and output share may be counted twice; mapped, it is in memory once.
             needs[RAM] = replace(needs[RAM], weights=min(needs[RAM].weights, self.header.weights_bytes))
         return replace(load, needs=needs, source=EXACT, buffers=breakdown.buffers)
 
     def with_draft(self, draft: ModelOnMachine) -> ModelOnMachine:
-        """Return the same model with one that drafts for it, which it makes room for."""
+        """Return the same model with a draft model that memory is reserved for."""
         return replace(self, draft=draft.as_draft)
 
     @property
     def as_draft(self) -> ModelOnMachine:
-        """The same in the process of another model."""
+        """The same model inside the process of another one."""
         return replace(self, beyond=-program_bytes(0, self.header.format))
 
     def beside(self, load: LoadConfig, draft: ModelOnMachine) -> LoadConfig | None:
-        """Return a load with a model that drafts for it in what it leaves; None where that is too little."""
+        """Return the load with a draft model in the memory that is left; None if that is not enough."""
         left = replace(draft.as_draft, budget=self.budget.less(dict(load.needs)))
         both = load.beside(left.load_as_draft(load.context))
         return both if self.fits(both, SPARE if self.fits(load, SPARE) else 0.0) else None
 
     def correction(self, load: LoadConfig) -> Correction:
-        """Return what earlier loads tell of the speed of this one."""
+        """Return the correction of this load's speed by earlier ones."""
         return self.learned.correction(self.where_of(load))
 
     def where_of(self, load: LoadConfig) -> RunConditions:
@@ -228,7 +227,7 @@ class ModelOnMachine:
         )
 
     def fits(self, load: LoadConfig, spare: float = 0.0) -> bool:
-        """Say whether a load stays inside its budget, with a share of the RAM left over."""
+        """Return whether a load fits the budget, with a share of the RAM left over."""
         return self.budget.fits(dict(load.needs), spare=spare)
 
     def seconds(self, load: LoadConfig) -> float:
@@ -236,7 +235,7 @@ class ModelOnMachine:
         return self.correction(load).decode * load.forecast.decoding(0)
 
     def longest(self, cache_type: CacheType) -> int:
-        """Return the longest context in tokens that fits at all; 0 if none does."""
+        """Return the longest context that fits, in tokens; 0 if none does."""
         contexts = range(CELLS, (self.header.context_length or _LONGEST) + 1, CELLS)
         n = bisect_left(contexts, True, key=lambda context: not self.fits(self.load(context, cache_type)))
         return n * CELLS

@@ -1,7 +1,7 @@
-"""Which quantization of a model, and which model: every file that there is held against this machine.
+"""Which quantization of a model, and which model: every available file rated for this machine.
 
-Formulas, scaled by the sizes of the files, decide what is looked at; llama.cpp's allocator decides whether it
-fits, and `scoring.py` which one is the best.
+Formulas, scaled by file sizes, decide which files are planned; llama.cpp's dry run decides whether they fit,
+and `scoring.py` which is best.
 """
 
 from __future__ import annotations
@@ -32,20 +32,20 @@ from edgechat.planner.ranking.scoring import Verdict, verdict_of, worth_of
 from edgechat.planner.request import DEFAULT_REQUEST, ENOUGH, PlanRequest
 
 _NEAR = 0.01
-"""Nats by which a guess may be too good."""
+"""Nats by which a guess may be too optimistic."""
 _MAX_PLANS = 4
 """Maximum number of files that are planned if only a short context fits."""
 _MAX_REMOTE_HEADERS = 3
 """Headers of a hub repository that are read: each costs some megabytes of download."""
 _EASY_TO_READ = 5 * 2**30
-"""Bytes of a file that is taken for a sample: neither split, nor of some odd quantization."""
+"""Size in bytes of an ideal sample: neither split, nor of an unusual quantization."""
 _GUESSED: tuple[tuple[int, CacheType], ...] = (
     (ENOUGH, "f16"),
     (ENOUGH, "q8_0"),
     (4096, "q8_0"),
     (2048, "q8_0"),
 )
-"""Contexts by which a file is guessed at; the last one may fit only just."""
+"""Contexts to guess with; the last one may barely fit."""
 
 
 def rate(variant: Variant, machine: Machine, request: PlanRequest) -> RankedFile:
@@ -56,7 +56,7 @@ def rate(variant: Variant, machine: Machine, request: PlanRequest) -> RankedFile
     except DoesNotFit as error:
         return RankedFile(variant, Verdict.TOO_LARGE, -math.inf, why_not=error.message)
     assert plan.predicted is not None
-    # A context that llama.cpp rounded is what was asked for; one that training cut is not.
+    # A context that llama.cpp rounded up counts as requested; one limited by training does not.
     context = min(plan.context, header.context_length or plan.context)
     verdict = verdict_of(variant, header, plan.quant, context, plan.predicted, request)
     worth = worth_of(variant, plan.quant, context, plan.cache_type, plan.predicted)
@@ -83,18 +83,17 @@ def _best_of(variants: Sequence[Variant], machine: Machine, request: PlanRequest
             cramped = plan is not None and request.context is None and plan.context < ENOUGH
             if large or not cramped or len(options) >= _MAX_PLANS:
                 break
-        # The formulas are exact for the models of the catalogue, but for what they compute with.
+        # The formulas are exact for the models of the catalogue except for the compute buffers.
         with contextlib.suppress(ModelFileError):
             options.append(rate(variant, machine.unasked if large else machine, request))
     return max(options, key=lambda option: option.rank, default=None)
 
 
 def rated(files: Sequence[Variant], machine: Machine, request: PlanRequest) -> list[RankedFile]:
-    """Hold files of one model against a machine; of a repository's only the likeliest, for headers are large.
+    """Rate the files of one model; of a repository only the likeliest, as reading a header is a download.
 
-    Raises HubError or ModelFileError where no header can be read.
+    Raises HubError or ModelFileError if no header can be read.
     """
-    # By what they are and not by `in`: a repository may list ten thousand.
     readable = [file for file in files if file.path is not None or file.entry is not None]
     remote = [file for file in files if file.path is None and file.entry is None]
     readable += [file for file, _ in likeliest(remote, machine, request)[:_MAX_REMOTE_HEADERS]]
@@ -126,7 +125,7 @@ def first_that_fits(machine: Machine, request: PlanRequest) -> RankedFile | None
 def runnable_models(
     models: Sequence[Sequence[Variant]], profile: DeviceProfile, request: PlanRequest
 ) -> list[list[Variant]]:
-    """Return the files that may be chosen of each model of which there is one. Raises BackendMissing."""
+    """Return the files that may be chosen of each model that has any. Raises BackendMissing."""
     if request.backend == "mlx" and not profile.mlx:
         raise without_mlx("MLX is not available.")
     result: list[list[Variant]] = []
@@ -137,10 +136,7 @@ def runnable_models(
 
 
 def choose(options: Iterable[RankedFile], request: PlanRequest = DEFAULT_REQUEST) -> RankedFile | None:
-    """Return the best option that fits, with the nearest others as its plan's alternatives.
-
-    Of equals the first one given.
-    """
+    """Return the best option that fits, the first of equals, with the next best as its alternatives."""
     ranked = sorted(options, key=lambda option: option.rank, reverse=True)
     if not ranked or ranked[0].plan is None:
         return None
@@ -161,10 +157,7 @@ def choose(options: Iterable[RankedFile], request: PlanRequest = DEFAULT_REQUEST
 def likeliest(
     variants: Sequence[Variant], machine: Machine, request: PlanRequest
 ) -> list[tuple[Variant, tuple[Verdict, float]]]:
-    """Return the files of one model with their likely ranks, the likeliest choice first.
-
-    Judged by one header of each format, and by their sizes.
-    """
+    """Return the files of one model with their likely ranks by one header of each format, best first."""
     guesses: list[tuple[Variant, tuple[Verdict, float]]] = []
     for files in _by_format(variants):
         sample, header = next(samples(files), (None, None))
@@ -188,7 +181,7 @@ def _by_format(variants: Iterable[Variant]) -> list[list[Variant]]:
 
 
 def samples(variants: Sequence[Variant]) -> Iterator[tuple[Variant, ModelHeader]]:
-    """Yield the files of one model that can be read with their headers, those that are easy to read first."""
+    """Yield the readable files of one model with their headers, those that are easy to read first."""
     for sample in sorted(variants, key=lambda file: abs(file.size - _EASY_TO_READ)):
         with contextlib.suppress(ModelFileError):
             yield sample, sample.header()
@@ -197,7 +190,7 @@ def samples(variants: Sequence[Variant]) -> Iterator[tuple[Variant, ModelHeader]
 def _guess(
     variant: Variant, sample: ModelOnMachine, factor: float, request: PlanRequest
 ) -> tuple[Verdict, float]:
-    """Return the rank that a file seems to deserve, by formula; factor: its size over the sample's."""
+    """Return the likely rank of a file, by formula; factor: its size over the sample's."""
     shape = sample.shape.scaled(factor, type_of(variant.quant))
     model = replace(sample, shape=shape)
     load = _guessed(model, request)
@@ -210,7 +203,7 @@ def _guess(
 
 
 def _guessed(model: ModelOnMachine, request: PlanRequest) -> LoadConfig | None:
-    """Return about the load that `plan_model.plan` would choose, by formula; None where none fits."""
+    """Return approximately the load that `plan_model.plan` would choose; None if none fits."""
     trained = model.header.context_length or ENOUGH
     allowed = types(model, request)
     if request.context is not None:
