@@ -40,7 +40,7 @@ def with_draft(
         if small is None or not plan.ngrams:
             return plan
         header, path = small.header(), str(small.path or "")
-        draft = DraftCandidate(small.model, header, machine.measuring(header), path, asked=wish != AUTO)
+        draft = DraftCandidate(small.model, header, machine.measuring(header), path, requested=wish != AUTO)
         return drafted(plan, variant, machine, request, draft)
     except (DoesNotFit, ModelFileError, ModelNotFound, NotADraft) as error:
         if insists and wish != AUTO:
@@ -56,7 +56,7 @@ def drafted(
     problem = misfit(header, draft.header)
     if problem:
         raise _refusal(draft.name, plan.model_name, problem)
-    if not (draft.asked or is_much_smaller(draft.header, header)):
+    if not (draft.requested or is_much_smaller(draft.header, header)):
         raise NotADraft(
             f"{draft.name} is not used as a draft model: it has more than half as many weights. To use it "
             f"anyway: --draft {draft.name}"

@@ -116,7 +116,7 @@ class Machine:
         self._shown: ModelHeader | None = None
 
     @property
-    def unasked(self) -> Machine:
+    def without_dry_run(self) -> Machine:
         """The same machine without a dry run: everything is estimated."""
         return Machine(self.profile, history=self.history)
 

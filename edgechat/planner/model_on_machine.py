@@ -261,7 +261,7 @@ def model_on_machine(
         header,
         shape_of(header),
         budget,
-        rates | {card.name: rate(card.about, processor) for card in budget.cards},
+        rates | {card.name: rate(card.accelerator, processor) for card in budget.cards},
         measure,
         history or Calibration(),
         f"{profile.cpu.name}, {threads} threads",

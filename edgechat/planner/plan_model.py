@@ -52,8 +52,8 @@ class DraftCandidate:
     header: ModelHeader
     measure: Measure | None = None
     path: str = ""
-    asked: bool = False
-    """Whether it was asked for by name: then room is made for it, else it takes only what is left."""
+    requested: bool = False
+    """Whether it was requested by name: then memory is reserved for it, else it gets only what is left."""
 
 
 def plan(
@@ -82,7 +82,7 @@ def plan(
     helper = None
     if draft is not None and how.drafted:
         helper = model_on_machine(draft.name, draft.header, profile, draft.measure, history, threads=threads)
-        model = model.with_draft(helper) if draft.asked else model
+        model = model.with_draft(helper) if draft.requested else model
     asked = "as requested" if not notes else "the model's full context length"
     if request.context:
         load, why_context = _requested_context(model, request, request.context, asked)

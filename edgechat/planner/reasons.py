@@ -44,7 +44,7 @@ def backend(header: ModelHeader, budget: Budget, request: PlanRequest) -> Iterat
     if name == "llama.cpp":
         yield f"Runs on llama.cpp{how}."
     elif budget.cards:
-        yield f"Runs on MLX{how}, on the GPU ({budget.cards[-1].about.name})."
+        yield f"Runs on MLX{how}, on the GPU ({budget.cards[-1].accelerator.name})."
     else:
         yield f"Runs on MLX{how}, on the CPU, which is much slower than llama.cpp."
 

@@ -68,20 +68,20 @@ class Card:
 
     name: str
     """llama.cpp's name of it, or 'MLX'."""
-    about: Accelerator
+    accelerator: Accelerator
     taken: int = 0
     """Bytes that another load of the same process takes."""
 
     @property
     def budget(self) -> int:
         """Bytes that may be taken: the free ones less a margin for drivers and screens."""
-        free = self.about.free
+        free = self.accelerator.free
         return max(0, free - min(_CARD_MARGIN, int(_CARD_SHARE * free)) - self.taken)
 
     @property
     def own(self) -> int:
         """Bytes that are left of its own memory, which is not part of RAM."""
-        return max(0, self.about.own - self.taken)
+        return max(0, self.accelerator.own - self.taken)
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +125,7 @@ class Budget:
 
     def charged(self, needs: dict[str, Needs]) -> int:
         """Return the bytes of RAM that a load takes, including what is on cards that share it."""
-        sharing = (card for card in self.cards if card.about.shares_ram and card.name in needs)
+        sharing = (card for card in self.cards if card.accelerator.shares_ram and card.name in needs)
         shared = sum(max(0, needs[card.name].total - card.own) for card in sharing)
         return needs.get(RAM, Needs()).total + shared
 

@@ -172,13 +172,13 @@ def _drafted(
     """Return the same with the draft, where it fits beside."""
     if picked.plan is None or not picked.plan.ngrams:
         return replace(picked, no_draft=picked.plan.no_draft if picked.plan else "")
-    choice, asked = _draft_of(source), asks_for_drafts(request.draft)
+    choice, requested = _draft_of(source), asks_for_drafts(request.draft)
     try:
         header = source.remote.header(choice)
-        candidate = DraftCandidate(source.want.name, header, machine.measuring(header), asked=asked)
+        candidate = DraftCandidate(source.want.name, header, machine.measuring(header), requested=requested)
         plan = drafted(picked.plan, variant, machine, request, candidate)
     except (DoesNotFit, HubError, ModelFileError, NotADraft) as error:
-        if asked and isinstance(error, HubError | ModelFileError):
+        if requested and isinstance(error, HubError | ModelFileError):
             raise
         return replace(picked, no_draft=error.message, plan=without(picked.plan, error.message))
     draft = (source, choice) if plan.draft else None

@@ -85,7 +85,7 @@ def _best_of(variants: Sequence[Variant], machine: Machine, request: PlanRequest
                 break
         # The formulas are exact for the models of the catalogue except for the compute buffers.
         with contextlib.suppress(ModelFileError):
-            options.append(rate(variant, machine.unasked if large else machine, request))
+            options.append(rate(variant, machine.without_dry_run if large else machine, request))
     return max(options, key=lambda option: option.rank, default=None)
 
 

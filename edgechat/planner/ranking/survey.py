@@ -109,7 +109,7 @@ def overview(local: Sequence[LocalModel], request: PlanRequest) -> SurveyOvervie
         for model in local:
             with contextlib.suppress(ModelFileError, BackendMissing, OSError):
                 (variant,) = runnable([of_local(model)], machine.profile, request)
-                here[model.path] = rate(variant, machine.unasked, request)
+                here[model.path] = rate(variant, machine.without_dry_run, request)
     findings = SurveyFindings(None, in_words(machine.profile), tuple(options), choose(options, request))
     return SurveyOverview(machine.profile, findings, here, machine.history)
 
@@ -131,7 +131,7 @@ def _ranked(models: Sequence[Sequence[Variant]], machine: Machine, request: Plan
     best = {
         number: option
         for number, files in enumerate(models)
-        if (option := best_of(files, machine.unasked, request)) is not None
+        if (option := best_of(files, machine.without_dry_run, request)) is not None
     }
     sure: set[int] = set()
     while True:
