@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import time
-from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
@@ -25,9 +24,9 @@ TIME_LIMIT = 20.0
 """Time limit of the child in seconds; on an idle machine it takes 1 to 1.5."""
 _FILE = "speed.json"
 _SMALLEST, _LARGEST = 64 * 2**20, 2**30
-_KEPT = 16
-_MOST_READ = 1 << 16
-"""Maximum size of the file: ten times what edgechat writes."""
+_MAX_ENTRIES = 16
+_MAX_FILE_BYTES = 1 << 16
+"""Ten times what edgechat writes."""
 
 
 class MemorySpeed(msgspec.Struct, frozen=True, kw_only=True):
@@ -52,42 +51,20 @@ class BandwidthTask(msgspec.Struct, frozen=True):
     """Bytes to read, larger than all caches."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Cache:
-    """The cache file, key -> MemorySpeed. If it cannot be read, speed is measured again."""
-
-    path: Path
-
-    def read(self) -> dict[str, MemorySpeed]:
-        try:
-            return msgspec.json.decode(paths.read_bytes(self.path, _MOST_READ), type=dict[str, MemorySpeed])
-        except (OSError, msgspec.MsgspecError):
-            return {}
-
-    def write(self, key: str, speed: MemorySpeed) -> None:
-        others = {name: one for name, one in self.read().items() if name != key}
-        kept = dict(sorted(others.items(), key=lambda pair: pair[1].measured)[-_KEPT + 1 :])
-        with contextlib.suppress(OSError):
-            paths.replace(self.path, msgspec.json.format(msgspec.json.encode({**kept, key: speed})))
-
-
 def cached_speed(cpu: Cpu) -> MemorySpeed | None:
     """Return the stored measurement of this CPU, or None. Takes a millisecond."""
-    try:
-        found = _cache().read().get(_key(cpu))
-    except FolderError:
-        return None
-    # A file that anybody may have edited: a plan divides by these.
-    sensible = found is not None and 1e6 < found.bandwidth < 1e15 and 1e6 < found.compute < 1e18
-    return found if sensible else None
+    speed = _read_cache().get(_key(cpu))
+    # Anybody may have edited the file, and plans divide by these.
+    sensible = speed is not None and 1e6 < speed.bandwidth < 1e15 and 1e6 < speed.compute < 1e18
+    return speed if sensible else None
 
 
 def measure_speed(
     cpu: Cpu, memory: Memory, *, before: MemorySpeed | None = None, root: Path = Path("/")
 ) -> MemorySpeed:
-    """Measure for about a second, and keep the result. Raises ChildFailed.
+    """Measure for about a second, and cache the result. Raises ChildFailed.
 
-    before: what was measured earlier, which counts where it is better than a disturbed measurement.
+    before: an earlier measurement, which counts where it is better than a disturbed one.
     """
     task = BandwidthTask(choose_threads(cpu)[0], _buffer(memory, root))
     try:
@@ -99,13 +76,21 @@ def measure_speed(
         best = {name: max(getattr(before, name), getattr(speed, name)) for name in ("bandwidth", "compute")}
         speed = msgspec.structs.replace(speed, **best)
     speed = msgspec.structs.replace(speed, measured=time.time())
-    with contextlib.suppress(FolderError):
-        _cache().write(_key(cpu), speed)
+    others = {key: other for key, other in _read_cache().items() if key != _key(cpu)}
+    newest = dict(sorted(others.items(), key=lambda pair: pair[1].measured)[-_MAX_ENTRIES + 1 :])
+    with contextlib.suppress(OSError, FolderError):
+        data = msgspec.json.encode({**newest, _key(cpu): speed})
+        paths.replace(paths.cache_dir() / _FILE, msgspec.json.format(data))
     return speed
 
 
-def _cache() -> _Cache:
-    return _Cache(paths.cache_dir() / _FILE)
+def _read_cache() -> dict[str, MemorySpeed]:
+    """Return the stored measurements by key. If the file cannot be read, speed is measured again."""
+    try:
+        data = paths.read_bytes(paths.cache_dir() / _FILE, _MAX_FILE_BYTES)
+        return msgspec.json.decode(data, type=dict[str, MemorySpeed])
+    except (OSError, FolderError, msgspec.MsgspecError):
+        return {}
 
 
 def _key(cpu: Cpu) -> str:
@@ -115,7 +100,7 @@ def _key(cpu: Cpu) -> str:
 
 
 def _buffer(memory: Memory, root: Path) -> int:
-    """Return how much to read: twice the last cache, as far as memory is there to spare."""
+    """Return how many bytes to read: twice the last-level cache, at most an eighth of the free memory."""
     text = read_text(root / "sys/devices/system/cpu/cpu0/cache/index3/size").strip()
     last = int(text[:-1]) * 1024 if text.endswith("K") and text[:-1].isdigit() else 64 * 2**20
     return max(_SMALLEST, min(_LARGEST, 2 * last, memory.available // 8))

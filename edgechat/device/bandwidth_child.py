@@ -36,9 +36,8 @@ def main() -> None:
     # Each of our threads calls it, so it must not start more of its own; read when numpy is loaded.
     for name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS"):
         os.environ[name] = "1"
-    answer(
-        lambda request: msgspec.msgpack.encode(measure(msgspec.msgpack.decode(request, type=BandwidthTask)))
-    )
+    decode, encode = msgspec.msgpack.decode, msgspec.msgpack.encode
+    answer(lambda request: encode(measure(decode(request, type=BandwidthTask))))
 
 
 def measure(task: BandwidthTask) -> MemorySpeed:
@@ -58,10 +57,10 @@ def measure(task: BandwidthTask) -> MemorySpeed:
         return _timed(barrier, [matrices], lambda m: np.matmul(m[0], m[1], out=m[2]), _COMPUTE_SECONDS)
 
     reads, products = _on_all(task.threads, reading), _on_all(task.threads, multiplying)
-    wall, busy = sum(one.wall for one in reads), sum(one.busy for one in reads)
+    wall, busy = sum(timed.wall for timed in reads), sum(timed.busy for timed in reads)
     return MemorySpeed(
-        bandwidth=sum(4 * _CHUNK / one.median for one in reads),
-        compute=sum(2 * _SIDE**3 / one.median for one in products),
+        bandwidth=sum(4 * _CHUNK / timed.median for timed in reads),
+        compute=sum(2 * _SIDE**3 / timed.median for timed in products),
         threads=task.threads,
         disturbed=busy < _UNDISTURBED * wall,
     )

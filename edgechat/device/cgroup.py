@@ -12,6 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Literal
 
+_OCTAL = re.compile(r"\\([0-7]{3})")
+"""An escape of mountinfo: \\040 is a space."""
+
 
 @dataclass(frozen=True, slots=True)
 class Group:
@@ -36,15 +39,15 @@ def groups(controller: str, root: Path = Path("/")) -> list[Group]:
 
     root: where /proc and /sys are looked for. Empty where there are no control groups.
     """
-    ours = _memberships(root)
-    found: list[Group] = []
+    memberships = _memberships(root)
+    result: list[Group] = []
     for mount in _mounts(root):
         if mount.version == 1 and controller not in mount.controllers:
             continue
-        path = ours.get("" if mount.version == 2 else controller)
+        path = memberships.get("" if mount.version == 2 else controller)
         if path is not None:
-            found += [Group(mount.version, folder) for folder in _lineage(mount, path, root)]
-    return found
+            result += [Group(mount.version, folder) for folder in _lineage(mount, path, root)]
+    return result
 
 
 def _memberships(root: Path) -> dict[str, PurePosixPath]:
@@ -62,16 +65,17 @@ def _memberships(root: Path) -> dict[str, PurePosixPath]:
 
 def _mounts(root: Path) -> list[_Mount]:
     # Fields of mountinfo: id parent dev ROOT POINT options [tags] - TYPE source SUPEROPTIONS
-    found: list[_Mount] = []
+    mounts: list[_Mount] = []
     for line in read_text(root / "proc/self/mountinfo").splitlines():
         before, _, after = line.partition(" - ")
         fields, kind = before.split(), after.split()
         if len(fields) < 5 or len(kind) < 3 or kind[0] not in ("cgroup", "cgroup2"):
             continue
-        top, point = (PurePosixPath(_unescaped(field)) for field in fields[3:5])
+        unescaped = (_OCTAL.sub(lambda match: chr(int(match[1], 8)), field) for field in fields[3:5])
+        top, point = map(PurePosixPath, unescaped)
         version: Literal[1, 2] = 2 if kind[0] == "cgroup2" else 1
-        found.append(_Mount(version, frozenset(kind[2].split(",")), top, point))
-    return found
+        mounts.append(_Mount(version, frozenset(kind[2].split(",")), top, point))
+    return mounts
 
 
 def _lineage(mount: _Mount, path: PurePosixPath, root: Path) -> list[Path]:
@@ -82,11 +86,6 @@ def _lineage(mount: _Mount, path: PurePosixPath, root: Path) -> list[Path]:
     names = path.relative_to(mount.top).parts
     folders = [point.joinpath(*names[:depth]) for depth in range(len(names), -1, -1)]
     return [folder for folder in folders if folder.is_dir()]
-
-
-def _unescaped(field: str) -> str:
-    r"""Return a field of mountinfo with its octal escapes (\040 is a space) undone."""
-    return re.sub(r"\\([0-7]{3})", lambda found: chr(int(found.group(1), 8)), field)
 
 
 def read_text(path: Path) -> str:
@@ -107,7 +106,7 @@ def read_table(path: Path) -> dict[str, int]:
     """Return the `name number` lines of a file, also as 'Name:  number kB' (which stays in kB)."""
     table: dict[str, int] = {}
     for line in read_text(path).splitlines():
-        words = line.replace(":", " ").split()
-        if len(words) >= 2 and words[1].isascii() and words[1].isdigit():
-            table[words[0]] = int(words[1])
+        fields = line.replace(":", " ").split()
+        if len(fields) >= 2 and fields[1].isascii() and fields[1].isdigit():
+            table[fields[0]] = int(fields[1])
     return table

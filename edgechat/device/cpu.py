@@ -5,6 +5,7 @@ Linux tells by files under /sys and /proc, macOS by sysctl; elsewhere psutil kno
 
 from __future__ import annotations
 
+import math
 import os
 import platform
 import re
@@ -74,13 +75,17 @@ def choose_threads(cpu: Cpu) -> tuple[int, str]:
     fast = [core for core in cpu.usable if core.fast]
     chosen = fast or list(cpu.usable)
     count = max(1, len(chosen))
-    if cpu.quota is not None and int(cpu.quota) < count:
-        count = max(1, int(cpu.quota))
-        return count, f"{_threads(count)}: a control group limits CPU time to {cpu.quota:g} CPUs."
+    quota = math.inf if cpu.quota is None else cpu.quota
+    limited = quota < count
+    if limited:
+        count = max(1, int(quota))
+    threads = "1 thread" if count == 1 else f"{count} threads"
+    if limited:
+        return count, f"{threads}: a control group limits CPU time to {quota:g} CPUs."
     kind = "core"
     if cpu.efficiency:
         kind = "performance core" if fast else "efficiency core"
-    reasons = [f"{_threads(count)}: one for each {kind}"]
+    reasons = [f"{threads}: one for each {kind}"]
     if len(cpu.usable) < cpu.physical:
         reasons.append(f"this process is restricted to {len(cpu.usable)} of {cpu.physical} cores")
     if fast and len(fast) < len(cpu.usable):
@@ -90,22 +95,21 @@ def choose_threads(cpu: Cpu) -> tuple[int, str]:
     return count, "; ".join(reasons) + "."
 
 
-def _threads(count: int) -> str:
-    return "1 thread" if count == 1 else f"{count} threads"
-
-
 def read_cpu(root: Path = Path("/"), allowed: frozenset[int] | None = None) -> Cpu:
     """Return the CPU of this machine.
 
-    root: where /proc and /sys are looked for.
-    allowed: the logical processors we may run on; None asks the system.
+    root: the folder that holds /proc and /sys. allowed: the logical processors that this process may use;
+    None asks the system.
     """
     listed = re.findall(r"^processor\s*: ([0-9]+)$", read_text(root / "proc/cpuinfo"), re.MULTILINE)
     online = parse_list(read_text(root / _CPUS / "online") or ",".join(listed))
+    if not online and sys.platform == "darwin":
+        keys = ("machdep.cpu.brand_string", "hw.logicalcpu", "hw.physicalcpu", "hw.perflevel0.physicalcpu")
+        return mac_cpu(sysctl(*keys)) or _portable()
     if not online:
-        return _mac() if sys.platform == "darwin" else _portable()
+        return _portable()
     if allowed is None:
-        allowed = _affinity() or online
+        allowed = frozenset(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else online
     # A container may be shown processors numbered from 0 while its affinity has the host's numbers.
     return Cpu(_name(root), _cores(root, online), (allowed & online) or online, _quota(root))
 
@@ -114,11 +118,11 @@ def parse_list(text: str) -> frozenset[int]:
     """Return the numbers of a list as the kernel writes it ('0-3,8'); empty if it is malformed."""
     numbers: set[int] = set()
     for part in text.strip().split(","):
-        found = re.fullmatch(r"([0-9]{1,5})(?:-([0-9]{1,5}))?", part)
-        if not found:
+        match = re.fullmatch(r"([0-9]{1,5})(?:-([0-9]{1,5}))?", part)
+        if not match:
             return frozenset()
-        first = int(found.group(1))
-        numbers |= set(range(first, int(found.group(2) or first) + 1))
+        first = int(match[1])
+        numbers |= set(range(first, int(match[2] or first) + 1))
     return frozenset(numbers)
 
 
@@ -126,26 +130,26 @@ def parse_list(text: str) -> frozenset[int]:
 
 
 def _cores(root: Path, online: frozenset[int]) -> tuple[Core, ...]:
-    siblings: set[tuple[int, ...]] = set()
-    by_place = _places(root)
+    cores: set[tuple[int, ...]] = set()
+    by_cpuinfo = _cores_by_cpuinfo(root)
     for cpu in online:
         topology = root / _CPUS / f"cpu{cpu}" / "topology"
         # core_cpus_list is the newer name of the same file.
         text = read_text(topology / "core_cpus_list") or read_text(topology / "thread_siblings_list")
-        together = parse_list(text) or by_place.get(cpu, frozenset())
-        siblings.add(tuple(sorted((together | {cpu}) & online)))
+        siblings = parse_list(text) or by_cpuinfo.get(cpu, frozenset())
+        cores.add(tuple(sorted((siblings | {cpu}) & online)))
     slow = _slow(root, online)
-    return tuple(Core(cpus, slow.isdisjoint(cpus)) for cpus in sorted(siblings))
+    return tuple(Core(cpus, slow.isdisjoint(cpus)) for cpus in sorted(cores))
 
 
-def _places(root: Path) -> dict[int, frozenset[int]]:
-    """Return logical processor -> all processors of its core by /proc/cpuinfo, which x86 tells it by."""
+def _cores_by_cpuinfo(root: Path) -> dict[int, frozenset[int]]:
+    """Return logical processor -> all processors of its core, which /proc/cpuinfo tells on x86."""
     cores: dict[tuple[str, str], set[int]] = {}
     for block in read_text(root / "proc/cpuinfo").split("\n\n"):
         facts = dict(re.findall(r"^([^:\t]+?)\s*: ?(.*)$", block, re.MULTILINE))
         if "core id" in facts and facts.get("processor", "").isdigit():
-            place = (facts.get("physical id", "0"), facts["core id"])
-            cores.setdefault(place, set()).add(int(facts["processor"]))
+            core = (facts.get("physical id", "0"), facts["core id"])
+            cores.setdefault(core, set()).add(int(facts["processor"]))
     return {cpu: frozenset(cpus) for cpus in cores.values() for cpu in cpus}
 
 
@@ -154,9 +158,9 @@ def _slow(root: Path, online: frozenset[int]) -> frozenset[int]:
     if parse_list(read_text(root / "sys/devices/cpu_core/cpus")):  # an Intel hybrid
         return parse_list(read_text(root / "sys/devices/cpu_atom/cpus"))
     read = {cpu: read_number(root / _CPUS / f"cpu{cpu}" / "cpu_capacity") for cpu in online}
-    capacity = {cpu: number for cpu, number in read.items() if number is not None}
-    most = max(capacity.values(), default=0)
-    return frozenset(cpu for cpu, number in capacity.items() if number < _FAST_CAPACITY * most)
+    capacities = {cpu: capacity for cpu, capacity in read.items() if capacity is not None}
+    largest = max(capacities.values(), default=0)
+    return frozenset(cpu for cpu, capacity in capacities.items() if capacity < _FAST_CAPACITY * largest)
 
 
 def _quota(root: Path) -> float | None:
@@ -175,28 +179,22 @@ def _quota(root: Path) -> float | None:
 
 def _name(root: Path) -> str:
     cpuinfo = read_text(root / "proc/cpuinfo")
-    found = re.search(r"^(?:model name|Model)\s*:\s*(.+)$", cpuinfo, re.MULTILINE)
+    match = re.search(r"^(?:model name|Model)\s*:\s*(.+)$", cpuinfo, re.MULTILINE)
     board = read_text(root / "proc/device-tree/model").strip("\0\n ")
-    return " ".join((found.group(1) if found else board or platform.machine()).split())
-
-
-def _affinity() -> frozenset[int] | None:
-    return frozenset(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None
+    return " ".join((match[1] if match else board or platform.machine()).split())
 
 
 # macOS
 
 
-def _mac() -> Cpu:
+def sysctl(*keys: str) -> str:
+    """Return the lines 'key: value' of sysctl, without keys that this Mac lacks; '' if it cannot be run."""
     import subprocess
 
-    keys = ["machdep.cpu.brand_string", "hw.logicalcpu", "hw.physicalcpu", "hw.perflevel0.physicalcpu"]
     try:
-        # Keys that this Mac lacks are left out of the answer.
-        answer = subprocess.run(["/usr/sbin/sysctl", *keys], capture_output=True, text=True, timeout=5)
+        return subprocess.run(["/usr/sbin/sysctl", *keys], capture_output=True, text=True, timeout=5).stdout
     except (OSError, subprocess.SubprocessError):
-        return _portable()
-    return mac_cpu(answer.stdout) or _portable()
+        return ""
 
 
 def mac_cpu(answer: str) -> Cpu | None:

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 from edgechat.device.cgroup import read_text
+from edgechat.device.cpu import sysctl
 
 # What /proc/cpuinfo calls them, in the order in which they came. AVX512 is what a compiler needs to be told
 # all of: llama.cpp asks for these five together.
@@ -58,32 +59,12 @@ def read_instruction_sets(root: Path = Path("/")) -> tuple[str, ...]:
     root: where /proc is looked for.
     """
     cpuinfo = read_text(root / "proc/cpuinfo")
-    found = re.search(r"^(?:flags|Features)\s*:(.*)$", cpuinfo, re.MULTILINE)
-    if found:
-        flags = set(found.group(1).split())
+    match = re.search(r"^(?:flags|Features)\s*:(.*)$", cpuinfo, re.MULTILINE)
+    if match:
+        flags = set(match[1].split())
         return tuple(name for name, needed in (_X86 | _ARM).items() if needed <= flags)
     if sys.platform == "darwin":
-        return mac_instruction_sets(_sysctl())
-    return _windows()
-
-
-def mac_instruction_sets(answer: str) -> tuple[str, ...]:
-    """Return the instruction sets of a Mac from what `sysctl hw.optional` printed."""
-    present = set(re.findall(r"^([\w.]+): 1$", answer, re.MULTILINE))
-    return tuple(dict.fromkeys(name for key, name in _MAC.items() if key in present))
-
-
-def _sysctl() -> str:
-    import subprocess
-
-    command = ["/usr/sbin/sysctl", "hw.optional"]
-    try:
-        return subprocess.run(command, capture_output=True, text=True, timeout=5).stdout
-    except (OSError, subprocess.SubprocessError):
-        return ""
-
-
-def _windows() -> tuple[str, ...]:
+        return mac_instruction_sets(sysctl("hw.optional"))
     if sys.platform == "win32":
         import ctypes
 
@@ -91,3 +72,9 @@ def _windows() -> tuple[str, ...]:
         arm = ("NEON",) if platform.machine() == "ARM64" else ()
         return arm + tuple(name for number, name in _WINDOWS.items() if present(number))
     return ()
+
+
+def mac_instruction_sets(answer: str) -> tuple[str, ...]:
+    """Return the instruction sets of a Mac from what `sysctl hw.optional` printed."""
+    present = set(re.findall(r"^([\w.]+): 1$", answer, re.MULTILINE))
+    return tuple(dict.fromkeys(name for key, name in _MAC.items() if key in present))

@@ -1,7 +1,7 @@
 """The load of this machine: a speed measured while other programs run says little about the machine.
 
-Counters are looked at before and after some work: how much of the time its threads had a processor, what
-others took, how long somebody waited for one. Where a system has no such counter it says nothing.
+Counters are read before and after some work: how much CPU time its threads got, how much other programs used,
+and how long threads waited for a CPU. Counters that a system lacks are ignored.
 """
 
 from __future__ import annotations
@@ -20,34 +20,34 @@ Disturbance = Literal["busy", "battery", "hot"]
 """Other programs were running; the machine was on battery power; the CPU was throttled by heat."""
 
 _OWN = 0.8
-"""Share of the time that threads which compute get of their processors on a quiet machine, at least."""
+"""Share of the time for which computing threads have a CPU on an idle machine, at least."""
 _OTHERS, _LEAST_OTHERS = 0.15, 0.5
 """Share of all CPUs that other programs may use, or the number of CPUs."""
 _WAITED = 0.5
-"""Share of the time in which somebody may wait for a processor."""
+"""Share of the time in which some thread may wait for a CPU."""
 _BUSY_NOW = 30.0
-"""Percent of the last ten seconds in which somebody waited for a processor (Linux' `some avg10`)."""
+"""Percent of the last ten seconds in which some thread waited for a CPU (`some avg10` on Linux)."""
 _QUEUED = 0.75
-"""Programs that want to run for each processor, over the last minute, where nothing else is known."""
+"""Runnable programs per CPU over the last minute, if nothing else is known."""
 
 
 @dataclass(frozen=True, slots=True)
 class LoadSample:
-    """What the counters said; seconds, of all processors together where they are of processors."""
+    """Values of the counters, in seconds; those of CPUs are sums over all CPUs."""
 
     wall: float
     own: float
-    """That this process has computed."""
+    """CPU time of this process."""
     busy: float
-    """That all processors were busy."""
+    """CPU time of all processes."""
     waited: float | None = None
-    """In which somebody waited for a processor."""
+    """In which some thread waited for a CPU."""
     throttled: int | None = None
-    """How often the processor has slowed down not to overheat."""
+    """How often the CPU was throttled by heat."""
 
 
 def moment(root: Path = Path("/")) -> LoadSample:
-    """Look at the counters now; a tenth of a millisecond. root: where /proc and /sys are looked for."""
+    """Read the counters, in a tenth of a millisecond. root: the folder that holds /proc and /sys."""
     import psutil
 
     times = psutil.cpu_times()._asdict()
@@ -63,9 +63,9 @@ def moment(root: Path = Path("/")) -> LoadSample:
 
 
 def disturbance(before: LoadSample, after: LoadSample, threads: int | None) -> Disturbance | None:
-    """Say what else may have slowed down what this process did between two moments.
+    """Return what may have slowed down the work of this process between two moments.
 
-    threads: that computed all the while; None where an accelerator did.
+    threads: number of threads that computed all the time; None if an accelerator did.
     """
     wall, own = max(after.wall - before.wall, 1e-9), after.own - before.own
     others = (after.busy - before.busy - own) / wall
@@ -89,12 +89,12 @@ def on_battery() -> bool:
 
 
 def _may_have_battery() -> bool:
-    """Say at a glance whether there may be one: planning on a machine without does not wait for psutil."""
+    """Return whether there may be a battery, without importing psutil."""
     return sys.platform != "linux" or any(Path("/sys/class/power_supply").glob("BAT*"))
 
 
 def slowed_now(root: Path = Path("/")) -> tuple[Disturbance, ...]:
-    """Say what slows this machine down now; that it is hot shows only while it computes."""
+    """Return what slows this machine down now; heat shows only while it computes."""
     busy: tuple[Disturbance, ...] = ("busy",) if _is_busy(root) else ()
     return (*busy, "battery") if on_battery() else busy
 

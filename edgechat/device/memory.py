@@ -32,17 +32,19 @@ class Memory:
 def read_memory(root: Path = Path("/"), limits: dict[str, int] | None = None) -> Memory:
     """Return the memory of this machine as it is now.
 
-    root: where /proc and /sys are looked for.
-    limits: the resource limits that are set (see `resource_limits`); None asks for this process's own.
+    root: the folder that holds /proc and /sys. limits: see `resource_limits`; None: those of this process.
     """
     table = read_table(root / "proc/meminfo")
     if "MemTotal" not in table or "MemAvailable" not in table:
-        return _portable()
+        import psutil
+
+        memory = psutil.virtual_memory()
+        return Memory(memory.total, memory.available)
     bounds: list[tuple[int, str | None, int | None]] = [(table["MemAvailable"] * 1024, None, None)]
     for group in groups("memory", root):
         bounds += _left_in(group, root)
     bounds += _left_of(resource_limits() if limits is None else limits, root)
-    available, bound, limit = min(bounds, key=lambda one: one[0])
+    available, bound, limit = min(bounds, key=lambda entry: entry[0])
     return Memory(table["MemTotal"] * 1024, max(0, available), bound, limit)
 
 
@@ -60,18 +62,17 @@ def resource_limits() -> dict[str, int]:
 
 def oom_kills(root: Path = Path("/")) -> int | None:
     """Return how often Linux has killed a process since it started because memory ran out; else None."""
-    found = re.search(r"^oom_kill (\d+)$", read_text(root / "proc/vmstat"), re.MULTILINE)
-    return int(found[1]) if found else None
+    match = re.search(r"^oom_kill (\d+)$", read_text(root / "proc/vmstat"), re.MULTILINE)
+    return int(match[1]) if match else None
 
 
 def _left_in(group: Group, root: Path) -> Iterator[tuple[int, str, int]]:
     """Yield what a control group leaves free, its name and its limit, if it sets one at all."""
     # Above memory.high a process is not killed but slowed to a crawl. Version 1 counts a group's children
     # only in the figures that begin with total_.
-    names = ["memory.max", "memory.high"] if group.version == 2 else ["memory.limit_in_bytes"]
-    current_name, prefix = (
-        ("memory.current", "") if group.version == 2 else ("memory.usage_in_bytes", "total_")
-    )
+    names, current_name, prefix = ["memory.limit_in_bytes"], "memory.usage_in_bytes", "total_"
+    if group.version == 2:
+        names, current_name, prefix = ["memory.max", "memory.high"], "memory.current", ""
     limits = [limit for name in names if (limit := read_number(group.folder / name)) is not None]
     current = read_number(group.folder / current_name)
     if not limits or current is None:
@@ -88,10 +89,3 @@ def _left_of(limits: dict[str, int], root: Path) -> Iterator[tuple[int, str, int
     used = {"ulimit -v": status.get("VmSize", 0), "ulimit -d": status.get("VmData", 0)}
     for name, limit in limits.items():
         yield limit - used[name] * 1024, f"the limit set by {name}", limit
-
-
-def _portable() -> Memory:
-    import psutil
-
-    memory = psutil.virtual_memory()
-    return Memory(memory.total, memory.available)

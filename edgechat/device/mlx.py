@@ -22,10 +22,10 @@ def missing() -> str:
 
 def version() -> str:
     """Return which MLX is installed, as it is shown: 'mlx 0.32.0, mlx-lm 0.32.2'."""
-    found = []
+    packages = []
     for name in ("mlx", "mlx-lm"):
         try:
-            found.append(f"{name} {importlib.metadata.version(name)}")
+            packages.append(f"{name} {importlib.metadata.version(name)}")
         except importlib.metadata.PackageNotFoundError:  # in a frozen program
-            found.append(name)
-    return ", ".join(found)
+            packages.append(name)
+    return ", ".join(packages)

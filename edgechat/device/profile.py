@@ -37,12 +37,12 @@ class DeviceProfile:
     @property
     def free(self) -> int:
         """Bytes available on all devices together; shared memory counts once."""
-        return self.memory.available + sum(one.own for one in self.accelerators if one.usable)
+        return self.memory.available + sum(card.own for card in self.accelerators if card.usable)
 
     @property
     def mlx_card(self) -> Accelerator | None:
         """The accelerator that MLX uses; None: the CPU, if MLX is installed."""
-        return next((one for one in self.accelerators if self.mlx and one.is_apples), None)
+        return next((card for card in self.accelerators if self.mlx and card.is_apples), None)
 
 
 def probe() -> DeviceProfile:

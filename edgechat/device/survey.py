@@ -5,6 +5,7 @@ A source that fails is part of the answer, never an error: `edgechat doctor` mak
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -14,7 +15,7 @@ from typing import Literal, TypeVar
 from edgechat import settings
 from edgechat.base.errors import FolderError, ServerRefused, SettingsError
 from edgechat.base.process.ask import ChildFailed
-from edgechat.device.bandwidth import MemorySpeed, measure_speed
+from edgechat.device.bandwidth import measure_speed
 from edgechat.device.gpu import amdgpu
 from edgechat.device.gpu.accelerators import GpuReading, merge, sightings_of
 from edgechat.device.gpu.mac import mac_sightings
@@ -24,14 +25,14 @@ from edgechat.device.profile import DeviceProfile, probe
 from edgechat.native.devices import Build, DeviceInventory, read_inventory
 
 _T = TypeVar("_T")
-Asked = Literal["llama.cpp", "rpc", "nvml", "torch", "speed"]
+SurveySource = Literal["llama.cpp", "rpc", "nvml", "torch", "speed"]
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
     """A source that could not be read."""
 
-    source: Asked
+    source: SurveySource
     why: str
     """The rest of a sentence: 'ended with SIGSEGV'; of rpc a sentence of its own."""
 
@@ -50,48 +51,41 @@ class Survey:
 def survey(*, refresh: bool = False, measure: bool = True) -> Survey:
     """Examine everything.
 
-    measure: measure the processor's speed if that was never done, which takes a second; refresh: do it in
-    any case.
+    measure: also measure the CPU's speed if that was never done, which takes a second; refresh: always.
     """
     failures: list[Failure] = []
     with ThreadPoolExecutor(2) as pool:
-        driver = pool.submit(_asked, failures, "nvml", lambda: read_source("nvml"))
-        inventory = _asked(failures, "llama.cpp", lambda: _inventory(failures))
+        driver = pool.submit(_query, failures, "nvml", lambda: read_source("nvml"))
+        inventory = _query(failures, "llama.cpp", lambda: _inventory(failures))
         from_driver: tuple[GpuReading, ...] = driver.result() or ()
     # Looked at only now: the children have given back what they took.
     profile = probe()
-    seen = sightings_of(inventory.devices) if inventory else []
-    seen += [*from_driver, *amdgpu.sightings(), *mac_sightings()]
-    if _is_unclear(seen):
-        seen += _asked(failures, "torch", lambda: read_source("torch")) or ()
-    profile = replace(profile, accelerators=merge(seen, profile.memory))
-    if measure and (refresh or profile.speed is None or profile.speed.disturbed):
-        profile = replace(profile, speed=_measured(failures, profile, refresh) or profile.speed)
+    sightings = sightings_of(inventory.devices) if inventory else []
+    sightings += [*from_driver, *amdgpu.sightings(), *mac_sightings()]
+    if _is_unclear(sightings):
+        sightings += _query(failures, "torch", lambda: read_source("torch")) or ()
+    profile = replace(profile, accelerators=merge(sightings, profile.memory))
+    before = None if refresh else profile.speed
+    if measure and (before is None or before.disturbed):
+        cpu, memory = profile.cpu, profile.memory
+        speed = _query(failures, "speed", lambda: measure_speed(cpu, memory, before=before))
+        profile = replace(profile, speed=speed or profile.speed)
     instructions = read_instruction_sets() or (inventory.build.features if inventory else ())
     return Survey(profile, instructions, inventory.build if inventory else None, tuple(failures))
 
 
 def _inventory(failures: list[Failure]) -> DeviceInventory:
+    servers: tuple[str, ...] = ()
+    with contextlib.suppress(SettingsError, FolderError):  # reported when a load is planned
+        servers = settings.load().rpc
     try:
-        return read_inventory(rpc=_servers())
-    except ServerRefused as refused:  # the devices of this machine are here all the same
+        return read_inventory(rpc=servers)
+    except ServerRefused as refused:  # the devices of this machine are there all the same
         failures.append(Failure("rpc", refused.message))
         return read_inventory()
 
 
-def _servers() -> tuple[str, ...]:
-    try:
-        return settings.load().rpc
-    except (SettingsError, FolderError):  # whoever plans a load says so; here the rest is wanted
-        return ()
-
-
-def _measured(failures: list[Failure], profile: DeviceProfile, refresh: bool) -> MemorySpeed | None:
-    before = None if refresh else profile.speed
-    return _asked(failures, "speed", lambda: measure_speed(profile.cpu, profile.memory, before=before))
-
-
-def _asked(failures: list[Failure], source: Asked, question: Callable[[], _T]) -> _T | None:
+def _query(failures: list[Failure], source: SurveySource, question: Callable[[], _T]) -> _T | None:
     try:
         return question()
     except ChildFailed as failed:
@@ -99,11 +93,13 @@ def _asked(failures: list[Failure], source: Asked, question: Callable[[], _T]) -
         return None
 
 
-def _is_unclear(seen: list[GpuReading]) -> bool:
+def _is_unclear(sightings: list[GpuReading]) -> bool:
     """Say whether a card is here whose own memory nobody has told: torch may know, at a cost of seconds.
 
     On Windows there may be a card although neither ggml nor NVML has seen one.
     """
-    known = {sighting.pci or sighting.vendor for sighting in seen if sighting.total or sighting.shares_ram}
-    unknown = any((sighting.pci or sighting.vendor) not in known for sighting in seen)
-    return unknown or (sys.platform == "win32" and not seen)
+    known = {
+        sighting.pci or sighting.vendor for sighting in sightings if sighting.total or sighting.shares_ram
+    }
+    unknown = any((sighting.pci or sighting.vendor) not in known for sighting in sightings)
+    return unknown or (sys.platform == "win32" and not sightings)

@@ -35,10 +35,9 @@ def refused() -> Iterator[None]:
     libc = ctypes.CDLL(None)
     memory = ctypes.create_string_buffer(_SMALL)
     small, before = _SignalStack(ctypes.addressof(memory), 0, _SMALL), _SignalStack()
-    if libc.sigaltstack(ctypes.byref(small), ctypes.byref(before)) != 0:
-        yield  # its minimum is larger here, so nothing small can be had
-        return
+    replaced = libc.sigaltstack(ctypes.byref(small), ctypes.byref(before)) == 0  # or its minimum is larger
     try:
         yield
     finally:
-        libc.sigaltstack(ctypes.byref(before), None)
+        if replaced:
+            libc.sigaltstack(ctypes.byref(before), None)

@@ -1,9 +1,9 @@
-"""What a context takes, buffer type by buffer type, by llama.cpp's own account.
+"""The memory of a context by buffer type, according to llama.cpp.
 
-llama.cpp keeps it in a std::map, which a function of its C++ interface returns. Where that function is
-exported and the map's layout is known (libstdc++, so Linux) the map is walked: exact to the byte. Elsewhere
-the same figures come from what llama.cpp logs, rounded to 0.01 MiB as it prints them, and the weights from
-the file's table of tensors. See llama-ext.h for the function, stl_tree.h for the layout.
+llama.cpp keeps it in a std::map, which a function of its C++ interface returns. If that function is exported
+and the map's layout is known (libstdc++, so Linux) the map is walked: exact to the byte. Elsewhere the same
+figures come from the log, rounded to 0.01 MiB, and the weights from the file's table of tensors. See
+llama-ext.h for the function, stl_tree.h for the layout.
 """
 
 from __future__ import annotations
@@ -66,18 +66,18 @@ def from_map(model: Model, context: Context) -> Breakdown:
     tree = read(context.pointer)
     if tree.count > _MOST_TYPES:
         raise ValueError("llama.cpp's breakdown is not laid out as expected")
-    found: list[Buffer] = []
-    ahead = [tree.root]
-    while ahead and len(found) <= tree.count:
-        address = ahead.pop()
+    buffers: list[Buffer] = []
+    addresses = [tree.root]
+    while addresses and len(buffers) <= tree.count:
+        address = addresses.pop()
         if address:
             node = _Node.from_address(address)
-            found.append(_buffer(node))
-            ahead += [node.left, node.right]
-    if len(found) != tree.count:
+            buffers.append(_buffer(node))
+            addresses += [node.left, node.right]
+    if len(buffers) != tree.count:
         raise ValueError("llama.cpp's breakdown is not laid out as expected")
-    found.sort(key=lambda buffer: buffer.name)
-    return Breakdown(tuple(found), _output(context), context.n_ctx)
+    buffers.sort(key=lambda buffer: buffer.name)
+    return Breakdown(tuple(buffers), context.output_bytes, context.n_ctx)
 
 
 def _buffer(node: _Node) -> Buffer:
@@ -86,11 +86,6 @@ def _buffer(node: _Node) -> Buffer:
     is_host = device == ggml.CPU or ggml.ask("ggml_backend_buft_is_host", ctypes.c_bool, node.type)
     name = ggml.buffer_type_name(node.type)
     return Buffer(name, is_host, node.model, node.context, node.compute, device)
-
-
-def _output(context: Context) -> int:
-    """Return the bytes of the rows of logits: one for each sequence, and as many as a batch may ask for."""
-    return context.row_bytes * context.n_rows
 
 
 _LAYER = re.compile(r"load_tensors: layer +(\d+) assigned to device (\S+?),")
@@ -126,8 +121,8 @@ def from_log(model: Model, context: Context, lines: Iterable[str], tensors: Mapp
             holders.clear()
         elif match := _COMPUTE.search(line):
             compute[match[1]] = float(match[2])  # the last word: it may be reserved more than once
-    weights = _Weights(model.architecture, layers, moved).of(tensors)
-    return Breakdown(_named(weights, cache, compute), _output(context), context.n_ctx)
+    weights = _weights(model.architecture, layers, moved, tensors)
+    return Breakdown(_named(weights, cache, compute), context.output_bytes, context.n_ctx)
 
 
 def _named(
@@ -136,44 +131,35 @@ def _named(
     """Return one buffer for each type: the log gives weights and cache by device, the rest by buffer type."""
     types = ggml.buffer_types()
     owners = {name: device for device, name in types.items()}
-    found: dict[str, Buffer] = {}
+    buffers: list[Buffer] = []
     for name in sorted({types.get(device, device) for device in [*weights, *cache]} | {*compute}):
-        device = owners.get(name, ggml.CPU if _is_host(name) else name)
+        is_host = name.startswith("CPU") or name.endswith("_Host")
+        device = owners.get(name, ggml.CPU if is_host else name)
         # What has a device's name is in the buffers that it usually makes: not in those pinned in RAM.
         own = device if types.get(device, device) == name else ""
         sizes = round(cache.get(own, 0) * _MIB), round(compute.get(name, 0) * _MIB)
-        found[name] = Buffer(name, device == ggml.CPU, weights.get(own, 0), *sizes, device)
-    return tuple(found.values())
+        buffers.append(Buffer(name, device == ggml.CPU, weights.get(own, 0), *sizes, device))
+    return tuple(buffers)
 
 
-class _Weights:
-    """Where the tensors of a file go: a layer's to its device, the output's to the last, the rest to RAM."""
-
-    def __init__(self, architecture: str, layers: Mapping[int, str], moved: set[str]) -> None:
-        self._layers, self._moved = layers, moved
-        self._last = layers.get(max(layers, default=0), ggml.CPU)
-        # LFM2's files call the last norm, which the output needs, the embedding's.
-        self._outputs = ("output", "token_embd_norm") if architecture.startswith("lfm2") else ("output",)
-
-    def of(self, tensors: Mapping[str, int]) -> Counter[str]:
-        """Return the bytes on each device."""
-        found: Counter[str] = Counter()
-        for name, n_bytes in tensors.items():
-            for device in self._devices(name):
-                found[device] += -(-n_bytes // _ALIGNMENT) * _ALIGNMENT
-        if "output.weight" not in tensors and self._last != ggml.CPU:
-            found[self._last] += tensors.get("token_embd.weight", 0)  # tied: the device gets a copy
-        return found
-
-    def _devices(self, name: str) -> Iterable[str]:
-        if name in self._moved:  # only ever to RAM
-            return (ggml.CPU,)
-        if match := re.match(r"blk\.(\d+)\.", name):
-            return (self._layers.get(int(match[1]), ggml.CPU),)
-        if name.startswith(_EVERYWHERE):
-            return set(list(self._layers.values())[:-1])
-        return (self._last if name.startswith(self._outputs) else ggml.CPU,)
-
-
-def _is_host(name: str) -> bool:
-    return name.startswith("CPU") or name.endswith("_Host")
+def _weights(
+    architecture: str, layers: Mapping[int, str], moved: set[str], tensors: Mapping[str, int]
+) -> Counter[str]:
+    """Return the bytes of weights on each device: the output's are with the last layer, the rest in RAM."""
+    last = layers.get(max(layers, default=0), ggml.CPU)
+    # LFM2's files call the last norm, which the output needs, the embedding's.
+    outputs = ("output", "token_embd_norm") if architecture.startswith("lfm2") else ("output",)
+    sizes: Counter[str] = Counter()
+    for name, n_bytes in tensors.items():
+        devices: Iterable[str] = (last if name.startswith(outputs) else ggml.CPU,)
+        if name in moved:  # only ever to RAM
+            devices = (ggml.CPU,)
+        elif match := re.match(r"blk\.(\d+)\.", name):
+            devices = (layers.get(int(match[1]), ggml.CPU),)
+        elif name.startswith(_EVERYWHERE):
+            devices = set(list(layers.values())[:-1])
+        for device in devices:
+            sizes[device] += -(-n_bytes // _ALIGNMENT) * _ALIGNMENT
+    if "output.weight" not in tensors and last != ggml.CPU:
+        sizes[last] += tensors.get("token_embd.weight", 0)  # tied: the device gets a copy
+    return sizes

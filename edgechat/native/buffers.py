@@ -63,11 +63,11 @@ def counted_once(buffers: tuple[Buffer, ...], weights: int) -> tuple[Buffer, ...
     buffers hold a copy of. The kernel takes such pages back when it needs them, so they count once.
     weights: bytes of all tensors of the file.
     """
-    copied = sum(buffer.weights for buffer in buffers if not buffer.name.endswith(_MAPPED))
+    copied = sum(buffer.weights for buffer in buffers if not is_mapped(buffer))
     merged: dict[str, Buffer] = {}
     for buffer in buffers:
         name = buffer.name.removesuffix(_MAPPED)
-        taken = min(buffer.weights, max(0, weights - copied)) if name != buffer.name else buffer.weights
+        taken = min(buffer.weights, max(0, weights - copied)) if is_mapped(buffer) else buffer.weights
         old = merged.get(name, Buffer(name, buffer.is_host, device=buffer.device))
         merged[name] = msgspec.structs.replace(
             old,

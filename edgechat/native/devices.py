@@ -1,7 +1,7 @@
-"""What llama.cpp can compute on here, and how it was built: asked of ggml, inside a child process.
+"""The devices that llama.cpp can compute on, and how it was built, as ggml reports them in a child process.
 
-Listing the devices starts every backend that is built in, and with it the drivers below: a broken driver may
-crash or hang. So nobody calls `inventory` but the child; all others ask it through `read_inventory`.
+Listing devices starts every backend that is built in, and with it drivers, which may crash or hang. So only
+the child calls `inventory`; all others use `read_inventory`.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class NativeDevice(msgspec.Struct, frozen=True):
     backend: str
     """'CUDA', 'ROCm', 'Vulkan', 'SYCL', 'MTL', 'CPU', ..."""
     free: int
-    """Bytes, as the driver says: for 'cpu' this is all of RAM and means nothing."""
+    """Bytes, according to the driver; meaningless for 'cpu', where it is all of RAM."""
     total: int
     device_id: str | None = None
     """The PCI address ('0000:c1:00.0') where it has one."""
@@ -77,45 +77,45 @@ class _Question(msgspec.Struct, frozen=True):
 
 
 class _Answer(msgspec.Struct, frozen=True):
-    """Its answer; without an inventory, why one of the servers was refused."""
+    """The child's answer; without an inventory, why a server was refused."""
 
     inventory: DeviceInventory | None = None
     refused: str = ""
 
 
 def read_inventory(limit: float = TIME_LIMIT, rpc: tuple[str, ...] = ()) -> DeviceInventory:
-    """Ask a child for the inventory, with the devices of these RPC servers (host:port) if there are any.
+    """Ask a child for the inventory, with the devices of these RPC servers (host:port).
 
-    What the child's own drivers take is off the free memory, as what those of a worker take will be.
-    Raises ChildFailed, within `limit` seconds; ServerRefused.
+    The free memory is less what the child's own drivers take, as those of a worker will.
+    Raises ChildFailed within `limit` seconds; ServerRefused.
     """
     question = msgspec.msgpack.encode(_Question(servers.check(rpc)))
     try:
-        found = msgspec.msgpack.decode(ask("devices", question, limit=limit), type=_Answer)
+        reply = msgspec.msgpack.decode(ask("devices", question, limit=limit), type=_Answer)
     except msgspec.DecodeError as error:
         raise ChildFailed(f"gave an invalid answer: {error}") from error
-    if found.inventory is None:
-        raise ServerRefused(found.refused)
-    return found.inventory
+    if reply.inventory is None:
+        raise ServerRefused(reply.refused)
+    return reply.inventory
 
 
 def main() -> None:
     """Answer with the inventory."""
-    answer(_answer)
 
+    def encoded(question: bytes) -> bytes:
+        try:
+            reply = _Answer(inventory(msgspec.msgpack.decode(question, type=_Question).rpc))
+        except ServerRefused as error:
+            reply = _Answer(refused=error.message)
+        return msgspec.msgpack.encode(reply)
 
-def _answer(question: bytes) -> bytes:
-    try:
-        found = _Answer(inventory(msgspec.msgpack.decode(question, type=_Question).rpc))
-    except ServerRefused as error:
-        found = _Answer(refused=error.message)
-    return msgspec.msgpack.encode(found)
+    answer(encoded)
 
 
 def inventory(rpc: tuple[str, ...] = ()) -> DeviceInventory:
-    """Return what is here; loads llama.cpp and starts its backends.
+    """Return the inventory; loads llama.cpp and starts its backends.
 
-    rpc: servers whose devices are listed too, as GPUs. Raises ServerRefused.
+    rpc: servers whose devices are listed, too, as GPUs. Raises ServerRefused.
     """
     import llama_cpp
     import llama_cpp.llama_cpp as lib
@@ -142,7 +142,7 @@ def inventory(rpc: tuple[str, ...] = ()) -> DeviceInventory:
 
 
 def features_of(system_info: str) -> tuple[str, ...]:
-    """Return what the line says about the CPU backend: 'CPU : AVX = 1 | FMA = 1 | CUDA : ARCHS = 890 | '."""
+    """Return the features of the CPU backend in 'CPU : AVX = 1 | FMA = 1 | CUDA : ARCHS = 890 | '."""
     features: list[str] = []
     backend = ""
     for part in system_info.split("|"):
@@ -170,37 +170,33 @@ class _Props(ctypes.Structure):
 
 
 def _devices(addresses: tuple[str, ...]) -> tuple[NativeDevice, ...]:
-    """Return the devices, of RPC servers only those of these: others may have gone since."""
+    """Return the devices; of RPC servers only these, as earlier ones may have gone."""
     from edgechat.native import ggml
 
-    found: list[NativeDevice] = []
+    devices: list[NativeDevice] = []
     for handle in ggml.devices():
         backend = ggml.registry_name(ggml.ask("ggml_backend_dev_backend_reg", ctypes.c_void_p, handle))
-        # The address is an RPC device's description.
+        # An RPC device's description is its address.
         address = ggml.text(ggml.ask("ggml_backend_dev_description", ctypes.c_char_p, handle))
-        if backend != _RPC or address in addresses:
-            found.append(_device(handle, backend))
-    return tuple(found)
-
-
-def _device(handle: int, backend: str) -> NativeDevice:
-    from edgechat.native import ggml
-
-    props = _Props()
-    ggml.call("ggml_backend_dev_get_props", None, ctypes.c_void_p(handle), ctypes.pointer(props))
-    return NativeDevice(
-        name=ggml.text(props.name),
-        description=ggml.text(props.description),
-        kind=_KINDS[props.type] if 0 <= props.type < len(_KINDS) else "meta",
-        backend=backend,
-        free=int(props.memory_free),
-        total=int(props.memory_total),
-        device_id=ggml.text(props.device_id).lower() or None,
-    )
+        if backend == _RPC and address not in addresses:
+            continue
+        props = _Props()
+        ggml.call("ggml_backend_dev_get_props", None, ctypes.c_void_p(handle), ctypes.pointer(props))
+        device = NativeDevice(
+            name=ggml.text(props.name),
+            description=ggml.text(props.description),
+            kind=_KINDS[props.type] if 0 <= props.type < len(_KINDS) else "meta",
+            backend=backend,
+            free=int(props.memory_free),
+            total=int(props.memory_total),
+            device_id=ggml.text(props.device_id).lower() or None,
+        )
+        devices.append(device)
+    return tuple(devices)
 
 
 def _version(name: str) -> str:
-    """Return what a function without arguments says; '?' where this ggml has no such function."""
+    """Return the result of a function without arguments; '?' if this ggml has no such function."""
     from edgechat.native import ggml
 
     try:

@@ -45,27 +45,26 @@ def start() -> None:
     generation of processors: the best of each kind is loaded, but only by whoever asks for it.
     """
     lib.llama_backend_init()
-    if not _processor():
+    if not _cpu_device():
         folder = _folder()
         call("ggml_backend_load_all_from_path", None, ctypes.c_char_p(os.fsencode(folder)))
-        if not _processor():
+        if not _cpu_device():
             raise LoadFailed(
                 f"llama.cpp has no usable backend: none for this CPU could be loaded from {folder}.",
                 hint="Files are missing there or were changed. Reinstall edgechat.",
             )
     with amx.refused():
-        _settle_layouts()
+        _choose_weight_layouts()
 
 
-def _processor() -> int | None:
-    """Return the CPU device."""
-    found: int | None = call("ggml_backend_dev_by_type", ctypes.c_void_p, ctypes.c_int(_CPU))
-    return found
+def _cpu_device() -> Any:
+    """Return the CPU device; None if no CPU backend is loaded."""
+    return call("ggml_backend_dev_by_type", ctypes.c_void_p, ctypes.c_int(_CPU))
 
 
-def _settle_layouts() -> None:
-    """Let the CPU backend choose the layouts that it may rearrange weights to, which it does once."""
-    device = ctypes.c_void_p(_processor())
+def _choose_weight_layouts() -> None:
+    """Let the CPU backend choose the layouts that it may repack weights to, which it does once."""
+    device = ctypes.c_void_p(_cpu_device())
     registry = ctypes.c_void_p(call("ggml_backend_dev_backend_reg", ctypes.c_void_p, device))
     name = ctypes.c_char_p(b"ggml_backend_dev_get_extra_bufts")
     choose = call("ggml_backend_reg_get_proc_address", ctypes.c_void_p, registry, name)

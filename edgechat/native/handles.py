@@ -1,7 +1,7 @@
-"""llama.cpp's objects with an owner each: a Model and a Context free what they hold, once, on close().
+"""Owners of llama.cpp's objects: a Model and a Context free what they hold, once, on close().
 
 The high-level `Llama` of llama-cpp-python hides most of what the engine needs and computes more than it
-uses, so only the low-level functions are called. Every return code is looked at here.
+uses, so only low-level functions are called. Every return code is checked here.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _NEVER = lib.ggml_abort_callback()
 
 
 class Aborted(Exception):
-    """A call was ended early: what its last micro-batch had put into the cache is gone again."""
+    """A call was ended early: what its last micro-batch put into the cache has been removed."""
 
 
 class Model:
@@ -49,9 +49,9 @@ class Model:
         dry: bool = False,
         on_progress: Callable[[float], None] | None = None,
     ) -> None:
-        """Load `path` as `load` places it (see `placement`); LoadFailed carries llama.cpp's own last words.
+        """Load `path` as `load` places it (see `placement`); LoadFailed quotes llama.cpp's own error.
 
-        dry: read the header only; contexts of the model know what they would take, and cannot decode.
+        dry: read the header only; contexts of the model know their sizes, and cannot decode.
         """
         ggml.start()
         self._servers: tuple[str, ...] = ()
@@ -80,16 +80,13 @@ class Model:
         self._servers = load.rpc
         rpc.hold(self._servers)
         self.vocab = lib.llama_model_get_vocab(self._pointer)
-        self._check_split(path, load.gpu_layers)
-
-    def _check_split(self, path: Path, n_placed: int) -> None:
-        # llama.cpp would share out what there is instead, in other proportions than those asked for.
-        n_layers = self.n_layers
+        n_placed, n_layers = load.gpu_layers, self.n_layers
+        # llama.cpp would distribute the layers there are instead, in other proportions than requested.
         if n_placed > n_layers + 1:
             self.close()
             raise LoadFailed(
-                f"{n_placed} layers of {path.name} were assigned to devices: it has {n_layers}, plus the "
-                "output."
+                f"{n_placed} layers of {path.name} were assigned to devices: "
+                f"it has {n_layers}, plus the output."
             )
 
     @property
@@ -147,15 +144,15 @@ class Model:
 
     @property
     def pooling(self) -> str | None:
-        """The number of what it makes of the states of a text's tokens; None for nothing, or not said."""
-        found = self.meta(f"{self.architecture}.pooling_type")
-        return None if found == "0" else found
+        """The number of the pooling type of embeddings; None for none, or unknown."""
+        kind = self.meta(f"{self.architecture}.pooling_type")
+        return None if kind == "0" else kind
 
     @property
     def chat_template(self) -> str | None:
         """The default chat template of the file."""
-        found = lib.llama_model_chat_template(self.pointer, None)
-        return found.decode("utf-8", "replace") if found else None
+        template = lib.llama_model_chat_template(self.pointer, None)
+        return template.decode("utf-8", "replace") if template else None
 
     def meta(self, key: str) -> str | None:
         """Return a metadata value as llama.cpp prints it, up to 1 KiB of it."""
@@ -185,11 +182,8 @@ class Context:
         native.n_outputs_max = params.n_outputs_max
         native.n_rs_seq = params.n_rs_seq
         native.n_threads = native.n_threads_batch = params.threads
-        native.flash_attn_type = (
-            lib.LLAMA_FLASH_ATTN_TYPE_ENABLED
-            if params.flash_attention
-            else lib.LLAMA_FLASH_ATTN_TYPE_DISABLED
-        )
+        flash = (lib.LLAMA_FLASH_ATTN_TYPE_DISABLED, lib.LLAMA_FLASH_ATTN_TYPE_ENABLED)
+        native.flash_attn_type = flash[params.flash_attention]
         native.type_k = native.type_v = CACHE_TYPES[params.cache_type]
         # A full-size cache for windowed layers costs several times the memory (12 GiB instead of 2.5).
         native.swa_full = False
@@ -208,10 +202,10 @@ class Context:
             )
         self._n_vocab = model.n_vocab
         self.n_embd = int(lib.llama_model_n_embd_out(model.pointer)) if params.embeddings else 0
-        """Numbers of an embedding; 0 where none are made."""
-        self.n_rows = params.n_batch if params.embeddings else max(params.n_seq_max, params.n_outputs_max)
-        """Rows of `row_bytes` each in which results are handed out, at most."""
-        self.row_bytes = 4 * (self._n_vocab + self.n_embd)
+        """Size of an embedding; 0 if none are made."""
+        n_rows = params.n_batch if params.embeddings else max(params.n_seq_max, params.n_outputs_max)
+        self.output_bytes = 4 * (self._n_vocab + self.n_embd) * n_rows
+        """Size of llama.cpp's buffer for logits and embeddings: the most rows that a call may return."""
         self.n_seq_max, self.n_outputs_max = params.n_seq_max, params.n_outputs_max
         self._memory = lib.llama_get_memory(self._pointer)
         self._abort = ctypes.create_string_buffer(2)
@@ -276,18 +270,16 @@ class Context:
         What a sequence held before the run counts only in the attention. Raises DecodeFailed.
         """
         self._batch.fill([(*run, len(run[2])) for run in runs])
-        code = int(
-            lib.llama_decode(self._pointer, self._batch.native)
-        )  # which encodes where there is no cache
+        code = int(lib.llama_decode(self._pointer, self._batch.native))  # encodes if there is no cache
         if code != DECODE_OK:
             raise DecodeFailed(f"llama.cpp could not compute an embedding (code {code}): {_last_words()}")
-        found = np.empty((len(runs), self.n_embd), np.float32)
-        for row, (seq, _, _) in zip(found, runs, strict=True):
+        embeddings = np.empty((len(runs), self.n_embd), np.float32)
+        for row, (seq, _, _) in zip(embeddings, runs, strict=True):
             pooled = lib.llama_get_embeddings_seq(self._pointer, seq)
             if not pooled:
                 raise DecodeFailed("llama.cpp returned no embedding for a text.")
             row[:] = np.ctypeslib.as_array(pooled, (self.n_embd,))
-        return found
+        return embeddings
 
     def clear(self) -> None:
         """Forget all sequences."""
@@ -299,7 +291,7 @@ class Context:
         return bool(lib.llama_memory_seq_rm(self._memory, seq, start, -1))
 
     def copy(self, source: int, target: int, stop: int) -> None:
-        """Let `target` hold the cells of `source` up to position `stop` as well; -1: all of them."""
+        """Share the cells of `source` up to position `stop` with `target`; -1: all of them."""
         lib.llama_memory_seq_cp(self._memory, source, target, -1 if stop < 0 else 0, stop)
 
     @property
@@ -309,7 +301,7 @@ class Context:
 
     @property
     def can_shift(self) -> bool:
-        """Whether positions can be changed, as llama.cpp says; it lets one do so where they cannot."""
+        """Whether llama.cpp says that positions can be changed; it does not refuse where they cannot."""
         return bool(lib.llama_memory_can_shift(self._memory))
 
     def shift(self, seq: int, start: int, stop: int) -> bool:
@@ -320,16 +312,16 @@ class Context:
         return True
 
     def state(self, seq: int) -> npt.NDArray[np.uint8]:
-        """Return a copy of everything that is kept of `seq`. Raises MemoryError where that is too much."""
+        """Return a copy of the whole state of `seq`. Raises MemoryError if it is too large."""
         size = int(lib.llama_state_seq_get_size(self._pointer, seq))
         if size > psutil.virtual_memory().available // 2:
             raise MemoryError
-        found = np.empty(size, np.uint8)
-        written = int(lib.llama_state_seq_get_data(self._pointer, _pointer(found, ctypes.c_uint8), size, seq))
-        return found[:written]
+        data = np.empty(size, np.uint8)
+        written = int(lib.llama_state_seq_get_data(self._pointer, _pointer(data, ctypes.c_uint8), size, seq))
+        return data[:written]
 
     def set_state(self, seq: int, state: npt.NDArray[np.uint8]) -> bool:
-        """Fill `seq` with what `state` returned; False if there are too few cells, or it is no such thing."""
+        """Restore `seq` from what `state` returned; False if there are too few cells, or it is invalid."""
         source = np.ascontiguousarray(state)
         data = _pointer(source, ctypes.c_uint8)
         return bool(lib.llama_state_seq_set_data(self._pointer, data, source.nbytes, seq))
@@ -394,7 +386,7 @@ def _pointer(array: npt.NDArray[Any], kind: Any) -> Any:
 
 
 def _refusal() -> type[LoadFailed]:
-    """Return the kind of error that llama.cpp's last words speak of."""
+    """Return the kind of error that llama.cpp logged."""
     return OutOfMemory if logs.ran_out(logs.last_errors) else LoadFailed
 
 

@@ -12,10 +12,10 @@ import llama_cpp.llama_cpp as lib
 
 _LOG = logging.getLogger("llama.cpp")
 _LEVELS = {3: logging.WARNING, 4: logging.ERROR}
-_KEPT = 16
+_MAX_ERRORS = 16
 
-# llama.cpp has no code for want of memory. Known by whole messages, as the sources of llama.cpp and ggml have
-# them: names out of a file, and the path to it, stand in other messages, and may say anything.
+# llama.cpp has no error code for lack of memory. It is recognized by whole messages from the sources of
+# llama.cpp and ggml: other messages contain names from a file, and its path, which may say anything.
 _BEFORE = r"(?:\w+: )?(?:error: )?(?:error loading model: |failed to initialize the context: )?"
 _SIZE = r" *[\d.]+ Mi?B"
 _MESSAGES = (
@@ -46,12 +46,12 @@ last_errors: list[str] = []
 
 @lib.llama_log_callback  # type: ignore[untyped-decorator]
 def _receive(level: int, text: bytes, _user: Any) -> None:
-    ours, line = _LEVELS.get(level), text.decode("utf-8", "replace").strip()
-    if ours is None or not line:
+    python_level, line = _LEVELS.get(level), text.decode("utf-8", "replace").strip()
+    if python_level is None or not line:
         return
-    if ours == logging.ERROR and len(last_errors) < _KEPT:
+    if python_level == logging.ERROR and len(last_errors) < _MAX_ERRORS:
         last_errors.append(line)
-    _LOG.log(ours, "%s", line)
+    _LOG.log(python_level, "%s", line)
 
 
 def install() -> None:
@@ -61,7 +61,7 @@ def install() -> None:
 
 @contextlib.contextmanager
 def recording() -> Iterator[list[str]]:
-    """Give a list to which all lines are added that llama.cpp logs meanwhile."""
+    """Provide a list to which all lines are appended that llama.cpp logs meanwhile."""
     lines: list[str] = []
 
     @lib.llama_log_callback  # type: ignore[untyped-decorator]
@@ -77,5 +77,5 @@ def recording() -> Iterator[list[str]]:
 
 
 def ran_out(errors: Iterable[str]) -> bool:
-    """Say whether one of these errors in llama.cpp's log tells that memory was not to be had."""
+    """Return whether one of these errors in llama.cpp's log is about lack of memory."""
     return any(_NO_MEMORY.fullmatch(line.strip()) for line in errors)

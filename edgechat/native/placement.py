@@ -37,7 +37,7 @@ class Placement:
             )
         rpc.register(load.rpc)
         # An empty list is not the same as none, which means all devices that there are.
-        self._devices = (ctypes.c_void_p * (len(load.devices) + 1))(*_found(load.devices))
+        self._devices = (ctypes.c_void_p * (len(load.devices) + 1))(*_device_handles(load.devices))
         # llama.cpp divides sums of these by their sum, and layer numbers by the same: exact for integers.
         self._split = (ctypes.c_float * most)(*load.split)
         self._overrides = (_Override * 2)()
@@ -64,7 +64,7 @@ def experts_of_first(n_layers: int) -> str:
     return rf"blk\.({layers})\.ffn_(up|down|gate|gate_up)_(ch|)exps"
 
 
-def _found(names: tuple[str, ...]) -> list[int]:
+def _device_handles(names: tuple[str, ...]) -> list[int]:
     known = {ggml.device_name(device): device for device in ggml.devices()}
     missing = [name for name in names if name not in known]
     if missing:
@@ -87,5 +87,5 @@ def layer_devices(model: int, n_layers: int) -> tuple[str, ...]:
     if not (hasattr(lib._lib, _LAYER) and hasattr(lib._lib, _OUTPUT)):
         return ()
     pointer = ctypes.c_void_p(model)
-    held = [ggml.call(_LAYER, ctypes.c_void_p, pointer, ctypes.c_int(layer)) for layer in range(n_layers)]
-    return tuple(ggml.device_name(device) for device in [*held, ggml.ask(_OUTPUT, ctypes.c_void_p, model)])
+    handles = [ggml.call(_LAYER, ctypes.c_void_p, pointer, ctypes.c_int(layer)) for layer in range(n_layers)]
+    return tuple(ggml.device_name(device) for device in [*handles, ggml.ask(_OUTPUT, ctypes.c_void_p, model)])

@@ -1,8 +1,8 @@
 """Devices of llama.cpp's RPC servers, on this machine only: the protocol has no authentication.
 
-A server's devices are called RPC0, RPC1, ... in the order in which a process adds its servers, so one process
-knows one list of servers. A server talks to one program at a time; all others wait in its queue without a
-word. llama.cpp ends the process where a server is not there, or goes away: hence the look before every load.
+Devices are called RPC0, RPC1, ... in the order in which a process adds its servers, so each process has one
+list of servers. A server serves one program at a time; others wait in its queue without a response. llama.cpp
+ends the process if a server is not running, or stops: hence the check before every load.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import ctypes
 import socket
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 from edgechat.base import loopback
 from edgechat.base.errors import ServerRefused
@@ -23,37 +24,42 @@ _held: Counter[str] = Counter()
 
 
 def check(servers: Iterable[str]) -> tuple[str, ...]:
-    """Return the servers as llama.cpp is told of them. ServerRefused where one is not on this machine."""
-    return tuple(dict.fromkeys(_checked(server) for server in servers))
-
-
-def _checked(server: str) -> str:
-    found = loopback.address(server)
-    if found is None:
-        raise ServerRefused(loopback.refusal(server), hint=loopback.HINT)
-    return found
+    """Return the servers' addresses. ServerRefused if one is not on this machine."""
+    addresses: list[str] = []
+    for server in servers:
+        address = loopback.address(server)
+        if address is None:
+            raise ServerRefused(loopback.refusal(server), hint=loopback.HINT)
+        addresses.append(address)
+    return tuple(dict.fromkeys(addresses))
 
 
 def register(servers: Sequence[str]) -> None:
-    """Let llama.cpp know the devices of these servers, and see that each is free to answer.
+    """Add the devices of these servers to llama.cpp, after checking that each is free to answer.
 
-    ServerRefused where one is not, or where this process knows other servers already.
+    ServerRefused if one is not, or if this process has other servers already.
     """
     wanted = list(check(servers))
     if not wanted:
         return
-    add = _function()
+    from edgechat.native import ggml
+
+    add = _add_server()
     if wanted[: len(_added)] != _added[: len(wanted)]:
         raise ServerRefused(f"This process was started with other RPC servers: {', '.join(_added)}.")
     for server in wanted:
         if not _held[server]:
-            _knock(server)
+            _check_connection(server)
     for server in wanted[len(_added) :]:
-        _add(add, server)
+        registry = add(server.encode())
+        if not registry:
+            raise ServerRefused(f"The llama.cpp server at {server} has no devices.")
+        ggml.ask("ggml_backend_register", None, registry)
+        _added.append(server)
 
 
 def hold(servers: Sequence[str]) -> None:
-    """Note that a model of this process uses the servers, which serve nobody else until `release`."""
+    """Note that a model of this process uses the servers, which serve no one else until `release`."""
     _held.update(check(servers))
 
 
@@ -62,8 +68,8 @@ def release(servers: Sequence[str]) -> None:
     _held.subtract(check(servers))
 
 
-def _function() -> int:
-    """Return the address of ggml_backend_rpc_add_server."""
+def _add_server() -> Any:
+    """Return ggml_backend_rpc_add_server."""
     from edgechat.native import ggml
 
     backend = ggml.call("ggml_backend_reg_by_name", ctypes.c_void_p, ctypes.c_char_p(b"RPC"))
@@ -77,27 +83,16 @@ def _function() -> int:
             hint="Rebuild it: CMAKE_ARGS=-DGGML_RPC=ON pip install --force-reinstall --no-binary "
             "llama-cpp-python llama-cpp-python",
         )
-    return int(add)
+    return ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_char_p)(add)
 
 
-def _add(function: int, server: str) -> None:
-    from edgechat.native import ggml
-
-    add = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_char_p)(function)
-    registry = add(server.encode())
-    if not registry:
-        raise ServerRefused(f"The llama.cpp server at {server} has no devices.")
-    ggml.ask("ggml_backend_register", None, registry)
-    _added.append(server)
-
-
-def _knock(server: str) -> None:
-    """Connect, say nothing, and see the server hang up: it is there, and busy with nobody else."""
+def _check_connection(server: str) -> None:
+    """Connect, send nothing and wait until the server hangs up: it runs and serves no other program."""
     host, _, port = server.rpartition(":")
     try:
-        with socket.create_connection((host, int(port)), timeout=_PATIENCE) as line:
-            line.shutdown(socket.SHUT_WR)
-            line.recv(1)
+        with socket.create_connection((host, int(port)), timeout=_PATIENCE) as connection:
+            connection.shutdown(socket.SHUT_WR)
+            connection.recv(1)
     except TimeoutError as error:
         raise ServerRefused(
             f"The llama.cpp server at {server} is busy with another program, or does not respond.",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from functools import lru_cache, partial
 from itertools import repeat
 
 import llama_cpp.llama_cpp as lib
@@ -12,9 +13,9 @@ from edgechat.native.handles import Model
 _MORE = 128
 """Tokens that one of two vocabularies may have more: some are padded."""
 _REMEMBERED = 32_768
-"""Tokens whose bytes are remembered, in 5 MB; the commonest have the lowest ids."""
+"""Tokens whose bytes are cached, in 7 MB."""
 _FIRST = 5
-"""The tokens before it may differ."""
+"""Tokens before this one may differ."""
 
 
 class NativeVocabulary:
@@ -27,8 +28,8 @@ class NativeVocabulary:
         self._adds_bos = bool(lib.llama_vocab_get_add_bos(self._vocab)) and self._bos_id >= 0
         self.bos = self._text(self._bos_id)
         self.eos = self._text(int(lib.llama_vocab_eos(self._vocab)))
-        self._pieces: dict[int, bytes] = {}
-        self._ends: dict[int, bool] = {}
+        self._piece = lru_cache(_REMEMBERED)(partial(self.piece_of, special=False))
+        self.is_end = lru_cache(_REMEMBERED)(self._is_end)
 
     def infill(self) -> tuple[int, int, int] | None:
         """Return the tokens that a file names for filling in, or has by their usual names."""
@@ -43,20 +44,20 @@ class NativeVocabulary:
 
         The same rule as llama.cpp's own for drafts.
         """
-        mine, theirs = self._vocab, other._vocab
-        if lib.llama_vocab_type(mine) != lib.llama_vocab_type(theirs):
+        own, others = self._vocab, other._vocab
+        if lib.llama_vocab_type(own) != lib.llama_vocab_type(others):
             return "its tokenizer is of a different type"
         for what, adds, token in (
             ("BOS", lib.llama_vocab_get_add_bos, lib.llama_vocab_bos),
             ("EOS", lib.llama_vocab_get_add_eos, lib.llama_vocab_eos),
         ):
-            if adds(mine) != adds(theirs) or (adds(mine) and token(mine) != token(theirs)):
+            if adds(own) != adds(others) or (adds(own) and token(own) != token(others)):
                 return f"its {what} token is different"
         if abs(self.size - other.size) > _MORE:
             return f"its vocabulary has {other.size} tokens, not {self.size}"
         text = lib.llama_vocab_get_text
         common = range(_FIRST, min(self.size, other.size))
-        odd = next((token for token in common if text(mine, token) != text(theirs, token)), None)
+        odd = next((token for token in common if text(own, token) != text(others, token)), None)
         return "" if odd is None else f"its token {odd} is different"
 
     def _text(self, token: int) -> str:
@@ -94,26 +95,14 @@ class NativeVocabulary:
 
     def piece(self, token: int, *, special: bool = False) -> bytes:
         """Return the bytes of a token; see `Vocabulary.piece`."""
-        if special:
-            return self.piece_of(token, special=True)
-        found = self._pieces.get(token)
-        if found is None:
-            found = self.piece_of(token, special=False)
-            if len(self._pieces) < _REMEMBERED:
-                self._pieces[token] = found
-        return found
+        return self.piece_of(token, special=True) if special else self._piece(token)
 
     def control_texts(self) -> list[str]:
         """Return the texts of control tokens, in a microsecond a token; see `Vocabulary.control_texts`."""
         attributes = map(lib.llama_vocab_get_attr, repeat(self._vocab), range(self.size))
         control = lib.LLAMA_TOKEN_ATTR_CONTROL | lib.LLAMA_TOKEN_ATTR_UNKNOWN
-        return [self._text(token) for token, one in enumerate(attributes) if one & control]
+        return [self._text(token) for token, attribute in enumerate(attributes) if attribute & control]
 
-    def is_end(self, token: int) -> bool:
+    def _is_end(self, token: int) -> bool:
         """Say whether this token ends a generation."""
-        found = self._ends.get(token)
-        if found is None:
-            found = bool(lib.llama_vocab_is_eog(self._vocab, token))
-            if len(self._ends) < _REMEMBERED:
-                self._ends[token] = found
-        return found
+        return bool(lib.llama_vocab_is_eog(self._vocab, token))

@@ -1,4 +1,4 @@
-"""The model that drafts for another one: which one is meant, whether it can, and the plan with it."""
+"""The draft model of another model: which one is meant, whether it can draft, and the plan with it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _HINT = "Choose a smaller model of the same family, or let edgechat choose: --dr
 
 
 def with_draft(
-    made: LoadPlan,
+    plan: LoadPlan,
     variant: Variant,
     machine: Machine,
     request: PlanRequest,
@@ -26,81 +26,79 @@ def with_draft(
     insists: bool,
     elsewhere: bool = False,
 ) -> LoadPlan:
-    """Return the plan of a file with the model that is to draft for it: as wished, or as the catalogue says.
+    """Return the plan with a draft model: the requested one, or the catalogue's.
 
-    insists: someone asked for that model now, so where it cannot draft that is an error: ModelFileError,
-    NotADraft or DoesNotFit. Else the plan says why no model drafts. elsewhere: plan with
-    models of the catalogue that are not on this machine, too.
+    insists: the model was requested now, so it is an error if it cannot draft: ModelFileError, NotADraft or
+    DoesNotFit. Otherwise the plan says why there is none. elsewhere: also consider models of the catalogue
+    that are not on this machine.
     """
     wish = request.draft or AUTO
-    if wish in (NONE, NGRAM) or (wish == AUTO and not made.ngrams):
-        return made
+    if wish in (NONE, NGRAM) or (wish == AUTO and not plan.ngrams):
+        return plan
     try:
-        small = _paired(variant, elsewhere) if wish == AUTO else _asked(wish, variant, elsewhere)
-        if small is None or not made.ngrams:
-            return made
-        its = small.header()
-        path = str(small.path or "")
-        draft = DraftCandidate(small.model, its, machine.measuring(its), path, asked=wish != AUTO)
-        return drafted(made, variant, machine, request, draft)
+        small = _catalogue_draft(variant, elsewhere) if wish == AUTO else _requested(wish, variant, elsewhere)
+        if small is None or not plan.ngrams:
+            return plan
+        header, path = small.header(), str(small.path or "")
+        draft = DraftCandidate(small.model, header, machine.measuring(header), path, requested=wish != AUTO)
+        return drafted(plan, variant, machine, request, draft)
     except (DoesNotFit, ModelFileError, ModelNotFound, NotADraft) as error:
         if insists and wish != AUTO:
             raise
-        return without(made, error.message)
+        return without(plan, error.message)
 
 
 def drafted(
-    made: LoadPlan, variant: Variant, machine: Machine, request: PlanRequest, draft: DraftCandidate
+    plan: LoadPlan, variant: Variant, machine: Machine, request: PlanRequest, draft: DraftCandidate
 ) -> LoadPlan:
-    """Return the plan of a file with this model to draft for it. Raises NotADraft or DoesNotFit."""
+    """Return the plan with this draft model. Raises NotADraft or DoesNotFit."""
     header = variant.header()
-    wrong = misfit(header, draft.header)
-    if wrong:
-        raise refused(draft.name, made.model_name, wrong)
-    if not (draft.asked or is_much_smaller(draft.header, header)):
+    problem = misfit(header, draft.header)
+    if problem:
+        raise _refusal(draft.name, plan.model_name, problem)
+    if not (draft.requested or is_much_smaller(draft.header, header)):
         raise NotADraft(
             f"{draft.name} is not used as a draft model: it has more than half as many weights. To use it "
             f"anyway: --draft {draft.name}"
         )
     both = plan_variant(variant, machine, request, nearest=False, draft=draft)
-    before = made.reasons[: len(made.reasons) - len(both.reasons)]  # why this file, of several
-    return msgspec.structs.replace(both, alternatives=made.alternatives, reasons=(*before, *both.reasons))
+    before = plan.reasons[: len(plan.reasons) - len(both.reasons)]  # why this file, of several
+    return msgspec.structs.replace(both, alternatives=plan.alternatives, reasons=(*before, *both.reasons))
 
 
-def without(made: LoadPlan, no_draft: str) -> LoadPlan:
-    """Return a plan that says why no model drafts for it."""
-    told = msgspec.structs.replace(made, no_draft=no_draft)
-    before, after = reasons.drafts(made), reasons.drafts(told)
-    changed = tuple(after if one == before else one for one in made.reasons)
-    return msgspec.structs.replace(told, reasons=changed)
+def without(plan: LoadPlan, no_draft: str) -> LoadPlan:
+    """Return the plan with the reason why it has no draft model."""
+    explained = msgspec.structs.replace(plan, no_draft=no_draft)
+    before, after = reasons.drafts(plan), reasons.drafts(explained)
+    changed = tuple(after if reason == before else reason for reason in plan.reasons)
+    return msgspec.structs.replace(explained, reasons=changed)
 
 
-def refused(draft: str, target: str, wrong: str) -> NotADraft:
-    """Return the error for a model that cannot draft for another one."""
-    return NotADraft(f"{draft} cannot draft for {target}: {wrong}.", hint=_HINT)
+def _refusal(draft: str, target: str, problem: str) -> NotADraft:
+    return NotADraft(f"{draft} cannot draft for {target}: {problem}.", hint=_HINT)
 
 
-def _asked(wish: str, variant: Variant, elsewhere: bool) -> Variant:
-    """Return the model that someone asked for. Raises ModelFileError, or NotADraft where there is none."""
+def _requested(wish: str, variant: Variant, elsewhere: bool) -> Variant:
+    """Return the requested draft model. Raises ModelFileError, or NotADraft if there is none."""
     entry = entry_of(wish)
-    known = local_of(entry, variant.format) if entry is not None else None
-    if known is None and entry is not None and elsewhere:
-        known = recommended(entry, variant.format)
+    candidate = local_of(entry, variant.format) if entry is not None else None
+    if candidate is None and entry is not None and elsewhere:
+        candidate = recommended(entry, variant.format)
     try:
-        small = known or of_path(wish)
-    except ModelNotFound as error:  # which would be taken for the model's own
+        small = candidate or of_path(wish)
+    except ModelNotFound as error:  # would be mistaken for one about the target
         raise NotADraft(
             f"{wish} cannot be used as a draft model. {error.message}", hint=error.hint
         ) from error
     if small.path is not None and variant.path is not None and small.path.samefile(variant.path):
-        raise refused(small.model, variant.model, "they are the same model")
+        raise _refusal(small.model, variant.model, "they are the same model")
     return small
 
 
-def _paired(variant: Variant, elsewhere: bool) -> Variant | None:
-    """Return the draft of the catalogue; None where it knows nothing of the model.
+def _catalogue_draft(variant: Variant, elsewhere: bool) -> Variant | None:
+    """Return the draft model that the catalogue names; None if the target is not in the catalogue.
 
-    Where the model is here its draft has to be here too; where it is not, both would be brought together.
+    If the target is on this machine, its draft model must be too; otherwise both would be downloaded.
     """
     entry = variant.entry
     if entry is None:
@@ -108,14 +106,14 @@ def _paired(variant: Variant, elsewhere: bool) -> Variant | None:
     small = entry_of(entry.draft) if entry.draft else None
     if small is None:
         raise NotADraft(f"No draft model is known. {entry.no_draft or ''}".rstrip())
-    known = local_of(small, variant.format)
-    if known is None and elsewhere and variant.path is None:
-        known = recommended(small, variant.format)
-    if known is None and variant.format == "mlx" and not small.mlx:
+    candidate = local_of(small, variant.format)
+    if candidate is None and elsewhere and variant.path is None:
+        candidate = recommended(small, variant.format)
+    if candidate is not None:
+        return candidate
+    if variant.format == "mlx" and not small.mlx:
         raise ModelNotFound(f"Its draft model, {small.name}, is not available for MLX.")
-    if known is None:
-        how = " --backend mlx" if variant.format == "mlx" else ""
-        raise ModelNotFound(
-            f"Its draft model is not on this machine. To download it: edgechat pull {small.name}{how}"
-        )
-    return known
+    option = " --backend mlx" if variant.format == "mlx" else ""
+    raise ModelNotFound(
+        f"Its draft model is not on this machine. To download it: edgechat pull {small.name}{option}"
+    )

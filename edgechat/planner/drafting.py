@@ -1,8 +1,8 @@
-"""Who may draft for a model: what its layers allow and what that takes, and which model fits which.
+"""Whether drafts are possible for a model, what they cost, and which model can draft for which.
 
-Tokens that were guessed wrongly are taken back. Cells of a cache are simply cut; a recurrent state goes back
-to a snapshot of it, which llama.cpp keeps for some architectures, and each takes as much memory as the state;
-for MLX the state before a call is kept, and what stands of the call is computed again.
+Rejected drafts are undone. Cells of a KV cache are simply removed; a recurrent state is restored from a
+snapshot, which llama.cpp keeps for some architectures, and which takes as much memory as the state. For MLX
+the state before a call is kept, and the accepted tokens of the call are computed again.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from edgechat.models.formats.header import Format, GgufArray, ModelHeader
 from edgechat.planner.estimate.memory import recurrent_bytes
 
 AUTO, NONE, NGRAM = "auto", "none", "ngram"
-"""Wishes that name no model."""
+"""Values of `draft` that name no model."""
 DRAFTED = 15
-"""Tokens of a whole batch that are drafted at most before they are verified."""
+"""Maximum number of drafted tokens in a batch."""
 _SMALL_STATE = 4 * 2**20
-"""Bytes of a sequence's recurrent state that nobody misses."""
+"""Maximum size in bytes of a sequence's recurrent state that counts as small."""
 _SNAPSHOTS, _FEW_SNAPSHOTS = 8, 3
-"""Of a small state, and of one that is large."""
+"""Of a small state, and of a large one."""
 _SHARE = 2
-"""A model that drafts unasked is smaller than the target by more than so many times."""
-_MORE = 128
-"""Tokens that one of two vocabularies may have more: some are padded."""
+"""A draft model that was not requested is smaller than the target by more than this factor."""
+_MAX_PADDING = 128
+"""Tokens by which the sizes of two vocabularies may differ: some are padded."""
 
 # As llama.cpp spells and counts them (llama-arch.cpp).
 _TAKES_BACK = {
@@ -56,42 +56,40 @@ _RECURRENT = _TAKES_BACK | {
     "rwkv6qwen2",
     "rwkv7",
 }
-_KINDS = {"hybriddna": "gpt2", "whitespace": "gpt2", "gemma4": "gpt2"}
+_TOKENIZER_KINDS = {"hybriddna": "gpt2", "whitespace": "gpt2", "gemma4": "gpt2"}
 """Tokenizers that are of another one's kind."""
-_UNSAID = ("none", "no_vocab")
+_UNKNOWN_TOKENIZERS = ("none", "no_vocab")
 
 
 @dataclass(frozen=True, slots=True)
 class DraftCosts:
-    """What drafts for a model take, whoever makes them."""
+    """What drafts for a model take, whatever makes them."""
 
     drafted: int = 0
-    """Tokens that one call may verify; 0: nobody drafts."""
+    """Tokens that one call may verify; 0: no drafts."""
     n_rs_seq: int = 0
-    """Snapshots of the recurrent state of each sequence: so many tokens can be taken back."""
+    """Snapshots of the recurrent state of each sequence, which is how many tokens can be undone."""
     why_not: str = ""
-    """Why nobody drafts; a sentence."""
+    """Why there are no drafts; a sentence."""
 
 
 NOBODY = DraftCosts()
 KINDS: dict[Format, str] = {"gguf": "a GGUF file", "mlx": "an MLX model"}
-"""What people call a model of each format."""
+"""What users call a model of each format."""
 
 
 def asks_for_drafts(wish: str | None) -> bool:
-    """Say whether someone asked for drafts who does not leave it to us."""
+    """Return whether drafts were explicitly requested."""
     return wish not in (None, AUTO, NONE)
 
 
 def drafting(header: ModelHeader, wish: str) -> DraftCosts:
-    """Return what drafts for this model take; wish: 'auto', 'none', 'ngram' or a model that drafts."""
+    """Return what drafts for this model take; wish: 'auto', 'none', 'ngram' or a draft model."""
     if header.makes_embeddings:
         return NOBODY
     if wish == NONE:
         return DraftCosts(why_not="Drafting is off, as requested.")
-    if not is_recurrent(header):
-        return DraftCosts(DRAFTED)
-    if header.format == "mlx":
+    if header.format == "mlx" or not is_recurrent(header):
         return DraftCosts(DRAFTED)
     if header.architecture not in _TAKES_BACK:
         return DraftCosts(
@@ -110,21 +108,21 @@ def drafting(header: ModelHeader, wish: str) -> DraftCosts:
 
 
 def has_large_state(header: ModelHeader) -> bool:
-    """Say whether the recurrent state of a sequence is large enough to be missed."""
+    """Return whether the recurrent state of a sequence takes much memory."""
     return recurrent_bytes(header, 1) > _SMALL_STATE
 
 
 def is_recurrent(header: ModelHeader) -> bool:
-    """Say whether some layers keep a state that cannot simply be cut."""
+    """Return whether some layers keep a state that cannot simply be truncated."""
     listed = header.shape_value("attention.recurrent_layers")
-    keeps = isinstance(listed, GgufArray) and any(listed.values or ())
-    return header.architecture in _RECURRENT or keeps or recurrent_bytes(header, 1) > 0
+    any_listed = isinstance(listed, GgufArray) and any(listed.values or ())
+    return header.architecture in _RECURRENT or any_listed or recurrent_bytes(header, 1) > 0
 
 
 def misfit(target: ModelHeader, draft: ModelHeader) -> str:
-    """Return why one model cannot draft for another, as far as headers tell, as what is wrong with it; or ''.
+    """Return why `draft` cannot draft for `target`, as far as headers tell; '' if it can.
 
-    What their tokens are is compared once both are loaded.
+    The tokens themselves are compared once both are loaded.
     """
     if draft.format != target.format:
         return f"it is {KINDS[draft.format]}, and the target is {KINDS[target.format]}"
@@ -132,32 +130,32 @@ def misfit(target: ModelHeader, draft: ModelHeader) -> str:
         return "it is not smaller"
     if is_recurrent(draft):
         return "its recurrent layers cannot undo a rejected draft"
-    mine, theirs = (_kind(one) for one in (target, draft))
-    if mine and theirs and mine != theirs:
+    kinds = {_tokenizer_kind(header) for header in (target, draft)} - {""}
+    if len(kinds) > 1:
         return "its tokenizer is of a different type"
-    if abs(target.vocab_size - draft.vocab_size) > _MORE:
+    if abs(target.vocab_size - draft.vocab_size) > _MAX_PADDING:
         return f"its vocabulary has {draft.vocab_size} tokens, not {target.vocab_size}"
-    for name, where in (("bos", "BOS"), ("eos", "EOS")):
-        if not _same_edge(target, draft, name):
-            return f"its {where} token is different"
+    for name in ("bos", "eos"):
+        if not _has_same_token(target, draft, name):
+            return f"its {name.upper()} token is different"
     return ""
 
 
 def is_much_smaller(draft: ModelHeader, target: ModelHeader) -> bool:
-    """Say whether one model is so much smaller that it may well pay as a draft."""
+    """Return whether a model is small enough to be worthwhile as a draft model."""
     return draft.weights_bytes * _SHARE < target.weights_bytes
 
 
-def _kind(header: ModelHeader) -> str:
+def _tokenizer_kind(header: ModelHeader) -> str:
     """Return the kind of tokenizer; '' where the header does not say."""
-    found = header.text("tokenizer.ggml.model")
-    return "" if not found or found in _UNSAID else _KINDS.get(found, found)
+    name = header.text("tokenizer.ggml.model") or ""
+    return "" if name in _UNKNOWN_TOKENIZERS else _TOKENIZER_KINDS.get(name, name)
 
 
-def _same_edge(one: ModelHeader, other: ModelHeader, name: str) -> bool:
-    """Say whether two models put the same token at the beginning or the end, where both headers say so."""
-    adds = [header.metadata.get(f"tokenizer.ggml.add_{name}_token") for header in (one, other)]
+def _has_same_token(target: ModelHeader, draft: ModelHeader, name: str) -> bool:
+    """Return whether both models add the same BOS or EOS token; True where a header does not say."""
+    adds = [header.metadata.get(f"tokenizer.ggml.add_{name}_token") for header in (target, draft)]
     if None in adds:
         return True
-    ids = {header.metadata.get(f"tokenizer.ggml.{name}_token_id") for header in (one, other)}
+    ids = {header.metadata.get(f"tokenizer.ggml.{name}_token_id") for header in (target, draft)}
     return adds[0] == adds[1] and (not adds[0] or len(ids - {None}) < 2)

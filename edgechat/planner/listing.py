@@ -1,8 +1,8 @@
-"""The models on this machine as they are listed, without reading a header twice: summaries are cached.
+"""The list of models on this machine, with cached summaries of their headers.
 
-A header takes some milliseconds to read, most of them for its vocabulary; what is kept of it is a hundred
-bytes. What a load would take is by the planner's formulas, on the processor alone: no process is asked, and a
-GPU is not counted. Whatever is wrong with the file, headers are only read anew.
+A header takes some milliseconds to read, most of them for its vocabulary; its summary has a hundred bytes.
+What a load would take is estimated by formula, for the CPU alone: no dry run is made, and GPUs do not count.
+If the cache is damaged, headers are read again.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ if TYPE_CHECKING:
 
 _FILE = "glances.bin"
 _FORMAT = 2
-_MOST = 2048
-_MAX_BYTES = 8 << 20
+_MAX_MODELS = 2048
+_MAX_FILE_BYTES = 8 << 20
 _SPARE = 0.1
 """As planner.budget's, which is not imported for it: a listing has no time to."""
 
 
 class HeaderSummary(msgspec.Struct, frozen=True, array_like=True):
-    """What is kept of a model's header."""
+    """The cached part of a model's header."""
 
     architecture: str = ""
     name: str = ""
@@ -72,28 +72,30 @@ class _SummaryFile(msgspec.Struct, frozen=True, array_like=True):
     format: int
     version: str
     """Of edgechat: another one's formulas may differ."""
-    kept: dict[str, _CachedSummary]
+    models: dict[str, _CachedSummary]
+    """By path."""
 
 
 def glances(
     models: Sequence[LocalModel], tell: Callable[[str], None] = lambda _name: None
 ) -> list[HeaderSummary]:
-    """Return a glance at each model; `tell` hears the name of each whose header has to be read."""
+    """Return the summary of each model; `tell` is called with the name of each that has to be read."""
     before = _read()
     after: dict[str, _CachedSummary] = {}
-    for one in models:
-        stamp = tuple(n for file in one.found.files for n in (file.size, file.changed))
-        known = before.get(str(one.path))
-        if known is None or known.stamp != stamp:
-            tell(one.name)
-            known = _CachedSummary(stamp, _look(one.path))
-        after[str(one.path)] = known
-    if any(before.get(path) != kept for path, kept in after.items() if not kept.glance.damage):
-        _write({path: kept for path, kept in before.items() if path not in after} | after)
-    return [after[str(one.path)].glance for one in models]
+    for model in models:
+        stamp = tuple(n for file in model.found.files for n in (file.size, file.changed))
+        cached = before.get(str(model.path))
+        if cached is None or cached.stamp != stamp:
+            tell(model.name)
+            cached = _CachedSummary(stamp, _summarize(model.path))
+        after[str(model.path)] = cached
+    sound = {path: cached for path, cached in after.items() if not cached.glance.damage}
+    if any(before.get(path) != cached for path, cached in sound.items()):
+        _write({path: cached for path, cached in before.items() if path not in after} | sound)
+    return [after[str(model.path)].glance for model in models]
 
 
-def _look(path: Path) -> HeaderSummary:
+def _summarize(path: Path) -> HeaderSummary:
     from edgechat.models.formats.header_reading import read_model
 
     try:
@@ -123,30 +125,27 @@ def _needs(header: ModelHeader) -> list[tuple[int, int]]:
 
     trained = header.context_length
     rates: dict[str | None, DeviceRate] = {None: rate_of_processor(None)}
-    on = ModelOnMachine("", header, shape_of(header), Budget(Memory(0, 0)), rates)
+    model = ModelOnMachine("", header, shape_of(header), Budget(Memory(0, 0)), rates)
     kind: CacheType = "q8_0" if may_quantize(header) else "f16"
-    contexts = [one for one in CONTEXTS if not trained or one <= trained] or [trained]
-    return [(context, on.load(context, kind).total) for context in contexts]
+    contexts = [context for context in CONTEXTS if not trained or context <= trained] or [trained]
+    return [(context, model.load(context, kind).total) for context in contexts]
 
 
 def _read() -> dict[str, _CachedSummary]:
     try:
-        found = msgspec.msgpack.decode(paths.read_bytes(_path(), _MAX_BYTES), type=_SummaryFile)
+        data = paths.read_bytes(paths.cache_dir() / _FILE, _MAX_FILE_BYTES)
+        content = msgspec.msgpack.decode(data, type=_SummaryFile)
     except (OSError, FolderError, msgspec.MsgspecError, RecursionError, ValueError):
         return {}
-    return found.kept if (found.format, found.version) == (_FORMAT, __version__) else {}
+    return content.models if (content.format, content.version) == (_FORMAT, __version__) else {}
 
 
-def _write(kept: dict[str, _CachedSummary]) -> None:
-    """Put the file in the place of the old one; those that were looked at last stay."""
+def _write(models: dict[str, _CachedSummary]) -> None:
+    """Replace the file; the models that were listed last are kept."""
+    newest = dict(list(models.items())[-_MAX_MODELS:])
     with contextlib.suppress(OSError, FolderError):
-        sound = {path: one for path, one in kept.items() if not one.glance.damage}
-        data = msgspec.msgpack.encode(_SummaryFile(_FORMAT, __version__, dict(list(sound.items())[-_MOST:])))
-        paths.replace(_path(), data)
-
-
-def _path() -> Path:
-    return paths.cache_dir() / _FILE
+        data = msgspec.msgpack.encode(_SummaryFile(_FORMAT, __version__, newest))
+        paths.replace(paths.cache_dir() / _FILE, data)
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,11 +172,11 @@ class ModelRow:
 def rows(tell: Callable[[str], None] = lambda _name: None) -> list[ModelRow]:
     """Return the models on this machine, those that were used last first; `tell`: see `glances`."""
     models = inventory().models
-    looked = glances(models, tell)
+    summaries = glances(models, tell)
     used = uses()
     available = read_memory().available
-    found = [
-        ModelRow(one, glance, used.get(os.path.realpath(one.path)) if used else None, available)
-        for one, glance in zip(models, looked, strict=True)
+    listed = [
+        ModelRow(model, glance, used.get(os.path.realpath(model.path)) if used else None, available)
+        for model, glance in zip(models, summaries, strict=True)
     ]
-    return sorted(found, key=lambda row: (-(row.use.when if row.use else 0), row.model.name.casefold()))
+    return sorted(listed, key=lambda row: (-(row.use.when if row.use else 0), row.model.name.casefold()))

@@ -1,4 +1,4 @@
-"""The machine that is planned for: this one as it is now, or another that someone describes."""
+"""The machine to plan for: this one as it is now, or a described one."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ from edgechat.planner.estimate.dry_run import DryRun
 from edgechat.planner.estimate.rates import rate_of_processor
 
 SIMULATED = "GPU0"
-"""The name of a card that is not here."""
+"""The name of a described card."""
 _SYSTEM, _SYSTEM_SHARE = 2 * 2**30, 0.2
-"""What a system with a browser open takes: so many bytes, or half where there is less, and this share."""
+"""What a system with a browser takes: bytes (at most half of the memory), or a share if that is more."""
 _SCREEN_SHARE = 0.08
 _SLOWED: dict[Disturbance, str] = {
     "busy": "This machine is busy: while other programs run, answers will be slower than predicted.",
@@ -36,9 +36,9 @@ _SLOWED: dict[Disturbance, str] = {
 
 
 def look(dry: DryRun | None = None) -> DeviceProfile:
-    """Return this machine as it is now; with all its accelerators where a dry run can be asked for them."""
+    """Return this machine as it is now; `dry` lists the accelerators of llama.cpp, too."""
     profile = probe()
-    # What only MLX computes on is seen without llama.cpp.
+    # MLX's GPU is found without llama.cpp.
     alone = replace(profile, accelerators=merge(mac_sightings(), profile.memory))
     if dry is None:
         return alone
@@ -49,30 +49,30 @@ def look(dry: DryRun | None = None) -> DeviceProfile:
         except DryRunFailed as error:
             if not servers:
                 raise
-            # One that has gone takes nothing from what is in this machine.
+            # The machine's own devices are there without the server.
             devices, servers, refused = dry.inventory().devices, (), error.message
-    except DryRunFailed:  # then it cannot load anything on them either
+    except DryRunFailed:  # then nothing can be loaded on them either
         return alone
-    seen = [*sightings_of(devices), *amdgpu.sightings(), *mac_sightings()]
-    return replace(profile, accelerators=merge(seen, profile.memory), rpc=servers, refused=refused)
+    sightings = [*sightings_of(devices), *amdgpu.sightings(), *mac_sightings()]
+    return replace(profile, accelerators=merge(sightings, profile.memory), rpc=servers, refused=refused)
 
 
 @dataclass(frozen=True, slots=True)
 class MachineDescription:
-    """Another machine, as far as it is described; None leaves what is here."""
+    """Another machine; None: as this one."""
 
     ram: int | None = None
-    """Bytes that it has; what its system and its programs usually take is left to them."""
+    """Bytes, including what its system and other programs usually take."""
     vram: int | None = None
-    """Bytes of a card of its own; 0: it has none."""
+    """Bytes of a discrete GPU; 0: none."""
     bandwidth: float | None = None
-    """Bytes that its memory gives in a second."""
+    """Of its memory, in bytes per second."""
     runs_mlx: bool = False
-    """What is described is a Mac with Apple Silicon and MLX, whose GPU shares this memory."""
+    """Whether it is a Mac with Apple Silicon and MLX, whose GPU shares this memory."""
 
     def over(self, profile: DeviceProfile) -> DeviceProfile:
-        """Return this machine changed so."""
-        if self != MachineDescription():  # what another one does now nobody knows
+        """Return this machine with the described changes."""
+        if self != MachineDescription():  # the load of another one is not known
             profile = replace(profile, slowed=())
         if self.ram is not None:
             taken = max(min(_SYSTEM, self.ram // 2), int(_SYSTEM_SHARE * self.ram))
@@ -81,7 +81,19 @@ class MachineDescription:
             gpu = metal(profile.memory.total, "a hypothetical Mac")
             profile = replace(profile, accelerators=merge([gpu], profile.memory), mlx=True)
         elif self.vram is not None:
-            profile = replace(profile, accelerators=(_card(self.vram),) if self.vram else ())
+            free = int(self.vram * (1 - _SCREEN_SHARE))
+            card = Accelerator(
+                name="a hypothetical GPU",
+                vendor="other",
+                devices=(SIMULATED,),
+                total=self.vram,
+                free=free,
+                shares_ram=False,
+                own=free,
+                pci=None,
+                sources=(),
+            )
+            profile = replace(profile, accelerators=(card,) if self.vram else ())
         if self.bandwidth is not None:
             compute = rate_of_processor(profile.speed).compute
             speed = MemorySpeed(bandwidth=self.bandwidth, compute=compute, threads=len(profile.cpu.usable))
@@ -90,7 +102,7 @@ class MachineDescription:
 
 
 class Machine:
-    """A profile, what was learnt on it, and llama.cpp's word on what loads take there.
+    """A device profile, the calibration of its predictions, and llama.cpp's dry run.
 
     rate(variant, Machine(profile), request)
     """
@@ -104,12 +116,12 @@ class Machine:
         self._shown: ModelHeader | None = None
 
     @property
-    def unasked(self) -> Machine:
-        """The same, for which everything is estimated."""
+    def without_dry_run(self) -> Machine:
+        """The same machine without a dry run: everything is estimated."""
         return Machine(self.profile, history=self.history)
 
     def measuring(self, header: ModelHeader) -> Callable[[LoadParams], Breakdown] | None:
-        """Return who says what loads of this model take: nobody, where there is no dry run, or of MLX."""
+        """Return the dry run of this model's loads; None without a dry run, and for MLX."""
         dry = self._dry
         if dry is None or header.format == "mlx":
             return None
@@ -117,7 +129,7 @@ class Machine:
         def measure(params: LoadParams) -> Breakdown:
             if SIMULATED in params.devices:
                 raise DryRunFailed("that accelerator is not in this machine.")
-            if self._shown is not header:  # a model and its draft are asked about in turns
+            if self._shown is not header:  # a model and its draft model take turns
                 dry.show(header)
                 self._shown = header
             return dry.ask(params)
@@ -131,32 +143,17 @@ def machine_for(described: MachineDescription, dry: DryRun) -> Machine:
     if profile.speed is None and described.bandwidth is None:
         with contextlib.suppress(ChildFailed):  # `edgechat doctor` says why; it is guessed then
             profile = replace(profile, speed=measure_speed(profile.cpu, profile.memory))
-    # What this machine's memory was seen to do is not what another's does.
+    # Measurements with this machine's memory do not apply to another's.
     history = Calibration.read() if described.bandwidth is None else Calibration()
     return Machine(described.over(profile), history=history, dry=dry)
 
 
 def in_words(profile: DeviceProfile) -> str:
-    """Return what a plan is made for, in a line or two."""
+    """Return a description of the machine in a line or more."""
     speed = f"{rate_of_processor(profile.speed).bandwidth / 1e9:.0f} GB/s"
     text = f"{mebibytes(profile.memory.total)} of RAM, {mebibytes(profile.memory.available)} free, {speed}"
     for card in profile.accelerators:
         if card.usable or card == profile.mlx_card:
             shared = " shared with the CPU" if card.shares_ram else ""
             text += f"\n{card.name}: {mebibytes(card.total)}, {mebibytes(card.free)} free{shared}"
-    return "\n".join((text, *(_SLOWED[one] for one in profile.slowed)))
-
-
-def _card(total: int) -> Accelerator:
-    free = int(total * (1 - _SCREEN_SHARE))
-    return Accelerator(
-        name="a hypothetical GPU",
-        vendor="other",
-        devices=(SIMULATED,),
-        total=total,
-        free=free,
-        shares_ram=False,
-        own=free,
-        pci=None,
-        sources=(),
-    )
+    return "\n".join((text, *(_SLOWED[disturbance] for disturbance in profile.slowed)))

@@ -1,10 +1,11 @@
 """One model on one machine: the ways of loading it, what each takes, and how fast it is.
 
-What a GGUF file takes llama.cpp itself says; what an MLX model takes formulas do.
+The memory that a GGUF file takes comes from llama.cpp's dry run, that of an MLX model from formulas.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -36,7 +37,7 @@ _TRIES = 6
 
 @dataclass(frozen=True)
 class ModelOnMachine:
-    """One model on one machine, with what was learned of its like."""
+    """One model on one machine, with the calibration of its predictions."""
 
     name: str
     header: ModelHeader
@@ -48,15 +49,15 @@ class ModelOnMachine:
     """None: all sizes are estimated."""
     learned: Calibration = field(default_factory=Calibration)
     processor: str = ""
-    """Its name and how many threads of it compute, by which runs are kept."""
+    """Its name and the number of threads: a key of the calibration."""
     rpc: tuple[str, ...] = ()
     """Servers whose devices are among the cards."""
     drafting: DraftCosts = NOBODY
     """What drafts for it may take."""
     draft: ModelOnMachine | None = None
-    """The model that drafts for it and comes first, in the same budget."""
+    """Its draft model, which gets memory of the same budget first."""
     beyond: int = 0
-    """Bytes that processes around models like this were seen to take beyond `program`."""
+    """Bytes that the processes of such models took beyond the formula of `program`."""
 
     @cached_property
     def footprint(self) -> Footprint:
@@ -65,10 +66,9 @@ class ModelOnMachine:
 
     @cached_property
     def n_seq_max(self) -> int:
-        """Sequences: those that run at once, and those that stay warm for the next turn of a chat.
+        """Number of sequences: those that run at once, and those cached for the next turn of a chat.
 
-        They share the cells of plain layers; each takes a window of its own in windowed layers, and a state
-        in recurrent ones.
+        They share the cells of full-attention layers; each has its own window and its own recurrent state.
         """
         if has_large_state(self.header):
             return 2
@@ -84,7 +84,7 @@ class ModelOnMachine:
         return {kind: self.footprint.per_token(self.header, kind) for kind in get_args(CacheType)}
 
     def load(self, context: int, cache_type: CacheType) -> LoadConfig:
-        """Return the fastest way that fits with this context; where none does, the processor's alone."""
+        """Return the fastest load that fits with this context; if none does, that on the CPU alone."""
         if self.draft is None:
             return self._load(context, cache_type)
         beside = self.draft.load_as_draft(context)
@@ -92,120 +92,120 @@ class ModelOnMachine:
         return rest.load(context, cache_type).beside(beside)
 
     def load_as_draft(self, context: int) -> LoadConfig:
-        """Return the same with a cache of 8 bits where that can be, as what it guesses is verified anyway.
+        """Return the load with a KV cache in 8 bits if possible: drafts are verified anyway.
 
-        Not for MLX, where a prompt takes more to read with such a cache than it saves.
+        Not for MLX, where prefill with such a cache takes more memory than the cache saves.
         """
         quantized = self.header.format == "gguf" and may_quantize(self.header)
         return self.load(context, "q8_0" if quantized else "f16")
 
     def _load(self, context: int, cache_type: CacheType) -> LoadConfig:
         cells = padded(context)
-        about = self._about(self._params(cells, cache_type, Layout()))
+        extras = self._extras(self._params(cells, cache_type, Layout()))
         tried: list[LoadConfig] = []
-        ways = self.footprint.layouts(self.shape, about, self.budget)
+        layouts = self.footprint.layouts(self.shape, extras, self.budget)
         # Stable: the plainest of equals stays first.
-        for one in sorted(ways, key=lambda way: self._forecast(way, cache_type).decode):
-            found = self._fitted(cells, cache_type, one, about)
-            tried.append(found)
-            if self.fits(found):
-                return found
+        for layout in sorted(layouts, key=lambda way: self._forecast(way, cache_type).decode):
+            load = self._fitted(cells, cache_type, layout, extras)
+            tried.append(load)
+            if self.fits(load):
+                return load
         return tried[-1]
 
-    def _about(self, params: LoadParams) -> Extras:
+    def _extras(self, params: LoadParams) -> Extras:
         return self.footprint.extras(self.header, params, self.program)
 
-    def _forecast(self, on: Layout, cache_type: CacheType) -> Forecast:
-        return forecast(self.shape, on.placed(self.shape), self.rates, self._per_token[cache_type])
+    def _forecast(self, layout: Layout, cache_type: CacheType) -> Forecast:
+        return forecast(self.shape, layout.placed(self.shape), self.rates, self._per_token[cache_type])
 
-    def _fitted(self, cells: int, cache_type: CacheType, on: Layout, about: Extras) -> LoadConfig:
-        """Return the load, with layers taken off cards or put on them as llama.cpp's account says."""
+    def _fitted(self, cells: int, cache_type: CacheType, layout: Layout, extras: Extras) -> LoadConfig:
+        """Return the load with layers moved off or onto cards according to llama.cpp's dry run."""
         best: LoadConfig | None = None
         for _ in range(_TRIES):
-            params = self._params(cells, cache_type, on)
-            found = self._measured(self._estimated(params, on, about))
-            over = self.budget.over(dict(found.needs))
+            params = self._params(cells, cache_type, layout)
+            load = self._measured(self._estimated(params, layout, extras))
+            over = self.budget.over(dict(load.needs))
             if not self.footprint.splits:
-                return found
-            if not over and (best is None or found.layout.reach > best.layout.reach):
-                best = found
+                return load
+            if not over and (best is None or load.layout.reach > best.layout.reach):
+                best = load
             if over:
-                changed: Layout | None = with_less(on, over, self.shape, about)
+                changed: Layout | None = with_less(layout, over, self.shape, extras)
             else:
-                changed = with_more(on, self._room(found), self.shape, about)
+                changed = with_more(layout, self._room(load), self.shape, extras)
             if changed is None or (best is not None and changed.reach <= best.layout.reach):
                 break
-            on = changed
-        return best or found
+            layout = changed
+        return best or load
 
     def _room(self, load: LoadConfig) -> dict[str, int]:
-        """Return the bytes that llama.cpp's account leaves on the cards in use; nothing by the formulas."""
+        """Return the bytes that are left on the cards in use by the dry run; nothing for estimates."""
         used = (card for card in self.budget.cards if card.name in load.layout.devices)
         left = {card.name: card.budget - load.needs[card.name].total for card in used}
         return left if load.source == EXACT else {}
 
     def exactly(self, params: LoadParams) -> LoadConfig:
         """Return what a load with these parameters takes, whether it fits or not."""
-        on = Layout(params.devices, params.split, params.experts_in_ram)
+        layout = Layout(params.devices, params.split, params.experts_in_ram)
         plain = LoadParams.of(msgspec.structs.replace(params, threads=1))
-        return self._measured(self._estimated(plain, on, self._about(plain)))
+        return self._measured(self._estimated(plain, layout, self._extras(plain)))
 
-    def _params(self, cells: int, cache_type: CacheType, on: Layout) -> LoadParams:
-        made = LoadParams(
+    def _params(self, cells: int, cache_type: CacheType, layout: Layout) -> LoadParams:
+        params = LoadParams(
             context=cells,
             cache_type=cache_type,
             n_seq_max=self.n_seq_max,
             n_outputs_max=self.n_seq_max + self.drafting.drafted,
             n_rs_seq=self.drafting.n_rs_seq,
-            devices=on.devices,
-            split=on.split,
-            experts_in_ram=on.experts_in_ram,
-            rpc=self.rpc if on.devices else (),
+            devices=layout.devices,
+            split=layout.split,
+            experts_in_ram=layout.experts_in_ram,
+            rpc=self.rpc if layout.devices else (),
         )
-        return for_embeddings(made, self.header) if self.header.makes_embeddings else made
+        return for_embeddings(params, self.header) if self.header.makes_embeddings else params
 
-    def _estimated(self, params: LoadParams, on: Layout, about: Extras) -> LoadConfig:
+    def _estimated(self, params: LoadParams, layout: Layout, extras: Extras) -> LoadConfig:
         return LoadConfig(
             params=params,
-            layout=on,
-            needs=self.footprint.needs(self.shape, about, on),
-            forecast=self._forecast(on, params.cache_type),
+            layout=layout,
+            needs=self.footprint.needs(self.shape, extras, layout),
+            forecast=self._forecast(layout, params.cache_type),
             source=self.footprint.source,
         )
 
     def _measured(self, load: LoadConfig) -> LoadConfig:
-        """Return the load with what llama.cpp's account says it takes, where it can be had."""
+        """Return the load with the sizes of llama.cpp's dry run, if that is possible."""
         if self.measure is None:
             return load
         if recurrent_bytes(self.header, self.n_seq_max, load.params.n_rs_seq) > MEMORY_LIMIT // 2:
             return replace(load, source="estimated: the recurrent states are too large for a dry run")
         try:
-            found = self.measure(load.params)
+            breakdown = self.measure(load.params)
         except DryRunFailed as failed:
             return replace(load, source=f"estimated: {failed.message.removesuffix('.')}")
-        needs = needs_of(found, self.program)
+        needs = needs_of(breakdown, self.program)
         if not load.layout.n:
-            # A matrix that input and output share may be counted twice; mapped, it is there once.
+            # A matrix that input and output share may be counted twice; mapped, it is in memory once.
             needs[RAM] = replace(needs[RAM], weights=min(needs[RAM].weights, self.header.weights_bytes))
-        return replace(load, needs=needs, source=EXACT, buffers=found.buffers)
+        return replace(load, needs=needs, source=EXACT, buffers=breakdown.buffers)
 
     def with_draft(self, draft: ModelOnMachine) -> ModelOnMachine:
-        """Return the same model with one that drafts for it, which it makes room for."""
+        """Return the same model with a draft model that memory is reserved for."""
         return replace(self, draft=draft.as_draft)
 
     @property
     def as_draft(self) -> ModelOnMachine:
-        """The same in the process of another model."""
+        """The same model inside the process of another one."""
         return replace(self, beyond=-program_bytes(0, self.header.format))
 
     def beside(self, load: LoadConfig, draft: ModelOnMachine) -> LoadConfig | None:
-        """Return a load with a model that drafts for it in what it leaves; None where that is too little."""
+        """Return the load with a draft model in the memory that is left; None if that is not enough."""
         left = replace(draft.as_draft, budget=self.budget.less(dict(load.needs)))
         both = load.beside(left.load_as_draft(load.context))
         return both if self.fits(both, SPARE if self.fits(load, SPARE) else 0.0) else None
 
     def correction(self, load: LoadConfig) -> Correction:
-        """Return what earlier loads tell of the speed of this one."""
+        """Return the correction of this load's speed by earlier ones."""
         return self.learned.correction(self.where_of(load))
 
     def where_of(self, load: LoadConfig) -> RunConditions:
@@ -227,7 +227,7 @@ class ModelOnMachine:
         )
 
     def fits(self, load: LoadConfig, spare: float = 0.0) -> bool:
-        """Say whether a load stays inside its budget, with a share of the RAM left over."""
+        """Return whether a load fits the budget, with a share of the RAM left over."""
         return self.budget.fits(dict(load.needs), spare=spare)
 
     def seconds(self, load: LoadConfig) -> float:
@@ -235,15 +235,10 @@ class ModelOnMachine:
         return self.correction(load).decode * load.forecast.decoding(0)
 
     def longest(self, cache_type: CacheType) -> int:
-        """Return the longest context in tokens that fits at all; 0 if none does."""
-        few, many = 0, (self.header.context_length or _LONGEST) // CELLS + 1
-        while many - few > 1:
-            middle = (few + many) // 2
-            if self.fits(self.load(middle * CELLS, cache_type)):
-                few = middle
-            else:
-                many = middle
-        return few * CELLS
+        """Return the longest context that fits, in tokens; 0 if none does."""
+        contexts = range(CELLS, (self.header.context_length or _LONGEST) + 1, CELLS)
+        n = bisect_left(contexts, True, key=lambda context: not self.fits(self.load(context, cache_type)))
+        return n * CELLS
 
 
 def model_on_machine(
@@ -261,16 +256,16 @@ def model_on_machine(
     budget = Budget.of(profile, header.format)
     rate = footprint_of(header.format).rate
     rates: dict[str | None, DeviceRate] = {None: rate(None, processor)}
-    found = ModelOnMachine(
+    model = ModelOnMachine(
         name,
         header,
         shape_of(header),
         budget,
-        rates | {card.name: rate(card.about, processor) for card in budget.cards},
+        rates | {card.name: rate(card.accelerator, processor) for card in budget.cards},
         measure,
         history or Calibration(),
         f"{profile.cpu.name}, {threads} threads",
         profile.rpc if header.format == "gguf" else (),
         drafting,
     )
-    return replace(found, beyond=found.learned.beyond(found.conditions("CPU")))
+    return replace(model, beyond=model.learned.beyond(model.conditions("CPU")))

@@ -66,7 +66,7 @@ class DraftPlan(LoadParams, frozen=True, kw_only=True):
 
 
 class LoadPlan(LoadParams, frozen=True, kw_only=True):
-    """How a model is loaded. Crosses the pipe to the worker, and is shown to people as it is.
+    """How a model is loaded. It is sent to the worker, and shown to users.
 
     Counts are tokens, sequences or layers; sizes are bytes.
     """
@@ -79,7 +79,7 @@ class LoadPlan(LoadParams, frozen=True, kw_only=True):
     file_bytes: int = 0
     n_layers: int = 0
     memory: tuple[DeviceMemory, ...] = ()
-    """What is taken where; RAM first."""
+    """By device; RAM first."""
     buffers: tuple[Buffer, ...] = ()
     """The same by type of buffer, as llama.cpp's own allocator says; empty where the sizes are estimated."""
     draft: DraftPlan | None = None
@@ -87,12 +87,12 @@ class LoadPlan(LoadParams, frozen=True, kw_only=True):
     ngrams: bool = False
     """Whether the n-grams of the conversation draft for it."""
     no_draft: str = ""
-    """Why nobody drafts for it, or not who was asked for; a sentence."""
+    """Why there are no drafts, or not by the requested model; a sentence."""
     forecast: Forecast | None = None
-    """How long a token takes before any correction: what real runs are held against."""
+    """How long a token takes before any correction; real runs are compared with it."""
     predicted: Prediction | None = None
     where: RunConditions | None = None
-    """What the speed depends on, to learn it by."""
+    """What the speed depends on: the key for calibration."""
     kl_divergence: Divergence | None = None
     sampling: SamplingDefaults = SamplingDefaults()
     """What settings.toml says, and below that what the model's makers recommend."""
@@ -101,14 +101,14 @@ class LoadPlan(LoadParams, frozen=True, kw_only=True):
     answering_sampling: SamplingDefaults | None = None
     """... where it is switched off."""
     notes: tuple[str, ...] = ()
-    """What was asked for and is not so."""
+    """Requests that could not be met."""
     reasons: tuple[str, ...] = ()
     alternatives: tuple[Alternative, ...] = ()
     anyway: bool = False
     """Load it although it does not seem to fit."""
 
     def for_draft(self) -> LoadPlan | None:
-        """Return how the model that drafts for this one is loaded; None where there is none."""
+        """Return how the draft model is loaded; None if there is none."""
         if self.draft is None:
             return None
         return LoadPlan(
@@ -121,39 +121,39 @@ class LoadPlan(LoadParams, frozen=True, kw_only=True):
         )
 
     def sampling_for(self, think: bool | None) -> SamplingDefaults:
-        """Return how a token is chosen where thinking is switched on, off, or left alone (None)."""
+        """Return the sampling options for thinking on, off, or by the model's default (None)."""
         switched = {True: self.thinking_sampling, False: self.answering_sampling}
-        found = None if think is None else switched[think]
-        return found or self.sampling
+        chosen = None if think is None else switched[think]
+        return chosen or self.sampling
 
     @property
     def weights_bytes(self) -> int:
         """Of all memories together."""
-        return sum(one.weights_bytes for one in self.memory)
+        return sum(memory.weights_bytes for memory in self.memory)
 
     @property
     def cache_bytes(self) -> int:
         """Of all memories together."""
-        return sum(one.cache_bytes for one in self.memory)
+        return sum(memory.cache_bytes for memory in self.memory)
 
     @property
     def compute_bytes(self) -> int:
         """Of all memories together."""
-        return sum(one.compute_bytes for one in self.memory)
+        return sum(memory.compute_bytes for memory in self.memory)
 
     @property
     def total_bytes(self) -> int:
         """What the load takes altogether."""
-        return sum(one.total_bytes for one in self.memory)
+        return sum(memory.total_bytes for memory in self.memory)
 
 
 def params_of(other: LoadParams) -> dict[str, Any]:
-    """Return the parameters alone of what has more, by name."""
+    """Return the LoadParams of a struct that has more fields, by name."""
     return {name: getattr(other, name) for name in LoadParams.__struct_fields__}
 
 
 def as_json(plan: LoadPlan) -> dict[str, Any]:
-    """Return a plan as programs get it; sizes are bytes, times milliseconds, null is what nobody knows."""
+    """Return a plan as JSON for programs; sizes are bytes, times milliseconds, unknown values null."""
     return {
         "model": plan.model_name,
         "path": plan.model_path or None,
@@ -173,7 +173,9 @@ def as_json(plan: LoadPlan) -> dict[str, Any]:
         "n_outputs_max": plan.n_outputs_max,
         "n_rs_seq": plan.n_rs_seq,
         "flash_attention": plan.flash_attention,
-        "devices": [{**msgspec.to_builtins(one), "total_bytes": one.total_bytes} for one in plan.memory],
+        "devices": [
+            {**msgspec.to_builtins(memory), "total_bytes": memory.total_bytes} for memory in plan.memory
+        ],
         "exact": bool(plan.buffers),
         "draft": plan.draft
         and {

@@ -8,7 +8,7 @@ must stay in memory, and those of the file that the kernel has cached already ar
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import msgspec
@@ -52,8 +52,8 @@ class DraftCandidate:
     header: ModelHeader
     measure: Measure | None = None
     path: str = ""
-    asked: bool = False
-    """Whether it was asked for by name: then room is made for it, else it takes only what is left."""
+    requested: bool = False
+    """Whether it was requested by name: then memory is reserved for it, else it gets only what is left."""
 
 
 def plan(
@@ -70,32 +70,45 @@ def plan(
 ) -> LoadPlan:
     """Return how to load this model here; without `measure` all sizes are estimated.
 
-    draft: a model to draft for it in the same budget, if anybody can. nearest: where it does not fit, look
-    for the context that does, to name it.
-    Raises DoesNotFit, and SettingsError for a request without sense.
+    draft: a draft model for the same budget, if drafts are possible. nearest: if it does not fit, name the
+    longest context that does. Raises DoesNotFit, and SettingsError for invalid requests.
     """
     request, notes = checked(request, header)
     threads, why_threads = threads_for(header, profile, request)
     if header.format == "mlx" and request.threads is not None:
         notes = (*notes, f"MLX manages its own threads: threads = {request.threads} has no effect.")
     how = drafting(header, request.draft or AUTO)
-    on = model_on_machine(name, header, profile, measure, history, threads=threads, drafting=how)
+    model = model_on_machine(name, header, profile, measure, history, threads=threads, drafting=how)
     helper = None
     if draft is not None and how.drafted:
         helper = model_on_machine(draft.name, draft.header, profile, draft.measure, history, threads=threads)
-        on = on.with_draft(helper) if draft.asked else on
+        model = model.with_draft(helper) if draft.requested else model
     asked = "as requested" if not notes else "the model's full context length"
-    load, why_context = _asked(on, request, request.context, asked) if request.context else _best(on, request)
-    if not (on.fits(load) or request.anyway):
-        raise _does_not_fit(on, load, nearest)
+    if request.context:
+        load, why_context = _requested_context(model, request, request.context, asked)
+    else:
+        load, why_context = _best_context(model, request)
+    if not (model.fits(load) or request.anyway):
+        raise _does_not_fit(model, load, nearest)
     no_draft = how.why_not
     if helper is not None and load.draft is None:
-        both = on.beside(load, helper)
-        load, no_draft = (
-            both or load,
-            "" if both else f"The draft model {helper.name} does not fit in addition.",
+        both = model.beside(load, helper)
+        no_draft = "" if both else f"The draft model {helper.name} does not fit in addition."
+        load = both or load
+    if profile.refused and header.format == "gguf":
+        without = "The model is loaded without the RPC servers that settings.toml names."
+        notes = (*notes, f"{profile.refused} {without}")
+    draft_plan = None
+    if draft is not None and load.draft is not None:
+        draft_plan = DraftPlan(
+            **(params_of(load.draft.params) | {"threads": threads}),
+            model_path=draft.path,
+            model_name=draft.name,
+            quant=draft.header.quant,
+            file_bytes=draft.header.file_size,
+            total_bytes=load.draft.total,
         )
-    blank = LoadPlan(
+    incomplete = LoadPlan(
         context=load.context,
         threads=threads,
         model_path=path,
@@ -104,30 +117,30 @@ def plan(
         quant=header.quant,
         file_bytes=header.file_size,
         n_layers=header.n_layers,
-        notes=(*notes, *_without_servers(header, profile)),
+        notes=notes,
         anyway=request.anyway,
-        draft=_drafting(draft, load.draft, threads) if draft and load.draft else None,
+        draft=draft_plan,
         ngrams=how.drafted > 0,
         no_draft=no_draft,
     )
-    made = completed(blank, on, load)
-    told = (
+    complete = completed(incomplete, model, load)
+    sentences = (
         why_context,
-        *reasons.backend(header, on.budget, request),
-        *reasons.split(header, on.budget, load),
-        reasons.memory(on.budget, load),
+        *reasons.backend(header, model.budget, request),
+        *reasons.split(header, model.budget, load),
+        reasons.memory(model.budget, load),
         reasons.sequences(header, load),
-        reasons.drafts(made),
+        reasons.drafts(complete),
         *why_threads,
-        reasons.speed(made),
+        reasons.speed(complete),
     )
-    return msgspec.structs.replace(made, reasons=tuple(filter(None, told)))
+    return msgspec.structs.replace(complete, reasons=tuple(filter(None, sentences)))
 
 
 def checked(request: PlanRequest, header: ModelHeader) -> tuple[PlanRequest, tuple[str, ...]]:
-    """Return the wishes as far as this model can grant them, and a sentence about each that it cannot.
+    """Return the request limited to what this model can do, and a sentence about each limitation.
 
-    Raises SettingsError for wishes without sense, DoesNotFit for a cache that the model cannot have.
+    Raises SettingsError for invalid requests, DoesNotFit for a cache type that the model cannot use.
     """
     for name in ("context", "threads"):
         value = getattr(request, name)
@@ -155,7 +168,7 @@ def plan_variant(
 ) -> LoadPlan:
     """Return the plan for a file, with what its quantization loses; see `plan`."""
     header = variant.header()
-    made = plan(
+    planned = plan(
         variant.model,
         header,
         machine.profile,
@@ -166,20 +179,14 @@ def plan_variant(
         draft=draft,
         nearest=nearest,
     )
-    quant = variant.quant or made.quant
+    quant = variant.quant or planned.quant
     figure = kl_divergence(quant)
     return msgspec.structs.replace(
-        made,
+        planned,
         quant=quant,
         file_bytes=header.file_size or variant.size,
         kl_divergence=Divergence(value=figure.value, source=figure.source) if figure else None,
     )
-
-
-def _without_servers(header: ModelHeader, profile: DeviceProfile) -> tuple[str, ...]:
-    if not profile.refused or header.format != "gguf":
-        return ()
-    return (f"{profile.refused} The model is loaded without the RPC servers that settings.toml names.",)
 
 
 def threads_for(
@@ -194,34 +201,11 @@ def threads_for(
     return threads, (why_threads,)
 
 
-def _drafting(draft: DraftCandidate, load: LoadConfig, threads: int) -> DraftPlan:
-    return DraftPlan(
-        **(params_of(load.params) | {"threads": threads}),
-        model_path=draft.path,
-        model_name=draft.name,
-        quant=draft.header.quant,
-        file_bytes=draft.header.file_size,
-        total_bytes=load.total,
-    )
-
-
-def completed(plan: LoadPlan, on: ModelOnMachine, load: LoadConfig) -> LoadPlan:
+def completed(plan: LoadPlan, model: ModelOnMachine, load: LoadConfig) -> LoadPlan:
     """Return the plan with everything that follows from a way of loading it; not its reasons."""
-    return msgspec.structs.replace(
-        plan,
-        **(params_of(load.params) | {"threads": plan.threads}),
-        memory=tuple(_memory(on, load)),
-        buffers=load.buffers,
-        forecast=load.forecast,
-        predicted=predict(load.forecast, on.correction(load)),
-        where=on.where_of(load),
-    )
-
-
-def _memory(on: ModelOnMachine, load: LoadConfig) -> Iterator[DeviceMemory]:
-    budgets = {RAM: on.budget.ram} | {card.name: card.budget for card in on.budget.cards}
-    for name, needs in load.needs.items():
-        yield DeviceMemory(
+    budgets = {RAM: model.budget.ram} | {card.name: card.budget for card in model.budget.cards}
+    memory = (
+        DeviceMemory(
             name=name,
             budget_bytes=budgets.get(name, 0),
             weights_bytes=needs.weights,
@@ -229,95 +213,110 @@ def _memory(on: ModelOnMachine, load: LoadConfig) -> Iterator[DeviceMemory]:
             compute_bytes=needs.compute,
             program_bytes=needs.program,
         )
+        for name, needs in load.needs.items()
+    )
+    return msgspec.structs.replace(
+        plan,
+        **(params_of(load.params) | {"threads": plan.threads}),
+        memory=tuple(memory),
+        buffers=load.buffers,
+        forecast=load.forecast,
+        predicted=predict(load.forecast, model.correction(load)),
+        where=model.where_of(load),
+    )
 
 
-def types(on: ModelOnMachine, request: PlanRequest) -> tuple[CacheType, ...]:
+def types(model: ModelOnMachine, request: PlanRequest) -> tuple[CacheType, ...]:
     """Return the types of cache that may be chosen, the best one first."""
     if request.cache_type is not None:
         return (request.cache_type,)
-    if on.header.makes_embeddings:
+    if model.header.makes_embeddings:
         return ("f16",)
-    return ("f16", "q8_0") if may_quantize(on.header) else ("f16",)
+    return ("f16", "q8_0") if may_quantize(model.header) else ("f16",)
 
 
-def _asked(on: ModelOnMachine, request: PlanRequest, context: int, asked: str) -> tuple[LoadConfig, str]:
-    """Return the load with the context that was asked for, and why it is as it is."""
-    allowed = types(on, request)
-    for cache_type in allowed:
-        load = on.load(context, cache_type)
-        if on.fits(load) or cache_type == allowed[-1]:
-            shrunk = request.cache_type is None and cache_type != "f16"
-            how = f", with the KV cache in {cache_type} because it does not fit in f16" if shrunk else ""
-            return load, f"Context {load.context}: {asked}{how}."
-    raise AssertionError("there is always a type of cache")
+def _requested_context(
+    model: ModelOnMachine, request: PlanRequest, context: int, asked: str
+) -> tuple[LoadConfig, str]:
+    """Return the load with the requested context, and why it is as it is."""
+    allowed = types(model, request)
+    loads = (model.load(context, cache_type) for cache_type in allowed)
+    load = next(load for load in loads if model.fits(load) or load.params.cache_type == allowed[-1])
+    cache_type = load.params.cache_type
+    shrunk = request.cache_type is None and cache_type != "f16"
+    how = f", with the KV cache in {cache_type} because it does not fit in f16" if shrunk else ""
+    return load, f"Context {load.context}: {asked}{how}."
 
 
-def _best(on: ModelOnMachine, request: PlanRequest) -> tuple[LoadConfig, str]:
+def _best_context(model: ModelOnMachine, request: PlanRequest) -> tuple[LoadConfig, str]:
     """Return the load with the longest comfortable context, and why it is that one."""
-    allowed = types(on, request)
-    guess = replace(on, measure=None)  # near enough to judge speed by
-    usual = guess.load(min(ENOUGH, on.header.context_length or ENOUGH), allowed[0])
-    limit = _SLOWER * on.seconds(usual) if on.fits(usual, SPARE) else math.inf
-    slower = 0
+    allowed = types(model, request)
+    guess = replace(model, measure=None)  # precise enough for its speed
+    usual = guess.load(min(ENOUGH, model.header.context_length or ENOUGH), allowed[0])
+    limit = _SLOWER * model.seconds(usual) if model.fits(usual, SPARE) else math.inf
+    longest_slow = 0
 
-    def good(load: LoadConfig) -> bool:
-        nonlocal slower
-        if load.context > ENOUGH and on.seconds(load) > limit:
-            slower = max(slower, load.context)
+    def is_comfortable(load: LoadConfig) -> bool:
+        nonlocal longest_slow
+        if load.context > ENOUGH and model.seconds(load) > limit:
+            longest_slow = max(longest_slow, load.context)
             return False
-        return on.fits(load, SPARE)
+        return model.fits(load, SPARE)
 
-    patience = _PATIENCE / on.correction(usual).prefill
-    contexts = [one for one in CONTEXTS if one <= USUAL or usual.forecast.prefilling(one) <= patience]
-    load = _first_good(on, _candidates(on, allowed, contexts), good)
-    if not on.fits(load, SPARE):
+    patience = _PATIENCE / model.correction(usual).prefill
+    forecast = usual.forecast
+    contexts = [
+        context for context in CONTEXTS if context <= USUAL or forecast.prefilling(context) <= patience
+    ]
+    load = _first_good(model, _candidates(model, allowed, contexts), is_comfortable)
+    if not model.fits(load, SPARE):
         return load, f"Context {load.context}: barely fits; closing other programs would help."
-    return load, reasons.context(on.header, on.budget, load, slower > load.context)
+    return load, reasons.context(model.header, model.budget, load, longest_slow > load.context)
 
 
 def _candidates(
-    on: ModelOnMachine, cache_types: tuple[CacheType, ...], contexts: list[int]
+    model: ModelOnMachine, cache_types: tuple[CacheType, ...], contexts: list[int]
 ) -> list[tuple[int, CacheType]]:
     """Return what may be chosen, the best first: 8 bits of cache cost less than half of the context."""
-    trained = on.header.context_length
-    longest = min(trained or math.inf, LONGEST_TEXT if on.header.makes_embeddings else math.inf)
-    sound = [one for one in contexts if one <= longest] or [trained]
-    return [(context, cache_type) for context in sound for cache_type in cache_types]
+    trained = model.header.context_length
+    longest = min(trained or math.inf, LONGEST_TEXT if model.header.makes_embeddings else math.inf)
+    possible = [context for context in contexts if context <= longest] or [trained]
+    return [(context, cache_type) for context in possible for cache_type in cache_types]
 
 
 def _first_good(
-    on: ModelOnMachine, ahead: list[tuple[int, CacheType]], good: Callable[[LoadConfig], bool]
+    model: ModelOnMachine, candidates: list[tuple[int, CacheType]], is_good: Callable[[LoadConfig], bool]
 ) -> LoadConfig:
-    """Return the first load that is good, the last one where none is; each takes less than the one before."""
-    first, last = 0, len(ahead) - 1
-    load = on.load(*ahead[first])
-    if first == last or good(load):
+    """Return the first load that is good, or the last one; each takes less memory than the one before."""
+    first, last = 0, len(candidates) - 1
+    load = model.load(*candidates[first])
+    if first == last or is_good(load):
         return load
-    found = on.load(*ahead[last])
-    if not good(found):
-        return found
+    best = model.load(*candidates[last])
+    if not is_good(best):
+        return best
     while last - first > 1:
         middle = (first + last) // 2
-        load = on.load(*ahead[middle])
-        if good(load):
-            last, found = middle, load
+        load = model.load(*candidates[middle])
+        if is_good(load):
+            last, best = middle, load
         else:
             first = middle
-    return found
+    return best
 
 
-def _does_not_fit(on: ModelOnMachine, load: LoadConfig, nearest: bool) -> DoesNotFit:
+def _does_not_fit(model: ModelOnMachine, load: LoadConfig, nearest: bool) -> DoesNotFit:
     """Return the error for a load that is too large, naming the nearest context that is not."""
-    longest = min(on.longest(load.params.cache_type), load.context - CELLS) if nearest else 0
+    longest = min(model.longest(load.params.cache_type), load.context - CELLS) if nearest else 0
     hint = "Close other programs, or choose a smaller model."
     if longest >= CELLS:
         hint = f"A context of {longest} tokens fits. {hint}"
     needs = mebibytes(load.total)
-    both = f" with {on.draft.name} as its draft model" if on.draft else ""
-    cards = "".join(f", and {mebibytes(card.budget)} on {card.name}" for card in on.budget.cards)
+    both = f" with {model.draft.name} as its draft model" if model.draft else ""
+    cards = "".join(f", and {mebibytes(card.budget)} on {card.name}" for card in model.budget.cards)
     hint += " To try anyway: --load-anyway"
     return DoesNotFit(
-        f"{on.name}{both} with a context of {load.context} tokens needs about {needs}, "
-        f"but only {on.budget.in_words}{cards}.",
+        f"{model.name}{both} with a context of {load.context} tokens needs about {needs}, "
+        f"but only {model.budget.in_words}{cards}.",
         hint=hint,
     )

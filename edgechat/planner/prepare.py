@@ -1,4 +1,4 @@
-"""From what a person typed to a LoadPlan: find the model, read its header, look at the machine, choose."""
+"""From what a user typed to a LoadPlan: find the model, read its header, examine the machine, choose."""
 
 from __future__ import annotations
 
@@ -35,43 +35,42 @@ def prepare(
 ) -> LoadPlan:
     """Return how to load `model`, a path or a name of the catalogue, on this machine now.
 
-    A wish wins over settings.toml, and that over our own choice. may_embed: also a model that was not made
-    for chat but for embeddings. staying: loads of ours beside which it is to fit. leaving: loads of ours that
-    are ended before. Raises ModelNotFound, ModelFileError, BackendMissing, DoesNotFit, SettingsError, or
-    NotADraft for a model that was wished for and cannot draft.
+    The request takes precedence over settings.toml. may_embed: accept embedding models. staying: plans of
+    models that stay loaded beside it. leaving: plans of models that are unloaded first.
+    Raises ModelNotFound, ModelFileError, BackendMissing, DoesNotFit, SettingsError, or NotADraft for a
+    requested draft model that cannot draft.
     """
-    found = resolve(model)
-    given = settings.load()
-    wanted, insists = with_settings(request, given), request.draft is not None
+    entry = resolve(model).entry
+    config = settings.load()
+    insists = request.draft is not None
+    request = with_settings(request, config)
     with DryRun() as dry:  # starts while the headers are read
         known = variants(model, offline=True, local=True)
-        for one in known:
-            with contextlib.suppress(ModelFileError):  # of one that may not even be wanted
-                one.header()
+        for file in known:
+            with contextlib.suppress(ModelFileError):  # it may not be chosen at all
+                file.header()
         profile = without(beside(look(dry), staying), leaving)
         machine = Machine(profile, history=Calibration.read(), dry=dry)
-        files = runnable(known, machine.profile, wanted)
-        for one in files:
-            check(one.model, one.header(), may_embed=may_embed)
-        made, variant = _best(files, machine, wanted)
-        made = with_draft(made, variant, machine, wanted, insists=insists)
-    entry = found.entry
-    makers = entry.sampling_for if entry else lambda _: SamplingDefaults()
-    about = entry.description if entry else ""
-    reasons = tuple(reason for reason in (about, *made.reasons) if reason)
+        files = runnable(known, machine.profile, request)
+        for file in files:
+            check(file.model, file.header(), may_embed=may_embed)
+        plan, variant = _best(files, machine, request)
+        plan = with_draft(plan, variant, machine, request, insists=insists)
+    recommended = entry.sampling_for if entry else lambda _: SamplingDefaults()
+    description = entry.description if entry else ""
     return msgspec.structs.replace(
-        made,
-        sampling=given.sampling.over(makers(None)),
-        thinking_sampling=given.sampling.over(makers(True)),
-        answering_sampling=given.sampling.over(makers(False)),
-        reasons=reasons,
+        plan,
+        sampling=config.sampling.over(recommended(None)),
+        thinking_sampling=config.sampling.over(recommended(True)),
+        answering_sampling=config.sampling.over(recommended(False)),
+        reasons=tuple(filter(None, (description, *plan.reasons))),
     )
 
 
 def _best(files: Sequence[Variant], machine: Machine, request: PlanRequest) -> tuple[LoadPlan, Variant]:
-    """Return the plan for the best of the files that are here, and that file. Raises DoesNotFit."""
+    """Return the plan for the best of the files, and that file. Raises DoesNotFit."""
     if len(files) > 1:
-        chosen = choose((rate(one, machine, request) for one in files), request)
+        chosen = choose((rate(file, machine, request) for file in files), request)
         if chosen is not None and chosen.plan is not None:
             return chosen.plan, chosen.variant
     return plan_variant(files[0], machine, request), files[0]

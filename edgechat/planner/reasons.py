@@ -44,7 +44,7 @@ def backend(header: ModelHeader, budget: Budget, request: PlanRequest) -> Iterat
     if name == "llama.cpp":
         yield f"Runs on llama.cpp{how}."
     elif budget.cards:
-        yield f"Runs on MLX{how}, on the GPU ({budget.cards[-1].about.name})."
+        yield f"Runs on MLX{how}, on the GPU ({budget.cards[-1].accelerator.name})."
     else:
         yield f"Runs on MLX{how}, on the CPU, which is much slower than llama.cpp."
 
@@ -102,11 +102,11 @@ def drafts(plan: LoadPlan) -> str:
 
 def speed(plan: LoadPlan) -> str:
     """Return how fast it will be and how we know."""
-    found = plan.predicted
-    assert found is not None
+    predicted = plan.predicted
+    assert predicted is not None
     if plan.embeddings:
-        return f"About {figure(found.prompt_tps)} tokens/s."
+        return f"About {figure(predicted.prompt_tps)} tokens/s."
     return (
-        f"About {figure(found.decode_tps)} tokens/s, and {seconds(found.ttft_ms / 1000)} to the first "
-        f"token after a prompt of 1,000: {found.basis}."
+        f"About {figure(predicted.decode_tps)} tokens/s, and {seconds(predicted.ttft_ms / 1000)} to the "
+        f"first token after a prompt of 1,000: {predicted.basis}."
     )

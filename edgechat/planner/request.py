@@ -1,4 +1,4 @@
-"""What a person asks for instead of leaving the choice to the planner."""
+"""What a user requests instead of leaving the choice to the planner."""
 
 from __future__ import annotations
 
@@ -43,12 +43,12 @@ class PlanRequest(msgspec.Struct, frozen=True, kw_only=True):
 DEFAULT_REQUEST = PlanRequest()
 
 
-def with_settings(request: PlanRequest, given: Settings) -> PlanRequest:
-    """Return the wishes with what settings.toml says where there is none."""
+def with_settings(request: PlanRequest, config: Settings) -> PlanRequest:
+    """Return the request with missing values from settings.toml."""
     return msgspec.structs.replace(
         request,
-        context=given.context if request.context is None else request.context,
-        threads=given.threads if request.threads is None else request.threads,
-        draft=given.draft if request.draft is None else request.draft,
-        prefers=given.backend if request.prefers is None else request.prefers,
+        context=config.context if request.context is None else request.context,
+        threads=config.threads if request.threads is None else request.threads,
+        draft=config.draft if request.draft is None else request.draft,
+        prefers=config.backend if request.prefers is None else request.prefers,
     )

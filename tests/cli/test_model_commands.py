@@ -120,7 +120,7 @@ def test_a_header_is_read_once(user: Path, model: Path, monkeypatch: pytest.Monk
     for damage in (b"", b"\x93\x01", b"\xff" * 99, os.urandom(4096)):
         (paths.cache_dir() / "glances.bin").write_bytes(damage)
         assert planner_listing.glances([mine], read.append) == first
-    monkeypatch.setattr(planner_listing, "_MOST", 1)
+    monkeypatch.setattr(planner_listing, "_MAX_MODELS", 1)
     paths.cache_dir().joinpath("glances.bin").unlink()
     planner_listing.glances(inventory().models)
     assert len(planner_listing._read()) == 1

@@ -30,7 +30,7 @@ HYBRID = header(QWEN35_4B, arch="qwen35")
 
 
 def drafting_model(weights: int = GIB, *, asked: bool = True) -> DraftCandidate:
-    return DraftCandidate("small", header(SMALL, weights=weights), asked=asked)
+    return DraftCandidate("small", header(SMALL, weights=weights), requested=asked)
 
 
 # Who may draft.

@@ -354,7 +354,7 @@ def test_a_draft_is_of_the_same_format() -> None:
         misfit(gguf, replace(small, tensors=small.tensors[:9]))
         == "it is an MLX model, and the target is a GGUF file"
     )
-    both = plan("a", target, mac(16), draft=DraftCandidate("small", small, asked=True))
+    both = plan("a", target, mac(16), draft=DraftCandidate("small", small, requested=True))
     assert both.draft is not None
     assert (both.draft.devices, both.draft.cache_type) == ((MLX,), "f16")
     alone = plan("a", target, mac(16), PlanRequest(context=both.context, cache_type=both.cache_type))

@@ -35,7 +35,7 @@ def wanting(base: ModelOnMachine, more: int) -> ModelOnMachine:
 
     def measure(params: LoadParams) -> Breakdown:
         on = Layout(params.devices, params.split, params.experts_in_ram)
-        needs = estimated(base.shape, base._about(params), on)
+        needs = estimated(base.shape, base._extras(params), on)
         buffers = tuple(
             Buffer(
                 name, name == RAM, one.weights, one.cache, max(0, one.compute + more * (name != RAM)), name
@@ -66,7 +66,7 @@ def test_experts_are_moved_until_the_card_is_full_and_not_over(more: int) -> Non
 def test_layers_are_moved_until_the_card_is_full_and_not_over(more: int) -> None:
     on = wanting(loader("llama-3.1-8b", 4), more)
     load = on.load(8192, "f16")
-    largest = max(part_bytes(on.shape, on._about(load.params)))
+    largest = max(part_bytes(on.shape, on._extras(load.params)))
     assert 0 < load.layout.n < len(on.shape.parts)
     assert 0 <= room(load, on)["CUDA0"] < largest
 

@@ -33,6 +33,7 @@ _WORDS: tuple[tuple[str, Vendor], ...] = (
     ("apple", "apple"),
 )
 _SOFTWARE = ("llvmpipe", "swiftshader", "lavapipe")
+"""Vulkan drivers that compute on the CPU, slower than the CPU backend does."""
 
 
 class GpuReading(msgspec.Struct, frozen=True, kw_only=True):
@@ -85,31 +86,28 @@ class Accelerator:
 
 
 def sightings_of(devices: Iterable[NativeDevice]) -> list[GpuReading]:
-    """Return ggml's devices that hold layers, without those that only look like a GPU."""
-    wanted = [device for device in devices if device.kind in ("gpu", "igpu") and not _is_software(device)]
-    return [_sighting(device) for device in wanted]
-
-
-def _sighting(device: NativeDevice) -> GpuReading:
-    words = device.description.lower()
-    by_word = next((vendor for word, vendor in _WORDS if word in words), None)
-    vendor = by_word or _BACKENDS.get(device.backend, "other")
-    return GpuReading(
-        source="ggml",
-        vendor=vendor,
-        name=device.description or device.name,
-        pci=device.device_id,
-        total=device.total,
-        free=device.free,
-        # Metal calls every card a GPU; only AMD's, in Macs with Intel processors, have memory of their own.
-        shares_ram=device.kind == "igpu" or (device.backend == "MTL" and vendor != "amd"),
-        device=device.name,
-    )
-
-
-def _is_software(device: NativeDevice) -> bool:
-    """Say whether a Vulkan device is the processor in disguise, slower than the processor itself."""
-    return any(name in device.description.lower() for name in _SOFTWARE)
+    """Return ggml's devices that hold layers, without Vulkan devices that are the CPU in disguise."""
+    sightings: list[GpuReading] = []
+    for device in devices:
+        description = device.description.lower()
+        is_software = any(name in description for name in _SOFTWARE)
+        if is_software or device.kind not in ("gpu", "igpu"):
+            continue
+        by_word = next((vendor for word, vendor in _WORDS if word in description), None)
+        vendor = by_word or _BACKENDS.get(device.backend, "other")
+        sighting = GpuReading(
+            source="ggml",
+            vendor=vendor,
+            name=device.description or device.name,
+            pci=device.device_id,
+            total=device.total,
+            free=device.free,
+            # Metal calls every card a GPU; only AMD's, in Macs with Intel CPUs, have memory of their own.
+            shares_ram=device.kind == "igpu" or (device.backend == "MTL" and vendor != "amd"),
+            device=device.name,
+        )
+        sightings.append(sighting)
+    return sightings
 
 
 def merge(sightings: Sequence[GpuReading], memory: Memory) -> tuple[Accelerator, ...]:
@@ -130,49 +128,43 @@ def merge(sightings: Sequence[GpuReading], memory: Memory) -> tuple[Accelerator,
 def _card_of(sighting: GpuReading, cards: list[list[GpuReading]]) -> list[GpuReading] | None:
     """Return the card that this source sees here, if it is known already: by address, else by maker."""
     for card in cards:
-        if sighting.pci and sighting.pci in _addresses(card):
+        if sighting.pci and any(known.pci == sighting.pci for known in card):
             return card
     for card in cards:
-        told_apart = sighting.pci and _addresses(card)
-        if card[0].vendor == sighting.vendor and not told_apart and not _seen_by(sighting, card):
+        told_apart = sighting.pci and any(known.pci for known in card)
+        # A source, or a backend of ggml, that has listed the card already means another one.
+        listed = any(_listed_by(known) == _listed_by(sighting) for known in card)
+        if card[0].vendor == sighting.vendor and not told_apart and not listed:
             return card
     return None
 
 
-def _addresses(card: list[GpuReading]) -> set[str]:
-    return {seen.pci for seen in card if seen.pci}
-
-
-def _seen_by(sighting: GpuReading, card: list[GpuReading]) -> bool:
-    """Say whether this source, or this backend of ggml, has spoken of the card: then it means another one."""
-    return any(seen.source == sighting.source and _family(seen) == _family(sighting) for seen in card)
-
-
-def _family(sighting: GpuReading) -> str:
-    return (sighting.device or "").rstrip("0123456789")
+def _listed_by(sighting: GpuReading) -> tuple[Source, str]:
+    """Return the source, and of ggml the backend."""
+    return sighting.source, (sighting.device or "").rstrip("0123456789")
 
 
 def _accelerator(card: list[GpuReading], memory: Memory) -> Accelerator:
-    knowing = [seen for seen in card if seen.total > 0]
+    knowing = [sighting for sighting in card if sighting.total > 0]
     total = knowing[0].total if knowing else 0
     # A source may mean something else: NVML the whole card where we have a slice of it, a heap and not all
     # heaps. But where they mean the same, the smallest figure knows of a program that the others overlook.
-    same = [seen for seen in knowing if abs(seen.total - total) <= _SAME * total]
-    free = min([total, *(max(0, seen.free) for seen in same)])
-    shares = next((seen.shares_ram for seen in card if seen.shares_ram is not None), False)
+    same = [sighting for sighting in knowing if abs(sighting.total - total) <= _SAME * total]
+    free = min([total, *(max(0, sighting.free) for sighting in same)])
+    shares = next((sighting.shares_ram for sighting in card if sighting.shares_ram is not None), False)
     own = free
     if shares:
-        own = min(free, max(seen.set_aside for seen in card))
+        own = min(free, max(sighting.set_aside for sighting in card))
         total = min(total, memory.total + own)
         free = min(free, own + memory.available)
     return Accelerator(
-        name=next((seen.name for seen in card if seen.name), card[0].vendor),
+        name=next((sighting.name for sighting in card if sighting.name), card[0].vendor),
         vendor=card[0].vendor,
-        devices=tuple(seen.device for seen in card if seen.device),
+        devices=tuple(sighting.device for sighting in card if sighting.device),
         total=total,
         free=free,
         shares_ram=shares,
         own=own,
-        pci=next((seen.pci for seen in card if seen.pci), None),
-        sources=tuple(dict.fromkeys(seen.source for seen in card)),
+        pci=next((sighting.pci for sighting in card if sighting.pci), None),
+        sources=tuple(dict.fromkeys(sighting.source for sighting in card)),
     )

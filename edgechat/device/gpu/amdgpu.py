@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
+
 from edgechat.device.cgroup import read_number, read_text
 from edgechat.device.gpu.accelerators import GpuReading, Vendor
 
@@ -38,34 +40,19 @@ def _card(folder: Path) -> Iterator[GpuReading]:
         return
     pci = folder.name.lower()
     name = read_text(folder / "product_name").strip() or _NAMES[vendor]
-    if vendor == "amd":
-        yield _amd(folder, pci, name)
-    elif vendor == "intel":
+    card = GpuReading(source="kernel", vendor=vendor, name=name, pci=pci)
+    replace = msgspec.structs.replace
+    if vendor == "intel":
         # Intel's processors have their own graphics on the first bus; a card is behind a bridge.
-        yield GpuReading(source="kernel", vendor=vendor, name=name, pci=pci, shares_ram=pci[5:7] == "00")
-    else:
-        yield GpuReading(source="kernel", vendor=vendor, name=name, pci=pci)
-
-
-def _amd(folder: Path, pci: str, name: str) -> GpuReading:
-    vram, vram_free = _pool(folder, "vram")
-    shares = _is_apu(folder)
-    if not shares:
-        return GpuReading(
-            source="kernel", vendor="amd", name=name, pci=pci, total=vram, free=vram_free, shares_ram=False
-        )
-    # What the firmware set aside is not in MemTotal; the GTT is RAM like any other.
-    gtt, gtt_free = _pool(folder, "gtt")
-    return GpuReading(
-        source="kernel",
-        vendor="amd",
-        name=name,
-        pci=pci,
-        total=vram + gtt,
-        free=vram_free + gtt_free,
-        shares_ram=True,
-        set_aside=vram_free,
-    )
+        card = replace(card, shares_ram=pci[5:7] == "00")
+    elif vendor == "amd":
+        total, free = _pool(folder, "vram")
+        card = replace(card, total=total, free=free, shares_ram=False)
+        if _is_apu(folder):
+            # What the firmware set aside is not in MemTotal; the GTT is RAM like any other.
+            gtt, gtt_free = _pool(folder, "gtt")
+            card = replace(card, total=total + gtt, free=free + gtt_free, shares_ram=True, set_aside=free)
+    yield card
 
 
 def _pool(folder: Path, name: str) -> tuple[int, int]:

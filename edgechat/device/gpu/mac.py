@@ -5,6 +5,7 @@ from __future__ import annotations
 import platform
 import re
 
+from edgechat.device.cpu import sysctl
 from edgechat.device.gpu.accelerators import GpuReading
 
 _LARGE = 36 * 2**30
@@ -14,14 +15,8 @@ def mac_sightings() -> list[GpuReading]:
     """Return the GPU of this Mac; nothing elsewhere, and on Macs with Intel processors."""
     if platform.system() != "Darwin" or platform.machine() != "arm64":
         return []
-    import subprocess
-
-    keys = ["machdep.cpu.brand_string", "hw.memsize", "iogpu.wired_limit_mb"]
-    try:
-        answer = subprocess.run(["/usr/sbin/sysctl", *keys], capture_output=True, text=True, timeout=5)
-    except (OSError, subprocess.SubprocessError):
-        return []
-    return [mac_gpu(answer.stdout)]
+    answer = sysctl("machdep.cpu.brand_string", "hw.memsize", "iogpu.wired_limit_mb")
+    return [mac_gpu(answer)] if answer else []
 
 
 def mac_gpu(answer: str) -> GpuReading:

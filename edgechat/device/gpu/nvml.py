@@ -17,7 +17,7 @@ from edgechat.device.gpu.accelerators import GpuReading
 
 _WSL = "/usr/lib/wsl/lib/libnvidia-ml.so.1"
 """Where Windows lends its driver to Linux, which its loader does not search by itself."""
-_MOST_CARDS = 64
+_MAX_CARDS = 64
 
 
 def sightings() -> list[GpuReading]:
@@ -33,24 +33,24 @@ def sightings() -> list[GpuReading]:
     except pynvml.NVMLError_LibraryNotFound:
         return []
     try:
-        found = (_card(index) for index in range(min(pynvml.nvmlDeviceGetCount(), _MOST_CARDS)))
-        return [card for card in found if card is not None]
+        cards = (_card(index) for index in range(min(pynvml.nvmlDeviceGetCount(), _MAX_CARDS)))
+        return [card for card in cards if card is not None]
     finally:
         pynvml.nvmlShutdown()
 
 
 def _card(index: int) -> GpuReading | None:
     """Return a card; None where we may not look at it. What it does not tell stays unknown."""
-    handle = _told(pynvml.nvmlDeviceGetHandleByIndex, index)
+    handle = _ask(pynvml.nvmlDeviceGetHandleByIndex, index)
     if handle is None:
         return None
-    pci = _told(pynvml.nvmlDeviceGetPciInfo, handle)
+    pci = _ask(pynvml.nvmlDeviceGetPciInfo, handle)
     # A chip that shares the RAM (Jetson, GB10) has no memory of its own to tell of.
-    memory = _told(pynvml.nvmlDeviceGetMemoryInfo, handle)
+    memory = _ask(pynvml.nvmlDeviceGetMemoryInfo, handle)
     return GpuReading(
         source="nvml",
         vendor="nvidia",
-        name=_told(pynvml.nvmlDeviceGetName, handle) or "",
+        name=_ask(pynvml.nvmlDeviceGetName, handle) or "",
         pci=f"{pci.domain:04x}:{pci.bus:02x}:{pci.device:02x}.0" if pci is not None else None,
         total=memory.total if memory is not None else 0,
         free=memory.free if memory is not None else 0,
@@ -58,9 +58,9 @@ def _card(index: int) -> GpuReading | None:
     )
 
 
-def _told(ask: Callable[..., Any], argument: Any) -> Any:
-    """Return what the driver tells, None where it does not."""
+def _ask(query: Callable[..., Any], argument: Any) -> Any:
+    """Return what the driver says; None if it does not."""
     try:
-        return ask(argument)
+        return query(argument)
     except (pynvml.NVMLError, UnicodeDecodeError):
         return None

@@ -27,14 +27,13 @@ def read_source(source: Literal["nvml", "torch"]) -> tuple[GpuReading, ...]:
     if source == "torch" and not has_torch():
         return ()
     try:
-        seen = msgspec.msgpack.decode(
-            ask("gpu", source.encode(), limit=TIME_LIMITS[source]), type=SourceAnswer
-        )
+        reply = ask("gpu", source.encode(), limit=TIME_LIMITS[source])
+        result = msgspec.msgpack.decode(reply, type=SourceAnswer)
     except msgspec.DecodeError as error:
         raise ChildFailed(f"gave an invalid answer: {error}") from error
-    if seen.error is not None:
-        raise ChildFailed(f"reported: {seen.error}")
-    return seen.sightings
+    if result.error is not None:
+        raise ChildFailed(f"reported: {result.error}")
+    return result.sightings
 
 
 def has_torch() -> bool:
@@ -62,17 +61,17 @@ def _torch() -> list[GpuReading]:
     import torch  # type: ignore[import-not-found,unused-ignore]
 
     module: Any = torch
-    found: list[GpuReading] = []
+    cards: list[GpuReading] = []
     if module.cuda.is_available():
         vendor: Vendor = "amd" if module.version.hip else "nvidia"
-        found += [_torch_card(module.cuda, index, vendor) for index in range(module.cuda.device_count())]
+        cards += [_torch_card(module.cuda, index, vendor) for index in range(module.cuda.device_count())]
     if hasattr(module, "xpu") and module.xpu.is_available():
-        found += [_torch_card(module.xpu, index, "intel") for index in range(module.xpu.device_count())]
+        cards += [_torch_card(module.xpu, index, "intel") for index in range(module.xpu.device_count())]
     if module.backends.mps.is_available():
         total = int(module.mps.recommended_max_memory())
         free = total - int(module.mps.driver_allocated_memory())
-        found.append(GpuReading(source="torch", vendor="apple", total=total, free=free, shares_ram=True))
-    return found
+        cards.append(GpuReading(source="torch", vendor="apple", total=total, free=free, shares_ram=True))
+    return cards
 
 
 def _torch_card(module: Any, index: int, vendor: Vendor) -> GpuReading:

@@ -25,20 +25,20 @@ class Difference(msgspec.Struct, frozen=True):
 
 def differences(planned: tuple[Buffer, ...], real: tuple[Buffer, ...]) -> tuple[Difference, ...]:
     """Return where a load is not as planned by more than is tolerated; both by type of buffer."""
-    before = {one.name: one for one in planned}
-    after = {one.name: one for one in real}
-    found: list[Difference] = []
+    before = {buffer.name: buffer for buffer in planned}
+    after = {buffer.name: buffer for buffer in real}
+    candidates: list[Difference] = []
     for name in sorted({*before, *after}):
-        nothing = Buffer(name, is_host=True)
-        old, new = before.get(name, nothing), after.get(name, nothing)
-        pairs: tuple[tuple[Literal["weights", "cache", "compute"], int, int], ...] = (
-            ("weights", old.weights, new.weights),
-            ("cache", old.cache, new.cache),
-            ("compute", old.compute, new.compute),
+        empty = Buffer(name, is_host=True)
+        old, new = before.get(name, empty), after.get(name, empty)
+        candidates += (
+            Difference(name, "weights", old.weights, new.weights),
+            Difference(name, "cache", old.cache, new.cache),
+            Difference(name, "compute", old.compute, new.compute),
         )
-        found += [
-            Difference(name, what, a, b)
-            for what, a, b in pairs
-            if abs(a - b) > max(TOLERATED, TOLERANCE * max(a, b))
-        ]
-    return tuple(found)
+    return tuple(filter(_is_notable, candidates))
+
+
+def _is_notable(difference: Difference) -> bool:
+    planned, real = difference.planned, difference.real
+    return abs(planned - real) > max(TOLERATED, TOLERANCE * max(planned, real))

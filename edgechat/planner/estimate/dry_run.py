@@ -1,8 +1,7 @@
-"""The dry run: llama.cpp's own allocator is asked in advance what a load would take.
+"""The dry run: asking llama.cpp's own allocator in advance what a load would take.
 
-It is shown the model's skeleton (`formats/skeleton.py`) in a process of its own, since native code that meets
-an odd shape may abort, and answers in milliseconds once it has started. Nothing is allocated but recurrent
-states, which llama.cpp makes even so.
+It gets the model's skeleton (`formats/skeleton.py`) in a child process, as native code may abort on unusual
+shapes, and answers in milliseconds. Nothing is allocated but recurrent states.
 """
 
 from __future__ import annotations
@@ -47,7 +46,7 @@ AnyQuestion = DryRunQuestion | DevicesQuestion
 
 
 class DryRunAnswer(msgspec.Struct, frozen=True):
-    """What the load would take, or what there is; or why llama.cpp does not say."""
+    """What the load would take, or the devices; or why llama.cpp does not say."""
 
     breakdown: Breakdown | None = None
     inventory: DeviceInventory | None = None
@@ -55,7 +54,7 @@ class DryRunAnswer(msgspec.Struct, frozen=True):
 
 
 class DryRun:
-    """A process that answers for one model. Make it early: it takes a moment to start.
+    """A child process that answers for one model. Create it early: it takes a moment to start.
 
     with DryRun() as run:
         run.show(read_model(path))
@@ -85,7 +84,7 @@ class DryRun:
         self.close()
 
     def show(self, header: ModelHeader) -> None:
-        """Let the questions be about this model."""
+        """Set the model that `ask` is about."""
         self._known.clear()
         if self._child is None:
             return
@@ -101,15 +100,15 @@ class DryRun:
         """Return what this load would take. Raises DryRunFailed, at once if it could not answer before."""
         if params not in self._known:
             self._known[params] = self._ask(params)
-        found = self._known[params]
-        if isinstance(found, str):
-            raise DryRunFailed(f"llama.cpp's dry run failed: {found}.")
-        return found
+        result = self._known[params]
+        if isinstance(result, str):
+            raise DryRunFailed(f"llama.cpp's dry run failed: {result}.")
+        return result
 
     def inventory(self, rpc: tuple[str, ...] = ()) -> DeviceInventory:
-        """Return what llama.cpp can compute on and what of its memory is free now; no model need be shown.
+        """Return llama.cpp's devices and their free memory; no model need be shown. Raises DryRunFailed.
 
-        See `native.devices.read_inventory`, which asks a process that is made for it. Raises DryRunFailed.
+        See `native.devices.read_inventory`, which asks another child process.
         """
         answer = self._answer(DevicesQuestion(rpc), devices.TIME_LIMIT)
         if answer.inventory is None:
@@ -126,15 +125,15 @@ class DryRun:
         if self._failed or self._child is None:
             return DryRunAnswer(error=self._failed)
         try:
-            asked = msgspec.msgpack.encode(question)
-            payload = self._child.ask(asked, seconds=seconds, memory=MEMORY_LIMIT)
+            request = msgspec.msgpack.encode(question)
+            payload = self._child.ask(request, seconds=seconds, memory=MEMORY_LIMIT)
             return msgspec.msgpack.decode(payload, type=DryRunAnswer)
         except (ChildLost, msgspec.DecodeError) as error:
-            self._failed = f"its process {error}{self._last_words()}"
+            self._failed = f"its process {error}{self._abort_reason()}"
             return DryRunAnswer(error=self._failed)
 
-    def _last_words(self) -> str:
-        """Return the line of the log that says why an abort was."""
+    def _abort_reason(self) -> str:
+        """Return the line of the log that explains an abort."""
         with contextlib.suppress(OSError), self._log.open("rb") as log:
             for line in log.read(2**16).decode("utf-8", "replace").splitlines():
                 if "GGML_ASSERT" in line or "terminate called" in line or "error" in line.lower():

@@ -30,7 +30,7 @@ class SkeletonLoader:
         self._portable = portable or not breakdown.has_map()
         self._key: tuple[object, ...] | None = None
         self._model: Model | None = None
-        self._said: list[str] = []
+        self._load_log: list[str] = []
         self._tensors: dict[str, int] = {}
 
     def answer(self, question: AnyQuestion) -> DryRunAnswer:
@@ -51,7 +51,7 @@ class SkeletonLoader:
         if self._model is None or key != self._key:
             self.close()
             path = Path(question.path)
-            with self._listening() as self._said:
+            with self._listening() as self._load_log:
                 self._model = Model(path, params, dry=True)
             if self._portable:
                 self._tensors = {tensor.name: tensor.n_bytes for tensor in read_header(path).tensors}
@@ -59,11 +59,11 @@ class SkeletonLoader:
         return self._model
 
     def _breakdown(self, model: Model, params: LoadParams) -> Breakdown:
-        with self._listening() as said:
+        with self._listening() as lines:
             context = Context(model, params)
         try:
             if self._portable:
-                return breakdown.from_log(model, context, [*self._said, *said], self._tensors)
+                return breakdown.from_log(model, context, [*self._load_log, *lines], self._tensors)
             return breakdown.from_map(model, context)
         finally:
             context.close()

@@ -70,26 +70,25 @@ def _extras(header: ModelHeader, params: LoadParams, program: int) -> Extras:
     )
 
 
-def _rate(card: Accelerator | None, processor: DeviceRate) -> DeviceRate:
-    return processor if card is None else rate_of_card(card, processor)
-
-
-def _whole_cache(header: ModelHeader) -> str:
-    return not_in_blocks(header, _BLOCK)
-
-
 _FOOTPRINTS: dict[Format, Footprint] = {
     "gguf": Footprint(
-        _extras, cache_bytes_per_token, layouts, estimated, _rate, _whole_cache, "estimated", True
+        extras=_extras,
+        per_token=cache_bytes_per_token,
+        layouts=layouts,
+        needs=estimated,
+        rate=lambda card, processor: processor if card is None else rate_of_card(card, processor),
+        whole_cache=lambda header: not_in_blocks(header, _BLOCK),
+        source="estimated",
+        splits=True,
     ),
     "mlx": Footprint(
-        mlx.extras,
-        mlx.cache_bytes_per_token,
-        whole_layouts,
-        whole_needs,
-        mlx.rate_of,
-        mlx.whole_cache,
-        mlx.SOURCE,
+        extras=mlx.extras,
+        per_token=mlx.cache_bytes_per_token,
+        layouts=whole_layouts,
+        needs=whole_needs,
+        rate=mlx.rate_of,
+        whole_cache=mlx.whole_cache,
+        source=mlx.SOURCE,
         splits=False,
     ),
 }

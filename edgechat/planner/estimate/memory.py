@@ -1,8 +1,8 @@
-"""What a cache takes, by formula: to prune candidates before llama.cpp itself is asked.
+"""The size of the KV cache, by formula: to prune candidates before a dry run.
 
 The formulas are llama.cpp's own (llama-kv-cache.cpp, -iswa.cpp, llama-memory-recurrent.cpp), exact for dense,
-grouped, windowed, latent (MLA), short-convolution and Mamba-like models with a unified cache. Where an
-architecture is not known to have windows, every layer is taken to see all: too much rather than too little.
+grouped, windowed, latent (MLA), short-convolution and Mamba-like models with a unified cache. Unless an
+architecture is known to have windows, every layer counts as full attention: too much rather than too little.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ _WINDOW_PERIODS = {
     "exaone4": 4,
     "olmo2": 4,
 }
-"""Every so many layers one sees everything, the last of them, where the file itself does not say."""
+"""The last of so many layers has full attention, unless the file says otherwise."""
 
 _RECURRENT_PERIODS = {"qwen35": 4, "qwen35moe": 4, "qwen3next": 4}
 _PARALLEL = {"falcon-h1"}
 """Every layer has both attention and a recurrent state."""
 
 _PROGRAM = 64 * 2**20
-"""The process around a model, and the one that renders its template: interpreter and libraries."""
+"""Interpreter and libraries of the worker and of the process that renders its template."""
 _MLX_LM = 64 * 2**20
-"""What mlx-lm and the libraries that it brings along take more."""
+"""The same of mlx-lm and its dependencies."""
 _PER_TOKEN = 400
 """Bytes that llama.cpp keeps for each token of the vocabulary."""
 
@@ -55,27 +55,27 @@ def layer_cache_bytes(
     n_seq_max: int = 1,
     n_ubatch: int = 512,
 ) -> tuple[int, ...]:
-    """Return the bytes of each layer's keys and values of `n_ctx` tokens; 0 for those that keep none.
+    """Return the bytes of each layer's keys and values of `n_ctx` tokens; 0 for layers without.
 
-    n_seq_max: sequences that share them. Raises ModelFileError where the header lacks the shape of the model.
+    n_seq_max: sequences that share them. Raises ModelFileError if the header lacks the model's shape.
     """
     cells = padded(n_ctx)
     window = header.sliding_window
     windowed_cells = min(cells, padded(min(cells, window * n_seq_max + n_ubatch)))
     kind = _TYPES[cache_type]
-    found = [0] * header.n_layers
+    sizes = [0] * header.n_layers
     for row in rows(header):
         n_bytes = kind.row_bytes(row.keys) + kind.row_bytes(row.values)
-        found[row.layer] = n_bytes * (windowed_cells if row.windowed else cells)
-    return tuple(found)
+        sizes[row.layer] = n_bytes * (windowed_cells if row.windowed else cells)
+    return tuple(sizes)
 
 
 class CacheRow(NamedTuple):
-    """What one layer keeps of one token."""
+    """What one layer stores for one token."""
 
     layer: int
     windowed: bool
-    """Whether it forgets the token once it is behind the window."""
+    """Whether the token is dropped once it is behind the window."""
     keys: int
     """Numbers; not bytes."""
     values: int
@@ -83,7 +83,7 @@ class CacheRow(NamedTuple):
 
 
 def rows(header: ModelHeader) -> Iterator[CacheRow]:
-    """Yield what each layer keeps that keeps keys and values. Raises ModelFileError."""
+    """Yield a row for each layer with keys and values. Raises ModelFileError."""
     if header.is_encoder:
         return
     known: dict[tuple[int, bool], tuple[int, int]] = {}  # most layers are alike
@@ -102,10 +102,10 @@ def layer_recurrent_bytes(header: ModelHeader, n_seq: int, n_rs_seq: int = 0) ->
 
 
 def cache_bytes_per_token(header: ModelHeader, cache_type: CacheType = "f16") -> int:
-    """Return what one more token of context takes beyond all windows."""
+    """Return the bytes of one more token of context, in layers with full attention."""
     kind = _TYPES[cache_type]
-    kept = [row for row in rows(header) if not row.windowed]
-    return sum(kind.row_bytes(row.keys) + kind.row_bytes(row.values) for row in kept)
+    unwindowed = [row for row in rows(header) if not row.windowed]
+    return sum(kind.row_bytes(row.keys) + kind.row_bytes(row.values) for row in unwindowed)
 
 
 def not_in_blocks(header: ModelHeader, size: int) -> str:

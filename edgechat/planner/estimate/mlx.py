@@ -57,8 +57,8 @@ def extras(header: ModelHeader, params: LoadParams, program: int) -> Extras:
 def cache_bytes_per_token(header: ModelHeader, cache_type: CacheType) -> int:
     """Return what one more token of context takes beyond all windows."""
     size = _float(header)
-    kept = (row.keys + row.values for row in rows(header) if not row.windowed)
-    return sum(_row_bytes(numbers, cache_type, size) for numbers in kept)
+    widths = (row.keys + row.values for row in rows(header) if not row.windowed)
+    return sum(_row_bytes(numbers, cache_type, size) for numbers in widths)
 
 
 def rate_of(card: Accelerator | None, processor: DeviceRate) -> DeviceRate:
@@ -71,18 +71,18 @@ def rate_of(card: Accelerator | None, processor: DeviceRate) -> DeviceRate:
 
 def _cache_bytes(header: ModelHeader, params: LoadParams) -> list[int]:
     """Return the bytes of the keys and values of each layer."""
-    kept, n, size = list(rows(header)), params.n_seq_max, _float(header)
+    cache_rows, n, size = list(rows(header)), params.n_seq_max, _float(header)
     window, cells = header.sliding_window, padded(params.context)
-    cuts = not any(row.windowed for row in kept) and not any(layer_recurrent_bytes(header, 1))
+    cuts = not any(row.windowed for row in cache_rows) and not any(layer_recurrent_bytes(header, 1))
     # What cannot be cut is copied where its next turn will part from it, in as many cells again.
     full = cells * (1 if cuts else 2) + n * _STEP
     windowed = min(full, n * (window + params.n_ubatch))
-    found = [0] * header.n_layers
-    for row in kept:
+    sizes = [0] * header.n_layers
+    for row in cache_rows:
         cache_type: CacheType = "f16" if row.windowed else params.cache_type
         n_bytes = _row_bytes(row.keys + row.values, cache_type, size)
-        found[row.layer] = n_bytes * (windowed if row.windowed else full)
-    return found
+        sizes[row.layer] = n_bytes * (windowed if row.windowed else full)
+    return sizes
 
 
 def _row_bytes(numbers: int, cache_type: CacheType, size: int) -> int:

@@ -26,42 +26,28 @@ _BUS = 12e9
 _MICRO_BATCH = 512
 _CALL = 0.5e-3
 """Seconds of a call whatever it holds: the graph, the sampling, the way to the screen."""
-_KERNELS: dict[GgmlType, float] = {
-    GgmlType.F32: 0.6,
-    GgmlType.F16: 0.8,
-    GgmlType.BF16: 0.8,
-    GgmlType.Q8_0: 1.1,
-    GgmlType.Q4_0: 2.0,
-    GgmlType.IQ4_NL: 1.8,
-    GgmlType.MXFP4: 1.0,
-    GgmlType.Q2_K: 1.2,
-    GgmlType.Q3_K: 1.2,
-    GgmlType.Q4_K: 1.8,
-    GgmlType.Q5_K: 1.2,
-    GgmlType.Q6_K: 1.2,
-    GgmlType.IQ4_XS: 1.2,
+_KERNELS: dict[GgmlType, tuple[float, float]] = {
+    GgmlType.F32: (0.6, 0.13),
+    GgmlType.F16: (0.8, 0.25),
+    GgmlType.BF16: (0.8, 0.25),
+    GgmlType.Q8_0: (1.1, 0.45),
+    GgmlType.Q4_0: (2.0, 0.55),
+    GgmlType.Q4_1: (0.6, 0.35),
+    GgmlType.Q5_0: (0.6, 0.35),
+    GgmlType.Q5_1: (0.6, 0.3),
+    GgmlType.IQ4_NL: (1.8, 0.5),
+    GgmlType.IQ4_XS: (1.2, 0.4),
+    GgmlType.MXFP4: (1.0, 0.35),
+    GgmlType.Q2_K: (1.2, 0.6),
+    GgmlType.Q3_K: (1.2, 0.55),
+    GgmlType.Q4_K: (1.8, 0.55),
+    GgmlType.Q5_K: (1.2, 0.5),
+    GgmlType.Q6_K: (1.2, 0.5),
 }
-"""Speed of llama.cpp's kernels on a processor against a product of float32 matrices; others 0.6."""
-_ONE_ROW: dict[GgmlType, float] = {
-    GgmlType.F32: 0.13,
-    GgmlType.F16: 0.25,
-    GgmlType.BF16: 0.25,
-    GgmlType.Q8_0: 0.45,
-    GgmlType.Q4_0: 0.55,
-    GgmlType.IQ4_NL: 0.5,
-    GgmlType.IQ4_XS: 0.4,
-    GgmlType.MXFP4: 0.35,
-    GgmlType.Q4_1: 0.35,
-    GgmlType.Q5_0: 0.35,
-    GgmlType.Q5_1: 0.3,
-    GgmlType.Q2_K: 0.6,
-    GgmlType.Q3_K: 0.55,
-    GgmlType.Q4_K: 0.55,
-    GgmlType.Q5_K: 0.5,
-    GgmlType.Q6_K: 0.5,
-}
-"""The same for a token alone, whose weights are unpacked for it only; others 0.2. Rounded down from what an
-AVX-512 core does out of its cache (0.41 to 0.73 for K-quants), and in each family no more bits are faster."""
+_OTHER_KERNELS = (0.6, 0.2)
+"""Speed of llama.cpp's CPU kernels relative to a product of float32 matrices: for a large batch, and for one
+token, whose weights are unpacked for it only. The latter is rounded down from what an AVX-512 core does from
+its cache (0.41 to 0.73 for K-quants), and in each family no more bits are faster."""
 _ATTENTION = 0.35
 """The same for the attention to the cache."""
 
@@ -124,7 +110,7 @@ def forecast(
     cache_bytes_per_token: of keys and values, in all layers that see everything.
     """
     decode = prefill = 0.0
-    kernel, one_row = _KERNELS.get(shape.main_type, 0.6), _ONE_ROW.get(shape.main_type, 0.2)
+    kernel, one_row = _KERNELS.get(shape.main_type, _OTHER_KERNELS)
     fastest = max((rate.compute for device, rate in rates.items() if device is not None), default=0.0)
     for (part, device, experts_in_ram), n in Counter(placed).items():  # most layers are alike
         rate = rates[device]
@@ -134,7 +120,7 @@ def forecast(
         decode += n * _written(part.experts_read, part.experts_operations, in_ram, own, one_row)
         prefill += n * _arithmetic(part.operations, part.weights, device is None, rate, kernel, fastest)
         prefill += n * _arithmetic(part.experts_operations, part.experts, in_ram, own, kernel, fastest)
-    on = Counter([one.device for one in placed[:-1]] or [None])
+    on = Counter([part.device for part in placed[:-1]] or [None])
     bandwidth = on.total() / sum(n / rates[device].bandwidth for device, n in on.items())
     compute = on.total() / sum(n / rates[device].compute for device, n in on.items())
     attending = shape.attention / (_ATTENTION * compute)

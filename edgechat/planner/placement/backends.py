@@ -1,8 +1,7 @@
-"""What computes a model: what there is here, what was asked for, where llama.cpp and MLX are both weighed.
+"""Which backend runs a model: what is available, what was requested, when llama.cpp and MLX are compared.
 
-llama.cpp reads GGUF files, MLX its own folders, so to choose one is to choose among files. Both are weighed
-only where MLX has a GPU to compute on, which is on Apple Silicon; elsewhere it computes what is there for it
-alone.
+llama.cpp reads GGUF files and MLX its own folders, so choosing a backend is choosing among files. They are
+compared only if MLX has a GPU, which is on Apple Silicon; elsewhere MLX runs only models without a GGUF file.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ _PACKAGES = {
 
 
 def weighs_mlx(profile: DeviceProfile, request: PlanRequest) -> bool:
-    """Say whether MLX models of the catalogue come into question that nobody has named."""
+    """Return whether MLX models of the catalogue are considered although none was named."""
     if request.backend is not None:
         return request.backend == "mlx"
     if request.prefers is not None:
@@ -37,21 +36,21 @@ def weighs_mlx(profile: DeviceProfile, request: PlanRequest) -> bool:
 
 
 def runnable(files: Sequence[Variant], profile: DeviceProfile, request: PlanRequest) -> list[Variant]:
-    """Return those of the files of one model that may be chosen here, at least one. Raises BackendMissing."""
+    """Return the files of one model that can run here, at least one. Raises BackendMissing."""
     if request.backend == "mlx" and not profile.mlx:
         raise without_mlx("MLX is not available.")
     if request.backend is not None:
-        chosen = [one for one in files if one.backend == request.backend]
+        chosen = [file for file in files if file.backend == request.backend]
         if files and not chosen:
             raise _unreadable(files[0], request.backend)
         return chosen
-    usable = [one for one in files if profile.mlx or one.backend != "mlx"]
+    usable = [file for file in files if profile.mlx or file.backend != "mlx"]
     if files and not usable:
         raise without_mlx(f"{one_line(files[0].model)} is an MLX model, and MLX is not available.")
     if weighs_mlx(profile, request) and request.prefers is None:
         return usable
     first = request.prefers or "llama.cpp"
-    return [one for one in usable if one.backend == first] or usable
+    return [file for file in usable if file.backend == first] or usable
 
 
 def without_mlx(what: str) -> BackendMissing:

@@ -1,12 +1,12 @@
-"""What may be taken where: the memory that is free now, less a margin, and what a load takes of it.
+"""The memory that a load may use on each device: what is free now, less a margin.
 
-A card that shares the machine's memory has a limit of its own, but what it holds is charged to the one
-memory that there is. Swap counts nowhere.
+A card that shares the machine's memory has a limit of its own, but what it holds is also charged to RAM. Swap
+never counts.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from edgechat.base.text import mebibytes
@@ -18,9 +18,9 @@ from edgechat.native.buffers import Breakdown
 
 RAM = "RAM"
 MLX = "MLX"
-"""The GPU of an Apple processor, where MLX computes on it."""
+"""The GPU of an Apple processor when MLX uses it."""
 SPARE = 0.1
-"""Share of the free RAM that is left to other programs, unless someone wishes for more context."""
+"""Share of the free RAM that is left to other programs unless more context is requested."""
 _CARD_MARGIN = 512 * 2**20
 _CARD_SHARE = 0.1
 
@@ -51,11 +51,12 @@ class Needs:
 
 @dataclass(frozen=True, slots=True)
 class Extras:
-    """What every part takes besides its weights, in bytes: its cache, and on each device to compute with."""
+    """What a load takes besides weights, in bytes."""
 
     cache: Sequence[int]
     """Of each layer."""
     compute: int
+    """On each device."""
     output: int
     """Rows of logits, in RAM."""
     program: int
@@ -67,20 +68,20 @@ class Card:
 
     name: str
     """llama.cpp's name of it, or 'MLX'."""
-    about: Accelerator
+    accelerator: Accelerator
     taken: int = 0
     """Bytes that another load of the same process takes."""
 
     @property
     def budget(self) -> int:
-        """Bytes that may be taken: the free ones but for what drivers and screens may still want."""
-        free = self.about.free
+        """Bytes that may be taken: the free ones less a margin for drivers and screens."""
+        free = self.accelerator.free
         return max(0, free - min(_CARD_MARGIN, int(_CARD_SHARE * free)) - self.taken)
 
     @property
     def own(self) -> int:
-        """Bytes of a memory of its own that are left, where the rest is the machine's."""
-        return max(0, self.about.own - self.taken)
+        """Bytes that are left of its own memory, which is not part of RAM."""
+        return max(0, self.accelerator.own - self.taken)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,14 +94,14 @@ class Budget:
 
     @classmethod
     def of(cls, profile: DeviceProfile, format: Format = "gguf") -> Budget:
-        """Return the budget of a machine as it is now, for models of a format: each has cards of its own."""
+        """Return the budget of a machine as it is now; each format has its own cards."""
         if format == "mlx":
             card = profile.mlx_card
             return cls(profile.memory, (Card(MLX, card),) if card is not None else ())
-        usable = [one for one in profile.accelerators if one.usable and one.free > 0]
+        usable = [gpu for gpu in profile.accelerators if gpu.usable and gpu.free > 0]
         # Own memory before shared, then the larger: the one filled first stands last.
-        usable.sort(key=lambda one: (not one.shares_ram, one.free))
-        return cls(profile.memory, tuple(Card(one.devices[0], one) for one in usable))
+        usable.sort(key=lambda gpu: (not gpu.shares_ram, gpu.free))
+        return cls(profile.memory, tuple(Card(gpu.devices[0], gpu) for gpu in usable))
 
     @property
     def ram(self) -> int:
@@ -114,41 +115,41 @@ class Budget:
         return f"{mebibytes(self.ram)} are free{limit}"
 
     def less(self, needs: dict[str, Needs]) -> Budget:
-        """Return what is left once a load has taken this."""
+        """Return the budget that a load with these needs leaves."""
         left = max(0, self.memory.available - self.charged(needs))
         cards = (
-            replace(one, taken=one.taken + needs[one.name].total) if one.name in needs else one
-            for one in self.cards
+            replace(card, taken=card.taken + needs[card.name].total) if card.name in needs else card
+            for card in self.cards
         )
         return Budget(replace(self.memory, available=left), tuple(cards))
 
     def charged(self, needs: dict[str, Needs]) -> int:
-        """Return the bytes of RAM that a load takes, with what shared cards hold."""
-        shared = (max(0, needs[one.name].total - one.own) for one in self._shared(needs))
-        return needs.get(RAM, Needs()).total + sum(shared)
-
-    def _shared(self, needs: dict[str, Needs]) -> Iterable[Card]:
-        return (one for one in self.cards if one.about.shares_ram and one.name in needs)
+        """Return the bytes of RAM that a load takes, including what is on cards that share it."""
+        sharing = (card for card in self.cards if card.accelerator.shares_ram and card.name in needs)
+        shared = sum(max(0, needs[card.name].total - card.own) for card in sharing)
+        return needs.get(RAM, Needs()).total + shared
 
     def over(self, needs: dict[str, Needs]) -> dict[str, int]:
-        """Return the bytes by which each card's budget is exceeded, where it is."""
-        beyond = {one.name: needs[one.name].total - one.budget for one in self.cards if one.name in needs}
+        """Return the bytes by which the budgets of cards are exceeded."""
+        beyond = {
+            card.name: needs[card.name].total - card.budget for card in self.cards if card.name in needs
+        }
         return {name: n for name, n in beyond.items() if n > 0}
 
     def fits(self, needs: dict[str, Needs], *, spare: float = 0.0) -> bool:
-        """Say whether a load stays inside everywhere, with a share of the RAM left over."""
+        """Return whether a load fits on every device, with a share of the RAM left over."""
         return not self.over(needs) and self.charged(needs) <= self.ram * (1 - spare)
 
 
-def together(one: Mapping[str, Needs], other: Mapping[str, Needs]) -> dict[str, Needs]:
-    """Return what two loads take."""
-    return {name: one.get(name, Needs()) + other.get(name, Needs()) for name in {**one, **other}}
+def together(first: Mapping[str, Needs], second: Mapping[str, Needs]) -> dict[str, Needs]:
+    """Return the sum of two loads' needs."""
+    return {name: first.get(name, Needs()) + second.get(name, Needs()) for name in {**first, **second}}
 
 
-def needs_of(found: Breakdown, program: int) -> dict[str, Needs]:
-    """Return what llama.cpp's account means for each memory; its process around it is in RAM."""
-    needs = {RAM: Needs(compute=found.output, program=program)}
-    for buffer in found.buffers:
+def needs_of(breakdown: Breakdown, program: int) -> dict[str, Needs]:
+    """Return llama.cpp's breakdown by memory; the process around the model is in RAM."""
+    needs = {RAM: Needs(compute=breakdown.output, program=program)}
+    for buffer in breakdown.buffers:
         name = RAM if buffer.is_host else buffer.device
         more = Needs(buffer.weights, buffer.cache, buffer.compute)
         needs[name] = needs.get(name, Needs()) + more

@@ -1,8 +1,8 @@
-"""When a plan does not fit after all: the steps down from it, each told to the user.
+"""When a plan does not fit after all: the steps by which it is reduced, each reported to the user.
 
-Memory is looked at again just before a load; other programs may have taken some since the plan was made. And
-a load may fail, or be killed, although it seemed to fit: then at least one step is taken. The next load
-begins at the top again: what was wished for is kept, and not what a bad moment made of it.
+Memory is checked again just before a load; other programs may have taken some since the plan was made. A load
+may also fail, or be killed, although it seemed to fit: then at least one step is taken. The next load starts
+from the original plan again, so that a passing shortage of memory has no lasting effect.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from edgechat.planner.estimate.memory import CELLS
 from edgechat.planner.machine import look
 from edgechat.planner.model_on_machine import model_on_machine
 from edgechat.planner.placement.budget import RAM, Budget, Needs
-from edgechat.planner.placement.embedding import shorter
+from edgechat.planner.placement.embedding import for_embeddings
 from edgechat.planner.placement.load_config import Measure
 from edgechat.planner.plan import LoadPlan, params_of
 from edgechat.planner.plan_model import completed
@@ -37,27 +37,26 @@ _MORE = 1.1
 
 
 def again(wish: LoadPlan, last: LoadPlan, *, killed: bool = False) -> tuple[LoadPlan, tuple[str, ...]]:
-    """Return what was wished for as it fits now, and what is different from the last load.
+    """Return the original plan as it fits now, and what is different from the last load.
 
-    killed: the last one was, for want of memory; where more than that fits all the same, less is taken.
-    Raises DoesNotFit.
+    killed: the last load ran out of memory, so the next one must take less. Raises DoesNotFit.
     """
-    plan, told = refit(wish)
+    plan, changes = refit(wish)
     if killed and plan.total_bytes >= last.total_bytes:
         return refit(last, failed=True)
     if (params_of(plan), plan.draft) == (params_of(last), last.draft):
         return plan, ()
     if plan.context > last.context:
         return plan, (f"More memory is free again: the context is now {plan.context} tokens.",)
-    return plan, told
+    return plan, changes
 
 
 def grown(wish: LoadPlan, replan: Callable[[], LoadPlan]) -> LoadPlan:
-    """Return what `replan` makes where there is more memory than `wish` was made for, unless that is less.
+    """Return the plan by `replan` if there is more memory than `wish` was made for, unless it is worse.
 
-    It is of the same file: another one is nobody's wish in the middle of a conversation.
+    It must be for the same file: nobody wants another one in the middle of a conversation.
     """
-    planned_for = next((one.budget_bytes for one in wish.memory if one.name == RAM), 0)
+    planned_for = next((memory.budget_bytes for memory in wish.memory if memory.name == RAM), 0)
     if not wish.memory or (not wish.devices and Budget.of(look()).ram <= _MORE * planned_for):
         return wish
     try:
@@ -69,8 +68,8 @@ def grown(wish: LoadPlan, replan: Callable[[], LoadPlan]) -> LoadPlan:
 
 
 def is_short(plan: LoadPlan) -> bool:
-    """Say whether a load that is gone would not fit again: others have its memory now."""
-    return not _fits(plan, Budget.of(look()))
+    """Return whether an ended load would not fit again, as other programs have its memory now."""
+    return not Budget.of(look()).fits(_needs(plan))
 
 
 def refit(plan: LoadPlan, *, failed: bool = False) -> tuple[LoadPlan, tuple[str, ...]]:
@@ -82,7 +81,7 @@ def refit(plan: LoadPlan, *, failed: bool = False) -> tuple[LoadPlan, tuple[str,
         return plan, ()
     if plan.backend == "mlx":
         return descend(plan, read_model(Path(plan.model_path)), look(), None, failed=failed)
-    if not failed and not plan.devices and _fits(plan, Budget.of(look())):
+    if not failed and not plan.devices and not is_short(plan):
         return plan, ()
     with DryRun() as dry:
         header = read_model(Path(plan.model_path))
@@ -94,27 +93,30 @@ def descend(
     plan: LoadPlan, header: ModelHeader, profile: DeviceProfile, measure: Measure | None, *, failed: bool
 ) -> tuple[LoadPlan, tuple[str, ...]]:
     """Return the first step from the plan downwards that fits this machine; see `refit`."""
-    on = model_on_machine(plan.model_name, header, profile, measure, Calibration.read(), threads=plan.threads)
-    told: list[str] = []
-    while failed or not _fits(plan, on.budget):
+    model = model_on_machine(
+        plan.model_name, header, profile, measure, Calibration.read(), threads=plan.threads
+    )
+    changes: list[str] = []
+    while failed or not model.budget.fits(_needs(plan)):
         step = step_down(plan, header)
         if step is None:
-            raise _nothing_left(plan, on.budget)
-        params, why = step
-        plan = completed(plan, on, on.exactly(params))
-        told.append(why)
+            raise _nothing_left(plan, model.budget)
+        params, change = step
+        plan = completed(plan, model, model.exactly(params))
+        changes.append(change)
         failed = False
-    return plan, tuple(told)
+    return plan, tuple(changes)
 
 
 def step_down(plan: LoadPlan, header: ModelHeader) -> tuple[LoadPlan, str] | None:
-    """Return the next thing to do with less of, and a sentence about it; None at the end of the ladder."""
+    """Return the plan reduced by one step, and a sentence about it; None if no step is left."""
     replace = msgspec.structs.replace
     if plan.embeddings and plan.context > _LEAST_TEXT:
         half = max(_LEAST_TEXT, plan.context // 2 // CELLS * CELLS)
-        return shorter(plan, header, half), f"Texts are limited to {half} tokens, to save memory."
+        shorter = for_embeddings(replace(plan, context=half), header)
+        return shorter, f"Texts are limited to {half} tokens, to save memory."
     if plan.embeddings:
-        return _off(plan)
+        return _with_fewer_gpu_layers(plan)
     if plan.draft is not None:
         why = f"The draft model {plan.draft.model_name} is not used, to save memory."
         return replace(plan, draft=None, no_draft=why), why
@@ -126,44 +128,40 @@ def step_down(plan: LoadPlan, header: ModelHeader) -> tuple[LoadPlan, str] | Non
     if plan.context > _LEAST_CONTEXT:
         half = max(_LEAST_CONTEXT, plan.context // 2 // CELLS * CELLS)
         return replace(plan, context=half), f"The context is reduced to {half} tokens, to save memory."
-    return _off(plan)
+    return _with_fewer_gpu_layers(plan)
 
 
-def _off(plan: LoadPlan) -> tuple[LoadPlan, str] | None:
-    """Return the plan with fewer layers on accelerators; None where none are, or MLX has all in one place."""
+def _with_fewer_gpu_layers(plan: LoadPlan) -> tuple[LoadPlan, str] | None:
+    """Return the plan with a quarter of each card's layers on the CPU; None if that is not possible.
+
+    It is not where no card has any, nor with MLX, which has all in one place.
+    """
     if not plan.split or plan.backend == "mlx":
         return None
-    fewer = _off_the_cards(plan)
+    counts = [count - max(1, count // 4) for count in plan.split]
+    remaining = {name: count for name, count in zip(plan.devices, counts, strict=True) if count}
+    fewer = msgspec.structs.replace(
+        plan,
+        devices=tuple(remaining),
+        split=tuple(remaining.values()),
+        experts_in_ram=plan.experts_in_ram if remaining else 0,
+        rpc=plan.rpc if remaining else (),
+    )
     n = plan.gpu_layers - fewer.gpu_layers
     return fewer, f"{n} more layer{'s run' if n > 1 else ' runs'} on the CPU, to save memory."
 
 
-def _off_the_cards(plan: LoadPlan) -> LoadPlan:
-    """Return the plan with a quarter of each card's layers on the processor instead."""
-    left = [count - max(1, count // 4) for count in plan.split]
-    kept = [(name, count) for name, count in zip(plan.devices, left, strict=True) if count]
-    return msgspec.structs.replace(
-        plan,
-        devices=tuple(name for name, _ in kept),
-        split=tuple(count for _, count in kept),
-        experts_in_ram=plan.experts_in_ram if kept else 0,
-        rpc=plan.rpc if kept else (),
-    )
-
-
-def _fits(plan: LoadPlan, budget: Budget) -> bool:
-    return budget.fits(_needs(plan))
-
-
 def _needs(plan: LoadPlan) -> dict[str, Needs]:
     return {
-        one.name: Needs(one.weights_bytes, one.cache_bytes, one.compute_bytes, one.program_bytes)
-        for one in plan.memory
+        memory.name: Needs(
+            memory.weights_bytes, memory.cache_bytes, memory.compute_bytes, memory.program_bytes
+        )
+        for memory in plan.memory
     }
 
 
 def _nothing_left(plan: LoadPlan, budget: Budget) -> DoesNotFit:
-    """Return the error for a plan on the last step."""
+    """Return the error for a plan that cannot be reduced any further."""
     needs = _needs(plan)
     why = f"needs at least {mebibytes(budget.charged(needs))}, but only {budget.in_words} now"
     if budget.fits(needs):

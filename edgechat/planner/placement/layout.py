@@ -1,12 +1,13 @@
-"""Which layers lie where: the cards are filled from the last layer backwards, the best card first.
+"""Which layers are on which device: cards are filled from the last layer backwards, the best card first.
 
-llama.cpp offloads the last layers, and with the first of them what makes logits. Two ways are tried where a
-model routes tokens to experts: whole layers on the cards as far as they fit, or all layers but with the
-experts of some in RAM. Those are most of the bytes, and few of them are read for a token.
+llama.cpp offloads the last layers, and with them the output. Two ways are tried for mixtures of experts: as
+many whole layers on the cards as fit, or all layers with the experts of some in RAM. Experts are most of the
+bytes, and few of them are read for a token.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
@@ -29,45 +30,45 @@ class Layout:
 
     @property
     def reach(self) -> tuple[int, int]:
-        """What layouts of one model are compared by: the more of it is on cards, the greater."""
+        """The sort key of layouts: the more of the model is on cards, the greater."""
         return self.n, -self.experts_in_ram
 
     def devices_of(self, n_parts: int) -> list[str | None]:
         """Return the device of each part, the output's last; None is the processor."""
-        on: list[str | None] = [None] * (n_parts - self.n)
+        devices: list[str | None] = [None] * (n_parts - self.n)
         for name, count in zip(self.devices, self.split, strict=True):
-            on += [name] * count
-        return on
+            devices += [name] * count
+        return devices
 
     def changed(self, device: str, more: int) -> Layout:
         """Return the layout with more layers on a card, or fewer; a card without any is left out."""
         counts = dict(zip(self.devices, self.split, strict=True))
         counts[device] += more
-        kept = {name: count for name, count in counts.items() if count > 0}
-        return Layout(tuple(kept), tuple(kept.values()), self.experts_in_ram if kept else 0)
+        remaining = {name: count for name, count in counts.items() if count > 0}
+        return Layout(tuple(remaining), tuple(remaining.values()), self.experts_in_ram if remaining else 0)
 
     def placed(self, shape: ModelShape) -> list[PlacedPart]:
         """Return the parts with their devices."""
-        on = self.devices_of(len(shape.parts))
+        devices = self.devices_of(len(shape.parts))
         return [
             PlacedPart(part, device, experts_in_ram=layer < self.experts_in_ram)
-            for layer, (part, device) in enumerate(zip(shape.parts, on, strict=True))
+            for layer, (part, device) in enumerate(zip(shape.parts, devices, strict=True))
         ]
 
 
 def layouts(shape: ModelShape, extras: Extras, budget: Budget) -> Iterator[Layout]:
-    """Yield the ways of placing the layers, the plainest first; the processor alone is one of them."""
+    """Yield the possible layouts, the simplest first and the CPU alone last."""
     whole = _filled(shape, extras, budget, 0)
     if whole.n:
         yield whole
     n = len(shape.layers)
     if budget.cards and shape.has_experts and whole.n < len(shape.parts):
-        few, many = 0, n
-        while many - few > 1:  # the fewest layers whose experts have to stay in RAM
-            middle = (few + many) // 2
-            enough = _filled(shape, extras, budget, middle).n == len(shape.parts)
-            few, many = (few, middle) if enough else (middle, many)
-        routed = _filled(shape, extras, budget, many)
+        # The fewest layers whose experts have to stay in RAM.
+        counts = range(1, n)
+        first = bisect_left(
+            counts, True, key=lambda k: _filled(shape, extras, budget, k).n == len(shape.parts)
+        )
+        routed = _filled(shape, extras, budget, first + 1)
         if routed.n:
             yield routed
     yield Layout()
@@ -87,17 +88,19 @@ def _filled(shape: ModelShape, extras: Extras, budget: Budget, experts_in_ram: i
         if begun > left:
             counts[card.name] = begun - left
     ordered = [card.name for card in budget.cards if card.name in counts]
-    on = Layout(tuple(ordered), tuple(counts[name] for name in ordered))
-    return replace(on, experts_in_ram=max(0, experts_in_ram - left) and experts_in_ram)
+    layout = Layout(tuple(ordered), tuple(counts[name] for name in ordered))
+    return replace(layout, experts_in_ram=max(0, experts_in_ram - left) and experts_in_ram)
 
 
 def estimated(shape: ModelShape, extras: Extras, layout: Layout) -> dict[str, Needs]:
     """Return what a layout takes of each memory, by formula."""
-    on = [device or RAM for device in layout.devices_of(len(shape.parts))]
+    device_names = [device or RAM for device in layout.devices_of(len(shape.parts))]
     names = (RAM, *layout.devices)
     weights, caches = dict.fromkeys(names, 0), dict.fromkeys(names, 0)
-    weights[RAM] = shape.embedding - (shape.tied if on[-1] == RAM else 0)
-    for layer, (part, cache, device) in enumerate(zip(shape.parts, (*extras.cache, 0), on, strict=True)):
+    weights[RAM] = shape.embedding - (shape.tied if device_names[-1] == RAM else 0)
+    for layer, (part, cache, device) in enumerate(
+        zip(shape.parts, (*extras.cache, 0), device_names, strict=True)
+    ):
         weights[device] += part.weights
         weights[RAM if layer < layout.experts_in_ram else device] += part.experts
         caches[device] += cache
@@ -114,47 +117,47 @@ def part_bytes(shape: ModelShape, extras: Extras, experts_in_ram: int = 0) -> li
     ]
 
 
-def with_less(on: Layout, over: Mapping[str, int], shape: ModelShape, extras: Extras) -> Layout:
-    """Return a layout with experts in RAM, or else layers, of which cards hold so many bytes too much."""
-    on_device = on.devices_of(len(shape.parts))
+def with_less(layout: Layout, over: Mapping[str, int], shape: ModelShape, extras: Extras) -> Layout:
+    """Return a layout with more experts or layers in RAM; over: bytes by which each card is overfull."""
+    on_device = layout.devices_of(len(shape.parts))
     left = dict(over)
-    while on.experts_in_ram and on.experts_in_ram < len(shape.layers):
-        layer = on.experts_in_ram
+    while layout.experts_in_ram and layout.experts_in_ram < len(shape.layers):
+        layer = layout.experts_in_ram
         name = on_device[layer] or RAM
         if left.get(name, 0) <= 0:
             break
-        on = replace(on, experts_in_ram=layer + 1)
+        layout = replace(layout, experts_in_ram=layer + 1)
         left[name] -= shape.layers[layer].experts
-    size = max(part_bytes(shape, extras, on.experts_in_ram))
+    size = max(part_bytes(shape, extras, layout.experts_in_ram))
     for name, n_bytes in left.items():
-        if name in on.devices and n_bytes > 0:
-            on = on.changed(name, -n_bytes // max(1, size))
-    return on
+        if name in layout.devices and n_bytes > 0:
+            layout = layout.changed(name, -n_bytes // max(1, size))
+    return layout
 
 
-def with_more(on: Layout, room: Mapping[str, int], shape: ModelShape, extras: Extras) -> Layout | None:
-    """Return a layout with more on a card that has so many bytes left; None where nothing more fits."""
+def with_more(layout: Layout, room: Mapping[str, int], shape: ModelShape, extras: Extras) -> Layout | None:
+    """Return a layout with more on a card; room: free bytes of each. None if nothing more fits."""
     n_parts = len(shape.parts)
     if not room:
         return None
-    if on.n == n_parts:
-        left, on_device = dict(room), on.devices_of(n_parts)
-        experts = on.experts_in_ram
+    if layout.n == n_parts:
+        left, on_device = dict(room), layout.devices_of(n_parts)
+        experts = layout.experts_in_ram
         while experts and left[on_device[experts - 1] or RAM] >= shape.parts[experts - 1].experts:
             experts -= 1
             left[on_device[experts] or RAM] -= shape.parts[experts].experts
-        return replace(on, experts_in_ram=experts) if experts < on.experts_in_ram else None
-    size = part_bytes(shape, extras, on.experts_in_ram)[n_parts - on.n - 1]
-    return next((on.changed(name, 1) for name, n_bytes in room.items() if n_bytes >= size), None)
+        return replace(layout, experts_in_ram=experts) if experts < layout.experts_in_ram else None
+    size = part_bytes(shape, extras, layout.experts_in_ram)[n_parts - layout.n - 1]
+    return next((layout.changed(name, 1) for name, n_bytes in room.items() if n_bytes >= size), None)
 
 
 def whole_layouts(shape: ModelShape, _extras: Extras, budget: Budget) -> Iterator[Layout]:
-    """Yield MLX's only way: all layers on the GPU, or where there is none on the processor."""
+    """Yield MLX's only layout: all layers on the GPU, or on the CPU if there is none."""
     yield Layout((MLX,), (len(shape.parts),)) if budget.cards else Layout()
 
 
 def whole_needs(shape: ModelShape, extras: Extras, layout: Layout) -> dict[str, Needs]:
-    """Return what a load by MLX takes of each memory. No matrix lies anywhere twice."""
+    """Return what a load by MLX takes of each memory. No matrix is stored twice."""
     weights = sum(part.weights + part.experts for part in shape.parts) + shape.embedding - shape.tied
     model = Needs(weights, sum(extras.cache), extras.compute)
     program = Needs(program=extras.program)

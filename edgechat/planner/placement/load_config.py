@@ -40,7 +40,7 @@ class LoadConfig:
     @property
     def total(self) -> int:
         """Bytes altogether."""
-        return sum(one.total for one in self.needs.values())
+        return sum(needs.total for needs in self.needs.values())
 
     def beside(self, draft: LoadConfig) -> LoadConfig:
         """Return this load with that of a model that drafts for it."""

@@ -1,4 +1,4 @@
-"""Several models at once: what is free for one more where others stay loaded, and where they are ended."""
+"""Several models at once: the memory for one more, if others stay loaded or are unloaded."""
 
 from __future__ import annotations
 
@@ -12,39 +12,39 @@ from edgechat.planner.placement.budget import RAM
 from edgechat.planner.plan import DeviceMemory, LoadPlan
 
 _COPIED = "_REPACK"
-"""What the name of a buffer ends in whose weights are no pages of the file."""
+"""Suffix of the names of buffers whose weights are not pages of the file."""
 
 
 def beside(profile: DeviceProfile, staying: Iterable[LoadPlan]) -> DeviceProfile:
-    """Return the machine with what loads that stay still need of what looks free.
+    """Return the machine without the memory that loads which stay need although it counts as free.
 
-    The weights that they map count as free (see `device.memory`), but are read for every token.
+    Mapped weights count as free (see `device.memory`), but are read for every token.
     """
-    taken = sum(mapped_bytes(one) for one in staying)
+    taken = sum(mapped_bytes(plan) for plan in staying)
     return replace(profile, memory=_less(profile.memory, taken))
 
 
 def without(profile: DeviceProfile, leaving: Iterable[LoadPlan]) -> DeviceProfile:
-    """Return the machine as it would be, had these loads ended."""
+    """Return the machine as it would be after these loads are unloaded."""
     memory, cards = profile.memory, profile.accelerators
     for plan in leaving:
-        for one in plan.memory:
-            if one.name == RAM:
-                memory = _less(memory, mapped_bytes(plan) - one.total_bytes)
+        for part in plan.memory:
+            if part.name == RAM:
+                memory = _less(memory, mapped_bytes(plan) - part.total_bytes)
             else:
-                cards = tuple(_freed(card, one) for card in cards)
+                cards = tuple(_freed(card, part) for card in cards)
     return replace(profile, memory=memory, accelerators=cards)
 
 
 def mapped_bytes(plan: LoadPlan) -> int:
-    """Return the bytes of RAM that hold weights as pages of the model's file, as far as the plan tells."""
-    in_ram = next((one.weights_bytes for one in plan.memory if one.name == RAM), 0)
-    copied = sum(one.weights for one in plan.buffers if one.is_host and one.name.endswith(_COPIED))
+    """Return the bytes of RAM that hold weights as pages of the model's file, according to the plan."""
+    in_ram = next((entry.weights_bytes for entry in plan.memory if entry.name == RAM), 0)
+    copied = sum(entry.weights for entry in plan.buffers if entry.is_host and entry.name.endswith(_COPIED))
     return max(0, in_ram - copied)
 
 
 def is_lesser(plan: LoadPlan, other: LoadPlan) -> bool:
-    """Say whether a plan gives a shorter context, fewer layers on accelerators or other weights."""
+    """Return whether a plan has a shorter context, fewer layers on accelerators or other weights."""
     return (
         plan.context < other.context
         or plan.gpu_layers < other.gpu_layers
@@ -58,14 +58,12 @@ def _less(memory: Memory, taken: int) -> Memory:
     return replace(memory, available=min(max(0, memory.available - taken), most))
 
 
-def _freed(card: Accelerator, one: DeviceMemory) -> Accelerator:
-    if one.name not in card.devices:
+def _freed(card: Accelerator, memory: DeviceMemory) -> Accelerator:
+    if memory.name not in card.devices:
         return card
-    n = one.total_bytes
-    if card.shares_ram:
-        return replace(card, free=min(card.total or card.free + n, card.free + n))
+    free, own = card.free + memory.total_bytes, card.own + memory.total_bytes
     return replace(
         card,
-        free=min(card.total or card.free + n, card.free + n),
-        own=min(card.total or card.own + n, card.own + n),
+        free=min(card.total or free, free),
+        own=card.own if card.shares_ram else min(card.total or own, own),
     )

@@ -1,4 +1,4 @@
-"""What a person may mean by a model: its files, each with a header to plan by, whether it is here or not.
+"""The files that a model name may mean, each with a header to plan by, on this machine or not.
 
 An MLX model is a folder, and counts as one file here.
 """
@@ -64,34 +64,31 @@ def variants(name: str, *, offline: bool, local: bool = False) -> list[Variant]:
     path = Path(os.path.expanduser(name))
     if os.path.isfile(path) or is_model_folder(path):
         return [of_path(name)]
-    found = here(name)
-    files = [of_local(one) for one in found]
-    remote = None if local else parse_model_name(name)
-    if remote is None or any(one.place is not Place.HUB for one in found) or os.path.exists(name):
+    models = here(name)
+    files = [of_local(model) for model in models]
+    request = None if local else parse_model_name(name)
+    if request is None or any(model.place is not Place.HUB for model in models) or os.path.exists(name):
         return files or [of_path(name)]
     try:
-        found_there = resolve_remote(remote, offline=offline)
-        same = {_likeness(one): one for one in files}
-        of_repo = of_choices(found_there, found_there.choices, found_there.repo)
-        return [same.get(_likeness(one), one) for one, _ in of_repo]
+        remote = resolve_remote(request, offline=offline)
+        on_disk = {_identity(file): file for file in files}
+        in_repo = of_choices(remote, remote.choices, remote.repo)
+        return [on_disk.get(_identity(file), file) for file, _ in in_repo]
     except HubError:
         if files:
             return files
         raise
 
 
-def of_local(found: LocalModel) -> Variant:
-    """Return a model that is here."""
-    return _of_file(found.path, _name(found), found.quant, found.entry, found.size, found.found.format)
+def of_local(model: LocalModel) -> Variant:
+    """Return a model that is on this machine."""
+    name = model.entry.name if model.entry is not None else model.name
+    return _of_file(model.path, name, model.quant, model.entry, model.size, model.found.format)
 
 
-def _likeness(one: Variant) -> tuple[Format, str | None, int]:
+def _identity(file: Variant) -> tuple[Format, str | None, int]:
     # A repository of MLX models holds one, and may not say in its name which quantization it has.
-    return one.format, one.quant if one.format == "gguf" else None, one.size
-
-
-def _name(found: LocalModel) -> str:
-    return found.entry.name if found.entry is not None else found.name
+    return file.format, file.quant if file.format == "gguf" else None, file.size
 
 
 def of_entry(
@@ -102,26 +99,18 @@ def of_entry(
     mlx: also those for MLX that are not here.
     """
     here: dict[tuple[Format, str], LocalModel] = {}
-    for one in (known or inventory()).of(entry):
-        if one.quant is not None:
-            here.setdefault((one.found.format, one.quant), one)
-    found = [of_local(one) for one in here.values()]
+    for model in (known or inventory()).of(entry):
+        if model.quant is not None:
+            here.setdefault((model.found.format, model.quant), model)
+    files = [of_local(model) for model in here.values()]
     if not local and mlx:
-        away = (_of_mlx(entry, label) for label in entry.mlx if ("mlx", label) not in here)
-        found += filter(None, away)
+        files += filter(None, (_of_mlx(entry, label) for label in entry.mlx if ("mlx", label) not in here))
     if not local:
-        found += [
-            Variant(
-                model=entry.name,
-                quant=quant,
-                size=shipped_size(entry, quant) or 0,
-                header=cache(partial(_shipped, entry, quant)),
-                entry=entry,
-            )
-            for quant in shipped_quants(entry)
-            if ("gguf", quant) not in here
-        ]
-    return sorted(found, key=lambda one: one.size)
+        for quant in shipped_quants(entry):
+            if ("gguf", quant) not in here:
+                header = cache(partial(_shipped, entry, quant))
+                files.append(Variant(entry.name, quant, shipped_size(entry, quant) or 0, header, entry=entry))
+    return sorted(files, key=lambda file: file.size)
 
 
 def _of_mlx(entry: CatalogueEntry, label: str) -> Variant | None:
@@ -134,17 +123,17 @@ def _of_mlx(entry: CatalogueEntry, label: str) -> Variant | None:
 
 def recommended(entry: CatalogueEntry, format: Format = "gguf") -> Variant | None:
     """Return the file of a model of the catalogue that is recommended; None where its header is not known."""
-    found = {one.quant: one for one in of_entry(entry) if one.format == format}
-    return next((found[label] for label in _recommended(entry, format) if label in found), None)
+    files = {file.quant: file for file in of_entry(entry) if file.format == format}
+    return next((files[label] for label in _recommended(entry, format) if label in files), None)
 
 
 def local_of(entry: CatalogueEntry, format: Format) -> Variant | None:
     """Return the file of a model of the catalogue that is here, the recommended one if it is; or None."""
     if format == "gguf" and entry.quant is None:
         return of_path(entry.name) if local_file(entry) is not None else None
-    found = [one for one in of_entry(entry, local=True) if one.format == format]
-    best = next((one for one in found if one.quant in _recommended(entry, format)), None)
-    return best or next(iter(found), None)
+    files = [file for file in of_entry(entry, local=True) if file.format == format]
+    best = next((file for file in files if file.quant in _recommended(entry, format)), None)
+    return best or next(iter(files), None)
 
 
 def _recommended(entry: CatalogueEntry, format: Format) -> list[str]:
@@ -157,15 +146,15 @@ def everything(*, mlx: bool = False) -> list[list[Variant]]:
     mlx: also those for MLX that are not here.
     """
     known = inventory()
-    found = [of_entry(entry, known, mlx=mlx) for entry in catalogue() if entry.quality is not None]
-    return [one for one in found if one]
+    models = (of_entry(entry, known, mlx=mlx) for entry in catalogue() if entry.quality is not None)
+    return [files for files in models if files]
 
 
 def of_path(name: str) -> Variant:
     """Return the one file that `name` means to `resolve`. Raises ModelNotFound or ModelFileError."""
     resolved = resolve(name)
-    found = found_at(resolved.path)
-    size, format = (found.size, found.format) if found else (0, "gguf")
+    stored = found_at(resolved.path)
+    size, format = (stored.size, stored.format) if stored else (0, "gguf")
     return _of_file(resolved.path, resolved.name, None, resolved.entry, size, format)
 
 
@@ -186,8 +175,8 @@ def of_choices(
     remote: RemoteModel, choices: Sequence[ModelChoice], name: str
 ) -> list[tuple[Variant, ModelChoice]]:
     """Return models of a repository on the hub, from small to large; name: what to call them."""
-    choices = sorted(choices, key=lambda one: one.total_bytes)
-    several = len({one.quant for one in choices}) < len(choices)
+    choices = sorted(choices, key=lambda choice: choice.total_bytes)
+    several = len({choice.quant for choice in choices}) < len(choices)
     return [
         (
             Variant(

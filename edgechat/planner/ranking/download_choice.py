@@ -1,14 +1,13 @@
-"""What to download: of one repository, or of several, the model that suits this machine best.
+"""What to download: the model of one or several repositories that suits this machine best.
 
-It is judged before a byte of it comes. For the catalogue the headers that come with edgechat tell; the real
-header is read of the one that is chosen, and where it says otherwise that one is planned again.
+The choice is made before the download. For the catalogue it uses the headers that are shipped with edgechat;
+only the chosen file's own header is read, and if it differs the file is planned again.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 
 import msgspec
 
@@ -73,52 +72,54 @@ def pick(
 ) -> DownloadChoice:
     """Choose among the models of repositories.
 
-    begun: how far an earlier download of one came; of two with the same verdict the one that came further is
-    taken. draft_of: where the model is that drafts for one of a format, or why there is none; it is taken
-    where it fits beside, and unless the wish names it only where it is much smaller. Raises HubError,
-    ModelFileError, BackendMissing, SettingsError.
+    begun: how far an earlier download of a model came; of those with the best verdict the one that came
+    furthest is taken. draft_of: where the draft model for a format is, or why there is none; it is taken if
+    it fits in addition, and, unless it was requested, is much smaller.
+    Raises HubError, ModelFileError, BackendMissing, SettingsError.
     """
     with DryRun() as dry:
         machine = machine_for(MachineDescription(), dry)
-        files = {id(one): (one, source, choice) for source in sources for one, choice in _variants(source)}
-        known = runnable([one for one, _, _ in files.values()], machine.profile, request)
-        options = rated(known, machine, request)
-        words = in_words(machine.profile)
-        chosen = _chosen(options, request, lambda one: begun(*files[id(one.variant)][1:]))
+        variants: list[Variant] = []
+        origins: dict[int, tuple[RepoSource, ModelChoice]] = {}
+        for source in sources:
+            for variant, choice in _variants(source):
+                variants.append(variant)
+                origins[id(variant)] = source, choice
+        options = rated(runnable(variants, machine.profile, request), machine, request)
+        described = in_words(machine.profile)
+        chosen = _chosen(options, request, lambda option: begun(*origins[id(option.variant)]))
         if chosen is None:
-            least = min(options, key=lambda one: one.variant.size)
-            found = first_that_fits(machine, request)
-            instead = found.variant.model if found else None
-            _, source, choice = files[id(least.variant)]
-            return DownloadChoice(source, choice, words, why_not=least.why_not, instead=instead)
-        _, source, choice = files[id(chosen.variant)]
+            smallest = min(options, key=lambda option: option.variant.size)
+            fitting = first_that_fits(machine, request)
+            instead = fitting.variant.model if fitting else None
+            source, choice = origins[id(smallest.variant)]
+            return DownloadChoice(source, choice, described, why_not=smallest.why_not, instead=instead)
+        source, choice = origins[id(chosen.variant)]
         header = source.remote.header(choice)
         variant = replace(chosen.variant, header=lambda: header)
-        if not _alike(header, chosen.variant.header()):
-            chosen = _again(chosen, rate(variant, machine, request))
-        picked = DownloadChoice(source, choice, words, chosen.plan, chosen.why_not)
+        if not _makes_same_plan(header, chosen.variant.header()):
+            chosen = _replanned(chosen, rate(variant, machine, request))
+        picked = DownloadChoice(source, choice, described, chosen.plan, chosen.why_not)
         small, no_draft = draft_of(choice.format)
         if small is None:
             return replace(picked, no_draft=no_draft)
         return _drafted(picked, variant, machine, request, small)
 
 
-def _again(chosen: RankedFile, again: RankedFile) -> RankedFile:
-    """Return a choice as it is by the header of the file itself, with the reasons why it was made."""
-    made, before = again.plan, chosen.plan
-    if made is not None and before is not None:
-        n = max(0, len(before.reasons) - len(made.reasons))
-        reasons = (*before.reasons[:n], *made.reasons)
-        made = msgspec.structs.replace(made, reasons=reasons, alternatives=before.alternatives)
-    return replace(chosen, plan=made, why_not=again.why_not)
+def _replanned(chosen: RankedFile, again: RankedFile) -> RankedFile:
+    """Return the choice with the plan by the file's own header, and the reasons for choosing it."""
+    plan, before = again.plan, chosen.plan
+    if plan is not None and before is not None:
+        n = max(0, len(before.reasons) - len(plan.reasons))
+        reasons = (*before.reasons[:n], *plan.reasons)
+        plan = msgspec.structs.replace(plan, reasons=reasons, alternatives=before.alternatives)
+    return replace(chosen, plan=plan, why_not=again.why_not)
 
 
 def _variants(source: RepoSource) -> list[tuple[Variant, ModelChoice]]:
-    """Return what the planner may choose from: what headers are shipped of, or else all."""
-    shipped = [one for one in map(partial(_shipped, source), source.choices) if one is not None]
-    if shipped:
-        return shipped
-    return of_choices(source.remote, source.choices, source.want.name)
+    """Return the models whose headers are shipped with edgechat, or else all."""
+    shipped = [pair for choice in source.choices if (pair := _shipped(source, choice)) is not None]
+    return shipped or of_choices(source.remote, source.choices, source.want.name)
 
 
 def _shipped(source: RepoSource, choice: ModelChoice) -> tuple[Variant, ModelChoice] | None:
@@ -145,10 +146,8 @@ def _chosen(
     best = choose(options, request)
     if best is None or best.plan is None:
         return None
-    before = [one for one in options if one.verdict is best.verdict and begun(one)]
-    if not before:
-        return best
-    first = max(before, key=lambda one: (begun(one), one.rank))
+    partial = [option for option in options if option.verdict is best.verdict and begun(option)]
+    first = max(partial, key=lambda option: (begun(option), option.rank), default=best)
     if first.variant is best.variant or first.plan is None:
         return best
     how = "is already on this machine" if begun(first) > 1 else "is partly downloaded"
@@ -156,12 +155,11 @@ def _chosen(
     return replace(first, plan=msgspec.structs.replace(first.plan, reasons=(reason, *first.plan.reasons)))
 
 
-def _alike(one: ModelHeader, other: ModelHeader) -> bool:
-    """Say whether two headers make the same plan."""
-    if one is other:
+def _makes_same_plan(header: ModelHeader, other: ModelHeader) -> bool:
+    if header is other:
         return True
-    shapes = [[(tensor.name, tensor.shape, tensor.type) for tensor in h.tensors] for h in (one, other)]
-    return one.architecture == other.architecture and sorted(shapes[0]) == sorted(shapes[1])
+    shapes = [[(tensor.name, tensor.shape, tensor.type) for tensor in h.tensors] for h in (header, other)]
+    return header.architecture == other.architecture and sorted(shapes[0]) == sorted(shapes[1])
 
 
 def _drafted(
@@ -174,22 +172,22 @@ def _drafted(
     """Return the same with the draft, where it fits beside."""
     if picked.plan is None or not picked.plan.ngrams:
         return replace(picked, no_draft=picked.plan.no_draft if picked.plan else "")
-    choice, asked = _draft_of(source), asks_for_drafts(request.draft)
+    choice, requested = _draft_of(source), asks_for_drafts(request.draft)
     try:
-        its = source.remote.header(choice)
-        beside = DraftCandidate(source.want.name, its, machine.measuring(its), asked=asked)
-        made = drafted(picked.plan, variant, machine, request, beside)
+        header = source.remote.header(choice)
+        candidate = DraftCandidate(source.want.name, header, machine.measuring(header), requested=requested)
+        plan = drafted(picked.plan, variant, machine, request, candidate)
     except (DoesNotFit, HubError, ModelFileError, NotADraft) as error:
-        if asked and isinstance(error, HubError | ModelFileError):
+        if requested and isinstance(error, HubError | ModelFileError):
             raise
         return replace(picked, no_draft=error.message, plan=without(picked.plan, error.message))
-    draft = (source, choice) if made.draft else None
-    return replace(picked, draft=draft, no_draft=made.no_draft, plan=made)
+    draft = (source, choice) if plan.draft else None
+    return replace(picked, draft=draft, no_draft=plan.no_draft, plan=plan)
 
 
 def _draft_of(source: RepoSource) -> ModelChoice:
     entry = source.want.entry
     recommended = canonical(entry.quant) if entry and entry.quant else ""
-    by_quant = {canonical(one.quant or ""): one for one in source.choices}
-    found = (by_quant[one] for one in (recommended, *_DRAFT_QUANTS) if one in by_quant)
-    return next(found, min(source.choices, key=lambda one: one.total_bytes))
+    by_quant = {canonical(choice.quant or ""): choice for choice in source.choices}
+    preferred = (by_quant[quant] for quant in (recommended, *_DRAFT_QUANTS) if quant in by_quant)
+    return next(preferred, min(source.choices, key=lambda choice: choice.total_bytes))

@@ -1,9 +1,7 @@
-"""A pull: what would come of a name that a person typed, decided before a byte of it does; and its coming.
+"""A pull: the decision what to download for a model name, and the download.
 
-    decided = decide(wanted("qwen3-8b"))     asks the hub, reads a header, looks at this machine
-    bring(decided, observer)                 downloads what is missing
-
-Both front ends pull so; what they show of it is theirs.
+decided = decide(wanted("qwen3-8b"))     asks the hub, reads a header, examines this machine
+bring(decided, observer)                 downloads what is missing
 """
 
 from __future__ import annotations
@@ -41,7 +39,7 @@ from edgechat.settings import Backend
 
 @dataclass(frozen=True, slots=True)
 class PullPart:
-    """A model to bring here: the one that was asked for, or its draft."""
+    """A model to download: the requested one, or its draft model."""
 
     source: RepoSource
     choice: ModelChoice
@@ -73,7 +71,7 @@ class PullPart:
 
     @property
     def name(self) -> str:
-        """What means it once it is here: its name in the catalogue or on the hub, else its path."""
+        """How to refer to it once it is here: its name in the catalogue or on the hub, else its path."""
         path, want, quant = self.model_path, self.source.want, self.choice.quant
         for name in (want.name, f"{want.name}:{quant}", f"{want.hub.repo}:{quant}", want.hub.repo):
             with contextlib.suppress(EdgechatError, OSError):
@@ -122,32 +120,32 @@ def decide(
     backend: Backend | None = None,
     tell: Callable[[str], None] = lambda _what: None,
 ) -> PullDecision | LocalModelEntry:
-    """Return what a pull of this would bring; `tell` hears what goes on.
+    """Return what a pull would download; `tell` is called with the progress.
 
-    draft: 'auto', 'none' or the name of a model; None: as settings.toml says, else auto. backend: what it is
-    for, as `want` must be; None: what suits this machine best.
+    draft: 'auto', 'none' or the name of a model; None: as settings.toml says, else auto. backend: must match
+    `want`; None: the one that suits this machine best.
     Raises HubError, ModelNotFound, ModelFileError, BackendMissing, SettingsError.
     """
-    said = settings.load()
-    wish = draft or (said.draft if said.draft in (NONE, NGRAM) else AUTO)
-    request = with_settings(PlanRequest(draft=wish, backend=backend), said)
+    config = settings.load()
+    wish = draft or (config.draft if config.draft in (NONE, NGRAM) else AUTO)
+    request = with_settings(PlanRequest(draft=wish, backend=backend), config)
     wants = _wants(want, request)
     try:
-        sources = _sources(wants, said.offline, tell)
+        sources = _sources(wants, config.offline, tell)
     except (HubUnreachable, OfflineMode, RateLimited) as error:
         return _without_hub(wants, error)
     if sources[0].remote.unasked is not None:
         return _from_memory(sources, sources[0].remote.unasked)
     tell("inspecting this machine and the model's header")
-    picked = pick(sources, _begun, lambda format: _draft(wish, want, format, said.offline), request)
+    picked = pick(sources, _begun, lambda format: _draft(wish, want, format, config.offline), request)
     parts = [PullPart(picked.source, picked.choice)]
     if picked.draft is not None:
         parts.append(PullPart(*picked.draft))
-    return _decided(tuple(parts), picked, picked.no_draft)
+    return PullDecision(tuple(parts), tuple(part.missing() for part in parts), picked, picked.no_draft)
 
 
 def _wants(want: ModelRequest, request: PlanRequest) -> list[ModelRequest]:
-    """Return the repositories that come into question: those of a model of the catalogue may be several."""
+    """Return the repositories to consider: a model of the catalogue may have several."""
     entry = want.entry
     if entry is None or want.quant is not None or want.hub.revision is not None or not entry.mlx:
         return [want]
@@ -159,40 +157,34 @@ def _wants(want: ModelRequest, request: PlanRequest) -> list[ModelRequest]:
 
 
 def bring(
-    decided: PullDecision, seen: DownloadObserver, stop: threading.Event | None = None
+    decided: PullDecision, observer: DownloadObserver, stop: threading.Event | None = None
 ) -> tuple[tuple[FetchedFile, ...], ...]:
-    """Download what is missing; return what became of the files of each part. `stop`: see `download`.
+    """Download what is missing; return the files of each part. `stop`: see `download`.
 
-    Raises DiskError where the disk has not the room; HubError, DownloadStopped.
+    Raises DiskError if there is not enough disk space; HubError, DownloadStopped.
     """
     check_space(sum(part.needed() for part in decided.parts))
     return tuple(
-        tuple(download(part.source.remote.listing, files, part.source.want.revision, seen, stop))
+        tuple(download(part.source.remote.listing, files, part.source.want.revision, observer, stop))
         if files
         else ()
         for part, files in zip(decided.parts, decided.missing, strict=True)
     )
 
 
-def _decided(
-    parts: tuple[PullPart, ...], picked: DownloadChoice | None = None, no_draft: str = ""
-) -> PullDecision:
-    return PullDecision(parts, tuple(part.missing() for part in parts), picked, no_draft)
-
-
 def _sources(wants: Sequence[ModelRequest], offline: bool, tell: Callable[[str], None]) -> list[RepoSource]:
-    """Ask the hub for repositories, of which one will do. Raises why there is not the first, if none is."""
-    found: list[RepoSource] = []
+    """Ask the hub for repositories. Raises the first error if none of them can be listed."""
+    sources: list[RepoSource] = []
     failure: HubError | ModelNotFound | None = None
     for want in wants:
         tell(f"asking the hub for {want.hub.repo}")
         try:
-            found.append(_source(want, offline))
+            sources.append(_source(want, offline))
         except (HubError, ModelNotFound) as error:
             failure = failure or error
-    if failure is not None and not found:
+    if failure is not None and not sources:
         raise failure
-    return found
+    return sources
 
 
 def _source(want: ModelRequest, offline: bool) -> RepoSource:
@@ -201,7 +193,7 @@ def _source(want: ModelRequest, offline: bool) -> RepoSource:
 
 
 def _draft(wish: str, want: ModelRequest, format: Format, offline: bool) -> tuple[RepoSource | None, str]:
-    """Return where the draft is that was asked for, in the model's own format, or why there is none."""
+    """Return the repository of the draft model, in the model's own format, or why there is none."""
     if wish in (NONE, NGRAM):
         return None, ""
     if wish != AUTO:
@@ -215,7 +207,7 @@ def _draft(wish: str, want: ModelRequest, format: Format, offline: bool) -> tupl
 
 
 def _begun(source: RepoSource, choice: ModelChoice) -> int:
-    """Return 2 for a model that is here, 1 for one of which a part is, or 0."""
+    """Return 2 for a model that is on this machine, 1 for one that is partly downloaded, or 0."""
     part = PullPart(source, choice)
     if any(file.digest is None for file in choice.files):
         return 0
@@ -227,8 +219,8 @@ def _begun(source: RepoSource, choice: ModelChoice) -> int:
 def _without_hub(wants: Sequence[ModelRequest], why: HubError) -> LocalModelEntry:
     """Return what is here of a model of the catalogue. Raises `why` where nothing is."""
     by_format = {want.format: want for want in wants}
-    found = local_files(wants[0].entry) if wants[0].entry else {}
-    for quant, path in found.items():
+    files = local_files(wants[0].entry) if wants[0].entry else {}
+    for quant, path in files.items():
         want = by_format.get("mlx" if path.is_dir() else "gguf")
         if want is not None and want.quant in (None, quant):
             return LocalModelEntry(want, quant, path)
@@ -238,20 +230,16 @@ def _without_hub(wants: Sequence[ModelRequest], why: HubError) -> LocalModelEntr
 def _from_memory(sources: Sequence[RepoSource], why: HubError) -> PullDecision:
     """Return what is here of repositories that cannot be asked now. Raises `why` where none is all here."""
     for source in sources:
-        for one in source.choices:
-            part = PullPart(source, one)
+        for choice in source.choices:
+            part = PullPart(source, choice)
             if not part.missing():
-                return _decided((part,))
+                return PullDecision((part,), missing=((),))
     raise why
 
 
 def _own_copy(want: ModelRequest, file: RemoteFile) -> Path | None:
     """Return the file in edgechat's own folder, where a model of the catalogue may have been put by hand."""
+    if want.entry is None or want.format == "mlx":
+        return None
     path = paths.data_dir() / "models" / file.name.rpartition("/")[2]
-    same = (
-        want.entry is not None
-        and want.format != "mlx"
-        and path.is_file()
-        and path.stat().st_size == file.size
-    )
-    return path if same else None
+    return path if path.is_file() and path.stat().st_size == file.size else None

@@ -1,4 +1,4 @@
-"""A file held against this machine, and why it was taken or another one was: sentences with figures."""
+"""A file rated for this machine, and why it or another one was chosen: sentences with figures."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from edgechat.planner.ranking.scoring import Verdict, loss_of, score, thinks
 from edgechat.planner.request import PlanRequest
 
 _FELT = 1.05
-"""Speeds nearer to each other than this are called the same."""
+"""Speeds that differ by less than this factor are called the same."""
 _SEEN = 0.002
 """Nats."""
 
 
 @dataclass(frozen=True, slots=True)
 class RankedFile:
-    """A file held against this machine."""
+    """A file rated for this machine."""
 
     variant: Variant
     verdict: Verdict
@@ -53,43 +53,40 @@ class RankedFile:
 
 
 def alternative(option: RankedFile, first: RankedFile, request: PlanRequest) -> Alternative:
-    """Return an option that was not taken, and why the first one was taken instead."""
-    made = option.plan
+    """Return an option that was not chosen, and why the first one was chosen instead."""
+    plan = option.plan
     return Alternative(
         model=option.variant.model,
         quant=option.quant,
-        context=made.context if made else 0,
-        decode_tps=option.predicted.decode_tps if made else 0.0,
+        context=plan.context if plan else 0,
+        decode_tps=option.predicted.decode_tps if plan else 0.0,
         why_not=why_not(option, first, request),
         backend=option.variant.backend,
     )
 
 
 def rival(first: RankedFile, others: Iterable[RankedFile]) -> RankedFile | None:
-    """Return the best way to have the same model computed by another backend; None where there is none."""
-    found = (one for one in others if one.variant.model == first.variant.model)
-    return max((one for one in found if one.variant.format != first.variant.format), key=_rank, default=None)
-
-
-def _rank(option: RankedFile) -> tuple[Verdict, float]:
-    return option.rank
+    """Return the best option for the same model with another backend; None if there is none."""
+    same = (option for option in others if option.variant.model == first.variant.model)
+    rivals = (option for option in same if option.variant.format != first.variant.format)
+    return max(rivals, key=lambda option: option.rank, default=None)
 
 
 def weighed(first: RankedFile, others: Iterable[RankedFile]) -> RankedFile:
-    """Return the option that is taken with the reason why its backend is, where another one could."""
+    """Return the chosen option with the reason for its backend, if another one would be possible."""
     other = rival(first, others)
     if other is None or first.plan is None:
         return first
-    mine, its = (LABELS[one.variant.backend] for one in (first, other))
+    label, other_label = (LABELS[option.variant.backend] for option in (first, other))
     best = f", for which {other.quant} would be the best choice" if other.quant else ""
-    # Also what is ruled out is told with its speed: that is what most people take MLX for.
+    # Options that are ruled out are described with their speed, too: it is why most users choose MLX.
     why_not_it = _compared(other, first) if other.plan is not None else other.why_not
-    reason = f"{mine} rather than {its}{best}. {why_not_it}"
+    reason = f"{label} rather than {other_label}{best}. {why_not_it}"
     return replace(first, plan=msgspec.structs.replace(first.plan, reasons=(reason, *first.plan.reasons)))
 
 
 def why_not(option: RankedFile, first: RankedFile, request: PlanRequest) -> str:
-    """Return why an option was not taken, as a sentence."""
+    """Return why an option was not chosen, as a sentence."""
     if option.plan is None:
         return option.why_not
     if option.verdict < first.verdict:
@@ -98,17 +95,20 @@ def why_not(option: RankedFile, first: RankedFile, request: PlanRequest) -> str:
 
 
 def _compared(option: RankedFile, first: RankedFile) -> str:
-    """Return what speaks against an option that fits, and what for it."""
-    cons = [text for text, better in _differences(option, first) if not better]
-    pros = [text for text, better in _differences(option, first) if better]
+    """Return the disadvantages and advantages of an option that fits."""
+    differences = list(_differences(option, first))
+    cons = [text for text, better in differences if not better]
+    pros = [text for text, better in differences if better]
     if not cons:
-        return _sentence(f"{pros[0]}, which makes little difference" if pros else "about as good")
-    return _sentence(", and ".join(cons[:2]) + (f", but {pros[0]}" if pros else ""))
+        text = f"{pros[0]}, which makes little difference" if pros else "about as good"
+    else:
+        text = ", and ".join(cons[:2]) + (f", but {pros[0]}" if pros else "")
+    return f"{text[0].upper()}{text[1:]}."
 
 
-def _unfit(option: RankedFile, made: LoadPlan, request: PlanRequest) -> str:
+def _unfit(option: RankedFile, plan: LoadPlan, request: PlanRequest) -> str:
     if option.verdict is Verdict.SHORT:
-        return f"It was trained on at most {made.context} tokens."
+        return f"It was trained on at most {plan.context} tokens."
     if option.verdict is Verdict.POOR:
         known = quality_class(option.quant)
         if known is not None and request.quality is not None:
@@ -125,19 +125,21 @@ def _unfit(option: RankedFile, made: LoadPlan, request: PlanRequest) -> str:
 
 
 def _differences(option: RankedFile, first: RankedFile) -> Iterator[tuple[str, bool]]:
-    """Yield what differs to someone who uses it, and whether the option is the better one in that."""
-    made, chosen = option.plan, first.plan
-    assert made is not None
+    """Yield what users would notice, and whether the option is the better one in that respect."""
+    plan, chosen = option.plan, first.plan
+    assert plan is not None
     assert chosen is not None
-    one, other = (entry.quality if entry else None for entry in (option.variant.entry, first.variant.entry))
-    if one and other and one != other:
-        yield f"its published quality is {one} of 6, not {other}", one > other
-    elif (mine := score(option.variant)) != (other_score := score(first.variant)):
-        how = "higher" if mine > other_score else "lower"
-        yield f"its published scores are a little {how}", mine > other_score
-    if made.context != chosen.context:
-        how = "longer" if made.context > chosen.context else "shorter"
-        yield f"its context is {how} ({made.context} tokens, not {chosen.context})", how == "longer"
+    quality, other_quality = (
+        entry.quality if entry else None for entry in (option.variant.entry, first.variant.entry)
+    )
+    if quality and other_quality and quality != other_quality:
+        yield f"its published quality is {quality} of 6, not {other_quality}", quality > other_quality
+    elif (own_score := score(option.variant)) != (other_score := score(first.variant)):
+        how = "higher" if own_score > other_score else "lower"
+        yield f"its published scores are a little {how}", own_score > other_score
+    if plan.context != chosen.context:
+        how = "longer" if plan.context > chosen.context else "shorter"
+        yield f"its context is {how} ({plan.context} tokens, not {chosen.context})", how == "longer"
     new, old = option.predicted, first.predicted
     if not 1 / _FELT < new.decode_tps / old.decode_tps < _FELT:
         faster = new.decode_tps > old.decode_tps
@@ -153,18 +155,14 @@ def _differences(option: RankedFile, first: RankedFile) -> Iterator[tuple[str, b
         yield f"it answers {'sooner' if sooner else 'later'} ({times})", sooner
 
 
-def _sentence(text: str) -> str:
-    return f"{text[0].upper()}{text[1:]}."
-
-
 def why(first: RankedFile, request: PlanRequest) -> str:
-    """Return why an option was taken, as a sentence."""
-    made = first.plan
-    assert made is not None
-    known = quality_class(made.quant)
+    """Return why an option was chosen, as a sentence."""
+    plan = first.plan
+    assert plan is not None
+    known = quality_class(plan.quant)
     quality = f", {known.label} quality" if known else ""
-    loss = f" (a loss of {made.kl_divergence.value:.2g} nats)" if made.kl_divergence else ""
-    what = f"{made.quant or 'This file'}, {mebibytes(made.file_bytes)}{quality}{loss}"
+    loss = f" (a loss of {plan.kl_divergence.value:.2g} nats)" if plan.kl_divergence else ""
+    what = f"{plan.quant or 'This file'}, {mebibytes(plan.file_bytes)}{quality}{loss}"
     return f"{what}: {_because(first, request)}."
 
 

@@ -1,7 +1,7 @@
-"""Which quantization of a model, and which model: every file that there is held against this machine.
+"""Which quantization of a model, and which model: every available file rated for this machine.
 
-Formulas, scaled by the sizes of the files, decide what is looked at; llama.cpp's allocator decides whether it
-fits, and `scoring.py` which one is the best.
+Formulas, scaled by file sizes, decide which files are planned; llama.cpp's dry run decides whether they fit,
+and `scoring.py` which is best.
 """
 
 from __future__ import annotations
@@ -32,77 +32,76 @@ from edgechat.planner.ranking.scoring import Verdict, verdict_of, worth_of
 from edgechat.planner.request import DEFAULT_REQUEST, ENOUGH, PlanRequest
 
 _NEAR = 0.01
-"""Nats by which a guess may be too good."""
-_LOOKS = 4
-"""Files that are planned at most where only a short context fits."""
-_REMOTE_LOOKS = 3
+"""Nats by which a guess may be too optimistic."""
+_MAX_PLANS = 4
+"""Maximum number of files that are planned if only a short context fits."""
+_MAX_REMOTE_HEADERS = 3
 """Headers of a hub repository that are read: each costs some megabytes of download."""
 _EASY_TO_READ = 5 * 2**30
-"""Bytes of a file that is taken for a sample: neither split, nor of some odd quantization."""
+"""Size in bytes of an ideal sample: neither split, nor of an unusual quantization."""
 _GUESSED: tuple[tuple[int, CacheType], ...] = (
     (ENOUGH, "f16"),
     (ENOUGH, "q8_0"),
     (4096, "q8_0"),
     (2048, "q8_0"),
 )
-"""Contexts by which a file is guessed at; the last one may fit only just."""
+"""Contexts to guess with; the last one may barely fit."""
 
 
 def rate(variant: Variant, machine: Machine, request: PlanRequest) -> RankedFile:
     """Return a file with its plan and its worth. Raises HubError, and ModelFileError where it is damaged."""
     header = variant.header()
     try:
-        made = plan_variant(variant, machine, request, nearest=False)
+        plan = plan_variant(variant, machine, request, nearest=False)
     except DoesNotFit as error:
         return RankedFile(variant, Verdict.TOO_LARGE, -math.inf, why_not=error.message)
-    assert made.predicted is not None
-    # A context that llama.cpp rounded is what was asked for; one that training cut is not.
-    context = min(made.context, header.context_length or made.context)
-    verdict = verdict_of(variant, header, made.quant, context, made.predicted, request)
-    worth = worth_of(variant, made.quant, context, made.cache_type, made.predicted)
-    return RankedFile(variant, verdict, worth, made)
+    assert plan.predicted is not None
+    # A context that llama.cpp rounded up counts as requested; one limited by training does not.
+    context = min(plan.context, header.context_length or plan.context)
+    verdict = verdict_of(variant, header, plan.quant, context, plan.predicted, request)
+    worth = worth_of(variant, plan.quant, context, plan.cache_type, plan.predicted)
+    return RankedFile(variant, verdict, worth, plan)
 
 
 def best_of(variants: Sequence[Variant], machine: Machine, request: PlanRequest) -> RankedFile | None:
     """Return the best file of one model, planning few of them; None where no header can be read."""
-    found = [one for files in _by_format(variants) if (one := _best_of(files, machine, request)) is not None]
-    best = max(found, key=lambda one: one.rank, default=None)
-    return weighed(best, found) if best is not None else None
+    candidates = (_best_of(files, machine, request) for files in _by_format(variants))
+    options = [option for option in candidates if option is not None]
+    best = max(options, key=lambda option: option.rank, default=None)
+    return weighed(best, options) if best is not None else None
 
 
 def _best_of(variants: Sequence[Variant], machine: Machine, request: PlanRequest) -> RankedFile | None:
     """Return the same of files of one format."""
-    found: list[RankedFile] = []
+    options: list[RankedFile] = []
     for variant, guess in likeliest(variants, machine, request):
         large = guess[0] is Verdict.TOO_LARGE
-        best = max(found, key=lambda one: one.rank, default=None)
+        best = max(options, key=lambda option: option.rank, default=None)
         if best is not None and (large or (best.verdict, best.worth + _NEAR) >= guess):
-            made = best.plan
+            plan = best.plan
             # Where only a short context fits, a file that is hardly smaller may be worth far more.
-            cramped = made is not None and request.context is None and made.context < ENOUGH
-            if large or not cramped or len(found) >= _LOOKS:
+            cramped = plan is not None and request.context is None and plan.context < ENOUGH
+            if large or not cramped or len(options) >= _MAX_PLANS:
                 break
-        # The formulas are exact for the models of the catalogue, but for what they compute with.
+        # The formulas are exact for the models of the catalogue except for the compute buffers.
         with contextlib.suppress(ModelFileError):
-            found.append(rate(variant, machine.unasked if large else machine, request))
-    return max(found, key=lambda one: one.rank, default=None)
+            options.append(rate(variant, machine.without_dry_run if large else machine, request))
+    return max(options, key=lambda option: option.rank, default=None)
 
 
 def rated(files: Sequence[Variant], machine: Machine, request: PlanRequest) -> list[RankedFile]:
-    """Hold files of one model against a machine; of a repository's only the likeliest, for headers are large.
+    """Rate the files of one model; of a repository only the likeliest, as reading a header is a download.
 
-    Raises HubError or ModelFileError where no header can be read.
+    Raises HubError or ModelFileError if no header can be read.
     """
-    # By what they are and not by `in`: a repository may list ten thousand.
-    looked = [one for one in files if one.path is not None or one.entry is not None]
-    remote = [one for one in files if one.path is None and one.entry is None]
-    if remote:
-        looked += [one for one, _ in likeliest(remote, machine, request)[:_REMOTE_LOOKS]]
+    readable = [file for file in files if file.path is not None or file.entry is not None]
+    remote = [file for file in files if file.path is None and file.entry is None]
+    readable += [file for file, _ in likeliest(remote, machine, request)[:_MAX_REMOTE_HEADERS]]
     options: list[RankedFile] = []
     failure: HubError | ModelFileError | None = None
-    for one in looked:
+    for file in readable:
         try:
-            options.append(rate(one, machine, request))
+            options.append(rate(file, machine, request))
         except (HubError, ModelFileError) as error:
             failure = failure or error
     if not options:
@@ -117,31 +116,28 @@ def first_that_fits(machine: Machine, request: PlanRequest) -> RankedFile | None
     """Return the best model of the catalogue that fits; None where none does."""
     models = everything(mlx=weighs_mlx(machine.profile, request))
     for files in runnable_models(models, machine.profile, request):
-        found = best_of(files, machine, request)
-        if found is not None and found.verdict is Verdict.FITS:
-            return found
+        best = best_of(files, machine, request)
+        if best is not None and best.verdict is Verdict.FITS:
+            return best
     return None
 
 
 def runnable_models(
     models: Sequence[Sequence[Variant]], profile: DeviceProfile, request: PlanRequest
 ) -> list[list[Variant]]:
-    """Return the files that may be chosen of each model of which there is one. Raises BackendMissing."""
+    """Return the files that may be chosen of each model that has any. Raises BackendMissing."""
     if request.backend == "mlx" and not profile.mlx:
         raise without_mlx("MLX is not available.")
-    found: list[list[Variant]] = []
+    result: list[list[Variant]] = []
     for files in models:
         with contextlib.suppress(BackendMissing):
-            found.append(runnable(files, profile, request))
-    return found
+            result.append(runnable(files, profile, request))
+    return result
 
 
 def choose(options: Iterable[RankedFile], request: PlanRequest = DEFAULT_REQUEST) -> RankedFile | None:
-    """Return the best option that fits, with the nearest others as its plan's alternatives.
-
-    Of equals the first one given.
-    """
-    ranked = sorted(options, key=lambda one: one.rank, reverse=True)
+    """Return the best option that fits, the first of equals, with the next best as its alternatives."""
+    ranked = sorted(options, key=lambda option: option.rank, reverse=True)
     if not ranked or ranked[0].plan is None:
         return None
     first = ranked[0]
@@ -149,52 +145,44 @@ def choose(options: Iterable[RankedFile], request: PlanRequest = DEFAULT_REQUEST
     near, other = ranked[1:5], rival(first, ranked)
     if other is not None and other not in near:
         near[-1] = other
-    others = tuple(alternative(one, first, request) for one in near)
-    made = msgspec.structs.replace(first.plan, alternatives=others)
-    first = weighed(replace(first, plan=made), near)
+    others = tuple(alternative(option, first, request) for option in near)
+    plan = msgspec.structs.replace(first.plan, alternatives=others)
+    first = weighed(replace(first, plan=plan), near)
     assert first.plan is not None
     if len(ranked) > 1:
-        made = msgspec.structs.replace(first.plan, reasons=(why(first, request), *first.plan.reasons))
-    return replace(first, plan=made)
+        plan = msgspec.structs.replace(first.plan, reasons=(why(first, request), *first.plan.reasons))
+    return replace(first, plan=plan)
 
 
 def likeliest(
     variants: Sequence[Variant], machine: Machine, request: PlanRequest
 ) -> list[tuple[Variant, tuple[Verdict, float]]]:
-    """Return the files of one model with their likely ranks, the likeliest choice first.
-
-    Judged by one header of each format, and by their sizes.
-    """
-    found = [one for files in _by_format(variants) for one in _likeliest(files, machine, request)]
-    return sorted(found, key=lambda one: one[1], reverse=True)
+    """Return the files of one model with their likely ranks by one header of each format, best first."""
+    guesses: list[tuple[Variant, tuple[Verdict, float]]] = []
+    for files in _by_format(variants):
+        sample, header = next(samples(files), (None, None))
+        if sample is None or header is None:
+            continue
+        how = drafting(header, request.draft or AUTO)
+        profile = machine.profile
+        threads, _ = threads_for(header, profile, request)
+        model = model_on_machine(
+            sample.model, header, profile, None, machine.history, threads=threads, drafting=how
+        )
+        guesses += [(file, _guess(file, model, file.size / max(1, sample.size), request)) for file in files]
+    return sorted(guesses, key=lambda guess: guess[1], reverse=True)
 
 
 def _by_format(variants: Iterable[Variant]) -> list[list[Variant]]:
-    found: dict[Format, list[Variant]] = {}
-    for one in variants:
-        found.setdefault(one.format, []).append(one)
-    return list(found.values())
-
-
-def _likeliest(
-    variants: Sequence[Variant], machine: Machine, request: PlanRequest
-) -> list[tuple[Variant, tuple[Verdict, float]]]:
-    """Return the same for files of one format."""
-    for sample, header in samples(variants):
-        how = drafting(header, request.draft or AUTO)
-        threads, _ = threads_for(header, machine.profile, request)
-        on = model_on_machine(
-            sample.model, header, machine.profile, None, machine.history, threads=threads, drafting=how
-        )
-        guesses = {id(one): _guess(one, on, one.size / max(1, sample.size), request) for one in variants}
-        ordered = sorted(variants, key=lambda one: guesses[id(one)], reverse=True)
-        return [(one, guesses[id(one)]) for one in ordered]
-    return []
+    by_format: dict[Format, list[Variant]] = {}
+    for variant in variants:
+        by_format.setdefault(variant.format, []).append(variant)
+    return list(by_format.values())
 
 
 def samples(variants: Sequence[Variant]) -> Iterator[tuple[Variant, ModelHeader]]:
-    """Yield the files of one model that can be read with their headers, those that are easy to read first."""
-    for sample in sorted(variants, key=lambda one: abs(one.size - _EASY_TO_READ)):
+    """Yield the readable files of one model with their headers, those that are easy to read first."""
+    for sample in sorted(variants, key=lambda file: abs(file.size - _EASY_TO_READ)):
         with contextlib.suppress(ModelFileError):
             yield sample, sample.header()
 
@@ -202,30 +190,30 @@ def samples(variants: Sequence[Variant]) -> Iterator[tuple[Variant, ModelHeader]
 def _guess(
     variant: Variant, sample: ModelOnMachine, factor: float, request: PlanRequest
 ) -> tuple[Verdict, float]:
-    """Return the rank that a file seems to deserve, by formula; factor: its size over the sample's."""
+    """Return the likely rank of a file, by formula; factor: its size over the sample's."""
     shape = sample.shape.scaled(factor, type_of(variant.quant))
-    on = replace(sample, shape=shape)
-    load = _guessed(on, request)
+    model = replace(sample, shape=shape)
+    load = _guessed(model, request)
     if load is None:
         return Verdict.TOO_LARGE, -variant.size
-    predicted = predict(load.forecast, on.correction(load))
-    quant, context = variant.quant, min(load.context, on.header.context_length or load.context)
-    verdict = verdict_of(variant, on.header, quant, context, predicted, request)
+    predicted = predict(load.forecast, model.correction(load))
+    quant, context = variant.quant, min(load.context, model.header.context_length or load.context)
+    verdict = verdict_of(variant, model.header, quant, context, predicted, request)
     return verdict, worth_of(variant, quant, context, load.params.cache_type, predicted)
 
 
-def _guessed(on: ModelOnMachine, request: PlanRequest) -> LoadConfig | None:
-    """Return about the load that `plan_model.plan` would choose, by formula; None where none fits."""
-    trained = on.header.context_length or ENOUGH
-    allowed = types(on, request)
+def _guessed(model: ModelOnMachine, request: PlanRequest) -> LoadConfig | None:
+    """Return approximately the load that `plan_model.plan` would choose; None if none fits."""
+    trained = model.header.context_length or ENOUGH
+    allowed = types(model, request)
     if request.context is not None:
         steps = [(min(request.context, trained), cache_type) for cache_type in allowed]
     else:
         steps = [(min(context, trained), kind) for context, kind in _GUESSED if kind in allowed]
         steps = steps or [(min(context, trained), allowed[0]) for context, _ in _GUESSED]
     for number, (context, cache_type) in enumerate(steps, 1):
-        load = on.load(context, cache_type)
+        load = model.load(context, cache_type)
         sure = request.context is not None or number == len(steps)
-        if on.fits(load, 0.0 if sure else SPARE):
+        if model.fits(load, 0.0 if sure else SPARE):
             return load
     return None

@@ -1,8 +1,8 @@
-"""What a file is worth on this machine: a verdict, and behind that one number.
+"""What a file is worth on this machine: a verdict, and within a verdict one number.
 
-The number is in nats: what the quantization loses (the Kullback-Leibler divergence that was published), and
-what a slow answer or a short context costs a reader, put into the same unit. Between models a class of
-published quality weighs more than a quantization does.
+The number is in nats: the loss of the quantization (its published Kullback-Leibler divergence), and the cost
+of slow answers and short contexts in the same unit. Between models, a class of published quality counts more
+than the quantization.
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ from edgechat.planner.ranking.candidates import Variant
 from edgechat.planner.request import ENOUGH, READABLE, PlanRequest
 
 FLUENT = 20.0
-"""Tokens a second: more is hardly felt."""
+"""Tokens per second: more is hardly noticed."""
 PROMPT_PATIENCE = 4000.0
-"""Milliseconds to the first token that nobody minds."""
+"""Time to the first token that nobody minds, in milliseconds."""
 THINKING = 2.0
-"""A model that thinks before it answers writes so many times as much, half of it to be waited for."""
+"""A model that thinks before it answers generates so many times as much, and users wait for half of it."""
 _PER_HALVING, _PER_DOUBLING = 0.05, 0.03
 """Nats: for half of the fluent speed, and for twice the patience."""
 _PER_SHORTENING = 0.15
-"""Nats for half of the usual context: 2048 tokens, which one longer answer fills, cost more than a class."""
+"""Nats for half of the usual context: 2048 tokens, which one long answer fills, cost more than a class."""
 _EIGHT_BITS = 0.001
 _PER_CLASS = 0.25
 """Nats between two neighbouring classes of published quality, from which models are chosen."""
 _IN_CLASS = 0.5
-"""Of a class: what the first model of one has over the last, by the catalogue's order."""
+"""Share of a class between its first and its last model in the catalogue."""
 _UNKNOWN = 0.05
-"""Divergence of a quantization that nobody has measured: worse than Q4_K_M."""
+"""Assumed divergence of unmeasured quantizations: worse than Q4_K_M."""
 
 
 class Verdict(IntEnum):
@@ -47,7 +47,7 @@ class Verdict(IntEnum):
 
     @property
     def label(self) -> str:
-        """The word that people read."""
+        """The word that users read."""
         return ("too large", "short", "too lossy", "slow", "fits")[self.value]
 
 
@@ -63,7 +63,7 @@ def verdict_of(
     if request.context is not None and context < request.context:
         return Verdict.SHORT
     known = quality_class(quant)
-    # Most of what there is for MLX has 4 plain bits: whoever asks for it gets them.
+    # Most MLX models have 4 plain bits, so a request for MLX accepts them.
     usual = QualityClass.REDUCED if "mlx" in (request.backend, request.prefers) else QualityClass.GOOD
     if known is not None and known < (request.quality or usual):
         return Verdict.POOR
@@ -87,23 +87,23 @@ def worth_of(
 
 
 def score(variant: Variant) -> float:
-    """Return the class of published quality and, behind the point, the place in it; 0 where nobody says."""
+    """Return the class of published quality plus the place within it; 0 if unknown."""
     entry = variant.entry
     if entry is None or entry.quality is None:
         return 0.0
-    equals = [one.name for one in catalogue() if one.quality == entry.quality]
+    equals = [model.name for model in catalogue() if model.quality == entry.quality]
     place = equals.index(entry.name) if entry.name in equals else len(equals)
     return entry.quality + _IN_CLASS * (1 - place / max(1, len(equals)))
 
 
 def loss_of(quant: str | None) -> float:
-    """Return what a quantization loses, in nats; where nobody has measured it, what is assumed."""
+    """Return the loss of a quantization in nats; an assumption if it was never measured."""
     figure = kl_divergence(quant)
     return figure.value if figure else _UNKNOWN
 
 
 def thinks(variant: Variant) -> bool:
-    """Say whether a model thinks before it answers, unless that is switched off."""
+    """Return whether a model thinks before it answers unless that is switched off."""
     return variant.entry is not None and variant.entry.thinking in ("always", "default-on")
 
 

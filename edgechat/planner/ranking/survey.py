@@ -1,4 +1,4 @@
-"""Every file of a model, or every model of the catalogue, held against a machine."""
+"""Every file of a model, or every model of the catalogue, rated for a machine."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ from edgechat.planner.ranking.ranking import (
 from edgechat.planner.request import PlanRequest
 
 _SURE = 5
-"""Models of the catalogue, the best ones, for which llama.cpp is asked; what others take is estimated."""
+"""Number of the best models of the catalogue that get a dry run; what others take is estimated."""
 
 
 @dataclass(frozen=True, slots=True)
 class SurveyFindings:
-    """What was found out."""
+    """The result of a survey."""
 
     name: str | None
     """Of the model that was asked about; None for the whole catalogue."""
@@ -53,35 +53,29 @@ class SurveyFindings:
 def one_model(
     name: str, request: PlanRequest, described: MachineDescription, *, offline: bool, insists: bool = True
 ) -> SurveyFindings:
-    """Hold every file of a model against a machine. insists: see `draft_plan.with_draft`.
+    """Rate every file of a model for a machine. insists: see `draft_plan.with_draft`.
 
-    Raises ModelNotFound, ModelFileError, BackendMissing, HubError, SettingsError; for a draft that is asked
-    for by name also NotADraft and DoesNotFit.
+    Raises ModelNotFound, ModelFileError, BackendMissing, HubError, SettingsError; for a requested draft model
+    also NotADraft and DoesNotFit.
     """
     with DryRun() as dry:  # starts while the files are looked for
         files = variants(name, offline=offline)
         machine = machine_for(described, dry)
         files = runnable(files, machine.profile, request)
         options = rated(files, machine, request)
-        chosen = _with_draft(choose(options, request), machine, request, insists=insists)
+        chosen = choose(options, request)
+        if chosen is not None and chosen.plan is not None:
+            variant = chosen.variant
+            plan = with_draft(chosen.plan, variant, machine, request, insists=insists, elsewhere=True)
+            chosen = replace(chosen, plan=plan)
         instead = None if chosen else first_that_fits(machine, request)
-    options.sort(key=lambda one: one.variant.size, reverse=True)
+    options.sort(key=lambda option: option.variant.size, reverse=True)
     unread = len(files) - len(options)
     return SurveyFindings(name, in_words(machine.profile), tuple(options), chosen, instead, unread)
 
 
-def _with_draft(
-    chosen: RankedFile | None, machine: Machine, request: PlanRequest, *, insists: bool
-) -> RankedFile | None:
-    if chosen is None or chosen.plan is None:
-        return chosen
-    one = chosen.variant
-    made = with_draft(chosen.plan, one, machine, request, insists=insists, elsewhere=True)
-    return replace(chosen, plan=made)
-
-
 def all_models(request: PlanRequest, described: MachineDescription) -> SurveyFindings:
-    """Hold the best file of every model of the catalogue against a machine; the network is not asked.
+    """Rate the best file of every model of the catalogue for a machine, without using the network.
 
     Raises BackendMissing.
     """
@@ -92,7 +86,7 @@ def all_models(request: PlanRequest, described: MachineDescription) -> SurveyFin
 
 @dataclass(frozen=True, slots=True)
 class SurveyOverview:
-    """The catalogue and the models that are here, held against this machine."""
+    """The catalogue and the local models, rated for this machine."""
 
     profile: DeviceProfile
     found: SurveyFindings
@@ -102,22 +96,22 @@ class SurveyOverview:
     history: Calibration
 
     def has_measured(self, option: RankedFile) -> bool:
-        """Say whether loads of such a model in such a quantization were measured on this machine."""
-        made = option.plan
-        return made is not None and made.where is not None and self.history.knows(made.where)
+        """Return whether loads of such a model in such a quantization were measured on this machine."""
+        plan = option.plan
+        return plan is not None and plan.where is not None and self.history.knows(plan.where)
 
 
 def overview(local: Sequence[LocalModel], request: PlanRequest) -> SurveyOverview:
-    """Hold the catalogue and these models against this machine; the network is not asked."""
+    """Rate the catalogue and these models for this machine, without using the network."""
     with _catalogue_on(MachineDescription(), request) as (models, machine):
         options = _ranked(models, machine, request)
         here: dict[Path, RankedFile] = {}
-        for one in local:
+        for model in local:
             with contextlib.suppress(ModelFileError, BackendMissing, OSError):
-                (variant,) = runnable([of_local(one)], machine.profile, request)
-                here[one.path] = rate(variant, machine.unasked, request)
-    found = SurveyFindings(None, in_words(machine.profile), tuple(options), choose(options, request))
-    return SurveyOverview(machine.profile, found, here, machine.history)
+                (variant,) = runnable([of_local(model)], machine.profile, request)
+                here[model.path] = rate(variant, machine.without_dry_run, request)
+    findings = SurveyFindings(None, in_words(machine.profile), tuple(options), choose(options, request))
+    return SurveyOverview(machine.profile, findings, here, machine.history)
 
 
 @contextlib.contextmanager
@@ -134,16 +128,16 @@ def _catalogue_on(
 
 def _ranked(models: Sequence[Sequence[Variant]], machine: Machine, request: PlanRequest) -> list[RankedFile]:
     """Return the best file of each model, best first; of equals the one that the catalogue names first."""
-    found = {
-        number: one
+    best = {
+        number: option
         for number, files in enumerate(models)
-        if (one := best_of(files, machine.unasked, request)) is not None
+        if (option := best_of(files, machine.without_dry_run, request)) is not None
     }
     sure: set[int] = set()
     while True:
-        order = sorted(found, key=lambda number: found[number].rank, reverse=True)
+        order = sorted(best, key=lambda number: best[number].rank, reverse=True)
         doubtful = next((number for number in order[:_SURE] if number not in sure), None)
         if doubtful is None:
-            return [found[number] for number in order]
-        found[doubtful] = best_of(models[doubtful], machine, request) or found[doubtful]
+            return [best[number] for number in order]
+        best[doubtful] = best_of(models[doubtful], machine, request) or best[doubtful]
         sure.add(doubtful)

@@ -250,13 +250,13 @@ def test_a_folder_that_cannot_be_written_is_no_trouble(home: Path, monkeypatch: 
 
 
 def test_its_size_is_bounded() -> None:
-    for number in range(calibration._PLACES + 20):
+    for number in range(calibration._MAX_HISTORIES + 20):
         learn(elsewhere(architecture=f"model-{number}"), decode=1.0, prefill=1.0, beyond=1)
     for _ in range(30):
         learn(HERE, decode=1.0, prefill=1.0, beyond=1)
     table: list[dict[str, Any]] = json.loads(kept().read_bytes())["runs"]
-    assert len(table) == calibration._PLACES
-    assert kept().stat().st_size < calibration._MOST_READ / 5
+    assert len(table) == calibration._MAX_HISTORIES
+    assert kept().stat().st_size < calibration._MAX_FILE_BYTES / 5
     assert max(len(one["decode"]) for one in table) == 16
     assert table[-1]["where"]["architecture"] == "llama"
     assert [path.name for path in kept().parent.iterdir()] == ["learned.json"]
