@@ -33,7 +33,7 @@ from edgechat.tui.theme import STYLES, THEMES, apply
 if TYPE_CHECKING:
     from edgechat.chat.session import ChatSession, SessionServices
     from edgechat.settings import Backend
-    from edgechat.tui.models.shelf import ModelLibrary
+    from edgechat.tui.models.library import ModelLibrary
     from edgechat.tui.overlays.keys import Part
 
 

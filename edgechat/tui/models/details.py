@@ -10,8 +10,8 @@ from textual.content import Content
 from textual.widgets import Static
 
 from edgechat.base.text import printable
-from edgechat.tui.models import table, words
-from edgechat.tui.models.rows import ListLine, Rows
+from edgechat.tui.models import descriptions, table
+from edgechat.tui.models.keyed_list import KeyedList, ListLine
 
 if TYPE_CHECKING:
     from edgechat.planner.ranking.ranked_file import RankedFile
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
 
 
 class Details(Vertical):
-    """Of one item: in words, with its memory as bars; below it the ladder of its quantizations."""
+    """Of one item: in words, with its memory as bars; below it the survey of its quantizations."""
 
     DEFAULT_CSS = """
     Details {
         padding: 0 1;
         & > VerticalScroll { height: auto; max-height: 65%; scrollbar-size-vertical: 1; }
         & > Vertical { height: 1fr; min-height: 4; }
-        & #ladder-title { margin-top: 1; height: auto; max-height: 4; }
+        & #quants-title { margin-top: 1; height: auto; max-height: 4; }
     }
     """
 
@@ -38,27 +38,27 @@ class Details(Vertical):
         with VerticalScroll(can_focus=False):
             yield Static(id="about")
         with Vertical():
-            yield Static(id="ladder-title")
-            yield Rows(id="ladder")
+            yield Static(id="quants-title")
+            yield KeyedList(id="quants")
 
     def show(
-        self, item: ModelItem | None, ladder: SurveyFindings | None, *, offline: str = "", waiting: str = ""
+        self, item: ModelItem | None, survey: SurveyFindings | None, *, offline: str = "", waiting: str = ""
     ) -> None:
-        """Show an item. ladder: None while it is not known; `waiting` says why."""
+        """Show an item. survey: None while it is not known; `waiting` says why."""
         about = self.query_one("#about", Static)
-        title = self.query_one("#ladder-title", Static)
-        rows = self.query_one("#ladder", Rows)
+        title = self.query_one("#quants-title", Static)
+        rows = self.query_one("#quants", KeyedList)
         width = max(20, self.query_one(VerticalScroll).size.width - 1)
-        about.update(words.about(item, width, offline) if item is not None else Content(""))
-        if item is None or ladder is None:
+        about.update(descriptions.describe(item, width, offline) if item is not None else Content(""))
+        if item is None or survey is None:
             rows.show_lines([])
             title.update(Content.styled(printable(waiting), "dim"))
             self._asks = ""
             return
-        best = ladder.chosen.quant if ladder.chosen is not None else None
-        head, lines = table.ladder(ladder.options, max(20, rows.size.width - 1), best)
+        best = survey.chosen.quant if survey.chosen is not None else None
+        head, lines = table.quant_lines(survey.options, max(20, rows.size.width - 1), best)
         title.update(head)
-        keys = [key_of(one, number) for number, one in enumerate(ladder.options)]
+        keys = [key_of(one, number) for number, one in enumerate(survey.options)]
         rows.show_lines([ListLine(text, key) for text, key in zip(lines, keys, strict=True)])
         if item.asks != self._asks:
             self._asks = item.asks

@@ -17,18 +17,18 @@ from textual.widgets import OptionList
 
 from edgechat.base.text import mebibytes, one_line, printable
 from edgechat.planner.ranking.scoring import Verdict
-from edgechat.tui.models.holdings import Holdings
 from edgechat.tui.models.items import BEST, ModelGroup, ModelItem, speed
+from edgechat.tui.models.keyed_list import KeyedList, ListLine
+from edgechat.tui.models.known_models import KnownModels
 from edgechat.tui.models.pull import Pull, PullState
-from edgechat.tui.models.rows import ListLine, Rows
 from edgechat.tui.terminal.resizing import StaleResizeFilter
 from edgechat.tui.widgets.key_bar import KeyBar
 
 if TYPE_CHECKING:
     from edgechat.device.profile import DeviceProfile
     from edgechat.planner.ranking.ranked_file import RankedFile
+    from edgechat.tui.models.library import ModelLibrary
     from edgechat.tui.models.pulls import Pulls
-    from edgechat.tui.models.shelf import ModelLibrary
 
 GUIDE = "guide"
 _LOCAL = 9
@@ -42,7 +42,7 @@ class FirstRunChoice:
 
     model: str
     """To chat with now."""
-    coming: Pull | None = None
+    pull: Pull | None = None
     """On its way: to chat with once it is here."""
 
 
@@ -55,7 +55,7 @@ class FirstRun(StaleResizeFilter, Screen[FirstRunChoice | None]):
         align: center middle;
         & > Vertical { width: 100%; height: 1fr; align: center top; padding: 0 1; }
         &.-high > Vertical { padding-top: 2; }
-        & Rows, & Rows:focus { width: 100%; max-width: 84; height: auto; max-height: 100%; }
+        & KeyedList, & KeyedList:focus { width: 100%; max-width: 84; height: auto; max-height: 100%; }
     }
     """
     VERTICAL_BREAKPOINTS = [(0, "-low"), (32, "-high")]  # noqa: RUF012  (as in Screen)
@@ -70,13 +70,13 @@ class FirstRun(StaleResizeFilter, Screen[FirstRunChoice | None]):
     ]
 
     def __init__(
-        self, shelf: ModelLibrary, pulls: Pulls, all_models: Callable[[], Screen[str | None]]
+        self, library: ModelLibrary, pulls: Pulls, all_models: Callable[[], Screen[str | None]]
     ) -> None:
         """all_models: makes the screen in which any model can be chosen."""
         super().__init__()
         self._all_models = all_models
-        self._shelf, self._pulls = shelf, pulls
-        self._holdings = Holdings(shelf, pulls)
+        self._library, self._pulls = library, pulls
+        self._models = KnownModels(library, pulls)
         self._local: list[ModelItem] = []
         self._asked: Pull | None = None  # the pull that was begun here
         self._unlisten: Callable[[], None] = lambda: None
@@ -84,7 +84,7 @@ class FirstRun(StaleResizeFilter, Screen[FirstRunChoice | None]):
     def compose(self) -> ComposeResult:
         """One page, whose lines are walked."""
         with Vertical():
-            yield Rows(id="first")
+            yield KeyedList(id="first")
         yield KeyBar(id="keys")
 
     def on_mount(self) -> None:
@@ -99,17 +99,17 @@ class FirstRun(StaleResizeFilter, Screen[FirstRunChoice | None]):
 
     @work(exclusive=True)
     async def _load(self) -> None:
-        await self._holdings.load(lambda: self._show() if self in self.app.screen_stack else None)
+        await self._models.load(lambda: self._show() if self in self.app.screen_stack else None)
 
     def on_resize(self, _: events.Resize) -> None:
         """Break the lines anew, once the page has its width."""
         self.call_after_refresh(self._show)
 
     def _show(self) -> None:
-        found = [one for one in self._holdings.items("").values() if one.section is ModelGroup.HERE]
+        found = [one for one in self._models.items("").values() if one.group is ModelGroup.HERE]
         usable = [one for one in found if one.verdict not in _UNUSABLE and one.name != GUIDE]
         self._local = usable[:_LOCAL]
-        rows = self.query_one("#first", Rows)
+        rows = self.query_one("#first", KeyedList)
         rows.show_lines(list(self._lines()))
         # Nobody's Enter meets another line than the one they saw: the cursor moves only where its own goes.
         if rows.key is None:
@@ -118,7 +118,7 @@ class FirstRun(StaleResizeFilter, Screen[FirstRunChoice | None]):
 
     def _pull_changed(self, pull: Pull) -> None:
         """Leave once what was asked for is really coming; until then it may turn out that it cannot be."""
-        if pull is self._asked and self.is_current and pull.state in (PullState.COMING, PullState.DONE):
+        if pull is self._asked and self.is_current and pull.state in (PullState.DOWNLOADING, PullState.DONE):
             self.dismiss(FirstRunChoice(pull.model) if pull.model else FirstRunChoice(GUIDE, pull))
         elif self in self.app.screen_stack:
             self._show()
@@ -126,14 +126,14 @@ class FirstRun(StaleResizeFilter, Screen[FirstRunChoice | None]):
     @property
     def _can_take_best(self) -> bool:
         """Whether there is a line for what is recommended; while that is not known yet there is."""
-        best, held = self._best, self._holdings.known.overview
+        best, held = self._best, self._models.known.overview
         if held is None:
-            return self._holdings.problem is None
-        return best is not None and (best.variant.path is not None or not self._holdings.offline)
+            return self._models.problem is None
+        return best is not None and (best.variant.path is not None or not self._models.offline)
 
     @property
     def _best(self) -> RankedFile | None:
-        held = self._holdings.known.overview
+        held = self._models.known.overview
         return held.found.chosen if held is not None else None
 
     # The page.
@@ -154,7 +154,7 @@ class FirstRun(StaleResizeFilter, Screen[FirstRunChoice | None]):
         yield self._choice("models", "m", "See all models", "which fit, and how fast")
 
     def _machine(self) -> Iterator[ListLine]:
-        held, problem = self._holdings.known.overview, self._holdings.problem
+        held, problem = self._models.known.overview, self._models.problem
         if problem is not None:
             text = " ".join(filter(None, (problem.message, problem.hint)))
             yield from self._wrapped(text, "$error")
@@ -165,12 +165,12 @@ class FirstRun(StaleResizeFilter, Screen[FirstRunChoice | None]):
                 yield from self._wrapped(line)
 
     def _recommended(self) -> Iterator[ListLine]:
-        best, held = self._best, self._holdings.known.overview
+        best, held = self._best, self._models.known.overview
         going = self._pulls.line()
         if going and self._asked is None:
             yield _text(("\nDownloading", "bold"))
             yield from self._wrapped(going)
-        if held is None and self._holdings.problem is not None:
+        if held is None and self._models.problem is not None:
             return
         yield _text(("\nRecommended", "bold"))
         if held is None:
@@ -191,7 +191,7 @@ class FirstRun(StaleResizeFilter, Screen[FirstRunChoice | None]):
         if self._can_take_best:
             yield from self._take_line(is_here)
         else:
-            text = f"It cannot be downloaded now: {self._holdings.offline} keeps edgechat offline."
+            text = f"It cannot be downloaded now: {self._models.offline} keeps edgechat offline."
             yield from self._wrapped(text, "$warning", 4)
         several = self.has_class("-high")
         for reason in dict.fromkeys((*reasons[:2], *reasons[-1:]) if several else reasons[:1]):
@@ -212,7 +212,7 @@ class FirstRun(StaleResizeFilter, Screen[FirstRunChoice | None]):
 
     @property
     def _width(self) -> int:
-        return max(40, (self.query_one("#first", Rows).size.width or 60) - 1)
+        return max(40, (self.query_one("#first", KeyedList).size.width or 60) - 1)
 
     def _wrapped(self, text: str, style: str = "", indent: int = 2) -> Iterator[ListLine]:
         for line in textwrap.wrap(printable(text), self._width - indent) or [""]:
@@ -229,7 +229,7 @@ class FirstRun(StaleResizeFilter, Screen[FirstRunChoice | None]):
     @on(OptionList.OptionSelected)
     def action_take(self) -> None:
         """Do what one is at."""
-        match self.query_one("#first", Rows).key:
+        match self.query_one("#first", KeyedList).key:
             case "best":
                 self._take_best()
             case "models":
@@ -244,7 +244,7 @@ class FirstRun(StaleResizeFilter, Screen[FirstRunChoice | None]):
         if best is None:  # not known yet
             return
         if best.variant.path is not None:
-            rows = self._holdings.known.rows
+            rows = self._models.known.rows
             here = [row.model.name for row in rows if row.model.path == best.variant.path]
             self.dismiss(FirstRunChoice(here[0] if here else best.variant.model))
         elif self._asked is None or self._asked.is_over:

@@ -30,10 +30,10 @@ BEST = "★"
 class ModelGroup(Enum):
     """Where a model is, as the headings say it."""
 
-    COMING = "Downloading"
+    DOWNLOADING = "Downloading"
     HERE = "On this machine"
     REMOTE = "For download"
-    ASKED = "On the hub"
+    HUB = "On the hub"
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class ModelItem:
     """A line: what is known of a model by now."""
 
     key: str
-    section: ModelGroup
+    group: ModelGroup
     name: str
     """What to chat with or to pull, as a person types it."""
     quant: str | None = None
@@ -104,7 +104,7 @@ class ModelItem:
 
 
 @dataclass(frozen=True, slots=True)
-class KnownModels:
+class ModelFacts:
     """What the screen was told so far."""
 
     rows: Sequence[ModelRow] = ()
@@ -114,7 +114,7 @@ class KnownModels:
     """Those of models that are not among the rows."""
 
 
-def items(known: KnownModels, wanted: str = "") -> list[ModelItem]:
+def items(known: ModelFacts, wanted: str = "") -> list[ModelItem]:
     """Return the lines in their order, only those in which every word of `wanted` is found."""
     coming = {one.name for one in known.pulls}
     found = [*map(_coming, known.pulls), *_here(known), *_remote(known, coming)]
@@ -122,33 +122,35 @@ def items(known: KnownModels, wanted: str = "") -> list[ModelItem]:
     matching = [one for one in found if all(word in _text(one) for word in words)]
     asked = parse_model_name(wanted.strip()) if not matching and "/" in wanted else None
     if asked is not None:
-        return [ModelItem(f"hub:{wanted.strip()}", ModelGroup.ASKED, wanted.strip())]
+        return [ModelItem(f"hub:{wanted.strip()}", ModelGroup.HUB, wanted.strip())]
     return matching
 
 
-def with_plan(item: ModelItem, ladder: SurveyFindings | None) -> ModelItem:
+def with_plan(item: ModelItem, survey: SurveyFindings | None) -> ModelItem:
     """Return the same with what a closer look at its model has found of this quantization."""
-    if ladder is None:
+    if survey is None:
         return item
     size = item.row.model.size if item.row is not None else item.size
-    chosen = ladder.chosen
-    near = [one for one in (chosen, *ladder.options) if one is not None and one.quant == item.quant]
+    chosen = survey.chosen
+    near = [one for one in (chosen, *survey.options) if one is not None and one.quant == item.quant]
     same = [one for one in near if one.variant.size == size] or near
     return replace(item, option=same[0]) if same else item
 
 
 def _coming(pull: Pull) -> ModelItem:
-    return ModelItem(f"pull:{pull.name}:{pull.quant}", ModelGroup.COMING, pull.name, pull.quant, pull=pull)
+    return ModelItem(
+        f"pull:{pull.name}:{pull.quant}", ModelGroup.DOWNLOADING, pull.name, pull.quant, pull=pull
+    )
 
 
-def _here(known: KnownModels) -> Iterator[ModelItem]:
+def _here(known: ModelFacts) -> Iterator[ModelItem]:
     held = known.overview
     for row in known.rows:
         model = row.model
         option = held.local.get(model.path) if held is not None else None
         yield ModelItem(
             key=f"here:{model.full_name}",
-            section=ModelGroup.HERE,
+            group=ModelGroup.HERE,
             name=model.name,
             quant=row.quant,
             size=model.size,
@@ -161,7 +163,7 @@ def _here(known: KnownModels) -> Iterator[ModelItem]:
         )
 
 
-def _remote(known: KnownModels, coming: set[str]) -> Iterator[ModelItem]:
+def _remote(known: ModelFacts, coming: set[str]) -> Iterator[ModelItem]:
     """Yield the models of the catalogue that are not here: best first, those that are too large last."""
     here = {row.model.entry.name for row in known.rows if row.model.entry is not None} | coming
     entries = {one.name: one for one in known.entries if one.quality is not None and one.name not in here}
@@ -176,7 +178,7 @@ def _remote(known: KnownModels, coming: set[str]) -> Iterator[ModelItem]:
         if one is not None:
             yield ModelItem(
                 key=f"hub:{one.name}",
-                section=ModelGroup.REMOTE,
+                group=ModelGroup.REMOTE,
                 name=one.name,
                 quant=option.quant,
                 size=option.variant.size,

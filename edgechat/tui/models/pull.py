@@ -14,7 +14,7 @@ class PullState(Enum):
 
     WAITING = "waiting for the previous download"
     ASKING = "asking the hub"
-    COMING = "downloading"
+    DOWNLOADING = "downloading"
     STOPPING = "stopping"
     DONE = "here"
     STOPPED = "stopped"
@@ -47,7 +47,7 @@ class Pull:
     @property
     def line(self) -> str:
         """How it goes: '45% 2.1 GiB of 4.4 GiB, 1:45 left'."""
-        if self.state is PullState.COMING and self.standing is not None and not self.doing:
+        if self.state is PullState.DOWNLOADING and self.standing is not None and not self.doing:
             left = self.standing.left
             return self.standing.size + (f", {duration(left)} left" if left is not None else "")
         if self.state is PullState.FAILED and self.error is not None:

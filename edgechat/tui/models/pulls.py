@@ -1,6 +1,6 @@
 """Pulls in the background: one at a time, seen from every screen, ended cleanly when the app ends.
 
-Everything here runs on the app's loop but what the shelf does, which has a thread of its own for each pull.
+Everything here runs on the app's loop but what the library does, which has a thread of its own for each pull.
 What has come of a pull that ends early stays on the disk, and the next one of the same model goes on there.
 """
 
@@ -22,7 +22,7 @@ from edgechat.tui.models.pull import Pull, PullState
 if TYPE_CHECKING:
     from edgechat.models.choices import RemoteFile
     from edgechat.planner.ranking.pulling import LocalModelEntry
-    from edgechat.tui.models.shelf import ModelLibrary
+    from edgechat.tui.models.library import ModelLibrary
 
 OFTEN = 0.2
 """Seconds between two pictures of a download."""
@@ -33,11 +33,11 @@ LEAVING = 2.0
 class Pulls:
     """The pulls of this app. `on_done` hears of each that is here."""
 
-    def __init__(self, shelf: ModelLibrary) -> None:
+    def __init__(self, library: ModelLibrary) -> None:
         self.all: list[Pull] = []
         """In the order in which they were begun."""
         self.on_done: Callable[[Pull], None] = lambda _pull: None
-        self._shelf = shelf
+        self._library = library
         self._heard: list[Callable[[Pull], None]] = []
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -148,7 +148,7 @@ class Pulls:
         from edgechat.planner.ranking.pulling import LocalModelEntry
 
         told = lambda doing: self._later(lambda: self._doing(pull, doing))  # noqa: E731
-        decided = self._shelf.decide(pull.name, pull.quant, told)
+        decided = self._library.decide(pull.name, pull.quant, told)
         if pull.stop.is_set():
             raise DownloadStopped
         if isinstance(decided, LocalModelEntry):
@@ -158,10 +158,10 @@ class Pulls:
             instead = picked.instead if picked is not None else None
             why = picked.why_not if picked is not None else "It does not fit."
             raise DoesNotFit(why, hint=f"{instead} would fit." if instead else None)
-        self._later(lambda: self._set(pull, PullState.COMING) if not pull.stop.is_set() else None)
+        self._later(lambda: self._set(pull, PullState.DOWNLOADING) if not pull.stop.is_set() else None)
         seen = _PullObserver(self, pull, decided.total)
         try:
-            self._shelf.bring(decided, seen, pull.stop)
+            self._library.download(decided, seen, pull.stop)
         finally:
             seen.shows()
         return decided.parts[0].name

@@ -15,10 +15,10 @@ from textual.widgets import OptionList, Static
 
 from edgechat.base.errors import DoesNotFit, EdgechatError
 from edgechat.base.text import mebibytes, one_line, printable
-from edgechat.tui.models import words
-from edgechat.tui.models.board import Board
+from edgechat.tui.models import descriptions
+from edgechat.tui.models.browser import ModelBrowser
 from edgechat.tui.models.dialogs import ConfirmDialog, TextDialog
-from edgechat.tui.models.holdings import Holdings
+from edgechat.tui.models.known_models import KnownModels
 from edgechat.tui.models.pull import Pull, PullState
 from edgechat.tui.terminal.resizing import StaleResizeFilter
 from edgechat.tui.widgets.key_bar import KeyBar
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from edgechat.models.local.inventory import LocalModel
     from edgechat.models.local.removal import Removal
     from edgechat.planner.ranking.ranked_file import RankedFile
+    from edgechat.tui.models.library import ModelLibrary
     from edgechat.tui.models.pulls import Pulls
-    from edgechat.tui.models.shelf import ModelLibrary
 
 
 class ModelsScreen(StaleResizeFilter, Screen[str | None]):
@@ -49,7 +49,7 @@ class ModelsScreen(StaleResizeFilter, Screen[str | None]):
             layout: horizontal;
             & > VerticalScroll { width: 1fr; height: 100%; max-height: 100%; }
             & > Vertical { width: 48; height: 100%; padding-left: 2; }
-            & #ladder-title { margin-top: 0; }
+            & #quants-title { margin-top: 0; }
         }
         &.-narrow.-low, &.-middle.-low {
             & Details { display: none; }
@@ -76,17 +76,17 @@ class ModelsScreen(StaleResizeFilter, Screen[str | None]):
         Binding("down", "to_list", "To the list", show=False),
     ]
 
-    def __init__(self, shelf: ModelLibrary, pulls: Pulls, current: str | None = None) -> None:
+    def __init__(self, library: ModelLibrary, pulls: Pulls, current: str | None = None) -> None:
         """current: the name of the model of the chat."""
         super().__init__()
-        self._shelf, self._pulls, self._current = shelf, pulls, current
-        self._holdings = Holdings(shelf, pulls)
+        self._library, self._pulls, self._current = library, pulls, current
+        self._models = KnownModels(library, pulls)
         self._unlisten: Callable[[], None] = lambda: None
 
     def compose(self) -> ComposeResult:
         """From top to bottom."""
         yield Static(id="machine")
-        yield Board(self._holdings, self._current)
+        yield ModelBrowser(self._models, self._current)
         yield KeyBar(id="keys")
 
     def on_mount(self) -> None:
@@ -99,19 +99,19 @@ class ModelsScreen(StaleResizeFilter, Screen[str | None]):
         self._unlisten()
 
     @property
-    def _board(self) -> Board:
-        return self.query_one(Board)
+    def _browser(self) -> ModelBrowser:
+        return self.query_one(ModelBrowser)
 
     def on_resize(self, _: events.Resize) -> None:
         """Lay the lines out anew, once the panes have their sizes."""
-        self.call_after_refresh(self._board.fill)
+        self.call_after_refresh(self._browser.fill)
 
     # What is known.
 
     @work(group="load", exclusive=True)
     async def _load(self) -> None:
         self._head("Finding models…")
-        await self._holdings.load(self._loaded)
+        await self._models.load(self._loaded)
         self._look()
 
     @property
@@ -122,13 +122,13 @@ class ModelsScreen(StaleResizeFilter, Screen[str | None]):
     def _loaded(self) -> None:
         if not self._is_shown:
             return
-        known = self._holdings
+        known = self._models
         is_first = known.is_looking and known.known.overview is None
         self._head("Inspecting this machine…" if is_first else "")
-        self._board.fill()
+        self._browser.fill()
 
     def _head(self, doing: str) -> None:
-        known, held = self._holdings, self._holdings.known.overview
+        known, held = self._models, self._models.known.overview
         parts: list[tuple[str, str]] = [("Models", "bold")]
         if held is not None:
             parts.append((f"  {printable(held.found.machine)}", "dim"))
@@ -140,17 +140,17 @@ class ModelsScreen(StaleResizeFilter, Screen[str | None]):
         parts.append((f"  {doing}", "dim"))
         self.query_one("#machine", Static).update(Content.assemble(*parts))
 
-    @on(Board.Look)
+    @on(ModelBrowser.Look)
     @work(group="look", exclusive=True)
     async def _look(self) -> None:
         """Hold the quantizations of the line one is at against the machine."""
-        item = self._board.item
-        if item is not None and await self._holdings.look(item) and self._is_shown:
-            self._board.show_item()
+        item = self._browser.item
+        if item is not None and await self._models.look(item) and self._is_shown:
+            self._browser.show_item()
 
     def action_refresh(self) -> None:
         """Look at everything anew."""
-        self._holdings.forget()
+        self._models.forget()
         self._load()
 
     # Chatting.
@@ -163,7 +163,7 @@ class ModelsScreen(StaleResizeFilter, Screen[str | None]):
 
     def action_chat(self) -> None:
         """Chat with what one is at, which is here."""
-        row = self._board.row
+        row = self._browser.row
         if row is not None and row.glance.damage:
             self._warn(row.glance.damage)
         elif row is not None:
@@ -174,7 +174,7 @@ class ModelsScreen(StaleResizeFilter, Screen[str | None]):
     @work
     async def action_pull(self) -> None:
         """Pull what one is at, which is not here."""
-        item, quant = self._board.item, self._board.quant
+        item, quant = self._browser.item, self._browser.quant
         if quant is not None:
             await self._pull(quant.variant.model, quant.quant, quant)
         elif item is not None:
@@ -182,19 +182,19 @@ class ModelsScreen(StaleResizeFilter, Screen[str | None]):
 
     async def _pull(self, name: str, quant: str | None, option: RankedFile | None) -> None:
         """Pull, where nothing speaks against it."""
-        offline = self._holdings.offline
+        offline = self._models.offline
         if offline:
             self._warn(f"{one_line(name, 60)} cannot be downloaded: {offline} keeps edgechat offline.")
             return
         does_not_fit = option is not None and option.plan is None
         if option is None or not does_not_fit or await self._insists(option.why_not):
             pull = self._pulls.start(name, quant, anyway=does_not_fit)
-            self._board.fill(f"pull:{pull.name}:{pull.quant}")
+            self._browser.fill(f"pull:{pull.name}:{pull.quant}")
 
     @work
     async def action_again(self) -> None:
         """Go on with a pull that has ended early."""
-        item = self._board.item
+        item = self._browser.item
         pull = item.pull if item is not None else None
         if pull is None or not pull.is_over:
             return
@@ -210,35 +210,35 @@ class ModelsScreen(StaleResizeFilter, Screen[str | None]):
 
     def action_stop(self) -> None:
         """End a pull; what has come is kept."""
-        item = self._board.item
+        item = self._browser.item
         if item is not None and item.pull is not None:
             self._pulls.stop(item.pull)
 
     def action_take_off(self) -> None:
         """Take a pull that has ended early off the list."""
-        item = self._board.item
+        item = self._browser.item
         if item is not None and item.pull is not None:
             self._pulls.forget(item.pull)
 
     def _pull_changed(self, pull: Pull) -> None:
         if not self._is_shown:
             return
-        item = self._board.item
+        item = self._browser.item
         is_at = item is not None and item.pull is pull
         if pull.state is PullState.DONE:
             self.action_refresh()
-        self._board.fill(pull.model or "" if is_at else "")
+        self._browser.fill(pull.model or "" if is_at else "")
 
     # Deleting.
 
     @work(group="delete", exclusive=True)
     async def action_delete(self) -> None:
         """Ask, then delete a model that is edgechat's to delete."""
-        row = self._board.row
+        row = self._browser.row
         if row is None:
             return
         try:
-            removal = await asyncio.to_thread(self._shelf.removal, row.model)
+            removal = await asyncio.to_thread(self._library.removal, row.model)
             question = _what_goes(row.model, removal)
             if not await self.app.push_screen_wait(ConfirmDialog(question, yes="Delete it", no="Keep it")):
                 return
@@ -254,33 +254,33 @@ class ModelsScreen(StaleResizeFilter, Screen[str | None]):
 
     def action_why(self) -> None:
         """Show every reason."""
-        item = self._board.item
+        item = self._browser.item
         if item is not None:
             title = f"{one_line(item.name, 40)} {item.quant or ''}".rstrip()
-            self.app.push_screen(TextDialog(title, words.why(item, item.plan)))
+            self.app.push_screen(TextDialog(title, descriptions.explain(item, item.plan)))
 
     def action_other_pane(self) -> None:
         """Go from the list to the quantizations, or back."""
-        self._board.other_pane()
+        self._browser.other_pane()
 
     def action_filter(self) -> None:
         """Type what to look for."""
-        self._board.open_filter()
+        self._browser.open_filter()
 
     def action_to_list(self) -> None:
         """Go from what was typed to what was found."""
-        self._board.to_list()
+        self._browser.to_list()
 
     def action_back(self) -> None:
         """Leave, one step at a time: the filter, the other pane, the screen."""
-        if not self._board.step_back():
+        if not self._browser.step_back():
             self.dismiss(None)
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """Show and allow only what can be done now."""
         if not self.is_mounted:
             return True
-        board = self._board
+        board = self._browser
         if board.is_typing:
             return action in ("to_list", "back")
         item, is_here = board.item, board.row is not None

@@ -96,11 +96,11 @@ class ColumnLayout:
     def _text(self, item: ModelItem, column: Column) -> str:
         match column.title:
             case "QUANT":
-                return item.quant or "?" if item.section is not ModelGroup.ASKED else ""
+                return item.quant or "?" if item.group is not ModelGroup.HUB else ""
             case "SIZE":
                 return mebibytes(item.size) if item.size else ""
             case "VERDICT":
-                return item.verdict or ("" if item.section is ModelGroup.ASKED else "…")
+                return item.verdict or ("" if item.group is ModelGroup.HUB else "…")
             case "TOK/S":
                 return speed(item.speed, is_measured=item.is_measured)
             case "QUALITY":
@@ -120,7 +120,7 @@ class ColumnLayout:
         assert pull is not None
         room = self.width - self.name_width - 4
         parts: list[Content | tuple[str, str]] = []
-        coming = pull.state in (PullState.COMING, PullState.STOPPING)
+        coming = pull.state in (PullState.DOWNLOADING, PullState.STOPPING)
         if pull.standing is not None and coming and room >= _BAR + 2 + len(pull.line):
             done = int(pull.standing.share * _BAR)
             parts += [("━" * done, "$primary"), ("─" * (_BAR - done), "dim"), ("  ", "")]
@@ -129,7 +129,7 @@ class ColumnLayout:
         return Content.assemble(*parts, (one_line(pull.line, max(1, room)), style))
 
 
-def ladder(options: Sequence[RankedFile], width: int, best: str | None) -> tuple[Content, list[Content]]:
+def quant_lines(options: Sequence[RankedFile], width: int, best: str | None) -> tuple[Content, list[Content]]:
     """Return the titles and the lines of the quantizations of one model; NOW marks those that are here."""
     rows = [("QUANT", "SIZE", "TOK/S", "LOSS", "VERDICT")]
     for one in options:

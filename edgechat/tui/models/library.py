@@ -31,11 +31,11 @@ class ModelLibrary:
     """What is on this machine, used last first."""
     overview: Callable[[Sequence[ModelRow]], SurveyOverview]
     """The catalogue and what is here, held against this machine."""
-    ladder: Callable[[str], SurveyFindings]
+    survey: Callable[[str], SurveyFindings]
     """Every quantization of one model, held against this machine."""
     decide: Callable[[str, str | None, Tell], PullDecision | LocalModelEntry]
     """What a pull of a model, and perhaps of one of its quantizations, would bring."""
-    bring: Callable[[PullDecision, DownloadObserver, threading.Event], Sequence[Sequence[FetchedFile]]]
+    download: Callable[[PullDecision, DownloadObserver, threading.Event], Sequence[Sequence[FetchedFile]]]
     """Downloads it; the event ends that with DownloadStopped."""
     removal: Callable[[LocalModel], Removal]
     """What deleting a model would remove. Raises NotRemovable."""
@@ -48,9 +48,9 @@ class ModelLibrary:
 
         backend: what was asked to compute models, for which they are judged and brought.
         """
-        overview, ladder = partial(_overview, backend), partial(_ladder, backend)
+        overview, survey = partial(_overview, backend), partial(_survey, backend)
         decide = partial(_decide, backend)
-        return cls(_catalogue, _inventory, overview, ladder, decide, _bring, _removal, _offline)
+        return cls(_catalogue, _inventory, overview, survey, decide, _download, _removal, _offline)
 
 
 def _catalogue() -> Sequence[CatalogueEntry]:
@@ -74,7 +74,7 @@ def _overview(backend: Backend | None, rows: Sequence[ModelRow]) -> SurveyOvervi
     return overview(sound, with_settings(PlanRequest(backend=backend), settings.load()))
 
 
-def _ladder(backend: Backend | None, name: str) -> SurveyFindings:
+def _survey(backend: Backend | None, name: str) -> SurveyFindings:
     from edgechat import settings
     from edgechat.planner.machine import MachineDescription
     from edgechat.planner.ranking.survey import one_model
@@ -96,7 +96,7 @@ def _decide(
     return decide(wanted(name, quant, format=reads), backend=backend, tell=tell)
 
 
-def _bring(
+def _download(
     decided: PullDecision, seen: DownloadObserver, stop: threading.Event
 ) -> Sequence[Sequence[FetchedFile]]:
     from edgechat.planner.ranking.pulling import bring

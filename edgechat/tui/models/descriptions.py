@@ -22,12 +22,12 @@ _FREE = "·"
 _BAR = 40
 
 
-def about(item: ModelItem, width: int, offline: str) -> Content:
+def describe(item: ModelItem, width: int, offline: str) -> Content:
     """Return what an item is, line by line."""
-    return Content("\n").join(list(_about(item, width, offline)))
+    return Content("\n").join(list(_description(item, width, offline)))
 
 
-def _about(item: ModelItem, width: int, offline: str) -> Iterator[Content]:
+def _description(item: ModelItem, width: int, offline: str) -> Iterator[Content]:
     title = f"{one_line(item.name, 60)} {item.quant or ''}".rstrip()
     yield Content.styled(title, "bold")
     if item.entry is not None:
@@ -73,7 +73,7 @@ def _state(item: ModelItem, offline: str) -> Iterator[Content]:
         yield Content.styled(f"Damaged: {printable(item.damage)}", "$error")
     elif item.is_too_large and item.option is not None:
         yield Content.styled(printable(item.option.why_not), "$warning")
-    if offline and item.section in (ModelGroup.REMOTE, ModelGroup.ASKED):
+    if offline and item.group in (ModelGroup.REMOTE, ModelGroup.HUB):
         yield Content.styled(f"It cannot be downloaded now: {offline} keeps edgechat offline.", "$warning")
 
 
@@ -134,7 +134,7 @@ def legend(memory: DeviceMemory, width: int) -> Iterator[Content]:
     yield line
 
 
-def why(item: ModelItem, made: LoadPlan | None) -> Content:
+def explain(item: ModelItem, made: LoadPlan | None) -> Content:
     """Return all there is to say of a choice: notes, reasons, and the alternatives."""
     if made is None:
         text = item.damage or (item.option.why_not if item.option is not None else "")

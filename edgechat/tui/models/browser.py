@@ -16,24 +16,24 @@ from textual.widgets import OptionList, Static
 from edgechat.base.text import one_line
 from edgechat.tui.models.details import Details, key_of
 from edgechat.tui.models.items import ModelGroup, ModelItem
-from edgechat.tui.models.rows import ListLine, Rows
+from edgechat.tui.models.keyed_list import KeyedList, ListLine
 from edgechat.tui.models.table import ColumnLayout
 from edgechat.tui.widgets.line_field import LineField
 
 if TYPE_CHECKING:
     from edgechat.planner.listing import ModelRow
     from edgechat.planner.ranking.ranked_file import RankedFile
-    from edgechat.tui.models.holdings import Holdings
+    from edgechat.tui.models.known_models import KnownModels
 
 LOOK = 0.15
 """Seconds that one stays at a line before its quantizations are held against the machine."""
 
 
-class Board(Vertical):
+class ModelBrowser(Vertical):
     """Two panes, of which one has the keys; a box for a filter above them while it is open."""
 
     DEFAULT_CSS = """
-    Board {
+    ModelBrowser {
         height: 1fr;
         & #filter { display: none; height: 1; border: none; padding: 0 1; background: $background; }
         & #filter.-open { display: block; }
@@ -49,10 +49,10 @@ class Board(Vertical):
     class Look(Message):
         """One stays at a line: now it is worth a closer look."""
 
-    def __init__(self, holdings: Holdings, current: str | None) -> None:
+    def __init__(self, models: KnownModels, current: str | None) -> None:
         """current: the name of the model of the chat."""
         super().__init__()
-        self._holdings, self._current = holdings, current
+        self._models, self._current = models, current
         self._items: dict[str, ModelItem] = {}
         self._looking: Timer | None = None
         self._wanted = ""  # the line to go to, once it is there
@@ -63,17 +63,17 @@ class Board(Vertical):
         with Horizontal(id="panes"):
             with Vertical(id="left"):
                 yield Static(id="titles")
-                yield Rows(id="list")
+                yield KeyedList(id="list")
                 yield Static(id="none")
             yield Details()
 
     @property
-    def _list(self) -> Rows:
-        return self.query_one("#list", Rows)
+    def _list(self) -> KeyedList:
+        return self.query_one("#list", KeyedList)
 
     @property
-    def _ladder(self) -> Rows:
-        return self.query_one("#ladder", Rows)
+    def _quants(self) -> KeyedList:
+        return self.query_one("#quants", KeyedList)
 
     @property
     def _filter(self) -> LineField:
@@ -91,16 +91,16 @@ class Board(Vertical):
         """The line of the list, with what a closer look has found."""
         key = self._list.key
         item = self._items.get(key) if key is not None else None
-        return self._holdings.closely(item) if item is not None else None
+        return self._models.closely(item) if item is not None else None
 
     @property
     def quant(self) -> RankedFile | None:
         """The quantization; None where one is not among them."""
         item = self.item
-        ladder = self._holdings.ladder_of(item) if item is not None else None
-        if ladder is None or self.screen.focused is not self._ladder:
+        survey = self._models.survey_of(item) if item is not None else None
+        if survey is None or self.screen.focused is not self._quants:
             return None
-        return next((one for n, one in enumerate(ladder.options) if key_of(one, n) == self._ladder.key), None)
+        return next((one for n, one in enumerate(survey.options) if key_of(one, n) == self._quants.key), None)
 
     @property
     def row(self) -> ModelRow | None:
@@ -108,7 +108,7 @@ class Board(Vertical):
         item, quant = self.item, self.quant
         if quant is None:
             return item.row if item is not None else None
-        rows = self._holdings.known.rows
+        rows = self._models.known.rows
         return next((row for row in rows if row.model.path == quant.variant.path), None)
 
     # What is shown.
@@ -117,12 +117,12 @@ class Board(Vertical):
         """Show what is known now. go_to: a key, or the name of what is here: a line that may come later."""
         self._wanted = go_to or self._wanted
         wanted = self._filter.value
-        self._items = self._holdings.items(wanted)
+        self._items = self._models.items(wanted)
         table = ColumnLayout(max(40, self._list.size.width - 1), self._current)
         self.query_one("#titles", Static).update(table.heading())
         self._list.show_lines(_lines(list(self._items.values()), table))
         for key, item in self._items.items():
-            if self._wanted == key or (item.section is ModelGroup.HERE and self._wanted == item.name):
+            if self._wanted == key or (item.group is ModelGroup.HERE and self._wanted == item.name):
                 self._list.go_to(key)
                 self._wanted = ""
                 break
@@ -133,10 +133,10 @@ class Board(Vertical):
 
     def show_item(self) -> None:
         """Show what is known of the line one is at."""
-        item, known = self.item, self._holdings
+        item, known = self.item, self._models
         if item is not None:
-            ladder, waiting = known.ladder_of(item), known.why_no_ladder(item)
-            self.query_one(Details).show(item, ladder, offline=known.offline, waiting=waiting)
+            survey, waiting = known.survey_of(item), known.why_no_survey(item)
+            self.query_one(Details).show(item, survey, offline=known.offline, waiting=waiting)
         else:
             self.query_one(Details).show(None, None)
         self.screen.refresh_bindings()
@@ -164,9 +164,9 @@ class Board(Vertical):
 
     def other_pane(self) -> None:
         """Go from the list to the quantizations, or back."""
-        to_ladder = self.screen.focused is not self._ladder
-        self.screen.set_class(to_ladder, "-reading")
-        self.screen.set_focus(self._ladder if to_ladder else self._list)
+        to_quants = self.screen.focused is not self._quants
+        self.screen.set_class(to_quants, "-reading")
+        self.screen.set_focus(self._quants if to_quants else self._list)
         self.call_after_refresh(self.fill)  # the panes have other sizes now
 
     def step_back(self) -> bool:
@@ -186,8 +186,8 @@ def _lines(found: Sequence[ModelItem], table: ColumnLayout) -> list[ListLine]:
     lines: list[ListLine] = []
     section: ModelGroup | None = None
     for one in found:
-        if one.section is not section:
-            lines.append(ListLine(Content.styled(("\n" if lines else "") + one.section.value, "bold")))
-            section = one.section
+        if one.group is not section:
+            lines.append(ListLine(Content.styled(("\n" if lines else "") + one.group.value, "bold")))
+            section = one.group
         lines.append(ListLine(table.line(one), one.key))
     return lines

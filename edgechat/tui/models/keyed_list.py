@@ -24,11 +24,11 @@ class ListLine:
     key: str | None = None
 
 
-class Rows(OptionList, inherit_bindings=False):
+class KeyedList(OptionList, inherit_bindings=False):
     """Keeps its place by key while lines come and go. What Enter does is the screen's."""
 
     DEFAULT_CSS = """
-    Rows, Rows:focus {
+    KeyedList, KeyedList:focus {
         height: 1fr;
         border: none;
         padding: 0;
