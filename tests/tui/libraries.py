@@ -1,4 +1,4 @@
-"""Shelves with models of the tests' own, and a stage for one screen."""
+"""Libraries with models of the tests' own, and a stage for one screen."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def row(
 
 @dataclass
 class Fake:
-    """What a library of the tests knows; `gate` holds up what is held against the machine."""
+    """What a library of the tests knows; `gate` delays the comparison with the machine."""
 
     rows: Sequence[ModelRow] = ()
     entries: Sequence[CatalogueEntry] = ()
@@ -125,14 +125,14 @@ class Fake:
 
     def library(self, **others: Callable[..., Any]) -> ModelLibrary:
         """Return the library; what is downloaded and deleted is real, unless it is among `others`."""
-        mine = {
+        functions = {
             "catalogue": lambda: self.entries,
             "inventory": lambda: self.rows,
             "overview": self._overview,
             "survey": self._survey,
             "offline": lambda: self.offline,
         }
-        return replace(ModelLibrary.real(), **(mine | others))
+        return replace(ModelLibrary.real(), **(functions | others))
 
     def _overview(self, _rows: Sequence[ModelRow]) -> SurveyOverview:
         self.gate.wait(10)

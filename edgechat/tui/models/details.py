@@ -1,4 +1,4 @@
-"""What is known of the model one looks at, and its quantizations to choose from."""
+"""The details of the selected model, and its quantizations to choose from."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from textual.content import Content
 from textual.widgets import Static
 
 from edgechat.base.text import printable
-from edgechat.tui.models import descriptions, table
+from edgechat.tui.models.descriptions import describe
 from edgechat.tui.models.keyed_list import KeyedList, ListLine
+from edgechat.tui.models.table import quant_lines
 
 if TYPE_CHECKING:
     from edgechat.planner.ranking.ranked_file import RankedFile
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class Details(Vertical):
-    """Of one item: in words, with its memory as bars; below it the survey of its quantizations."""
+    """A description of one model, with its memory as bars; below it the list of its quantizations."""
 
     DEFAULT_CSS = """
     Details {
@@ -31,10 +32,10 @@ class Details(Vertical):
     }
     """
 
-    _asks = ""
+    _survey_name = ""
+    """Of the model whose quantizations are listed."""
 
     def compose(self) -> ComposeResult:
-        """Words, and quantizations."""
         with VerticalScroll(can_focus=False):
             yield Static(id="about")
         with Vertical():
@@ -44,27 +45,27 @@ class Details(Vertical):
     def show(
         self, item: ModelItem | None, survey: SurveyFindings | None, *, offline: str = "", waiting: str = ""
     ) -> None:
-        """Show an item. survey: None while it is not known; `waiting` says why."""
+        """Show a model. survey: None while there is none; `waiting` says why."""
         about = self.query_one("#about", Static)
         title = self.query_one("#quants-title", Static)
-        rows = self.query_one("#quants", KeyedList)
+        quants = self.query_one("#quants", KeyedList)
         width = max(20, self.query_one(VerticalScroll).size.width - 1)
-        about.update(descriptions.describe(item, width, offline) if item is not None else Content(""))
+        about.update(describe(item, width, offline) if item is not None else Content(""))
         if item is None or survey is None:
-            rows.show_lines([])
+            quants.show_lines([])
             title.update(Content.styled(printable(waiting), "dim"))
-            self._asks = ""
+            self._survey_name = ""
             return
         best = survey.chosen.quant if survey.chosen is not None else None
-        head, lines = table.quant_lines(survey.options, max(20, rows.size.width - 1), best)
-        title.update(head)
-        keys = [key_of(one, number) for number, one in enumerate(survey.options)]
-        rows.show_lines([ListLine(text, key) for text, key in zip(lines, keys, strict=True)])
-        if item.asks != self._asks:
-            self._asks = item.asks
-            rows.go_to(next((key for key in keys if key.endswith(f":{best}")), keys[0]))
+        heading, lines = quant_lines(survey.options, max(20, quants.size.width - 1), best)
+        title.update(heading)
+        keys = [quant_key(option, number) for number, option in enumerate(survey.options)]
+        quants.show_lines([ListLine(text, key) for text, key in zip(lines, keys, strict=True)])
+        if item.survey_name != self._survey_name:
+            self._survey_name = item.survey_name
+            quants.go_to(next((key for key in keys if key.endswith(f":{best}")), keys[0]))
 
 
-def key_of(option: RankedFile, number: int) -> str:
+def quant_key(option: RankedFile, number: int) -> str:
     """Return what tells the quantizations of one model apart."""
     return f"{number}:{option.quant}"

@@ -12,7 +12,6 @@ from textual.binding import Binding, BindingType
 from textual.containers import VerticalScroll
 from textual.content import Content
 from textual.message import Message
-from textual.screen import Screen
 from textual.widgets import Static
 
 from edgechat import settings
@@ -23,7 +22,7 @@ from edgechat.settings import Settings
 from edgechat.settings.reading import name_fault
 from edgechat.tui.settings.entries import SettingEntry, entries
 from edgechat.tui.settings.row import SettingRow
-from edgechat.tui.terminal.resizing import StaleResizeFilter
+from edgechat.tui.terminal.screens import AppScreen
 from edgechat.tui.widgets.key_bar import KeyBar
 from edgechat.tui.widgets.line_field import LineField
 
@@ -72,7 +71,7 @@ class SettingsList(VerticalScroll, can_focus=False, inherit_bindings=False):
     """Scrolls after the focus: its keys are the screen's."""
 
 
-class SettingsScreen(StaleResizeFilter, Screen[None]):
+class SettingsScreen(AppScreen[None]):
     """Every setting, with what it does and what it is. `Changed` tells the app of what was written."""
 
     DEFAULT_CSS = """

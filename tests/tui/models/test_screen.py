@@ -85,8 +85,8 @@ def line(pilot: Pilot[None], name: str) -> str:
 async def at(pilot: Pilot[None], name: str) -> None:
     """Go to the line of a model, once the screen is full."""
     await until(pilot, lambda: isinstance(pilot.app.screen, ModelsScreen))
-    known = pilot.app.screen._models  # type: ignore[attr-defined]
-    await until(pilot, lambda: known.known.overview is not None and not known.is_looking)
+    models = pilot.app.screen._models  # type: ignore[attr-defined]
+    await until(pilot, lambda: models.overview is not None and not models.is_loading)
     for _ in range(20):
         item = pilot.app.screen._browser.item  # type: ignore[attr-defined]
         if item is not None and item.name == name:
