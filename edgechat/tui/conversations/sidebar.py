@@ -1,4 +1,4 @@
-"""The list of conversations with its search field: it shows what there is, and tells what is wanted."""
+"""The list of conversations with its search field; it posts what the user requests."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from edgechat.tui.conversations.listing import ChatList
 from edgechat.tui.conversations.rows import HitRow, NoteRow, Place, rows_of, rows_of_hits, rows_of_trash
 from edgechat.tui.widgets.line_field import LineField
 
-_FIRST, _MORE, _MOST = 100, 1000, 20_000
-"""Conversations that are read at first, then at a time, and at all."""
+_FIRST_PAGE, _PAGE, _MOST = 100, 1000, 20_000
+"""Conversations that are read at first, then at a time, and at most."""
 _HITS = 50
-_TYPING = 0.08
-"""Seconds without a key after which it is searched."""
-_LOOK = 2.0
-"""Seconds between two looks whether another program has written."""
+_SEARCH_DELAY = 0.08
+"""Seconds after the last key before the search begins."""
+_POLL_INTERVAL = 2.0
+"""Seconds between two checks whether another program has written."""
 
 
 class ChatSource(Protocol):
@@ -38,7 +38,7 @@ class ChatSource(Protocol):
         ...
 
     async def search(self, text: str, limit: int) -> list[Hit]:
-        """Return where the words are."""
+        """Return the turns in which the words occur."""
         ...
 
     async def trashed(self, limit: int) -> list[Listed]:
@@ -51,7 +51,7 @@ class ChatSource(Protocol):
 
 
 class SearchField(LineField):
-    """Where one types what to search for."""
+    """Where the searched words are typed."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("enter", "submit", "Open"),
@@ -60,16 +60,14 @@ class SearchField(LineField):
     ]
 
     def action_to_list(self) -> None:
-        """Give the keys to the list."""
-        self.post_message(ChatList.Does("list"))
+        self.post_message(ChatList.Requested("list"))
 
     def action_leave(self) -> None:
-        """Empty the field, or give the keys back."""
-        self.post_message(ChatList.Does("leave"))
+        self.post_message(ChatList.Requested("leave"))
 
 
 class TitleField(LineField):
-    """A title while it is changed, in the place of its row."""
+    """Where a title is changed, in the place of its row."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("enter", "submit", "Rename"),
@@ -81,20 +79,18 @@ class TitleField(LineField):
         self.chat_id = row.chat.id
 
     def action_give_up(self) -> None:
-        """Leave the title as it is."""
-        self.post_message(ChatList.Does("list"))
+        self.post_message(ChatList.Requested("list"))
 
     def on_blur(self) -> None:
-        """Leave the title as it is, where somebody goes elsewhere."""
-        if self.app.app_focus:  # and not where the whole terminal is left
+        if self.app.app_focus:  # not if the terminal itself has lost the focus
             self.remove()
 
 
 class Sidebar(Widget):
-    """Lists the conversations of a source or its trash, searches them, and tells what is wanted of them.
+    """Lists and searches the conversations of a source, or lists its trash.
 
-    It changes nothing itself: whoever does calls `show_current` afterwards. What other programs write it
-    notices by itself, while it is visible.
+    It changes nothing itself: after a change, call `show_current`. It notices what other programs write
+    while it is visible.
     """
 
     DEFAULT_CSS = """
@@ -176,33 +172,28 @@ class Sidebar(Widget):
         self._in_trash = False
         """Whether the trash is to be shown in place of the list."""
         self._shown = ("", False)
-        """The words whose hits are shown ('': it is the list), and whether it is the trash."""
+        """The searched words whose hits are shown ('': all are listed), and whether the trash is shown."""
         self._opens_first = False
-        """Whether the first hit is to be opened as soon as it is known."""
+        """Whether the first hit is to be opened as soon as it is found."""
         self._list = ChatList()
         self._field = SearchField(
             placeholder="Search all conversations", max_length=200, select_on_focus=False
         )
 
     def compose(self) -> ComposeResult:
-        """From top to bottom."""
         yield self._field
         yield self._list
 
     def on_mount(self) -> None:
-        """Read the list, and look from time to time."""
         self.reload()
-        self.set_interval(_LOOK, self._look)
+        self.set_interval(_POLL_INTERVAL, self._check_for_changes)
 
-    def on_descendant_focus(self) -> None:
-        """Show the cursor."""
-        self._list.refresh()
+    @on(events.DescendantFocus)
+    @on(events.DescendantBlur)
+    def _focus_changed(self) -> None:
+        self._list.refresh()  # which shows its cursor only while it has the focus
 
-    def on_descendant_blur(self) -> None:
-        """Show no cursor."""
-        self._list.refresh()
-
-    # What the app says.
+    # Called by the app.
 
     def show_current(self, chat_id: str | None, writing: frozenset[str] = frozenset()) -> None:
         """Mark the conversation that is open and those being answered, and show what has changed."""
@@ -211,7 +202,7 @@ class Sidebar(Widget):
             self.reload()
 
     def focus_list(self) -> None:
-        """Give the keys to the list, the cursor on the conversation that is open."""
+        """Focus the list, with the cursor on the conversation that is open."""
         if self._in_trash:
             self._show_trash(False)
         elif self._shown == ("", False):
@@ -219,7 +210,7 @@ class Sidebar(Widget):
         self._list.focus()
 
     def focus_trash(self) -> None:
-        """Show the trash, and give it the keys."""
+        """Show the trash, and focus it."""
         self._field.value = ""
         self._show_trash(True)
         self._list.focus()
@@ -229,7 +220,7 @@ class Sidebar(Widget):
         self.reload()
 
     def search(self, words: str = "") -> None:
-        """Give the keys to the search field, and search for words."""
+        """Focus the search field, and search for words."""
         self._field.focus()
         if self._in_trash:
             self._show_trash(False)
@@ -238,7 +229,7 @@ class Sidebar(Widget):
             self._field.cursor_position = len(self._field.value)
 
     def reload(self, wait: float = 0.0) -> None:
-        """Read anew what is shown, after so many seconds without another call."""
+        """Read what is shown again, after `wait` seconds without another call."""
         self._read(self._field.value.strip(), self._in_trash, wait)
 
     # Reading.
@@ -264,35 +255,36 @@ class Sidebar(Widget):
             self._open_first()
 
     async def _read_list(self, *, from_top: bool) -> None:
-        found = page = await self._source.headlines(_FIRST, 0)
+        headlines = page = await self._source.headlines(_FIRST_PAGE, 0)
         if not self._list.row:
-            self._list.show(rows_of(found, date.today()))
-        wanted = _FIRST
-        while len(page) == wanted and len(found) < _MOST:
-            wanted = _MORE
-            page = await self._source.headlines(wanted, len(found))
-            found = found + page
-        self._list.show(rows_of(found, date.today()) or [NoteRow("No conversations yet")], from_top=from_top)
+            self._list.show(rows_of(headlines, date.today()))
+        limit = _FIRST_PAGE
+        while len(page) == limit and len(headlines) < _MOST:
+            limit = _PAGE
+            page = await self._source.headlines(limit, len(headlines))
+            headlines = headlines + page
+        rows = rows_of(headlines, date.today()) or [NoteRow("No conversations yet")]
+        self._list.show(rows, from_top=from_top)
 
-    async def _look(self) -> None:
+    async def _check_for_changes(self) -> None:
         if not (self.display and self.size and self.screen.is_current) or self._version is None:
             return
         try:
             if await self._source.version() != self._version:
                 self.reload()
         except EdgechatError:
-            return  # told where something is asked of it
+            return  # reported when the user requests something
 
-    # What the user does.
+    # Requests of the user.
 
     @on(LineField.Changed, "SearchField")
     def _typed(self) -> None:
         self._opens_first = False
-        self.reload(_TYPING if self._field.value.strip() else 0.0)
+        self.reload(_SEARCH_DELAY if self._field.value.strip() else 0.0)
 
     @on(LineField.Submitted, "SearchField")
     def _submitted(self) -> None:
-        # Enter may come before the hits of the last letters: it is not for the rows that they replace.
+        # Enter may come before the hits for the last letters, and must not open a row that they replace.
         self._opens_first = True
         if (self._field.value.strip(), self._in_trash) == self._shown and self._version is not None:
             self._open_first()
@@ -302,7 +294,7 @@ class Sidebar(Widget):
     def _open_first(self) -> None:
         self._opens_first = False
         if self._list.row is not None:
-            self._list.action_choose()
+            self._list.action_request("choose")
 
     @on(LineField.Submitted, "TitleField")
     def _rename(self, event: LineField.Submitted) -> None:
@@ -312,11 +304,11 @@ class Sidebar(Widget):
             if title:
                 self.post_message(self.Renamed(field.chat_id, title))
 
-    @on(ChatList.Does)
-    async def _do(self, event: ChatList.Does) -> None:
+    @on(ChatList.Requested)
+    async def _requested(self, event: ChatList.Requested) -> None:
         event.stop()
         row = event.row
-        match event.what:
+        match event.action:
             case "search":
                 self.search(self._field.value)
             case "list":
@@ -360,7 +352,7 @@ class Sidebar(Widget):
         field.focus()
 
     def on_resize(self, _: events.Resize) -> None:
-        """Leave a title as it is: its row is elsewhere now. With nothing beside it, it has no rule."""
+        """Draw a border only beside something, and stop editing a title, whose row has moved."""
         self.set_class(self.outer_size.width >= self.screen.size.width, "-whole")
         for field in self.query(TitleField):
             field.action_give_up()
