@@ -55,15 +55,12 @@ class SearchField(LineField):
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("enter", "submit", "Open"),
-        Binding("down", "to_list", "To the list"),
-        Binding("escape", "leave", "Back"),
+        Binding("down", "request('list')", "To the list"),
+        Binding("escape", "request('leave')", "Back"),
     ]
 
-    def action_to_list(self) -> None:
-        self.post_message(ChatList.Requested("list"))
-
-    def action_leave(self) -> None:
-        self.post_message(ChatList.Requested("leave"))
+    def action_request(self, action: str) -> None:
+        self.post_message(ChatList.Requested(action))
 
 
 class TitleField(LineField):
