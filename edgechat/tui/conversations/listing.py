@@ -18,7 +18,7 @@ from textual.scroll_view import ScrollView
 from textual.strip import Strip
 from textual.style import Style
 
-from edgechat.tui.conversations.rows import ChatRow, HeadingRow, Place, Row, height_of, lines_of
+from edgechat.tui.conversations.rows import ChatRow, HeadingRow, Row, SelectableRow, height_of, lines_of
 
 
 class ChatList(ScrollView, can_focus=True):
@@ -82,7 +82,7 @@ class ChatList(ScrollView, can_focus=True):
         """
 
         action: str
-        row: Place | None = None
+        row: SelectableRow | None = None
 
     def __init__(self) -> None:
         super().__init__()
@@ -124,14 +124,15 @@ class ChatList(ScrollView, can_focus=True):
 
     def _index_of(self, key: tuple[str | None, str]) -> int | None:
         return next(
-            (at for at, row in enumerate(self._rows) if isinstance(row, Place) and row.key == key), None
+            (at for at, row in enumerate(self._rows) if isinstance(row, SelectableRow) and row.key == key),
+            None,
         )
 
     @property
-    def row(self) -> Place | None:
+    def row(self) -> SelectableRow | None:
         """The row at the cursor."""
         row = self._rows[self._cursor] if self._cursor < len(self._rows) else None
-        return row if isinstance(row, Place) else None
+        return row if isinstance(row, SelectableRow) else None
 
     def line_of_cursor(self) -> int:
         """Return how many lines the row at the cursor is below the top of the visible part."""
@@ -158,7 +159,7 @@ class ChatList(ScrollView, can_focus=True):
 
     def _lines(self, at: int) -> list[Content]:
         row = self._rows[at]
-        is_current = isinstance(row, Place) and row.chat.id == self._current
+        is_current = isinstance(row, SelectableRow) and row.chat.id == self._current
         writing = isinstance(row, ChatRow) and (row.writing or row.chat.id in self._writing)
         return lines_of(row, self._width, is_first=at == 0, is_current=is_current, writing=writing)
 
@@ -170,14 +171,19 @@ class ChatList(ScrollView, can_focus=True):
         at = bisect_right(self._tops, line) - 1
         content = self._lines(at)[line - self._tops[at]]
         named = self._named_style
-        if at == self._cursor and content and self._is_live and isinstance(self._rows[at], Place):
+        if (
+            at == self._cursor
+            and content
+            and self._shows_cursor
+            and isinstance(self._rows[at], SelectableRow)
+        ):
             base, named = self.get_visual_style("cursor"), self._without_colour
         rendered = content.render(base, end="", parse_style=named)
         strip = Strip([Segment(text, style.rich_style) for text, style in rendered], content.cell_length)
         return strip.crop_extend(0, width, base.rich_style)
 
     @property
-    def _is_live(self) -> bool:
+    def _shows_cursor(self) -> bool:
         """Whether the list or the search field has the focus: Enter opens the row at the cursor from both."""
         focused = self.screen.focused
         return focused is not None and self.parent in focused.ancestors
@@ -197,7 +203,7 @@ class ChatList(ScrollView, can_focus=True):
     def _nearest(self, at: int) -> int:
         """Return the first row from `at` on that is no heading, else the last one before it."""
         places = [*range(at, len(self._rows)), *range(min(at, len(self._rows)) - 1, -1, -1)]
-        return next((place for place in places if isinstance(self._rows[place], Place)), 0)
+        return next((place for place in places if isinstance(self._rows[place], SelectableRow)), 0)
 
     def _go_to(self, at: int) -> None:
         self._cursor = at
@@ -214,7 +220,7 @@ class ChatList(ScrollView, can_focus=True):
 
     def action_move(self, by: int) -> None:
         at = self._cursor + by
-        while 0 <= at < len(self._rows) and not isinstance(self._rows[at], Place):
+        while 0 <= at < len(self._rows) and not isinstance(self._rows[at], SelectableRow):
             at += by
         if 0 <= at < len(self._rows):
             self._go_to(at)
@@ -249,6 +255,6 @@ class ChatList(ScrollView, can_focus=True):
     def on_click(self, event: events.Click) -> None:
         """Open the row under the mouse; in the trash, only go to it."""
         at = bisect_right(self._tops, event.y + self.scroll_offset.y) - 1
-        if 0 <= at < len(self._rows) and isinstance(self._rows[at], Place):
+        if 0 <= at < len(self._rows) and isinstance(self._rows[at], SelectableRow):
             self._go_to(at)
             self.action_request("choose")

@@ -62,9 +62,9 @@ class HitRow:
         return self.hit.chat.id, self.hit.turn_id
 
 
-Place = ChatRow | HitRow
+SelectableRow = ChatRow | HitRow
 """A row that the cursor may be on."""
-Row = HeadingRow | NoteRow | Place
+Row = HeadingRow | NoteRow | SelectableRow
 
 
 def rows_of(headlines: Sequence[Headline], today: date) -> list[Row]:

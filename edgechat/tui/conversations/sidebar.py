@@ -6,7 +6,7 @@ import asyncio
 import time
 from dataclasses import dataclass
 from datetime import date
-from typing import ClassVar, Protocol
+from typing import TYPE_CHECKING, ClassVar
 
 from textual import events, on, work
 from textual.app import ComposeResult
@@ -16,10 +16,19 @@ from textual.widget import Widget
 
 from edgechat.base.errors import EdgechatError
 from edgechat.base.text import one_line
-from edgechat.chat.records import Headline, Hit, Listed
 from edgechat.tui.conversations.listing import ChatList
-from edgechat.tui.conversations.rows import HitRow, NoteRow, Place, rows_of, rows_of_hits, rows_of_trash
+from edgechat.tui.conversations.rows import (
+    HitRow,
+    NoteRow,
+    SelectableRow,
+    rows_of,
+    rows_of_hits,
+    rows_of_trash,
+)
 from edgechat.tui.widgets.line_field import LineField
+
+if TYPE_CHECKING:
+    from edgechat.chat.storage.store import Store
 
 _FIRST_PAGE, _PAGE, _MOST = 100, 1000, 20_000
 """Conversations that are read at first, then at a time, and at most."""
@@ -28,26 +37,6 @@ _SEARCH_DELAY = 0.08
 """Seconds after the last key before the search begins."""
 _POLL_INTERVAL = 2.0
 """Seconds between two checks whether another program has written."""
-
-
-class ChatSource(Protocol):
-    """Where the conversations come from; `edgechat.chat.storage.store.Store` is one."""
-
-    async def headlines(self, limit: int, offset: int) -> list[Headline]:
-        """Return the conversations in their order."""
-        ...
-
-    async def search(self, text: str, limit: int) -> list[Hit]:
-        """Return the turns in which the words occur."""
-        ...
-
-    async def trashed(self, limit: int) -> list[Listed]:
-        """Return what is in the trash."""
-        ...
-
-    async def version(self) -> int:
-        """Return a number that changes when another program has written."""
-        ...
 
 
 class SearchField(LineField):
@@ -71,7 +60,7 @@ class TitleField(LineField):
         Binding("escape", "give_up", "Cancel"),
     ]
 
-    def __init__(self, row: Place) -> None:
+    def __init__(self, row: SelectableRow) -> None:
         super().__init__(one_line(row.chat.title), compact=True, select_on_focus=True, max_length=200)
         self.chat_id = row.chat.id
 
@@ -84,7 +73,7 @@ class TitleField(LineField):
 
 
 class Sidebar(Widget):
-    """Lists and searches the conversations of a source, or lists its trash.
+    """Lists and searches the conversations of a store, or lists its trash.
 
     It changes nothing itself: after a change, call `show_current`. It notices what other programs write
     while it is visible.
@@ -162,9 +151,9 @@ class Sidebar(Widget):
     class Closed(Message):
         """The keys are to go back to the prompt."""
 
-    def __init__(self, source: ChatSource, *, id: str | None = None) -> None:
+    def __init__(self, store: Store, *, id: str | None = None) -> None:
         super().__init__(id=id)
-        self._source = source
+        self._store = store
         self._version: int | None = None
         self._in_trash = False
         """Whether the trash is to be shown in place of the list."""
@@ -236,12 +225,12 @@ class Sidebar(Widget):
         await asyncio.sleep(wait)
         is_new = (words, in_trash) != self._shown
         try:
-            self._version = await self._source.version()
+            self._version = await self._store.version()
             if in_trash:
-                rows = rows_of_trash(await self._source.trashed(_MOST), time.time())
+                rows = rows_of_trash(await self._store.trashed(_MOST), time.time())
                 self._list.show(rows, from_top=is_new, in_trash=True)
             elif words:
-                rows = rows_of_hits(await self._source.search(words, _HITS), _HITS)
+                rows = rows_of_hits(await self._store.search(words, _HITS), _HITS)
                 self._list.show(rows, from_top=is_new)
             else:
                 await self._read_list(from_top=is_new)
@@ -252,13 +241,13 @@ class Sidebar(Widget):
             self._open_first()
 
     async def _read_list(self, *, from_top: bool) -> None:
-        headlines = page = await self._source.headlines(_FIRST_PAGE, 0)
+        headlines = page = await self._store.headlines(_FIRST_PAGE, 0)
         if not self._list.row:
             self._list.show(rows_of(headlines, date.today()))
         limit = _FIRST_PAGE
         while len(page) == limit and len(headlines) < _MOST:
             limit = _PAGE
-            page = await self._source.headlines(limit, len(headlines))
+            page = await self._store.headlines(limit, len(headlines))
             headlines = headlines + page
         rows = rows_of(headlines, date.today()) or [NoteRow("No conversations yet")]
         self._list.show(rows, from_top=from_top)
@@ -267,7 +256,7 @@ class Sidebar(Widget):
         if not (self.display and self.size and self.screen.is_current) or self._version is None:
             return
         try:
-            if await self._source.version() != self._version:
+            if await self._store.version() != self._version:
                 self.reload()
         except EdgechatError:
             return  # reported when the user requests something
@@ -340,7 +329,7 @@ class Sidebar(Widget):
         else:
             self.post_message(self.Closed())
 
-    async def _edit_title(self, row: Place) -> None:
+    async def _edit_title(self, row: SelectableRow) -> None:
         field = TitleField(row)
         top = self._list.region.y - self.region.y + self._list.line_of_cursor()
         field.styles.offset = (2, top)

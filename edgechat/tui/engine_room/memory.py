@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 from textual.content import Content
 
@@ -21,21 +20,12 @@ _FREE = "·"
 _WIDEST_BAR = 60
 
 
-@dataclass(frozen=True, slots=True)
-class _Share:
+class _Share(NamedTuple):
     """Bytes on a device, by purpose."""
 
     weights: int = 0
     cache: int = 0
     compute: int = 0
-
-    @property
-    def parts(self) -> tuple[int, int, int]:
-        return self.weights, self.cache, self.compute
-
-    @property
-    def total(self) -> int:
-        return sum(self.parts)
 
 
 class MemorySection(Section):
@@ -133,13 +123,13 @@ def _device(name: str, planned: _Share | None, real: _Share | None, budget: int,
     """Return the figures of a device, and bars of its planned and real memory."""
     rows = []
     for at, (part, mark) in enumerate(_PARTS):
-        figures = [mebibytes(share.parts[at]) if share else "–" for share in (planned, real)]
+        figures = [mebibytes(share[at]) if share else "–" for share in (planned, real)]
         rows.append((Content.assemble((mark, f".{part}"), " ", (part, ".faint")), figures))
     head, *lines = table(("planned", "real"), rows, width)
     heading = Content.assemble((f"{one_line(name, LABEL - 1):<{LABEL}}", ".strong"), head[LABEL:])
-    largest = max(budget, planned.total if planned else 0, real.total if real else 0)
+    largest = max(budget, sum(planned) if planned else 0, sum(real) if real else 0)
     bars = [
-        row(label, _bar(share, largest, min(width, _WIDEST_BAR) - LABEL - 9), f" {mebibytes(share.total):>8}")
+        row(label, _bar(share, largest, min(width, _WIDEST_BAR) - LABEL - 9), f" {mebibytes(sum(share)):>8}")
         for label, share in (("planned", planned), ("real", real))
         if share is not None and largest
     ]
@@ -151,7 +141,7 @@ def _bar(share: _Share, largest: int, width: int) -> Content:
     """Return a bar of the parts; each that is not empty gets at least one character."""
     parts: list[tuple[str, str]] = []
     left = width
-    for (part, mark), size in zip(_PARTS, share.parts, strict=True):
+    for (part, mark), size in zip(_PARTS, share, strict=True):
         n = min(left, max(1, round(size / largest * width))) if size else 0
         parts.append((mark * n, f".{part}"))
         left -= n

@@ -14,7 +14,7 @@ from textual.timer import Timer
 from textual.widgets import OptionList, Static
 
 from edgechat.base.text import one_line
-from edgechat.tui.models.details import Details, quant_key
+from edgechat.tui.models.details import Details
 from edgechat.tui.models.items import ModelGroup, ModelItem
 from edgechat.tui.models.keyed_list import KeyedList, ListLine
 from edgechat.tui.models.table import ColumnLayout
@@ -97,12 +97,10 @@ class ModelBrowser(Vertical):
         """The selected quantization; None while the list of models has the focus."""
         item = self.item
         survey = self._models.survey_of(item) if item is not None else None
-        if survey is None or self.screen.focused is not self._quants:
+        key = self._quants.key
+        if survey is None or key is None or self.screen.focused is not self._quants:
             return None
-        selected = self._quants.key
-        return next(
-            (option for n, option in enumerate(survey.options) if quant_key(option, n) == selected), None
-        )
+        return survey.options[int(key)] if int(key) < len(survey.options) else None
 
     @property
     def row(self) -> ModelRow | None:

@@ -15,7 +15,6 @@ from edgechat.tui.models.keyed_list import KeyedList, ListLine
 from edgechat.tui.models.table import quant_lines
 
 if TYPE_CHECKING:
-    from edgechat.planner.ranking.ranked_file import RankedFile
     from edgechat.planner.ranking.survey import SurveyFindings
     from edgechat.tui.models.items import ModelItem
 
@@ -59,13 +58,8 @@ class Details(Vertical):
         best = survey.chosen.quant if survey.chosen is not None else None
         heading, lines = quant_lines(survey.options, max(20, quants.size.width - 1), best)
         title.update(heading)
-        keys = [quant_key(option, number) for number, option in enumerate(survey.options)]
-        quants.show_lines([ListLine(text, key) for text, key in zip(lines, keys, strict=True)])
+        quants.show_lines([ListLine(line, key=str(n)) for n, line in enumerate(lines)])
         if item.survey_name != self._survey_name:
             self._survey_name = item.survey_name
-            quants.go_to(next((key for key in keys if key.endswith(f":{best}")), keys[0]))
-
-
-def quant_key(option: RankedFile, number: int) -> str:
-    """Return what tells the quantizations of one model apart."""
-    return f"{number}:{option.quant}"
+            names = [option.quant for option in survey.options]
+            quants.go_to(str(names.index(best) if best in names else 0))

@@ -79,7 +79,6 @@ class FirstRun(AppScreen[FirstRunChoice | None]):
         self._models = KnownModels(library, pulls)
         self._local: list[ModelItem] = []
         self._requested: Pull | None = None  # the pull that was started here
-        self._unlisten: Callable[[], None] = lambda: None
 
     def compose(self) -> ComposeResult:
         with Vertical():
@@ -87,12 +86,12 @@ class FirstRun(AppScreen[FirstRunChoice | None]):
         yield KeyBar(id="keys")
 
     def on_mount(self) -> None:
-        self._unlisten = self._pulls.listen(self._pull_changed)
+        self._pulls.listen(self._pull_changed)
         self._show()
         self._load()
 
     def on_unmount(self) -> None:
-        self._unlisten()
+        self._pulls.unlisten(self._pull_changed)
 
     @work(exclusive=True)
     async def _load(self) -> None:
@@ -159,8 +158,17 @@ class FirstRun(AppScreen[FirstRunChoice | None]):
         elif overview is None:
             yield from self._wrapped("Inspecting CPU, memory, GPU…", "dim")
         else:
-            for line in _describe_machine(overview.profile, overview.found.machine):
-                yield from self._wrapped(line)
+            yield from self._describe_machine(overview.profile, overview.found.machine)
+
+    def _describe_machine(self, profile: DeviceProfile, memory: str) -> Iterator[ListLine]:
+        cores = profile.cpu.physical
+        yield from self._wrapped(f"{one_line(profile.cpu.name, 60)}, {cores} core{'s' * (cores > 1)}")
+        for line in memory.split("\n"):
+            yield from self._wrapped(line)
+        if not any(card.usable or card == profile.mlx_card for card in profile.accelerators):
+            names = ", ".join(one_line(card.name, 40) for card in profile.accelerators)
+            text = f"{names}: not supported by this build" if names else "No GPU: models run on the CPU"
+            yield from self._wrapped(text)
 
     def _recommended(self) -> Iterator[ListLine]:
         best, overview = self._best, self._models.overview
@@ -278,12 +286,3 @@ def _describe_local(item: ModelItem) -> str:
     where = item.row.model.place.value if item.row is not None else ""
     tps = f", {speed(item.speed, is_measured=item.is_measured)} tokens/s" if item.speed is not None else ""
     return f"{mebibytes(item.size)}, {where}, {item.verdict}{tps}"
-
-
-def _describe_machine(profile: DeviceProfile, machine: str) -> Iterator[str]:
-    cores = profile.cpu.physical
-    yield f"{one_line(profile.cpu.name, 60)}, {cores} core{'s' * (cores > 1)}"
-    yield from machine.split("\n")
-    if not any(card.usable or card == profile.mlx_card for card in profile.accelerators):
-        names = ", ".join(one_line(card.name, 40) for card in profile.accelerators)
-        yield f"{names}: not supported by this build" if names else "No GPU: models run on the CPU"

@@ -42,10 +42,13 @@ class Pulls:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._closed = False
 
-    def listen(self, listener: Callable[[Pull], None]) -> Callable[[], None]:
-        """Call `listener` on the app's event loop at every change; return a function that ends that."""
+    def listen(self, listener: Callable[[Pull], None]) -> None:
+        """Call `listener` on the app's event loop at every change, until `unlisten`."""
         self._listeners.append(listener)
-        return lambda: self._listeners.remove(listener) if listener in self._listeners else None
+
+    def unlisten(self, listener: Callable[[Pull], None]) -> None:
+        if listener in self._listeners:
+            self._listeners.remove(listener)
 
     @property
     def current(self) -> Pull | None:

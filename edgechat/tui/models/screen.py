@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from typing import TYPE_CHECKING, ClassVar
 
 from textual import events, on, work
@@ -80,7 +79,6 @@ class ModelsScreen(AppScreen[str | None]):
         super().__init__()
         self._library, self._pulls, self._current = library, pulls, current
         self._models = KnownModels(library, pulls)
-        self._unlisten: Callable[[], None] = lambda: None
 
     def compose(self) -> ComposeResult:
         yield Static(id="machine")
@@ -88,11 +86,11 @@ class ModelsScreen(AppScreen[str | None]):
         yield KeyBar(id="keys")
 
     def on_mount(self) -> None:
-        self._unlisten = self._pulls.listen(self._pull_changed)
+        self._pulls.listen(self._pull_changed)
         self._load()
 
     def on_unmount(self) -> None:
-        self._unlisten()
+        self._pulls.unlisten(self._pull_changed)
 
     @property
     def _browser(self) -> ModelBrowser:

@@ -166,7 +166,7 @@ class SettingsScreen(AppScreen[None]):
             NewPreset(placeholder="its name; a preset sets the system prompt, thinking and sampling")
         )
         await settings_list.mount_all(widgets)
-        self._filter(self.query_one("#settings-filter", LineField).value)
+        self._apply_filter()
 
     def _override(self, entry: SettingEntry) -> str:
         """Return what an environment variable sets instead, for users; empty if none does."""
@@ -291,17 +291,14 @@ class SettingsScreen(AppScreen[None]):
         else:
             self.dismiss()
 
-    @on(LineField.Changed, "#settings-filter")
-    def _filter_changed(self, event: LineField.Changed) -> None:
-        self._filter(event.value)
-
     @on(LineField.Submitted, "#settings-filter")
     def _filter_done(self) -> None:
         self._focus(0)
 
-    def _filter(self, text: str) -> None:
-        """Show only the settings in which these words occur, and their headings."""
-        words = text.lower().split()
+    @on(LineField.Changed, "#settings-filter")
+    def _apply_filter(self) -> None:
+        """Show only the settings in which the words of the filter occur, and their headings."""
+        words = self.query_one("#settings-filter", LineField).value.lower().split()
         any_match, heading = False, None
         for widget in self.query_one(SettingsList).children:
             if isinstance(widget, GroupHeading):
