@@ -25,15 +25,15 @@ from textual.worker import WorkerFailed
 
 from edgechat.base.errors import EdgechatError, SettingsError
 from edgechat.tui.chat.screen import ChatScreen
-from edgechat.tui.terminal.key_order import Keys
+from edgechat.tui.terminal.key_order import KeyQueue
 from edgechat.tui.terminal.output_filter import OutputFilter
-from edgechat.tui.terminal.signals import EndSignals, heed_hang_up
+from edgechat.tui.terminal.signals import EndSignals, restore_hang_up
 from edgechat.tui.theme import STYLES, THEMES, apply
 
 if TYPE_CHECKING:
     from edgechat.chat.session import ChatSession, SessionServices
     from edgechat.settings import Backend
-    from edgechat.tui.models.shelf import ModelLibrary
+    from edgechat.tui.models.library import ModelLibrary
     from edgechat.tui.overlays.keys import Part
 
 
@@ -95,7 +95,7 @@ class EdgechatApp(App[None]):
         self._guard = OutputFilter()
         self.fault: Exception | None = None
         """What ended the app if not the user, or went wrong as it ended."""
-        self.keys = Keys(self, super().on_event)
+        self.keys = KeyQueue(self, super().on_event)
         """Through which all keys go."""
         self._chat = ChatScreen(services, model, library=library, anyway=anyway, draft=draft, backend=backend)
         apply(self, theme)
@@ -180,7 +180,7 @@ class EdgechatApp(App[None]):
             await self._chat.wind_down()
         except EdgechatError as error:
             self.fault = error
-        heed_hang_up()
+        restore_hang_up()
         self.exit()
 
     async def action_copy_or_stop(self) -> None:

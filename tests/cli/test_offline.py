@@ -91,7 +91,7 @@ def test_who_switches_it_off(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_children_and_the_app_hear_of_it(monkeypatch: pytest.MonkeyPatch, home: Path) -> None:
-    from edgechat.tui.models.shelf import ModelLibrary
+    from edgechat.tui.models.library import ModelLibrary
 
     monkeypatch.setenv(OFFLINE, OFFLINE_OPTION)
     assert ModelLibrary.real().offline() == OFFLINE_OPTION

@@ -15,7 +15,7 @@ from edgechat.engine.types import CachePolicy
 from edgechat.planner.plan import LoadPlan
 from edgechat.settings import Settings
 from edgechat.tui.app import EdgechatApp
-from edgechat.tui.models.shelf import ModelLibrary
+from edgechat.tui.models.library import ModelLibrary
 from edgechat.tui.transcript.transcript import Transcript
 from tests.fakes import FakeEngine
 
@@ -33,7 +33,7 @@ def app_with(
     kind: type[EdgechatApp] = EdgechatApp,
     draft: str | None = None,
     settings: Settings = Settings(),  # noqa: B008  (it is frozen)
-    shelf: ModelLibrary | None = None,
+    library: ModelLibrary | None = None,
     theme: str = "terminal",
 ) -> EdgechatApp:
     def engine_for(plan: LoadPlan, *, upkeep: CachePolicy, **_: object) -> FakeEngine:
@@ -44,7 +44,7 @@ def app_with(
         return prepare(model)
 
     services = SessionServices(lambda: path, prepared, engine_for, lambda: settings)
-    return kind(model, draft=draft, services=services, library=shelf, theme=theme)
+    return kind(model, draft=draft, services=services, library=library, theme=theme)
 
 
 def chat_screen(pilot: Pilot[None]):  # type: ignore[no-untyped-def]

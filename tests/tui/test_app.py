@@ -14,8 +14,8 @@ from edgechat.tui.overlays.help import HelpScreen
 from tests.fakes import MODEL, FakeEngine
 from tests.tui.chat.test_stored_conversations import held
 from tests.tui.driving import app_with, ask, say, text_of, until
+from tests.tui.libraries import Fake
 from tests.tui.models.test_screen import world
-from tests.tui.shelves import Fake
 
 pytestmark = pytest.mark.slow
 
@@ -271,7 +271,7 @@ async def test_settings_open_and_count_at_once(path: Path) -> None:
 
 async def test_the_first_run_and_the_models_screen_in_the_app(path: Path) -> None:
     fake: Fake = world(Path("/models"))
-    async with app_with(FakeEngine(), path, shelf=fake.shelf()).run_test(size=(100, 40)) as pilot:
+    async with app_with(FakeEngine(), path, library=fake.library()).run_test(size=(100, 40)) as pilot:
         await until(pilot, lambda: "Welcome to edgechat" in text_of(pilot))
         await until(pilot, lambda: "small-1b" in text_of(pilot))
         await pilot.press("1")
@@ -279,7 +279,7 @@ async def test_the_first_run_and_the_models_screen_in_the_app(path: Path) -> Non
         await say(pilot, "Hi")
         app = await started(pilot)
         assert app.session.model == "small-1b"
-    async with app_with(FakeEngine(), path, shelf=fake.shelf()).run_test(size=(100, 40)) as pilot:
+    async with app_with(FakeEngine(), path, library=fake.library()).run_test(size=(100, 40)) as pilot:
         app = await started(pilot)
         assert app.session.model == "small-1b"
         await pilot.press("ctrl+o")

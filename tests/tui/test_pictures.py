@@ -30,8 +30,8 @@ from edgechat.tui.theme import THEMES
 from tests.fakes import FakeEngine, thought
 from tests.tui import rooms
 from tests.tui.driving import app_with, say, text_of, until
+from tests.tui.libraries import Fake
 from tests.tui.models.test_screen import world
-from tests.tui.shelves import Fake
 
 pytestmark = pytest.mark.slow
 
@@ -251,9 +251,9 @@ async def test_a_screen_looks_as_it_did(
     path = tmp_path / "chats.db"
     if scene in (conversations, trash, search):
         await write_conversations(path)
-    shelf = shelf_of(tmp_path) if scene in (first_run, models) else None
+    library = library_of(tmp_path) if scene in (first_run, models) else None
     presets = {"poet": Preset(system="You write haiku.", sampling=SamplingDefaults(temperature=1.2))}
-    app = app_with(engine_for(scene), path, settings=Settings(presets=presets), shelf=shelf)
+    app = app_with(engine_for(scene), path, settings=Settings(presets=presets), library=library)
     async with app.run_test(size=(width, 36)) as pilot:
         app.chat.prompt.cursor_blink = False
         await scene(pilot)
@@ -269,6 +269,6 @@ async def test_a_screen_looks_as_it_did(
         raise AssertionError(f"{kept.name} looks otherwise now: {other}\nSee the top of {__file__}.")
 
 
-def shelf_of(tmp_path: Path):  # type: ignore[no-untyped-def]
+def library_of(tmp_path: Path):  # type: ignore[no-untyped-def]
     fake: Fake = world(Path("/models"))
-    return fake.shelf()
+    return fake.library()

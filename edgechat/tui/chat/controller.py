@@ -26,7 +26,7 @@ from edgechat.tui.chat.views import ChatView
 
 if TYPE_CHECKING:
     from edgechat.tui.chat.model_downloads import ModelDownloads
-    from edgechat.tui.models.shelf import ModelLibrary
+    from edgechat.tui.models.library import ModelLibrary
 
 _SAVE_AFTER = 0.8
 """Seconds after the last key press until an unsent prompt is saved."""
@@ -384,7 +384,7 @@ class ChatController:
     def downloads(self) -> ModelDownloads:
         """The models that are downloaded in the background."""
         from edgechat.tui.chat.model_downloads import ModelDownloads
-        from edgechat.tui.models.shelf import ModelLibrary
+        from edgechat.tui.models.library import ModelLibrary
 
         return ModelDownloads(self.view, self._library or ModelLibrary.real(), self._switch_to_awaited)
 

@@ -9,13 +9,12 @@ from textual import events
 from textual.app import ComposeResult
 from textual.containers import Horizontal, Vertical
 from textual.content import Content
-from textual.screen import Screen
 
 from edgechat.base.errors import EdgechatError
 from edgechat.base.text import one_line
 from edgechat.tui.chat.prompt.box import PromptBox
 from edgechat.tui.chat.prompt.pane import PromptPane
-from edgechat.tui.terminal.resizing import StaleResizeFilter
+from edgechat.tui.terminal.screens import AppScreen
 from edgechat.tui.transcript.pieces import WelcomePiece
 from edgechat.tui.transcript.transcript import Transcript
 from edgechat.tui.widgets.activity import Activity
@@ -29,7 +28,7 @@ _MAX_TOLD = 240
 """Characters of a message beside the chat."""
 
 
-class ChatLayout(StaleResizeFilter, Screen[None]):
+class ChatLayout(AppScreen[None]):
     """The widgets of the chat, and the part of ChatView that concerns them alone."""
 
     DEFAULT_CSS = """

@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 
 from edgechat.base.text import mebibytes, one_line
 from edgechat.tui.chat.views import ChatView
+from edgechat.tui.models.library import ModelLibrary
 from edgechat.tui.models.pull import Pull, PullState
 from edgechat.tui.models.pulls import Pulls
-from edgechat.tui.models.shelf import ModelLibrary
 
 
 class ModelDownloads:

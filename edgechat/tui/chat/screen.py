@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from edgechat.tui.chat.conversation_view import ConversationView
     from edgechat.tui.chat.panels import Panels
     from edgechat.tui.chat.views import Status, TranscriptView
-    from edgechat.tui.models.shelf import ModelLibrary
+    from edgechat.tui.models.library import ModelLibrary
     from edgechat.tui.overlays.parameters import Parameters
 
 
@@ -109,7 +109,7 @@ class ChatScreen(ChatLayout):
             # SQLite and the engine come with it: 40 ms that the first frame does not wait for.
             from edgechat.chat.session import ChatSession, SessionServices
             from edgechat.tui.chat.controller import ChatController
-            from edgechat.tui.models.shelf import ModelLibrary
+            from edgechat.tui.models.library import ModelLibrary
 
             services, library = self._services, self._library
             if services is None:
@@ -377,7 +377,7 @@ class ChatScreen(ChatLayout):
         first_run = FirstRun(library, pulls, lambda: ModelsScreen(library, pulls))
         chosen: FirstRunChoice | None = await self.app.push_screen_wait(first_run)
         if chosen is not None:
-            downloads.awaited = chosen.coming
+            downloads.awaited = chosen.pull
             if chosen.model != self.session.model:
                 await self.controller.switch_model(chosen.model)
 

@@ -1,9 +1,10 @@
-"""The rows of conversations as one widget, however many they are: only the lines on the screen are drawn."""
+"""The list of conversations as one widget that draws only the lines on the screen."""
 
 from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import accumulate
 from typing import ClassVar
 
@@ -17,11 +18,11 @@ from textual.scroll_view import ScrollView
 from textual.strip import Strip
 from textual.style import Style
 
-from edgechat.tui.conversations.rows import ChatRow, HeadingRow, Place, Row, height_of, lines_of
+from edgechat.tui.conversations.rows import ChatRow, HeadingRow, Row, SelectableRow, height_of, lines_of
 
 
 class ChatList(ScrollView, can_focus=True):
-    """A cursor over the rows; what is done at it is told to whoever listens."""
+    """Rows with a cursor. It changes nothing itself: it posts what the user requests."""
 
     ALLOW_SELECT = False
     DEFAULT_CSS = """
@@ -54,16 +55,16 @@ class ChatList(ScrollView, can_focus=True):
         "cursor",
     }
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("enter", "choose", "Open"),
-        Binding("enter", "restore", "Restore"),
-        Binding("slash", "find", "Search", key_display="/"),
-        Binding("r", "rename", "Rename"),
-        Binding("p", "pin", "Pin"),
-        Binding("d,delete", "delete", "Delete"),
-        Binding("d,delete", "purge", "Delete"),
-        Binding("x", "export", "Export"),
-        Binding("t", "trash", "Trash"),
-        Binding("escape", "leave", "Back"),
+        Binding("enter", "request('choose')", "Open"),
+        Binding("enter", "request('restore')", "Restore"),
+        Binding("slash", "request('search')", "Search", key_display="/"),
+        Binding("r", "request('rename')", "Rename"),
+        Binding("p", "request('pin')", "Pin"),
+        Binding("d,delete", "request('delete')", "Delete"),
+        Binding("d,delete", "request('purge')", "Delete"),
+        Binding("x", "request('export')", "Export"),
+        Binding("t", "request('trash')", "Trash"),
+        Binding("escape", "request('leave')", "Back"),
         Binding("up", "move(-1)", "Up", show=False),
         Binding("down", "move(1)", "Down", show=False),
         Binding("pageup", "page(-1)", "Page up", show=False),
@@ -72,17 +73,16 @@ class ChatList(ScrollView, can_focus=True):
         Binding("end", "end(-1)", "Last", show=False),
     ]
 
-    class Does(Message):
-        """Something is to be done.
+    @dataclass
+    class Requested(Message):
+        """The user requests an action.
 
         'choose', 'rename', 'pin', 'delete', 'export' a row; 'restore', 'purge' one in the trash; 'search',
         'trash', 'leave'.
         """
 
-        def __init__(self, what: str, row: Place | None = None) -> None:
-            super().__init__()
-            self.what = what
-            self.row = row
+        action: str
+        row: SelectableRow | None = None
 
     def __init__(self) -> None:
         super().__init__()
@@ -97,15 +97,15 @@ class ChatList(ScrollView, can_focus=True):
     # What is shown.
 
     def show(self, rows: Sequence[Row], *, from_top: bool = False, in_trash: bool = False) -> None:
-        """Show other rows; the cursor stays with its row, or where that was.
+        """Show other rows; the cursor stays on its row, or where that was.
 
-        At first it is on the conversation that is open, if it is listed. in_trash: they are in the trash.
+        At first it is on the conversation that is open, if that is listed. in_trash: they are in the trash.
         """
         self._in_trash = in_trash
-        wanted = self.row.key if self.row is not None else (self._current, "")
+        key = self.row.key if self.row is not None else (self._current, "")
         self._rows = rows
-        found = next((at for at, row in enumerate(rows) if _key(row) == wanted), None)
-        self._cursor = self._nearest(0 if from_top else self._cursor if found is None else found)
+        index = self._index_of(key)
+        self._cursor = self._nearest(0 if from_top else self._cursor if index is None else index)
         self._lay_out()
         if from_top:
             self.scroll_home(animate=False)
@@ -119,29 +119,34 @@ class ChatList(ScrollView, can_focus=True):
 
     def point_at_current(self) -> None:
         """Put the cursor on the conversation that is open, if it is listed."""
-        at = next((at for at, row in enumerate(self._rows) if _key(row) == (self._current, "")), None)
-        self._go_to(self._nearest(0) if at is None else at)
+        index = self._index_of((self._current, ""))
+        self._go_to(self._nearest(0) if index is None else index)
+
+    def _index_of(self, key: tuple[str | None, str]) -> int | None:
+        return next(
+            (at for at, row in enumerate(self._rows) if isinstance(row, SelectableRow) and row.key == key),
+            None,
+        )
 
     @property
-    def row(self) -> Place | None:
+    def row(self) -> SelectableRow | None:
         """The row at the cursor."""
         row = self._rows[self._cursor] if self._cursor < len(self._rows) else None
-        return row if isinstance(row, Place) else None
+        return row if isinstance(row, SelectableRow) else None
 
     def line_of_cursor(self) -> int:
-        """Return where the row at the cursor is, in lines from the top of what is visible."""
+        """Return how many lines the row at the cursor is below the top of the visible part."""
         return self._tops[self._cursor] - self.scroll_offset.y
 
-    # How it is drawn.
+    # Drawing.
 
     def on_resize(self) -> None:
-        """Lay out anew where the width is another."""
         if self._width != self.scrollable_content_region.width:
             self._lay_out()
 
     def _lay_out(self) -> None:
         self._width = self.scrollable_content_region.width
-        # A place for each row, though a list without a column shows none.
+        # Each row gets a line even if the list has no width, so that every row has a top.
         heights = (
             height_of(row, self._width, is_first=at == 0) if self._width else 1
             for at, row in enumerate(self._rows)
@@ -154,12 +159,11 @@ class ChatList(ScrollView, can_focus=True):
 
     def _lines(self, at: int) -> list[Content]:
         row = self._rows[at]
-        is_current = isinstance(row, Place) and row.chat.id == self._current
+        is_current = isinstance(row, SelectableRow) and row.chat.id == self._current
         writing = isinstance(row, ChatRow) and (row.writing or row.chat.id in self._writing)
         return lines_of(row, self._width, is_first=at == 0, is_current=is_current, writing=writing)
 
     def render_line(self, y: int) -> Strip:
-        """See Textual."""
         base, width = self.visual_style, self.scrollable_content_region.width
         line = y + self.scroll_offset.y
         if line >= self._tops[-1] or not self._rows:
@@ -167,15 +171,20 @@ class ChatList(ScrollView, can_focus=True):
         at = bisect_right(self._tops, line) - 1
         content = self._lines(at)[line - self._tops[at]]
         named = self._named_style
-        if at == self._cursor and content and self._is_live and isinstance(self._rows[at], Place):
+        if (
+            at == self._cursor
+            and content
+            and self._shows_cursor
+            and isinstance(self._rows[at], SelectableRow)
+        ):
             base, named = self.get_visual_style("cursor"), self._without_colour
         rendered = content.render(base, end="", parse_style=named)
         strip = Strip([Segment(text, style.rich_style) for text, style in rendered], content.cell_length)
         return strip.crop_extend(0, width, base.rich_style)
 
     @property
-    def _is_live(self) -> bool:
-        """Whether the keys go here, or to the search field: Enter there opens the row at the cursor."""
+    def _shows_cursor(self) -> bool:
+        """Whether the list or the search field has the focus: Enter opens the row at the cursor from both."""
         focused = self.screen.focused
         return focused is not None and self.parent in focused.ancestors
 
@@ -185,16 +194,16 @@ class ChatList(ScrollView, can_focus=True):
         return self.get_visual_style(name[1:], partial=True) if name.startswith(".") else Style.null()
 
     def _without_colour(self, name: str | Style) -> Style:
-        # On the ground of the cursor, which may be of the same colour.
+        # The background of the cursor may have the same colour.
         style = self._named_style(name)
         return Style(bold=style.bold, dim=style.dim, underline=style.underline)
 
     # The cursor.
 
     def _nearest(self, at: int) -> int:
-        """Return the row at or next to a place that is no heading."""
+        """Return the first row from `at` on that is no heading, else the last one before it."""
         places = [*range(at, len(self._rows)), *range(min(at, len(self._rows)) - 1, -1, -1)]
-        return next((place for place in places if isinstance(self._rows[place], Place)), 0)
+        return next((place for place in places if isinstance(self._rows[place], SelectableRow)), 0)
 
     def _go_to(self, at: int) -> None:
         self._cursor = at
@@ -203,21 +212,20 @@ class ChatList(ScrollView, can_focus=True):
 
     def _show_cursor(self) -> None:
         if self._cursor < len(self._rows):
-            # With the heading over it, where it has one.
+            # Together with its heading, if that is the row above.
             above = self._cursor > 0 and isinstance(self._rows[self._cursor - 1], HeadingRow)
             top = self._tops[self._cursor - 1] if above else self._tops[self._cursor]
             region = Region(0, top, self._width, self._tops[self._cursor + 1] - top)
             self.scroll_to_region(region, animate=False, force=True)
 
     def action_move(self, by: int) -> None:
-        """Move the cursor to the next row."""
         at = self._cursor + by
-        while 0 <= at < len(self._rows) and not isinstance(self._rows[at], Place):
+        while 0 <= at < len(self._rows) and not isinstance(self._rows[at], SelectableRow):
             at += by
         if 0 <= at < len(self._rows):
             self._go_to(at)
         elif by < 0:
-            self.post_message(self.Does("search"))
+            self.post_message(self.Requested("search"))
 
     def action_page(self, by: int) -> None:
         """Move the cursor by as many lines as are visible."""
@@ -229,67 +237,24 @@ class ChatList(ScrollView, can_focus=True):
         """Move the cursor to the first row (0) or the last (-1)."""
         self._go_to(self._nearest(at % len(self._rows)) if self._rows else 0)
 
-    # What is done.
+    # Requests.
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Allow what needs a row only where there is one, in the trash or outside it."""
-        if action in ("choose", "rename", "pin", "delete", "export"):
-            return self.row is not None and not self._in_trash
-        if action in ("restore", "purge"):
-            return self.row is not None and self._in_trash
-        return action != "trash" or not self._in_trash
+        """Allow requests that need a row only if there is one, in the trash or outside it."""
+        match parameters:
+            case ("choose" | "rename" | "pin" | "delete" | "export",):
+                return self.row is not None and not self._in_trash
+            case ("restore" | "purge",):
+                return self.row is not None and self._in_trash
+        return parameters != ("trash",) or not self._in_trash
 
-    def _do(self, what: str) -> None:
-        if self.check_action(what, ()):
-            self.post_message(self.Does(what, self.row))
-
-    def action_choose(self) -> None:
-        """Open the conversation, where the words are if they were searched for."""
-        self._do("choose")
-
-    def action_rename(self) -> None:
-        """Give the conversation another title."""
-        self._do("rename")
-
-    def action_pin(self) -> None:
-        """Keep the conversation at the top, or no longer."""
-        self._do("pin")
-
-    def action_delete(self) -> None:
-        """Move the conversation to the trash."""
-        self._do("delete")
-
-    def action_trash(self) -> None:
-        """Show the trash."""
-        self._do("trash")
-
-    def action_restore(self) -> None:
-        """Bring the conversation back from the trash."""
-        self._do("restore")
-
-    def action_purge(self) -> None:
-        """Delete the conversation for good."""
-        self._do("purge")
-
-    def action_export(self) -> None:
-        """Write the conversation to a file."""
-        self._do("export")
-
-    def action_find(self) -> None:
-        """Go to the search field."""
-        self._do("search")
-
-    def action_leave(self) -> None:
-        """Give the keys back."""
-        self._do("leave")
+    def action_request(self, action: str) -> None:
+        if self.check_action("request", (action,)):
+            self.post_message(self.Requested(action, self.row))
 
     def on_click(self, event: events.Click) -> None:
-        """Open the row under the mouse; in the trash, go to it."""
+        """Open the row under the mouse; in the trash, only go to it."""
         at = bisect_right(self._tops, event.y + self.scroll_offset.y) - 1
-        if 0 <= at < len(self._rows) and isinstance(self._rows[at], Place):
+        if 0 <= at < len(self._rows) and isinstance(self._rows[at], SelectableRow):
             self._go_to(at)
-            self._do("choose")
-
-
-def _key(row: Row) -> tuple[str, str] | None:
-    return row.key if isinstance(row, Place) else None
+            self.action_request("choose")

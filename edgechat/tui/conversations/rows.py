@@ -1,4 +1,4 @@
-"""What the list of conversations is made of, and how each row looks at a width."""
+"""The rows of the list of conversations, and the lines that each takes at a given width."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ _CURRENT, _WRITING = "▌", "●"
 
 @dataclass(frozen=True, slots=True)
 class HeadingRow:
-    """A word over the rows that follow."""
+    """A heading over the rows that follow."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class NoteRow:
-    """What is said in place of rows."""
+    """A text in place of rows."""
 
     text: str
 
@@ -38,39 +38,37 @@ class ChatRow:
 
     chat: Chat
     writing: bool = False
-    aside: str = ""
-    """What is said at its end."""
+    note: str = ""
+    """A text at its end."""
 
     @property
     def key(self) -> tuple[str, str]:
-        """What it is found again by."""
+        """What identifies the row when the list is read again."""
         return self.chat.id, ""
 
 
 @dataclass(frozen=True, slots=True)
 class HitRow:
-    """A place where the words are that are searched for."""
+    """A turn, or a title, in which the searched words occur."""
 
     hit: Hit
 
     @property
     def chat(self) -> Chat:
-        """The conversation it is in."""
         return self.hit.chat
 
     @property
     def key(self) -> tuple[str, str]:
-        """What it is found again by."""
         return self.hit.chat.id, self.hit.turn_id
 
 
-Place = ChatRow | HitRow
+SelectableRow = ChatRow | HitRow
 """A row that the cursor may be on."""
-Row = HeadingRow | NoteRow | Place
+Row = HeadingRow | NoteRow | SelectableRow
 
 
 def rows_of(headlines: Sequence[Headline], today: date) -> list[Row]:
-    """Return the conversations under the days of their last use, the pinned ones first."""
+    """Return the conversations under headings that say when they were last used, pinned ones first."""
     rows: list[Row] = []
     last = ""
     for headline in headlines:
@@ -83,26 +81,24 @@ def rows_of(headlines: Sequence[Headline], today: date) -> list[Row]:
     return rows
 
 
-def rows_of_hits(hits: Sequence[Hit], most: int) -> list[Row]:
-    """Return what was found, under how much that is; `most` is what was asked for."""
+def rows_of_hits(hits: Sequence[Hit], limit: int) -> list[Row]:
+    """Return the hits under a heading that counts them. limit: how many were requested."""
     if not hits:
         return [NoteRow("Nothing found")]
-    count = f"Best {most} results" if len(hits) >= most else f"{len(hits)} found"
+    count = f"Best {limit} results" if len(hits) >= limit else f"{len(hits)} found"
     return [HeadingRow(count), *map(HitRow, hits)]
 
 
-def rows_of_trash(found: Sequence[Listed], now: float) -> list[Row]:
-    """Return what is in the trash, each with the days after which it is gone for good."""
-    if not found:
+def rows_of_trash(trashed: Sequence[Listed], now: float) -> list[Row]:
+    """Return the conversations in the trash, each with the days until it is deleted for good."""
+    if not trashed:
         return [NoteRow(f"The trash is empty. Deleted conversations stay here for {TRASH_DAYS} days.")]
-    return [
-        HeadingRow("Trash · deleted in"),
-        *(ChatRow(one.chat, aside=_left(one.chat, now)) for one in found),
-    ]
+    rows = (ChatRow(item.chat, note=_time_left(item.chat, now)) for item in trashed)
+    return [HeadingRow("Trash · deleted in"), *rows]
 
 
 def height_of(row: Row, width: int, *, is_first: bool) -> int:
-    """Return how many lines `lines_of` gives."""
+    """Return the number of lines that `lines_of` returns."""
     if isinstance(row, HitRow):
         return 2 + len(_snippet(row.hit, width))
     if isinstance(row, NoteRow):
@@ -118,7 +114,7 @@ def lines_of(row: Row, width: int, *, is_first: bool, is_current: bool, writing:
     if isinstance(row, NoteRow):
         return _note(row, width)
     if isinstance(row, ChatRow):
-        end = Content(f"{row.aside} ").stylize(".faint") if row.aside else Content("")
+        end = Content(f"{row.note} ").stylize(".faint") if row.note else Content("")
         end = Content(f"{_WRITING} ").stylize(".writing") if writing else end
         return [_title(row.chat, width, end, is_current)]
     when = Content(f"{_when(datetime.fromtimestamp(row.hit.created_at), datetime.now())} ").stylize(".faint")
@@ -145,23 +141,23 @@ def _snippet(hit: Hit, width: int) -> list[Content]:
     for start, end in hit.marks:
         text = text.stylize(".found", start, end)
     room = max(8, width - _GUTTER - 1)
-    most = _SNIPPET_LINES + (width < _NARROW)
-    if hit.marks and hit.marks[-1][1] > room * most:
+    n_lines = _SNIPPET_LINES + (width < _NARROW)
+    if hit.marks and hit.marks[-1][1] > room * n_lines:
         text = _from_first_mark(text, hit)
     lines = text.wrap(room)
-    if len(lines) > most:
-        last = lines[most - 1].rstrip().truncate(room - 1)
-        lines = [*lines[: most - 1], Content.assemble(last, "…")]
+    if len(lines) > n_lines:
+        last = lines[n_lines - 1].rstrip().truncate(room - 1)
+        lines = [*lines[: n_lines - 1], Content.assemble(last, "…")]
     return [Content.assemble(" " * _GUTTER, line) for line in lines]
 
 
 def _from_first_mark(text: Content, hit: Hit) -> Content:
-    """Leave out words before the first mark, but for a few letters."""
+    """Drop the words before the first mark, except those just before it."""
     begin = hit.snippet.find(" ", max(0, hit.marks[0][0] - _BEFORE), hit.marks[0][0])
     return Content.assemble("…", text[begin + 1 :]) if begin > 0 else text
 
 
-def _left(chat: Chat, now: float) -> str:
+def _time_left(chat: Chat, now: float) -> str:
     passed = (now - (chat.trashed_at or now)) / 86400
     days = min(TRASH_DAYS, max(1, math.ceil(TRASH_DAYS - passed)))
     return f"{days} day{'s' * (days > 1)}"

@@ -1,4 +1,4 @@
-"""The list of conversations with its search field: it shows what there is, and tells what is wanted."""
+"""The list of conversations with its search field; it posts what the user requests."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 import time
 from dataclasses import dataclass
 from datetime import date
-from typing import ClassVar, Protocol
+from typing import TYPE_CHECKING, ClassVar
 
 from textual import events, on, work
 from textual.app import ComposeResult
@@ -16,85 +16,67 @@ from textual.widget import Widget
 
 from edgechat.base.errors import EdgechatError
 from edgechat.base.text import one_line
-from edgechat.chat.records import Headline, Hit, Listed
 from edgechat.tui.conversations.listing import ChatList
-from edgechat.tui.conversations.rows import HitRow, NoteRow, Place, rows_of, rows_of_hits, rows_of_trash
+from edgechat.tui.conversations.rows import (
+    HitRow,
+    NoteRow,
+    SelectableRow,
+    rows_of,
+    rows_of_hits,
+    rows_of_trash,
+)
 from edgechat.tui.widgets.line_field import LineField
 
-_FIRST, _MORE, _MOST = 100, 1000, 20_000
-"""Conversations that are read at first, then at a time, and at all."""
+if TYPE_CHECKING:
+    from edgechat.chat.storage.store import Store
+
+_FIRST_PAGE, _PAGE, _MOST = 100, 1000, 20_000
+"""Conversations that are read at first, then at a time, and at most."""
 _HITS = 50
-_TYPING = 0.08
-"""Seconds without a key after which it is searched."""
-_LOOK = 2.0
-"""Seconds between two looks whether another program has written."""
-
-
-class ChatSource(Protocol):
-    """Where the conversations come from; `edgechat.chat.storage.store.Store` is one."""
-
-    async def headlines(self, limit: int, offset: int) -> list[Headline]:
-        """Return the conversations in their order."""
-        ...
-
-    async def search(self, text: str, limit: int) -> list[Hit]:
-        """Return where the words are."""
-        ...
-
-    async def trashed(self, limit: int) -> list[Listed]:
-        """Return what is in the trash."""
-        ...
-
-    async def version(self) -> int:
-        """Return a number that changes when another program has written."""
-        ...
+_SEARCH_DELAY = 0.08
+"""Seconds after the last key before the search begins."""
+_POLL_INTERVAL = 2.0
+"""Seconds between two checks whether another program has written."""
 
 
 class SearchField(LineField):
-    """Where one types what to search for."""
+    """Where the searched words are typed."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("enter", "submit", "Open"),
-        Binding("down", "to_list", "To the list"),
-        Binding("escape", "leave", "Back"),
+        Binding("down", "request('list')", "To the list"),
+        Binding("escape", "request('leave')", "Back"),
     ]
 
-    def action_to_list(self) -> None:
-        """Give the keys to the list."""
-        self.post_message(ChatList.Does("list"))
-
-    def action_leave(self) -> None:
-        """Empty the field, or give the keys back."""
-        self.post_message(ChatList.Does("leave"))
+    def action_request(self, action: str) -> None:
+        self.post_message(ChatList.Requested(action))
 
 
 class TitleField(LineField):
-    """A title while it is changed, in the place of its row."""
+    """Where a title is changed, in the place of its row."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("enter", "submit", "Rename"),
         Binding("escape", "give_up", "Cancel"),
     ]
 
-    def __init__(self, row: Place) -> None:
+    def __init__(self, row: SelectableRow) -> None:
         super().__init__(one_line(row.chat.title), compact=True, select_on_focus=True, max_length=200)
         self.chat_id = row.chat.id
 
     def action_give_up(self) -> None:
-        """Leave the title as it is."""
-        self.post_message(ChatList.Does("list"))
+        self.post_message(ChatList.Requested("list"))
 
     def on_blur(self) -> None:
-        """Leave the title as it is, where somebody goes elsewhere."""
-        if self.app.app_focus:  # and not where the whole terminal is left
+        if self.app.app_focus:  # not if the terminal itself has lost the focus
             self.remove()
 
 
 class Sidebar(Widget):
-    """Lists the conversations of a source or its trash, searches them, and tells what is wanted of them.
+    """Lists and searches the conversations of a store, or lists its trash.
 
-    It changes nothing itself: whoever does calls `show_current` afterwards. What other programs write it
-    notices by itself, while it is visible.
+    It changes nothing itself: after a change, call `show_current`. It notices what other programs write
+    while it is visible.
     """
 
     DEFAULT_CSS = """
@@ -169,40 +151,35 @@ class Sidebar(Widget):
     class Closed(Message):
         """The keys are to go back to the prompt."""
 
-    def __init__(self, source: ChatSource, *, id: str | None = None) -> None:
+    def __init__(self, store: Store, *, id: str | None = None) -> None:
         super().__init__(id=id)
-        self._source = source
+        self._store = store
         self._version: int | None = None
         self._in_trash = False
         """Whether the trash is to be shown in place of the list."""
         self._shown = ("", False)
-        """The words whose hits are shown ('': it is the list), and whether it is the trash."""
+        """The searched words whose hits are shown ('': all are listed), and whether the trash is shown."""
         self._opens_first = False
-        """Whether the first hit is to be opened as soon as it is known."""
+        """Whether the first hit is to be opened as soon as it is found."""
         self._list = ChatList()
         self._field = SearchField(
             placeholder="Search all conversations", max_length=200, select_on_focus=False
         )
 
     def compose(self) -> ComposeResult:
-        """From top to bottom."""
         yield self._field
         yield self._list
 
     def on_mount(self) -> None:
-        """Read the list, and look from time to time."""
         self.reload()
-        self.set_interval(_LOOK, self._look)
+        self.set_interval(_POLL_INTERVAL, self._check_for_changes)
 
-    def on_descendant_focus(self) -> None:
-        """Show the cursor."""
-        self._list.refresh()
+    @on(events.DescendantFocus)
+    @on(events.DescendantBlur)
+    def _focus_changed(self) -> None:
+        self._list.refresh()  # which shows its cursor only while it has the focus
 
-    def on_descendant_blur(self) -> None:
-        """Show no cursor."""
-        self._list.refresh()
-
-    # What the app says.
+    # Called by the app.
 
     def show_current(self, chat_id: str | None, writing: frozenset[str] = frozenset()) -> None:
         """Mark the conversation that is open and those being answered, and show what has changed."""
@@ -211,7 +188,7 @@ class Sidebar(Widget):
             self.reload()
 
     def focus_list(self) -> None:
-        """Give the keys to the list, the cursor on the conversation that is open."""
+        """Focus the list, with the cursor on the conversation that is open."""
         if self._in_trash:
             self._show_trash(False)
         elif self._shown == ("", False):
@@ -219,7 +196,7 @@ class Sidebar(Widget):
         self._list.focus()
 
     def focus_trash(self) -> None:
-        """Show the trash, and give it the keys."""
+        """Show the trash, and focus it."""
         self._field.value = ""
         self._show_trash(True)
         self._list.focus()
@@ -229,7 +206,7 @@ class Sidebar(Widget):
         self.reload()
 
     def search(self, words: str = "") -> None:
-        """Give the keys to the search field, and search for words."""
+        """Focus the search field, and search for words."""
         self._field.focus()
         if self._in_trash:
             self._show_trash(False)
@@ -238,7 +215,7 @@ class Sidebar(Widget):
             self._field.cursor_position = len(self._field.value)
 
     def reload(self, wait: float = 0.0) -> None:
-        """Read anew what is shown, after so many seconds without another call."""
+        """Read what is shown again, after `wait` seconds without another call."""
         self._read(self._field.value.strip(), self._in_trash, wait)
 
     # Reading.
@@ -248,12 +225,12 @@ class Sidebar(Widget):
         await asyncio.sleep(wait)
         is_new = (words, in_trash) != self._shown
         try:
-            self._version = await self._source.version()
+            self._version = await self._store.version()
             if in_trash:
-                rows = rows_of_trash(await self._source.trashed(_MOST), time.time())
+                rows = rows_of_trash(await self._store.trashed(_MOST), time.time())
                 self._list.show(rows, from_top=is_new, in_trash=True)
             elif words:
-                rows = rows_of_hits(await self._source.search(words, _HITS), _HITS)
+                rows = rows_of_hits(await self._store.search(words, _HITS), _HITS)
                 self._list.show(rows, from_top=is_new)
             else:
                 await self._read_list(from_top=is_new)
@@ -264,35 +241,36 @@ class Sidebar(Widget):
             self._open_first()
 
     async def _read_list(self, *, from_top: bool) -> None:
-        found = page = await self._source.headlines(_FIRST, 0)
+        headlines = page = await self._store.headlines(_FIRST_PAGE, 0)
         if not self._list.row:
-            self._list.show(rows_of(found, date.today()))
-        wanted = _FIRST
-        while len(page) == wanted and len(found) < _MOST:
-            wanted = _MORE
-            page = await self._source.headlines(wanted, len(found))
-            found = found + page
-        self._list.show(rows_of(found, date.today()) or [NoteRow("No conversations yet")], from_top=from_top)
+            self._list.show(rows_of(headlines, date.today()))
+        limit = _FIRST_PAGE
+        while len(page) == limit and len(headlines) < _MOST:
+            limit = _PAGE
+            page = await self._store.headlines(limit, len(headlines))
+            headlines = headlines + page
+        rows = rows_of(headlines, date.today()) or [NoteRow("No conversations yet")]
+        self._list.show(rows, from_top=from_top)
 
-    async def _look(self) -> None:
+    async def _check_for_changes(self) -> None:
         if not (self.display and self.size and self.screen.is_current) or self._version is None:
             return
         try:
-            if await self._source.version() != self._version:
+            if await self._store.version() != self._version:
                 self.reload()
         except EdgechatError:
-            return  # told where something is asked of it
+            return  # reported when the user requests something
 
-    # What the user does.
+    # Requests of the user.
 
     @on(LineField.Changed, "SearchField")
     def _typed(self) -> None:
         self._opens_first = False
-        self.reload(_TYPING if self._field.value.strip() else 0.0)
+        self.reload(_SEARCH_DELAY if self._field.value.strip() else 0.0)
 
     @on(LineField.Submitted, "SearchField")
     def _submitted(self) -> None:
-        # Enter may come before the hits of the last letters: it is not for the rows that they replace.
+        # Enter may come before the hits for the last letters, and must not open a row that they replace.
         self._opens_first = True
         if (self._field.value.strip(), self._in_trash) == self._shown and self._version is not None:
             self._open_first()
@@ -302,7 +280,7 @@ class Sidebar(Widget):
     def _open_first(self) -> None:
         self._opens_first = False
         if self._list.row is not None:
-            self._list.action_choose()
+            self._list.action_request("choose")
 
     @on(LineField.Submitted, "TitleField")
     def _rename(self, event: LineField.Submitted) -> None:
@@ -312,11 +290,11 @@ class Sidebar(Widget):
             if title:
                 self.post_message(self.Renamed(field.chat_id, title))
 
-    @on(ChatList.Does)
-    async def _do(self, event: ChatList.Does) -> None:
+    @on(ChatList.Requested)
+    async def _requested(self, event: ChatList.Requested) -> None:
         event.stop()
         row = event.row
-        match event.what:
+        match event.action:
             case "search":
                 self.search(self._field.value)
             case "list":
@@ -351,7 +329,7 @@ class Sidebar(Widget):
         else:
             self.post_message(self.Closed())
 
-    async def _edit_title(self, row: Place) -> None:
+    async def _edit_title(self, row: SelectableRow) -> None:
         field = TitleField(row)
         top = self._list.region.y - self.region.y + self._list.line_of_cursor()
         field.styles.offset = (2, top)
@@ -360,7 +338,7 @@ class Sidebar(Widget):
         field.focus()
 
     def on_resize(self, _: events.Resize) -> None:
-        """Leave a title as it is: its row is elsewhere now. With nothing beside it, it has no rule."""
+        """Draw a border only beside something, and stop editing a title, whose row has moved."""
         self.set_class(self.outer_size.width >= self.screen.size.width, "-whole")
         for field in self.query(TitleField):
             field.action_give_up()

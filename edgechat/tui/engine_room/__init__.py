@@ -1,1 +1,1 @@
-"""The engine room: what the engine does and knows, for who wants to see it."""
+"""The engine room: a panel that shows what the engine does and knows."""

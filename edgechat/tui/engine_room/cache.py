@@ -1,4 +1,4 @@
-"""The cache: a map of its cells, what was reused of it, and who holds it."""
+"""The KV cache: a map of its cells, how much of it was reused, and its slots."""
 
 from __future__ import annotations
 
@@ -8,23 +8,16 @@ from typing import ClassVar
 from textual.content import Content
 
 from edgechat.base.text import mebibytes, one_line
-from edgechat.engine.snapshot import CacheMap, Kind, SlotState, Snapshot
-from edgechat.tui.engine_room.cells import MARKS, drawing
-from edgechat.tui.engine_room.section import NO_MODEL, Section, faint, fitting, row
+from edgechat.engine.snapshot import CacheMap, SlotState, Snapshot
+from edgechat.tui.engine_room.cells import MARKS, draw_map
+from edgechat.tui.engine_room.section import NO_MODEL, Section, fitting, row, wrapped
 
 _MAP_LINES = 8
 _SLOTS = 6
-_NAMES: dict[Kind | None, str] = {
-    "pinned": "pinned",
-    "own": "own",
-    "shared": "shared",
-    "kept": "kept",
-    None: "free",
-}
 
 
 class CacheSection(Section):
-    """What the model has read and need not read again."""
+    """The tokens that the model has read and need not read again."""
 
     TITLE: ClassVar[str] = "Cache"
     MEANING: ClassVar[str] = (
@@ -35,26 +28,24 @@ class CacheSection(Section):
     def __init__(self) -> None:
         super().__init__()
         self.title_of: Callable[[str], str | None] = lambda _chat: None
-        """From the id of a chat to its title."""
+        """Returns the title of the chat with an id."""
         self._snapshot: Snapshot | None = None
 
     def show(self, snapshot: Snapshot | None) -> None:
-        """Show what there is now; None where no model is loaded."""
+        """Show a snapshot; None if no model is loaded."""
         before, self._snapshot = self._snapshot, snapshot
-        if snapshot is None or before is None or _seen(snapshot) != _seen(before):
+        if snapshot is None or before is None or _shown_parts(snapshot) != _shown_parts(before):
             self.changed()
 
     def aside(self) -> str:
-        """See `Section`."""
         cache = self._snapshot.cache if self._snapshot else None
         return f"{cache.used:,} of {cache.cells:,} cells" if cache else ""
 
     def body(self, width: int) -> list[Content]:
-        """See `Section`."""
         if self._snapshot is None:
-            return faint(NO_MODEL, width)
+            return wrapped(NO_MODEL, width, ".faint")
         cache = self._snapshot.cache
-        lines, unit = drawing(cache, width, _MAP_LINES)
+        lines, unit = draw_map(cache, width, _MAP_LINES)
         lines += _legend(cache, unit, width)
         return [*lines, *_uses(self._snapshot, width), *self._slots(cache)]
 
@@ -76,17 +67,16 @@ class CacheSection(Section):
         return row(f"  {slot.id}", f"{slot.length:>{digits},}  {state}", (name, ".faint"))
 
 
-def _seen(snapshot: Snapshot) -> tuple[object, ...]:
+def _shown_parts(snapshot: Snapshot) -> tuple[object, ...]:
     return snapshot.cache, snapshot.draft_cache, snapshot.prompt, snapshot.on_disk
 
 
 def _legend(cache: CacheMap, unit: int, width: int) -> list[Content]:
-    """Return the kinds with their signs and counts, in columns, and the scale."""
-    counts = {kind: cache.of_kind(kind) for kind in MARKS if kind is not None}
+    """Return the signs with their kinds and counts, in columns, and the scale."""
     items = []
     for kind, (mark, style) in MARKS.items():
-        count = cache.free if kind is None else counts[kind]
-        items.append(Content.assemble((mark, style), " ", (f"{_NAMES[kind]:<7}", ".faint"), f"{count:>9,}"))
+        count = cache.free if kind is None else cache.of_kind(kind)
+        items.append(Content.assemble((mark, style), " ", (f"{kind or 'free':<7}", ".faint"), f"{count:>9,}"))
     items.append(Content("one sign: 1 cell" if unit == 1 else f"one sign: {unit:,} cells").stylize(".faint"))
     per_line = max(1, min(3, (width + 3) // 22))
     return [Content("   ").join(items[at : at + per_line]) for at in range(0, len(items), per_line)]
@@ -96,13 +86,12 @@ def _uses(snapshot: Snapshot, width: int) -> list[Content]:
     lines: list[Content] = []
     if (prompt := snapshot.prompt) is not None:
         share = prompt.cached_tokens / max(1, prompt.prompt_tokens)
-        told = f"{prompt.cached_tokens:,} of {prompt.prompt_tokens:,} tokens reused"
-        line = row("last prompt", told)
+        line = row("last prompt", f"{prompt.cached_tokens:,} of {prompt.prompt_tokens:,} tokens reused")
         lines.append(fitting(width, Content.assemble(line, (f" ({share:.0%})", ".faint")), line))
     stats = snapshot.cache.stats
-    if n_starts := stats.hits + stats.misses:  # of prompts, and of what was settled
-        found = f", {stats.hits:,} of {n_starts:,} times"
-        lines.append(row("so far", f"{stats.reused_tokens:,} tokens", (found, ".faint")))
+    if n_starts := stats.hits + stats.misses:  # prompts, and prewarmed beginnings of prompts
+        hits = f", {stats.hits:,} of {n_starts:,} times"
+        lines.append(row("so far", f"{stats.reused_tokens:,} tokens", (hits, ".faint")))
     if stats.evictions:
         lines.append(row("evicted", f"{stats.evictions:,} times", (" for other chats", ".faint")))
     if (draft := snapshot.draft_cache) is not None:

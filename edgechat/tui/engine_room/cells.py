@@ -1,4 +1,4 @@
-"""The cells of a cache as characters, each of them one cell or several."""
+"""A map of the KV cache, in which each character stands for one cell or several."""
 
 from __future__ import annotations
 
@@ -17,57 +17,56 @@ MARKS: dict[Kind | None, tuple[str, str]] = {
     "kept": ("░", ".kept"),
     None: ("·", ".faint"),
 }
-"""The character and the style of each kind; None is what is free."""
+"""The character and the style of each kind; None stands for free cells."""
 
 
-def cells_of(runs: Sequence[Run], cells: int, most: int) -> tuple[list[Kind | None], int]:
-    """Return what is drawn for each character, `most` at the most, and how many cells that is each.
+def scale_cells(runs: Sequence[Run], cells: int, limit: int) -> tuple[list[Kind | None], int]:
+    """Return the kind that each character shows, and the number of cells per character.
 
-    A character is what most of its cells are; a kind that nowhere is the most has one character all the same.
+    There are at most `limit` characters. Each shows the most frequent kind of its cells; a kind that is
+    nowhere the most frequent one still gets one character.
     """
     unit = 1
-    while -(-cells // unit) > most:
+    while -(-cells // unit) > limit:
         unit *= 2
-    amounts: list[dict[Kind, int]] = [{} for _ in range(-(-cells // unit))]
+    counters: list[Counter[Kind]] = [Counter() for _ in range(-(-cells // unit))]
     at = 0
     for run in runs:
         stop = min(at + run.length, cells)
         while at < stop:
             step = min(stop, (at // unit + 1) * unit)
-            held = amounts[at // unit]
-            held[run.kind] = held.get(run.kind, 0) + step - at
+            counters[at // unit][run.kind] += step - at
             at = step
-    drawn: list[Kind | None] = [_main(held, unit) for held in amounts]
+    kinds: list[Kind | None] = [_main_kind(counter, unit) for counter in counters]
     for kind in KINDS:
-        if kind not in drawn and any(kind in held for held in amounts):
-            _put(kind, drawn, amounts)
-    return drawn, unit
+        if kind not in kinds and any(kind in counter for counter in counters):
+            _place(kind, kinds, counters)
+    return kinds, unit
 
 
-def _put(kind: Kind, drawn: list[Kind | None], amounts: Sequence[dict[Kind, int]]) -> None:
-    """Give a kind a character: that with most of it, or one beside it, but nobody's only one."""
-    most = max(range(len(drawn)), key=lambda at: amounts[at].get(kind, 0))
-    counts = Counter(drawn)
-    spare = [at for at, held in enumerate(drawn) if held is None or counts[held] > 1]
+def _place(kind: Kind, kinds: list[Kind | None], counters: Sequence[Counter[Kind]]) -> None:
+    """Give a kind the character closest to where it is most frequent that is not the only one of its kind."""
+    best = max(range(len(kinds)), key=lambda at: counters[at][kind])
+    counts = Counter(kinds)
+    spare = [at for at, other in enumerate(kinds) if other is None or counts[other] > 1]
     if spare:
-        drawn[min(spare, key=lambda at: (abs(at - most), at))] = kind
+        kinds[min(spare, key=lambda at: (abs(at - best), at))] = kind
 
 
-def _main(held: dict[Kind, int], unit: int) -> Kind | None:
-    kind = max(held, key=lambda one: held[one], default=None)
-    return kind if kind is not None and 2 * sum(held.values()) >= unit else None
+def _main_kind(counter: Counter[Kind], unit: int) -> Kind | None:
+    kind = max(counter, key=lambda kind: counter[kind], default=None)
+    return kind if 2 * sum(counter.values()) >= unit else None
 
 
-def drawing(cache: CacheMap, width: int, most_lines: int) -> tuple[list[Content], int]:
-    """Return the lines of a map, and the cells of each character."""
-    drawn, unit = cells_of(cache.runs, cache.cells, width * most_lines)
-    rows = [drawn[at : at + width] for at in range(0, len(drawn), width)]
-    return [_line(row) for row in rows], unit
+def draw_map(cache: CacheMap, width: int, max_lines: int) -> tuple[list[Content], int]:
+    """Return the lines of the map, and the number of cells per character."""
+    kinds, unit = scale_cells(cache.runs, cache.cells, width * max_lines)
+    return [_line(kinds[at : at + width]) for at in range(0, len(kinds), width)], unit
 
 
-def _line(row: Sequence[Kind | None]) -> Content:
+def _line(kinds: Sequence[Kind | None]) -> Content:
     parts = []
-    for kind, group in groupby(row):
+    for kind, group in groupby(kinds):
         mark, style = MARKS[kind]
         parts.append((mark * len(list(group)), style))
     return Content.assemble(*parts)

@@ -1,10 +1,9 @@
-"""Memory: what was planned, device by device, and what it has come to."""
+"""Memory: what was planned and what is used, device by device."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 from textual.content import Content
 
@@ -13,7 +12,7 @@ from edgechat.engine.snapshot import Snapshot
 from edgechat.engine.types import ModelInfo
 from edgechat.native.buffers import Buffer
 from edgechat.planner.plan import LoadPlan
-from edgechat.tui.engine_room.section import LABEL, NO_MODEL, Section, faint, row, said, table
+from edgechat.tui.engine_room.section import LABEL, NO_MODEL, Section, row, table, wrapped
 
 _RAM = "RAM"
 _PARTS = (("weights", "█"), ("cache", "▓"), ("compute", "▒"))
@@ -21,25 +20,16 @@ _FREE = "·"
 _WIDEST_BAR = 60
 
 
-@dataclass(frozen=True, slots=True)
-class _Share:
-    """Bytes of a device: weights, cache, compute."""
+class _Share(NamedTuple):
+    """Bytes on a device, by purpose."""
 
     weights: int = 0
     cache: int = 0
     compute: int = 0
 
-    @property
-    def parts(self) -> tuple[int, int, int]:
-        return self.weights, self.cache, self.compute
-
-    @property
-    def total(self) -> int:
-        return sum(self.parts)
-
 
 class MemorySection(Section):
-    """Planned against real."""
+    """Planned and real memory."""
 
     TITLE: ClassVar[str] = "Memory"
     MEANING: ClassVar[str] = (
@@ -54,38 +44,36 @@ class MemorySection(Section):
         self._resident = 0
 
     def show_model(self, plan: LoadPlan | None, info: ModelInfo | None) -> None:
-        """Show a plan, and what was loaded by it."""
+        """Show a plan, and the model that was loaded with it."""
         self._plan, self._info, self._resident = plan, info, 0
         self.changed()
 
     def show(self, snapshot: Snapshot | None) -> None:
-        """Show what the worker takes now."""
+        """Show the memory of the worker."""
         resident = snapshot.memory_bytes if snapshot else 0
         if mebibytes(resident) != mebibytes(self._resident):
             self._resident = resident
             self.changed()
 
     def aside(self) -> str:
-        """See `Section`."""
         return f"worker {mebibytes(self._resident)}" if self._resident else ""
 
     def body(self, width: int) -> list[Content]:
-        """See `Section`."""
         planned, real = _planned(self._plan), _by_device(self._info.buffers if self._info else ())
-        budgets = {one.name: one.budget_bytes for one in self._plan.memory} if self._plan else {}
+        budgets = {device.name: device.budget_bytes for device in self._plan.memory} if self._plan else {}
         lines: list[Content] = []
         for name in [*planned, *(name for name in real if name not in planned)]:
             lines += _device(name, planned.get(name), real.get(name), budgets.get(name, 0), width)
             lines.append(Content(""))
-        lines += self._besides() + self._differences(width)
-        return lines or faint(NO_MODEL, width)
+        lines += self._other_memory() + self._differences(width)
+        return lines or wrapped(NO_MODEL, width, ".faint")
 
-    def _besides(self) -> list[Content]:
-        """Return what is planned apart from the model itself, and what the worker takes altogether."""
+    def _other_memory(self) -> list[Content]:
+        """Return what is planned besides the model itself, and the total memory of the worker."""
         plan, info, lines = self._plan, self._info, []
         if plan is not None and plan.draft is not None and plan.draft.total_bytes:
             lines.append(row("draft model", mebibytes(plan.draft.total_bytes), (" planned", ".faint")))
-        program = sum(one.program_bytes for one in plan.memory) if plan else 0
+        program = sum(device.program_bytes for device in plan.memory) if plan else 0
         if program:
             lines.append(row("the program", mebibytes(program), (" planned", ".faint")))
         if self._resident or (info and info.memory_bytes):
@@ -99,56 +87,61 @@ class MemorySection(Section):
         if info is None or not info.buffers:
             return []
         if not info.differences:
-            known = self._plan is not None and bool(self._plan.buffers)
-            return said("Memory use is as planned.", width, ".faint") if known else []
+            is_exact = self._plan is not None and bool(self._plan.buffers)
+            return wrapped("Memory use is as planned.", width, ".faint") if is_exact else []
         lines: list[Content] = []
-        for one in info.differences:
-            told = f"{mebibytes(one.real)} for {one.what}, not {mebibytes(one.planned)}"
-            lines += said(f"! {one_line(one.name, 24)} takes {told}.", width, ".warning")
+        for buffer in info.differences:
+            sizes = f"{mebibytes(buffer.real)} for {buffer.what}, not {mebibytes(buffer.planned)}"
+            lines += wrapped(f"! {one_line(buffer.name, 24)} takes {sizes}.", width, ".warning")
         return lines
 
 
 def _planned(plan: LoadPlan | None) -> dict[str, _Share]:
-    """Return what was planned for the model by device, as exactly as it is known."""
+    """Return what was planned for the model by device, as exactly as possible."""
     if plan is None:
         return {}
     if plan.buffers:
         return _by_device(plan.buffers)
-    return {one.name: _Share(one.weights_bytes, one.cache_bytes, one.compute_bytes) for one in plan.memory}
+    return {
+        device.name: _Share(device.weights_bytes, device.cache_bytes, device.compute_bytes)
+        for device in plan.memory
+    }
 
 
 def _by_device(buffers: Iterable[Buffer]) -> dict[str, _Share]:
-    found: dict[str, _Share] = {}
-    for one in buffers:
-        name = _RAM if one.device == "CPU" else one.device
-        old = found.get(name, _Share())
-        found[name] = _Share(old.weights + one.weights, old.cache + one.cache, old.compute + one.compute)
-    return dict(sorted(found.items(), key=lambda pair: pair[0] != _RAM))
+    shares: dict[str, _Share] = {}
+    for buffer in buffers:
+        name = _RAM if buffer.device == "CPU" else buffer.device
+        old = shares.get(name, _Share())
+        shares[name] = _Share(
+            old.weights + buffer.weights, old.cache + buffer.cache, old.compute + buffer.compute
+        )
+    return dict(sorted(shares.items(), key=lambda pair: pair[0] != _RAM))
 
 
 def _device(name: str, planned: _Share | None, real: _Share | None, budget: int, width: int) -> list[Content]:
-    """Return a device's figures, and two bars of them."""
+    """Return the figures of a device, and bars of its planned and real memory."""
     rows = []
     for at, (part, mark) in enumerate(_PARTS):
-        figures = [mebibytes(share.parts[at]) if share else "–" for share in (planned, real)]
+        figures = [mebibytes(share[at]) if share else "–" for share in (planned, real)]
         rows.append((Content.assemble((mark, f".{part}"), " ", (part, ".faint")), figures))
     head, *lines = table(("planned", "real"), rows, width)
-    named = Content.assemble((f"{one_line(name, LABEL - 1):<{LABEL}}", ".strong"), head[LABEL:])
-    largest = max(budget, planned.total if planned else 0, real.total if real else 0)
+    heading = Content.assemble((f"{one_line(name, LABEL - 1):<{LABEL}}", ".strong"), head[LABEL:])
+    largest = max(budget, sum(planned) if planned else 0, sum(real) if real else 0)
     bars = [
-        row(label, _bar(share, largest, min(width, _WIDEST_BAR) - LABEL - 9), f" {mebibytes(share.total):>8}")
+        row(label, _bar(share, largest, min(width, _WIDEST_BAR) - LABEL - 9), f" {mebibytes(sum(share)):>8}")
         for label, share in (("planned", planned), ("real", real))
         if share is not None and largest
     ]
-    free = [row("budget", mebibytes(budget), (" when planned", ".faint"))] if budget else []
-    return [named, *lines, *bars, *free]
+    budget_line = [row("budget", mebibytes(budget), (" when planned", ".faint"))] if budget else []
+    return [heading, *lines, *bars, *budget_line]
 
 
 def _bar(share: _Share, largest: int, width: int) -> Content:
-    """Return a bar of the parts; whatever there is has a character."""
+    """Return a bar of the parts; each that is not empty gets at least one character."""
     parts: list[tuple[str, str]] = []
     left = width
-    for (part, mark), size in zip(_PARTS, share.parts, strict=True):
+    for (part, mark), size in zip(_PARTS, share, strict=True):
         n = min(left, max(1, round(size / largest * width))) if size else 0
         parts.append((mark * n, f".{part}"))
         left -= n

@@ -1,34 +1,60 @@
-"""The panel: its sections below each other, or in two columns where there is room."""
+"""The panel: its sections in one column, or in two if they fit."""
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable
 from typing import ClassVar
 
-from textual import events
+from textual import events, on
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Container, Vertical, VerticalScroll
+from textual.content import Content
 from textual.screen import ModalScreen
 
+from edgechat.base.text import one_line
 from edgechat.engine.protocol import Engine
 from edgechat.engine.snapshot import Snapshot
 from edgechat.engine.types import Finished, ModelInfo
 from edgechat.planner.plan import LoadPlan
 from edgechat.tui.engine_room.cache import CacheSection
 from edgechat.tui.engine_room.drafts import DraftsSection
-from edgechat.tui.engine_room.log import LogSection
 from edgechat.tui.engine_room.memory import MemorySection
-from edgechat.tui.engine_room.section import Section
+from edgechat.tui.engine_room.section import Section, wrapped
 from edgechat.tui.engine_room.speed import SpeedSection
-from edgechat.tui.engine_room.watch import SnapshotPoller
 
 _TWO_COLUMNS = 96
+"""The least width for two columns, in cells."""
+_LOG_BYTES, _LOG_LINES, _LOG_WIDTH = 8192, 12, 500
+"""What is read of the log, and what is shown of it: lines, and characters of each."""
+
+
+class LogSection(Section):
+    """The last lines of the worker's log."""
+
+    TITLE: ClassVar[str] = "Log"
+    MEANING: ClassVar[str] = "The output of the worker process, newest at the bottom."
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._log_lines: list[str] = []
+
+    def show(self, log: str) -> None:
+        lines = [one_line(line, _LOG_WIDTH) for line in log.splitlines() if line.strip()][-_LOG_LINES:]
+        if lines != self._log_lines:
+            self._log_lines = lines
+            self.changed()
+
+    def body(self, width: int) -> list[Content]:
+        if not self._log_lines:
+            return wrapped("The log is empty.", width, ".faint")
+        return [Content(line).truncate(width, ellipsis=True) for line in self._log_lines]
 
 
 class EngineRoom(VerticalScroll):
-    """What the engine does and knows. Shows what it is given; asks an engine only if told to `follow` one."""
+    """What the engine does and knows: what it is given, and snapshots of the engine that it follows."""
 
     DEFAULT_CSS = """
     EngineRoom {
@@ -56,10 +82,13 @@ class EngineRoom(VerticalScroll):
         self.cache = CacheSection()
         self.memory = MemorySection()
         self.log_lines = LogSection()
-        self._watch: SnapshotPoller | None = None
+        self.poll_interval = 0.5
+        """Seconds between two snapshots of the engine."""
+        self._engine: Callable[[], Engine | None] | None = None
+        self._chat: Callable[[], str | None] = lambda: None
+        self._poller: asyncio.Task[None] | None = None
 
     def compose(self) -> ComposeResult:
-        """See Textual."""
         with Container(id="sections"):
             with Vertical(id="first", classes="column"):
                 yield self.speed
@@ -71,29 +100,29 @@ class EngineRoom(VerticalScroll):
 
     @property
     def sections(self) -> tuple[Section, ...]:
-        """All of them, from the top."""
+        """All sections, in their order."""
         return self.speed, self.cache, self.drafts, self.memory, self.log_lines
 
     # What it shows.
 
     def show_model(self, plan: LoadPlan | None, info: ModelInfo | None) -> None:
-        """Show another model; `info` once it is loaded."""
+        """Show another model. info: None until it is loaded."""
         self.drafts.show_model(info)
         self.memory.show_model(plan, info)
 
     def show_snapshot(self, snapshot: Snapshot | None) -> None:
-        """Show what the engine does now; None where no model is loaded."""
+        """Show what the engine does; None if no model is loaded."""
         for section in (self.speed, self.drafts, self.cache, self.memory):
             section.show(snapshot)
 
     def show_reply(self, finished: Finished) -> None:
-        """Count a reply."""
+        """Show the timings of a reply, and what drafts did for it."""
         self.speed.take(finished)
         self.drafts.take(finished)
         self.speed.changed()
 
     def show_speed(self, tokens_per_second: float) -> None:
-        """Note how fast text comes now; to be called as often as one likes."""
+        """Show the present speed; this may be called at any rate."""
         self.speed.note(tokens_per_second)
         if self.is_seen and not self.follows:
             self.speed.changed()
@@ -102,7 +131,7 @@ class EngineRoom(VerticalScroll):
         """Show the end of the worker's log."""
         self.log_lines.show(log)
 
-    # Where it comes from.
+    # Following an engine.
 
     @property
     def is_seen(self) -> bool:
@@ -114,46 +143,58 @@ class EngineRoom(VerticalScroll):
 
     @property
     def follows(self) -> bool:
-        """Whether an engine is asked twice a second."""
-        return self._watch is not None and self._watch.runs
+        """Whether an engine is being polled."""
+        return self._poller is not None
 
     def follow(
         self, engine: Callable[[], Engine | None], chat: Callable[[], str | None] = lambda: None
     ) -> None:
-        """Ask an engine from now on, whenever the panel is shown; see `SnapshotPoller`.
+        """Poll an engine from now on, while the panel is shown.
 
-        `cache.title_of` may be set as well: chats are then named by their titles.
+        engine: returns the present engine, or None. chat: returns the id of the chat on the screen.
+        Set `cache.title_of`, too, to have chats named by their titles.
         """
-        if self._watch is not None:
-            self._watch.stop()
-        self._watch = SnapshotPoller(self, engine, chat)
+        self._stop_polling()
+        self._engine, self._chat = engine, chat
         if self.is_attached and self.display:
-            self._watch.start()
+            self._start_polling()
+
+    def _start_polling(self) -> None:
+        if self._engine is not None and self._poller is None:
+            self._poller = asyncio.ensure_future(self._poll(self._engine))
+
+    @on(events.Hide)
+    @on(events.Unmount)
+    def _stop_polling(self) -> None:
+        if self._poller is not None:
+            self._poller.cancel()
+            self._poller = None
+
+    async def _poll(self, engine_of: Callable[[], Engine | None]) -> None:
+        while True:
+            if self.is_seen:
+                engine = engine_of()
+                if engine is None:
+                    self.show_snapshot(None)
+                else:
+                    snapshot = await engine.inspect(self._chat())
+                    log = await asyncio.to_thread(engine.log_tail, _LOG_BYTES)  # a disk may be slow
+                    self.show_snapshot(snapshot)
+                    self.show_log(log)
+            await asyncio.sleep(self.poll_interval)
 
     def on_show(self) -> None:
-        """Catch up with what has come meanwhile."""
         for section in self.sections:
             section.changed()
-        if self._watch is not None:
-            self._watch.start()
+        self._start_polling()
 
-    def on_hide(self) -> None:
-        """Nobody looks."""
-        if self._watch is not None:
-            self._watch.stop()
-
-    def on_unmount(self) -> None:
-        """Nobody will look any more."""
-        self.on_hide()
-
-    # How it looks.
+    # Layout.
 
     def on_resize(self, event: events.Resize) -> None:
-        """Use the room there is."""
         self.set_class(event.size.width >= _TWO_COLUMNS, "-wide")
 
     def action_explain(self) -> None:
-        """Show or hide what each section means."""
+        """Show or hide the explanations of the sections."""
         for section in self.sections:
             section.explained = not section.explained
             section.changed()

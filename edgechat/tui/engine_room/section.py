@@ -1,4 +1,4 @@
-"""A section of the engine room: a quiet heading, aligned lines, and a sentence that says what one sees."""
+"""A section of the engine room: a heading, aligned lines, and a sentence that explains them."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from edgechat.tui.markdown.blocks import EMPTY, RenderedLine
 from edgechat.tui.transcript.sheet import Sheet
 
 LABEL = 12
-"""Columns of the labels at the left."""
+"""The width of the labels at the left, in cells."""
 _WIDEST = 64
-"""Of a table: columns far apart are hard to follow."""
+"""The greatest width of a table: columns far apart are hard to follow."""
 _COLUMN = 10
 NO_MODEL = "No model is loaded."
 
@@ -21,7 +21,7 @@ Cell = str | tuple[str, str] | Content
 
 
 class Section(Sheet):
-    """Lines under a heading. Subclasses give the lines, and say `changed` when they are others."""
+    """Lines under a heading. Subclasses return the lines, and call `changed` when they change."""
 
     DEFAULT_CSS = """
     Section {
@@ -47,47 +47,47 @@ class Section(Sheet):
     }
     TITLE: ClassVar[str]
     MEANING: ClassVar[str]
-    """What the reader sees, in a sentence or two."""
+    """The explanation of the section, a sentence or two."""
 
     def __init__(self) -> None:
         super().__init__()
         self.explained = True
-        """Whether the sentence is shown."""
+        """Whether the explanation is shown."""
 
     def body(self, width: int) -> list[Content]:
         """Return the lines under the heading."""
         raise NotImplementedError
 
     def aside(self) -> str:
-        """Return a few words for the right end of the heading."""
+        """Return a short text for the right end of the heading."""
         return ""
 
     def lay_out(self, width: int) -> list[RenderedLine]:
-        """See `Sheet`."""
         aside = self.aside()
         gap = width - len(self.TITLE) - len(aside)
         beside = (" " * gap + aside, ".faint") if gap > 0 else ""
         lines = [RenderedLine(Content.assemble((self.TITLE, ".heading"), beside))]
         lines += [RenderedLine(line.truncate(width, ellipsis=True)) for line in self.body(width)]
         if self.explained:
-            lines += [EMPTY, *(RenderedLine(line) for line in faint(self.MEANING, width))]
+            lines += [EMPTY, *(RenderedLine(line) for line in wrapped(self.MEANING, width, ".faint"))]
         return lines
 
 
 def row(label: str, *parts: Cell) -> Content:
-    """Return a line of a label and what it is about."""
+    """Return a line that begins with a label."""
     return Content.assemble((f"{label:<{LABEL}}", ".faint"), *parts)
 
 
 def fitting(width: int, line: Content, *shorter: Content) -> Content:
-    """Return the first of these lines that is no wider, or the last."""
-    return next((one for one in (line, *shorter) if one.cell_length <= width), (line, *shorter)[-1])
+    """Return the first of these lines that fits, or the last."""
+    lines = (line, *shorter)
+    return next((line for line in lines if line.cell_length <= width), lines[-1])
 
 
 def table(
     head: Sequence[str], rows: Sequence[tuple[Cell, Sequence[str]]], width: int, corner: str = ""
 ) -> list[Content]:
-    """Return a table of figures: labels at the left, columns as wide as there is room for, at the right."""
+    """Return a table: labels at the left, then right-aligned columns that share the width."""
     column = min(_COLUMN, max(5, (min(width, _WIDEST) - LABEL) // max(1, len(head))))
     heads = "".join(f"{name:>{column}}" for name in head)
     lines = [Content.assemble((f"{corner:<{LABEL}}{heads}", ".faint"))]
@@ -98,11 +98,6 @@ def table(
     return lines
 
 
-def faint(text: str, width: int) -> list[Content]:
-    """Return a text of no weight, folded."""
-    return Content(text).stylize(".faint").wrap(max(8, width))
-
-
-def said(text: str, width: int, style: str = "") -> list[Content]:
-    """Return a text, folded."""
+def wrapped(text: str, width: int, style: str = "") -> list[Content]:
+    """Return the lines of a text."""
     return Content(text).stylize(style).wrap(max(8, width))

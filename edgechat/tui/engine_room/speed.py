@@ -1,4 +1,4 @@
-"""Speed: the last minute as a line, and what the last replies took."""
+"""Speed: the last minute as a sparkline, and the timings of the last replies."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from edgechat.tui.engine_room.section import LABEL, Section, row, table
 _LEVELS = "▁▂▃▄▅▆▇█"
 _MINUTE = 60
 _FRESH = 2.0
-"""Seconds for which a speed is that of now."""
+"""Seconds for which a measured speed is shown as the present one."""
 _REPLIES = 20
 
 
 class SpeedSection(Section):
-    """Tokens per second, and how long one waits for the first."""
+    """Tokens per second, and the time to the first token."""
 
     TITLE: ClassVar[str] = "Speed"
     MEANING: ClassVar[str] = (
@@ -34,13 +34,13 @@ class SpeedSection(Section):
         super().__init__()
         self._clock = clock
         self._seconds: deque[tuple[int, float]] = deque(maxlen=_MINUTE)
-        """The last speed of each second that had one."""
+        """The last speed of each second in which one was measured."""
         self._last = (-_FRESH, 0.0)
         self._replies: deque[Timings] = deque(maxlen=_REPLIES)
         self._work: SchedulerState | None = None
 
     def note(self, tokens_per_second: float) -> None:
-        """Take the speed of now."""
+        """Take the present speed."""
         now = self._clock()
         self._last = (now, tokens_per_second)
         if self._seconds and self._seconds[-1][0] == int(now):
@@ -48,36 +48,34 @@ class SpeedSection(Section):
         self._seconds.append((int(now), tokens_per_second))
 
     def take(self, reply: Finished) -> None:
-        """Take what a reply took; one that never began says nothing."""
+        """Take the timings of a reply, unless it never began."""
         if reply.timings.ttft_ms > 0:
             self._replies.append(reply.timings)
 
     def show(self, snapshot: Snapshot | None) -> None:
-        """Show what is computed now."""
+        """Show what the scheduler does."""
         self._work = snapshot.work if snapshot else None
         self.changed()
 
     def aside(self) -> str:
-        """See `Section`."""
         n = len(self._replies)
         return "" if not n else "the last reply" if n == 1 else f"the last {n} replies"
 
     def body(self, width: int) -> list[Content]:
-        """See `Section`."""
         at, speed = self._last
         is_now = speed > 0 and self._clock() - at < _FRESH
         now = f"{_figure(speed)} tok/s" if is_now else ("idle", ".faint")
         lines = [row("now", now), row("last minute", self._sparkline(width - LABEL))]
         rows = [
-            ("decoding", _three([one.decode_tps for one in self._replies if one.decode_tps], _rate)),
-            ("prefill", _three([one.prompt_tps for one in self._replies if one.prompt_tps], _rate)),
-            ("first token", _three([one.ttft_ms / 1000 for one in self._replies], _time)),
+            ("decoding", _summary([reply.decode_tps for reply in self._replies if reply.decode_tps], _rate)),
+            ("prefill", _summary([reply.prompt_tps for reply in self._replies if reply.prompt_tps], _rate)),
+            ("first token", _summary([reply.ttft_ms / 1000 for reply in self._replies], _time)),
         ]
         lines += table(("last", "median", "min"), rows, width)
         return [*lines, *self._engine()]
 
     def _sparkline(self, width: int) -> Content:
-        """Return the last minute, the newest at the right, the highest as high as the line goes."""
+        """Return the last minute, newest at the right, scaled to the highest speed."""
         width = min(width, _MINUTE)
         now = int(self._clock())
         columns = [0.0] * width
@@ -90,25 +88,26 @@ class SpeedSection(Section):
         if highest <= 0:
             return Content(_LEVELS[0] * width).stylize(".faint")
         top = len(_LEVELS) - 1
-        return Content("".join(_LEVELS[round(top * one / highest)] for one in columns)).stylize(".spark")
+        return Content("".join(_LEVELS[round(top * speed / highest)] for speed in columns)).stylize(".spark")
 
     def _engine(self) -> list[Content]:
         work = self._work
         if work is None:
             return []
-        settling = ", preparing the next turn" if work.settling else ""
+        prewarming = ", preparing the next turn" if work.settling else ""
         requests = f"{work.running} running, {work.waiting} waiting"
-        lines = [row("requests", requests, (settling, ".faint"))]
+        lines = [row("requests", requests, (prewarming, ".faint"))]
         if work.step_seconds > 0:
             lines.append(row("step", _time(work.step_seconds), (" for a token", ".faint")))
             lines.append(row("chunk", f"{work.chunk_tokens:,} tokens", (" of a prompt", ".faint")))
         return lines
 
 
-def _three(values: Sequence[float], told: Callable[[float], str]) -> tuple[str, str, str]:
+def _summary(values: Sequence[float], format: Callable[[float], str]) -> tuple[str, str, str]:
+    """Return the last value, the median and the least."""
     if not values:
         return ("–", "–", "–")
-    return told(values[-1]), told(median(values)), told(min(values))
+    return format(values[-1]), format(median(values)), format(min(values))
 
 
 def _rate(value: float) -> str:
@@ -120,5 +119,5 @@ def _time(seconds: float) -> str:
 
 
 def _figure(value: float) -> str:
-    """Return a number with as many digits behind the point from one moment to the next."""
+    """Return a number with a fixed count of decimals, so that it does not jitter."""
     return f"{value:.1f}" if value < 99.95 else f"{value:,.0f}"

@@ -1,4 +1,4 @@
-"""What is known of the model one looks at, and its quantizations to choose from."""
+"""The details of the selected model, and its quantizations to choose from."""
 
 from __future__ import annotations
 
@@ -10,61 +10,56 @@ from textual.content import Content
 from textual.widgets import Static
 
 from edgechat.base.text import printable
-from edgechat.tui.models import table, words
-from edgechat.tui.models.rows import ListLine, Rows
+from edgechat.tui.models.descriptions import describe
+from edgechat.tui.models.keyed_list import KeyedList, ListLine
+from edgechat.tui.models.table import quant_lines
 
 if TYPE_CHECKING:
-    from edgechat.planner.ranking.ranked_file import RankedFile
     from edgechat.planner.ranking.survey import SurveyFindings
     from edgechat.tui.models.items import ModelItem
 
 
 class Details(Vertical):
-    """Of one item: in words, with its memory as bars; below it the ladder of its quantizations."""
+    """A description of one model, with its memory as bars; below it the list of its quantizations."""
 
     DEFAULT_CSS = """
     Details {
         padding: 0 1;
         & > VerticalScroll { height: auto; max-height: 65%; scrollbar-size-vertical: 1; }
         & > Vertical { height: 1fr; min-height: 4; }
-        & #ladder-title { margin-top: 1; height: auto; max-height: 4; }
+        & #quants-title { margin-top: 1; height: auto; max-height: 4; }
     }
     """
 
-    _asks = ""
+    _survey_name = ""
+    """Of the model whose quantizations are listed."""
 
     def compose(self) -> ComposeResult:
-        """Words, and quantizations."""
         with VerticalScroll(can_focus=False):
             yield Static(id="about")
         with Vertical():
-            yield Static(id="ladder-title")
-            yield Rows(id="ladder")
+            yield Static(id="quants-title")
+            yield KeyedList(id="quants")
 
     def show(
-        self, item: ModelItem | None, ladder: SurveyFindings | None, *, offline: str = "", waiting: str = ""
+        self, item: ModelItem | None, survey: SurveyFindings | None, *, offline: str = "", waiting: str = ""
     ) -> None:
-        """Show an item. ladder: None while it is not known; `waiting` says why."""
+        """Show a model. survey: None while there is none; `waiting` says why."""
         about = self.query_one("#about", Static)
-        title = self.query_one("#ladder-title", Static)
-        rows = self.query_one("#ladder", Rows)
+        title = self.query_one("#quants-title", Static)
+        quants = self.query_one("#quants", KeyedList)
         width = max(20, self.query_one(VerticalScroll).size.width - 1)
-        about.update(words.about(item, width, offline) if item is not None else Content(""))
-        if item is None or ladder is None:
-            rows.show_lines([])
+        about.update(describe(item, width, offline) if item is not None else Content(""))
+        if item is None or survey is None:
+            quants.show_lines([])
             title.update(Content.styled(printable(waiting), "dim"))
-            self._asks = ""
+            self._survey_name = ""
             return
-        best = ladder.chosen.quant if ladder.chosen is not None else None
-        head, lines = table.ladder(ladder.options, max(20, rows.size.width - 1), best)
-        title.update(head)
-        keys = [key_of(one, number) for number, one in enumerate(ladder.options)]
-        rows.show_lines([ListLine(text, key) for text, key in zip(lines, keys, strict=True)])
-        if item.asks != self._asks:
-            self._asks = item.asks
-            rows.go_to(next((key for key in keys if key.endswith(f":{best}")), keys[0]))
-
-
-def key_of(option: RankedFile, number: int) -> str:
-    """Return what tells the quantizations of one model apart."""
-    return f"{number}:{option.quant}"
+        best = survey.chosen.quant if survey.chosen is not None else None
+        heading, lines = quant_lines(survey.options, max(20, quants.size.width - 1), best)
+        title.update(heading)
+        quants.show_lines([ListLine(line, key=str(n)) for n, line in enumerate(lines)])
+        if item.survey_name != self._survey_name:
+            self._survey_name = item.survey_name
+            names = [option.quant for option in survey.options]
+            quants.go_to(str(names.index(best) if best in names else 0))

@@ -1,4 +1,4 @@
-"""What is asked before something that cannot be taken back, and a text to read."""
+"""A question before something that cannot be undone, and a text to read."""
 
 from __future__ import annotations
 
@@ -9,14 +9,13 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, VerticalScroll
 from textual.content import Content
-from textual.screen import ModalScreen
 from textual.widgets import Button, Static
 
-from edgechat.tui.terminal.resizing import StaleResizeFilter
+from edgechat.tui.terminal.screens import AppDialog
 
 
-class ConfirmDialog(StaleResizeFilter, ModalScreen[bool]):
-    """A question with two answers; the one that changes nothing is the first."""
+class ConfirmDialog(AppDialog[bool]):
+    """A question with two answers; the first one changes nothing."""
 
     DEFAULT_CSS = """
     ConfirmDialog {
@@ -42,7 +41,6 @@ class ConfirmDialog(StaleResizeFilter, ModalScreen[bool]):
         self._question, self._yes, self._no = question, yes, no
 
     def compose(self) -> ComposeResult:
-        """The question above, the answers below."""
         with VerticalScroll(can_focus=False):
             yield Static(self._question)
             with Horizontal():
@@ -54,12 +52,11 @@ class ConfirmDialog(StaleResizeFilter, ModalScreen[bool]):
         self.dismiss(event.button.id == "yes")
 
     def action_answer(self, yes: bool) -> None:
-        """Take the answer."""
         self.dismiss(yes)
 
 
-class TextDialog(StaleResizeFilter, ModalScreen[None]):
-    """A text that is read and left."""
+class TextDialog(AppDialog[None]):
+    """A text that scrolls."""
 
     DEFAULT_CSS = """
     TextDialog {
@@ -79,7 +76,6 @@ class TextDialog(StaleResizeFilter, ModalScreen[None]):
         self._title, self._text = title, text
 
     def compose(self) -> ComposeResult:
-        """The text, which scrolls."""
         box = VerticalScroll(Static(self._text))
         box.border_title = Content(self._title)
         box.border_subtitle = "Esc closes"

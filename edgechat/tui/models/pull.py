@@ -10,11 +10,11 @@ from edgechat.models.hub.progress import ProgressSample, duration
 
 
 class PullState(Enum):
-    """How far a pull is."""
+    """The states of a pull; the values are for users."""
 
     WAITING = "waiting for the previous download"
     ASKING = "asking the hub"
-    COMING = "downloading"
+    DOWNLOADING = "downloading"
     STOPPING = "stopping"
     DONE = "here"
     STOPPED = "stopped"
@@ -22,36 +22,35 @@ class PullState(Enum):
 
 
 class Pull:
-    """One model on its way here. Read it on the app's loop; change it through Pulls."""
+    """The download of one model. Read it on the app's event loop; change it through Pulls."""
 
     def __init__(self, name: str, quant: str | None = None, *, anyway: bool = False) -> None:
         self.name = name
-        """What was asked for: a name of the catalogue, or owner/repo."""
+        """What was requested: a name of the catalogue, or owner/repo."""
         self.quant = quant
         self.anyway = anyway
-        """Whether it comes although it does not fit."""
+        """Whether it is downloaded even if it does not fit."""
         self.state = PullState.WAITING
-        self.doing = ""
-        """What goes on, in more words than the state has."""
-        self.standing: ProgressSample | None = None
+        self.activity = ""
+        """What goes on, if that is more than the state says."""
+        self.progress: ProgressSample | None = None
         self.error: EdgechatError | None = None
         self.model: str | None = None
-        """The name to chat with, once it is here."""
+        """The name to chat with, once it is downloaded."""
         self.stop = threading.Event()
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing of it goes on any more."""
         return self.state in (PullState.DONE, PullState.STOPPED, PullState.FAILED)
 
     @property
     def line(self) -> str:
-        """How it goes: '45% 2.1 GiB of 4.4 GiB, 1:45 left'."""
-        if self.state is PullState.COMING and self.standing is not None and not self.doing:
-            left = self.standing.left
-            return self.standing.size + (f", {duration(left)} left" if left is not None else "")
+        """State and progress: '45% 2.1 GiB of 4.4 GiB, 1:45 left'."""
+        if self.state is PullState.DOWNLOADING and self.progress is not None and not self.activity:
+            left = self.progress.left
+            return self.progress.size + (f", {duration(left)} left" if left is not None else "")
         if self.state is PullState.FAILED and self.error is not None:
             return f"failed: {self.error.message}"
-        if self.state is PullState.STOPPED and self.standing is not None and self.standing.here:
-            return f"stopped at {self.standing.size}"
-        return self.doing or self.state.value
+        if self.state is PullState.STOPPED and self.progress is not None and self.progress.here:
+            return f"stopped at {self.progress.size}"
+        return self.activity or self.state.value

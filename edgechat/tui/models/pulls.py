@@ -1,7 +1,7 @@
-"""Pulls in the background: one at a time, seen from every screen, ended cleanly when the app ends.
+"""Downloads of models in the background: one at a time, visible on every screen, stopped with the app.
 
-Everything here runs on the app's loop but what the shelf does, which has a thread of its own for each pull.
-What has come of a pull that ends early stays on the disk, and the next one of the same model goes on there.
+Everything here runs on the app's event loop but the library's functions, which run in one thread per pull.
+The partial file of a pull that ends early stays on disk, and the next pull of the same model resumes it.
 """
 
 from __future__ import annotations
@@ -21,113 +21,112 @@ from edgechat.tui.models.pull import Pull, PullState
 
 if TYPE_CHECKING:
     from edgechat.models.choices import RemoteFile
-    from edgechat.planner.ranking.pulling import LocalModelEntry
-    from edgechat.tui.models.shelf import ModelLibrary
+    from edgechat.tui.models.library import ModelLibrary
 
-OFTEN = 0.2
-"""Seconds between two pictures of a download."""
-LEAVING = 2.0
+_REPORT_INTERVAL = 0.2
+"""Seconds between two reports of progress."""
+_CLOSE_TIMEOUT = 2.0
 """Seconds that the end of the app waits for a download to close its file."""
 
 
 class Pulls:
-    """The pulls of this app. `on_done` hears of each that is here."""
+    """The pulls of this app. `on_done` is called with each one that succeeds."""
 
-    def __init__(self, shelf: ModelLibrary) -> None:
+    def __init__(self, library: ModelLibrary) -> None:
         self.all: list[Pull] = []
-        """In the order in which they were begun."""
+        """In the order in which they were started."""
         self.on_done: Callable[[Pull], None] = lambda _pull: None
-        self._shelf = shelf
-        self._heard: list[Callable[[Pull], None]] = []
+        self._library = library
+        self._listeners: list[Callable[[Pull], None]] = []
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._closed = False
 
-    def listen(self, heard: Callable[[Pull], None]) -> Callable[[], None]:
-        """Tell `heard` of every change, on the app's loop; return what ends that."""
-        self._heard.append(heard)
-        return lambda: self._heard.remove(heard) if heard in self._heard else None
+    def listen(self, listener: Callable[[Pull], None]) -> None:
+        """Call `listener` on the app's event loop at every change, until `unlisten`."""
+        self._listeners.append(listener)
+
+    def unlisten(self, listener: Callable[[Pull], None]) -> None:
+        if listener in self._listeners:
+            self._listeners.remove(listener)
 
     @property
     def current(self) -> Pull | None:
-        """The one that goes on now."""
-        return next((one for one in self.all if not one.is_over and one.state is not PullState.WAITING), None)
-
-    def find(self, name: str) -> Pull | None:
-        """Return the last pull of a model, whatever became of it."""
-        return next((one for one in reversed(self.all) if one.name == name), None)
+        """The one that is running."""
+        running = (pull for pull in self.all if not pull.is_over and pull.state is not PullState.WAITING)
+        return next(running, None)
 
     def line(self) -> str:
         """Return one line about all of them: 'mistral-7b 45% 2.1 GiB of 4.4 GiB, 1:45 left'; '' for none."""
-        now = self.current
-        if now is None:
+        current = self.current
+        if current is None:
             return ""
-        waiting = sum(one.state is PullState.WAITING for one in self.all)
-        return f"{one_line(now.name, 40)} {now.line}" + (f", {waiting} more" if waiting else "")
+        waiting = sum(pull.state is PullState.WAITING for pull in self.all)
+        return f"{one_line(current.name, 40)} {current.line}" + (f", {waiting} more" if waiting else "")
 
     def start(self, name: str, quant: str | None = None, *, anyway: bool = False) -> Pull:
-        """Begin a pull, or let it wait for its turn; one of the same model that goes on is returned.
+        """Start or queue a pull; return the unfinished one of the same model, if there is one.
 
-        anyway: also where it does not fit; else it fails with DoesNotFit.
+        anyway: download it even if it does not fit; otherwise the pull then fails with DoesNotFit.
         """
-        before = self.find(name)
-        if before is not None and not before.is_over and quant in (None, before.quant):
-            return before
-        if before is not None and before.is_over and before.quant == quant:
-            self.all.remove(before)
+        last = next((pull for pull in reversed(self.all) if pull.name == name), None)
+        if last is not None and not last.is_over and quant in (None, last.quant):
+            return last
+        if last is not None and last.is_over and last.quant == quant:
+            self.all.remove(last)
         pull = Pull(name, quant, anyway=anyway)
         self.all.append(pull)
-        self._tell(pull)
-        self._next()
+        self._notify(pull)
+        self._start_next()
         return pull
 
     def stop(self, pull: Pull) -> None:
-        """End a pull; what has come of it is kept."""
+        """Stop a pull; its partial file is kept."""
         if pull.is_over:
             return
         pull.stop.set()
-        # Whoever only asks writes nothing: its answer is not waited for.
+        # Nothing is written before the download begins, so the thread need not be waited for.
         at_once = pull.state in (PullState.WAITING, PullState.ASKING)
         self._set(pull, PullState.STOPPED if at_once else PullState.STOPPING)
         if at_once:
-            self._next()
+            self._start_next()
 
     def retry(self, pull: Pull, *, anyway: bool = False) -> Pull:
-        """Begin one again that was stopped or failed, where it was."""
+        """Resume a pull that was stopped or failed."""
         return self.start(pull.name, pull.quant, anyway=anyway or pull.anyway)
 
     def forget(self, pull: Pull) -> None:
-        """Leave one out that is over."""
+        """Remove a pull that is over from the list."""
         if pull.is_over and pull in self.all:
             self.all.remove(pull)
-            self._tell(pull)
+            self._notify(pull)
 
     async def close(self) -> None:
-        """End them all, and let the one that goes on put its bytes on the disk."""
+        """Stop all of them, and let the running one write what it has received."""
         self._closed = True
         for pull in list(self.all):
             self.stop(pull)
-        end = time.monotonic() + LEAVING
-        while self._thread is not None and self._thread.is_alive() and time.monotonic() < end:
+        deadline = time.monotonic() + _CLOSE_TIMEOUT
+        while self._thread is not None and self._thread.is_alive() and time.monotonic() < deadline:
             await asyncio.sleep(0.02)
 
-    def _next(self) -> None:
-        waiting = next((one for one in self.all if one.state is PullState.WAITING), None)
+    def _start_next(self) -> None:
+        waiting = next((pull for pull in self.all if pull.state is PullState.WAITING), None)
         if waiting is None or self.current is not None or self._closed:
             return
         self._loop = asyncio.get_running_loop()
         self._set(waiting, PullState.ASKING)
-        # No thread of an executor, which the end of the program would wait for.
+        # Not a thread of an executor: the end of the program would wait for that.
         self._thread = threading.Thread(target=self._run, args=(waiting,), name="pull", daemon=True)
         self._thread.start()
 
-    def _set(self, pull: Pull, state: PullState, doing: str = "") -> None:
-        pull.state, pull.doing = state, doing
-        self._tell(pull)
+    def _set(self, pull: Pull, state: PullState, activity: str = "") -> None:
+        pull.state, pull.activity = state, activity
+        self._notify(pull)
 
-    def _tell(self, pull: Pull) -> None:
-        for heard in list(self._heard):
-            heard(pull)
+    def _notify(self, pull: Pull) -> None:
+        for listener in list(self._listeners):
+            listener(pull)
 
     # In the pull's thread.
 
@@ -135,93 +134,93 @@ class Pulls:
         model: str | None = None
         error: EdgechatError | None = None
         try:
-            model = self._brought(pull)
+            model = self._download(pull)
         except DownloadStopped:
             pass
         except EdgechatError as failure:
             error = failure
-        except Exception as failure:  # a fault of ours ends this pull, not the app
+        except Exception as failure:  # a bug of ours ends this pull, not the app
             error = EngineError(f"The download failed: {type(failure).__name__}: {one_line(str(failure))}.")
-        self._later(lambda: self._ended(pull, model, error))
+        self._call_on_loop(lambda: self._finish(pull, model, error))
 
-    def _brought(self, pull: Pull) -> str:
+    def _download(self, pull: Pull) -> str:
+        """Download a model, and return the name to chat with."""
         from edgechat.planner.ranking.pulling import LocalModelEntry
 
-        told = lambda doing: self._later(lambda: self._doing(pull, doing))  # noqa: E731
-        decided = self._shelf.decide(pull.name, pull.quant, told)
+        def show(activity: str) -> None:
+            self._call_on_loop(lambda: self._show_activity(pull, activity))
+
+        decision = self._library.decide(pull.name, pull.quant, show)
         if pull.stop.is_set():
             raise DownloadStopped
-        if isinstance(decided, LocalModelEntry):
-            return _name_of(decided)
-        if not decided.fits and not pull.anyway:
-            picked = decided.picked
+        if isinstance(decision, LocalModelEntry):
+            name = decision.want.name
+            return f"{name}:{decision.quant}" if decision.quant else name
+        if not decision.fits and not pull.anyway:
+            picked = decision.picked
             instead = picked.instead if picked is not None else None
             why = picked.why_not if picked is not None else "It does not fit."
             raise DoesNotFit(why, hint=f"{instead} would fit." if instead else None)
-        self._later(lambda: self._set(pull, PullState.COMING) if not pull.stop.is_set() else None)
-        seen = _PullObserver(self, pull, decided.total)
+        self._call_on_loop(lambda: self._set(pull, PullState.DOWNLOADING) if not pull.stop.is_set() else None)
+        observer = _PullObserver(self, pull, decision.total)
         try:
-            self._shelf.bring(decided, seen, pull.stop)
+            self._library.download(decision, observer, pull.stop)
         finally:
-            seen.shows()
-        return decided.parts[0].name
+            observer.report()
+        return decision.parts[0].name
 
-    def _later(self, work: Callable[[], object]) -> None:
+    def _call_on_loop(self, function: Callable[[], object]) -> None:
         assert self._loop is not None
         with contextlib.suppress(RuntimeError):  # the app has ended meanwhile
-            self._loop.call_soon_threadsafe(work)
+            self._loop.call_soon_threadsafe(function)
 
-    # On the loop again.
+    # On the event loop again.
 
-    def _doing(self, pull: Pull, doing: str) -> None:
+    def _show_activity(self, pull: Pull, activity: str) -> None:
         if not pull.is_over and pull.state is not PullState.STOPPING:
-            self._set(pull, pull.state, doing)
+            self._set(pull, pull.state, activity)
 
-    def _shown(self, pull: Pull, standing: ProgressSample) -> None:
-        pull.standing = standing
-        self._doing(pull, "")
-
-    def _ended(self, pull: Pull, model: str | None, error: EdgechatError | None) -> None:
-        if pull.is_over:  # stopped while it asked
+    def _finish(self, pull: Pull, model: str | None, error: EdgechatError | None) -> None:
+        if pull.is_over:  # it was stopped before the download began
             return
         pull.model, pull.error = model, error
         self._set(pull, PullState.DONE if model else PullState.FAILED if error else PullState.STOPPED)
         if model:
             self.on_done(pull)
-        self._next()
+        self._start_next()
+
+    def _show_progress(self, pull: Pull, progress: ProgressSample) -> None:
+        pull.progress = progress
+        self._show_activity(pull, "")
 
 
 class _PullObserver:
-    """What a download tells, as pictures of it: a DownloadObserver."""
+    """Reports the progress of a download to Pulls, at most once per interval: a DownloadObserver."""
 
     def __init__(self, pulls: Pulls, pull: Pull, total: int) -> None:
         self._pulls, self._pull = pulls, pull
         self._pace = DownloadPace(total)
-        self._shown = 0.0
+        self._last_report = 0.0
 
     def has(self, file: RemoteFile, n: int) -> None:
         self._pace.has(file, n)
-        if self._is_time():
-            self.shows()
+        if self._is_due():
+            self.report()
 
-    def shows(self) -> None:
-        standing = self._pace.standing()
-        self._pulls._later(lambda: self._pulls._shown(self._pull, standing))
+    def report(self) -> None:
+        progress = self._pace.standing()
+        self._pulls._call_on_loop(lambda: self._pulls._show_progress(self._pull, progress))
 
     def checked(self, file: RemoteFile, n: int) -> None:
-        if self._is_time():
+        if self._is_due():
             self.says(f"checking the partial download: {mebibytes(n)}")
 
     def says(self, text: str) -> None:
-        self._pulls._later(lambda: self._pulls._doing(self._pull, one_line(text)))
+        self._pulls._call_on_loop(lambda: self._pulls._show_activity(self._pull, one_line(text)))
 
-    def _is_time(self) -> bool:
+    def _is_due(self) -> bool:
         now = time.monotonic()
-        if now - self._shown < OFTEN:
+        if now - self._last_report < _REPORT_INTERVAL:
             return False
-        self._shown = now
+        self._last_report = now
         return True
-
-
-def _name_of(here: LocalModelEntry) -> str:
-    return f"{here.want.name}:{here.quant}" if here.quant else here.want.name

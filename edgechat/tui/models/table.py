@@ -1,4 +1,4 @@
-"""Lines of the models screen in columns, as many as there is room for; names give way first."""
+"""Lines of the models screen in as many columns as fit; names are shortened first."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from textual.content import Content
 from edgechat.base.text import ago, figure, mebibytes, one_line
 from edgechat.planner.ranking.ranked_file import RankedFile
 from edgechat.tui.models.items import BEST, ModelGroup, ModelItem, speed
-from edgechat.tui.models.pull import PullState
+from edgechat.tui.models.pull import Pull, PullState
 
 NOW, BROKEN = "●", "!"
 _NAME = 16
-"""Cells that a name has at least."""
+"""The least width of a name, in cells."""
 _BAR = 12
 
 _COLORS = {
@@ -36,7 +36,7 @@ class Column:
     title: str
     width: int
     least: int
-    """Cells that a line has at least where it is shown."""
+    """The least width of a line that has this column, in cells."""
     right: bool = False
 
 
@@ -60,31 +60,29 @@ class ColumnLayout:
 
     @cached_property
     def columns(self) -> tuple[Column, ...]:
-        """Those that are shown."""
-        return tuple(one for one in _COLUMNS if self.width >= one.least)
+        """Those that fit."""
+        return tuple(column for column in _COLUMNS if self.width >= column.least)
 
     @cached_property
     def name_width(self) -> int:
-        """Cells of the name, the mark before it left out."""
-        return max(_NAME, self.width - 2 - sum(one.width + 2 for one in self.columns))
+        """The width of the name, without the mark before it, in cells."""
+        return max(_NAME, self.width - 2 - sum(column.width + 2 for column in self.columns))
 
     def heading(self) -> Content:
-        """Return the titles."""
-        titles = (_cell(one.title, one) for one in self.columns)
+        titles = (_cell(column.title, column) for column in self.columns)
         return Content("  " + "  ".join((_padded("NAME", self.name_width), *titles))).stylize("dim")
 
     def line(self, item: ModelItem) -> Content:
-        """Return an item."""
         name = _padded(item.name, self.name_width)
         if item.pull is not None:
-            return Content.assemble(self._mark(item), name, "  ", self._way(item))
-        cells = [(_cell(self._text(item, one), one), self._style(item, one)) for one in self.columns]
+            return Content.assemble(self._mark(item), name, "  ", self._progress(item.pull))
         parts: list[Content | tuple[str, str]] = [self._mark(item), (name, "bold" if item.is_best else "")]
-        for text, style in cells:
-            parts.append(("  ", ""))
-            parts.append((text, style))
-        found = Content.assemble(*parts)
-        return found.stylize("dim") if item.is_too_large else found
+        for column in self.columns:
+            has_color = column.title == "VERDICT" and not item.is_too_large
+            style = _COLORS.get(item.verdict, "") if has_color else ""
+            parts += [("  ", ""), (_cell(self._text(item, column), column), style)]
+        line = Content.assemble(*parts)
+        return line.stylize("dim") if item.is_too_large else line
 
     def _mark(self, item: ModelItem) -> Content:
         if item.row is not None and self.current in (item.name, item.row.model.full_name):
@@ -96,55 +94,48 @@ class ColumnLayout:
     def _text(self, item: ModelItem, column: Column) -> str:
         match column.title:
             case "QUANT":
-                return item.quant or "?" if item.section is not ModelGroup.ASKED else ""
+                return item.quant or "?" if item.group is not ModelGroup.HUB else ""
             case "SIZE":
                 return mebibytes(item.size) if item.size else ""
             case "VERDICT":
-                return item.verdict or ("" if item.section is ModelGroup.ASKED else "…")
+                return item.verdict or ("" if item.group is ModelGroup.HUB else "…")
             case "TOK/S":
                 return speed(item.speed, is_measured=item.is_measured)
             case "QUALITY":
-                known = item.entry.quality if item.entry is not None else None
-                return f"{known} of 6" if known else ""
+                quality = item.entry.quality if item.entry is not None else None
+                return f"{quality} of 6" if quality else ""
             case _:
                 return _where(item)
 
-    def _style(self, item: ModelItem, column: Column) -> str:
-        if column.title == "VERDICT" and not item.is_too_large:
-            return _COLORS.get(item.verdict, "")
-        return ""
-
-    def _way(self, item: ModelItem) -> Content:
-        """Return how a pull goes: a bar where its end is known, and words."""
-        pull = item.pull
-        assert pull is not None
+    def _progress(self, pull: Pull) -> Content:
+        """Return the progress of a pull: a bar if its size is known, and text."""
         room = self.width - self.name_width - 4
         parts: list[Content | tuple[str, str]] = []
-        coming = pull.state in (PullState.COMING, PullState.STOPPING)
-        if pull.standing is not None and coming and room >= _BAR + 2 + len(pull.line):
-            done = int(pull.standing.share * _BAR)
+        is_downloading = pull.state in (PullState.DOWNLOADING, PullState.STOPPING)
+        if pull.progress is not None and is_downloading and room >= _BAR + 2 + len(pull.line):
+            done = int(pull.progress.share * _BAR)
             parts += [("━" * done, "$primary"), ("─" * (_BAR - done), "dim"), ("  ", "")]
             room -= _BAR + 2
         style = {PullState.FAILED: "$error", PullState.STOPPED: "$warning"}.get(pull.state, "")
         return Content.assemble(*parts, (one_line(pull.line, max(1, room)), style))
 
 
-def ladder(options: Sequence[RankedFile], width: int, best: str | None) -> tuple[Content, list[Content]]:
-    """Return the titles and the lines of the quantizations of one model; NOW marks those that are here."""
+def quant_lines(options: Sequence[RankedFile], width: int, best: str | None) -> tuple[Content, list[Content]]:
+    """Return the heading and the lines of the quantizations of one model; NOW marks the local ones."""
     rows = [("QUANT", "SIZE", "TOK/S", "LOSS", "VERDICT")]
-    for one in options:
-        made = one.plan
-        loss = figure(made.kl_divergence.value, 2) if made is not None and made.kl_divergence else ""
-        tps = speed(one.predicted.decode_tps) if made is not None else ""
-        rows.append((one.quant or "?", mebibytes(one.variant.size), tps, loss, one.verdict.label))
+    for option in options:
+        plan = option.plan
+        loss = figure(plan.kl_divergence.value, 2) if plan is not None and plan.kl_divergence else ""
+        tps = speed(option.predicted.decode_tps) if plan is not None else ""
+        rows.append((option.quant or "?", mebibytes(option.variant.size), tps, loss, option.verdict.label))
     widths = [max(map(cell_len, column)) for column in zip(*rows, strict=True)]
-    lines = [_joined(row, widths) for row in rows]
-    marked: list[Content] = []
-    for text, one in zip(lines[1:], options, strict=True):
-        mark = NOW if one.variant.path is not None else BEST if one.quant == best else " "
-        style = "dim" if one.plan is None else "bold" if one.quant == best else ""
-        marked.append(Content.styled(_cut(f"{mark} {text}", width).rstrip(), style))
-    return Content.styled(f"  {lines[0]}", "dim"), marked
+    heading, *texts = [_joined(row, widths) for row in rows]
+    lines: list[Content] = []
+    for text, option in zip(texts, options, strict=True):
+        mark = NOW if option.variant.path is not None else BEST if option.quant == best else " "
+        style = "dim" if option.plan is None else "bold" if option.quant == best else ""
+        lines.append(Content.styled(_cut(f"{mark} {text}", width).rstrip(), style))
+    return Content.styled(f"  {heading}", "dim"), lines
 
 
 def _where(item: ModelItem) -> str:
@@ -162,7 +153,7 @@ def _cell(text: str, column: Column) -> str:
 
 
 def _padded(text: str, width: int) -> str:
-    """Return text in exactly so many cells, however wide its characters are."""
+    """Return text that is exactly `width` cells wide."""
     return _cut(one_line(text, 300), width)
 
 
@@ -173,7 +164,6 @@ def _cut(text: str, width: int) -> str:
 
 
 def _joined(row: Iterable[str], widths: Sequence[int]) -> str:
-    cells = list(zip(row, widths, strict=True))
-    first, *middle, last = cells
+    (first, first_width), *middle, (last, last_width) = zip(row, widths, strict=True)
     numbers = (text.rjust(width) for text, width in middle)
-    return "  ".join((first[0].ljust(first[1]), *numbers, last[0].ljust(last[1])))
+    return "  ".join((first.ljust(first_width), *numbers, last.ljust(last_width)))

@@ -11,12 +11,11 @@ from textual import on
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import VerticalScroll
-from textual.screen import Screen
 from textual.widget import Widget
 from textual.widgets import Static
 
 from edgechat.base.text import one_line
-from edgechat.tui.terminal.resizing import StaleResizeFilter
+from edgechat.tui.terminal.screens import AppScreen
 from edgechat.tui.widgets.key_bar import KeyBar
 from edgechat.tui.widgets.line_field import LineField
 
@@ -111,7 +110,7 @@ class _Scroll(VerticalScroll, can_focus=False, inherit_bindings=False):
     """Moved by the screen's keys."""
 
 
-class HelpScreen(StaleResizeFilter, Screen[None]):
+class HelpScreen(AppScreen[None]):
     """Keys and commands, to be scrolled and searched. Closed by Escape, q (outside the search) and F1."""
 
     DEFAULT_CSS = """

@@ -12,7 +12,6 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical, VerticalScroll
 from textual.content import Content
-from textual.screen import ModalScreen
 from textual.widgets import Label, Select, Static
 
 from edgechat.base.errors import EdgechatError, SettingsError
@@ -21,7 +20,7 @@ from edgechat.chat.parameters import THINK, number
 from edgechat.chat.records import ChatSettings
 from edgechat.engine.types import Sampling
 from edgechat.settings import Preset, SamplingDefaults, checked
-from edgechat.tui.terminal.resizing import StaleResizeFilter
+from edgechat.tui.terminal.screens import AppDialog
 from edgechat.tui.widgets.line_field import LineField
 from edgechat.tui.widgets.text_area import Area
 
@@ -38,7 +37,7 @@ class Parameters:
     """The name of a preset to keep it under; empty: none."""
 
 
-class ParametersScreen(StaleResizeFilter, ModalScreen[None]):
+class ParametersScreen(AppDialog[None]):
     """Edits them, until they are saved or left as they were; what cannot be saved can be put right."""
 
     DEFAULT_CSS = """

@@ -1,4 +1,4 @@
-"""What the settings screen lists: the fields of the settings, and those of each preset."""
+"""The entries of the settings screen: the fields of the settings, and those of each preset."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from edgechat.settings.fields import SYSTEM_LENGTH
 from edgechat.settings.reading import checked_value, literals, stripped
 
 Editor = Literal["choice", "line", "text"]
-"""With what a value is changed: by going through all there are, in a line, in a box of lines."""
+"""How a value is edited: by stepping through the allowed values, in one line, in several lines."""
 
-_KEEPS = "the chat's own"
-_COUNTS = {
+_PRESET_DEFAULT = "the chat's own"
+_APPLIES = {
     "now": "",
     "new chat": "Applies to new chats.",
     "load": "Applies when a model is loaded next.",
@@ -33,59 +33,58 @@ class SettingEntry:
     """One setting, or one field of a preset."""
 
     path: tuple[str, ...]
-    """Where it is in the file: ('sampling', 'top_p')."""
+    """The keys of the file that lead to it: ('sampling', 'top_p')."""
     heading: str
-    """What it is listed under: 'Sampling', 'Preset coder'."""
+    """The group that it is listed in: 'Sampling', 'Preset coder'."""
     default: str
     doc: str
-    counts: str
-    """From when on a change counts, as a sentence; empty for at once."""
+    applies: str
+    """When a change applies, as a sentence; empty for at once."""
     type: Any
 
     @property
     def label(self) -> str:
-        """Its name where its heading is known."""
+        """Its name below its heading."""
         return self.path[-1]
 
     @property
     def kind(self) -> str:
-        """What it may be, in words."""
+        """The allowed values, for users."""
         return describe_type(self.type)
 
     @property
-    def told(self) -> str:
-        """What it does, what it may be, and when it counts."""
+    def description(self) -> str:
+        """What it does, the allowed values, and when a change applies."""
         kind = self.kind
-        may_be = "" if kind in ("text", "on or off") else f"{kind[0].upper()}{kind[1:]}."
-        return " ".join(filter(None, (self.doc, may_be, self.counts)))
+        allowed = "" if kind in ("text", "on or off") else f"{kind[0].upper()}{kind[1:]}."
+        return " ".join(filter(None, (self.doc, allowed, self.applies)))
 
     @property
     def choices(self) -> tuple[Any, ...]:
-        """All that it may be, if that is little; None among them leaves the choice to edgechat."""
+        """The allowed values, if they are few; None among them leaves the choice to edgechat."""
         plain = stripped(self.type)
         options = tuple(literals(plain)) or ((True, False) if bool in (plain, *_parts(plain)) else ())
         return (None, *options) if options and type(None) in _parts(plain) else options
 
     @property
     def editor(self) -> Editor:
-        """With what it is changed."""
         if self.choices:
             return "choice"
         return "text" if self.label == "system" else "line"
 
-    def given(self, tables: Mapping[str, Any]) -> Any:
-        """Return what the file says, or None."""
-        found: Any = tables
-        for part in self.path:
-            found = found.get(part) if isinstance(found, Mapping) else None
-        return found
+    def value_in(self, tables: Mapping[str, Any]) -> Any:
+        """Return its value in the file, or None."""
+        value: Any = tables
+        for key in self.path:
+            value = value.get(key) if isinstance(value, Mapping) else None
+        return value
 
-    def shown(self, value: Any) -> str:
-        """Return a value of the file in words."""
+    def format(self, value: Any) -> str:
+        """Return a value of the file as text."""
         return one_line(format_value(tuple(map(str, value)) if isinstance(value, list) else value), 200)
 
-    def parsed(self, text: str) -> Any:
-        """Return what was typed as a value; None for nothing. Raises ValueError that says what it may be."""
+    def parse(self, text: str) -> Any:
+        """Return the value that was typed; None for nothing. Raises ValueError with the allowed values."""
         text = text.strip()
         if not text:
             return None
@@ -100,35 +99,37 @@ class SettingEntry:
                 value = [part.strip() for part in text.split(",") if part.strip()]
             return msgspec.to_builtins(checked_value(value, self.type))
         except ValueError as error:
-            longest = f"text of at most {SYSTEM_LENGTH} characters" if self.kind == "text" else self.kind
-            raise ValueError(f"Allowed: {longest}.") from error
+            allowed = f"text of at most {SYSTEM_LENGTH} characters" if self.kind == "text" else self.kind
+            raise ValueError(f"Allowed: {allowed}.") from error
 
     def matches(self, words: list[str]) -> bool:
-        """Whether all these words, in small letters, are in what is shown of it."""
+        """Return whether all these words, in lower case, occur in the entry."""
         text = f"{self.heading} {'.'.join(self.path)} {self.doc} {self.kind}".lower()
         return all(word in text for word in words)
 
 
-def entries(said: Settings) -> Iterator[SettingEntry]:
-    """Yield what is listed, heading by heading."""
-    known = documented()
+def entries(settings: Settings) -> Iterator[SettingEntry]:
+    """Yield the entries, group by group."""
+    fields = documented()
     for group in ("Model", "Conversation", "Sampling", "Appearance", "Machine"):
-        for one in known:
-            if one.group == group:
-                path = tuple(one.name.split("."))
-                yield SettingEntry(path, group, one.default, one.doc, _COUNTS[one.applies_from], one.type)
-    for name in said.presets:
-        yield from _of_preset(name, known)
+        for field in fields:
+            if field.group == group:
+                path = tuple(field.name.split("."))
+                yield SettingEntry(
+                    path, group, field.default, field.doc, _APPLIES[field.applies_from], field.type
+                )
+    for name in settings.presets:
+        yield from _preset_entries(name, fields)
 
 
-def _of_preset(name: str, known: tuple[Documented, ...]) -> Iterator[SettingEntry]:
-    docs = {one.name: one for one in known}
-    for field in msgspec.structs.fields(Preset):
-        inner = [one for one in known if one.name.startswith(f"{field.name}.")]
-        for one in inner or [docs[field.name]]:
-            path = ("presets", name, *one.name.split("."))
-            doc = "The preset's system prompt." if one.name == "system" else one.doc
-            yield SettingEntry(path, f"Preset {name}", _KEEPS, doc, "", one.type)
+def _preset_entries(preset: str, fields: tuple[Documented, ...]) -> Iterator[SettingEntry]:
+    for name in Preset.__struct_fields__:
+        for field in fields:
+            if field.name != name and not field.name.startswith(f"{name}."):
+                continue
+            path = ("presets", preset, *field.name.split("."))
+            doc = "The preset's system prompt." if field.name == "system" else field.doc
+            yield SettingEntry(path, f"Preset {preset}", _PRESET_DEFAULT, doc, "", field.type)
 
 
 def _parts(kind: Any) -> tuple[Any, ...]:

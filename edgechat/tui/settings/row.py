@@ -1,4 +1,4 @@
-"""One setting on the screen: its name and value, what it does, and the place where it is changed."""
+"""One setting on the screen: its name, value and description, and the editor of the value."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from edgechat.tui.widgets.text_area import Area
 
 
 class LineEditor(LineField):
-    """A value in a line. Enter saves, Escape gives up."""
+    """A value in one line. Enter saves, Escape cancels."""
 
     DEFAULT_CSS = """
     LineEditor, LineEditor:focus {
@@ -34,21 +34,21 @@ class LineEditor(LineField):
         background: $background; background-tint: transparent;
     }
     """
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "cancel", "Cancel")]
 
-    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "give_up", "Cancel")]
+    async def action_submit(self) -> None:
+        self.post_message(SettingRow.TextEntered(self.value))
 
-    def action_give_up(self) -> None:
-        """Leave the value as it was."""
-        self.post_message(SettingRow.GivenUp())
+    def action_cancel(self) -> None:
+        self.post_message(SettingRow.EditCancelled())
 
     def on_blur(self) -> None:
-        """Save what was typed when someone goes on to another setting."""
-        if self.app.app_focus:
-            self.post_message(SettingRow.Left(self.value))
+        if self.app.app_focus:  # not if the terminal itself has lost the focus
+            self.post_message(SettingRow.EditorLeft(self.value))
 
 
 class TextEditor(Area):
-    """A value of several lines. Ctrl+S saves, Escape gives up."""
+    """A value of several lines. Ctrl+S saves, Escape cancels."""
 
     DEFAULT_CSS = """
     TextEditor, TextEditor:focus {
@@ -57,26 +57,23 @@ class TextEditor(Area):
     }
     """
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("ctrl+s", "save", "Save"),
-        Binding("escape", "give_up", "Cancel"),
+        Binding("ctrl+s", "submit", "Save"),
+        Binding("escape", "cancel", "Cancel"),
     ]
 
-    def action_save(self) -> None:
-        """Hand the text over."""
-        self.post_message(SettingRow.Entered(self.text))
+    def action_submit(self) -> None:
+        self.post_message(SettingRow.TextEntered(self.text))
 
-    def action_give_up(self) -> None:
-        """Leave the value as it was."""
-        self.post_message(SettingRow.GivenUp())
+    def action_cancel(self) -> None:
+        self.post_message(SettingRow.EditCancelled())
 
     def on_blur(self) -> None:
-        """Save what was typed when someone goes on to another setting."""
         if self.app.app_focus:
-            self.post_message(SettingRow.Left(self.text))
+            self.post_message(SettingRow.EditorLeft(self.text))
 
 
 class SettingRow(Vertical, can_focus=True):
-    """A setting. What is chosen or typed comes out as `SettingRow.Chosen`; the screen writes it."""
+    """A setting. It posts a value that the user has chosen or typed as `Chosen`; the screen writes it."""
 
     DEFAULT_CSS = """
     SettingRow {
@@ -108,54 +105,51 @@ class SettingRow(Vertical, can_focus=True):
 
         @property
         def control(self) -> SettingRow:
-            """The row it comes from."""
             return self.row
 
-    class GivenUp(Message):
+    class EditCancelled(Message):
         """Escape was pressed in an editor."""
 
     @dataclass
-    class Entered(Message):
+    class TextEntered(Message):
         """A text is to be saved."""
 
         text: str
 
     @dataclass
-    class Left(Message):
+    class EditorLeft(Message):
         """The editor has lost the focus, with this text in it."""
 
         text: str
 
-    def __init__(self, entry: SettingEntry, given: Any, *, by: str = "") -> None:
-        """given: what the file says, or None. by: what counts instead, and who says so."""
+    def __init__(self, entry: SettingEntry, value: Any, *, override: str = "") -> None:
+        """value: the one in the file, or None. override: what applies instead, and why."""
         super().__init__()
         self.entry = entry
-        self.given = given
-        self._by = by
+        self.value = value
+        self._override = override
 
     def compose(self) -> ComposeResult:
-        """A line for the value, and below it what the setting does."""
         with Horizontal(classes="row--head"):
             yield Static(self.entry.label, classes="row--label", markup=False)
             yield Static(classes="row--value", markup=False)
         yield Static(classes="row--fault", markup=False)
-        yield Static(self.entry.told, classes="row--doc", markup=False)
+        yield Static(self.entry.description, classes="row--doc", markup=False)
 
     def on_mount(self) -> None:
-        """Show the value."""
-        self._show()
+        self._show_value()
 
-    def update(self, given: Any) -> None:
+    def update(self, value: Any) -> None:
         """Show another value."""
-        self.given = given
-        self.complain("")
-        self._show()
+        self.value = value
+        self.show_fault("")
+        self._show_value()
 
-    def complain(self, fault: str) -> None:
-        """Show what is wrong, below the value; nothing for the empty text."""
-        shown = self.query_one(".row--fault", Static)
-        shown.display = bool(fault)
-        shown.update(Content(printable(f"! {fault}") if fault else ""))
+    def show_fault(self, fault: str) -> None:
+        """Show what is wrong below the value; '' if nothing is."""
+        line = self.query_one(".row--fault", Static)
+        line.display = bool(fault)
+        line.update(Content(printable(f"! {fault}") if fault else ""))
 
     @property
     def editor(self) -> Widget | None:
@@ -165,45 +159,42 @@ class SettingRow(Vertical, can_focus=True):
         except NoMatches:
             return None
 
-    def on_focus(self) -> None:
-        """Show the arrows of a choice."""
+    @on(events.Focus)
+    @on(events.Blur)
+    def _focus_changed(self) -> None:
         if self.entry.choices:
-            self._show()
+            self._show_value()
 
-    def on_blur(self) -> None:
-        """Show them no more."""
-        if self.entry.choices:
-            self._show()
-
-    def _show(self) -> None:
+    def _show_value(self) -> None:
         entry = self.entry
-        if self.given is None:
-            value = Content.styled(f"default: {entry.default}", "dim")
+        if self.value is None:
+            text = Content.styled(f"default: {entry.default}", "dim")
         else:
-            value = Content.styled(entry.shown(self.given), "bold")
+            text = Content.styled(entry.format(self.value), "bold")
         if self.has_focus and entry.choices:
-            value = Content.assemble("‹ ", value, " ›")
-        if self._by:
-            value = Content.assemble(value, (f"  now {self._by}", "bold"))
-        self.query_one(".row--value", Static).update(value)
+            text = Content.assemble("‹ ", text, " ›")
+        if self._override:
+            text = Content.assemble(text, (f"  now {self._override}", "bold"))
+        self.query_one(".row--value", Static).update(text)
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """While a value is typed, the row's keys belong to the text."""
+        """Leave the keys to the editor while it is open."""
         return self.editor is None
 
     def on_click(self, event: events.Click) -> None:
-        """A click on a row goes there, a second one changes it."""
-        if self.editor is None and event.chain == 2:
+        if self.editor is None and event.chain == 2:  # the first click has focused the row
             self.action_edit()
 
     def action_edit(self) -> None:
-        """Take the next value of a choice; else open an editor."""
-        if self.editor is not None or not self.is_attached:  # the screen may have been left meanwhile
+        """Take the next of the allowed values, or open an editor."""
+        if self.editor is not None or not self.is_attached:  # the screen may have been left
             return
         if self.entry.editor == "choice":
             self.action_step(1)
             return
-        text = "" if self.given is None else self._text
+        text = "" if self.value is None else printable(str(self.value))
+        if isinstance(self.value, list):
+            text = ", ".join(map(str, self.value))
         editor: LineEditor | TextEditor
         if self.entry.editor == "text":
             editor = TextEditor(text, highlight_cursor_line=False)
@@ -220,35 +211,27 @@ class SettingRow(Vertical, can_focus=True):
 
     @property
     def _suggester(self) -> SuggestFromList | None:
-        """What completes the name of a model."""
         if self.entry.path not in (("model",), ("draft",)):
             return None
         with contextlib.suppress(EdgechatError):
-            return SuggestFromList([one.name for one in catalogue()], case_sensitive=False)
+            return SuggestFromList([model.name for model in catalogue()], case_sensitive=False)
         return None
 
-    @property
-    def _text(self) -> str:
-        return ", ".join(map(str, self.given)) if isinstance(self.given, list) else printable(str(self.given))
-
     def action_step(self, by: int) -> None:
-        """Take the choice before or after this one."""
+        """Take the allowed value before (-1) or after (1) this one."""
         choices = self.entry.choices
         if not choices or self.editor is not None:
             return
-        now = self.given if self.given in choices else self._default
-        at = choices.index(now) if now in choices else -by
-        self.post_message(self.Chosen(self, choices[(at + by) % len(choices)]))
-
-    @property
-    def _default(self) -> Any:
-        """The choice that counts where the file says nothing."""
-        by_words = {self.entry.shown(one): one for one in self.entry.choices if one is not None}
-        return by_words.get(self.entry.default)
+        value = self.value
+        if value not in choices:  # the default applies
+            values = {self.entry.format(choice): choice for choice in choices if choice is not None}
+            value = values.get(self.entry.default)
+        index = choices.index(value) if value in choices else -by
+        self.post_message(self.Chosen(self, choices[(index + by) % len(choices)]))
 
     def action_reset(self) -> None:
-        """Take the setting out of the file."""
-        if self.editor is None and self.given is not None:
+        """Remove the setting from the file."""
+        if self.editor is None and self.value is not None:
             self.post_message(self.Chosen(self, None))
 
     @on(LineField.Changed)
@@ -257,56 +240,48 @@ class SettingRow(Vertical, can_focus=True):
         event.stop()
         text = event.value if isinstance(event, LineField.Changed) else event.text_area.text
         try:
-            self.entry.parsed(text)
+            self.entry.parse(text)
         except ValueError as error:
-            self.complain(str(error))
+            self.show_fault(str(error))
         else:
-            self.complain("")
+            self.show_fault("")
 
-    @on(LineField.Submitted)
-    def _submitted(self, event: LineField.Submitted) -> None:
+    @on(TextEntered)
+    def _text_entered(self, event: TextEntered) -> None:
         event.stop()
-        self._take(event.value)
-
-    @on(Entered)
-    def _entered(self, event: Entered) -> None:
-        event.stop()
-        self._take(event.text)
-
-    def _take(self, text: str) -> None:
         try:
-            value = self.entry.parsed(text)
+            value = self.entry.parse(event.text)
         except ValueError as error:
-            self.complain(str(error))
-            return
-        self.post_message(self.Chosen(self, value))
+            self.show_fault(str(error))
+        else:
+            self.post_message(self.Chosen(self, value))
 
-    @on(GivenUp)
-    async def _given_up(self, event: GivenUp) -> None:
+    @on(EditCancelled)
+    async def _edit_cancelled(self, event: EditCancelled) -> None:
         event.stop()
-        self.complain("")
+        self.show_fault("")
         await self.close_editor()
 
-    @on(Left)
-    async def _left(self, event: Left) -> None:
+    @on(EditorLeft)
+    async def _editor_left(self, event: EditorLeft) -> None:
         event.stop()
         if self.editor is None or self.editor.has_focus:
             return
         try:
-            value = self.entry.parsed(event.text)
+            value = self.entry.parse(event.text)
         except ValueError:
-            value = self.given
-        if value != self.given:
+            value = self.value
+        if value != self.value:
             self.post_message(self.Chosen(self, value))
         else:
-            self.complain("")
+            self.show_fault("")
             await self.close_editor()
 
     async def close_editor(self) -> None:
-        """Put the editor away, and the focus back onto the row."""
+        """Remove the editor, and give its focus back to the row."""
         editor = self.editor
         if editor is not None:
-            inside = editor.has_focus
+            had_focus = editor.has_focus
             await editor.remove()
-            if inside:
+            if had_focus:
                 self.focus()

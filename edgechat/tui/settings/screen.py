@@ -1,4 +1,4 @@
-"""The settings screen: what is chosen is in settings.toml at once."""
+"""The settings screen: every change is written to settings.toml at once."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from textual.binding import Binding, BindingType
 from textual.containers import VerticalScroll
 from textual.content import Content
 from textual.message import Message
-from textual.screen import Screen
 from textual.widgets import Static
 
 from edgechat import settings
@@ -23,13 +22,13 @@ from edgechat.settings import Settings
 from edgechat.settings.reading import name_fault
 from edgechat.tui.settings.entries import SettingEntry, entries
 from edgechat.tui.settings.row import SettingRow
-from edgechat.tui.terminal.resizing import StaleResizeFilter
+from edgechat.tui.terminal.screens import AppScreen, error_text
 from edgechat.tui.widgets.key_bar import KeyBar
 from edgechat.tui.widgets.line_field import LineField
 
 
 class GroupHeading(Static):
-    """The name of a group; of a preset it can be gone to, and the preset deleted."""
+    """The name of a group. That of a preset can be focused, to delete the preset."""
 
     DEFAULT_CSS = """
     GroupHeading { height: 1; padding: 0 1; text-style: bold; color: $primary; margin-top: 1; }
@@ -39,22 +38,21 @@ class GroupHeading(Static):
 
     def __init__(self, name: str, preset: str | None = None) -> None:
         super().__init__(Content(name))
-        self.named = name
         self.preset = preset
         self.can_focus = preset is not None
+        self._title = name
         self._asked = False
 
     def on_blur(self) -> None:
-        """Forget that a preset was to be deleted."""
         self._asked = False
-        self.update(Content(self.named))
+        self.update(Content(self._title))
 
     def action_remove_preset(self) -> None:
-        """Ask first: what is in a preset was written by hand."""
+        """Ask the first time: a preset was written by hand."""
         if self._asked and self.preset is not None:
             self.post_message(SettingsScreen.PresetRemoved(self.preset))
         self._asked = True
-        self.update(Content(f"{self.named} — press Delete again to delete it"))
+        self.update(Content(f"{self._title} — press Delete again to delete it"))
 
 
 class NewPreset(LineField):
@@ -69,11 +67,11 @@ class NewPreset(LineField):
 
 
 class SettingsList(VerticalScroll, can_focus=False, inherit_bindings=False):
-    """Scrolls after the focus: its keys are the screen's."""
+    """Scrolls with the focus, which the screen's keys move."""
 
 
-class SettingsScreen(StaleResizeFilter, Screen[None]):
-    """Every setting, with what it does and what it is. `Changed` tells the app of what was written."""
+class SettingsScreen(AppScreen[None]):
+    """Every setting with its description and value. It posts `Changed` after each write."""
 
     DEFAULT_CSS = """
     SettingsScreen {
@@ -101,7 +99,7 @@ class SettingsScreen(StaleResizeFilter, Screen[None]):
 
     @dataclass
     class Changed(Message):
-        """settings.toml has been written: what it says now, and which setting was changed."""
+        """settings.toml was written. path: the setting that was changed."""
 
         settings: Settings
         path: tuple[str, ...]
@@ -114,12 +112,11 @@ class SettingsScreen(StaleResizeFilter, Screen[None]):
 
     def __init__(self) -> None:
         super().__init__()
-        self._said = Settings()
+        self._settings = Settings()
         self._tables: dict[str, Any] = {}
-        self._writing = asyncio.Lock()
+        self._write_lock = asyncio.Lock()
 
     def compose(self) -> ComposeResult:
-        """From top to bottom; the rows come with `on_mount`."""
         yield Static(id="settings-head")
         yield LineField(placeholder="Filter by name or description", id="settings-filter")
         yield Static(id="settings-fault")
@@ -127,54 +124,52 @@ class SettingsScreen(StaleResizeFilter, Screen[None]):
         yield KeyBar(id="keys")
 
     async def on_mount(self) -> None:
-        """Read the file and list the settings."""
-        head = Content.assemble(
-            ("Settings", "bold"), "  ", (one_line(str(settings.settings_file()), 300), "dim")
-        )
-        self.query_one("#settings-head", Static).update(head)
-        self._read()
-        await self._list()
-        self.call_after_refresh(self._begin)
+        path = one_line(str(settings.settings_file()), 300)
+        heading = Content.assemble(("Settings", "bold"), "  ", (path, "dim"))
+        self.query_one("#settings-head", Static).update(heading)
+        self._read_file()
+        await self._rebuild_list()
+        self.call_after_refresh(self._focus_first)
 
-    def _begin(self) -> None:
+    def _focus_first(self) -> None:
         if self.focused is None:  # unless a key was faster
             self._focus(0)
 
-    def _read(self) -> None:
-        """Read the file; what is wrong with it is told, and then the defaults are listed."""
+    def _read_file(self) -> None:
+        """Read the file, or show what is wrong with it and use the defaults."""
         fault, path = "", settings.settings_file()
-        self._said, self._tables = Settings(), {}
+        self._settings, self._tables = Settings(), {}
         try:
             if path.exists():
                 self._tables = settings.read_toml(path)
-            self._said = settings.load()
+            self._settings = settings.load()
         except EdgechatError as error:
-            fault = " ".join(filter(None, (error.message, error.hint)))
-        shown = self.query_one("#settings-fault", Static)
-        shown.display = bool(fault)
-        shown.update(Content(printable(f"! {fault}")))
+            fault = error_text(error)
+        line = self.query_one("#settings-fault", Static)
+        line.display = bool(fault)
+        line.update(Content(printable(f"! {fault}")))
 
-    async def _list(self) -> None:
-        listed = self.query_one(SettingsList)
-        await listed.remove_children()
+    async def _rebuild_list(self) -> None:
+        settings_list = self.query_one(SettingsList)
+        await settings_list.remove_children()
         widgets: list[Static | SettingRow | NewPreset] = [
             Static("No setting matches.", id="settings-none", markup=False)
         ]
         heading = ""
-        for entry in entries(self._said):
+        for entry in entries(self._settings):
             if entry.heading != heading:
                 heading = entry.heading
                 widgets.append(GroupHeading(heading, entry.path[1] if entry.path[0] == "presets" else None))
-            widgets.append(SettingRow(entry, entry.given(self._tables), by=self._by(entry)))
+            widgets.append(SettingRow(entry, entry.value_in(self._tables), override=self._override(entry)))
         widgets.append(GroupHeading("New preset"))
         widgets.append(
             NewPreset(placeholder="its name; a preset sets the system prompt, thinking and sampling")
         )
-        await listed.mount_all(widgets)
-        self._filter(self.query_one("#settings-filter", LineField).value)
+        await settings_list.mount_all(widgets)
+        self._apply_filter()
 
-    def _by(self, entry: SettingEntry) -> str:
-        """Return what an environment variable makes of a setting, in words; empty where none does."""
+    def _override(self, entry: SettingEntry) -> str:
+        """Return what an environment variable sets instead, for users; empty if none does."""
         if entry.path == ("offline",) and (variable := offline_by()):
             return f"on, because of {variable}"
         if entry.path == ("theme",) and self.app.no_color:
@@ -194,7 +189,9 @@ class SettingsScreen(StaleResizeFilter, Screen[None]):
     @on(LineField.Submitted, "NewPreset")
     def _new_preset(self, event: LineField.Submitted) -> None:
         name = event.value.strip()
-        fault = name_fault(name) or ("A preset of that name exists." if name in self._said.presets else None)
+        fault = name_fault(name) or (
+            "A preset of that name exists." if name in self._settings.presets else None
+        )
         if fault:
             event.input.border_subtitle = fault
             return
@@ -202,93 +199,91 @@ class SettingsScreen(StaleResizeFilter, Screen[None]):
 
     @work(group="settings")
     async def _save(self, row: SettingRow | None, path: tuple[str, ...], value: Any) -> None:
-        async with self._writing:  # in the order of choosing
+        async with self._write_lock:  # keeps the order of the changes
             try:
-                self._said = await asyncio.to_thread(settings.change, path, value)
+                self._settings = await asyncio.to_thread(settings.change, path, value)
             except EdgechatError as error:
-                fault = " ".join(filter(None, (error.message, error.hint)))
+                fault = error_text(error)
                 if row is not None:
-                    row.complain(fault)
+                    row.show_fault(fault)
                 else:
                     self.notify(printable(fault), severity="error", markup=False)
                 return
-            self._read()
+            self._read_file()
             if row is not None:
-                row.update(row.entry.given(self._tables))
+                row.update(row.entry.value_in(self._tables))
                 await row.close_editor()
                 self._update_others(row)
             else:
-                await self._list()
+                await self._rebuild_list()
                 self._go_to_preset(path[1])
-        self.post_message(self.Changed(self._said, path))
+        self.post_message(self.Changed(self._settings, path))
 
     def _update_others(self, changed: SettingRow) -> None:
-        """Show what another program has written meanwhile."""
+        """Show what another program has written."""
         for row in self.query(SettingRow):
-            given = row.entry.given(self._tables)
-            if row is not changed and row.given != given and row.editor is None:
-                row.update(given)
+            value = row.entry.value_in(self._tables)
+            if row is not changed and row.value != value and row.editor is None:
+                row.update(value)
 
     def _go_to_preset(self, name: str) -> None:
-        for one in self.query(GroupHeading):
-            if one.preset == name:
-                one.focus()
+        for heading in self.query(GroupHeading):
+            if heading.preset == name:
+                heading.focus()
                 return
         self._stops[-1].focus()
 
-    # Going about.
+    # Navigation.
 
     @property
     def _stops(self) -> list[SettingRow | GroupHeading | NewPreset]:
-        """What can be gone to, from top to bottom."""
-        found = self.query("#settings-list > *").results()
+        """The widgets that can be focused, from top to bottom."""
         return [
-            one
-            for one in found
-            if isinstance(one, SettingRow | GroupHeading | NewPreset) and one.can_focus and one.display
+            widget
+            for widget in self.query_one(SettingsList).children
+            if isinstance(widget, SettingRow | GroupHeading | NewPreset)
+            and widget.can_focus
+            and widget.display
         ]
 
     @property
-    def _at(self) -> int:
-        """The number of the stop that has the focus; -1 for none."""
-        focused = self.focused
-        return next(
-            (n for n, one in enumerate(self._stops) if focused is one or focused in one.walk_children()), -1
-        )
+    def _position(self) -> int:
+        """The index of the stop that has the focus; -1 for none."""
+        ancestors = self.focused.ancestors_with_self if self.focused is not None else []
+        return next((n for n, stop in enumerate(self._stops) if stop in ancestors), -1)
 
     def _focus(self, n: int) -> None:
         stops = self._stops
         if stops:
             stops[max(0, min(n, len(stops) - 1))].focus()
-        if n <= 0:  # with the heading above it
+        if n <= 0:  # together with the heading above it
             self.query_one(SettingsList).scroll_home(animate=False)
 
     def action_go(self, by: int) -> None:
-        """Go to the setting above or below; from the first one up to the filter."""
-        if self._at + by < 0:
+        """Go to the setting above or below; above the first one is the filter."""
+        if self._position + by < 0:
             self.action_filter()
         else:
-            self._focus(self._at + by)
+            self._focus(self._position + by)
 
     def action_page(self, by: int) -> None:
-        """Go a screenful up or down."""
-        listed, stops = self.query_one(SettingsList), self._stops
+        """Go a page up (-1) or down (1)."""
+        stops = self._stops
         if not stops:
             return
-        at = max(0, self._at)
-        goal = stops[at].virtual_region.y + by * max(3, listed.size.height - 3)
+        y = stops[max(0, self._position)].virtual_region.y
+        goal = y + by * max(3, self.query_one(SettingsList).size.height - 3)
         self._focus(min(range(len(stops)), key=lambda n: abs(stops[n].virtual_region.y - goal)))
 
     def action_end(self, n: int) -> None:
-        """Go to the first or the last setting."""
+        """Go to the first setting (0) or the last one (-1)."""
         self._focus(n % max(1, len(self._stops)))
 
     def action_filter(self) -> None:
-        """Go to the filter."""
         self.query_one("#settings-filter").focus()
 
     def action_back(self) -> None:
-        """Take the filter away, else leave."""
+        """Clear the filter, or leave."""
         field = self.query_one("#settings-filter", LineField)
         if field.value:
             field.value = ""
@@ -296,29 +291,24 @@ class SettingsScreen(StaleResizeFilter, Screen[None]):
         else:
             self.dismiss()
 
-    @on(LineField.Changed, "#settings-filter")
-    def _filter_changed(self, event: LineField.Changed) -> None:
-        self._filter(event.value)
-
     @on(LineField.Submitted, "#settings-filter")
     def _filter_done(self) -> None:
         self._focus(0)
 
-    def _filter(self, text: str) -> None:
-        """Show only what has these words, and the headings of that."""
-        words = text.lower().split()
-        found, heading, last = False, None, None
-        for one in self.query("#settings-list > *").results():
-            if isinstance(one, GroupHeading):
-                heading, last = one, one
-                one.display = not words
-            elif isinstance(one, SettingRow):
-                one.display = one.entry.matches(words)
-                found = found or one.display
-                if heading is not None and one.display:
+    @on(LineField.Changed, "#settings-filter")
+    def _apply_filter(self) -> None:
+        """Show only the settings in which the words of the filter occur, and their headings."""
+        words = self.query_one("#settings-filter", LineField).value.lower().split()
+        any_match, heading = False, None
+        for widget in self.query_one(SettingsList).children:
+            if isinstance(widget, GroupHeading):
+                heading = widget
+                widget.display = not words
+            elif isinstance(widget, SettingRow):
+                widget.display = widget.entry.matches(words)
+                any_match = any_match or widget.display
+                if heading is not None and widget.display:
                     heading.display = True
-            elif isinstance(one, NewPreset):
-                one.display = not words
-                if last is not None:
-                    last.display = not words
-        self.query_one("#settings-none").display = not found
+            elif isinstance(widget, NewPreset):
+                widget.display = not words
+        self.query_one("#settings-none").display = not any_match

@@ -1,4 +1,4 @@
-"""Between the app and the terminal: the order of keys, signals, and what may never be written to it.
+"""Between the app and the terminal: the order of keys, signals, sizes, and control characters.
 
 Read `key_order.py` first, then `output_filter.py`.
 """

@@ -1,4 +1,4 @@
-"""Reading the terminal: whatever bytes come from it, the app goes on."""
+"""Reading the terminal: no bytes that come from it can stop the app."""
 
 from __future__ import annotations
 
@@ -15,33 +15,33 @@ from textual.message import Message
 
 from edgechat.base.text import is_text
 
-_LOOK = 0.1
-"""Seconds between two looks whether a key that may begin a sequence (Escape) stands for itself."""
-_PIECE = 1 << 14
+_TICK = 0.1
+"""Seconds after which a key that may begin a sequence (Escape) stands for itself."""
+_READ_BYTES = 1 << 14
 _MOST_PASTED = 1 << 25
-"""Characters of one paste that are kept."""
+"""Characters of one paste; the rest is dropped."""
 _MOST_CELLS = 300_000
-"""Of a terminal that says how large it is: more than a wall of tiny letters has takes minutes to lay out."""
+"""The largest plausible terminal, in cells: a larger one would take minutes to lay out."""
 
 
 class TerminalInput:
-    """Makes events of what a terminal sends.
+    """Turns the bytes that a terminal sends into events.
 
-    Bytes that are no UTF-8 become �, a sequence that Textual's parser fails at is dropped, and what is pasted
-    is text to its end: Textual's parser takes what follows an ESC in it for keys, Enter among them.
+    Bytes that are not UTF-8 become �, and sequences at which Textual's parser fails are dropped. A paste is
+    text up to its end, whereas Textual's parser takes what follows an ESC in it for keys, Enter among them.
     """
 
     def __init__(self) -> None:
         self._decode = getincrementaldecoder("utf-8")("replace").decode
         self._parser = XTermParser()
         self._last = ""
-        """So many characters as begin a paste."""
+        """The last characters, as many as the sequence that begins a paste has."""
         self._pasted: list[str] | None = None
         self._tail = ""
-        """The last characters of what is pasted, which may begin its end."""
+        """The last characters of a paste, which may belong to the sequence that ends it."""
 
     def feed(self, data: bytes) -> Iterator[Message]:
-        """Yield what these bytes mean."""
+        """Yield the events of these bytes."""
         text = self._decode(data)
         at = 0
         while at < len(text):
@@ -50,73 +50,71 @@ class TerminalInput:
                 continue
             self._last = (self._last + text[at])[-len(BRACKETED_PASTE_START) :]
             if self._last == BRACKETED_PASTE_START:
-                self._renew()  # it waits for the end of this sequence
+                self._reset_parser()  # it waits for the end of this sequence
                 self._pasted = []
             else:
-                yield from self._parsed(partial(self._parser.feed, text[at]))
+                yield from self._parse(partial(self._parser.feed, text[at]))
             at += 1
 
     def tick(self) -> Iterator[Message]:
-        """Yield what the silence since the last bytes means."""
-        yield from self._parsed(self._parser.tick)
+        """Yield the events of the silence since the last bytes."""
+        yield from self._parse(self._parser.tick)
 
     def _paste(self, pasted: list[str], text: str, at: int) -> Generator[Message, None, int]:
-        """Take what is pasted, and return where it ends."""
-        look, before = self._tail + text[at:], len(self._tail)
-        end = look.find(BRACKETED_PASTE_END)
-        cut = end if end >= 0 else max(0, len(look) - len(BRACKETED_PASTE_END) + 1)
+        """Collect pasted text, and return the position in `text` behind it."""
+        rest, n_tail = self._tail + text[at:], len(self._tail)
+        end = rest.find(BRACKETED_PASTE_END)
+        cut = end if end >= 0 else max(0, len(rest) - len(BRACKETED_PASTE_END) + 1)
         if sum(map(len, pasted)) < _MOST_PASTED:
-            pasted.append(look[:cut])
+            pasted.append(rest[:cut])
         if end < 0:
-            self._tail = look[cut:]
+            self._tail = rest[cut:]
             return len(text)
         self._pasted, self._tail, self._last = None, "", ""
         yield events.Paste("".join(pasted).replace("\0", ""))
-        return at + end + len(BRACKETED_PASTE_END) - before
+        return at + end + len(BRACKETED_PASTE_END) - n_tail
 
-    def _parsed(self, parse: Callable[[], Iterable[Message]]) -> Iterator[Message]:
+    def _parse(self, parse: Callable[[], Iterable[Message]]) -> Iterator[Message]:
         parser = self._parser
         size = parser.terminal_size, parser.terminal_pixel_size
         try:
             for message in parse():
                 if isinstance(message, events.Key) and not is_text(message.character or ""):
                     continue
-                if isinstance(message, events.Resize) and not _is_sound(message):
+                if isinstance(message, events.Resize) and not _is_plausible(message):
                     parser.terminal_size, parser.terminal_pixel_size = size
                     continue
                 yield message
-        except Exception:  # its own, of a number that is none or too large
-            self._renew()
+        except Exception:  # a bug of the parser: a number that is malformed or too large
+            self._reset_parser()
 
-    def _renew(self) -> None:
-        """Begin anew, in a terminal of the same size."""
-        before, self._parser = self._parser, XTermParser()
-        self._parser.mouse_pixels = before.mouse_pixels
-        self._parser.terminal_size = before.terminal_size
-        self._parser.terminal_pixel_size = before.terminal_pixel_size
+    def _reset_parser(self) -> None:
+        old, self._parser = self._parser, XTermParser()
+        self._parser.mouse_pixels = old.mouse_pixels
+        self._parser.terminal_size = old.terminal_size
+        self._parser.terminal_pixel_size = old.terminal_pixel_size
 
 
-def _is_sound(message: events.Resize) -> bool:
+def _is_plausible(message: events.Resize) -> bool:
     return 0 < message.size.width * message.size.height <= _MOST_CELLS
 
 
 class TerminalDriver(LinuxDriver):
-    """Textual's, with `TerminalInput` between the terminal and the app."""
+    """Textual's driver, with `TerminalInput` between the terminal and the app."""
 
     def run_input_thread(self) -> None:
-        """See Textual."""
-        typed = TerminalInput()
+        terminal_input = TerminalInput()
         with selectors.SelectSelector() as terminal:
             terminal.register(self.fileno, selectors.EVENT_READ)
             while True:
                 done = self.exit_event.is_set()
-                if terminal.select(_LOOK):
-                    data = os.read(self.fileno, _PIECE)
-                    for message in typed.feed(data):
+                if terminal.select(_TICK):
+                    data = os.read(self.fileno, _READ_BYTES)
+                    for message in terminal_input.feed(data):
                         self.process_message(message)
-                    if not data:  # its end, which is there to be read for ever
-                        self.exit_event.wait(_LOOK)
-                for message in typed.tick():
+                    if not data:  # end of file, which select reports over and over
+                        self.exit_event.wait(_TICK)
+                for message in terminal_input.tick():
                     self.process_message(message)
-                if done:  # what came meanwhile is not left to the shell
+                if done:  # the last bytes have been read, so that the shell does not get them
                     return

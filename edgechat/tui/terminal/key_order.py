@@ -1,8 +1,8 @@
-"""Keys on their way to the widget that has the focus.
+"""A queue of keys on their way to the widget that has the focus.
 
-They go one at a time, each behind all that the one before has led to, so that none overtakes a change of the
-focus. And letters that come in one burst are text, whatever has the focus: what a letter is bound to is for a
-letter that comes alone.
+A key is delivered when everything that the previous one has caused is done, so that none overtakes a change
+of focus. Letters that come in one burst are text, whatever has the focus; only a single letter runs its
+binding.
 """
 
 from __future__ import annotations
@@ -20,92 +20,92 @@ if TYPE_CHECKING:
     from textual.app import App
     from textual.dom import DOMNode
 
-BURST = 0.02
-"""Seconds between two letters that no hand has typed; a key that is held down repeats more slowly."""
-_PATIENCE = 2.0
-"""Seconds that keys wait at most for what the one before leads to."""
+_BURST = 0.02
+"""Letters that are fewer seconds apart were not typed; a key that is held down repeats more slowly."""
+_HOLD_TIMEOUT = 2.0
+"""Seconds that keys wait at most for what the previous one causes."""
 
 Typed = events.Key | events.Paste
 
 
-class Keys:
-    """Hands keys and pastes on. All of it runs in the app's own message pump."""
+class KeyQueue:
+    """Delivers keys and pastes in order. All of it runs in the app's own message pump."""
 
-    def __init__(self, app: App[None], hand_on: Callable[[Typed], Awaitable[None]]) -> None:
-        """`hand_on` gives one to the widget that has the focus."""
+    def __init__(self, app: App[None], deliver: Callable[[Typed], Awaitable[None]]) -> None:
+        """deliver: hands an event to the widget that has the focus."""
         self._app = app
-        self._hand_on = hand_on
+        self._deliver = deliver
         self._waiting: deque[Typed] = deque()
-        self._under_way = 0
-        """Keys and changes of the focus that those that wait are behind."""
-        self._silence: Timer | None = None
-        self._is_over = False
+        self._holds = 0
+        """Keys and changes of focus that are not done yet."""
+        self._burst_timer: Timer | None = None
+        self._is_burst_over = False
         """Whether no letter has followed those at the front for long enough."""
 
     async def take(self, event: Typed) -> None:
-        """Hand a key on now, or when those before it are through."""
+        """Deliver an event as soon as those before it are done."""
         self._waiting.append(event)
-        self._is_over = False
-        await self._go_on()
+        self._is_burst_over = False
+        await self._drain()
 
     def hold(self) -> Callable[[], None]:
-        """Let keys wait for a change of the focus; call what is returned when that was made."""
-        self._under_way += 1
-        ended = False
+        """Let keys wait, for example for a change of focus, until the function that is returned is called."""
+        self._holds += 1
+        is_released = False
 
-        def end() -> None:
-            nonlocal ended
-            if not ended:
-                ended = True
-                patience.cancel()
-                self._app.call_later(self._end)  # behind a focus, which waits there too
+        def release() -> None:
+            nonlocal is_released
+            if not is_released:
+                is_released = True
+                timeout.cancel()
+                self._app.call_later(self._release)  # behind a change of focus, which waits there, too
 
-        patience = asyncio.get_running_loop().call_later(_PATIENCE, end)
-        return end
+        timeout = asyncio.get_running_loop().call_later(_HOLD_TIMEOUT, release)
+        return release
 
-    async def _end(self) -> None:
-        self._under_way -= 1
-        await self._go_on()
+    async def _release(self) -> None:
+        self._holds -= 1
+        await self._drain()
 
-    async def _go_on(self) -> None:
-        if self._silence is not None:
-            self._silence.stop()
-            self._silence = None
-        while self._waiting and not self._under_way:
-            letters = [] if self._is_editing else self._letters()
+    async def _drain(self) -> None:
+        if self._burst_timer is not None:
+            self._burst_timer.stop()
+            self._burst_timer = None
+        while self._waiting and not self._holds:
+            letters = [] if self._is_editing else self._leading_letters()
             is_text = len({letter.character for letter in letters}) > 1
             if is_text or (isinstance(self._waiting[0], events.Paste) and not self._is_editing):
-                if not self._edit():
-                    await self._without_a_place(letters)
+                if not self._focus_text():
+                    await self._start_search_or_drop(letters)
                     continue
-            elif letters and len(letters) == len(self._waiting) and not self._is_over:
-                # Behind the letters that the app has got by then, and has not come to.
-                ended = partial(self._app.call_later, self._end_of_letters, letters[-1])
-                self._silence = self._app.set_timer(BURST, ended)
+            elif letters and len(letters) == len(self._waiting) and not self._is_burst_over:
+                # call_later: behind the letters that the app has received by then, but not handled.
+                end_burst = partial(self._app.call_later, self._end_burst, letters[-1])
+                self._burst_timer = self._app.set_timer(_BURST, end_burst)
                 return
             elif letters and not self._is_bound(letters[0]):
-                self._edit()
-            await self._next()
+                self._focus_text()
+            await self._deliver_next()
 
-    async def _end_of_letters(self, last: Typed) -> None:
+    async def _end_burst(self, last: Typed) -> None:
         if self._waiting and self._waiting[-1] is last:
-            self._is_over = True
-            await self._go_on()
+            self._is_burst_over = True
+            await self._drain()
 
-    async def _next(self) -> None:
+    async def _deliver_next(self) -> None:
         event = self._waiting.popleft()
         target: DOMNode = self._app.focused or self._app.screen
-        writes = self._is_editing and (isinstance(event, events.Paste) or event.is_printable)
-        if not writes:
-            self._follow(target)
-        await self._hand_on(event)
+        is_text = self._is_editing and (isinstance(event, events.Paste) or event.is_printable)
+        if not is_text:
+            self._hold_for(target)
+        await self._deliver(event)
 
-    def _follow(self, target: DOMNode) -> None:
-        """Let keys wait for all that one leads to: a callback goes behind it from widget to widget.
+    def _hold_for(self, target: DOMNode) -> None:
+        """Let keys wait for everything that a key for `target` causes.
 
-        And once more, behind the messages that it has led to.
+        A callback follows the key from widget to widget, then once more, behind the messages it has caused.
         """
-        end = self.hold()
+        release = self.hold()
         nodes = 2 * target.ancestors_with_self
 
         def hop(at: int) -> None:
@@ -113,9 +113,9 @@ class Keys:
                 if nodes[at].call_later(hop, at + 1):
                     return
                 at += 1
-            end()
+            release()
 
-        # Once the key is on its way, which it is when the app comes to this.
+        # call_next: once the key is on its way.
         self._app.call_next(hop, 0)
 
     @property
@@ -125,33 +125,33 @@ class Keys:
 
         return isinstance(self._app.focused, Area | LineField)
 
-    def _letters(self) -> list[events.Key]:
-        """Return the letters at the front, as far as each comes hard upon the one before."""
-        found: list[events.Key] = []
+    def _leading_letters(self) -> list[events.Key]:
+        """Return the letters at the front of the queue that belong to one burst."""
+        letters: list[events.Key] = []
         for event in self._waiting:
             if not (isinstance(event, events.Key) and event.is_printable):
                 break
-            if found and event.time - found[-1].time >= BURST:
+            if letters and event.time - letters[-1].time >= _BURST:
                 break
-            found.append(event)
-        return found
+            letters.append(event)
+        return letters
 
     def _is_bound(self, letter: events.Key) -> bool:
-        """Say whether the letter does something on this screen, or did if it could be done now."""
+        """Return whether the letter has a binding on this screen, be it disabled now."""
         chain = self._app.screen._modal_binding_chain
         return any(letter.key in bindings.key_to_bindings for _, bindings in chain)
 
-    def _edit(self) -> bool:
-        """Give the focus to where text goes on this screen; False if there is no such place."""
+    def _focus_text(self) -> bool:
+        """Focus the text field of this screen; return whether there is one."""
         focus_text = getattr(self._app.screen, "focus_text", None)
         if focus_text is not None:
             focus_text()
         return self._is_editing
 
-    async def _without_a_place(self, letters: list[events.Key]) -> None:
-        """Let text begin a search where its first letter does so; else nothing is done with it."""
+    async def _start_search_or_drop(self, letters: list[events.Key]) -> None:
+        """Let text without a field start a search if it begins with a slash, else drop it."""
         if letters and letters[0].key == "slash":
-            await self._next()
+            await self._deliver_next()
             return
         for _ in range(max(1, len(letters))):
             self._waiting.popleft()

@@ -1,4 +1,4 @@
-"""The last look at what is drawn, whoever draws it: Textual's own widgets take any text."""
+"""The last filter of what is drawn: Textual's own widgets accept any text."""
 
 from __future__ import annotations
 
@@ -10,18 +10,14 @@ from edgechat.base.text import printable
 
 
 class OutputFilter(LineFilter):
-    """Leaves out of a line what a terminal would obey; such characters take no cell in it.
+    """Removes control characters, which take no cell, from lines.
 
-    Widgets of ours show them (`Area`, `LineField`) or have taken them out before.
+    Our own widgets show them (`Area`, `LineField`) or have removed them before.
     """
 
     def apply(self, segments: list[Segment], background: Color) -> list[Segment]:
-        """See Textual."""
-        return [
-            one if one.text.isprintable() else Segment(_plain(one.text), one.style, one.control)
-            for one in segments
-        ]
+        return [segment if segment.text.isprintable() else _without_controls(segment) for segment in segments]
 
 
-def _plain(text: str) -> str:
-    return printable(text).replace("\n", "")
+def _without_controls(segment: Segment) -> Segment:
+    return Segment(printable(segment.text).replace("\n", ""), segment.style, segment.control)

@@ -1,4 +1,4 @@
-"""Signals that end the app: by the same door as Ctrl+Q, and by force where that is stuck."""
+"""Signals that end the app: in the same way as Ctrl+Q, and by force if that hangs."""
 
 from __future__ import annotations
 
@@ -7,44 +7,39 @@ import os
 import signal
 from collections.abc import Awaitable, Callable
 
-_PATIENCE = 5.0
-"""Seconds for the orderly way out. A terminal that is gone can block its writer for ever."""
+_QUIT_TIMEOUT = 5.0
+"""Seconds for a graceful shutdown. Writing to a terminal that is gone can block forever."""
 
 
 class EndSignals:
-    """Turns SIGINT, SIGTERM and SIGHUP into a call of `leave`, once; Windows knows only the first two."""
+    """Turns SIGINT, SIGTERM and SIGHUP into one call of `quit`; Windows knows only the first two."""
 
-    def __init__(self, leave: Callable[[], Awaitable[None]]) -> None:
-        self._leave = leave
+    def __init__(self, quit: Callable[[], Awaitable[None]]) -> None:
+        self._quit = quit
         self._loop = asyncio.get_running_loop()
-        self._leaving: asyncio.Task[None] | None = None
+        self._task: asyncio.Task[None] | None = None
         for name in ("SIGINT", "SIGTERM", "SIGHUP"):
             if hasattr(signal, name):
-                # Not the loop's own handlers: those never run where the loop is blocked.
-                signal.signal(getattr(signal, name), self._arrived)
+                # Not the loop's own handlers: those never run while the loop is blocked.
+                signal.signal(getattr(signal, name), self._on_signal)
 
-    def _arrived(self, number: int, _: object) -> None:
+    def _on_signal(self, number: int, _: object) -> None:
         if hasattr(signal, "setitimer"):
-            signal.setitimer(signal.ITIMER_REAL, _PATIENCE)  # SIGALRM ends the process
-        self._loop.call_soon_threadsafe(self._begin, number)
+            signal.setitimer(signal.ITIMER_REAL, _QUIT_TIMEOUT)  # SIGALRM ends the process
+        self._loop.call_soon_threadsafe(self._start_quitting, number)
 
-    def _begin(self, number: int) -> None:
-        if self._leaving is None:
-            self._leaving = self._loop.create_task(self._end(number))
+    def _start_quitting(self, number: int) -> None:
+        if self._task is None:
+            self._task = self._loop.create_task(self._quit_and_hang_up(number))
 
-    async def _end(self, number: int) -> None:
-        await self._leave()
+    async def _quit_and_hang_up(self, number: int) -> None:
+        await self._quit()
         if number == getattr(signal, "SIGHUP", None):
-            hang_up()
+            restore_hang_up()
+            os.kill(os.getpid(), signal.SIGHUP)  # there is no terminal left to restore
 
 
-def heed_hang_up() -> None:
-    """Let a hang-up end the process at once: for when everything is saved."""
+def restore_hang_up() -> None:
+    """Restore the default action of SIGHUP, which ends the process: call it when everything is saved."""
     if hasattr(signal, "SIGHUP"):
         signal.signal(signal.SIGHUP, signal.SIG_DFL)
-
-
-def hang_up() -> None:
-    """End as a program that knows no SIGHUP ends: there is no terminal left to restore."""
-    heed_hang_up()
-    os.kill(os.getpid(), signal.SIGHUP)

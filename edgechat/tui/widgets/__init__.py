@@ -1,1 +1,1 @@
-"""Fields in which text is edited, whatever text that is: control characters are shown and not obeyed."""
+"""Widgets that several screens share. Text fields show control characters, which never reach the terminal."""

@@ -1,4 +1,4 @@
-"""The bottom line of a screen: the keys that do something now."""
+"""The bottom line of a screen: the keys that are bound now."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from textual.content import Content
 from textual.screen import Screen
 from textual.widget import Widget
 
-_LATER = ("newline", "search", "engine_room")
-"""What keys do that are left out first where there is no room."""
+_LOW_PRIORITY = ("newline", "search", "engine_room")
+"""Actions whose keys are dropped first if there is not enough room."""
 
 
 class KeyBar(Widget):
-    """The keys that do something now; a click on one does it."""
+    """The keys that are bound now; a click on one presses it."""
 
     DEFAULT_CSS = """
     KeyBar {
@@ -23,14 +23,12 @@ class KeyBar(Widget):
     """
 
     def on_mount(self) -> None:
-        """Follow the bindings as they change."""
         self.screen.bindings_updated_signal.subscribe(self, self._bindings_changed)
 
     def _bindings_changed(self, _: Screen[object]) -> None:
         self.refresh()
 
     def render(self) -> RenderResult:
-        """See Textual."""
         shown: dict[str, Content] = {}
         for active in self.screen.active_bindings.values():
             binding = active.binding
@@ -38,23 +36,21 @@ class KeyBar(Widget):
                 key = (self.app.get_key_display(binding), "bold")
                 label = Content.assemble(key, (f" {binding.description}", "dim"))
                 shown[binding.action] = label.stylize(f"@click=press({binding.key!r})")
-        first = {name: label for name, label in shown.items() if name not in _LATER}
-        # Help always has a place, for it tells of all that has none.
+        first = {name: label for name, label in shown.items() if name not in _LOW_PRIORITY}
+        # Help always has room, since it lists the keys that have none.
         help_key = first.pop("app.help", first.pop("help", None))
         last = [help_key] if help_key is not None else []
         rest = [label for name, label in (first | shown).items() if name not in ("app.help", "help")]
-        return _joined(rest, last, self.size.width)
+        return _join(rest, last, self.size.width)
 
     async def action_press(self, keys: str) -> None:
-        """Do what a key does."""
-        key = keys.partition(",")[0]
-        self.app.simulate_key(key)
+        self.app.simulate_key(keys.partition(",")[0])
 
 
-def _joined(parts: list[Content], last: list[Content], width: int) -> Content:
-    """Join what fits, a little closer where that helps, and then the last one."""
-    for between in ("   ", "  "):
-        joined = Content(between).join([*parts, *last])
+def _join(parts: list[Content], last: list[Content], width: int) -> Content:
+    """Join the parts that fit, with a narrower gap if that helps, and then the last one."""
+    for gap in ("   ", "  "):
+        joined = Content(gap).join([*parts, *last])
         if joined.cell_length <= width:
             return joined
-    return _joined(parts[:-1], last, width) if parts else Content("")
+    return _join(parts[:-1], last, width) if parts else Content("")

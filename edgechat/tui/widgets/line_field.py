@@ -1,4 +1,4 @@
-"""A place to write one line, which shows what a terminal would obey."""
+"""A field for one line of text, which shows control characters."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from edgechat.base.text import visible
 _TAB = 4
 
 
-def _seen(value: str) -> str:
+def _displayed(value: str) -> str:
     return visible(value).replace("\n", "␊")
 
 
 class LineField(Input):
-    """Textual's, whose value may come from anywhere: a conversation's title, a setting, a paste."""
+    """Textual's Input for untrusted values: a conversation's title, a setting, a paste."""
 
     @property
     def _value(self) -> Text:
-        return Text(_seen(self.value), no_wrap=True, overflow="ignore", end="")
+        return Text(_displayed(self.value), no_wrap=True, overflow="ignore", end="")
 
     def _position_to_cell(self, position: int) -> int:
-        return cell_len(expand_tabs_inline(_seen(self.value)[:position], _TAB))
+        return cell_len(expand_tabs_inline(_displayed(self.value)[:position], _TAB))
 
     def _cell_offset_to_index(self, offset: int) -> int:
         offset += self.scroll_offset.x

@@ -21,19 +21,18 @@ class StatusBar(Widget):
 
     model = reactive("")
     speed = reactive(0.0)
-    """Tokens per second of the reply that is written, or was last; 0 before the first."""
+    """Tokens per second of the present or the last reply; 0 before the first."""
     speedup = reactive(0.0)
-    """What drafts made of the speed of the last reply; 0 where nothing was drafted."""
+    """The speedup of the last reply by drafts; 0 if nothing was drafted."""
     used = reactive(0)
     """Tokens of the context that the conversation takes."""
     context = reactive(0)
     think: reactive[bool | None] = reactive(None)
-    """How the thinking is switched; None: it is not."""
+    """Whether thinking is switched on or off; None if neither."""
     pulling = reactive("")
-    """What is being downloaded, and how far."""
+    """The downloads in progress."""
 
     def render(self) -> RenderResult:
-        """See Textual."""
         width = self.size.width
         right = self._right(wide=width >= 70)
         model = one_line(self.model, max(10, width - len(right) - 2))
@@ -55,8 +54,8 @@ class StatusBar(Widget):
         if self.context:
             used = min(self.used, self.context)
             share = used / self.context
-            count = (
-                f"{used:,} of {self.context:,} tokens ({share:.0%})" if wide else f"{share:.0%} of context"
-            )
-            parts.append(Content(count).stylize("bold" if share > _NEARLY_FULL else ""))
+            usage = f"{share:.0%} of context"
+            if wide:
+                usage = f"{used:,} of {self.context:,} tokens ({share:.0%})"
+            parts.append(Content(usage).stylize("bold" if share > _NEARLY_FULL else ""))
         return Content("  ·  ").join(parts).stylize("dim")

@@ -1,4 +1,4 @@
-"""A place to write several lines, which shows what a terminal would obey."""
+"""A field for several lines of text, which shows control characters."""
 
 from __future__ import annotations
 
@@ -13,10 +13,9 @@ from edgechat.base.text import visible
 
 
 class _PrintableDocument(Document):
-    """A text whose lines, by which it is drawn and measured, show their control characters.
+    """A document whose `lines`, from which it is drawn and measured, show control characters.
 
-    `text` and `get_text_range` are true to what was put in; both are of the same length, so that a place in
-    the one is that place in the other.
+    `text` and `get_text_range` return the original text. Both have the same length, so that positions agree.
     """
 
     @property
@@ -36,10 +35,10 @@ class _PrintableDocument(Document):
 
 
 class Area(TextArea):
-    """Textual's, whose text may come from anywhere: a file's name, an old question, an imported chat."""
+    """Textual's TextArea for untrusted text: a file's name, an old question, an imported chat."""
 
     def _set_document(self, text: str, language: str | None) -> None:
-        # As Textual's, which knows no other class for a document without a language.
+        # Like Textual's method, which has no hook for another class of document.
         self._highlight_query = None
         self.document = _PrintableDocument(text)
         self.wrapped_document = WrappedDocument(self.document, tab_width=self.indent_width)

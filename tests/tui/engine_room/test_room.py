@@ -21,7 +21,7 @@ from edgechat.engine.types import ChatRequest, Finished, Message
 from edgechat.engine.worker.supervisor import EngineSupervisor
 from edgechat.native.buffers import Buffer
 from edgechat.planner.plan import LoadPlan
-from edgechat.tui.engine_room.cells import MARKS, cells_of, drawing
+from edgechat.tui.engine_room.cells import MARKS, draw_map, scale_cells
 from edgechat.tui.engine_room.room import EngineRoom
 from edgechat.tui.engine_room.section import Section
 from tests import scripted
@@ -50,7 +50,7 @@ def filled() -> EngineRoom:
 @given(runs=st.lists(RUN, max_size=30), free=st.integers(0, 5000), most=st.integers(8, 400))
 def test_a_map_shows_every_kind_and_is_no_larger_than_it_may(runs: list[Run], free: int, most: int) -> None:
     cells = sum(run.length for run in runs) + free + 1
-    drawn, unit = cells_of(runs, cells, most)
+    drawn, unit = scale_cells(runs, cells, most)
     assert len(drawn) <= most
     assert (len(drawn) - 1) * unit < cells <= len(drawn) * unit
     assert {run.kind for run in runs} <= set(drawn)
@@ -66,13 +66,13 @@ def test_a_map_shows_every_kind_and_is_no_larger_than_it_may(runs: list[Run], fr
 
 
 def test_a_cache_that_is_more_than_full_is_drawn() -> None:
-    drawn, _ = cells_of([Run(0, 300, 1, "own")], 200, 100)
+    drawn, _ = scale_cells([Run(0, 300, 1, "own")], 200, 100)
     assert set(drawn) == {"own"}
 
 
 def test_kinds_are_told_apart_without_colour() -> None:
     assert len(SIGN_OF) == len(MARKS) == len({style for _, style in MARKS.values()})
-    lines, unit = drawing(snapshot().cache, 42, 8)
+    lines, unit = draw_map(snapshot().cache, 42, 8)
     assert unit == 16
     signs = "".join(line.plain for line in lines)
     assert [SIGN_OF[sign] for sign in dict.fromkeys(signs)] == ["pinned", "shared", "own", "kept", None]
@@ -281,7 +281,7 @@ async def test_an_engine_is_asked_only_while_somebody_looks() -> None:
     app = RoomApp(docked=True)
     async with app.run_test(size=(140, 50)) as pilot:
         app.room.follow(lambda: engine)
-        app.room._watch._every = 0.02  # type: ignore[union-attr]
+        app.room.poll_interval = 0.02
         await until(pilot, lambda: engine.looks > 3)
         assert "2,377 of 4,096 cells" in text_of(pilot)
         assert "a line of the log" in told(app.room.log_lines)

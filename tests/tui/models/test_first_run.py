@@ -17,7 +17,7 @@ from edgechat.tui.models.screen import ModelsScreen
 from tests.cli.pulling import sized
 from tests.hub import Fault, Hub
 from tests.tui.driving import text_of, until
-from tests.tui.shelves import GIB, Fake, Stage, entry, option, row
+from tests.tui.libraries import GIB, Fake, Stage, entry, option, row
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("measured")]
 
@@ -26,8 +26,8 @@ MID = entry("mid-8b", 4)
 
 def stage(fake: Fake, **others: Callable[..., Any]) -> Stage:
     return Stage(
-        fake.shelf(**others),
-        lambda shelf, pulls: FirstRun(shelf, pulls, lambda: ModelsScreen(shelf, pulls)),
+        fake.library(**others),
+        lambda library, pulls: FirstRun(library, pulls, lambda: ModelsScreen(library, pulls)),
     )
 
 
@@ -100,9 +100,9 @@ async def test_enter_pulls_what_is_recommended_and_begins_with_the_guide(
         await until(pilot, lambda: "sking the hub" in text_of(pilot) or bool(app.results))
         await until(pilot, lambda: bool(app.results), 20)
         (chosen,) = app.results
-        assert (chosen.model, chosen.coming.state) == ("guide", PullState.COMING)
-        await until(pilot, lambda: chosen.coming.is_over, 20)
-        assert (chosen.coming.state, chosen.coming.model) == (PullState.DONE, "mid-8b")
+        assert (chosen.model, chosen.pull.state) == ("guide", PullState.DOWNLOADING)
+        await until(pilot, lambda: chosen.pull.is_over, 20)
+        assert (chosen.pull.state, chosen.pull.model) == (PullState.DONE, "mid-8b")
 
 
 async def test_what_is_here_is_one_digit_away(tmp_path: Path) -> None:

@@ -17,9 +17,9 @@ from edgechat.models.hub.listing import resolve_remote
 from edgechat.models.hub.names import HubName
 from edgechat.models.local.resolve import resolve
 from edgechat.planner.ranking.pulling import PullDecision
+from edgechat.tui.models.library import ModelLibrary
 from edgechat.tui.models.pull import Pull, PullState
 from edgechat.tui.models.pulls import Pulls
-from edgechat.tui.models.shelf import ModelLibrary
 from tests.cli.pulling import REPO, partial, sized
 from tests.hub import Fault, Hub
 from tests.kit import tiny
@@ -65,7 +65,7 @@ async def test_a_model_is_brought_and_can_be_named(hub: Hub, pulls: Pulls) -> No
     assert list(dict.fromkeys(seen)) == [
         PullState.WAITING,
         PullState.ASKING,
-        PullState.COMING,
+        PullState.DOWNLOADING,
         PullState.DONE,
     ]
     assert any(f"{REPO} asking the hub for {REPO}" in line for line in lines)
@@ -138,7 +138,7 @@ async def test_one_at_a_time(hub: Hub, pulls: Pulls) -> None:
     hub.fail("store", SLOW)
     first, second, third = (pulls.start(name) for name in (REPO, "owner/other", "owner/third"))
     assert (second.state, second.line) == (PullState.WAITING, "waiting for the previous download")
-    await until(lambda: first.state is PullState.COMING)
+    await until(lambda: first.state is PullState.DOWNLOADING)
     assert pulls.line().endswith(", 2 more")
     pulls.stop(third)
     await over(second)

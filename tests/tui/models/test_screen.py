@@ -25,16 +25,16 @@ from edgechat.planner.ranking.download_choice import DownloadChoice, RepoSource
 from edgechat.planner.ranking.pulling import PullDecision, PullPart
 from edgechat.planner.ranking.scoring import Verdict
 from edgechat.tui.models.items import ModelGroup
+from edgechat.tui.models.library import ModelLibrary
 from edgechat.tui.models.pull import PullState
 from edgechat.tui.models.pulls import Pulls
 from edgechat.tui.models.screen import ModelsScreen
-from edgechat.tui.models.shelf import ModelLibrary
 from tests import homes
 from tests.cli.pulling import REPO, partial, sized
 from tests.hub import Fault, Hub
 from tests.kit import tiny
 from tests.tui.driving import text_of, until
-from tests.tui.shelves import GIB, Fake, Stage, entry, option, row
+from tests.tui.libraries import GIB, Fake, Stage, entry, option, row
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("measured")]
 
@@ -43,7 +43,7 @@ SMALL, MID, HUGE = entry("small-1b", 2), entry("mid-8b", 4), entry("huge-70b", 6
 
 
 def stage(fake: Fake, current: str | None = None, **others: Callable[..., Any]) -> Stage:
-    return Stage(fake.shelf(**others), lambda shelf, pulls: ModelsScreen(shelf, pulls, current))
+    return Stage(fake.library(**others), lambda library, pulls: ModelsScreen(library, pulls, current))
 
 
 def world(tmp_path: Path) -> Fake:
@@ -63,7 +63,7 @@ def world(tmp_path: Path) -> Fake:
             option("huge-70b", size=40 * GIB, verdict=Verdict.TOO_LARGE, of=HUGE),
         ],
         local={small: option("small-1b", of=SMALL, tps=41.0, path=small)},
-        ladders={
+        surveys={
             "huge-70b": [option("huge-70b", size=40 * GIB, verdict=Verdict.TOO_LARGE, of=HUGE)],
             "mid-8b": [
                 option("mid-8b", "Q8_0", 8 * GIB, verdict=Verdict.TOO_LARGE, of=MID),
@@ -85,10 +85,10 @@ def line(pilot: Pilot[None], name: str) -> str:
 async def at(pilot: Pilot[None], name: str) -> None:
     """Go to the line of a model, once the screen is full."""
     await until(pilot, lambda: isinstance(pilot.app.screen, ModelsScreen))
-    known = pilot.app.screen._holdings  # type: ignore[attr-defined]
-    await until(pilot, lambda: known.known.overview is not None and not known.is_looking)
+    models = pilot.app.screen._models  # type: ignore[attr-defined]
+    await until(pilot, lambda: models.overview is not None and not models.is_loading)
     for _ in range(20):
-        item = pilot.app.screen._board.item  # type: ignore[attr-defined]
+        item = pilot.app.screen._browser.item  # type: ignore[attr-defined]
         if item is not None and item.name == name:
             await pilot.pause()
             return
@@ -129,7 +129,7 @@ async def test_the_list_is_there_before_the_machine_was_looked_at(tmp_path: Path
         fake.gate.set()
         await until(pilot, lambda: "~12.3" in text_of(pilot))
         assert "Looking" not in text_of(pilot).splitlines()[0]
-        assert pilot.app.screen._board.item.name == "huge-70b"  # type: ignore[attr-defined]
+        assert pilot.app.screen._browser.item.name == "huge-70b"  # type: ignore[attr-defined]
 
 
 async def test_a_speed_that_was_measured_is_marked_as_such(tmp_path: Path) -> None:
@@ -214,7 +214,7 @@ async def test_the_mouse(tmp_path: Path) -> None:
         y = next(n for n, found in enumerate(text_of(pilot).splitlines()) if "llama3.2:3b" in found)
         await pilot.click(offset=(10, y))
         await pilot.pause()
-        assert (app.results, pilot.app.screen._board.item.name) == (  # type: ignore[attr-defined]
+        assert (app.results, pilot.app.screen._browser.item.name) == (  # type: ignore[attr-defined]
             [],
             "ollama/llama3.2:3b",
         )
@@ -283,7 +283,7 @@ def catalogue_of_the_hub(hub: Hub, size: int = 2_000_000) -> Fake:
         'file = "mid-8b-{quant}.gguf"\nquant = "Q4_K_M"\nquality = 4\n'
     )
     ladder = [option("mid-8b", of=MID), option("mid-8b", "Q3_K_M", tiny().stat().st_size, of=MID)]
-    return Fake(entries=[MID], best=[option("mid-8b", of=MID)], ladders={"mid-8b": ladder})
+    return Fake(entries=[MID], best=[option("mid-8b", of=MID)], surveys={"mid-8b": ladder})
 
 
 def with_rows(fake: Fake) -> dict[str, Callable[..., Any]]:
@@ -302,7 +302,7 @@ async def test_a_pull_goes_on_beside_and_ends_here(hub: Hub, hf_cache: Path) -> 
         await until(pilot, lambda: "of 2 MiB" in line(pilot, "mid-8b") and "━" in line(pilot, "mid-8b"), 20)
         await until(pilot, lambda: "On this machine" in text_of(pilot), 20)
         assert "Downloading" not in text_of(pilot)
-        assert app.screen._board.item.section is ModelGroup.HERE  # type: ignore[attr-defined]
+        assert app.screen._browser.item.group is ModelGroup.HERE  # type: ignore[attr-defined]
         await pilot.press("enter")
         await until(pilot, lambda: app.results == ["mid-8b"])
 
@@ -408,7 +408,7 @@ async def test_what_turns_out_not_to_fit_is_asked_about(tmp_path: Path) -> None:
         calls.append(True)
         raise HubUnreachable("That far it came.")
 
-    app = stage(world(tmp_path), decide=decide, bring=bring)
+    app = stage(world(tmp_path), decide=decide, download=bring)
     async with app.run_test(size=(100, 30)) as pilot:
         await at(pilot, "mid-8b")
         await pilot.press("enter")
@@ -487,10 +487,10 @@ async def test_what_another_tool_keeps_is_not_deleted(user: Path) -> None:
 
 
 @pytest.mark.parametrize("timed", [False, pytest.param(True, marks=pytest.mark.soak)])
-async def test_the_real_shelf(user: Path, timed: bool) -> None:
+async def test_the_real_library(user: Path, timed: bool) -> None:
     """The catalogue that is shipped, held against the machine that runs the tests; keys go on meanwhile."""
     homes.place(tiny(), paths.data_dir() / "models" / "mine.gguf")
-    app = Stage(ModelLibrary.real(), lambda shelf, pulls: ModelsScreen(shelf, pulls))
+    app = Stage(ModelLibrary.real(), lambda library, pulls: ModelsScreen(library, pulls))
     async with app.run_test(size=(100, 40)) as pilot:
         gaps: list[float] = []
 

@@ -100,7 +100,7 @@ async def test_the_screen_shows_values_defaults_and_the_file(size: tuple[int, in
         assert "context             8192" in text.replace("  ", "  ")
         assert shown(row(pilot, "context")) == "8192"
         assert "default: the one used last" in shown(row(pilot, "model"))
-        assert "Applies when a model is loaded next." in row(pilot, "context").entry.told
+        assert "Applies when a model is loaded next." in row(pilot, "context").entry.description
         assert "Change" in text
         for one in pilot.app.screen.query(SettingRow):
             assert one.region.right <= size[0]

@@ -1,4 +1,4 @@
-"""What the screens about models can know and do: the layers below as functions; tests put their own in."""
+"""What the models screens ask of the layers below, as functions that tests can replace."""
 
 from __future__ import annotations
 
@@ -23,34 +23,41 @@ Tell = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class ModelLibrary:
-    """All of them may take a while, so they are called in threads, and raise EdgechatError."""
+    """The functions may take long, so they are called in threads; they raise EdgechatError."""
 
     catalogue: Callable[[], Sequence[CatalogueEntry]]
-    """The models that can be asked for by name."""
+    """The models that can be named."""
     inventory: Callable[[], Sequence[ModelRow]]
-    """What is on this machine, used last first."""
+    """The models on this machine, most recently used first."""
     overview: Callable[[Sequence[ModelRow]], SurveyOverview]
-    """The catalogue and what is here, held against this machine."""
-    ladder: Callable[[str], SurveyFindings]
-    """Every quantization of one model, held against this machine."""
+    """The catalogue and the local models, compared with this machine."""
+    survey: Callable[[str], SurveyFindings]
+    """Every quantization of one model, compared with this machine."""
     decide: Callable[[str, str | None, Tell], PullDecision | LocalModelEntry]
-    """What a pull of a model, and perhaps of one of its quantizations, would bring."""
-    bring: Callable[[PullDecision, DownloadObserver, threading.Event], Sequence[Sequence[FetchedFile]]]
-    """Downloads it; the event ends that with DownloadStopped."""
+    """What a pull of a model, and perhaps of one of its quantizations, would download."""
+    download: Callable[[PullDecision, DownloadObserver, threading.Event], Sequence[Sequence[FetchedFile]]]
+    """Downloads it; the event stops that with DownloadStopped."""
     removal: Callable[[LocalModel], Removal]
     """What deleting a model would remove. Raises NotRemovable."""
     offline: Callable[[], str]
-    """What keeps edgechat off the network, in words; empty where nothing does."""
+    """What keeps edgechat off the network, for users; empty if nothing does."""
 
     @classmethod
     def real(cls, backend: Backend | None = None) -> ModelLibrary:
-        """Return edgechat's own; nothing of them is imported before it is called.
+        """Return edgechat's own functions, which import what they need when they are called.
 
-        backend: what was asked to compute models, for which they are judged and brought.
+        backend: the requested one, for which models are rated and downloaded.
         """
-        overview, ladder = partial(_overview, backend), partial(_ladder, backend)
-        decide = partial(_decide, backend)
-        return cls(_catalogue, _inventory, overview, ladder, decide, _bring, _removal, _offline)
+        return cls(
+            catalogue=_catalogue,
+            inventory=_inventory,
+            overview=partial(_overview, backend),
+            survey=partial(_survey, backend),
+            decide=partial(_decide, backend),
+            download=_download,
+            removal=_removal,
+            offline=_offline,
+        )
 
 
 def _catalogue() -> Sequence[CatalogueEntry]:
@@ -74,13 +81,13 @@ def _overview(backend: Backend | None, rows: Sequence[ModelRow]) -> SurveyOvervi
     return overview(sound, with_settings(PlanRequest(backend=backend), settings.load()))
 
 
-def _ladder(backend: Backend | None, name: str) -> SurveyFindings:
+def _survey(backend: Backend | None, name: str) -> SurveyFindings:
     from edgechat import settings
     from edgechat.planner.machine import MachineDescription
     from edgechat.planner.ranking.survey import one_model
     from edgechat.planner.request import PlanRequest, with_settings
 
-    # What was never asked of the hub is not asked for by looking at a list.
+    # Looking at a list sends no request to the hub.
     request = with_settings(PlanRequest(backend=backend), settings.load())
     return one_model(name, request, MachineDescription(), offline=True, insists=False)
 
@@ -92,16 +99,16 @@ def _decide(
     from edgechat.planner.ranking.pulling import decide
     from edgechat.planner.request import FORMATS
 
-    reads = FORMATS[backend] if backend is not None else None
-    return decide(wanted(name, quant, format=reads), backend=backend, tell=tell)
+    format = FORMATS[backend] if backend is not None else None
+    return decide(wanted(name, quant, format=format), backend=backend, tell=tell)
 
 
-def _bring(
-    decided: PullDecision, seen: DownloadObserver, stop: threading.Event
+def _download(
+    decision: PullDecision, observer: DownloadObserver, stop: threading.Event
 ) -> Sequence[Sequence[FetchedFile]]:
     from edgechat.planner.ranking.pulling import bring
 
-    return bring(decided, seen, stop)
+    return bring(decision, observer, stop)
 
 
 def _removal(model: LocalModel) -> Removal:

@@ -1,4 +1,4 @@
-"""What the models screen says of one model: what it is, the memory it takes, and every reason."""
+"""Texts about one model: what it is, the memory it takes, and the reasons for its plan."""
 
 from __future__ import annotations
 
@@ -17,35 +17,30 @@ _PARTS = (
     ("compute", "▒", "$warning"),
     ("program", "░", "$accent"),
 )
-"""Each has a pattern of its own: they can be told apart without colours."""
+"""Each has its own pattern, so that they differ without colours, too."""
 _FREE = "·"
 _BAR = 40
 
 
-def about(item: ModelItem, width: int, offline: str) -> Content:
-    """Return what an item is, line by line."""
-    return Content("\n").join(list(_about(item, width, offline)))
-
-
-def _about(item: ModelItem, width: int, offline: str) -> Iterator[Content]:
-    title = f"{one_line(item.name, 60)} {item.quant or ''}".rstrip()
-    yield Content.styled(title, "bold")
+def describe(item: ModelItem, width: int, offline: str) -> Content:
+    """Return what is known of a model. width: in cells; offline: what keeps edgechat off the network."""
+    lines = [Content.styled(f"{one_line(item.name, 60)} {item.quant or ''}".rstrip(), "bold")]
     if item.entry is not None:
-        yield Content(printable(item.entry.description))
+        lines.append(Content(printable(item.entry.description)))
     facts = list(_facts(item))
     if facts:
-        yield Content.styled(" · ".join(facts), "dim")
+        lines.append(Content.styled(" · ".join(facts), "dim"))
     if item.is_best:
-        yield Content.styled(f"{BEST} Recommended: the best model that fits this machine.", "$accent")
-    yield from _state(item, offline)
-    made = item.plan
-    if made is not None:
-        yield Content("")
-        for memory in made.memory:
-            yield bar(memory, min(_BAR, max(10, width - 2)))
-            yield from legend(memory, width)
-        yield Content("")
-        yield from _plan(item, made)
+        lines.append(Content.styled(f"{BEST} Recommended: the best model that fits this machine.", "$accent"))
+    lines += _state(item, offline)
+    plan = item.plan
+    if plan is not None:
+        lines.append(Content(""))
+        for memory in plan.memory:
+            lines.append(_memory_bar(memory, min(_BAR, max(10, width - 2))))
+            lines += _memory_legend(memory, width)
+        lines += [Content(""), *_plan_facts(item, plan)]
+    return Content("\n").join(lines)
 
 
 def _facts(item: ModelItem) -> Iterator[str]:
@@ -73,37 +68,37 @@ def _state(item: ModelItem, offline: str) -> Iterator[Content]:
         yield Content.styled(f"Damaged: {printable(item.damage)}", "$error")
     elif item.is_too_large and item.option is not None:
         yield Content.styled(printable(item.option.why_not), "$warning")
-    if offline and item.section in (ModelGroup.REMOTE, ModelGroup.ASKED):
+    if offline and item.group in (ModelGroup.REMOTE, ModelGroup.HUB):
         yield Content.styled(f"It cannot be downloaded now: {offline} keeps edgechat offline.", "$warning")
 
 
-def _plan(item: ModelItem, made: LoadPlan) -> Iterator[Content]:
-    found = made.predicted
-    if found is not None:
-        tps = speed(found.decode_tps, is_measured=item.is_measured)
-        how = " measured" if item.is_measured else ""
-        yield _fact("Speed", f"{tps} tokens/s{how}, the first after {seconds(found.ttft_ms / 1000)}")
-    cache = "" if made.cache_type == "f16" else f", KV cache in {made.cache_type}"
-    yield _fact("Context", f"{made.context:,} tokens{cache}")
-    known = quality_class(made.quant)
-    if known is not None:
-        lost = f", loses {figure(made.kl_divergence.value, 2)} nats" if made.kl_divergence else ""
-        yield _fact("Quality", f"{known.label}{lost}")
-    if made.draft is not None:
-        yield _fact("Draft", f"{made.draft.model_name}, {mebibytes(made.draft.total_bytes)}")
-    elif made.ngrams:
+def _plan_facts(item: ModelItem, plan: LoadPlan) -> Iterator[Content]:
+    predicted = plan.predicted
+    if predicted is not None:
+        tps = speed(predicted.decode_tps, is_measured=item.is_measured)
+        measured = " measured" if item.is_measured else ""
+        yield _fact("Speed", f"{tps} tokens/s{measured}, the first after {seconds(predicted.ttft_ms / 1000)}")
+    cache = "" if plan.cache_type == "f16" else f", KV cache in {plan.cache_type}"
+    yield _fact("Context", f"{plan.context:,} tokens{cache}")
+    quality = quality_class(plan.quant)
+    if quality is not None:
+        loss = f", loses {figure(plan.kl_divergence.value, 2)} nats" if plan.kl_divergence else ""
+        yield _fact("Quality", f"{quality.label}{loss}")
+    if plan.draft is not None:
+        yield _fact("Draft", f"{plan.draft.model_name}, {mebibytes(plan.draft.total_bytes)}")
+    elif plan.ngrams:
         yield _fact("Draft", "n-grams of the conversation")
-    if made.gpu_layers:
-        where = zip(made.split, made.devices, strict=True)
-        yield _fact("Layers", ", ".join(f"{n} on {name}" for n, name in where))
+    if plan.gpu_layers:
+        layers = zip(plan.split, plan.devices, strict=True)
+        yield _fact("Layers", ", ".join(f"{n} on {name}" for n, name in layers))
 
 
 def _fact(label: str, text: str) -> Content:
     return Content.assemble((f"{label:<9}", "dim"), printable(text))
 
 
-def bar(memory: DeviceMemory, width: int) -> Content:
-    """Return a memory as a bar: what the model takes of what may be taken."""
+def _memory_bar(memory: DeviceMemory, width: int) -> Content:
+    """Return a bar of the memory of a device: what the model takes of the budget."""
     whole = max(memory.budget_bytes, memory.total_bytes, 1)
     parts: list[tuple[str, str]] = []
     used = 0
@@ -115,8 +110,8 @@ def bar(memory: DeviceMemory, width: int) -> Content:
     return Content.assemble(*parts)
 
 
-def legend(memory: DeviceMemory, width: int) -> Iterator[Content]:
-    """Yield the same in figures, in lines that are not cut between a pattern and what it means."""
+def _memory_legend(memory: DeviceMemory, width: int) -> Iterator[Content]:
+    """Yield the same in figures; lines are not broken between a pattern and its name."""
     sizes = f"{mebibytes(memory.total_bytes)} of {mebibytes(memory.budget_bytes)}"
     parts = [Content(f"{one_line(memory.name, 30)} {sizes}")]
     for (name, char, style), size in zip(_PARTS, _sizes(memory), strict=True):
@@ -134,20 +129,21 @@ def legend(memory: DeviceMemory, width: int) -> Iterator[Content]:
     yield line
 
 
-def why(item: ModelItem, made: LoadPlan | None) -> Content:
-    """Return all there is to say of a choice: notes, reasons, and the alternatives."""
-    if made is None:
+def explain(item: ModelItem) -> Content:
+    """Return the notes, the reasons and the alternatives of a model's plan, or why there is no plan."""
+    plan = item.plan
+    if plan is None:
         text = item.damage or (item.option.why_not if item.option is not None else "")
         return Content(printable(text) or "It has not been compared with this machine yet.")
     parts = [Content.styled("Why", "bold")]
-    parts += [Content(f"• {printable(one)}") for one in (*made.notes, *made.reasons)]
-    if made.no_draft and not any(made.no_draft in one for one in made.reasons):
-        parts.append(Content(f"• {printable(made.no_draft)}"))
-    if made.kl_divergence is not None:
-        parts.append(Content.styled(f"  Loss: {printable(made.kl_divergence.source)}.", "dim"))
-    if made.alternatives:
+    parts += [Content(f"• {printable(note)}") for note in (*plan.notes, *plan.reasons)]
+    if plan.no_draft and not any(plan.no_draft in reason for reason in plan.reasons):
+        parts.append(Content(f"• {printable(plan.no_draft)}"))
+    if plan.kl_divergence is not None:
+        parts.append(Content.styled(f"  Loss: {printable(plan.kl_divergence.source)}.", "dim"))
+    if plan.alternatives:
         parts += [Content(""), Content.styled("Alternatives", "bold")]
-    for other in made.alternatives:
+    for other in plan.alternatives:
         context = f", context {other.context:,}" if other.context else ""
         name = f"{other.model} {other.quant or ''}".rstrip()
         parts.append(Content(printable(f"• {name}{context}: {other.why_not}")))

@@ -1,4 +1,4 @@
-"""A list whose lines are walked with the keys; a click goes to a line, a second one there chooses it."""
+"""A list whose lines have keys: the first click on a line goes there, the second one chooses it."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from textual.widgets.option_list import Option
 
 @dataclass(frozen=True, slots=True)
 class ListLine:
-    """A line; without a key it is a heading, which is stepped over."""
+    """A line; without a key it is a heading, which the cursor skips."""
 
     text: Content
     key: str | None = None
 
 
-class Rows(OptionList, inherit_bindings=False):
-    """Keeps its place by key while lines come and go. What Enter does is the screen's."""
+class KeyedList(OptionList, inherit_bindings=False):
+    """Keeps the cursor on its key while lines come and go. What Enter does is up to the screen."""
 
     DEFAULT_CSS = """
-    Rows, Rows:focus {
+    KeyedList, KeyedList:focus {
         height: 1fr;
         border: none;
         padding: 0;
@@ -52,56 +52,59 @@ class Rows(OptionList, inherit_bindings=False):
 
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(id=id, markup=False)
-        self._shown: list[ListLine] = []
+        self._list_lines: list[ListLine] = []
 
     @property
     def key(self) -> str | None:
-        """The key of the line one is at."""
+        """The key of the line at the cursor."""
         option = self.highlighted_option
         return option.id if option is not None else None
 
     def show_lines(self, lines: Sequence[ListLine]) -> None:
-        """Show these lines; the place stays at the line of the same key, else at the same height."""
-        before, at = self.key, self.highlighted
-        if [one.key for one in lines] == [one.key for one in self._shown]:
-            for index, (new, old) in enumerate(zip(lines, self._shown, strict=True)):
+        """Show these lines; the cursor stays on the line with the same key, else at the same height."""
+        old_lines, self._list_lines = self._list_lines, list(lines)
+        if [line.key for line in lines] == [line.key for line in old_lines]:
+            for index, (new, old) in enumerate(zip(lines, old_lines, strict=True)):
                 if not new.text.is_same(old.text) or new.text.spans != old.text.spans:
                     self.replace_option_prompt_at_index(index, new.text)
-            self._shown = list(lines)
             return
-        self._shown = list(lines)
-        top = self.scroll_offset.y
-        self.set_options(Option(one.text, id=one.key, disabled=one.key is None) for one in lines)
+        key, index, top = self.key, self.highlighted or 0, self.scroll_offset.y
+        self.set_options(Option(line.text, id=line.key, disabled=line.key is None) for line in lines)
         self.scroll_to(y=top, animate=False)
-        self.highlighted = self._place(before, at)
+        selectable = [index for index, line in enumerate(lines) if line.key is not None]
+        self.highlighted = self._index_of(key)
+        if self.highlighted is None and selectable:
+            self.highlighted = min(selectable, key=lambda other: abs(other - index))
 
     def go_to(self, key: str) -> None:
-        """Go to the line of that key, if it is there."""
-        found = next((index for index, one in enumerate(self._shown) if one.key == key), None)
-        if found is not None:
-            self.highlighted = found
+        """Go to the line with that key, if there is one."""
+        index = self._index_of(key)
+        if index is not None:
+            self.highlighted = index
+
+    def _index_of(self, key: str | None) -> int | None:
+        if key is None:
+            return None
+        return next((index for index, line in enumerate(self._list_lines) if line.key == key), None)
 
     def render_line(self, y: int) -> Strip:
-        """See Textual. Where the cursor is there is no colour but its own, which others are not made for."""
+        """Draw the line at the cursor in one colour: others may not be legible on its background."""
         strip = super().render_line(y)
-        at = next((part.style.meta.get("option") for part in strip if part.style is not None), None)
-        if at is None or at != self.highlighted:
+        index = next((part.style.meta.get("option") for part in strip if part.style is not None), None)
+        if index is None or index != self.highlighted:
             return strip
         color = self.get_visual_style("option-list--option-highlighted").rich_style.color
-        own = RichStyle(color=color, dim=False)
-        return Strip([Segment(text, (style or own) + own) for text, style, _ in strip], strip.cell_length)
-
-    def _place(self, key: str | None, at: int | None) -> int | None:
-        there = [index for index, one in enumerate(self._shown) if one.key is not None]
-        same = [index for index in there if key is not None and self._shown[index].key == key]
-        if same or not there:
-            return same[0] if same else None
-        return min(there, key=lambda index: abs(index - (at or 0)))
+        plain = RichStyle(color=color, dim=False)
+        return Strip([Segment(text, (style or plain) + plain) for text, style, _ in strip], strip.cell_length)
 
     async def _on_click(self, event: events.Click) -> None:
         event.prevent_default()
         clicked = event.style.meta.get("option")
-        if not isinstance(clicked, int) or clicked >= len(self._shown) or self._shown[clicked].key is None:
+        if (
+            not isinstance(clicked, int)
+            or clicked >= len(self._list_lines)
+            or self._list_lines[clicked].key is None
+        ):
             return
         if clicked == self.highlighted:
             self.action_select()

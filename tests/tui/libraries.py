@@ -1,4 +1,4 @@
-"""Shelves with models of the tests' own, and a stage for one screen."""
+"""Libraries with models of the tests' own, and a stage for one screen."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ from edgechat.planner.ranking.candidates import Variant
 from edgechat.planner.ranking.ranked_file import RankedFile
 from edgechat.planner.ranking.scoring import Verdict
 from edgechat.planner.ranking.survey import SurveyFindings, SurveyOverview
+from edgechat.tui.models.library import ModelLibrary
 from edgechat.tui.models.pulls import Pulls
-from edgechat.tui.models.shelf import ModelLibrary
 from edgechat.tui.theme import TERMINAL
 
 GIB = 1 << 30
@@ -107,13 +107,13 @@ def row(
 
 @dataclass
 class Fake:
-    """What a shelf of the tests knows; `gate` holds up what is held against the machine."""
+    """What a library of the tests knows; `gate` delays the comparison with the machine."""
 
     rows: Sequence[ModelRow] = ()
     entries: Sequence[CatalogueEntry] = ()
     best: Sequence[RankedFile] = ()
     local: dict[Path, RankedFile] = field(default_factory=dict)
-    ladders: dict[str, Sequence[RankedFile]] = field(default_factory=dict)
+    surveys: dict[str, Sequence[RankedFile]] = field(default_factory=dict)
     offline: str = ""
     problem: EdgechatError | None = None
     gate: threading.Event = field(default_factory=threading.Event)
@@ -123,16 +123,16 @@ class Fake:
     def __post_init__(self) -> None:
         self.gate.set()
 
-    def shelf(self, **others: Callable[..., Any]) -> ModelLibrary:
-        """Return the shelf; what is downloaded and deleted is real, unless it is among `others`."""
-        mine = {
+    def library(self, **others: Callable[..., Any]) -> ModelLibrary:
+        """Return the library; what is downloaded and deleted is real, unless it is among `others`."""
+        functions = {
             "catalogue": lambda: self.entries,
             "inventory": lambda: self.rows,
             "overview": self._overview,
-            "ladder": self._ladder,
+            "survey": self._survey,
             "offline": lambda: self.offline,
         }
-        return replace(ModelLibrary.real(), **(mine | others))
+        return replace(ModelLibrary.real(), **(functions | others))
 
     def _overview(self, _rows: Sequence[ModelRow]) -> SurveyOverview:
         self.gate.wait(10)
@@ -147,9 +147,9 @@ class Fake:
             history = history.with_run(WHERE, decode=1.0)
         return SurveyOverview(profile, found, self.local, history)
 
-    def _ladder(self, name: str) -> SurveyFindings:
+    def _survey(self, name: str) -> SurveyFindings:
         self.asked.append(name)
-        options = tuple(self.ladders.get(name, ()))
+        options = tuple(self.surveys.get(name, ()))
         chosen = next((one for one in options if one.plan is not None), None)
         return SurveyFindings(name, "a machine", options or (option(name),), chosen)
 
@@ -157,14 +157,14 @@ class Fake:
 class Stage(App[None]):
     """Shows one screen, and keeps what it returns."""
 
-    def __init__(self, shelf: ModelLibrary, screen: Callable[[ModelLibrary, Pulls], Screen[Any]]) -> None:
+    def __init__(self, library: ModelLibrary, screen: Callable[[ModelLibrary, Pulls], Screen[Any]]) -> None:
         super().__init__(ansi_color=True)
         self.register_theme(TERMINAL)
         self.theme = TERMINAL.name
         self.animation_level = "none"
-        self.pulls = Pulls(shelf)
+        self.pulls = Pulls(library)
         self.results: list[Any] = []
-        self._made = lambda: screen(shelf, self.pulls)
+        self._made = lambda: screen(library, self.pulls)
 
     def on_mount(self) -> None:
         self.push_screen(self._made(), self.results.append)

@@ -1,0 +1,176 @@
+"""What the models screens know so far: local models at once, comparisons with the machine later."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from edgechat.base.errors import EdgechatError, ModelFileError
+from edgechat.models.hub.names import parse_model_name
+from edgechat.models.shipped import shipped_size
+from edgechat.planner.ranking.scoring import Verdict
+from edgechat.tui.models.items import ModelGroup, ModelItem
+from edgechat.tui.models.pull import Pull, PullState
+
+if TYPE_CHECKING:
+    from edgechat.models.catalogue import CatalogueEntry
+    from edgechat.planner.listing import ModelRow
+    from edgechat.planner.ranking.ranked_file import RankedFile
+    from edgechat.planner.ranking.survey import SurveyFindings, SurveyOverview
+    from edgechat.tui.models.library import ModelLibrary
+    from edgechat.tui.models.pulls import Pulls
+
+
+class KnownModels:
+    """Asks the library in threads; everything else costs next to nothing."""
+
+    def __init__(self, library: ModelLibrary, pulls: Pulls) -> None:
+        self.rows: Sequence[ModelRow] = ()
+        self.overview: SurveyOverview | None = None
+        self.offline = ""
+        """What keeps edgechat off the network."""
+        self.problem: EdgechatError | None = None
+        """Why nothing more is known."""
+        self.is_loading = False
+        self._entries: Sequence[CatalogueEntry] = ()
+        self._library, self._pulls = library, pulls
+        self._listed_pulls: list[Pull] = []
+        """Those that were done before the inventory was read, so that their models are among the rows."""
+        self._surveys: dict[str, SurveyFindings | EdgechatError] = {}
+
+    async def load(self, on_progress: Callable[[], None]) -> None:
+        """Find out everything but surveys; call `on_progress` after each step."""
+        self.problem, self.is_loading = None, True
+        try:
+            self.offline = await asyncio.to_thread(self._library.offline)
+            entries = await asyncio.to_thread(self._library.catalogue)
+            done = [pull for pull in self._pulls.all if pull.state is PullState.DONE]
+            rows = await asyncio.to_thread(self._library.inventory)
+            self._listed_pulls, self.rows, self._entries = done, rows, entries
+            on_progress()
+            self.overview = await asyncio.to_thread(self._library.overview, rows)
+        except EdgechatError as error:
+            self.problem = error
+        self.is_loading = False
+        on_progress()
+
+    # Surveys: the quantizations of one model, compared with this machine.
+
+    async def survey(self, item: ModelItem) -> bool:
+        """Survey a model unless that was done already; return whether something new is known."""
+        if item.survey_name in self._surveys or not _can_be_surveyed(item):
+            return False
+        try:
+            self._surveys[item.survey_name] = await asyncio.to_thread(self._library.survey, item.survey_name)
+        except EdgechatError as error:
+            self._surveys[item.survey_name] = error
+        return True
+
+    def forget_surveys(self) -> None:
+        self._surveys.clear()
+
+    def survey_of(self, item: ModelItem) -> SurveyFindings | None:
+        """Return the survey of a model, or None while there is none."""
+        survey = self._surveys.get(item.survey_name)
+        return None if isinstance(survey, EdgechatError) else survey
+
+    def why_no_survey(self, item: ModelItem) -> str:
+        """Return why there is none, for users."""
+        error = self._surveys.get(item.survey_name)
+        if isinstance(error, EdgechatError):
+            return error.message
+        return "Inspecting its quantizations…" if _can_be_surveyed(item) else ""
+
+    def surveyed(self, item: ModelItem) -> ModelItem:
+        """Return an item with what the survey of its model has found of its quantization."""
+        survey = self.survey_of(item)
+        if survey is None:
+            return item
+        options = [
+            option for option in (survey.chosen, *survey.options) if option and option.quant == item.quant
+        ]
+        same_size = [option for option in options if option.variant.size == item.size]
+        return replace(item, option=(same_size or options)[0]) if options else item
+
+    # The list.
+
+    def items(self, query: str) -> dict[str, ModelItem]:
+        """Return the models in their order, by key; only those in which every word of the query occurs."""
+        pulls = [pull for pull in self._pulls.all if pull not in self._listed_pulls]
+        items = [*map(_pulled, pulls), *self._local(), *self._remote({pull.name for pull in pulls})]
+        words = query.casefold().split()
+        matching = [item for item in items if all(word in item.searchable_text for word in words)]
+        name = query.strip()
+        if not matching and "/" in name and parse_model_name(name) is not None:
+            matching = [ModelItem(f"hub:{name}", ModelGroup.HUB, name)]
+        return {item.key: item for item in matching}
+
+    def _local(self) -> Iterator[ModelItem]:
+        overview = self.overview
+        for row in self.rows:
+            model = row.model
+            option = overview.local.get(model.path) if overview is not None else None
+            yield ModelItem(
+                key=f"here:{model.full_name}",
+                group=ModelGroup.HERE,
+                name=model.name,
+                quant=row.quant,
+                size=model.size,
+                entry=model.entry,
+                row=row,
+                option=option,
+                is_loaded=row.use is not None and row.use.is_loaded,
+                is_measured=bool(overview and option and row.use and overview.has_measured(option)),
+                is_best=self._is_best(option),
+            )
+
+    def _remote(self, pulled: set[str]) -> Iterator[ModelItem]:
+        """Yield the other models of the catalogue: best first, those that are too large last."""
+        listed = {row.model.entry.name for row in self.rows if row.model.entry is not None} | pulled
+        entries = {
+            entry.name: entry
+            for entry in self._entries
+            if entry.quality is not None and entry.name not in listed
+        }
+        options: Sequence[RankedFile | None] = [None] * len(entries)
+        names: Sequence[str] = list(entries)
+        if self.overview is not None:
+            options = self.overview.found.options
+            names = [option.variant.model for option in self.overview.found.options]
+        for name, option in zip(names, options, strict=True):
+            entry = entries.get(name)
+            if entry is not None:
+                yield ModelItem(
+                    key=f"hub:{name}",
+                    group=ModelGroup.REMOTE,
+                    name=name,
+                    quant=option.quant if option is not None else entry.quant,
+                    size=option.variant.size if option is not None else _shipped_size(entry),
+                    entry=entry,
+                    option=option,
+                    is_best=self._is_best(option),
+                )
+
+    def _is_best(self, option: RankedFile | None) -> bool:
+        best = self.overview.found.chosen if self.overview is not None else None
+        if option is None or best is None or best.verdict is not Verdict.FITS:
+            return False
+        return (best.variant.model, best.quant) == (option.variant.model, option.quant)
+
+
+def _can_be_surveyed(item: ModelItem) -> bool:
+    return not item.damage and item.group in (ModelGroup.HERE, ModelGroup.REMOTE)
+
+
+def _pulled(pull: Pull) -> ModelItem:
+    key = f"pull:{pull.name}:{pull.quant}"
+    return ModelItem(key, ModelGroup.DOWNLOADING, pull.name, pull.quant, pull=pull)
+
+
+def _shipped_size(entry: CatalogueEntry) -> int:
+    with contextlib.suppress(ModelFileError):  # reported by the comparison with this machine
+        return shipped_size(entry, entry.quant or "") or 0
+    return 0

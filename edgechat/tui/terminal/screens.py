@@ -1,0 +1,35 @@
+"""The base classes of all our screens."""
+
+from __future__ import annotations
+
+from textual import events
+from textual.screen import ModalScreen, Screen, ScreenResultType
+
+from edgechat.base.errors import EdgechatError
+
+
+class AppScreen(Screen[ScreenResultType]):
+    """A screen that ignores outdated sizes of the terminal.
+
+    A screen that is laid out in another size sends itself a Resize. If two sizes were under way to a busy
+    screen, it would lay itself out for each in turn, forever.
+    """
+
+    async def _on_resize(self, event: events.Resize) -> None:
+        if event.size != self.app.size:
+            event.stop()
+            event.prevent_default()
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the screen has not been left; its background work may end later."""
+        return self in self.app.screen_stack
+
+
+class AppDialog(ModalScreen[ScreenResultType], AppScreen[ScreenResultType]):
+    """A screen in front of another one."""  # Textual inherits CSS from the first base
+
+
+def error_text(error: EdgechatError) -> str:
+    """Return the message of an error, followed by its hint."""
+    return " ".join(filter(None, (error.message, error.hint)))
