@@ -84,12 +84,14 @@ class LlamaCppBackend:
         # The plan's were read from the same library's map, in a process that survived it.
         if not plan.buffers or not breakdown.has_map():
             return ()
-        found = breakdown.from_map(self._model, self._context)
+        breakdown_ = breakdown.from_map(self._model, self._context)
         # What is computed in is filled by the first batches; what is mapped is the file's.
         self.touched_bytes = sum(
-            one.cache + (0 if is_mapped(one) else one.weights) for one in found.buffers if one.is_host
+            buffer.cache + (0 if is_mapped(buffer) else buffer.weights)
+            for buffer in breakdown_.buffers
+            if buffer.is_host
         )
-        return counted_once(found.buffers, sum(buffer.weights for buffer in plan.buffers))
+        return counted_once(breakdown_.buffers, sum(buffer.weights for buffer in plan.buffers))
 
     def decode(self, parts: Sequence[BatchPart]) -> Logits:
         """Compute a batch; see `Backend.decode`."""

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from edgechat.engine.kv.prefix_cache import common_prefix
-from edgechat.engine.reply.grammar import refused
+from edgechat.engine.reply.grammar import grammar_error
 
 if TYPE_CHECKING:
     from llguidance import LLMatcher
@@ -29,40 +29,40 @@ class Constraint:
         self._matcher = matcher
         self._n_vocab = n_vocab
         self._ends = frozenset(ends)
-        self._said: list[int] = []
+        self._consumed: list[int] = []
         self._bits = np.zeros((n_vocab + 32) // 32, np.uint32)  # one token more: see `_tokenizer`
 
-    def mask(self, said: Sequence[int]) -> npt.NDArray[np.bool_]:
+    def mask(self, reply_tokens: Sequence[int]) -> npt.NDArray[np.bool_]:
         """Return which tokens may come after these: [n_vocab]. After one that ends a reply, as before it."""
-        self._follow(said)
+        self._advance_to(reply_tokens)
         self._matcher.unsafe_compute_mask_ptr(self._bits.ctypes.data, self._bits.nbytes)
         self._check()
         bits = np.unpackbits(self._bits.view(np.uint8), count=self._n_vocab, bitorder="little")
         return bits.view(np.bool_)
 
-    def allows(self, said: Sequence[int], tokens: Sequence[int]) -> int:
+    def allows(self, reply_tokens: Sequence[int], tokens: Sequence[int]) -> int:
         """Return how many of `tokens` may come after `said`, one behind the other."""
-        self._follow(said)
-        found = int(self._matcher.validate_tokens(list(tokens)))
+        self._advance_to(reply_tokens)
+        n_allowed = int(self._matcher.validate_tokens(list(tokens)))
         self._check()
-        return found
+        return n_allowed
 
-    def is_complete(self, said: Sequence[int]) -> bool:
+    def is_complete(self, reply_tokens: Sequence[int]) -> bool:
         """Say whether nothing may follow."""
-        self._follow(said)
+        self._advance_to(reply_tokens)
         return bool(self._matcher.is_stopped())
 
-    def _follow(self, said: Sequence[int]) -> None:
-        n = common_prefix(self._said, said)
-        if n < len(self._said):
-            self._matcher.rollback(len(self._said) - n)
-            del self._said[n:]
-        more = list(itertools.takewhile(lambda token: token not in self._ends, said[n:]))
-        if more:
-            self._matcher.consume_tokens(more)
-            self._said += more
+    def _advance_to(self, reply_tokens: Sequence[int]) -> None:
+        n = common_prefix(self._consumed, reply_tokens)
+        if n < len(self._consumed):
+            self._matcher.rollback(len(self._consumed) - n)
+            del self._consumed[n:]
+        new_tokens = list(itertools.takewhile(lambda token: token not in self._ends, reply_tokens[n:]))
+        if new_tokens:
+            self._matcher.consume_tokens(new_tokens)
+            self._consumed += new_tokens
         self._check()
 
     def _check(self) -> None:
         if self._matcher.is_error():
-            raise refused(self._matcher.get_error())
+            raise grammar_error(self._matcher.get_error())

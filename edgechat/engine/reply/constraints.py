@@ -13,7 +13,7 @@ from edgechat.base.errors import EdgechatError, EngineError, SchemaError
 from edgechat.base.process.child import Child, ChildLost, ChildNeverReady
 from edgechat.engine.backends.base import Vocabulary
 from edgechat.engine.reply.constraint import Constraint
-from edgechat.engine.reply.grammar import refused
+from edgechat.engine.reply.grammar import grammar_error
 from edgechat.engine.reply.grammar_child import MEMORY_LIMIT, TIME_LIMIT, Tokens, limits
 from edgechat.engine.scheduling.preparation import fault
 from edgechat.engine.scheduling.sequence import Sequence
@@ -38,14 +38,14 @@ class Constraints:
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         self._vocabulary = vocabulary
-        self._tokens: LLTokenizer | None = None
+        self._shared_tokenizer: LLTokenizer | None = None
         self._child: Child | None = None
-        self._sound: dict[bytes, None] = {}
-        self._wrong: dict[bytes, ErrorInfo] = {}
+        self._valid: dict[bytes, None] = {}
+        self._errors: dict[bytes, ErrorInfo] = {}
         self._lock = threading.Lock()
         """Held by a thread that makes the tokenizer, or begins or ends the process."""
         self._closed = False
-        self._threads: dict[str, ThreadPoolExecutor] = {}
+        self._executors: dict[str, ThreadPoolExecutor] = {}
         self._waiting: list[tuple[Sequence, Future[Constraint]]] = []
 
     def prepare(self) -> None:
@@ -53,8 +53,8 @@ class Constraints:
 
         Python stands still for half of it, up to 0.7 s, whatever thread it is done in.
         """
-        if not _missing():
-            wait([self._thread("grammars").submit(self._tokenizer)])  # who wants one hears what went wrong
+        if not _is_missing():
+            wait([self._executor("grammars").submit(self._tokenizer)])  # who wants one hears what went wrong
 
     @property
     def is_idle(self) -> bool:
@@ -74,76 +74,76 @@ class Constraints:
         """Return who need not wait any more, with the constraint, or with why there is none."""
         done = [pair for pair in self._waiting if pair[1].done()]
         self._waiting = [pair for pair in self._waiting if pair not in done]
-        return [(sequence, _outcome(future)) for sequence, future in done]
+        return [(sequence, _result(future)) for sequence, future in done]
 
     def give_up(self, request_id: str) -> Sequence | None:
         """Return the sequence of a request that waits for its grammar, and do not wait for it."""
-        found = next((pair for pair in self._waiting if pair[0].id == request_id), None)
-        if found is None:
+        pair = next((pair for pair in self._waiting if pair[0].id == request_id), None)
+        if pair is None:
             return None
-        self._waiting.remove(found)
-        found[1].cancel()
-        return found[0]
+        self._waiting.remove(pair)
+        pair[1].cancel()
+        return pair[0]
 
     def of(self, grammar: str) -> Future[Constraint]:
         """Begin to make the constraint of a grammar; the future may raise SchemaError.
 
         Raises EngineError where llguidance is not installed.
         """
-        if _missing():
+        if _is_missing():
             raise EngineError(
                 "Structured output requires llguidance, which is not installed.",
                 hint='pip install "edgechat[server]"',
             )
         grammar = _OPTIONS + grammar
-        name = hashlib.blake2b(grammar.encode()).digest()
-        wrong = self._wrong.get(name)
-        if wrong is not None:
+        digest = hashlib.blake2b(grammar.encode()).digest()
+        error = self._errors.get(digest)
+        if error is not None:
             refusal: Future[Constraint] = Future()
-            refusal.set_exception(wrong.error())
+            refusal.set_exception(error.error())
             return refusal
-        if name in self._sound:
-            return self._thread("grammars").submit(self._compiled, grammar)
-        return self._thread("new grammars").submit(self._tried, grammar, name)
+        if digest in self._valid:
+            return self._executor("grammars").submit(self._compile, grammar)
+        return self._executor("new grammars").submit(self._compile_new, grammar, digest)
 
-    def _thread(self, name: str) -> ThreadPoolExecutor:
-        found = self._threads.get(name)
-        if found is None:
-            found = self._threads[name] = ThreadPoolExecutor(max_workers=1, thread_name_prefix=name)
+    def _executor(self, name: str) -> ThreadPoolExecutor:
+        executor = self._executors.get(name)
+        if executor is None:
+            executor = self._executors[name] = ThreadPoolExecutor(max_workers=1, thread_name_prefix=name)
             before = threading.stack_size(_STACK)
             try:  # threads are started with the first work
-                found.submit(lambda: None).result()
+                executor.submit(lambda: None).result()
             finally:
                 threading.stack_size(before)
-        return found
+        return executor
 
-    def _tried(self, grammar: str, name: bytes) -> Constraint:
-        if name in self._wrong:  # since it was asked for
-            raise self._wrong[name].error()
+    def _compile_new(self, grammar: str, digest: bytes) -> Constraint:
+        if digest in self._errors:  # since it was asked for
+            raise self._errors[digest].error()
         try:
-            if name not in self._sound:
-                self._try_out(grammar)
-            constraint = self._compiled(grammar)
+            if digest not in self._valid:
+                self._compile_in_child(grammar)
+            constraint = self._compile(grammar)
         except SchemaError as error:
-            _remember(self._wrong, name, ErrorInfo.of(error))
+            _remember(self._errors, digest, ErrorInfo.of(error))
             raise
-        _remember(self._sound, name, None)
+        _remember(self._valid, digest, None)
         return constraint
 
-    def _compiled(self, grammar: str) -> Constraint:
+    def _compile(self, grammar: str) -> Constraint:
         # Each request has its own: copies share one lexer, and what it may remember of their texts.
         import llguidance
 
-        words = self._tokenizer()
-        matcher = llguidance.LLMatcher(words, grammar, log_level=0, limits=limits())
+        tokenizer = self._tokenizer()
+        matcher = llguidance.LLMatcher(tokenizer, grammar, log_level=0, limits=limits())
         if matcher.is_error():
-            raise refused(matcher.get_error(), grammar)
-        return Constraint(matcher, self._vocabulary.size, words.eos_tokens)
+            raise grammar_error(matcher.get_error(), grammar)
+        return Constraint(matcher, self._vocabulary.size, tokenizer.eos_tokens)
 
-    def _try_out(self, grammar: str) -> None:
+    def _compile_in_child(self, grammar: str) -> None:
         """Compile it where that may take too long, or end in a crash. Raises SchemaError."""
         try:
-            wrong = self._tester().ask(grammar.encode(), seconds=TIME_LIMIT, memory=MEMORY_LIMIT)
+            problem = self._grammar_process().ask(grammar.encode(), seconds=TIME_LIMIT, memory=MEMORY_LIMIT)
         except ChildNeverReady as lost:
             raise EngineError(
                 f"The process for grammars did not start: it {lost}.",
@@ -157,10 +157,10 @@ class Constraints:
                 "The schema is too complex: compiling it exceeds the limit of time or memory.",
                 hint="Simplify it: use fewer references, and no patterns that must match at the same time.",
             ) from lost
-        if wrong:
-            raise refused(wrong.decode("utf-8", "replace"), grammar)
+        if problem:
+            raise grammar_error(problem.decode("utf-8", "replace"), grammar)
 
-    def _tester(self) -> Child:
+    def _grammar_process(self) -> Child:
         with self._lock:
             if self._closed:
                 raise EngineError("The engine is shutting down.")
@@ -170,23 +170,23 @@ class Constraints:
 
     def _tokenizer(self) -> LLTokenizer:
         with self._lock:
-            if self._tokens is None:
-                self._tokens = self._new_tokenizer()
-            return self._tokens
+            if self._shared_tokenizer is None:
+                self._shared_tokenizer = self._new_tokenizer()
+            return self._shared_tokenizer
 
     def _new_tokenizer(self) -> LLTokenizer:
         import llguidance
 
-        words = self._vocabulary
+        vocabulary = self._vocabulary
         pieces, ends = [], []
-        for token in range(words.size):
-            if words.is_end(token):
+        for token in range(vocabulary.size):
+            if vocabulary.is_end(token):
                 ends.append(token)
             # What ends a reply is never part of its text, even where it reads as one.
-            text = b"" if ends[-1:] == [token] else words.piece(token)
+            text = b"" if ends[-1:] == [token] else vocabulary.piece(token)
             pieces.append(text or b"\xff<[%d]>" % token)
         pieces.append(b"\xff<end>")  # for vocabularies that have none
-        ends = ends or [words.size]
+        ends = ends or [vocabulary.size]
         # Slices would save a millisecond a token in some strings, for 80 MB and a second.
         wrapped: Any = Tokens(pieces, ends[0])
         return llguidance.LLTokenizer(wrapped, eos_token=ends, slices=[])
@@ -197,8 +197,8 @@ class Constraints:
             self._closed = True
             if self._child is not None:
                 self._child.close()
-        for thread in self._threads.values():
-            thread.shutdown(cancel_futures=True)
+        for executor in self._executors.values():
+            executor.shutdown(cancel_futures=True)
 
 
 def _remember(known: dict[bytes, Any], name: bytes, value: object) -> None:
@@ -207,11 +207,11 @@ def _remember(known: dict[bytes, Any], name: bytes, value: object) -> None:
         del known[next(iter(known))]
 
 
-def _missing() -> bool:
+def _is_missing() -> bool:
     return importlib.util.find_spec("llguidance") is None
 
 
-def _outcome(future: Future[Constraint]) -> Constraint | EdgechatError:
+def _result(future: Future[Constraint]) -> Constraint | EdgechatError:
     try:
         return future.result()
     except EdgechatError as error:

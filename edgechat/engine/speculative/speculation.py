@@ -21,15 +21,15 @@ from edgechat.engine.speculative.step_cost import LARGEST
 from edgechat.planner.plan import LoadPlan
 
 _LOG = logging.getLogger(__name__)
-_INLINE = 32
+_READ_INLINE = 32
 """Tokens that the draft model reads as a part of drafting; more are read ahead, in several steps."""
-_READ = 256
+_READ_AHEAD = 256
 """Tokens that it reads ahead in a step."""
-_REPLY = 200.0
+_FIRST_REPLY_LENGTH = 200.0
 """Tokens that a reply is expected to have, before the first one has ended."""
 _OVERHEAD = 0.005
 """Share of the time that may be spent on looking whether a draft pays, where none does."""
-_GLANCE = 8
+_MEASURE_EVERY = 8
 """Of the steps at which nobody looks, every so many teach what a step costs: to learn takes time, too."""
 _LONGEST_SKIP = 64.0
 """Steps; a look that took so long was interrupted."""
@@ -45,7 +45,7 @@ class _Step:
     drafting: float = 0.0
     rounds: int = 0
     reading: float = 0.0
-    looking: float = 0.0
+    deciding: float = 0.0
     skipped: bool = False
     """Nobody has looked whether a draft pays."""
 
@@ -72,8 +72,8 @@ class Speculation:
         self._model = model
         self._ngram = ngram
         self._step: _Step | None = None
-        self._skip = 0.0
-        self._reply = _REPLY
+        self._to_skip = 0.0
+        self._reply_length = _FIRST_REPLY_LENGTH
         self._read_cost = controller.round_cost / 8
 
     def warm_up(self, token: Sequence[int], seconds: float, *, whole: bool) -> None:
@@ -85,7 +85,7 @@ class Speculation:
             self.controller.round_cost = self._model.warm_up(token, whole=whole) / seconds
             self._read_cost = self.controller.round_cost / 8
         except (DecodeFailed, CacheFull) as error:
-            self._lose_model(error)
+            self._drop_model(error)
 
     def names(self, plan: LoadPlan) -> tuple[str, ...]:
         """Return who drafts."""
@@ -104,7 +104,9 @@ class Speculation:
     def present(self) -> tuple[Source, ...]:
         """Those who may draft now."""
         here: dict[Source, object] = {"model": self._model, "ngram": self._ngram}
-        return tuple(one for one in here if here[one] is not None and one in self.sources and self.drafts)
+        return tuple(
+            source for source in here if here[source] is not None and source in self.sources and self.drafts
+        )
 
     @property
     def draft_cache(self) -> PrefixCache | None:
@@ -121,19 +123,21 @@ class Speculation:
         if not self.drafts or too_many or not all(self._is_stream(*pair) for pair in planned):
             return planned
         step = self._step = _Step(len(planned), len(planned), time.perf_counter())
-        if self._skip >= 1:
-            self._skip -= 1
+        if self._to_skip >= 1:
+            self._to_skip -= 1
             step.skipped = True
             return planned
         streams, self.lengths = [stream for stream, _ in planned], (0,) * len(planned)
         depth = sum(len(one.tokens) for one in streams) / len(streams)
         may = self.controller.begin(len(streams), depth)
-        if may and (most := self._room(planned)) > 0:
+        if may and (most := self._max_drafted(planned)) > 0:
             planned = self._drafted(planned, streams, most, step)
-        step.looking = time.perf_counter() - step.began - step.drafting - step.reading
+        step.deciding = time.perf_counter() - step.began - step.drafting - step.reading
         plain = self.controller.cost.seconds(len(streams))
         if step.n_rows == step.n_streams and plain > 0:
-            self._skip = min(self._skip + max(step.looking / (_OVERHEAD * plain) - 1, 0.0), _LONGEST_SKIP)
+            self._to_skip = min(
+                self._to_skip + max(step.deciding / (_OVERHEAD * plain) - 1, 0.0), _LONGEST_SKIP
+            )
         return planned
 
     def _is_stream(self, stream: Stream, part: BatchPart) -> bool:
@@ -141,46 +145,47 @@ class Speculation:
         forked = not self._backend.capabilities.cuts and part.start < stream.boundary
         return part.n_logits == 1 and len(part.tokens) == 1 and not forked
 
-    def _room(self, planned: Planned) -> int:
+    def _max_drafted(self, planned: Planned) -> int:
         """Return how many tokens this batch may draft."""
         n = len(planned)
         rows = min(self._backend.n_outputs_max, self._backend.n_batch, LARGEST) - n
         return min(rows, self._scheduler.spare(n + rows) - n)
 
     def _drafted(self, planned: Planned, streams: list[Stream], most: int, step: _Step) -> Planned:
-        limits = [min(self._limit(one), most) for one in streams]
-        guesses = [self._lookup(one, limit) for one, limit in zip(streams, limits, strict=True)]
-        bids = [
-            self._bids(one, guess, limit) for one, guess, limit in zip(streams, guesses, limits, strict=True)
+        limits = [min(self._limit(stream), most) for stream in streams]
+        ngrams = [self._ngram_draft(stream, limit) for stream, limit in zip(streams, limits, strict=True)]
+        offers = [
+            self._offers(stream, ngram, limit)
+            for stream, ngram, limit in zip(streams, ngrams, limits, strict=True)
         ]
         if self._model is None:  # perhaps only since a moment
-            bids = [[bid for bid in one if bid.source != "model"] for one in bids]
-        chosen = self.controller.choose(bids, most)
+            offers = [[offer for offer in stream if offer.source != "model"] for stream in offers]
+        chosen = self.controller.choose(offers, most)
         drafts: list[Draft | None] = [None] * len(streams)
-        planned_in_all = sum(one.length for one in chosen if one is not None)
-        n_with_model = sum(one.source == "model" for one in chosen if one is not None)
+        planned_in_all = sum(stream.length for stream in chosen if stream is not None)
+        n_with_model = sum(stream.source == "model" for stream in chosen if stream is not None)
         more = (most - planned_in_all) // max(n_with_model, 1)
-        wanted: list[DraftRequest] = []
+        requests: list[DraftRequest] = []
         for at, choice in enumerate(chosen):
-            guess = guesses[at]
+            ngram = ngrams[at]
             if choice is None:
                 continue
-            if choice.source == "ngram" and guess is not None:
-                guess.cut(choice.length)
-                drafts[at] = guess
+            if choice.source == "ngram" and ngram is not None:
+                ngram.cut(choice.length)
+                drafts[at] = ngram
             elif choice.source == "model":
                 drafts[at] = draft = Draft("model")
                 # Confidence may make it longer than was thought good, as far as there is room for all.
                 longest = min(limits[at], MOST["model"], choice.length + more)
                 beside = planned_in_all - choice.length
-                takes = partial(self._takes, n_beside=beside, longest=longest)
-                goes_on = partial(self._goes_on, n_beside=beside, longest=longest)
-                wanted.append(DraftRequest(streams[at], draft, longest, takes, goes_on))
-        if wanted:
-            self._ask_model(wanted, step)
-            self._trim(drafts)
+                is_worth_adding = partial(self._is_worth_adding, n_beside=beside, longest=longest)
+                is_worth_drafting = partial(self._is_worth_drafting, n_beside=beside, longest=longest)
+                requests.append(DraftRequest(streams[at], draft, longest, is_worth_adding, is_worth_drafting))
+        if requests:
+            self._ask_model(requests, step)
+            self._cut_unprofitable(drafts)
         self.lengths = tuple(len(draft.tokens) if draft else 0 for draft in drafts)
-        return [self._with(pair, draft, step) for pair, draft in zip(planned, drafts, strict=True)]
+        return [self._append_draft(pair, draft, step) for pair, draft in zip(planned, drafts, strict=True)]
 
     def _limit(self, stream: Stream) -> int:
         """Return how many tokens may be drafted for a stream."""
@@ -189,73 +194,73 @@ class Speculation:
             limit = min(limit, stream.request.max_tokens - stream.n_generated - 1)
         return limit
 
-    def _lookup(self, stream: Stream, limit: int) -> Draft | None:
+    def _ngram_draft(self, stream: Stream, limit: int) -> Draft | None:
         if self._ngram is None or "ngram" not in self.sources or limit <= 0:
             return None
-        guess = self._ngram.draft(stream, limit)
-        if guess is not None:  # nothing follows what ends a reply
+        ngram = self._ngram.draft(stream, limit)
+        if ngram is not None:  # nothing follows what ends a reply
             is_end = self._backend.vocabulary.is_end
-            guess.cut(next((n for n, token in enumerate(guess.tokens, 1) if is_end(token)), limit))
-            guess.cut(stream.sampler.allowed(stream.said, guess.tokens))
-        return guess if guess is not None and guess.tokens else None
+            ngram.cut(next((n for n, token in enumerate(ngram.tokens, 1) if is_end(token)), limit))
+            ngram.cut(stream.sampler.allowed(stream.said, ngram.tokens))
+        return ngram if ngram is not None and ngram.tokens else None
 
-    def _bids(self, stream: Stream, guess: Draft | None, limit: int) -> list[DraftOffer]:
-        bids: list[DraftOffer] = []
-        if guess is not None:
-            bids.append(DraftOffer("ngram", self.controller.chances(guess.confidence, "ngram")))
+    def _offers(self, stream: Stream, ngram: Draft | None, limit: int) -> list[DraftOffer]:
+        offers: list[DraftOffer] = []
+        if ngram is not None:
+            offers.append(DraftOffer("ngram", self.controller.chances(ngram.confidence, "ngram")))
         may = "model" in self.sources and limit > 0
         if self._model is not None and may and self._is_ready(self._model, stream):
-            bids.append(DraftOffer("model", self.controller.prospects("model")[:limit]))
-        return bids
+            offers.append(DraftOffer("model", self.controller.prospects("model")[:limit]))
+        return offers
 
     def _is_ready(self, model: ModelDrafter, stream: Stream) -> bool:
         """Say whether the draft model has read the stream; let it read on if that seems worth the time."""
         if len(stream.tokens) + MOST["model"] >= model.longest:
             return False
         behind = model.n_behind(stream)
-        if behind <= _INLINE:
+        if behind <= _READ_INLINE:
             return True
-        left = max(self._reply - stream.n_generated, self._reply / 4)
+        left = max(self._reply_length - stream.n_generated, self._reply_length / 4)
         if stream.request.max_tokens is not None:
             left = min(left, stream.request.max_tokens - stream.n_generated)
-        n = min(behind - 1, _READ)
-        may = self.controller.reads(behind * self._read_cost, left, n * self._read_cost)
+        n = min(behind - 1, _READ_AHEAD)
+        may = self.controller.reading_budget(behind * self._read_cost, left, n * self._read_cost)
         n = min(n, int(may / max(self._read_cost, 1e-6) + 0.5))
-        if n < min(behind - 1, _INLINE):
+        if n < min(behind - 1, _READ_INLINE):
             return False
         began = time.perf_counter()
         try:
             if not model.read(stream, n):
                 return False
         except DecodeFailed as error:
-            self._lose_model(error)
+            self._drop_model(error)
             return False
         seconds = time.perf_counter() - began
         if self._step is not None:
             self._step.reading += seconds
         if self.controller.cost.level > 0:
             self._read_cost += 0.5 * (seconds / n / self.controller.cost.level - self._read_cost)
-        return behind - n <= _INLINE
+        return behind - n <= _READ_INLINE
 
-    def _takes(self, classes: Sequence[int], n_beside: int, longest: int) -> bool:
-        return self.controller.takes(self.controller.chances(classes, "model"), n_beside, longest)
+    def _is_worth_adding(self, classes: Sequence[int], n_beside: int, longest: int) -> bool:
+        return self.controller.is_worth_adding(self.controller.chances(classes, "model"), n_beside, longest)
 
-    def _goes_on(self, classes: Sequence[int], n_beside: int, longest: int) -> bool:
+    def _is_worth_drafting(self, classes: Sequence[int], n_beside: int, longest: int) -> bool:
         chances = self.controller.chances(classes, "model")
-        return len(chances) < longest and self.controller.goes_on(chances, n_beside, longest)
+        return len(chances) < longest and self.controller.is_worth_drafting(chances, n_beside, longest)
 
-    def _ask_model(self, wanted: list[DraftRequest], step: _Step) -> None:
+    def _ask_model(self, requests: list[DraftRequest], step: _Step) -> None:
         assert self._model is not None
         began = time.perf_counter()
         try:
-            step.rounds = self._model.draft(wanted)
+            step.rounds = self._model.draft(requests)
         except DecodeFailed as error:
-            for one in wanted:
+            for one in requests:
                 one.draft.cut(0)
-            self._lose_model(error)
+            self._drop_model(error)
         step.drafting = time.perf_counter() - began
 
-    def _trim(self, drafts: list[Draft | None]) -> None:
+    def _cut_unprofitable(self, drafts: list[Draft | None]) -> None:
         """Leave out what is not worth verifying after all.
 
         Not of what was drawn: which of its tokens are verified must not depend on what they are.
@@ -266,7 +271,7 @@ class Speculation:
                 chances = self.controller.chances(draft.confidence, "model")
                 draft.cut(self.controller.worth_verifying(chances, beside))
 
-    def _with(
+    def _append_draft(
         self, pair: tuple[Stream, BatchPart], draft: Draft | None, step: _Step
     ) -> tuple[Stream, BatchPart]:
         stream, part = pair
@@ -277,7 +282,7 @@ class Speculation:
         tokens = [*part.tokens, *draft.tokens]
         return stream, BatchPart(part.seq, part.start, tokens, len(tokens))
 
-    def _lose_model(self, error: Exception) -> None:
+    def _drop_model(self, error: Exception) -> None:
         """The draft model is broken: nobody needs it."""
         _LOG.warning("the draft model is no longer used: %s", error)
         if self._model is not None:
@@ -311,20 +316,20 @@ class Speculation:
             return
         seconds = time.perf_counter() - step.began
         if step.skipped:
-            if int(self._skip) % _GLANCE == 0:
-                self.controller.passed(step.n_streams, seconds)
+            if int(self._to_skip) % _MEASURE_EVERY == 0:
+                self.controller.observe_undecided(step.n_streams, seconds)
             for stream in streams:
                 stream.tally.seconds += seconds / step.n_streams
                 stream.tally.plain_seconds += seconds / step.n_streams
             return
-        decoding = seconds - step.drafting - step.reading - step.looking
+        decoding = seconds - step.drafting - step.reading - step.deciding
         self.controller.observe(
             step.n_rows,
             n_made,
             decoding,
             rounds=step.rounds,
             drafting=step.drafting,
-            looking=step.looking,
+            deciding=step.deciding,
         )
         plain = n_made * self.controller.cost.seconds(step.n_streams) / step.n_streams
         for stream in streams:
@@ -334,11 +339,11 @@ class Speculation:
     def gave_up(self) -> None:
         """The batch found no room: it will be planned again, and for a while without drafts."""
         self._step = None
-        self._skip = max(self._skip, 16.0)
+        self._to_skip = max(self._to_skip, 16.0)
 
     def ended(self, stream: Stream) -> None:
         """A reply has ended."""
-        self._reply += 0.2 * (min(stream.n_generated, 10 * _REPLY) - self._reply)
+        self._reply_length += 0.2 * (min(stream.n_generated, 10 * _FIRST_REPLY_LENGTH) - self._reply_length)
         self.forget(stream)
 
     def forget_chat(self, chat: str) -> None:
@@ -348,9 +353,9 @@ class Speculation:
 
     def forget(self, stream: Stream) -> None:
         """A stream is no more, or has other tokens now."""
-        for one in (self._model, self._ngram):
-            if one is not None:
-                one.forget(stream)
+        for drafter in (self._model, self._ngram):
+            if drafter is not None:
+                drafter.forget(stream)
 
     def close(self) -> None:
         """Free the draft model."""
@@ -359,7 +364,7 @@ class Speculation:
 
 
 def verify(
-    sampler: Sampler, rows: Logits, tokens: Sequence[int], draft: Draft, said: Sequence[int] = ()
+    sampler: Sampler, rows: Logits, tokens: Sequence[int], draft: Draft, reply_tokens: Sequence[int] = ()
 ) -> list[int]:
     """Return the tokens that come next: the drafted ones that stand, and one of the target's own.
 
@@ -370,17 +375,17 @@ def verify(
     Raises DecodeFailed or SchemaError.
     """
     window = max(sampler.sampling.penalty_window, 0)
-    recent, so_far = list(tokens[-window:]) if window else [], list(said)
-    found: list[int] = []
+    recent, so_far = list(tokens[-window:]) if window else [], list(reply_tokens)
+    chosen_tokens: list[int] = []
     for at, token in enumerate(draft.tokens):
         if draft.distributions is None:
             chosen = sampler.choose(rows[at], recent, so_far)
         else:
             chosen = sampler.judge(rows[at], recent, token, draft.distributions[at], so_far)
-        found.append(chosen)
+        chosen_tokens.append(chosen)
         recent.append(chosen)
         so_far.append(chosen)
         if chosen != token:
-            return found
-    found.append(sampler.choose(rows[len(draft.tokens)], recent, so_far))
-    return found
+            return chosen_tokens
+    chosen_tokens.append(sampler.choose(rows[len(draft.tokens)], recent, so_far))
+    return chosen_tokens

@@ -27,11 +27,11 @@ _DRIFT = 0.04
 """Of the level, from one step to the next."""
 _CHANGE = 0.002
 """Of the shape, from one step to the next: the cache grows."""
-_BEND, _JAG = 0.4, 0.2
+_SHAPE_DEVIATION, _ROW_DEVIATION = 0.4, 0.2
 """Of the first guess: of C(e n) over C(n), and of each n by itself."""
 _REMEMBERED = 0.05
 """Of a shape that was learnt in another session."""
-_UNKNOWN = 10.0
+_UNKNOWN_LEVEL = 10.0
 _OUTLIER = 4.0
 """Standard deviations beyond which a surprise is the level's: something else runs on the machine."""
 
@@ -79,13 +79,13 @@ class StepCost:
     @property
     def shapes(self) -> dict[int, Shape]:
         """What was learnt, by depth."""
-        return {depth: one.shape() for depth, one in self._filters.items() if one.level}
+        return {depth: filter_.shape() for depth, filter_ in self._filters.items() if filter_.level}
 
     def start_with(self, shapes: dict[int, Shape]) -> None:
         """Take what was learnt before, less sure of it."""
-        for depth, one in shapes.items():
-            if 0 <= depth < _DEPTHS and _is_sound(one):
-                self._filters[depth] = _Filter.remembered(one, self.level)
+        for depth, shape in shapes.items():
+            if 0 <= depth < _DEPTHS and _is_sound(shape):
+                self._filters[depth] = _Filter.remembered(shape, self.level)
         self._filter = self._filters.get(self._depth, self._filter)
 
     def at_depth(self, tokens: float) -> None:
@@ -128,33 +128,33 @@ class _Filter:
         self.mean, self.spread = mean, spread
         self.level = 0.0
         self.ratio: list[float] = []
-        self._tell()
+        self._update_ratio()
 
     @classmethod
     def guessed(cls, slope: float) -> _Filter:
         rows = np.arange(1, LARGEST + 1)
         mean = np.concatenate([[0.0], np.log(1 + slope * (rows - 1))])
         spread = np.zeros((LARGEST + 1, LARGEST + 1))
-        spread[1:, 1:] = _BEND**2 * np.minimum.outer(np.log(rows), np.log(rows))
-        spread[2:, 2:] += np.diag(np.full(LARGEST - 1, _JAG**2))
-        spread[0, 0] = _UNKNOWN**2
+        spread[1:, 1:] = _SHAPE_DEVIATION**2 * np.minimum.outer(np.log(rows), np.log(rows))
+        spread[2:, 2:] += np.diag(np.full(LARGEST - 1, _ROW_DEVIATION**2))
+        spread[0, 0] = _UNKNOWN_LEVEL**2
         return cls(mean, spread)
 
     @classmethod
     def remembered(cls, shape: Shape, level: float) -> _Filter:
         mean = np.concatenate([[0.0], np.log(shape.ratio)])
-        doubt = np.array([_UNKNOWN, 0.0, *shape.doubt[1:]])
+        doubt = np.array([_UNKNOWN_LEVEL, 0.0, *shape.doubt[1:]])
         doubt[2:] = np.sqrt(np.minimum(doubt[2:], 1.0) ** 2 + _REMEMBERED**2)
-        made = cls(mean, np.diag(doubt**2))
-        made.restart(level)
-        return made
+        filter_ = cls(mean, np.diag(doubt**2))
+        filter_.restart(level)
+        return filter_
 
     def nearby(self) -> _Filter:
         """Return what this tells of the next depth."""
-        made = _Filter(self.mean.copy(), self.spread.copy())
-        made.level = self.level
-        made.spread[2:, 2:] += np.diag(np.full(LARGEST - 1, _REMEMBERED**2))
-        return made
+        filter_ = _Filter(self.mean.copy(), self.spread.copy())
+        filter_.level = self.level
+        filter_.spread[2:, 2:] += np.diag(np.full(LARGEST - 1, _REMEMBERED**2))
+        return filter_
 
     def restart(self, level: float) -> None:
         """Take over the level of another depth."""
@@ -175,10 +175,10 @@ class _Filter:
         gain = shown / variance
         self.mean += gain * surprise
         self.spread -= np.outer(gain, shown)
-        self._tell()
+        self._update_ratio()
         self.level = math.exp(self.mean[0])
 
-    def _tell(self) -> None:
+    def _update_ratio(self) -> None:
         self.ratio = [1.0, *np.exp(self.mean[1:]).tolist()]
 
     def shape(self) -> Shape:
@@ -190,4 +190,4 @@ def _is_sound(shape: Shape) -> bool:
     """Say whether a shape that was read from a file can be believed."""
     if len(shape.ratio) != LARGEST or len(shape.doubt) != LARGEST or shape.ratio[0] != 1.0:
         return False
-    return all(0.1 < one < 1000 for one in shape.ratio) and all(0 <= one < 10 for one in shape.doubt)
+    return all(0.1 < ratio < 1000 for ratio in shape.ratio) and all(0 <= ratio < 10 for ratio in shape.doubt)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from edgechat.engine.tool_calls import written
-from edgechat.engine.tool_calls.written import CallHead, Kinds, ParsedCall
+from edgechat.engine.tool_calls import call_parsing
+from edgechat.engine.tool_calls.call_parsing import CallHead, Kinds, ParsedCall
 
 _SPACE = " \t\r\n"
 
@@ -22,7 +22,7 @@ class Format:
     """Make a call of header and body; None where it is none."""
     head: Callable[[str, str, Kinds], CallHead | None]
     """Make what there is of a call whose body is not complete; None where it may be none."""
-    grows: bool = True
+    streams: bool = True
     """A call is told piece by piece; else whole, unless it is cut short."""
     opens: tuple[str, ...] = ()
     """Marks that begin a call wherever they stand in an answer."""
@@ -62,19 +62,25 @@ class Format:
     @property
     def marks(self) -> tuple[str, ...]:
         """All texts that may hold control tokens."""
-        named = (self.header_end, self.close, self.message_end, *self.inside, *self.skip)
-        return tuple(mark for mark in (*self.opens, *self.first, *self.ends, *named) if mark)
+        parse_named = (self.header_end, self.close, self.message_end, *self.inside, *self.skip)
+        return tuple(mark for mark in (*self.opens, *self.first, *self.ends, *parse_named) if mark)
 
 
 GENERIC = Format(
-    "generic", (), written.named, written.named_head, opens=("<tool_call>",), close="</tool_call>", told=True
+    "generic",
+    (),
+    call_parsing.parse_named,
+    call_parsing.parse_named_head,
+    opens=("<tool_call>",),
+    close="</tool_call>",
+    told=True,
 )
 
 BARE = Format(
     "bare",
     (),
-    written.named,
-    written.named_head,
+    call_parsing.parse_named,
+    call_parsing.parse_named_head,
     between=_SPACE + "[],;",
     several=True,
     unmarked=True,
@@ -92,8 +98,8 @@ FORMATS = (
     Format(
         "harmony",
         ("<|call|>", "<|channel|>commentary"),
-        written.addressed,
-        written.addressed_head,
+        call_parsing.parse_addressed,
+        call_parsing.parse_addressed_head,
         first=("<|channel|>commentary to=", "<|channel|>analysis to=", "to=functions."),
         header_end="<|message|>",
         ends=("<|call|>", "<|return|>"),
@@ -106,29 +112,29 @@ FORMATS = (
     Format(
         "gemma",
         ("<|tool_call>", "<tool_call|>"),
-        written.gemma,
-        written.gemma_head,
-        grows=False,
+        call_parsing.parse_gemma,
+        call_parsing.parse_gemma_head,
+        streams=False,
         opens=("<|tool_call>",),
         body_end=r"<tool_call\|>",
         ends=("<|tool_response>",),
-        inside=("<tool_call|>", written.QUOTE),
+        inside=("<tool_call|>", call_parsing.QUOTE),
         before="reasoning_content",
     ),
     Format(
         "xml",
         ("<tool_call>", "<function=", "<parameter="),
-        written.xml,
-        written.xml_head,
-        grows=False,
+        call_parsing.parse_xml,
+        call_parsing.parse_xml_head,
+        streams=False,
         opens=("<tool_call>",),
         body_end=r"</function>\s{0,16}</tool_call>",
     ),
     Format(
         "hermes",
         ("<tool_call>",),
-        written.named,
-        written.named_head,
+        call_parsing.parse_named,
+        call_parsing.parse_named_head,
         opens=("<tool_call>",),
         close="</tool_call>",
         unless="<arg_key>",
@@ -136,8 +142,8 @@ FORMATS = (
     Format(
         "args",
         ("[TOOL_CALLS]", "[ARGS]"),
-        written.before_args,
-        written.args_head,
+        call_parsing.parse_args,
+        call_parsing.parse_args_head,
         opens=("[TOOL_CALLS]",),
         header_end="[ARGS]",
         inside=("[CALL_ID]",),
@@ -146,9 +152,9 @@ FORMATS = (
     Format(
         "mistral",
         ("[TOOL_CALLS]",),
-        written.named,
-        written.named_head,
-        grows=False,  # its id comes last
+        call_parsing.parse_named,
+        call_parsing.parse_named_head,
+        streams=False,  # its id comes last
         opens=("[TOOL_CALLS]",),
         between=_SPACE + "[],",
         several=True,
@@ -157,8 +163,8 @@ FORMATS = (
     Format(
         "llama",
         ("ipython", '"parameters": '),
-        written.named,
-        written.named_head,
+        call_parsing.parse_named,
+        call_parsing.parse_named_head,
         opens=("<|python_tag|>",),
         first=("{",),
         between=_SPACE + ";",

@@ -14,7 +14,7 @@ LONGEST_END = 64
 class Scan(Protocol):
     """Looks for the end of a body."""
 
-    n_sound: int
+    n_valid: int
     """Of a piece with which the body turns out to be none: characters before those to blame."""
 
     def feed(self, text: str) -> int | None:
@@ -29,9 +29,9 @@ class JsonScan:
     _INSIDE = re.compile(r'[^"\\]*')
 
     def __init__(self) -> None:
-        self.n_sound = 0
+        self.n_valid = 0
         self._depth = 0
-        self._in_text = False
+        self._in_string = False
         self._escaped = False
 
     def feed(self, text: str) -> int | None:
@@ -41,15 +41,15 @@ class JsonScan:
             if self._escaped:
                 self._escaped = False
                 at += 1
-            elif self._in_text:
-                at = self._past(self._INSIDE, text, at)
+            elif self._in_string:
+                at = self._skip(self._INSIDE, text, at)
                 if at < len(text):
-                    self._in_text, self._escaped = text[at] == "\\", text[at] == "\\"
+                    self._in_string, self._escaped = text[at] == "\\", text[at] == "\\"
                     at += 1
             else:
-                at = self._past(self._OUTSIDE, text, at)
+                at = self._skip(self._OUTSIDE, text, at)
                 if at < len(text):
-                    self.n_sound = at
+                    self.n_valid = at
                     self._bracket(text[at])
                     at += 1
                 if not self._depth:
@@ -62,37 +62,37 @@ class JsonScan:
         elif sign in "}]":
             self._depth -= 1
         elif sign == '"' and self._depth:
-            self._in_text = True
+            self._in_string = True
         else:
             raise ValueError(f"{sign!r} is no JSON")
         if self._depth > DEEPEST:
             raise ValueError("too deep")
 
     @staticmethod
-    def _past(pattern: re.Pattern[str], text: str, at: int) -> int:
-        found = pattern.match(text, at)
-        return found.end() if found else at
+    def _skip(pattern: re.Pattern[str], text: str, at: int) -> int:
+        match = pattern.match(text, at)
+        return match.end() if match else at
 
 
 class EndScan:
     """A body that ends with a pattern of at most `LONGEST_END` characters."""
 
     def __init__(self, end: str) -> None:
-        self.n_sound = 0
+        self.n_valid = 0
         self._end = re.compile(end)
         self._tail = ""
 
     def feed(self, text: str) -> int | None:
         """See `Scan.feed`. The end itself belongs to the body."""
         seen = self._tail + text
-        found = self._end.search(seen)
-        if found is not None:
-            return found.end() - len(self._tail)
+        match = self._end.search(seen)
+        if match is not None:
+            return match.end() - len(self._tail)
         self._tail = seen[-LONGEST_END:]
         return None
 
 
-def nests(text: str) -> bool:
+def is_shallow(text: str) -> bool:
     """Say whether a JSON text is no deeper than can be worked with."""
     try:
         JsonScan().feed("[" + text)

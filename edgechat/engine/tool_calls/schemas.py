@@ -7,7 +7,7 @@ import re
 from typing import Any
 
 from edgechat.base.errors import SchemaError
-from edgechat.engine.tool_calls.scan import DEEPEST, nests
+from edgechat.engine.tool_calls.scan import DEEPEST, is_shallow
 
 LONGEST_SCHEMA = 128 * 1024
 """Characters of a schema; those of large programs' interfaces have a tenth."""
@@ -16,15 +16,15 @@ SHORTER = "Omit descriptions, or split the request."
 
 VALUES = frozenset(("const", "enum", "default", "examples"))
 """Keywords that hold values, not schemas."""
-_NAMED = frozenset(("properties", "patternProperties", "$defs", "definitions"))
+_SCHEMA_MAPS = frozenset(("properties", "patternProperties", "$defs", "definitions"))
 """Keywords that hold schemas by names."""
-_UNKEPT = (
+_UNSUPPORTED = (
     frozenset(("uniqueItems", "propertyNames", "not", "contains", "minContains", "maxContains", "if", "then"))
     | frozenset(("else", "dependencies", "dependentRequired", "dependentSchemas", "unevaluatedItems"))
     | frozenset(("unevaluatedProperties", "$dynamicRef", "$dynamicAnchor", "$recursiveRef"))
 )
 """Keywords that no grammar here can keep."""
-_LOOKS = re.compile(r"\(\?(?:[=!]|<[=!])|\\[1-9]")
+_LOOKAROUND = re.compile(r"\(\?(?:[=!]|<[=!])|\\[1-9]")
 """In a pattern: what looks around, or back at a group."""
 
 
@@ -41,35 +41,37 @@ def relaxed(schema: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
 
 def _relaxed(part: Any, where: str, left_out: list[str]) -> Any:
     if isinstance(part, list):
-        return [_relaxed(one, f"{where}{at}.", left_out) for at, one in enumerate(part)]
+        return [_relaxed(item, f"{where}{at}.", left_out) for at, item in enumerate(part)]
     if not isinstance(part, dict):
         return part
     kept: dict[str, Any] = {}
-    opened: dict[str, Any] = {}
+    extra: dict[str, Any] = {}
     for key, value in part.items():
         if key in VALUES:
             kept[key] = value
-        elif key in _UNKEPT or (key == "pattern" and _looks(value)):
+        elif key in _UNSUPPORTED or (key == "pattern" and _looks_around(value)):
             left_out += [f"{where}{key}"] if value is not False or not key.startswith("unique") else []
         elif key == "oneOf" and "anyOf" not in part:
             kept["anyOf"] = _relaxed(value, f"{where}{key}.", left_out)
-        elif key in _NAMED and isinstance(value, dict):
-            names = {
-                name: one for name, one in value.items() if key != "patternProperties" or not _looks(name)
+        elif key in _SCHEMA_MAPS and isinstance(value, dict):
+            schemas = {
+                name: item
+                for name, item in value.items()
+                if key != "patternProperties" or not _looks_around(name)
             }
-            if names.keys() != value.keys():
-                left_out += [f"{where}{key}.{name}" for name in value if name not in names]
-                opened = {"additionalProperties": True}
+            if schemas.keys() != value.keys():
+                left_out += [f"{where}{key}.{name}" for name in value if name not in schemas]
+                extra = {"additionalProperties": True}
             kept[key] = {
-                name: _relaxed(one, f"{where}{key}.{name}.", left_out) for name, one in names.items()
+                name: _relaxed(item, f"{where}{key}.{name}.", left_out) for name, item in schemas.items()
             }
         else:
             kept[key] = _relaxed(value, f"{where}{key}.", left_out)
-    return kept | opened
+    return kept | extra
 
 
-def _looks(pattern: Any) -> bool:
-    return isinstance(pattern, str) and _LOOKS.search(pattern) is not None
+def _looks_around(pattern: Any) -> bool:
+    return isinstance(pattern, str) and _LOOKAROUND.search(pattern) is not None
 
 
 def schema_in(text: str) -> dict[str, Any]:
@@ -79,19 +81,19 @@ def schema_in(text: str) -> dict[str, Any]:
             f"The JSON schema has {len(text)} characters; the limit is {LONGEST_SCHEMA}.", hint=SHORTER
         )
     try:
-        found: Any = json.loads(text, parse_constant=_refuse)
-        is_deep = not nests(text)
+        schema: Any = json.loads(text, parse_constant=_refuse)
+        is_deep = not is_shallow(text)
     except RecursionError:
         is_deep = True
     except ValueError as error:
         raise SchemaError(f"The schema is not valid JSON: {error}.") from error
     if is_deep:
         raise SchemaError(f"The schema is nested too deeply: {DEEPEST} levels are the limit.")
-    if not isinstance(found, dict):
+    if not isinstance(schema, dict):
         raise SchemaError(
             "A JSON schema must be an object.", hint='For any JSON object, use {"type": "object"}.'
         )
-    return found
+    return schema
 
 
 def _refuse(name: str) -> None:

@@ -9,9 +9,9 @@ from typing import Any
 import msgspec
 
 from edgechat.base.errors import BadRequest, SchemaError
-from edgechat.engine.tool_calls.scan import nests
+from edgechat.engine.tool_calls.call_parsing import Kinds
+from edgechat.engine.tool_calls.scan import is_shallow
 from edgechat.engine.tool_calls.schemas import LONGEST_SCHEMA, SHORTER, relaxed
-from edgechat.engine.tool_calls.written import Kinds
 from edgechat.engine.types import ChatRequest, Tool
 
 MOST_TOOLS = 128
@@ -78,7 +78,7 @@ def parameters_of(tool: Tool) -> dict[str, Any]:
     return schema
 
 
-def held_tools(request: ChatRequest) -> tuple[Tool, ...]:
+def constrained_tools(request: ChatRequest) -> tuple[Tool, ...]:
     """Return the tools whose calls must follow their schemas."""
     if request.tool is not None:
         return tuple(tool for tool in request.tools if tool.name == request.tool)
@@ -86,16 +86,16 @@ def held_tools(request: ChatRequest) -> tuple[Tool, ...]:
     return request.tools if has_grammar or any(tool.strict for tool in request.tools) else ()
 
 
-def unkept(tools: Sequence[Tool]) -> list[str]:
+def unenforceable(tools: Sequence[Tool]) -> list[str]:
     """Return what no grammar can keep of the tools' schemas: NAME: where it stands in the schema."""
     return [f"{tool.name}: {where}" for tool in tools for where in relaxed(parameters_of(tool))[1]]
 
 
-def check_plain(tool: Tool, schema: dict[str, Any]) -> None:
+def check_top_level(tool: Tool, schema: dict[str, Any]) -> None:
     """Raise SchemaError where a schema does not itself name all the arguments of a tool."""
-    if found := next((key for key in COMBINED if key in schema), None):
+    if combined := next((key for key in COMBINED if key in schema), None):
         raise SchemaError(
-            f"The parameters of {tool.name} have {found} at the top level, which cannot be enforced for "
+            f"The parameters of {tool.name} have {combined} at the top level, which cannot be enforced for "
             "this model.",
             hint="List all properties at the top level, or use tool_choice auto without strict.",
         )
@@ -104,14 +104,14 @@ def check_plain(tool: Tool, schema: dict[str, Any]) -> None:
 def object_in(text: str) -> dict[str, Any] | None:
     """Return the JSON object in a text; None where it is none that can be passed on."""
     try:
-        value = msgspec.json.decode(text) if nests(text) else None
+        value = msgspec.json.decode(text) if is_shallow(text) else None
         msgspec.msgpack.encode(value)  # refuses numbers that no other process could be sent
     except (msgspec.MsgspecError, OverflowError):
         return None
     return value if isinstance(value, dict) else None
 
 
-def told(tool: Tool) -> dict[str, Any]:
+def template_tool(tool: Tool) -> dict[str, Any]:
     """Return a tool as chat templates want it."""
     function = {"name": tool.name, "description": tool.description, "parameters": parameters_of(tool)}
     return {"type": "function", "function": function}
@@ -119,19 +119,21 @@ def told(tool: Tool) -> dict[str, Any]:
 
 def kinds_of(tools: Sequence[Tool]) -> Kinds:
     """Return the JSON types that each parameter of each tool may have, none where that is not said."""
-    found = {}
+    kinds = {}
     for tool in tools:
         properties = parameters_of(tool).get("properties", {})
-        found[tool.name] = {key: types_of(value) for key, value in properties.items()}
-    return found
+        kinds[tool.name] = {key: types_of(value) for key, value in properties.items()}
+    return kinds
 
 
 def types_of(schema: Any) -> frozenset[str]:
     """Return the JSON types that a schema names."""
     if not isinstance(schema, dict):
         return frozenset()
-    given = schema.get("type")
-    types = {one for one in (given if isinstance(given, list) else [given]) if isinstance(one, str)}
+    declared = schema.get("type")
+    types = {
+        name for name in (declared if isinstance(declared, list) else [declared]) if isinstance(name, str)
+    }
     for options in (schema.get("anyOf"), schema.get("oneOf")):
         for option in options if isinstance(options, list) else ():
             types |= types_of(option)

@@ -60,7 +60,7 @@ from edgechat.planner.plan import LoadPlan
 _LOG = logging.getLogger(__name__)
 _LOGS_KEPT = 10
 _LOG_TAIL = 4096
-_GOODBYE = 2.0
+_CLOSE_SECONDS = 2.0
 _SIGKILL = 9  # signal.SIGKILL, which Windows does not have
 
 
@@ -79,21 +79,21 @@ class WorkerConnection:
         self._on_end = on_end
         self._closing = False
         self._garbled = False
-        self._abandoned: set[str] = set()
+        self._cancelled: set[str] = set()
         self.log = log
         """What the process writes to its stderr; None where no disk takes that."""
         self._oom_kills = oom_kills()
         self._encoder = msgspec.msgpack.Encoder()
         self._streams: dict[str | None, asyncio.Queue[WorkerEvent | None]] = {}
-        self._left: dict[str | None, asyncio.Event] = {}
-        self._looks: deque[tuple[str | None, asyncio.Future[Snapshot | None]]] = deque()
+        self._persisted: dict[str | None, asyncio.Event] = {}
+        self._inspections: deque[tuple[str | None, asyncio.Future[Snapshot | None]]] = deque()
         self._loading = self._open(None)
         self._reader = asyncio.ensure_future(self._read())
 
     @classmethod
     async def spawn(cls, on_end: Callable[[WorkerConnection], None]) -> WorkerConnection:
         """Start the process; its stderr goes to a log file of its own."""
-        log, handle = _opened_log()
+        log, handle = _open_log()
         try:
             process = await asyncio.create_subprocess_exec(*spawn.command("engine"), **spawn.options(handle))
         finally:
@@ -134,7 +134,7 @@ class WorkerConnection:
 
     async def stream(self, request: ChatRequest) -> AsyncGenerator[RequestEvent, None]:
         """Send a request and yield its events."""
-        if request.id in self._streams or request.id in self._abandoned:
+        if request.id in self._streams or request.id in self._cancelled:
             raise ValueError(f"request {request.id} is running already")
         events = self._open(request.id)
         finished = False
@@ -159,20 +159,20 @@ class WorkerConnection:
         finally:
             del self._streams[request.id]
             if not finished:
-                self._abandoned.add(request.id)
+                self._cancelled.add(request.id)
                 self.send(Cancel(request.id))
 
     async def embed(self, request: Embed) -> Embedded | None:
         """Send texts and return what became of them; None where that was cancelled, or the worker closed."""
-        event = await self._asked(request, "while computing embeddings")
+        event = await self._ask(request, "while computing embeddings")
         return event if isinstance(event, Embedded) else None
 
     async def translate(self, request: Translate) -> Translated | None:
         """The same for a text and its tokens."""
-        event = await self._asked(request, "while tokenizing a text")
+        event = await self._ask(request, "while tokenizing a text")
         return event if isinstance(event, Translated) else None
 
-    async def _asked(self, request: Embed | Translate, when: str) -> WorkerEvent | None:
+    async def _ask(self, request: Embed | Translate, when: str) -> WorkerEvent | None:
         """Send what has one answer, and return it; None where the worker was closed."""
         events = self._open(request.request_id)
         finished = False
@@ -188,15 +188,15 @@ class WorkerConnection:
         finally:
             del self._streams[request.request_id]
             if not finished:
-                self._abandoned.add(request.request_id)
+                self._cancelled.add(request.request_id)
                 self.send(Cancel(request.request_id))
 
     async def persist(self, chat: str | None, seconds: float) -> None:
         """Have a chat's state (None: every chat's) put on disk; wait so long for it at most."""
-        left = self._left.setdefault(chat, asyncio.Event())
+        persisted = self._persisted.setdefault(chat, asyncio.Event())
         self.send(Persist(chat))
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(left.wait(), seconds)
+            await asyncio.wait_for(persisted.wait(), seconds)
 
     async def inspect(self, chat: str | None, seconds: float) -> Snapshot | None:
         """Return what the engine does and knows; None where it dies, or does not answer for so long.
@@ -205,13 +205,13 @@ class WorkerConnection:
         """
         if not self.alive:
             return None
-        look = next((future for asked, future in self._looks if asked == chat), None)
-        if look is None:
-            look = asyncio.get_running_loop().create_future()
-            self._looks.append((chat, look))
+        answer = next((future for asked_chat, future in self._inspections if asked_chat == chat), None)
+        if answer is None:
+            answer = asyncio.get_running_loop().create_future()
+            self._inspections.append((chat, answer))
             self.send(Inspect(chat))
-        done, _ = await asyncio.wait([look], timeout=seconds)
-        return look.result() if done else None
+        done, _ = await asyncio.wait([answer], timeout=seconds)
+        return answer.result() if done else None
 
     def send(self, command: Command) -> None:
         """Write a command; a pipe that is broken shows itself in the reader."""
@@ -234,7 +234,7 @@ class WorkerConnection:
             while True:
                 size = frames.length(await self._process.stdout.readexactly(frames.HEADER.size))
                 for event in decoder.decode(await self._process.stdout.readexactly(size)):
-                    self._hand_on(event)
+                    self._dispatch(event)
         except (asyncio.IncompleteReadError, OSError):
             pass
         except (frames.BrokenFrame, msgspec.DecodeError):
@@ -243,29 +243,31 @@ class WorkerConnection:
         finally:
             self.victims = {name for name in self._streams if name is not None}
             self._on_end(self)
-            for left in self._left.values():
-                left.set()
-            while self._looks:
-                self._looks.popleft()[1].set_result(None)
+            for persisted in self._persisted.values():
+                persisted.set()
+            while self._inspections:
+                self._inspections.popleft()[1].set_result(None)
             for stream in self._streams.values():
                 stream.put_nowait(None)
 
-    def _hand_on(self, event: WorkerEvent) -> None:
+    def _dispatch(self, event: WorkerEvent) -> None:
         if isinstance(event, Persisted):
-            self._left.pop(event.chat, asyncio.Event()).set()
+            self._persisted.pop(event.chat, asyncio.Event()).set()
             return
         if isinstance(event, Inspected):
-            self._looks.popleft()[1].set_result(event.snapshot)  # answers come in the order of the questions
+            self._inspections.popleft()[1].set_result(
+                event.snapshot
+            )  # answers come in the order of the questions
             return
-        name = getattr(event, "request_id", None)
-        if (stream := self._streams.get(name)) is not None:
+        request_id = getattr(event, "request_id", None)
+        if (stream := self._streams.get(request_id)) is not None:
             stream.put_nowait(event)
-        elif isinstance(event, Finished | Failed | Embedded | Translated) and name is not None:
-            self._abandoned.discard(name)
+        elif isinstance(event, Finished | Failed | Embedded | Translated) and request_id is not None:
+            self._cancelled.discard(request_id)
 
     async def _crashed(self, when: str) -> EngineCrashed:
         code = await self._process.wait()
-        reason, hint = _explain(code)
+        reason, hint = _explain_exit(code)
         if self._garbled:
             reason = "it sent an invalid message, and was stopped"
         _LOG.error("engine process %d died %s (%s)", self._process.pid, when, reason)
@@ -281,13 +283,13 @@ class WorkerConnection:
         assert self._process.stdin is not None
         self._process.stdin.close()
         try:
-            await asyncio.wait_for(self._process.wait(), _GOODBYE)
+            await asyncio.wait_for(self._process.wait(), _CLOSE_SECONDS)
         except TimeoutError:
             with contextlib.suppress(ProcessLookupError):
                 self._process.kill()
             await self._process.wait()
         # A child of the worker's that lives on would hold the pipe open.
-        await asyncio.wait([self._reader], timeout=_GOODBYE)
+        await asyncio.wait([self._reader], timeout=_CLOSE_SECONDS)
         self._reader.cancel()
         await asyncio.wait([self._reader])
         transport = getattr(self._process, "_transport", None)
@@ -305,7 +307,7 @@ def cancelled(request_id: str) -> Finished:
     return Finished(request_id, "cancelled", Usage(0, 0, 0), Timings(0.0, 0.0, 0.0))
 
 
-def _explain(code: int) -> tuple[str, str]:
+def _explain_exit(code: int) -> tuple[str, str]:
     """Return in words how a process ended, and what to do about it."""
     again = "The next message starts it again; the partial answer is kept."
     if code >= 0:
@@ -321,7 +323,7 @@ def _explain(code: int) -> tuple[str, str]:
     return f"signal {-code}", again
 
 
-def _opened_log() -> tuple[Path | None, int]:
+def _open_log() -> tuple[Path | None, int]:
     """Open a new log: in our folder, in one that goes with this process, or (None) nowhere."""
     for folder in (paths.log_dir, _makeshift):
         with contextlib.suppress(OSError, FolderError):

@@ -114,7 +114,7 @@ class EmbeddingEngine:
         return not self._jobs
 
     @property
-    def words(self) -> EmbedderVocabulary:
+    def vocabulary(self) -> EmbedderVocabulary:
         """The tokens of the model."""
         return self._embedder.vocabulary
 
@@ -134,7 +134,7 @@ class EmbeddingEngine:
 
     def cancel(self, request_id: str) -> list[Event]:
         """Forget a request. An unknown one is none of our business."""
-        job = next((one for one in self._jobs if one.id == request_id), None)
+        job = next((candidate for candidate in self._jobs if candidate.id == request_id), None)
         if job is None:
             return []
         self._jobs.remove(job)
@@ -143,16 +143,16 @@ class EmbeddingEngine:
     def step(self) -> list[Event]:
         """Compute one call and return what came of it; nothing if there is nothing to do."""
         events: list[Event] = []
-        batch = list(self._gathered(events))
+        batch = list(self._next_batch(events))
         if not batch:
             return events
         began = time.perf_counter()
         try:
             vectors = self._embedder.embed([tokens for _, tokens in batch])
         except Exception as error:
-            struck = dict.fromkeys(job for job, _ in batch if job in self._jobs)
-            failed = fault(error)
-            return events + [self._fail(job, failed) for job in struck]
+            affected = dict.fromkeys(job for job, _ in batch if job in self._jobs)
+            error = fault(error)
+            return events + [self._fail(job, error) for job in affected]
         self._seconds = (time.perf_counter() - began) / sum(len(tokens) for _, tokens in batch)
         self._batches[len(batch) - 1] += 1
         for (job, tokens), vector in zip(batch, vectors, strict=True):
@@ -165,7 +165,7 @@ class EmbeddingEngine:
         self._jobs.rotate(-1)
         return events
 
-    def _gathered(self, events: list[Event]) -> Iterator[tuple[_Job, list[int]]]:
+    def _next_batch(self, events: list[Event]) -> Iterator[tuple[_Job, list[int]]]:
         """Yield the texts of the next call; who has a text that cannot be computed fails."""
         left = min(self._embedder.n_batch, _BATCH)
         n = 0
@@ -184,15 +184,15 @@ class EmbeddingEngine:
                 yield job, tokens
 
     def _tokens(self, text: str | tuple[int, ...]) -> list[int]:
-        words, longest = self._embedder.vocabulary, self._embedder.longest
-        if isinstance(text, str) and (more := at_least(text, longest, words.whole)):
+        vocabulary, longest = self._embedder.vocabulary, self._embedder.longest
+        if isinstance(text, str) and (more := at_least(text, longest, vocabulary.whole)):
             raise _too_long(f"more than {more}", longest)
-        tokens = words.whole(text) if isinstance(text, str) else list(text)
+        tokens = vocabulary.whole(text) if isinstance(text, str) else list(text)
         if not tokens:
             raise NotEmbeddable("An empty text has no embedding.", hint="Omit it.")
-        if any(not 0 <= token < words.size for token in tokens):
+        if any(not 0 <= token < vocabulary.size for token in tokens):
             raise NotEmbeddable(
-                f"Unknown tokens were given; the model's tokens are 0 to {words.size - 1}.",
+                f"Unknown tokens were given; the model's tokens are 0 to {vocabulary.size - 1}.",
                 hint="Send texts instead of tokens.",
             )
         if len(tokens) > longest:
@@ -203,7 +203,7 @@ class EmbeddingEngine:
         self._jobs.remove(job)
         return Failed(job.id, ErrorInfo.of(error))
 
-    def look(self) -> Snapshot:
+    def snapshot(self) -> Snapshot:
         """Return what there is now. Nothing is cached, and nobody drafts."""
         work = SchedulerState(
             running=min(len(self._jobs), self._embedder.n_seq_max),
@@ -250,7 +250,7 @@ def load(plan: LoadPlan, progress: Callable[[float], None]) -> tuple[EmbeddingEn
     began = time.perf_counter()
     backend = LlamaCppEmbedder(plan, progress)
     touched, n_vocab = backend.touched_bytes, backend.vocabulary.size
-    found = LoadReport(plan).loaded(backend.buffers, touched, anonymous_memory(), n_vocab)
+    differences = LoadReport(plan).loaded(backend.buffers, touched, anonymous_memory(), n_vocab)
     engine = EmbeddingEngine(backend)
     engine.warm_up()
     note_use(plan.model_path)
@@ -266,13 +266,13 @@ def load(plan: LoadPlan, progress: Callable[[float], None]) -> tuple[EmbeddingEn
         load_ms=1000 * (time.perf_counter() - began),
         embedding=backend.dimensions,
         buffers=backend.buffers,
-        differences=found,
+        differences=differences,
         memory_bytes=psutil.Process().memory_info().rss,
     )
     return engine, model
 
 
-def obey(engine: EmbeddingEngine, command: Command) -> Sequence[WorkerEvent]:
+def handle(engine: EmbeddingEngine, command: Command) -> Sequence[WorkerEvent]:
     """Do what a command says, and return what there is to say at once."""
     match command:
         case Embed():
@@ -280,11 +280,11 @@ def obey(engine: EmbeddingEngine, command: Command) -> Sequence[WorkerEvent]:
         case Cancel(request_id):
             return engine.cancel(request_id)
         case Inspect():
-            return [Inspected(engine.look())]
+            return [Inspected(engine.snapshot())]
         case Persist(chat):
             return [Persisted(chat)]  # nothing is kept of anybody
         case Translate():
-            return [translate(engine.words, command)]
+            return [translate(engine.vocabulary, command)]
         case Generate(request):
             return [Failed(request.id, ErrorInfo.of(cannot_chat()))]
     return []

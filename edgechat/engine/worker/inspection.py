@@ -76,7 +76,7 @@ class Inspector:
         self._process = psutil.Process()
         self._pinned: dict[str, _Pinned] = {}
 
-    def look(self, chat: str | None = None) -> Snapshot:
+    def snapshot(self, chat: str | None = None) -> Snapshot:
         """Return what there is now. chat: the one that is looked at; None is the one answered last."""
         engine = self._engine
         draft = engine.speculation.draft_cache
@@ -84,8 +84,8 @@ class Inspector:
             cache=self._map(chat or next(reversed(engine.chat_cache.chats), None)),
             draft_cache=DraftCache(draft.cells, draft.cells_used) if draft is not None else None,
             prompt=self._prompt(),
-            drafting=self._drafting(),
-            work=self._work(),
+            drafting=self._drafting_state(),
+            work=self._scheduler_state(),
             on_disk=engine.chat_cache.on_disk(),
             memory_bytes=self._process.memory_info().rss,
         )
@@ -99,11 +99,11 @@ class Inspector:
         return CacheMap(
             cells=max(scheduler.cells, cache.cells_used),
             used=cache.cells_used,
-            runs=tuple(summed_up(runs)),
+            runs=tuple(merge_small_runs(runs)),
             slots=tuple(
-                SlotState(one.id, one.chat, one.length, one.busy, one.approximate)
-                for one in cache.slots
-                if one.length
+                SlotState(slot.id, slot.chat, slot.length, slot.busy, slot.approximate)
+                for slot in cache.slots
+                if slot.length
             ),
             n_slots=len(cache.slots),
             stats=msgspec.structs.replace(cache.stats),
@@ -111,7 +111,7 @@ class Inspector:
 
     def _pinned_nodes(self, cache: PrefixCache) -> dict[int, int]:
         """Return, by the id of each node that holds pinned tokens, the position where these end."""
-        found: dict[int, int] = {}
+        ends: dict[int, int] = {}
         requests = dict(self._engine.chat_cache.chats)
         for sequence in self._engine.scheduler.running:
             if sequence.generates and sequence.request.chat is not None:
@@ -124,48 +124,50 @@ class Inspector:
             for node in slot.path:
                 if node.start >= end:
                     break
-                found[id(node)] = max(found.get(id(node), 0), min(node.end, end))
-        self._pinned = {name: known for name, known in self._pinned.items() if name in requests}
-        return found
+                ends[id(node)] = max(ends.get(id(node), 0), min(node.end, end))
+        self._pinned = {chat: pinned for chat, pinned in self._pinned.items() if chat in requests}
+        return ends
 
     def _pinned_end(self, slot: Slot, request: ChatRequest) -> int:
         """Return how many tokens of a chat's slot are pinned; looked for once, until the chat has more."""
         assert slot.chat is not None
-        known = self._pinned.get(slot.chat)
+        pinned = self._pinned.get(slot.chat)
         first = first_turn(request.messages)
-        if known is None or known.first != first or (not known.tokens and slot.length > known.length):
+        if pinned is None or pinned.first != first or (not pinned.tokens and slot.length > pinned.length):
             vocabulary, cells = self._engine.backend.vocabulary, self._engine.scheduler.cells
             end = pinned_end(slot, request.messages, vocabulary, cells)
-            known = self._pinned[slot.chat] = _Pinned(first, slot.length, list(_tokens(slot, end)))
-        return len(known.tokens) if _begins(slot, known.tokens) else 0
+            pinned = self._pinned[slot.chat] = _Pinned(first, slot.length, list(_tokens(slot, end)))
+        return len(pinned.tokens) if _starts_with(slot, pinned.tokens) else 0
 
     # The rest.
 
     def _prompt(self) -> PromptUse | None:
-        for one in reversed(self._engine.scheduler.running):
-            if one.generates and one.slot is not None:
-                cached = one.n_cached or 0
-                done = min(one.slot.length, one.n_prompt)
-                return PromptUse(one.n_prompt, cached, max(done - cached, 0))
+        for sequence in reversed(self._engine.scheduler.running):
+            if sequence.generates and sequence.slot is not None:
+                cached = sequence.n_cached or 0
+                done = min(sequence.slot.length, sequence.n_prompt)
+                return PromptUse(sequence.n_prompt, cached, max(done - cached, 0))
         last = self._engine.last_usage
         if last is None:
             return None
         return PromptUse(last.prompt_tokens, last.cached_tokens, last.prompt_tokens - last.cached_tokens)
 
-    def _drafting(self) -> DraftingState:
+    def _drafting_state(self) -> DraftingState:
         speculation = self._engine.speculation
-        control = speculation.controller
+        controller = speculation.controller
         sources = tuple(
-            SourceState(one, _share(control.acceptance[one]), 1 + control.pays(one))
-            for one in speculation.present
+            SourceState(
+                source, _acceptance_rate(controller.acceptance[source]), 1 + controller.expected_gain(source)
+            )
+            for source in speculation.present
         )
         return DraftingState(
             sources=sources,
             lengths=speculation.lengths,
-            step_seconds=control.cost.level,
-            costs=tuple((n, control.cost.ratio(n)) for n in _ROWS),
-            speedup=control.speedup,
-            purse=control.purse,
+            step_seconds=controller.cost.level,
+            costs=tuple((n, controller.cost.ratio(n)) for n in _ROWS),
+            speedup=controller.speedup,
+            purse=controller.purse,
             why_off=self._why_off(sources),
         )
 
@@ -179,7 +181,7 @@ class Inspector:
             return "Drafts are unlikely to save time now; they are tried occasionally."
         return ""
 
-    def _work(self) -> SchedulerState:
+    def _scheduler_state(self) -> SchedulerState:
         scheduler = self._engine.scheduler
         cost = scheduler.cost
         return SchedulerState(
@@ -217,8 +219,8 @@ def _end_of(slot: Slot, messages: tuple[Message, ...], vocabulary: Vocabulary) -
     """Return the tokens of a slot up to the end of the last of these messages; 0 where it is not found."""
     if not messages:
         return 0
-    sizes = [len(one.content.strip().encode()) for one in messages]
-    thoughts = sum(len(one.thinking.encode()) for one in messages)
+    sizes = [len(message.content.strip().encode()) for message in messages]
+    thoughts = sum(len(message.thinking.encode()) for message in messages)
     most = sum(sizes) + thoughts + _AROUND * (1 + len(messages))
     text, ends, controls = bytearray(), [], []
     for token in _tokens(slot, slot.length):
@@ -243,7 +245,7 @@ def _tokens(slot: Slot, stop: int) -> Iterator[int]:
     return itertools.islice(every, stop)
 
 
-def _begins(slot: Slot, tokens: list[int]) -> bool:
+def _starts_with(slot: Slot, tokens: list[int]) -> bool:
     """Say whether a slot begins with these tokens."""
     if slot.length < len(tokens):
         return False
@@ -279,7 +281,7 @@ def _runs(cache: PrefixCache, pinned: dict[int, int], chat: str | None) -> Itera
                 yield Run(stop, node.end - stop, node.n_slots, kind)
 
 
-def summed_up(runs: list[Run], most: int = MOST_RUNS) -> list[Run]:
+def merge_small_runs(runs: list[Run], most: int = MOST_RUNS) -> list[Run]:
     """Return `most` runs at the most: the smallest ones of each kind become one, behind the others."""
     if len(runs) <= most:
         return runs
@@ -294,7 +296,7 @@ def summed_up(runs: list[Run], most: int = MOST_RUNS) -> list[Run]:
     return kept
 
 
-def _share(acceptance: Acceptance) -> float | None:
+def _acceptance_rate(acceptance: Acceptance) -> float | None:
     counts = acceptance.by_position
     tried = sum(counts.tried)
     return sum(counts.stood) / tried if tried > 0 else None

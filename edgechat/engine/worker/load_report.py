@@ -28,21 +28,21 @@ _HOT = 0.25
 class LoadReport:
     """The experience with one load."""
 
-    def __init__(self, plan: LoadPlan, keep: Callable[[], None] = lambda: None) -> None:
+    def __init__(self, plan: LoadPlan, save: Callable[[], None] = lambda: None) -> None:
         """keep: writes down what else was learnt by the end of a request."""
         self._plan = plan
-        self._keep = keep
+        self._save = save
         self._shared = False
         # Only where no accelerator computes it is known how many threads should be at work all the time.
         on_processor = plan.backend == "llama.cpp" and not plan.devices
         self._threads = plan.threads if on_processor else None
-        self._began: LoadSample | None = None
-        self._wrote: LoadSample | None = None
+        self._request_sample: LoadSample | None = None
+        self._reply_sample: LoadSample | None = None
 
-    def begins(self, n_running: int) -> None:
+    def before_step(self, n_running: int) -> None:
         """Before each step: look at what else the machine does, where a request is there that was not."""
-        if n_running and self._began is None:
-            self._began = moment()
+        if n_running and self._request_sample is None:
+            self._request_sample = moment()
 
     def loaded(
         self, buffers: tuple[Buffer, ...], touched: int, anonymous: int | None, n_vocab: int
@@ -55,34 +55,34 @@ class LoadReport:
         if self._plan.where is not None and anonymous is not None and touched:
             program = program_bytes(n_vocab, "mlx" if self._plan.backend == "mlx" else "gguf")
             learn(self._plan.where, beyond=anonymous - touched - program)
-        found = differences(self._plan.buffers, buffers) if buffers else ()
-        for one in found:
-            real, planned = mebibytes(one.real), mebibytes(one.planned)
-            _LOG.info("%s takes %s for %s, not %s", one.name, real, one.what, planned)
-        return found
+        changed = differences(self._plan.buffers, buffers) if buffers else ()
+        for difference in changed:
+            real, planned = mebibytes(difference.real), mebibytes(difference.planned)
+            _LOG.info("%s takes %s for %s, not %s", difference.name, real, difference.what, planned)
+        return changed
 
-    def watch(self, events: Iterable[Event], n_running: int) -> None:
+    def learn_from(self, events: Iterable[Event], n_running: int) -> None:
         """Learn the speed from requests that ran alone, on a machine that did little else."""
         self._shared = self._shared or n_running > 1
         for event in events:
-            if isinstance(event, Delta | ToolCallBegun) and self._wrote is None:
-                self._wrote = moment()
+            if isinstance(event, Delta | ToolCallBegun) and self._reply_sample is None:
+                self._reply_sample = moment()
             elif isinstance(event, Finished):
                 if not self._shared:
-                    self._ran(event)
+                    self._learn_speed(event)
                 self._shared = n_running > 0
-                self._keep()
+                self._save()
         if not n_running:
-            self._began = self._wrote = None
+            self._request_sample = self._reply_sample = None
 
     def _disturbances(self) -> tuple[Disturbance | None, Disturbance | None]:
         """Return what slowed down the reading of the prompt that was answered, and the writing of that."""
-        if self._began is None or self._wrote is None:
+        if self._request_sample is None or self._reply_sample is None:
             return "busy", "busy"
-        reading = disturbance(self._began, self._wrote, self._threads)
-        return reading, disturbance(self._wrote, moment(), self._threads)
+        reading = disturbance(self._request_sample, self._reply_sample, self._threads)
+        return reading, disturbance(self._reply_sample, moment(), self._threads)
 
-    def _ran(self, finished: Finished) -> None:
+    def _learn_speed(self, finished: Finished) -> None:
         forecast, where = self._plan.forecast, self._plan.where
         if forecast is None or where is None:
             return
@@ -115,5 +115,5 @@ def anonymous_memory() -> int | None:
         status = Path("/proc/self/status").read_text(encoding="ascii", errors="replace")
     except OSError:
         return None
-    found = re.search(r"^RssAnon:\s+(\d+) kB$", status, re.MULTILINE)
-    return int(found[1]) * 1024 if found else None
+    match = re.search(r"^RssAnon:\s+(\d+) kB$", status, re.MULTILINE)
+    return int(match[1]) * 1024 if match else None

@@ -37,9 +37,9 @@ from edgechat.planner.placement.fallback import again, grown, is_short, refit
 from edgechat.planner.plan import LoadPlan
 
 _CRASHES_ALLOWED = 2
-_LEAVING = 10.0
+_PERSIST_SECONDS = 10.0
 """Seconds that the state of chats may take on its way to disk."""
-_LOOKING = 5.0
+_INSPECT_SECONDS = 5.0
 """Seconds that a look into the engine may take: a step, which may be a long one on a slow machine."""
 
 
@@ -60,7 +60,7 @@ class EngineSupervisor:
 
         replan: makes the plan anew, for a load at which there is more memory; called in a thread.
         """
-        self._wish = self._plan = self._last = plan
+        self._requested = self._plan = self._loaded_plan = plan
         self._replan = replan
         self.model: ModelInfo | None = None
         self.state = EngineState.STOPPED
@@ -72,7 +72,7 @@ class EngineSupervisor:
         self._ending: asyncio.Task[None] | None = None
         """The end of the worker before, which goes on where nobody waits for it any more."""
         self._log: Path | None = None
-        self._changing = asyncio.Lock()
+        self._lock = asyncio.Lock()
         self._closed = False
         self._users = 0
         self._idle_timer: asyncio.TimerHandle | None = None
@@ -88,7 +88,7 @@ class EngineSupervisor:
 
     @plan.setter
     def plan(self, plan: LoadPlan) -> None:
-        self._wish = self._plan = plan
+        self._requested = self._plan = plan
 
     async def start(self, on_progress: Callable[[float], None] | None = None) -> ModelInfo:
         """Load the model if it is not loaded.
@@ -116,7 +116,7 @@ class EngineSupervisor:
         if self.plan.embeddings:
             raise cannot_chat(self.plan.model_name)
         digest = _digest(msgspec.structs.replace(request, id=""))
-        async with self._answering(request.id, digest, on_progress, may_load) as worker:
+        async with self._worker_for(request.id, digest, on_progress, may_load) as worker:
             if worker is None:
                 yield cancelled(request.id)
                 return
@@ -140,7 +140,7 @@ class EngineSupervisor:
         if not self.plan.embeddings:
             raise cannot_embed(self.plan.model_name)
         digest = _digest(Embed("", texts))
-        async with self._answering(request_id, digest, on_progress, may_load) as worker:
+        async with self._worker_for(request_id, digest, on_progress, may_load) as worker:
             return None if worker is None else await worker.embed(Embed(request_id, texts))
 
     async def translate(
@@ -157,7 +157,7 @@ class EngineSupervisor:
         Starts a worker and raises as `stream` does; and BadRequest.
         """
         digest = _digest(Translate("", what, bos, special))
-        async with self._answering(request_id, digest, None, may_load) as worker:
+        async with self._worker_for(request_id, digest, None, may_load) as worker:
             asked = Translate(request_id, what, bos, special)
             return None if worker is None else await worker.translate(asked)
 
@@ -174,7 +174,7 @@ class EngineSupervisor:
         Returns when that is done, or has taken too long.
         """
         if self._worker is not None and self._worker.alive and self.state is EngineState.READY:
-            await self._worker.persist(chat, _LEAVING)
+            await self._worker.persist(chat, _PERSIST_SECONDS)
 
     def forget(self, chat: str) -> None:
         """Keep nothing of a chat, which is deleted. Raises ValueError for what is no id of ours."""
@@ -189,13 +189,13 @@ class EngineSupervisor:
         """
         if self._worker is None or self.state is not EngineState.READY:
             return None
-        return await self._worker.inspect(chat, _LOOKING)
+        return await self._worker.inspect(chat, _INSPECT_SECONDS)
 
     @contextlib.contextmanager
     def holding(self) -> Iterator[None]:
         """Keep the worker, which is somebody's, from going idle."""
         self._users += 1
-        self._forget_timer()
+        self._cancel_idle_timer()
         try:
             yield
         finally:
@@ -225,14 +225,14 @@ class EngineSupervisor:
     async def close(self) -> None:
         """End the worker, and with it every stream (reason 'cancelled'); the engine is of no more use."""
         self._closed = True
-        self._forget_timer()
+        self._cancel_idle_timer()
         if self._worker is not None:
             await self._worker.close()  # a load that is under way ends with it
-        async with self._changing:
+        async with self._lock:
             await self._end_worker()
 
     @contextlib.asynccontextmanager
-    async def _answering(
+    async def _worker_for(
         self, request_id: str, digest: bytes, on_progress: Callable[[float], None] | None, may_load: bool
     ) -> AsyncIterator[WorkerConnection | None]:
         """Yield the worker for a request, and remember if that kills it; None: it was cancelled meanwhile."""
@@ -254,7 +254,7 @@ class EngineSupervisor:
         """Say whether a request has killed its worker, as far as anybody can know."""
         if worker.victims != {request_id}:  # with others beside it nobody knows
             return False
-        return not (worker.lost_its_memory and await asyncio.to_thread(is_short, self._last))
+        return not (worker.lost_its_memory and await asyncio.to_thread(is_short, self._loaded_plan))
 
     async def _ready_for(
         self, request_id: str, on_progress: Callable[[float], None] | None, may_load: bool
@@ -275,7 +275,7 @@ class EngineSupervisor:
     async def _ready(
         self, on_progress: Callable[[float], None] | None, *, may_load: bool = True
     ) -> WorkerConnection:
-        async with self._changing:
+        async with self._lock:
             if self._closed:
                 raise closed()
             if self._worker is not None and self._worker.alive and self.state is EngineState.READY:
@@ -287,32 +287,32 @@ class EngineSupervisor:
                 )
             killed = self._worker is not None and self._worker.lost_its_memory
             await self._end_worker()
-            self._become(EngineState.LOADING)
+            self._set_state(EngineState.LOADING)
             try:
-                fitted = await asyncio.to_thread(self._planned, killed=killed)
+                fitted = await asyncio.to_thread(self._refitted_plan, killed=killed)
                 while not await self._load(*fitted, on_progress):
                     await self._end_worker()
-                    self._become(EngineState.LOADING)
-                    fitted = await asyncio.to_thread(refit, self._last, failed=True)
+                    self._set_state(EngineState.LOADING)
+                    fitted = await asyncio.to_thread(refit, self._loaded_plan, failed=True)
             except BaseException:
                 await self._end_worker()
                 raise
-            self._become(EngineState.READY)
+            self._set_state(EngineState.READY)
             assert self._worker is not None
             return self._worker
 
-    def _planned(self, *, killed: bool) -> tuple[LoadPlan, tuple[str, ...]]:
+    def _refitted_plan(self, *, killed: bool) -> tuple[LoadPlan, tuple[str, ...]]:
         """Return what is wished for as it fits into what is free now, and what that changes."""
         if self._replan is not None:
-            self._wish = grown(self._wish, self._replan)
-        return again(self._wish, self._last, killed=killed)
+            self._requested = grown(self._requested, self._replan)
+        return again(self._requested, self._loaded_plan, killed=killed)
 
     async def _load(
-        self, plan: LoadPlan, told: tuple[str, ...], on_progress: Callable[[float], None] | None
+        self, plan: LoadPlan, notes: tuple[str, ...], on_progress: Callable[[float], None] | None
     ) -> bool:
         """Load by a plan; False if memory was not enough for it after all."""
-        self._plan = self._last = plan
-        for note in told:
+        self._plan = self._loaded_plan = plan
+        for note in notes:
             self._on_note(note)
         self._worker = await WorkerConnection.spawn(self._worker_ended)
         self._log = self._worker.log
@@ -330,13 +330,13 @@ class EngineSupervisor:
         self._idle_stop = asyncio.ensure_future(self._stop_unless_used())
 
     async def _stop_unless_used(self) -> None:
-        async with self._changing:
+        async with self._lock:
             if not self._users:
                 await self.persist()
             if not self._users:  # nobody has come meanwhile
                 await self._end_worker()
 
-    def _forget_timer(self) -> None:
+    def _cancel_idle_timer(self) -> None:
         if self._idle_timer is not None:
             self._idle_timer.cancel()
             self._idle_timer = None
@@ -351,13 +351,13 @@ class EngineSupervisor:
                 await asyncio.shield(self._ending)
                 self._ending = None
         finally:
-            self._become(EngineState.STOPPED)
+            self._set_state(EngineState.STOPPED)
 
     def _worker_ended(self, worker: WorkerConnection) -> None:
         if worker is self._worker and self.state is EngineState.READY:
-            self._become(EngineState.STOPPED)
+            self._set_state(EngineState.STOPPED)
 
-    def _become(self, state: EngineState) -> None:
+    def _set_state(self, state: EngineState) -> None:
         if state is not self.state:
             self.state = state
             if self._on_state is not None:

@@ -46,13 +46,13 @@ from edgechat.planner.plan import LoadPlan
 
 _SHORT = 32
 """Tokens that are computed in one go although not all of their logits are wanted."""
-_LEAST_KEPT = 64 * 2**20
+_LEAST_CACHE = 64 * 2**20
 _CLEAR_EVERY = 256
 """Calls after which memory that MLX keeps for reuse goes back to the system, as mlx-lm does."""
 
 
 @dataclass(slots=True)
-class _Ahead:
+class _Predicted:
     """A token that was computed before anybody asked for it."""
 
     logits: mx.array
@@ -66,18 +66,18 @@ class _Sequence:
     """A sequence: what its caches hold, without the token that was computed ahead."""
 
     caches: Caches
-    ahead: _Ahead | None = None
+    predicted: _Predicted | None = None
     run: list[int] = field(default_factory=list)
     """What was computed last, behind the states that the caches have kept."""
 
     @property
     def length(self) -> int:
-        return self.caches.length - (self.ahead is not None)
+        return self.caches.length - (self.predicted is not None)
 
-    def drop_ahead(self) -> None:
+    def drop_predicted(self) -> None:
         """Take back what nobody asked for."""
-        if self.ahead is not None:
-            self.ahead = None
+        if self.predicted is not None:
+            self.predicted = None
             self.caches.cut(self.caches.length - 1)
 
 
@@ -92,13 +92,13 @@ class MlxBackend:
         mx.set_default_device(mx.gpu if on_gpu else mx.cpu)
         if plan.memory:  # a draft's plan is a part of its target's
             # What is freed is kept for reuse, without a bound by itself; the plan speaks of so much.
-            mx.set_cache_limit(max(plan.compute_bytes, _LEAST_KEPT))
+            mx.set_cache_limit(max(plan.compute_bytes, _LEAST_CACHE))
         if on_gpu:
             maybe_set_recommended_wired_limit()
         self._model: Any = loading.load(folder, header.path, on_progress or (lambda _progress: None))
-        with loading.told(header.path):
+        with loading.load_errors(header.path):
             self._layers = CacheLayers(self._model, plan.cache_type)
-            n_vocab = self._try()
+            n_vocab = self._probe()
         self.vocabulary: Vocabulary = FolderVocabulary(folder, n_vocab, read_config(folder / CONFIG))
         self.context = plan.context
         # A sequence that cannot be cut is copied where its next turn will part from this one.
@@ -122,7 +122,7 @@ class MlxBackend:
         self._sequences: dict[int, _Sequence] = {}
         self._n_calls = 0
 
-    def _try(self) -> int:
+    def _probe(self) -> int:
         """Compute a token with caches of every kind, and return the width of a row of logits."""
         caches = Caches(self._layers)
         logits = self._model(mx.array([[0]]), cache=caches.all)
@@ -154,27 +154,27 @@ class MlxBackend:
             mx.async_eval(chosen)
             sequence = self._sequences[part.seq]
             if self._used < self._cells:
-                sequence.caches.keep()
+                sequence.caches.checkpoint()
                 following = self._forward(sequence.caches, chosen.reshape(1))[-1]
                 mx.async_eval(following)
-                sequence.ahead = _Ahead(following)
+                sequence.predicted = _Predicted(following)
             token = int(chosen.item())  # type: ignore[arg-type]
             if token == BROKEN:
                 raise broken_logits()
-        if sequence.ahead is not None:
-            sequence.ahead.token = token
+        if sequence.predicted is not None:
+            sequence.predicted.token = token
         return token
 
     def _rows(self, part: BatchPart) -> mx.array:
         """Compute a run; return the logits [n, n_vocab] of its last tokens, `n_logits` of them or more."""
         sequence = self._sequences.setdefault(part.seq, _Sequence(Caches(self._layers)))
         tokens, rows = list(part.tokens), []
-        ahead, caches = sequence.ahead, sequence.caches
-        if ahead is not None and ahead.token == tokens[0]:
-            sequence.ahead, rows = None, [ahead.logits[None]]
+        predicted, caches = sequence.predicted, sequence.caches
+        if predicted is not None and predicted.token == tokens[0]:
+            sequence.predicted, rows = None, [predicted.logits[None]]
             del tokens[0]
         else:
-            sequence.drop_ahead()
+            sequence.drop_predicted()
         n_last = len(tokens)
         if n_last > _SHORT:  # what may be taken back is computed in one go, behind a kept state
             n_last = max(part.n_logits, _SHORT * self._layers.is_recurrent)
@@ -183,7 +183,7 @@ class MlxBackend:
             mx.eval(caches.arrays)
             mx.clear_cache()
         if last := tokens[len(first) :]:
-            caches.keep()
+            caches.checkpoint()
             sequence.run = last
             rows.append(self._forward(caches, mx.array(last)))
         return mx.concatenate(rows) if len(rows) > 1 else rows[0] if rows else mx.zeros((0, 1))
@@ -231,7 +231,7 @@ class MlxBackend:
         if not length or sequence is None:
             self._sequences.pop(seq, None)
             return not length
-        sequence.drop_ahead()
+        sequence.drop_predicted()
         if not sequence.caches.can_cut(length):
             return False
         sequence.caches.cut(length)
@@ -243,7 +243,7 @@ class MlxBackend:
         A recurrent state goes back to before the call, and what stays of that is computed again.
         """
         sequence = self._sequences[seq]
-        length, caches, start = sequence.length - count, sequence.caches, sequence.caches.kept_at
+        length, caches, start = sequence.length - count, sequence.caches, sequence.caches.checkpoint_at
         if not self._layers.is_recurrent:
             return self.truncate(seq, length)
         if start + len(sequence.run) != caches.length or length < start or not caches.can_cut(start):

@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from edgechat.engine.tool_calls.scan import DEEPEST, nests
+from edgechat.engine.tool_calls.scan import DEEPEST, is_shallow
 
 QUOTE = '<|"|>'
 """Around texts in the calls of Gemma 4."""
@@ -46,10 +46,10 @@ _DOUBLED = re.compile(r"\{\s*\{")
 """As some templates show a call, and models copy it."""
 
 
-def named_head(_header: str, body: str, _kinds: Kinds) -> CallHead | None:
-    """Read the beginning of what `named` reads."""
-    found = _NAMED.match(body)
-    return CallHead(found[1], body[found.end() :]) if found else None
+def parse_named_head(_header: str, body: str, _kinds: Kinds) -> CallHead | None:
+    """Read the beginning of what `parse_named` reads."""
+    match = _NAMED.match(body)
+    return CallHead(match[1], body[match.end() :]) if match else None
 
 
 class _Named(msgspec.Struct):
@@ -59,7 +59,7 @@ class _Named(msgspec.Struct):
     id: str | int | float | None = None
 
 
-def named(_header: str, body: str, _kinds: Kinds) -> ParsedCall | None:
+def parse_named(_header: str, body: str, _kinds: Kinds) -> ParsedCall | None:
     """Read `{"name": …, "arguments" or "parameters": {…}}`, also with the outer braces doubled."""
     body = body[1:-1] if _DOUBLED.match(body) else body
     try:
@@ -74,33 +74,33 @@ def named(_header: str, body: str, _kinds: Kinds) -> ParsedCall | None:
 _HEADER = re.compile(r"\s*([^\s\[\]]+?)\s*(?:\[CALL_ID\]\s*(\w{1,64})\s*)?")
 
 
-def before_args(header: str, body: str, _kinds: Kinds) -> ParsedCall | None:
+def parse_args(header: str, body: str, _kinds: Kinds) -> ParsedCall | None:
     """Read `NAME[ARGS]{…}` and `NAME[CALL_ID]ID[ARGS]{…}`."""
-    found = _HEADER.fullmatch(header)
+    match = _HEADER.fullmatch(header)
     arguments = _object(body)
-    return ParsedCall(found[1], arguments, _id(found[2])) if found and arguments else None
+    return ParsedCall(match[1], arguments, _id(match[2])) if match and arguments else None
 
 
-def args_head(header: str, body: str, _kinds: Kinds) -> CallHead | None:
-    """Read the beginning of what `before_args` reads."""
-    found = _HEADER.fullmatch(header)
-    return CallHead(found[1], body.lstrip(), _id(found[2])) if found and re.match(_OBJECT, body) else None
+def parse_args_head(header: str, body: str, _kinds: Kinds) -> CallHead | None:
+    """Read the beginning of what `parse_args` reads."""
+    match = _HEADER.fullmatch(header)
+    return CallHead(match[1], body.lstrip(), _id(match[2])) if match and re.match(_OBJECT, body) else None
 
 
 _ADDRESS = re.compile(r"\bto=functions\.([\w.-]+)")
 
 
-def addressed(header: str, body: str, _kinds: Kinds) -> ParsedCall | None:
+def parse_addressed(header: str, body: str, _kinds: Kinds) -> ParsedCall | None:
     """Read a message of gpt-oss that is addressed to a function."""
-    found = _ADDRESS.search(header)
+    match = _ADDRESS.search(header)
     arguments = _object(body)
-    return ParsedCall(found[1], arguments) if found and arguments else None
+    return ParsedCall(match[1], arguments) if match and arguments else None
 
 
-def addressed_head(header: str, body: str, _kinds: Kinds) -> CallHead | None:
-    """Read the beginning of what `addressed` reads."""
-    found = _ADDRESS.search(header)
-    return CallHead(found[1], body.lstrip()) if found and re.match(_OBJECT, body) else None
+def parse_addressed_head(header: str, body: str, _kinds: Kinds) -> CallHead | None:
+    """Read the beginning of what `parse_addressed` reads."""
+    match = _ADDRESS.search(header)
+    return CallHead(match[1], body.lstrip()) if match and re.match(_OBJECT, body) else None
 
 
 def _object(text: str) -> str:
@@ -113,7 +113,7 @@ def _object(text: str) -> str:
             text = msgspec.json.decode(text, type=str).strip()
         except msgspec.MsgspecError:
             return ""
-    if not text.startswith("{") or not nests(text):
+    if not text.startswith("{") or not is_shallow(text):
         return ""
     try:
         msgspec.json.decode(text, type=dict[str, msgspec.Raw])
@@ -122,9 +122,9 @@ def _object(text: str) -> str:
     return text
 
 
-def _id(given: object) -> str:
+def _id(model_id: object) -> str:
     """Return the id that a model gave, if it is one of those that Mistral's templates accept."""
-    text = given if isinstance(given, str) else ""
+    text = model_id if isinstance(model_id, str) else ""
     return text if len(text) == 9 and text.isascii() and text.isalnum() else ""
 
 
@@ -135,21 +135,21 @@ _PARAMETER = re.compile(r"\s*<parameter=([^>\n]{1,256})>")
 _PARAMETER_END = re.compile(r"</parameter>(?=\s*(?:<parameter=|$))")
 
 
-def xml(_header: str, body: str, kinds: Kinds) -> ParsedCall | None:
+def parse_xml(_header: str, body: str, kinds: Kinds) -> ParsedCall | None:
     """Read `<function=NAME>` with a `<parameter=KEY>` for each argument."""
-    name, arguments, rest = _tagged(body[: body.rfind("</function>")], kinds)
+    name, arguments, rest = _parse_tagged(body[: body.rfind("</function>")], kinds)
     if not name or rest.strip():
         return None
     return ParsedCall(name, json.dumps(arguments, ensure_ascii=False))
 
 
-def xml_head(_header: str, body: str, kinds: Kinds) -> CallHead | None:
-    """Read what `xml` reads as far as it is written: of the arguments those that are complete."""
-    name, arguments, _ = _tagged(body, kinds)
+def parse_xml_head(_header: str, body: str, kinds: Kinds) -> CallHead | None:
+    """Read what `parse_xml` reads as far as it is written: of the arguments those that are complete."""
+    name, arguments, _ = _parse_tagged(body, kinds)
     return CallHead(name, json.dumps(arguments, ensure_ascii=False)[:-1]) if name else None
 
 
-def _tagged(body: str, kinds: Kinds) -> tuple[str, dict[str, Any], str]:
+def _parse_tagged(body: str, kinds: Kinds) -> tuple[str, dict[str, Any], str]:
     """Return the name and the arguments of a call, and what follows them; '' where there is no name."""
     opening = _FUNCTION.match(body)
     if opening is None:
@@ -172,7 +172,7 @@ def _value(text: str, kinds: frozenset[str]) -> Any:
     if not kinds - {"string"}:
         return text
     try:
-        value = msgspec.json.decode(text) if nests(text) else text
+        value = msgspec.json.decode(text) if is_shallow(text) else text
     except msgspec.MsgspecError:
         return {"true": True, "false": False, "none": None}.get(text.strip().lower(), text)
     return text if isinstance(value, str) else value
@@ -183,10 +183,10 @@ def _value(text: str, kinds: frozenset[str]) -> Any:
 _CALL = re.compile(r"\s*call:\s*([^\s{]{1,256})\s*")
 _BARE = re.compile(r"[^\s:,{}\[\]<]+")
 _GAP = re.compile(r"\s*")
-_WORDS = {"true": True, "false": False, "null": None, "None": None}
+_LITERALS = {"true": True, "false": False, "null": None, "None": None}
 
 
-def gemma(_header: str, body: str, _kinds: Kinds) -> ParsedCall | None:
+def parse_gemma(_header: str, body: str, _kinds: Kinds) -> ParsedCall | None:
     """Read `call:NAME{key:value,…}`, where texts stand between quotes of their own."""
     opening = _CALL.match(body)
     if opening is None:
@@ -200,8 +200,8 @@ def gemma(_header: str, body: str, _kinds: Kinds) -> ParsedCall | None:
     return ParsedCall(opening[1], json.dumps(value, ensure_ascii=False))
 
 
-def gemma_head(_header: str, body: str, _kinds: Kinds) -> CallHead | None:
-    """Read what `gemma` reads as far as it is written: the name, and nothing of the arguments."""
+def parse_gemma_head(_header: str, body: str, _kinds: Kinds) -> CallHead | None:
+    """Read what `parse_gemma` reads as far as it is written: the name, and nothing of the arguments."""
     opening = _CALL.match(body)
     return CallHead(opening[1], "") if opening and body[opening.end() :].startswith("{") else None
 
@@ -227,23 +227,23 @@ class _Gemma:
         word = _BARE.match(self._text, at)
         if word is None:
             raise ValueError("no value")
-        return _WORDS[word[0]] if word[0] in _WORDS else _number(word[0]), word.end()
+        return _LITERALS[word[0]] if word[0] in _LITERALS else _number(word[0]), word.end()
 
     def _items(self, at: int, close: str, depth: int) -> tuple[list[Any], int]:
-        found: list[Any] = []
+        items: list[Any] = []
         at = self._skip(at)
         while not self._text.startswith(close, at):
-            if found:
-                at = self._past(",", at)
+            if items:
+                at = self._expect(",", at)
             if close == "}":
                 key, at = self._key(at)
-                value, at = self.value(self._past(":", at), depth + 1)
-                found.append((key, value))
+                value, at = self.value(self._expect(":", at), depth + 1)
+                items.append((key, value))
             else:
                 value, at = self.value(at, depth + 1)
-                found.append(value)
+                items.append(value)
             at = self._skip(at)
-        return found, at + 1
+        return items, at + 1
 
     def _key(self, at: int) -> tuple[str, int]:
         at = self._skip(at)
@@ -261,15 +261,15 @@ class _Gemma:
             raise ValueError("a text does not end")
         return self._text[start:end], end + len(QUOTE)
 
-    def _past(self, sign: str, at: int) -> int:
+    def _expect(self, sign: str, at: int) -> int:
         at = self._skip(at)
         if not self._text.startswith(sign, at):
             raise ValueError(f"no {sign}")
         return at + 1
 
     def _skip(self, at: int) -> int:
-        found = _GAP.match(self._text, at)
-        return found.end() if found else at
+        match = _GAP.match(self._text, at)
+        return match.end() if match else at
 
 
 def _number(word: str) -> int | float:
