@@ -52,10 +52,10 @@ def check_drafters(engine: EngineCore, *, cells: bool = True) -> None:
     if model is not None:
         assert model._states.keys() <= streams
         busy = [state.slot.id for state in model._states.values()]
-        assert sorted(busy) == [slot.id for slot in model._cache.slots if slot.busy]
+        assert sorted(busy) == [slot.id for slot in model.cache.slots if slot.busy]
         for stream, state in model._states.items():
             read = state.slot.tokens
             assert read[: state.n_read] == stream.tokens[: state.n_read]
             assert read[state.n_read :] == state.drafted[: len(read) - state.n_read]
         if cells:
-            check_cache(model._cache)
+            check_cache(model.cache)

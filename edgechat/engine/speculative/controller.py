@@ -14,8 +14,10 @@ likely to win half as much again, or out of a fund of a few tokens and a quarter
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
+from operator import mul
 
 from edgechat.engine.scheduling.draft import MOST, Source
 from edgechat.engine.speculative.acceptance import Acceptance
@@ -66,13 +68,10 @@ class Controller:
         """round_cost: of one token of the draft model, over C(1)."""
         self.cost = cost
         self.round_cost = round_cost
-        self.acceptance: dict[Source, Acceptance] = {
-            "model": Acceptance("model"),
-            "ngram": Acceptance("ngram"),
-        }
+        self.acceptance: dict[Source, Acceptance] = {source: Acceptance(source) for source in MOST}
         self.purse = _FIRST_PURSE
         self.optimistic = False
-        """Whether the present step is judged by hopes."""
+        """Whether this step is judged by what drafts may be worth, not by what they are thought to be."""
         self._fund = _FUND
         self._decision_cost = 0.0
         self._streams = 1
@@ -108,14 +107,14 @@ class Controller:
         return [rates.at_position(at, optimistic=self.optimistic) for at in range(start, MOST[source])]
 
     def choose(self, offers: Sequence[Sequence[DraftOffer]], most: int) -> list[DraftChoice | None]:
-        """Return what to draft for each stream out of its bids; `most` tokens in all.
+        """Return what to draft for each stream out of its offers; `most` tokens in all.
 
-        Each stream takes its best bid. Then the batch takes the likeliest tokens of all of them, as many as
+        Each stream takes its best offer. Then the batch takes the likeliest tokens of all of them, as many as
         pay: the chances of a stream's tokens fall from one to the next, so they come in their order.
         """
         chosen = [max(options, key=self._value_alone, default=None) for options in offers]
         gains = [
-            (gain, at) for at, offer in enumerate(chosen) if offer for gain in _gains(offer.chances[:most])
+            (gain, at) for at, offer in enumerate(chosen) if offer for gain in accumulate(offer.chances, mul)
         ]
         gains.sort(reverse=True)
         lengths = [0] * len(offers)
@@ -136,19 +135,17 @@ class Controller:
 
         n_beside: tokens that others draft in this step.
         """
-        ahead = self.prospects("model", len(chances))[: longest - len(chances)]
-        values = self._values([*chances, *ahead], n_beside)
-        now = max(values[: len(chances) + 1])
-        further = values[len(chances) + 1 :]
-        price = self._pace * self.round_cost
-        return any(value - price * more > now for more, value in enumerate(further, 1))
+        ahead = self.prospects("model", len(chances))
+        values = self._values([*chances, *ahead][:longest], n_beside)
+        now, price = max(values[: len(chances) + 1]), self._pace * self.round_cost
+        return any(value - price * n > now for n, value in enumerate(values[len(chances) + 1 :], 1))
 
     def is_worth_adding(self, chances: Sequence[float], n_beside: int, longest: int) -> bool:
         """Say whether to draft a token with the last of these chances, which is not drawn yet."""
-        values = self._values([*chances, *self.prospects("model", len(chances))][:longest], n_beside)
-        before, further = values[len(chances) - 1], values[len(chances) :]
-        price = self._pace * self.round_cost
-        return any(value - price * more > before for more, value in enumerate(further))
+        ahead = self.prospects("model", len(chances))
+        values = self._values([*chances, *ahead][:longest], n_beside)
+        before, price = values[len(chances) - 1], self._pace * self.round_cost
+        return any(value - price * n > before for n, value in enumerate(values[len(chances) :]))
 
     def worth_verifying(self, chances: Sequence[float], n_beside: int) -> int:
         """Return how many of the drafted tokens to verify, where what was drafted may decide that."""
@@ -163,10 +160,8 @@ class Controller:
         """
         if self.expected_gain("model") * left >= _SURE_OF_GAIN * price:
             return read
-        if (
-            self.expected_gain("model", optimistic=True) * left < _SURE_OF_GAIN * price
-            or self.purse <= _PROBE
-        ):
+        hoped = self.expected_gain("model", optimistic=True) * left
+        if hoped < _SURE_OF_GAIN * price or self.purse <= _PROBE:
             return 0.0
         spent = min(read, self._fund)
         self._fund -= spent
@@ -179,14 +174,10 @@ class Controller:
         """
         rates = self.acceptance[source]
         ratio = self.cost.least_ratio if optimistic else self.cost.ratio
-        made, best = 1.0, 1.0
-        for n, gain in enumerate(
-            _gains([rates.at_position(at, optimistic=optimistic) for at in range(MOST[source])]), 1
-        ):
-            made += gain
-            rounds = n * self.round_cost if source == "model" else 0.0
-            best = max(best, made / (ratio(1 + n) + rounds))
-        return best - 1.0
+        round_cost = self.round_cost if source == "model" else 0.0
+        chances = [rates.at_position(at, optimistic=optimistic) for at in range(MOST[source])]
+        made: Iterator[float] = accumulate(accumulate(chances, mul), initial=1.0)
+        return max(tokens / (ratio(1 + n) + n * round_cost) for n, tokens in enumerate(made)) - 1.0
 
     def observe(
         self,
@@ -200,8 +191,8 @@ class Controller:
     ) -> None:
         """Learn from a step that has made `n_made` tokens in `seconds` of decoding and verifying.
 
-        rounds: calls of the draft model before it, which took `drafting` seconds. looking: seconds that it
-        took to find out what to draft.
+        rounds: calls of the draft model before it, which took `drafting` seconds. deciding: seconds that
+        it took to find out what to draft.
         """
         self.cost.observe(n_rows, seconds)
         if self.cost.level > 0:
@@ -248,24 +239,12 @@ class Controller:
         return max(rounds, default=0) * self.round_cost
 
     def _value_alone(self, offer: DraftOffer) -> float:
-        """Return what a bid is worth if no other stream drafts."""
+        """Return what an offer is worth if no other stream drafts."""
         price = self._pace * self.round_cost if offer.source == "model" else 0.0
         return max((value - n * price for n, value in enumerate(self._values(offer.chances, 0))), default=0.0)
 
     def _values(self, chances: Sequence[float], n_beside: int) -> list[float]:
         """Return what verifying 0, 1, 2 ... tokens is worth; what drafting them cost is not looked at."""
-        values, made = [-self._pace * self._extra(n_beside)], 0.0
-        for n, gain in enumerate(_gains(chances), 1):
-            made += gain
-            values.append(made - self._pace * self._extra(n_beside + n))
-        return values
-
-
-def _gains(chances: Sequence[float]) -> list[float]:
-    """Return what each drafted token adds to the tokens that are made: the chance that all up to it stand."""
-    gains: list[float] = []
-    all_stand = 1.0
-    for chance in chances:
-        all_stand *= chance
-        gains.append(all_stand)
-    return gains
+        # A drafted token adds the chance that it and all before it stand.
+        made = accumulate(accumulate(chances, mul), initial=0.0)
+        return [tokens - self._pace * self._extra(n_beside + n) for n, tokens in enumerate(made)]

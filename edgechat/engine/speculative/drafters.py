@@ -1,4 +1,4 @@
-"""Who guesses: a small model of the same vocabulary, and the n-grams of the conversation itself."""
+"""The drafters: a small model of the same vocabulary, and the n-grams of the conversation itself."""
 
 from __future__ import annotations
 
@@ -86,13 +86,13 @@ def _common_suffix(tokens: Sequence[int], one: int, other: int) -> int:
 
 @dataclass(slots=True)
 class _StreamState:
-    """Where the small model has got to with a stream."""
+    """How much of a stream the small model has read."""
 
     slot: Slot
     n_read: int
     """Tokens of the stream in its cache ..."""
     drafted: list[int] = field(default_factory=list)
-    """... and behind them those that were only guessed then."""
+    """... and behind them those that it had drafted."""
 
 
 class ModelDrafter:
@@ -100,13 +100,15 @@ class ModelDrafter:
 
     def __init__(self, backend: Backend, n_vocab: int) -> None:
         """n_vocab: tokens that the target knows; a draft may have some more, or fewer."""
+        self.cache = PrefixCache(backend)
+        self.longest = backend.context
+        """Tokens of a stream that it can look back on."""
         self._backend = backend
-        self._cache = PrefixCache(backend)
         self._n_vocab = min(n_vocab, backend.vocabulary.size)
         self._states: dict[Stream, _StreamState] = {}
 
     def warm_up(self, token: Sequence[int], *, whole: bool) -> float:
-        """Compute a token some times; return the least seconds that it took: the first pages are cold.
+        """Decode one token several times and return the shortest time: the first pages are cold.
 
         whole: a full batch before it. Raises DecodeFailed or CacheFull.
         """
@@ -122,21 +124,11 @@ class ModelDrafter:
             self._backend.truncate(0, 0)
         return min(seconds)
 
-    @property
-    def cache(self) -> PrefixCache:
-        """What it has read."""
-        return self._cache
-
-    @property
-    def longest(self) -> int:
-        """Tokens of a stream that it can look back on."""
-        return self._backend.context
-
     def n_behind(self, stream: Stream) -> int:
         """Return how many tokens of a stream it has yet to read."""
         state = self._states.get(stream)
         if state is None:
-            return len(stream.tokens) - self._cache.best(stream.tokens, len(stream.tokens) - 1)[1]
+            return len(stream.tokens) - self.cache.best(stream.tokens, len(stream.tokens) - 1)[1]
         return len(stream.tokens) - state.n_read - common_prefix(state.drafted, stream.tokens[state.n_read :])
 
     def read(self, stream: Stream, n_tokens: int) -> bool:
@@ -149,7 +141,7 @@ class ModelDrafter:
             tokens = stream.tokens[state.n_read : min(stop, state.n_read + self._backend.n_batch)]
             if self._decode([BatchPart(state.slot.id, state.n_read, tokens, 0)]) is None:
                 return False
-            self._cache.extend(state.slot, tokens)
+            self.cache.extend(state.slot, tokens)
             state.n_read += len(tokens)
         return True
 
@@ -168,7 +160,7 @@ class ModelDrafter:
             rounds += 1
             for request, part in zip(growing, parts, strict=True):
                 state = self._states[request.stream]
-                self._cache.extend(state.slot, part.tokens)
+                self.cache.extend(state.slot, part.tokens)
                 state.n_read, state.drafted = len(request.stream.tokens), list(request.draft.tokens)
             growing = [
                 request
@@ -178,7 +170,7 @@ class ModelDrafter:
         return rounds
 
     def _fitting_batch(self, requests: Sequence[DraftRequest]) -> list[DraftRequest]:
-        """Return those who have a place and whose unread tokens fit into one call, with the others'."""
+        """Return the requests that have a slot, and whose unread tokens fit into one call together."""
         fitting: list[DraftRequest] = []
         left = self._backend.n_batch
         for request in requests:
@@ -231,20 +223,20 @@ class ModelDrafter:
         return True
 
     def _state_of(self, stream: Stream) -> _StreamState | None:
-        """Return where it has got to, with nothing in the cache that was not said; None without a room."""
+        """Return its state, with nothing in the cache that is not in the stream; None without a free slot."""
         state = self._states.get(stream)
         if state is None:
-            if not self._cache.has_free_slot:
+            if not self.cache.has_free_slot:
                 return None
-            slot, n = self._cache.seat(stream.tokens)
+            slot, n = self.cache.seat(stream.tokens)
             slot.chat = stream.request.chat
             state = self._states[stream] = _StreamState(slot, n)
         if state.drafted:
             state.n_read += common_prefix(state.drafted, stream.tokens[state.n_read :])
             state.drafted = []
         keep = min(state.n_read, len(stream.tokens) - 1)
-        if keep < state.slot.length and not self._cache.truncate(state.slot, keep):
-            self._cache.clear(state.slot)
+        if keep < state.slot.length and not self.cache.truncate(state.slot, keep):
+            self.cache.clear(state.slot)
         state.n_read = state.slot.length
         return state
 
@@ -254,18 +246,18 @@ class ModelDrafter:
             try:
                 return self._backend.decode(parts)
             except CacheFull:
-                if not self._cache.evict():
+                if not self.cache.evict():
                     return None
 
     def forget(self, stream: Stream) -> None:
         """The stream has ended, or has other tokens now. What was read of it stays for the next turn."""
         state = self._states.pop(stream, None)
         if state is not None:
-            self._cache.release(state.slot)
+            self.cache.release(state.slot)
 
     def forget_chat(self, chat: str) -> None:
         """Keep nothing of a conversation."""
-        self._cache.forget(chat)
+        self.cache.forget(chat)
 
     def close(self) -> None:
         """Free the small model."""
@@ -280,9 +272,9 @@ class DraftRequest:
     draft: Draft
     most: int
     is_worth_adding: Callable[[Sequence[int]], bool]
-    """Whether a token is worth verifying, behind others, by the classes of all of them."""
+    """Whether a token is worth verifying behind others, by the classes of all of them."""
     is_worth_drafting: Callable[[Sequence[int]], bool]
-    """Whether to find out what comes behind tokens of these classes."""
+    """Whether to draft another token behind tokens of these classes."""
 
 
 def _confidence(row: Logits) -> float:
@@ -294,10 +286,7 @@ def _confidence(row: Logits) -> float:
 def load_draft(
     plan: LoadPlan | None, target: Backend, open_backend: Callable[[LoadPlan], Backend]
 ) -> tuple[ModelDrafter | None, str]:
-    """Return the drafter, or None and why there is none: nobody is kept from chatting by a draft.
-
-    make: loads a plan.
-    """
+    """Return the drafter, or None and why there is none: without a draft model a chat goes on."""
     if plan is None:
         return None, ""
     try:

@@ -47,7 +47,7 @@ class DraftRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DraftHistory:
-    """The lessons of one load."""
+    """What was learnt with one model, draft and machine."""
 
     def __init__(self, plan: LoadPlan) -> None:
         machine = plan.where.machine if plan.where else f"{plan.threads} threads"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -88,25 +88,25 @@ class Speculation:
             self._drop_model(error)
 
     def names(self, plan: LoadPlan) -> tuple[str, ...]:
-        """Return who drafts."""
-        if not self.drafts:
-            return ()
-        model = (plan.draft.model_name,) if self._model is not None and plan.draft else ()
-        return (*model, *(("n-grams",) if self._ngram is not None else ()))
+        """Return the names of the drafters."""
+        names = {"model": plan.draft.model_name if plan.draft else "", "ngram": "n-grams"}
+        return tuple(names[source] for source in self.present if names[source])
 
     @property
     def drafts(self) -> bool:
-        """Whether anybody is here to draft."""
-        somebody = self._model is not None or self._ngram is not None
-        return somebody and bool(self.sources) and self._backend.rolls_back > 0
+        """Whether there is a drafter whose drafts can be taken back."""
+        return self._has_drafter and bool(self.sources) and self._backend.rolls_back > 0
+
+    @property
+    def _has_drafter(self) -> bool:
+        return self._model is not None or self._ngram is not None
 
     @property
     def present(self) -> tuple[Source, ...]:
-        """Those who may draft now."""
-        here: dict[Source, object] = {"model": self._model, "ngram": self._ngram}
-        return tuple(
-            source for source in here if here[source] is not None and source in self.sources and self.drafts
-        )
+        """The sources of drafts that may be used now."""
+        drafters: dict[Source, object] = {"model": self._model, "ngram": self._ngram}
+        usable = self.sources if self.drafts else frozenset()
+        return tuple(source for source, drafter in drafters.items() if drafter and source in usable)
 
     @property
     def draft_cache(self) -> PrefixCache | None:
@@ -129,15 +129,13 @@ class Speculation:
             return planned
         streams, self.lengths = [stream for stream, _ in planned], (0,) * len(planned)
         depth = sum(len(one.tokens) for one in streams) / len(streams)
-        may = self.controller.begin(len(streams), depth)
-        if may and (most := self._max_drafted(planned)) > 0:
+        if self.controller.begin(len(streams), depth) and (most := self._max_drafted(planned)) > 0:
             planned = self._drafted(planned, streams, most, step)
         step.deciding = time.perf_counter() - step.began - step.drafting - step.reading
         plain = self.controller.cost.seconds(len(streams))
         if step.n_rows == step.n_streams and plain > 0:
-            self._to_skip = min(
-                self._to_skip + max(step.deciding / (_OVERHEAD * plain) - 1, 0.0), _LONGEST_SKIP
-            )
+            to_skip = self._to_skip + max(step.deciding / (_OVERHEAD * plain) - 1, 0.0)
+            self._to_skip = min(to_skip, _LONGEST_SKIP)
         return planned
 
     def _is_stream(self, stream: Stream, part: BatchPart) -> bool:
@@ -162,12 +160,11 @@ class Speculation:
             offers = [[offer for offer in stream if offer.source != "model"] for stream in offers]
         chosen = self.controller.choose(offers, most)
         drafts: list[Draft | None] = [None] * len(streams)
-        planned_in_all = sum(stream.length for stream in chosen if stream is not None)
-        n_with_model = sum(stream.source == "model" for stream in chosen if stream is not None)
-        more = (most - planned_in_all) // max(n_with_model, 1)
+        n_chosen = sum(choice.length for choice in chosen if choice)
+        n_with_model = sum(choice.source == "model" for choice in chosen if choice)
+        more = (most - n_chosen) // max(n_with_model, 1)
         requests: list[DraftRequest] = []
-        for at, choice in enumerate(chosen):
-            ngram = ngrams[at]
+        for at, (choice, ngram) in enumerate(zip(chosen, ngrams, strict=True)):
             if choice is None:
                 continue
             if choice.source == "ngram" and ngram is not None:
@@ -177,10 +174,10 @@ class Speculation:
                 drafts[at] = draft = Draft("model")
                 # Confidence may make it longer than was thought good, as far as there is room for all.
                 longest = min(limits[at], MOST["model"], choice.length + more)
-                beside = planned_in_all - choice.length
-                is_worth_adding = partial(self._is_worth_adding, n_beside=beside, longest=longest)
-                is_worth_drafting = partial(self._is_worth_drafting, n_beside=beside, longest=longest)
-                requests.append(DraftRequest(streams[at], draft, longest, is_worth_adding, is_worth_drafting))
+                pays = partial(self._pays, n_beside=n_chosen - choice.length, longest=longest)
+                to_add = partial(pays, self.controller.is_worth_adding)
+                to_draft = partial(pays, self.controller.is_worth_drafting)
+                requests.append(DraftRequest(streams[at], draft, longest, to_add, to_draft))
         if requests:
             self._ask_model(requests, step)
             self._cut_unprofitable(drafts)
@@ -242,12 +239,10 @@ class Speculation:
             self._read_cost += 0.5 * (seconds / n / self.controller.cost.level - self._read_cost)
         return behind - n <= _READ_INLINE
 
-    def _is_worth_adding(self, classes: Sequence[int], n_beside: int, longest: int) -> bool:
-        return self.controller.is_worth_adding(self.controller.chances(classes, "model"), n_beside, longest)
-
-    def _is_worth_drafting(self, classes: Sequence[int], n_beside: int, longest: int) -> bool:
-        chances = self.controller.chances(classes, "model")
-        return len(chances) < longest and self.controller.is_worth_drafting(chances, n_beside, longest)
+    def _pays(
+        self, decide: Callable[..., bool], classes: Sequence[int], *, n_beside: int, longest: int
+    ) -> bool:
+        return decide(self.controller.chances(classes, "model"), n_beside, longest)
 
     def _ask_model(self, requests: list[DraftRequest], step: _Step) -> None:
         assert self._model is not None
@@ -255,8 +250,8 @@ class Speculation:
         try:
             step.rounds = self._model.draft(requests)
         except DecodeFailed as error:
-            for one in requests:
-                one.draft.cut(0)
+            for request in requests:
+                request.draft.cut(0)
             self._drop_model(error)
         step.drafting = time.perf_counter() - began
 
@@ -283,20 +278,19 @@ class Speculation:
         return stream, BatchPart(part.seq, part.start, tokens, len(tokens))
 
     def _drop_model(self, error: Exception) -> None:
-        """The draft model is broken: nobody needs it."""
+        """Go on without the draft model, which is broken."""
         _LOG.warning("the draft model is no longer used: %s", error)
-        if self._model is not None:
-            self._model.close()
+        self.close()
         self._model = None
 
     def stop(self) -> None:
-        """Let nobody draft any more: a fault of ours lies there, and nobody needs drafts."""
+        """Draft no more: there is a bug in drafting, and replies do not need it."""
         self.sources, self._step = frozenset(), None
 
     @property
     def why_off(self) -> str:
-        """Why nobody drafts although somebody could; '' where that is not so."""
-        if self._backend.rolls_back or (self._model is None and self._ngram is None):
+        """Why the drafters cannot be used; '' if they can, or if there are none."""
+        if self._backend.rolls_back or not self._has_drafter:
             return ""
         return "Drafting is not possible: the model cannot undo a rejected draft."
 
@@ -310,28 +304,26 @@ class Speculation:
         stream.tally.drafts += 1
 
     def done(self, streams: Sequence[Stream], n_made: int) -> None:
-        """The step has made so many tokens."""
+        """Learn from the step, which has made `n_made` tokens."""
         step, self._step = self._step, None
         if step is None:
             return
         seconds = time.perf_counter() - step.began
         if step.skipped:
+            plain = seconds
             if int(self._to_skip) % _MEASURE_EVERY == 0:
                 self.controller.observe_undecided(step.n_streams, seconds)
-            for stream in streams:
-                stream.tally.seconds += seconds / step.n_streams
-                stream.tally.plain_seconds += seconds / step.n_streams
-            return
-        decoding = seconds - step.drafting - step.reading - step.deciding
-        self.controller.observe(
-            step.n_rows,
-            n_made,
-            decoding,
-            rounds=step.rounds,
-            drafting=step.drafting,
-            deciding=step.deciding,
-        )
-        plain = n_made * self.controller.cost.seconds(step.n_streams) / step.n_streams
+        else:
+            decoding = seconds - step.drafting - step.reading - step.deciding
+            self.controller.observe(
+                step.n_rows,
+                n_made,
+                decoding,
+                rounds=step.rounds,
+                drafting=step.drafting,
+                deciding=step.deciding,
+            )
+            plain = n_made * self.controller.cost.seconds(step.n_streams) / step.n_streams
         for stream in streams:
             stream.tally.seconds += seconds / step.n_streams
             stream.tally.plain_seconds += plain / step.n_streams
@@ -368,24 +360,24 @@ def verify(
 ) -> list[int]:
     """Return the tokens that come next: the drafted ones that stand, and one of the target's own.
 
-    rows: logits [k + 1, n_vocab] after the last of `tokens` and after each drafted one. said: those of the
-    tokens that are the reply's, where it follows a grammar. Every token is chosen with the ones before it in
-    sight, so penalties count drafted tokens too, and grammars go on from them. Where it was drawn from a
-    distribution it is judged by rejection sampling; a plain guess stands if the sampler chooses the same.
+    rows: logits [k + 1, n_vocab] after the last of `tokens` and after each drafted one. reply_tokens: those
+    of the tokens that are the reply's, where it follows a grammar. Every token is chosen with the ones before
+    it in sight, so penalties count drafted tokens too, and grammars go on from them. Where it was drawn from
+    a distribution it is judged by rejection sampling; a plain guess stands if the sampler chooses the same.
     Raises DecodeFailed or SchemaError.
     """
     window = max(sampler.sampling.penalty_window, 0)
     recent, so_far = list(tokens[-window:]) if window else [], list(reply_tokens)
-    chosen_tokens: list[int] = []
+    chosen: list[int] = []
     for at, token in enumerate(draft.tokens):
         if draft.distributions is None:
-            chosen = sampler.choose(rows[at], recent, so_far)
+            next_token = sampler.choose(rows[at], recent, so_far)
         else:
-            chosen = sampler.judge(rows[at], recent, token, draft.distributions[at], so_far)
-        chosen_tokens.append(chosen)
-        recent.append(chosen)
-        so_far.append(chosen)
-        if chosen != token:
-            return chosen_tokens
-    chosen_tokens.append(sampler.choose(rows[len(draft.tokens)], recent, so_far))
-    return chosen_tokens
+            next_token = sampler.judge(rows[at], recent, token, draft.distributions[at], so_far)
+        chosen.append(next_token)
+        recent.append(next_token)
+        so_far.append(next_token)
+        if next_token != token:
+            return chosen
+    chosen.append(sampler.choose(rows[len(draft.tokens)], recent, so_far))
+    return chosen

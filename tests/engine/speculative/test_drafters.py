@@ -192,7 +192,7 @@ class TestModel:
         drafter.read(other, 99)
         backend.context = sum(map(len, backend.held)) + 2
         assert len(asked(drafter, one).tokens) == 2
-        assert drafter._cache.cells_used == sum(map(len, backend.held))
+        assert drafter.cache.cells_used == sum(map(len, backend.held))
 
     def test_tokens_that_the_target_does_not_know_are_not_guessed(self, backend: Tables) -> None:
         assert 6 not in asked(ModelDrafter(backend, 6), stream([3, 4, 5])).tokens

@@ -284,7 +284,7 @@ def test_sums_are_right_whatever_happens(
         return engine
 
     def look(engine: EngineCore) -> None:
-        check_snapshot(inspectors[id(engine)].look(random.choice((None, ONE))), engine)
+        check_snapshot(inspectors[id(engine)].snapshot(random.choice((None, ONE))), engine)
 
     world = World(make, scripted_judge, scripted_question, seed, look)
     try:
