@@ -70,17 +70,14 @@ class Vocabulary(Protocol):
     @property
     def size(self) -> int:
         """Number of tokens; the width of a row of logits."""
-        ...
 
     @property
     def bos(self) -> str:
         """Text of the beginning-of-sequence token, or ''."""
-        ...
 
     @property
     def eos(self) -> str:
         """Text of the end-of-sequence token, or ''."""
-        ...
 
     def tokenize(self, text: str, *, bos: bool, special: bool) -> list[int]:
         """Return the ids of `text`.
@@ -88,30 +85,24 @@ class Vocabulary(Protocol):
         bos: put the beginning-of-sequence token in front, if the model wants one and the text has none.
         special: read control tokens written in the text as such.
         """
-        ...
 
     def piece(self, token: int, *, special: bool = False) -> bytes:
         """Return the bytes of a token, perhaps part of a character; control tokens only with `special`."""
-        ...
 
     def control_texts(self) -> Iterable[str]:
         """Return the texts that are tokens only where `tokenize` is asked for control tokens."""
-        ...
 
     def is_end(self, token: int) -> bool:
         """Say whether this token ends a generation."""
-        ...
 
     def infill(self) -> tuple[int, int, int] | None:
         """Return the tokens before a prefix, before a suffix, and before what belongs between them.
 
         None for a model that was not trained to fill in.
         """
-        ...
 
     def misfit(self, other: Self) -> str:
         """Return why a draft cannot come in tokens of another vocabulary, as what is wrong with it; or ''."""
-        ...
 
 
 class TokenDrawing(Protocol):
@@ -123,7 +114,6 @@ class TokenDrawing(Protocol):
         It is what `Sampler.choose` takes, without penalties; number: from 0 to 1, what the draw falls upon.
         Raises CacheFull, or DecodeFailed.
         """
-        ...
 
 
 class Interruption(Protocol):
@@ -131,15 +121,12 @@ class Interruption(Protocol):
 
     def interrupt(self) -> None:
         """End the call of `decode_interruptibly` that runs, or those that come; from any thread."""
-        ...
 
     def clear_interrupt(self) -> None:
         """Let calls run to their end again. Look at what the interrupt was for afterwards, not before."""
-        ...
 
     def decode_interruptibly(self, parts: Seq[BatchPart]) -> Logits:
         """Compute a batch; see `Backend.decode`. Raises Interrupted, too."""
-        ...
 
 
 class Backend(Protocol):
@@ -178,7 +165,6 @@ class Backend(Protocol):
 
         The rows are valid until the next call. Raises CacheFull, or DecodeFailed.
         """
-        ...
 
     def truncate(self, seq: int, length: int) -> bool:
         """Cut a sequence down to `length` tokens.
@@ -186,7 +172,6 @@ class Backend(Protocol):
         False means that the result would not be true (facts of the architecture, not of the call); the
         sequence is then unchanged. Length 0 always works.
         """
-        ...
 
     def rollback(self, seq: int, count: int) -> bool:
         """Take back the last `count` tokens of a sequence, fewer than the last call of `decode` gave it.
@@ -194,18 +179,15 @@ class Backend(Protocol):
         Once after a call, and up to `rolls_back` tokens, on every architecture that says so. False means that
         the result would not be true; the sequence is then unchanged.
         """
-        ...
 
     def can_copy(self, source: int, length: int) -> bool:
         """Say whether the first `length` tokens of a sequence could be copied, and the copy would be true."""
-        ...
 
     def copy(self, source: int, target: int, length: int) -> None:
         """Let `target`, which is empty, hold the first `length` tokens of `source` too, in the same cells.
 
         Only after `can_copy` has said yes.
         """
-        ...
 
     def shift(self, seq: int, start: int, stop: int) -> bool:
         """Take the tokens from `start` to `stop` out of a sequence and move the rest down.
@@ -213,25 +195,21 @@ class Backend(Protocol):
         The result is approximate: the rest was computed with what has gone. False if it cannot be done;
         the sequence is then unchanged. ValueError unless 0 < start < stop < length.
         """
-        ...
 
     def save(self, seq: int) -> npt.NDArray[np.uint8]:
         """Return the state of a sequence, to be restored by a backend of the same model and format.
 
         Raises MemoryError where a copy of it would take more than half of the memory that is free.
         """
-        ...
 
     def restore(self, seq: int, state: npt.NDArray[np.uint8], length: int) -> bool:
         """Fill an empty sequence with a saved state of `length` tokens; False, and it stays empty, where not.
 
         The state must be one that `save` gave: llama.cpp looks at little of it.
         """
-        ...
 
     def close(self) -> None:
         """Free the cache, then the model."""
-        ...
 
 
 def broken_logits() -> DecodeFailed:

@@ -19,7 +19,6 @@ class Scan(Protocol):
 
     def feed(self, text: str) -> int | None:
         """Return where in this piece the body has ended; None if it goes on. ValueError: it is none."""
-        ...
 
 
 class JsonScan:

@@ -10,7 +10,7 @@ import signal
 import tempfile
 import time
 from collections import deque
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Iterator
 from functools import cache
 from pathlib import Path
 
@@ -43,18 +43,8 @@ from edgechat.engine.types import (
     Translated,
     Usage,
 )
-from edgechat.engine.worker.messages import (
-    Cancel,
-    Command,
-    Generate,
-    Inspect,
-    Inspected,
-    Load,
-    Loaded,
-    Loading,
-    Persist,
-    WorkerEvent,
-)
+from edgechat.engine.worker import messages
+from edgechat.engine.worker.messages import Cancel, Inspected, Loaded, Loading, WorkerEvent
 from edgechat.planner.plan import LoadPlan
 
 _LOG = logging.getLogger(__name__)
@@ -62,6 +52,19 @@ _LOGS_KEPT = 10
 _LOG_TAIL = 4096
 _CLOSE_SECONDS = 2.0
 _SIGKILL = 9  # signal.SIGKILL, which Windows does not have
+_LAST_EVENTS = (Finished, Failed, Embedded, Translated)
+
+
+class _EventQueue(asyncio.Queue[WorkerEvent | None]):
+    """The events of one request; None is the end of the worker."""
+
+    finished = False
+    """Nothing more comes for this request."""
+
+    async def get(self) -> WorkerEvent | None:
+        event = await super().get()
+        self.finished = event is None or isinstance(event, _LAST_EVENTS)
+        return event
 
 
 class WorkerConnection:
@@ -84,10 +87,10 @@ class WorkerConnection:
         """What the process writes to its stderr; None where no disk takes that."""
         self._oom_kills = oom_kills()
         self._encoder = msgspec.msgpack.Encoder()
-        self._streams: dict[str | None, asyncio.Queue[WorkerEvent | None]] = {}
+        self._streams: dict[str | None, _EventQueue] = {}
         self._persisted: dict[str | None, asyncio.Event] = {}
         self._inspections: deque[tuple[str | None, asyncio.Future[Snapshot | None]]] = deque()
-        self._loading = self._open(None)
+        self._loading = self._streams[None] = _EventQueue()
         self._reader = asyncio.ensure_future(self._read())
 
     @classmethod
@@ -116,7 +119,7 @@ class WorkerConnection:
         self, plan: LoadPlan, upkeep: CachePolicy, on_progress: Callable[[float], None] | None
     ) -> ModelInfo:
         """Load the model and wait for it. Raises EngineClosed where `close` ends that."""
-        self.send(Load(plan, upkeep))
+        self.send(messages.Load(plan, upkeep))
         while True:
             match await self._loading.get():
                 case Loading(progress):
@@ -136,31 +139,19 @@ class WorkerConnection:
         """Send a request and yield its events."""
         if request.id in self._streams or request.id in self._cancelled:
             raise ValueError(f"request {request.id} is running already")
-        events = self._open(request.id)
-        finished = False
-        try:
-            self.send(Generate(request))
-            while not finished:
+        with self._events(request.id, messages.Generate(request)) as events:
+            while not events.finished:
                 match await events.get():
-                    case Dropped() | Prefill() | Delta() | ToolCallBegun() | ToolCallArguments() as event:
-                        yield event
-                    case Finished() as event:
-                        finished = True
+                    case (
+                        Dropped() | Prefill() | Delta() | ToolCallBegun() | ToolCallArguments() | Finished()
+                    ) as event:
                         yield event
                     case Failed(_, error):
-                        finished = True
                         raise error.error()
                     case None if self._closing:
-                        finished = True
                         yield cancelled(request.id)
                     case None:
-                        finished = True
                         raise await self._crashed("during an answer")
-        finally:
-            del self._streams[request.id]
-            if not finished:
-                self._cancelled.add(request.id)
-                self.send(Cancel(request.id))
 
     async def embed(self, request: Embed) -> Embedded | None:
         """Send texts and return what became of them; None where that was cancelled, or the worker closed."""
@@ -168,40 +159,46 @@ class WorkerConnection:
         return event if isinstance(event, Embedded) else None
 
     async def translate(self, request: Translate) -> Translated | None:
-        """The same for a text and its tokens."""
+        """Send a text or tokens and return the translation; None as for `embed`."""
         event = await self._ask(request, "while tokenizing a text")
         return event if isinstance(event, Translated) else None
 
     async def _ask(self, request: Embed | Translate, when: str) -> WorkerEvent | None:
-        """Send what has one answer, and return it; None where the worker was closed."""
-        events = self._open(request.request_id)
-        finished = False
-        try:
-            self.send(request)
+        """Send a request that has one answer, and return it; None where the worker was closed."""
+        with self._events(request.request_id, request) as events:
             event = await events.get()
-            finished = True
             if isinstance(event, Failed):
                 raise event.error.error()
             if event is None and not self._closing:
                 raise await self._crashed(when)
             return event
+
+    @contextlib.contextmanager
+    def _events(self, request_id: str, command: messages.Command) -> Iterator[_EventQueue]:
+        """Send a request and yield the queue of its events; cancel it if that is left before its end."""
+        events = self._streams[request_id] = _EventQueue()
+        if not self.alive:
+            events.put_nowait(None)
+        try:
+            self.send(command)
+            yield events
         finally:
-            del self._streams[request.request_id]
-            if not finished:
-                self._cancelled.add(request.request_id)
-                self.send(Cancel(request.request_id))
+            del self._streams[request_id]
+            if not events.finished:
+                self._cancelled.add(request_id)
+                self.send(Cancel(request_id))
 
     async def persist(self, chat: str | None, seconds: float) -> None:
         """Have a chat's state (None: every chat's) put on disk; wait so long for it at most."""
         persisted = self._persisted.setdefault(chat, asyncio.Event())
-        self.send(Persist(chat))
+        self.send(messages.Persist(chat))
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(persisted.wait(), seconds)
 
     async def inspect(self, chat: str | None, seconds: float) -> Snapshot | None:
-        """Return what the engine does and knows; None where it dies, or does not answer for so long.
+        """Return a snapshot of the engine; None if it dies, or does not answer for so long.
 
-        Nobody is asked twice: while an answer is awaited, who asks the same waits for that one.
+        A question that is already waiting for its answer is not sent again.
         """
         if not self.alive:
             return None
@@ -209,22 +206,15 @@ class WorkerConnection:
         if answer is None:
             answer = asyncio.get_running_loop().create_future()
             self._inspections.append((chat, answer))
-            self.send(Inspect(chat))
+            self.send(messages.Inspect(chat))
         done, _ = await asyncio.wait([answer], timeout=seconds)
         return answer.result() if done else None
 
-    def send(self, command: Command) -> None:
+    def send(self, command: messages.Command) -> None:
         """Write a command; a pipe that is broken shows itself in the reader."""
         assert self._process.stdin is not None
         with contextlib.suppress(OSError, RuntimeError):
             self._process.stdin.write(frames.pack(self._encoder.encode(command)))
-
-    def _open(self, request_id: str | None) -> asyncio.Queue[WorkerEvent | None]:
-        events: asyncio.Queue[WorkerEvent | None] = asyncio.Queue()
-        if request_id is not None and not self.alive:
-            events.put_nowait(None)
-        self._streams[request_id] = events
-        return events
 
     async def _read(self) -> None:
         """Hand each event to its stream until the worker's end, then tell every stream of the end."""
@@ -238,7 +228,7 @@ class WorkerConnection:
         except (asyncio.IncompleteReadError, OSError):
             pass
         except (frames.BrokenFrame, msgspec.DecodeError):
-            self._garbled = True  # it no longer speaks our language: nothing it says can be trusted
+            self._garbled = True  # nothing that follows can be trusted
             self._process.kill()
         finally:
             self.victims = {name for name in self._streams if name is not None}
@@ -262,7 +252,7 @@ class WorkerConnection:
         request_id = getattr(event, "request_id", None)
         if (stream := self._streams.get(request_id)) is not None:
             stream.put_nowait(event)
-        elif isinstance(event, Finished | Failed | Embedded | Translated) and request_id is not None:
+        elif isinstance(event, _LAST_EVENTS) and request_id is not None:
             self._cancelled.discard(request_id)
 
     async def _crashed(self, when: str) -> EngineCrashed:
@@ -278,7 +268,7 @@ class WorkerConnection:
         )
 
     async def close(self) -> None:
-        """Close the pipe, which ends the worker; kill it if it does not heed that. May be called again."""
+        """Close the pipe, which ends the worker; kill it if it does not end. May be called again."""
         self._closing = True
         assert self._process.stdin is not None
         self._process.stdin.close()
@@ -288,7 +278,7 @@ class WorkerConnection:
             with contextlib.suppress(ProcessLookupError):
                 self._process.kill()
             await self._process.wait()
-        # A child of the worker's that lives on would hold the pipe open.
+        # A surviving child of the worker would hold the pipe open.
         await asyncio.wait([self._reader], timeout=_CLOSE_SECONDS)
         self._reader.cancel()
         await asyncio.wait([self._reader])
@@ -308,32 +298,25 @@ def cancelled(request_id: str) -> Finished:
 
 
 def _explain_exit(code: int) -> tuple[str, str]:
-    """Return in words how a process ended, and what to do about it."""
+    """Return how a process ended, and what to do about it."""
     again = "The next message starts it again; the partial answer is kept."
     if code >= 0:
         return f"exit code {code}", again
-    with contextlib.suppress(ValueError):
-        name = signal.Signals(-code).name
-        if name == "SIGKILL":
-            return "SIGKILL: killed by the system or a user, usually because memory ran out", again
-        if name == "SIGILL":
-            hint = "`edgechat doctor` explains how to fix it."
-            return "SIGILL: llama.cpp was built for another CPU", hint
-        return name, again
-    return f"signal {-code}", again
+    name = next((one.name for one in signal.Signals if one == -code), f"signal {-code}")
+    if name == "SIGILL":
+        return "SIGILL: llama.cpp was built for another CPU", "`edgechat doctor` explains how to fix it."
+    if name == "SIGKILL":
+        name = "SIGKILL: killed by the system or a user, usually because memory ran out"
+    return name, again
 
 
 def _open_log() -> tuple[Path | None, int]:
-    """Open a new log: in our folder, in one that goes with this process, or (None) nowhere."""
-    for folder in (paths.log_dir, _makeshift):
+    """Open a new log: in the log folder, in one that is deleted with this process, or (None) nowhere."""
+    for folder in (paths.log_dir, lambda: Path(_temporary_folder().name)):
         with contextlib.suppress(OSError, FolderError):
             log = _new_log(folder())
             return log, paths.private(log, os.O_RDWR | os.O_CREAT | os.O_APPEND)
     return None, os.open(os.devnull, os.O_WRONLY)
-
-
-def _makeshift() -> Path:
-    return Path(_temporary_folder().name)
 
 
 @cache
@@ -345,7 +328,7 @@ def _new_log(folder: Path) -> Path:
     """Return the path of a new log, and delete the oldest."""
     for old in sorted(folder.glob("engine-*.log"))[: -_LOGS_KEPT + 1]:
         writer = old.stem.rsplit("-", 1)[-1]
-        # A log in use stays: another app's worker may still have something to say.
+        # A log in use stays: another app's worker may still write to it.
         with contextlib.suppress(OSError):
             if not (writer.isdigit() and psutil.pid_exists(int(writer))):
                 old.unlink()

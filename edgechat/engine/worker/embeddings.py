@@ -1,12 +1,11 @@
 """Embeddings: texts in, vectors out, by a model made for that.
 
-Submit texts, then step(): a batch of them, from all requests. Many texts of one request keep no other
-waiting: each call takes texts of one request first, of the next one at the next call.
+Submit texts, then step(): a batch of them, from all requests. A request with many texts does not keep others
+waiting: each call begins with the texts of another request.
 """
 
 from __future__ import annotations
 
-import os
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -35,17 +34,10 @@ from edgechat.engine.types import (
     Translate,
     Usage,
 )
+from edgechat.engine.worker import messages
 from edgechat.engine.worker.kinds import cannot_chat
 from edgechat.engine.worker.load_report import LoadReport, anonymous_memory
-from edgechat.engine.worker.messages import (
-    Cancel,
-    Command,
-    Generate,
-    Inspect,
-    Inspected,
-    Persist,
-    WorkerEvent,
-)
+from edgechat.engine.worker.messages import Command, Inspected, WorkerEvent
 from edgechat.models.local.usage import note_use
 from edgechat.planner.plan import LoadPlan
 
@@ -57,11 +49,10 @@ _NO_DRAFTS = "It is an embedding model."
 
 
 class EmbedderVocabulary(PlainVocabulary, Protocol):
-    """What an embedder tells of its tokens."""
+    """The vocabulary of an embedder."""
 
     def whole(self, text: str) -> list[int]:
         """Return the ids of a text with those that the model wants around it."""
-        ...
 
 
 class Embedder(Protocol):
@@ -70,7 +61,6 @@ class Embedder(Protocol):
     @property
     def vocabulary(self) -> EmbedderVocabulary:
         """Its tokens."""
-        ...
 
     longest: int
     n_batch: int
@@ -79,11 +69,9 @@ class Embedder(Protocol):
 
     def embed(self, texts: Sequence[Sequence[int]]) -> npt.NDArray[np.float32]:
         """Return a vector of the length 1 for each text [n, dimensions]."""
-        ...
 
     def close(self) -> None:
         """Free everything."""
-        ...
 
 
 @dataclass(slots=True, eq=False)
@@ -133,7 +121,7 @@ class EmbeddingEngine:
         return []
 
     def cancel(self, request_id: str) -> list[Event]:
-        """Forget a request. An unknown one is none of our business."""
+        """Forget a request. Unknown ids are ignored."""
         job = next((candidate for candidate in self._jobs if candidate.id == request_id), None)
         if job is None:
             return []
@@ -166,7 +154,7 @@ class EmbeddingEngine:
         return events
 
     def _next_batch(self, events: list[Event]) -> Iterator[tuple[_Job, list[int]]]:
-        """Yield the texts of the next call; who has a text that cannot be computed fails."""
+        """Yield the texts of the next call; a request with a text that cannot be computed fails."""
         left = min(self._embedder.n_batch, _BATCH)
         n = 0
         for job in list(self._jobs):
@@ -204,7 +192,7 @@ class EmbeddingEngine:
         return Failed(job.id, ErrorInfo.of(error))
 
     def snapshot(self) -> Snapshot:
-        """Return what there is now. Nothing is cached, and nobody drafts."""
+        """Return a snapshot: nothing is cached, and nothing drafted."""
         work = SchedulerState(
             running=min(len(self._jobs), self._embedder.n_seq_max),
             waiting=max(0, len(self._jobs) - self._embedder.n_seq_max),
@@ -224,7 +212,7 @@ class EmbeddingEngine:
             drafting=drafting,
             work=work,
             on_disk=None,
-            memory_bytes=psutil.Process(os.getpid()).memory_info().rss,
+            memory_bytes=psutil.Process().memory_info().rss,
         )
 
     def warm_up(self) -> None:
@@ -273,18 +261,18 @@ def load(plan: LoadPlan, progress: Callable[[float], None]) -> tuple[EmbeddingEn
 
 
 def handle(engine: EmbeddingEngine, command: Command) -> Sequence[WorkerEvent]:
-    """Do what a command says, and return what there is to say at once."""
+    """Carry out a command, and return the events that it has at once."""
     match command:
         case Embed():
             return engine.submit(command)
-        case Cancel(request_id):
+        case messages.Cancel(request_id):
             return engine.cancel(request_id)
-        case Inspect():
+        case messages.Inspect():
             return [Inspected(engine.snapshot())]
-        case Persist(chat):
-            return [Persisted(chat)]  # nothing is kept of anybody
+        case messages.Persist(chat):
+            return [Persisted(chat)]  # there is nothing to save
         case Translate():
             return [translate(engine.vocabulary, command)]
-        case Generate(request):
+        case messages.Generate(request):
             return [Failed(request.id, ErrorInfo.of(cannot_chat()))]
     return []

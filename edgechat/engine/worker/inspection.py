@@ -65,7 +65,6 @@ class Inspectable(Protocol):
     @property
     def n_waiting(self) -> int:
         """Requests that the scheduler does not know of yet."""
-        ...
 
 
 class Inspector:

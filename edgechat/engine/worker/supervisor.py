@@ -1,8 +1,7 @@
 """The front end's side of the worker process: start it, stream from it, survive its death.
 
-One EngineSupervisor stands for one model. Its worker comes with the first request and goes when it has been
-idle for a while, which gives all its memory back; the next request brings a new one. A crash is the same
-thing without the idle time.
+One EngineSupervisor stands for one model. Its worker is started by the first request and ended when it has
+been idle for a while, which frees all its memory; the next request starts a new one, also after a crash.
 """
 
 from __future__ import annotations
@@ -56,9 +55,9 @@ class EngineSupervisor:
         on_state: Callable[[EngineState], None] | None = None,
         on_note: Callable[[str], None] = lambda _note: None,
     ) -> None:
-        """`idle_seconds` 0 keeps an idle worker. `on_note` hears what had to be changed about the plan.
+        """`idle_seconds` 0 keeps an idle worker. `on_note` is told what had to be changed about the plan.
 
-        replan: makes the plan anew, for a load at which there is more memory; called in a thread.
+        replan: plans again, for a load at which there is more memory; called in a thread.
         """
         self._requested = self._plan = self._loaded_plan = plan
         self._replan = replan
@@ -70,7 +69,7 @@ class EngineSupervisor:
         self._on_note = on_note
         self._worker: WorkerConnection | None = None
         self._ending: asyncio.Task[None] | None = None
-        """The end of the worker before, which goes on where nobody waits for it any more."""
+        """Ends the previous worker, also if whoever awaited that has been cancelled."""
         self._log: Path | None = None
         self._lock = asyncio.Lock()
         self._closed = False
@@ -83,7 +82,7 @@ class EngineSupervisor:
 
     @property
     def plan(self) -> LoadPlan:
-        """How the model is loaded, or will be if as much memory is free; to set it is another wish."""
+        """How the model is loaded, or will be if as much memory is free; a new one is for the next load."""
         return self._plan
 
     @plan.setter
@@ -169,7 +168,7 @@ class EngineSupervisor:
             self._worker.send(Cancel(request_id))
 
     async def persist(self, chat: str | None = None) -> None:
-        """Nobody looks at this chat (None: at any) any more: its state goes to disk, if that is worth it.
+        """Save the state of a chat that is no longer open (None: of all), if that is worth it.
 
         Returns when that is done, or has taken too long.
         """
@@ -177,15 +176,15 @@ class EngineSupervisor:
             await self._worker.persist(chat, _PERSIST_SECONDS)
 
     def forget(self, chat: str) -> None:
-        """Keep nothing of a chat, which is deleted. Raises ValueError for what is no id of ours."""
+        """Keep nothing of a chat that is deleted. Raises ValueError for an invalid id."""
         check_id(chat)
         if self._worker is not None:
             self._worker.send(Forget(chat))
 
     async def inspect(self, chat: str | None = None) -> Snapshot | None:
-        """Return what the engine does and knows now, and look at this chat (None: the one answered last).
+        """Return a snapshot of the engine with this chat (None: the one answered last) in view.
 
-        None where no model is loaded, or the worker dies or does not answer. It answers between two steps.
+        None if no model is loaded, or the worker dies or does not answer. It answers between two steps.
         """
         if self._worker is None or self.state is not EngineState.READY:
             return None
@@ -193,7 +192,7 @@ class EngineSupervisor:
 
     @contextlib.contextmanager
     def holding(self) -> Iterator[None]:
-        """Keep the worker, which is somebody's, from going idle."""
+        """Keep the worker from going idle while it is used."""
         self._users += 1
         self._cancel_idle_timer()
         try:
@@ -205,8 +204,12 @@ class EngineSupervisor:
                 self._idle_timer = loop.call_later(self._idle_seconds, self._went_idle)
 
     async def unload(self) -> None:
-        """Give the memory back unless somebody uses the model; the next request loads it again."""
-        await self._stop_unless_used()
+        """Free the memory unless the model is in use; the next request loads it again."""
+        async with self._lock:
+            if not self._users:
+                await self.persist()
+            if not self._users:  # nobody has come meanwhile
+                await self._end_worker()
 
     @property
     def has_crashed(self) -> bool:
@@ -251,8 +254,8 @@ class EngineSupervisor:
                 raise
 
     async def _is_to_blame(self, request_id: str, worker: WorkerConnection) -> bool:
-        """Say whether a request has killed its worker, as far as anybody can know."""
-        if worker.victims != {request_id}:  # with others beside it nobody knows
+        """Say whether a request has killed its worker, as far as that can be known."""
+        if worker.victims != {request_id}:  # it may have been any of them
             return False
         return not (worker.lost_its_memory and await asyncio.to_thread(is_short, self._loaded_plan))
 
@@ -302,7 +305,7 @@ class EngineSupervisor:
             return self._worker
 
     def _refitted_plan(self, *, killed: bool) -> tuple[LoadPlan, tuple[str, ...]]:
-        """Return what is wished for as it fits into what is free now, and what that changes."""
+        """Return the requested plan as it fits into what is free now, and notes on what that changes."""
         if self._replan is not None:
             self._requested = grown(self._requested, self._replan)
         return again(self._requested, self._loaded_plan, killed=killed)
@@ -327,14 +330,7 @@ class EngineSupervisor:
         return True
 
     def _went_idle(self) -> None:
-        self._idle_stop = asyncio.ensure_future(self._stop_unless_used())
-
-    async def _stop_unless_used(self) -> None:
-        async with self._lock:
-            if not self._users:
-                await self.persist()
-            if not self._users:  # nobody has come meanwhile
-                await self._end_worker()
+        self._idle_stop = asyncio.ensure_future(self.unload())
 
     def _cancel_idle_timer(self) -> None:
         if self._idle_timer is not None:
@@ -342,7 +338,7 @@ class EngineSupervisor:
             self._idle_timer = None
 
     async def _end_worker(self) -> None:
-        """End the worker if there is one; where that is cancelled, its end goes on by itself."""
+        """End the worker if there is one; if that is cancelled, the worker is ended nevertheless."""
         worker, self._worker = self._worker, None
         if worker is not None:
             self._ending = asyncio.ensure_future(worker.close())
@@ -365,5 +361,5 @@ class EngineSupervisor:
 
 
 def _digest(request: ChatRequest | Embed | Translate) -> bytes:
-    """Return what makes two requests, which have no ids here, the same work."""
+    """Return a digest by which the same request, sent again, is recognized; it must have no id."""
     return hashlib.blake2b(msgspec.msgpack.encode(request), digest_size=16).digest()

@@ -44,30 +44,18 @@ from edgechat.engine.types import (
     Persisted,
     Translate,
 )
-from edgechat.engine.worker import embeddings
+from edgechat.engine.worker import embeddings, messages
 from edgechat.engine.worker.inspection import Inspector
 from edgechat.engine.worker.kinds import cannot_embed
 from edgechat.engine.worker.load_report import LoadReport, anonymous_memory
-from edgechat.engine.worker.messages import (
-    Cancel,
-    Command,
-    Forget,
-    Generate,
-    Inspect,
-    Inspected,
-    Load,
-    Loaded,
-    Loading,
-    Persist,
-    WorkerEvent,
-)
+from edgechat.engine.worker.messages import Cancel, Command, Generate, Inspected, Loaded, WorkerEvent
 from edgechat.models.local.usage import note_use
 from edgechat.planner.plan import LoadPlan
 
 _LOG = logging.getLogger(__name__)
 _PROGRESS_SECONDS = 0.05
 _DISK_PAUSE = 0.002
-"""Seconds between two looks whether the disk has answered, where nothing else is to be done."""
+"""Seconds between two checks whether the disk has answered, if there is nothing else to do."""
 
 OpenBackend = Callable[[LoadPlan, Callable[[float], None] | None], Backend]
 
@@ -77,7 +65,7 @@ class Pipe:
 
     def __init__(self, incoming: BinaryIO, outgoing: BinaryIO) -> None:
         self.interruption: Interruption | None = None
-        """What ends a call early for a command that cannot wait."""
+        """Ends a call of the backend early for a command that cannot wait."""
         self._commands: queue.SimpleQueue[Command] = queue.SimpleQueue()
         self._first: Command | None = None
         self._incoming = incoming
@@ -89,16 +77,14 @@ class Pipe:
         decoder = msgspec.msgpack.Decoder(Command)
         try:
             while (payload := frames.read(self._incoming)) is not None:
-                self._queue(decoder.decode(payload))
+                command = decoder.decode(payload)
+                self._commands.put(command)
+                if self.interruption is not None and isinstance(command, Generate | Cancel):
+                    self.interruption.interrupt()
         except (frames.BrokenFrame, msgspec.DecodeError, OSError) as error:
             _LOG.error("the pipe to the front end broke: %s", error)
-        # Not sys.exit: a native call may run for long, and nobody is there to read its result.
+        # Not sys.exit: a native call may run for long, and its result has no reader.
         os._exit(0)
-
-    def _queue(self, command: Command) -> None:
-        self._commands.put(command)
-        if self.interruption is not None and isinstance(command, Generate | Cancel):
-            self.interruption.interrupt()
 
     def first(self) -> Command:
         """Wait for a command."""
@@ -116,7 +102,7 @@ class Pipe:
             self.interruption.clear_interrupt()
 
     def received(self) -> Iterable[Command]:
-        """Yield what has come."""
+        """Yield the commands that have come."""
         if self._first is not None:
             yield self._first
             self._first = None
@@ -130,7 +116,7 @@ class Pipe:
             return
         try:
             payload = self._encoder.encode(events)
-        except Exception:  # one of them is no message; the others go their way
+        except Exception:  # one of them cannot be encoded; the others are sent
             payload = self._encoder.encode([self._encodable(event) for event in events])
         try:
             frames.write(self._outgoing, payload)
@@ -226,13 +212,13 @@ def _progress_reporter(send: Callable[[Sequence[WorkerEvent]], None]) -> Callabl
         nonlocal sent_at
         if time.perf_counter() - sent_at > _PROGRESS_SECONDS:
             sent_at = time.perf_counter()
-            send([Loading(value)])
+            send([messages.Loading(value)])
 
     return progress
 
 
 def serve_embeddings(engine: embeddings.EmbeddingEngine, pipe: Pipe) -> None:
-    """The same as `serve` for embeddings, of which nothing is kept."""
+    """Step and serve commands as `serve` does, for embeddings."""
     while True:
         pipe.wait(None if engine.is_idle else 0.0)
         for command in pipe.received():
@@ -253,7 +239,7 @@ def serve(engine: EngineCore, pipe: Pipe, load_report: LoadReport) -> None:
         events = engine.step()
         try:
             load_report.learn_from(events, engine.n_running)  # first: a front end may leave with its answer
-        except Exception as error:  # nobody waits for what is learnt
+        except Exception as error:  # nothing depends on what is learnt
             fault(error)
         pipe.send(events)
 
@@ -261,22 +247,17 @@ def serve(engine: EngineCore, pipe: Pipe, load_report: LoadReport) -> None:
 def _handle_safely(
     handle: Callable[[Command], Sequence[WorkerEvent]], command: Command
 ) -> Sequence[WorkerEvent]:
-    """Do what a command says; a fault of ours ends its request, and no other."""
+    """Carry out a command; a bug in that fails its request, and no other."""
     try:
         return handle(command)
     except Exception as error:
         failed = ErrorInfo.of(fault(error))
         match command:
-            case (
-                Generate(ChatRequest(id=request_id))
-                | Cancel(request_id)
-                | Embed(request_id)
-                | Translate(request_id)
-            ):
-                return [Failed(request_id, failed)]
-            case Persist(chat):
+            case Generate(ChatRequest(id=name)) | Cancel(name) | Embed(name) | Translate(name):
+                return [Failed(name, failed)]
+            case messages.Persist(chat):
                 return [Persisted(chat)]
-            case Inspect():
+            case messages.Inspect():
                 return [Inspected(None)]
         return []
 
@@ -287,17 +268,17 @@ def _handle(engine: EngineCore, inspector: Inspector, command: Command) -> Seque
             engine.begin(request)
         case Cancel(request_id):
             return engine.cancel(request_id)
-        case Persist(chat):
+        case messages.Persist(chat):
             engine.persist(chat)
-        case Forget(chat):
+        case messages.Forget(chat):
             engine.forget(chat)
-        case Inspect(chat):
+        case messages.Inspect(chat):
             return [Inspected(inspector.snapshot(chat))]
         case Embed(request_id):
             return [Failed(request_id, ErrorInfo.of(cannot_embed()))]
         case Translate():
             engine.translate(command)
-        case Load():
+        case messages.Load():
             raise ValueError("a worker loads one model in its life")
     return []
 
@@ -309,7 +290,7 @@ def main(open_backend: OpenBackend = open_backend) -> None:
     faulthandler.enable()
     pipe = Pipe(incoming, outgoing)
     first = pipe.first()
-    if not isinstance(first, Load):
+    if not isinstance(first, messages.Load):
         raise ValueError("the first command must be Load")
     try:
         serving = _load_first(first, pipe, open_backend)
@@ -323,7 +304,7 @@ def main(open_backend: OpenBackend = open_backend) -> None:
     serving()
 
 
-def _load_first(first: Load, pipe: Pipe, open_backend: OpenBackend) -> Callable[[], None]:
+def _load_first(first: messages.Load, pipe: Pipe, open_backend: OpenBackend) -> Callable[[], None]:
     """Load the model and say so; return what serves it. Raises EdgechatError."""
     if first.plan.embeddings:
         embedding, model = embeddings.load(first.plan, _progress_reporter(pipe.send))
