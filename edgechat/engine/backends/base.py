@@ -1,4 +1,4 @@
-"""The protocol of a backend. Scheduling, prefix reuse and sampling are written once, above it."""
+"""The protocol of a backend. Scheduling, prefix reuse and sampling are above it, and the same for all."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class CacheFull(Exception):
 
 
 class Interrupted(Exception):
-    """The call has been ended early; what its last micro-batch began is gone, what came before it is true."""
+    """The call has been ended early: its last micro-batch is lost, what came before it is valid."""
 
     def __init__(self, n_kept: tuple[int | None, ...]) -> None:
         """n_kept: tokens of each part that are in the cache now; None where the whole sequence is lost."""
@@ -50,7 +50,7 @@ class BatchPart:
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
-    """What a backend can do; asking for what it cannot is an error, never ignored."""
+    """What a backend can do. To ask for more is an error, and never ignored."""
 
     mixes: bool
     """One batch may hold parts of several sequences."""
@@ -59,9 +59,9 @@ class Capabilities:
     shifts: bool = False
     """A part can be taken out of the middle of a sequence, which is approximate."""
     saves: bool = False
-    """The state of a sequence can be written down and read again."""
+    """The state of a sequence can be saved and restored."""
     recomputes: bool = False
-    """To take tokens back, what stays of the call is computed again."""
+    """A rollback computes again what stays of the call."""
 
 
 class Vocabulary(Protocol):
@@ -106,7 +106,7 @@ class Vocabulary(Protocol):
 
 
 class TokenDrawing(Protocol):
-    """Choosing tokens where the logits are: on a GPU that works ahead while the engine shows what it has."""
+    """Sampling on the GPU, which computes the next token while the engine handles the last one."""
 
     def next_token(self, part: BatchPart, sampling: Sampling, number: float) -> int:
         """Compute a run of one sequence and return the token that comes after it.
@@ -117,20 +117,20 @@ class TokenDrawing(Protocol):
 
 
 class Interruption(Protocol):
-    """Ending a call early, so that prompts can be read in large ones that nobody has to wait for."""
+    """Ending a call early, so that prompts can be read in large batches without keeping others waiting."""
 
     def interrupt(self) -> None:
-        """End the call of `decode_interruptibly` that runs, or those that come; from any thread."""
+        """End the running call of `decode_interruptibly`, or the next ones; from any thread."""
 
     def clear_interrupt(self) -> None:
-        """Let calls run to their end again. Look at what the interrupt was for afterwards, not before."""
+        """Let calls run to their end again. Look for the reason of the interrupt after this, not before."""
 
     def decode_interruptibly(self, parts: Seq[BatchPart]) -> Logits:
         """Compute a batch; see `Backend.decode`. Raises Interrupted, too."""
 
 
 class Backend(Protocol):
-    """A loaded model with its cache. One thread; whoever makes it closes it."""
+    """A loaded model with its KV cache. Used by one thread; closed by its creator."""
 
     capabilities: Capabilities
     drawing: TokenDrawing | None
@@ -154,11 +154,11 @@ class Backend(Protocol):
     n_params: int
     train_context: int
     buffers: tuple[Buffer, ...]
-    """What it has allocated, where it can tell and the plan said it too."""
+    """What it has allocated, if it can tell and the plan predicted it."""
     touched_bytes: int
-    """Of the process's own memory that its buffers have filled by loading; 0 where it cannot tell."""
+    """Bytes of its buffers that loading has filled, without mapped files; 0 if it cannot tell."""
     state_format: str
-    """What a saved state depends on besides the model's file: cache type, build and the like."""
+    """What a saved state depends on beside the model's file: cache type, build and the like."""
 
     def decode(self, parts: Seq[BatchPart]) -> Logits:
         """Compute a batch; return one row of logits for each wanted token, in the order of the parts.
@@ -213,7 +213,7 @@ class Backend(Protocol):
 
 
 def broken_logits() -> DecodeFailed:
-    """Return the error for logits of which no token can be chosen."""
+    """Return the error for NaN or infinite logits."""
     return DecodeFailed(
         "The model produced NaN or infinite logits; its weights may be damaged.",
         hint="Download the model again, or use another quantization.",

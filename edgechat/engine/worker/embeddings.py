@@ -56,7 +56,7 @@ class EmbedderVocabulary(PlainVocabulary, Protocol):
 
 
 class Embedder(Protocol):
-    """What computes embeddings; `backends.llama_cpp_embedding.LlamaCppEmbedder` is one."""
+    """What computes embeddings; `backends.llama_cpp.LlamaCppEmbedder` is one."""
 
     @property
     def vocabulary(self) -> EmbedderVocabulary:
@@ -233,7 +233,7 @@ def _too_long(tokens: str, longest: int) -> PromptTooLong:
 def load(plan: LoadPlan, progress: Callable[[float], None]) -> tuple[EmbeddingEngine, ModelInfo]:
     """Load by the plan, telling the progress, and compute one token before calling it ready."""
     # Imported here: it brings the native library.
-    from edgechat.engine.backends.llama_cpp_embedding import LlamaCppEmbedder
+    from edgechat.engine.backends.llama_cpp import LlamaCppEmbedder
 
     began = time.perf_counter()
     backend = LlamaCppEmbedder(plan, progress)

@@ -53,12 +53,12 @@ _CLEAR_EVERY = 256
 
 @dataclass(slots=True)
 class _Predicted:
-    """A token that was computed before anybody asked for it."""
+    """A token that has been decoded ahead of the engine's request."""
 
     logits: mx.array
-    """What it led to: [n_vocab]."""
+    """The logits after it: [n_vocab]."""
     token: int = BROKEN
-    """Which it was, once that has been read."""
+    """Its id, once that has been read."""
 
 
 @dataclass(slots=True)
@@ -75,14 +75,14 @@ class _Sequence:
         return self.caches.length - (self.predicted is not None)
 
     def drop_predicted(self) -> None:
-        """Take back what nobody asked for."""
+        """Take the token that was decoded ahead out of the caches."""
         if self.predicted is not None:
             self.predicted = None
             self.caches.cut(self.caches.length - 1)
 
 
 class MlxBackend:
-    """A model in MLX."""
+    """A model in MLX, which computes one sequence at a time."""
 
     def __init__(self, plan: LoadPlan, on_progress: Callable[[float], None] | None = None) -> None:
         """Load the folder of the plan. Raises LoadFailed, OutOfMemory, ModelFileError."""
@@ -196,7 +196,7 @@ class MlxBackend:
 
     @contextmanager
     def _computing(self, part: BatchPart) -> Iterator[None]:
-        """Refuse what does not fit; where MLX fails nothing of the sequence is believed any more."""
+        """Refuse what does not fit; if MLX fails, drop the whole sequence."""
         sequence = self._sequences.get(part.seq)
         length, held = (sequence.length, sequence.caches.length) if sequence else (0, 0)
         if part.start != length:

@@ -1,4 +1,4 @@
-"""What one sequence holds: mlx-lm's caches of all layers, cut and copied only where the result is true.
+"""The caches of one sequence: mlx-lm's, of all layers, cut and copied only where the result is correct.
 
 mlx-lm's own `trim_prompt_cache` refuses every windowed cache that has gone round, and nothing tells how far
 back the others may go. Here it is known which tokens are still there:
@@ -15,6 +15,7 @@ from __future__ import annotations
 from typing import Any
 
 import mlx.core as mx
+from mlx.utils import tree_flatten, tree_map
 from mlx_lm.models.cache import ArraysCache, KVCache, QuantizedKVCache, RotatingKVCache
 
 from edgechat.base.errors import LoadFailed
@@ -75,10 +76,10 @@ _KNOWN = frozenset({KVCache, QuantizedKVCache, WindowCache, ArraysCache})
 
 
 class CacheLayers:
-    """How the layers of a model keep what they have read."""
+    """The kinds of caches that the layers of a model have."""
 
     def __init__(self, model: Any, cache_type: str) -> None:
-        """cache_type: 'f16' is the model's own. Raises LoadFailed for ways that are not known here."""
+        """cache_type: 'f16' is the model's own. Raises LoadFailed for unknown kinds of caches."""
         self._model, self._bits = model, _BITS.get(cache_type)
         self._layout: list[list[tuple[str, tuple[int, ...]]]] = []
         caches = self.make()
@@ -96,11 +97,11 @@ class CacheLayers:
         """Whether a sequence can be cut at any token."""
 
     def learn(self, caches: Caches) -> None:
-        """Note what the arrays of caches that hold something look like."""
+        """Note types and shapes of the arrays of caches that are not empty."""
         self._layout = [_layout(one) for one in caches.all]
 
     def fit(self, caches: Caches) -> bool:
-        """Say whether the arrays of these caches could be such as this model makes."""
+        """Say whether the arrays of these caches have the types and shapes of this model's."""
         return [_layout(one) for one in caches.all] == self._layout
 
     def make(self) -> list[Any]:
@@ -133,7 +134,7 @@ class Caches:
 
     @property
     def arrays(self) -> list[mx.array]:
-        """What is yet to be computed, or has been."""
+        """The arrays of all layers, computed or not."""
         return [array for one in self.all for array in arrays_of(one)]
 
     def grew(self, n: int) -> None:
@@ -153,7 +154,7 @@ class Caches:
 
     @property
     def checkpoint_at(self) -> int:
-        """The length at which they were remembered; -1 for never."""
+        """The length at the last checkpoint; -1 before the first one."""
         return self._checkpoint[0]
 
     def can_cut(self, length: int) -> bool:
@@ -182,7 +183,7 @@ class Caches:
         self.held = {window: held - n for window, held in self.held.items()}
 
     def resume(self, length: int, held: dict[int, int]) -> None:
-        """Note that the layers have been given what others held. ValueError where these cannot be theirs."""
+        """Note that the layers have been given the contents of others. ValueError if these do not fit."""
         if held.keys() != self.held.keys() or not self._layers.fit(self):
             raise ValueError("these are of another model")
         self.length, self.held = length, held
@@ -205,15 +206,8 @@ class Caches:
 
 def arrays_of(cache: Any) -> list[mx.array]:
     """Return the arrays of one layer's cache."""
-    arrays: list[mx.array] = []
-    pending = [cache.state]
-    while pending:
-        item = pending.pop()
-        if isinstance(item, mx.array):
-            arrays.append(item)
-        elif isinstance(item, list | tuple):
-            pending += item
-    return arrays
+    leaves: Any = tree_flatten(cache.state)
+    return [leaf for _, leaf in leaves if isinstance(leaf, mx.array)]
 
 
 def _contiguous(states: list[Any]) -> list[Any]:
@@ -231,11 +225,5 @@ def _layout(cache: Any) -> list[tuple[str, tuple[int, ...]]]:
 
 
 def _copied(state: Any) -> Any:
-    """Return a state with arrays of its own: writing to an array in Python changes all who hold it."""
-    if isinstance(state, mx.array):
-        return mx.array(state)
-    if isinstance(state, list):
-        return [_copied(item) for item in state]
-    if isinstance(state, tuple):
-        return tuple(_copied(item) for item in state)
-    return state
+    """Return a state with arrays of its own: a write to a shared array would change both."""
+    return tree_map(lambda leaf: mx.array(leaf) if isinstance(leaf, mx.array) else leaf, state)

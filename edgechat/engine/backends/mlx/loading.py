@@ -1,4 +1,4 @@
-"""From a folder to a model in memory, by mlx-lm; what goes wrong is told in our words."""
+"""Loading a folder with mlx-lm, whose errors become edgechat's."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from edgechat.base.errors import DecodeFailed, LoadFailed, OutOfMemory
 _USE_GGUF = "Use a GGUF file of the model: --backend llama.cpp"
 DOWNLOAD_AGAIN = "Download the model again, or use another model (`edgechat run guide` always works)."
 _PROGRESS_BYTES = 64 * 2**20
-"""Bytes after which progress is told."""
+"""Bytes after which progress is reported."""
 _OUT_OF_MEMORY = re.compile(
     r"std::bad_alloc"
     r"|(?:\[[\w:]*malloc\w*\] )?(?:Unable to allocate \d+ bytes|Resource limit \(\d+\) exceeded"
@@ -51,7 +51,7 @@ def load(folder: Path, name: str, on_progress: Callable[[float], None]) -> Any:
 
 @contextlib.contextmanager
 def load_errors(name: str) -> Iterator[None]:
-    """Turn what MLX and mlx-lm raise over a stranger's files into LoadFailed."""
+    """Turn what MLX and mlx-lm raise over untrusted files into LoadFailed or OutOfMemory."""
     try:
         yield
     except (LoadFailed, DecodeFailed):

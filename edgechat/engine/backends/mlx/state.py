@@ -18,7 +18,7 @@ _TABLE = "edgechat"
 
 
 class _Table(msgspec.Struct, frozen=True):
-    """What is no array."""
+    """What is not an array."""
 
     length: int
     held: dict[int, int]
@@ -45,10 +45,7 @@ def pack(caches: Caches) -> npt.NDArray[np.uint8]:
 
 
 def unpack(image: npt.NDArray[np.uint8], caches: Caches, length: int) -> bool:
-    """Fill empty caches with what `pack` gave.
-
-    False where that is something else; the caches are of no use then.
-    """
+    """Fill empty caches with what `pack` gave; False, with the caches unusable, if it is something else."""
     try:
         loaded: Any = mx.load(io.BytesIO(image.tobytes()), format="safetensors", return_metadata=True)
         arrays, metadata = loaded

@@ -35,7 +35,7 @@ class _Added(msgspec.Struct):
 
 
 class _TokenizerFile(msgspec.Struct):
-    """What we read of tokenizer.json ourselves."""
+    """The parts of tokenizer.json that are read here."""
 
     added_tokens: list[_Added] = []
     decoder: Any = None
@@ -167,7 +167,7 @@ def _read(path: Path) -> bytes:
 
 
 def _read_json(path: Path) -> dict[str, Any]:
-    """Return what a file says that need not be there."""
+    """Return the content of an optional file."""
     return parse_json(_read(path), path.name) if path.is_file() else {}
 
 
