@@ -1,4 +1,8 @@
-"""What a model has written for a call, made into its name and arguments: untrusted text, of bounded size."""
+"""Parsing the calls that models write, which are untrusted text of bounded size.
+
+A function `parse_x` reads a complete call, `parse_x_head` one whose arguments have begun. Both take the header
+and the body of the call, and the types of the tools' parameters; they return None for what is no call.
+"""
 
 from __future__ import annotations
 
@@ -21,20 +25,12 @@ Kinds = Mapping[str, Mapping[str, frozenset[str]]]
 
 @dataclass(frozen=True, slots=True)
 class ParsedCall:
-    """A call. `arguments` is a JSON object as text; the id is '' where the model gave none."""
+    """A call. `arguments` is the text of a JSON object, of a head as far as it is written."""
 
     name: str
     arguments: str
     id: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class CallHead:
-    """A call whose arguments have begun: the text of a JSON object, as far as it is written."""
-
-    name: str
-    arguments: str
-    id: str = ""
+    """'' if the model gave none."""
 
 
 _OBJECT = r'\s*(?=\{\s*["}])'
@@ -46,10 +42,10 @@ _DOUBLED = re.compile(r"\{\s*\{")
 """As some templates show a call, and models copy it."""
 
 
-def parse_named_head(_header: str, body: str, _kinds: Kinds) -> CallHead | None:
+def parse_named_head(_header: str, body: str, _kinds: Kinds) -> ParsedCall | None:
     """Read the beginning of what `parse_named` reads."""
     match = _NAMED.match(body)
-    return CallHead(match[1], body[match.end() :]) if match else None
+    return ParsedCall(match[1], body[match.end() :]) if match else None
 
 
 class _Named(msgspec.Struct):
@@ -81,10 +77,10 @@ def parse_args(header: str, body: str, _kinds: Kinds) -> ParsedCall | None:
     return ParsedCall(match[1], arguments, _id(match[2])) if match and arguments else None
 
 
-def parse_args_head(header: str, body: str, _kinds: Kinds) -> CallHead | None:
+def parse_args_head(header: str, body: str, _kinds: Kinds) -> ParsedCall | None:
     """Read the beginning of what `parse_args` reads."""
     match = _HEADER.fullmatch(header)
-    return CallHead(match[1], body.lstrip(), _id(match[2])) if match and re.match(_OBJECT, body) else None
+    return ParsedCall(match[1], body.lstrip(), _id(match[2])) if match and re.match(_OBJECT, body) else None
 
 
 _ADDRESS = re.compile(r"\bto=functions\.([\w.-]+)")
@@ -97,10 +93,10 @@ def parse_addressed(header: str, body: str, _kinds: Kinds) -> ParsedCall | None:
     return ParsedCall(match[1], arguments) if match and arguments else None
 
 
-def parse_addressed_head(header: str, body: str, _kinds: Kinds) -> CallHead | None:
+def parse_addressed_head(header: str, body: str, _kinds: Kinds) -> ParsedCall | None:
     """Read the beginning of what `parse_addressed` reads."""
     match = _ADDRESS.search(header)
-    return CallHead(match[1], body.lstrip()) if match and re.match(_OBJECT, body) else None
+    return ParsedCall(match[1], body.lstrip()) if match and re.match(_OBJECT, body) else None
 
 
 def _object(text: str) -> str:
@@ -143,10 +139,10 @@ def parse_xml(_header: str, body: str, kinds: Kinds) -> ParsedCall | None:
     return ParsedCall(name, json.dumps(arguments, ensure_ascii=False))
 
 
-def parse_xml_head(_header: str, body: str, kinds: Kinds) -> CallHead | None:
+def parse_xml_head(_header: str, body: str, kinds: Kinds) -> ParsedCall | None:
     """Read what `parse_xml` reads as far as it is written: of the arguments those that are complete."""
     name, arguments, _ = _parse_tagged(body, kinds)
-    return CallHead(name, json.dumps(arguments, ensure_ascii=False)[:-1]) if name else None
+    return ParsedCall(name, json.dumps(arguments, ensure_ascii=False)[:-1]) if name else None
 
 
 def _parse_tagged(body: str, kinds: Kinds) -> tuple[str, dict[str, Any], str]:
@@ -200,10 +196,10 @@ def parse_gemma(_header: str, body: str, _kinds: Kinds) -> ParsedCall | None:
     return ParsedCall(opening[1], json.dumps(value, ensure_ascii=False))
 
 
-def parse_gemma_head(_header: str, body: str, _kinds: Kinds) -> CallHead | None:
+def parse_gemma_head(_header: str, body: str, _kinds: Kinds) -> ParsedCall | None:
     """Read what `parse_gemma` reads as far as it is written: the name, and nothing of the arguments."""
     opening = _CALL.match(body)
-    return CallHead(opening[1], "") if opening and body[opening.end() :].startswith("{") else None
+    return ParsedCall(opening[1], "") if opening and body[opening.end() :].startswith("{") else None
 
 
 class _Gemma:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from edgechat.engine.tool_calls import call_parsing
-from edgechat.engine.tool_calls.call_parsing import CallHead, Kinds, ParsedCall
+from edgechat.engine.tool_calls.call_parsing import Kinds, ParsedCall
 
 _SPACE = " \t\r\n"
 
@@ -17,13 +17,13 @@ class Format:
 
     name: str
     signs: tuple[str, ...]
-    """All of them are in the template of a family that writes calls this way ..."""
+    """A template with all of these is of a family that writes calls this way ..."""
     read: Callable[[str, str, Kinds], ParsedCall | None]
-    """Make a call of header and body; None where it is none."""
-    head: Callable[[str, str, Kinds], CallHead | None]
-    """Make what there is of a call whose body is not complete; None where it may be none."""
+    """Parses header and body; None if they are no call."""
+    head: Callable[[str, str, Kinds], ParsedCall | None]
+    """Parses a call whose body is incomplete, as far as it is written; None if it may be none."""
     streams: bool = True
-    """A call is told piece by piece; else whole, unless it is cut short."""
+    """The arguments are handed on piece by piece; else complete, unless the call is cut short."""
     opens: tuple[str, ...] = ()
     """Marks that begin a call wherever they stand in an answer."""
     first: tuple[str, ...] = ()
@@ -37,7 +37,7 @@ class Format:
     close: str = ""
     """The mark behind a call."""
     ends: tuple[str, ...] = ()
-    """Marks that end the whole reply: it is the tools' turn."""
+    """Marks that end the reply."""
     message_end: str = ""
     """The mark behind one message of a reply that may have several."""
     skip: tuple[str, ...] = ()
@@ -55,15 +55,15 @@ class Format:
     short_ids: bool = False
     """The template wants ids of nine letters or digits."""
     unmarked: bool = False
-    """Nothing but a body that names a tool and has arguments tells that it is a call."""
+    """A call is recognized only by its body, which names a tool and has arguments."""
     told: bool = False
-    """The template knows nothing of tools: they and the format are told in a message."""
+    """The template does not support tools: a message tells the model about them and the format."""
 
     @property
     def marks(self) -> tuple[str, ...]:
         """All texts that may hold control tokens."""
-        parse_named = (self.header_end, self.close, self.message_end, *self.inside, *self.skip)
-        return tuple(mark for mark in (*self.opens, *self.first, *self.ends, *parse_named) if mark)
+        others = (self.header_end, self.close, self.message_end, *self.inside, *self.skip)
+        return tuple(mark for mark in (*self.opens, *self.first, *self.ends, *others) if mark)
 
 
 GENERIC = Format(
@@ -76,14 +76,8 @@ GENERIC = Format(
     told=True,
 )
 
-BARE = Format(
-    "bare",
-    (),
-    call_parsing.parse_named,
-    call_parsing.parse_named_head,
-    between=_SPACE + "[],;",
-    several=True,
-    unmarked=True,
+BARE = replace(
+    GENERIC, name="bare", opens=(), close="", told=False, between=_SPACE + "[],;", several=True, unmarked=True
 )
 """A call that models write where they forget the marks: JSON at the beginning of an answer ..."""
 FENCED = replace(BARE, name="fenced", close="```")
@@ -180,8 +174,7 @@ def format_of(template: str) -> Format:
     if "tools" not in template or "tool_calls" not in template:
         return GENERIC
     for family in FORMATS:
-        if all(sign in template for sign in family.signs) and not (
-            family.unless and family.unless in template
-        ):
+        excluded = family.unless and family.unless in template
+        if not excluded and all(sign in template for sign in family.signs):
             return family
     return GENERIC

@@ -1,4 +1,4 @@
-"""An answer as it grows, taken apart into what is said and the calls in it."""
+"""Splits an answer, while it grows, into text and calls."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LONGEST_CALL = 2**20
 """Characters of a call; what is longer is text."""
 _LONGEST_HEADER = 512
 _LONGEST_HEAD = 1024
-"""Characters of a body in which its arguments have begun, if that is to be told before its end."""
+"""Characters of a body in which its arguments must begin, if they are to be handed on before its end."""
 _LONGEST_PLAUSIBLE = 512
 """Characters of what may be a call without marks, until it has named a tool and its arguments have begun."""
 _SPACE = " \t\r\n"
@@ -44,23 +44,15 @@ class ArgumentsText:
 
 
 Item = str | ToolCall | ArgumentsText | Ending
-"""Text; a call, without its arguments; more of these; or the end of a message or of the reply, after which
-nothing more is taken apart."""
-
-
-class _Part(Enum):
-    HEADER = "header"
-    GAP = "gap"
-    BODY = "body"
-    AFTER = "after"
+"""Text; a call without its arguments; more arguments; or, last, the end of a message or of the reply."""
 
 
 class Splitter:
     """Takes calls out of the text of one reply.
 
-    What could be the beginning of a mark is held back until it is decided. What turns out to be no call is
-    text again, all of it. Text is looked at once: a call inside of what was no call is not looked for.
-    A call is told when its arguments begin, and stands from then on, whatever becomes of them.
+    What could be the beginning of a mark is held back until it is decided. What turns out not to be a call is
+    text again, all of it. Text is scanned once: calls inside of such text are not looked for. A call is
+    announced when its arguments begin, and is a call from then on, whatever follows.
     """
 
     def __init__(
@@ -74,8 +66,8 @@ class Splitter:
     ) -> None:
         """kinds: the tools that there are, with the JSON types of their parameters.
 
-        forced: the answer is nothing but calls, so what is left of one that is cut short is no text. marked:
-        calls have the family's marks, as a grammar sees to that. most: calls after which the reply ends.
+        forced: the answer consists of calls, so that the rest of one that is cut short is no text. marked: a
+        grammar ensures that calls have the family's marks. most: calls after which the reply ends.
         """
         self._family = family
         self._format = family
@@ -84,30 +76,31 @@ class Splitter:
         self._heads = [
             f'{{"name":"{name}","{key}":{{' for name in kinds for key in ("arguments", "parameters")
         ]
-        """What calls without marks begin with, but for white space."""
+        """The beginnings of calls without marks, without white space."""
         self._kinds = kinds
         self._forced = forced
         self._most = most
         self._buffer = ""
         self._at_start = True
-        """Nothing has been said in this message."""
+        """This message has no text yet."""
         self._at_line = True
         """What comes next begins a line."""
         self._in_fence = False
-        """A fenced block of code has been begun that is no call."""
+        """Inside a fenced block of code that is no call."""
         self._raw: StringIO | None = None
-        """Of a call, its text so far, the mark included; nothing behind it; None outside of calls."""
-        self._part = _Part.GAP
+        """The text of the call so far, with its mark; empty once it is announced; None outside of calls."""
+        self._step = self._in_gap
+        """The method for the part of the call that comes next."""
         self._length = 0
         self._header: list[str] = []
         self._body: list[str] = []
         self._scan: Scan = JsonScan()
         self._announced = False
-        """The call that is being written has been told."""
+        """The call that is being written has been returned."""
         self._arguments: JsonScan | None = None
         """Looks for the end of its arguments, until that has come."""
         self._ids: set[str] = set()
-        """Of the calls so far."""
+        """Ids of the calls so far."""
 
     @property
     def skip(self) -> tuple[str, ...]:
@@ -137,16 +130,18 @@ class Splitter:
     def finish(self) -> list[Item]:
         """No more text comes: return what was held back."""
         items = self._drain(final=True)
-        if self._raw is not None and self._part is _Part.BODY and not self._announced:
+        if self._raw is not None and self._step == self._in_body and not self._announced:
             items += self._announce()
         # Behind a call, what is held back has begun as the mark that closes it.
-        behind = self._raw is not None and (self._part is _Part.AFTER or self._announced)
+        behind = self._raw is not None and (self._step == self._after_call or self._announced)
         rest = "" if behind else self._left() + self._buffer
         self._raw, self._buffer = None, ""
         items += [rest] if rest else []
         if self._forced:
             return [item for item in items if not isinstance(item, str)]
-        return items if not self._ids else [item for item in items if not _is_space(item)]
+        return [
+            item for item in items if not (self._ids and isinstance(item, str) and not item.strip(_SPACE))
+        ]
 
     def rest(self) -> str:
         """Return what follows the end of a message, and begin with the next one."""
@@ -156,11 +151,10 @@ class Splitter:
     def _drain(self, *, final: bool) -> list[Item]:
         items: list[Item] = []
         while self._buffer:
-            before = (len(self._buffer), self._raw is None, self._part)
-            items += self._outside(final=final) if self._raw is None else self._in_call()
-            if items and isinstance(items[-1], Ending):
-                break
-            if before == (len(self._buffer), self._raw is None, self._part):
+            before = (len(self._buffer), self._raw is None, self._step)
+            items += self._outside(final=final) if self._raw is None else self._step()
+            is_unchanged = before == (len(self._buffer), self._raw is None, self._step)
+            if is_unchanged or (items and isinstance(items[-1], Ending)):
                 break
         return items
 
@@ -172,17 +166,17 @@ class Splitter:
             begun = self._buffer.lstrip(_SPACE)
             mark = next((start for start in family.first if begun.startswith(start)), "")
             if mark:
-                self._enter_call(self._buffer[: len(self._buffer) - len(begun)], begun, family)
+                space, self._buffer = self._buffer[: len(self._buffer) - len(begun)], begun
+                self._enter_call(space, family)
                 return []
-            if any(start.startswith(begun) for start in family.first) and not final and self._is_short():
+            is_short = len(self._buffer) <= _MOST_SPACE
+            if is_short and not final and any(start.startswith(begun) for start in family.first):
                 return []
         endings = dict.fromkeys(family.ends, Ending.REPLY) | {family.message_end: Ending.MESSAGE}
         opens = dict.fromkeys(family.opens, family) | ({} if self._needs_marks else TAGGED)
         marks = tuple(mark for mark in (*opens, *endings) if mark)
-        at, mark = min(
-            ((self._buffer.find(start), start) for start in marks if start in self._buffer),
-            default=(-1, ""),
-        )
+        places = ((self._buffer.find(mark), mark) for mark in marks if mark in self._buffer)
+        at, mark = min(places, default=(-1, ""))
         if (unmarked := self._find_unmarked(at, final=final)) is not None:
             return unmarked
         if at < 0:
@@ -199,7 +193,7 @@ class Splitter:
         if self._at_start and (bare := _BARE.match(self._buffer)) is not None:
             if bare[1]:
                 return self._begin_call(0, bare.start(1), BARE)
-            if bare.end() == len(self._buffer) and self._is_short() and not final:
+            if bare.end() == len(self._buffer) <= _MOST_SPACE and not final:
                 return []
         fence = _FENCE.search(self._buffer, 0 if self._at_line else 1)
         if fence is None or 0 <= before < fence.start():
@@ -210,14 +204,11 @@ class Splitter:
         return self._take_text(fence.end() - 1)
 
     def _begin_call(self, at: int, end: int, call_format: Format) -> list[Item]:
-        """What is held goes on with a call whose mark is between two places."""
-        before, mark, behind = self._buffer[:at], self._buffer[at:end], self._buffer[end:]
-        text = before.rstrip(_SPACE)
-        self._enter_call(before[len(text) :] + mark, behind, call_format)
+        """Begin a call whose mark is between two places of the buffer; return the text before it."""
+        text = self._buffer[:at].rstrip(_SPACE)
+        raw, self._buffer = self._buffer[len(text) : end], self._buffer[end:]
+        self._enter_call(raw, call_format)
         return [text] if text else []
-
-    def _is_short(self) -> bool:
-        return len(self._buffer) <= _MOST_SPACE
 
     def _undecided(self, marks: tuple[str, ...]) -> int:
         """Return how much of the end of the text may belong to a mark, or be the white space before one."""
@@ -235,31 +226,17 @@ class Splitter:
         self._at_line = text.endswith("\n") if text else self._at_line
         return [text] if text else []
 
-    def _enter_call(self, mark: str, text: str, call_format: Format) -> None:
-        """Begin with a call, of which `text` is what there is behind its mark."""
-        self._format = call_format
-        self._reset_call(mark)
-        self._buffer = text
-        self._at_start = False
-
     # Inside of calls.
 
-    def _reset_call(self, mark: str = "") -> None:
+    def _enter_call(self, raw: str, call_format: Format) -> None:
+        """Begin a call, of which `raw` has been read: its mark and the white space before that."""
+        self._format, self._at_start = call_format, False
         self._raw = StringIO()
-        self._raw.write(mark)
+        self._raw.write(raw)
         self._header, self._body, self._length = [], [], 0
-        self._part = _Part.HEADER if self._format.header_end else _Part.GAP
-        self._scan = EndScan(self._format.body_end) if self._format.body_end else JsonScan()
+        self._step = self._in_header if call_format.header_end else self._in_gap
+        self._scan = EndScan(call_format.body_end) if call_format.body_end else JsonScan()
         self._announced, self._arguments = False, None
-
-    def _in_call(self) -> list[Item]:
-        steps = {
-            _Part.HEADER: self._in_header,
-            _Part.GAP: self._in_gap,
-            _Part.BODY: self._in_body,
-            _Part.AFTER: self._after_call,
-        }
-        return steps[self._part]()
 
     def _in_header(self) -> list[Item]:
         end = self._format.header_end
@@ -267,19 +244,19 @@ class Splitter:
         if at >= 0:
             self._header = [self._take(at)]
             self._take(len(end))
-            self._part = _Part.GAP
+            self._step = self._in_gap
         elif len(self._buffer) > _LONGEST_HEADER:
             return self._reject_call()
         return []
 
     def _in_gap(self) -> list[Item]:
-        """Before a body: pass over what may stand there."""
+        """Skip what may stand before a body."""
         self._skip()
         if not self._buffer:
             return []
         if not (self._format.body_end or self._buffer.startswith("{")):
             return self._reject_call()
-        self._part = _Part.BODY
+        self._step = self._in_body
         return []
 
     def _in_body(self) -> list[Item]:
@@ -295,7 +272,7 @@ class Splitter:
         return items if end is None else items + self._finish_call()
 
     def _extend_body(self, piece: str) -> list[Item]:
-        """Add a piece to a body; return what is to be told of it."""
+        """Add a piece to the body; return what is decided by it."""
         self._body.append(piece)
         self._length += len(piece)
         if self._announced:
@@ -306,7 +283,7 @@ class Splitter:
         return self._announce() if is_head else []
 
     def _check_unmarked(self) -> list[Item]:
-        """Tell of a call without marks, or give it up as soon as it is none."""
+        """Announce a call without marks, or reject it as soon as it is none."""
         begun = re.sub(r"\s", "", "".join(self._body))
         begun = begun.removeprefix("{") if begun.startswith("{{") else begun
         is_one = any(begun.startswith(head[: len(begun)]) for head in self._heads)
@@ -314,7 +291,7 @@ class Splitter:
         return items if items or (is_one and self._length <= _LONGEST_PLAUSIBLE) else self._reject_call()
 
     def _announce(self) -> list[Item]:
-        """Tell of the call that is being written, if its arguments have begun, and what there is of them."""
+        """Return the call that is being written, with its arguments so far, once these have begun."""
         head = self._format.head("".join(self._header), "".join(self._body), self._kinds)
         if head is None or head.name not in self._kinds:
             return []
@@ -323,14 +300,12 @@ class Splitter:
         return [self._call(head.name, head.id), *self._arguments_text(head.arguments)]
 
     def _call(self, name: str, model_id: str) -> ToolCall:
-        call = ToolCall(
-            model_id if model_id and model_id not in self._ids else new_id(self._family), name, ""
-        )
-        self._ids.add(call.id)
-        return call
+        call_id = model_id if model_id and model_id not in self._ids else new_id(self._family)
+        self._ids.add(call_id)
+        return ToolCall(call_id, name, "")
 
     def _arguments_text(self, text: str) -> list[Item]:
-        """Return what more of a body adds to the arguments in it."""
+        """Return the part of a piece of the body that belongs to the arguments."""
         end = self._arguments.feed(text) if self._arguments is not None else 0
         if end is not None:
             self._arguments, text = None, text[:end]
@@ -346,12 +321,11 @@ class Splitter:
         return items + self._end_call()
 
     def _end_call(self) -> list[Item]:
-        """A call is over."""
-        self._raw, self._part = StringIO(), _Part.AFTER
+        self._raw, self._step = StringIO(), self._after_call
         return [] if self._most is None or len(self._ids) < self._most else [Ending.REPLY]
 
     def _after_call(self) -> list[Item]:
-        """Behind a call: another one may follow before the mark that closes them, if there is one."""
+        """Read what follows a call: another one, or the mark that closes them, if there is one."""
         self._skip()
         close = self._format.close
         if not self._buffer or (close != self._buffer and close.startswith(self._buffer)):
@@ -359,7 +333,7 @@ class Splitter:
         if close and self._buffer.startswith(close):
             self._take(len(close))
         elif self._format.several and self._buffer.startswith("{"):
-            self._reset_call()
+            self._enter_call("", self._format)
             return []
         else:
             self._in_fence = self._format is FENCED
@@ -371,25 +345,21 @@ class Splitter:
 
     def _take(self, count: int) -> str:
         text, self._buffer = self._buffer[:count], self._buffer[count:]
-        if self._raw is not None and self._part is not _Part.AFTER and not self._announced:
+        if self._raw is not None and self._step != self._after_call and not self._announced:
             self._raw.write(text)
         return text
 
     def _left(self) -> str:
-        """Return the text of what has not become a call; between calls there is none."""
+        """Return the text that has not become a call."""
         return "" if self._raw is None else self._raw.getvalue()
 
     def _reject_call(self) -> list[Item]:
-        """What was taken for a call is none, or has been told already and goes no further."""
+        """Return what was taken for a call as text; if it has been announced already, end it there."""
         if self._announced:
             return self._end_call()
         text, self._raw = self._left(), None
         self._in_fence, self._at_line = self._format is FENCED, text.endswith("\n")
         return [text] if text else []
-
-
-def _is_space(item: Item) -> bool:
-    return isinstance(item, str) and not item.strip(_SPACE)
 
 
 def new_id(family: Format) -> str:
