@@ -7,17 +7,20 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from edgechat.base.errors import SchemaError
 from edgechat.engine.backends.base import Vocabulary
 from edgechat.engine.prompt.thinking import HARMONY_FINAL
-from edgechat.engine.reply import forced_gemma, forced_xml
+from edgechat.engine.reply import forced_gemma
 from edgechat.engine.reply.grammar import TOOL_COMMENT, json_rule, literal
 from edgechat.engine.tool_calls.formats import Format
 from edgechat.engine.tool_calls.schemas import relaxed
-from edgechat.engine.tool_calls.tools import COMBINED, parameters_of
+from edgechat.engine.tool_calls.tools import COMBINED, check_top_level, parameters_of, text_choices, types_of
 from edgechat.engine.types import Tool
 
 MOST_CALLS = 16
 """In one reply, where a family may make several."""
+
+_XML_KEY = re.compile(r"[^<>\n]{1,200}")
 
 WriteMark = Callable[[str], str]
 """Writes a text, with the control tokens in it, as it stands in a rule."""
@@ -113,7 +116,7 @@ def _call_rule(family: Format, tool: Tool, number: int, mark: WriteMark) -> tupl
     schema, _ = relaxed(closed(parameters_of(tool)))
     name = json.dumps(tool.name)
     if family.name == "xml":
-        return forced_xml.call(tool, schema, f"call_{number}", mark)
+        return _xml_call(tool, schema, f"call_{number}", mark)
     if family.name == "gemma":
         return forced_gemma.call(tool, schema, f"call_{number}", mark)
     arguments = json_rule(json.dumps(schema))
@@ -127,6 +130,34 @@ def _call_rule(family: Format, tool: Tool, number: int, mark: WriteMark) -> tupl
     if family.close:
         return f'"\\n" {start} {arguments} "}}" "\\n" {mark(family.close)}', []
     return f'{start} {arguments} "}}"', []
+
+
+def _xml_call(tool: Tool, schema: dict[str, Any], rule: str, mark: WriteMark) -> tuple[str, list[str]]:
+    """Return the rule of a call in Qwen's tags: texts as they are, of any length, other values as JSON."""
+    check_top_level(tool, schema)
+    rules: list[str] = []
+    parts = [json.dumps(f"\n<function={tool.name}>\n")]
+    required = schema.get("required")
+    for number, (key, value) in enumerate(schema["properties"].items()):
+        if not _XML_KEY.fullmatch(key):
+            raise SchemaError(f"{key[:80]!r} is not a valid name for an argument of {tool.name}.")
+        name = f"{rule}_{number}"
+        rules += _xml_parameter(name, key, value if isinstance(value, dict) else {}, schema)
+        parts.append(name if isinstance(required, list) and key in required else f"{name}?")
+    return " ".join([*parts, json.dumps("</function>\n"), mark("</tool_call>")]), rules
+
+
+def _xml_parameter(name: str, key: str, value: dict[str, Any], schema: dict[str, Any]) -> list[str]:
+    opening = json.dumps(f"<parameter={key}>\n")
+    if choices := text_choices(value):
+        text = " | ".join(json.dumps(choice) for choice in choices)
+        return [f'{name}: {opening} ({text}) "\\n</parameter>\\n"']
+    types = types_of(value)
+    if "string" in types or not (types or value):
+        free_text = f'{name}_text[suffix="\\n</parameter>\\n"]: /(?s:.*)/'
+        return [f"{name}: {opening} {name}_text", free_text]
+    complete = value | {key: schema[key] for key in ("$defs", "definitions") if key in schema}
+    return [f'{name}: {opening} {json_rule(json.dumps(complete))} "\\n</parameter>\\n"']
 
 
 def closed(schema: dict[str, Any]) -> dict[str, Any]:

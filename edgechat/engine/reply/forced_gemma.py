@@ -12,12 +12,12 @@ from typing import Any
 
 from edgechat.base.errors import SchemaError
 from edgechat.engine.tool_calls.call_parsing import QUOTE
-from edgechat.engine.tool_calls.tools import check_top_level, types_of
+from edgechat.engine.tool_calls.tools import check_top_level, text_choices, types_of
 from edgechat.engine.types import Tool
 
 _KEY = re.compile(r"[\w.$@-]{1,200}")
 _NESTED = 8
-"""Levels of objects that are told apart; what lies deeper may be any value."""
+"""Levels of objects whose schemas are followed; what lies deeper may be any value."""
 _SIMPLE_RULES = {
     "string": "gemma_text",
     "integer": "GEMMA_INTEGER",
@@ -61,8 +61,7 @@ def shared(mark: Callable[[str], str]) -> str:
 def _value(schema: Any, rule: str, rules: list[str], mark: Callable[[str], str], depth: int) -> str:
     if not isinstance(schema, dict) or depth > _NESTED:
         return "gemma_any"
-    choices = schema.get("enum")
-    if isinstance(choices, list) and choices and all(isinstance(choice, str) for choice in choices):
+    if choices := text_choices(schema):
         quote = mark(QUOTE)
         return f"{quote} ({' | '.join(json.dumps(choice) for choice in choices)}) {quote}"
     types = types_of(schema)

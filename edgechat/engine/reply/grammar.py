@@ -22,7 +22,7 @@ _FORMATS = frozenset(
 )
 """Of strings: those that an answer can be made to have."""
 TOOL_COMMENT = "// of the tool "
-"""Before the rules of a tool's calls, in a line of its own: a comment, by which errors find its name."""
+"""A comment line before the rules of a tool's calls, by which errors find its name."""
 _POSITION = re.compile(r"at (\d+)\(\d+\)")
 _LONGEST_EXPLANATION = 200
 """Characters of what llguidance says about a schema."""
@@ -36,7 +36,7 @@ def json_rule(schema: str) -> str:
 
 
 def _without_unknown_formats(part: Any) -> Any:
-    """Return a part of a schema without formats that nobody checks: they say what a string is for."""
+    """Return a part of a schema without formats that cannot be checked; these are annotations."""
     if isinstance(part, list):
         return [_without_unknown_formats(item) for item in part]
     if not isinstance(part, dict):
@@ -57,9 +57,9 @@ def reply_grammar(body: str, vocabulary: Vocabulary, marks: Marks | None, *, thi
     if marks is None:
         return f"start: answer\n{body}\n"
     skipped = " ".join(f"({literal(mark, vocabulary)} REPLY_SPACE?)?" for mark in marks.skip)
-    start = (
-        "reply_thought" if thinking else f"(REPLY_SPACE? {literal(marks.open, vocabulary)} reply_thought)?"
-    )
+    start = "reply_thought"
+    if not thinking:
+        start = f"(REPLY_SPACE? {literal(marks.open, vocabulary)} reply_thought)?"
     return (
         f"start: {start} REPLY_SPACE? {skipped} answer\n"
         f"{_thinking_rule(marks.close, vocabulary)}\n"
@@ -73,7 +73,7 @@ def _thinking_rule(close: str, vocabulary: Vocabulary) -> str:
     first, *rest = _rule_items(close, vocabulary)
     if first.startswith('"'):
         return f"reply_thought: reply_open {' '.join(rest)}\nreply_open[suffix={first}]: /(?s:.*)/"
-    # Spelled out in letters the mark would close the thought too, but only for who reads the text.
+    # The mark spelled out in letters would close the thought too, but only for readers of the text.
     text = re.escape(close).replace("/", r"\/")
     return (
         f"reply_thought: REPLY_TEXT? {' '.join((first, *rest))}\n"
@@ -103,7 +103,7 @@ def _quoted(text: str) -> str:
 
 
 def grammar_error(why: str, grammar: str = "") -> SchemaError:
-    """Return the error for a grammar that cannot be followed, by what llguidance says of it."""
+    """Return the error for a grammar that cannot be followed. why: llguidance's message."""
     position = _POSITION.match(why)
     tool = _tool_at(grammar, int(position[1])) if position else ""
     return SchemaError(
@@ -115,23 +115,21 @@ def grammar_error(why: str, grammar: str = "") -> SchemaError:
 
 
 def _tool_at(grammar: str, line: int) -> str:
-    """Return the tool that a line of a grammar is of; '' for a line of none."""
+    """Return the tool that a line of a grammar belongs to, or ''."""
     before = grammar.splitlines()[:line]
     marks = (text.removeprefix(TOOL_COMMENT) for text in reversed(before) if text.startswith(TOOL_COMMENT))
     return next(marks, "")
 
 
 def _explain(why: str) -> str:
-    """Return what llguidance says of a schema, as its author would say it."""
+    """Return llguidance's message, in terms of the schema."""
     line = why.partition("\n")[0]
     explanation = line.partition("failed to compile JSON schema: ")[2] or line
     if keys := re.match(r"Unimplemented keys: \[(.*)\]", explanation):
         explanation = f"unsupported keywords: {keys[1].replace(chr(34), '')}"
     elif explanation.startswith("regex parse error"):
-        problem = re.search(r"^error: (.*)", why, re.MULTILINE)
-        explanation = (
-            f"a pattern is not supported: {problem[1] if problem else 'it is not a regular expression'}"
-        )
+        error = re.search(r"^error: (.*)", why, re.MULTILINE)
+        explanation = f"a pattern is not supported: {error[1] if error else 'it is not a regular expression'}"
     elif explanation.startswith("oneOf constraints"):
         explanation = "a value could match several schemas of oneOf; use anyOf if they may overlap"
     return explanation[:_LONGEST_EXPLANATION].rstrip(".")

@@ -1,7 +1,7 @@
 """Parsing the calls that models write, which are untrusted text of bounded size.
 
-A function `parse_x` reads a complete call, `parse_x_head` one whose arguments have begun. Both take the header
-and the body of the call, and the types of the tools' parameters; they return None for what is no call.
+A function `parse_x` reads a complete call, `parse_x_head` one whose arguments have begun. They take header
+and body of the call, and the types of the tools' parameters, and return None for what is no call.
 """
 
 from __future__ import annotations

@@ -126,6 +126,12 @@ def kinds_of(tools: Sequence[Tool]) -> Kinds:
     return kinds
 
 
+def text_choices(schema: dict[str, Any]) -> list[str]:
+    """Return the texts that a schema allows if these are all that it allows; else nothing."""
+    choices = schema.get("enum")
+    return choices if isinstance(choices, list) and all(isinstance(one, str) for one in choices) else []
+
+
 def types_of(schema: Any) -> frozenset[str]:
     """Return the JSON types that a schema names."""
     if not isinstance(schema, dict):

@@ -11,8 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 from edgechat.base.errors import SchemaError
-from edgechat.engine.reply.constraint import Constraint
-from edgechat.engine.reply.constraints import Constraints
+from edgechat.engine.reply.constraints import Constraint, Constraints
 from edgechat.engine.reply.forced_calls import MOST_CALLS, calls_grammar
 from edgechat.engine.reply.grammar import reply_grammar
 from edgechat.engine.types import Message, Tool, ToolCall

@@ -17,8 +17,7 @@ from hypothesis import strategies as st
 
 from edgechat.base.errors import SchemaError
 from edgechat.engine.prompt.thinking import FAMILIES, Marks
-from edgechat.engine.reply.constraint import Constraint
-from edgechat.engine.reply.constraints import Constraints
+from edgechat.engine.reply.constraints import Constraint, Constraints
 from edgechat.engine.reply.grammar import json_rule, literal, reply_grammar
 from edgechat.engine.tool_calls.schemas import LONGEST_SCHEMA, relaxed
 from tests.properties import examples
