@@ -5,6 +5,8 @@ model cut back behind its window goes on with keys that are no longer there. `tr
 for itself (see `_can_cut`) and answers False where the result would not be the true one.
 """
 
+# ruff: noqa: D102  (base.py documents the methods of its protocols)
+
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
@@ -101,7 +103,7 @@ class LlamaCppBackend(LlamaCppModel):
         self.state_format = f"llama.cpp {build()} {plan.cache_type} {attention}"
 
     def decode(self, parts: Sequence[BatchPart], *, abortable: bool = False) -> Logits:
-        """Compute a batch; see `Backend.decode`. Raises Aborted, too, if it is abortable."""
+        """Raises Aborted, too, if it is abortable."""
         runs = [(part.seq, part.start, part.tokens, part.n_logits) for part in parts]
         rows = self._context.decode(runs, abortable=abortable)
         if rows is None:
@@ -111,7 +113,6 @@ class LlamaCppBackend(LlamaCppModel):
         return rows
 
     def decode_interruptibly(self, parts: Sequence[BatchPart]) -> Logits:
-        """Compute a batch that `interrupt` may end; see `Interruption`."""
         try:
             return self.decode(parts, abortable=True)
         except Aborted:
@@ -126,15 +127,12 @@ class LlamaCppBackend(LlamaCppModel):
         return length - part.start
 
     def interrupt(self) -> None:
-        """End a call early; see `Interruption`."""
         self._context.abort()
 
     def clear_interrupt(self) -> None:
-        """Let calls run to their end again; see `Interruption`."""
         self._context.clear_abort()
 
     def truncate(self, seq: int, length: int) -> bool:
-        """Cut a sequence; see `Backend.truncate`."""
         if length > 0 and not self._can_cut(seq, length):
             return False
         if not length:
@@ -143,7 +141,6 @@ class LlamaCppBackend(LlamaCppModel):
         return self._context.remove(seq, length)
 
     def rollback(self, seq: int, count: int) -> bool:
-        """Take back what was just computed; see `Backend.rollback`."""
         length = self._context.last_position(seq) + 1 - count
         if not self._recurrent:
             return self.truncate(seq, length)
@@ -157,19 +154,16 @@ class LlamaCppBackend(LlamaCppModel):
         return True
 
     def can_copy(self, source: int, length: int) -> bool:
-        """Say whether a copy would be true; see `Backend.can_copy`."""
         if source in self._rolled_back:
             return False
         return length == self._context.last_position(source) + 1 or self._can_cut(source, length)
 
     def copy(self, source: int, target: int, length: int) -> None:
-        """Copy a sequence or a prefix of it; see `Backend.copy`."""
         whole = length == self._context.last_position(source) + 1
         # A part of a recurrent state's history cannot be named, not even where it is all of it.
         self._context.copy(source, target, -1 if whole else length)
 
     def shift(self, seq: int, start: int, stop: int) -> bool:
-        """Take out the middle of a sequence; see `Backend.shift`."""
         length = self._context.last_position(seq) + 1
         if not 0 < start < stop < length:
             raise ValueError(f"tokens {start} to {stop} are not in the middle of {length}")
@@ -179,11 +173,9 @@ class LlamaCppBackend(LlamaCppModel):
         return self._context.shift(seq, start, stop)
 
     def save(self, seq: int) -> npt.NDArray[np.uint8]:
-        """Return a sequence's state; see `Backend.save`."""
         return self._context.state(seq)
 
     def restore(self, seq: int, state: npt.NDArray[np.uint8], length: int) -> bool:
-        """Fill a sequence with a saved state; see `Backend.restore`."""
         restored = self._context.set_state(seq, state) and self._context.last_position(seq) + 1 == length
         if not restored:
             self._context.remove(seq, 0)

@@ -22,27 +22,8 @@ from edgechat.base.errors import EngineClosed, EngineCrashed, FolderError
 from edgechat.base.process import frames, spawn
 from edgechat.base.text import printable
 from edgechat.device.memory import oom_kills
+from edgechat.engine import types
 from edgechat.engine.snapshot import Snapshot
-from edgechat.engine.types import (
-    CachePolicy,
-    ChatRequest,
-    Delta,
-    Dropped,
-    Embed,
-    Embedded,
-    Failed,
-    Finished,
-    ModelInfo,
-    Persisted,
-    Prefill,
-    RequestEvent,
-    Timings,
-    ToolCallArguments,
-    ToolCallBegun,
-    Translate,
-    Translated,
-    Usage,
-)
 from edgechat.engine.worker import messages
 from edgechat.engine.worker.messages import Cancel, Inspected, Loaded, Loading, WorkerEvent
 from edgechat.planner.plan import LoadPlan
@@ -52,7 +33,7 @@ _LOGS_KEPT = 10
 _LOG_TAIL = 4096
 _CLOSE_SECONDS = 2.0
 _SIGKILL = 9  # signal.SIGKILL, which Windows does not have
-_LAST_EVENTS = (Finished, Failed, Embedded, Translated)
+_LAST_EVENTS = (types.Finished, types.Failed, types.Embedded, types.Translated)
 
 
 class _EventQueue(asyncio.Queue[WorkerEvent | None]):
@@ -116,8 +97,8 @@ class WorkerConnection:
         return not self._reader.done()
 
     async def load(
-        self, plan: LoadPlan, upkeep: CachePolicy, on_progress: Callable[[float], None] | None
-    ) -> ModelInfo:
+        self, plan: LoadPlan, upkeep: types.CachePolicy, on_progress: Callable[[float], None] | None
+    ) -> types.ModelInfo:
         """Load the model and wait for it. Raises EngineClosed where `close` ends that."""
         self.send(messages.Load(plan, upkeep))
         while True:
@@ -128,46 +109,44 @@ class WorkerConnection:
                 case Loaded(model):
                     _LOG.info("%s is loaded by %s in %.0f ms", model.name, model.backend, model.load_ms)
                     return model
-                case Failed() | None if self._closing:
+                case types.Failed() | None if self._closing:
                     raise closed()
-                case Failed(_, error):
+                case types.Failed(_, error):
                     raise error.error()
                 case None:
                     raise await self._crashed("while loading the model")
 
-    async def stream(self, request: ChatRequest) -> AsyncGenerator[RequestEvent, None]:
+    async def stream(self, request: types.ChatRequest) -> AsyncGenerator[types.RequestEvent, None]:
         """Send a request and yield its events."""
         if request.id in self._streams or request.id in self._cancelled:
             raise ValueError(f"request {request.id} is running already")
         with self._events(request.id, messages.Generate(request)) as events:
             while not events.finished:
                 match await events.get():
-                    case (
-                        Dropped() | Prefill() | Delta() | ToolCallBegun() | ToolCallArguments() | Finished()
-                    ) as event:
+                    case event if isinstance(event, types.RequestEvent):
                         yield event
-                    case Failed(_, error):
+                    case types.Failed(_, error):
                         raise error.error()
                     case None if self._closing:
                         yield cancelled(request.id)
                     case None:
                         raise await self._crashed("during an answer")
 
-    async def embed(self, request: Embed) -> Embedded | None:
+    async def embed(self, request: types.Embed) -> types.Embedded | None:
         """Send texts and return what became of them; None where that was cancelled, or the worker closed."""
         event = await self._ask(request, "while computing embeddings")
-        return event if isinstance(event, Embedded) else None
+        return event if isinstance(event, types.Embedded) else None
 
-    async def translate(self, request: Translate) -> Translated | None:
+    async def translate(self, request: types.Translate) -> types.Translated | None:
         """Send a text or tokens and return the translation; None as for `embed`."""
         event = await self._ask(request, "while tokenizing a text")
-        return event if isinstance(event, Translated) else None
+        return event if isinstance(event, types.Translated) else None
 
-    async def _ask(self, request: Embed | Translate, when: str) -> WorkerEvent | None:
+    async def _ask(self, request: types.Embed | types.Translate, when: str) -> WorkerEvent | None:
         """Send a request that has one answer, and return it; None where the worker was closed."""
         with self._events(request.request_id, request) as events:
             event = await events.get()
-            if isinstance(event, Failed):
+            if isinstance(event, types.Failed):
                 raise event.error.error()
             if event is None and not self._closing:
                 raise await self._crashed(when)
@@ -241,7 +220,7 @@ class WorkerConnection:
                 stream.put_nowait(None)
 
     def _dispatch(self, event: WorkerEvent) -> None:
-        if isinstance(event, Persisted):
+        if isinstance(event, types.Persisted):
             self._persisted.pop(event.chat, asyncio.Event()).set()
             return
         if isinstance(event, Inspected):
@@ -292,9 +271,9 @@ def closed() -> EngineClosed:
     return EngineClosed("The engine was closed before the model was loaded.", hint="Start it again.")
 
 
-def cancelled(request_id: str) -> Finished:
+def cancelled(request_id: str) -> types.Finished:
     """Return the end of a request that a worker never answered."""
-    return Finished(request_id, "cancelled", Usage(0, 0, 0), Timings(0.0, 0.0, 0.0))
+    return types.Finished(request_id, "cancelled", types.Usage(0, 0, 0), types.Timings(0.0, 0.0, 0.0))
 
 
 def _explain_exit(code: int) -> tuple[str, str]:

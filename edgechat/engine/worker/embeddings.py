@@ -17,23 +17,12 @@ import numpy.typing as npt
 import psutil
 
 from edgechat.base.errors import EdgechatError, NotEmbeddable, PromptTooLong
+from edgechat.engine import types
 from edgechat.engine.prompt.token_estimate import at_least
 from edgechat.engine.prompt.translation import PlainVocabulary, translate
 from edgechat.engine.scheduling.preparation import fault
 from edgechat.engine.snapshot import CacheMap, CacheStats, DraftingState, SchedulerState, Snapshot
-from edgechat.engine.types import (
-    Embed,
-    Embedded,
-    ErrorInfo,
-    Event,
-    Failed,
-    Finished,
-    ModelInfo,
-    Persisted,
-    Timings,
-    Translate,
-    Usage,
-)
+from edgechat.engine.types import Embed, ErrorInfo, Event, Failed
 from edgechat.engine.worker import messages
 from edgechat.engine.worker.kinds import cannot_chat
 from edgechat.engine.worker.load_report import LoadReport, anonymous_memory
@@ -109,7 +98,7 @@ class EmbeddingEngine:
     def submit(self, request: Embed) -> list[Event]:
         """Queue a request."""
         if not request.texts:
-            return [Embedded(request.request_id, (), 0)]
+            return [types.Embedded(request.request_id, (), 0)]
         if len(request.texts) * 4 * self._embedder.dimensions > _LARGEST:
             most = _LARGEST // (4 * self._embedder.dimensions)
             error = NotEmbeddable(
@@ -126,7 +115,9 @@ class EmbeddingEngine:
         if job is None:
             return []
         self._jobs.remove(job)
-        return [Finished(job.id, "cancelled", Usage(job.n_tokens, 0, 0), Timings(0.0, 0.0, 0.0))]
+        return [
+            types.Finished(job.id, "cancelled", types.Usage(job.n_tokens, 0, 0), types.Timings(0.0, 0.0, 0.0))
+        ]
 
     def step(self) -> list[Event]:
         """Compute one call and return what came of it; nothing if there is nothing to do."""
@@ -149,7 +140,7 @@ class EmbeddingEngine:
         done = [job for job in self._jobs if not job.texts and not job.tokens]
         for job in done:
             self._jobs.remove(job)
-            events.append(Embedded(job.id, tuple(job.vectors), job.n_tokens))
+            events.append(types.Embedded(job.id, tuple(job.vectors), job.n_tokens))
         self._jobs.rotate(-1)
         return events
 
@@ -230,7 +221,7 @@ def _too_long(tokens: str, longest: int) -> PromptTooLong:
     )
 
 
-def load(plan: LoadPlan, progress: Callable[[float], None]) -> tuple[EmbeddingEngine, ModelInfo]:
+def load(plan: LoadPlan, progress: Callable[[float], None]) -> tuple[EmbeddingEngine, types.ModelInfo]:
     """Load by the plan, telling the progress, and compute one token before calling it ready."""
     # Imported here: it brings the native library.
     from edgechat.engine.backends.llama_cpp import LlamaCppEmbedder
@@ -242,7 +233,7 @@ def load(plan: LoadPlan, progress: Callable[[float], None]) -> tuple[EmbeddingEn
     engine = EmbeddingEngine(backend)
     engine.warm_up()
     note_use(plan.model_path)
-    model = ModelInfo(
+    model = types.ModelInfo(
         name=plan.model_name,
         architecture=backend.architecture,
         backend=plan.backend,
@@ -270,8 +261,8 @@ def handle(engine: EmbeddingEngine, command: Command) -> Sequence[WorkerEvent]:
         case messages.Inspect():
             return [Inspected(engine.snapshot())]
         case messages.Persist(chat):
-            return [Persisted(chat)]  # there is nothing to save
-        case Translate():
+            return [types.Persisted(chat)]  # there is nothing to save
+        case types.Translate():
             return [translate(engine.vocabulary, command)]
         case messages.Generate(request):
             return [Failed(request.id, ErrorInfo.of(cannot_chat()))]

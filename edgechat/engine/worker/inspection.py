@@ -1,4 +1,4 @@
-"""Looking into an engine between two of its steps; nothing is noted or computed while nobody looks."""
+"""Snapshots of an engine between two of its steps; nothing is noted or computed in advance."""
 
 from __future__ import annotations
 
@@ -11,31 +11,18 @@ from typing import Protocol
 import msgspec
 import psutil
 
+from edgechat.engine import snapshot
 from edgechat.engine.backends.base import Backend, Vocabulary
 from edgechat.engine.kv.prefix_cache import PrefixCache, Slot
 from edgechat.engine.kv.window import turns_of
 from edgechat.engine.scheduling.chat_cache import ChatCache
 from edgechat.engine.scheduling.scheduler import Scheduler
-from edgechat.engine.snapshot import (
-    KINDS,
-    MOST_RUNS,
-    CacheMap,
-    DraftCache,
-    DraftingState,
-    Kind,
-    PromptUse,
-    Run,
-    SchedulerState,
-    SlotState,
-    Snapshot,
-    SourceState,
-)
 from edgechat.engine.speculative.acceptance import Acceptance
 from edgechat.engine.speculative.speculation import Speculation
 from edgechat.engine.types import ChatRequest, Message, Usage
 
 _ROWS = (1, 2, 4, 8, 16)
-"""The n of C(n) that are told."""
+"""The n of C(n) that a snapshot has."""
 _AROUND = 512
 """Bytes that a template may put before and around a message."""
 _CLOSING = 3
@@ -54,7 +41,7 @@ class _Pinned:
 
 
 class Inspectable(Protocol):
-    """What is looked at of an engine."""
+    """What a snapshot reads of an engine."""
 
     backend: Backend
     scheduler: Scheduler
@@ -64,7 +51,7 @@ class Inspectable(Protocol):
 
     @property
     def n_waiting(self) -> int:
-        """Requests that the scheduler does not know of yet."""
+        """Requests that have not reached the scheduler yet."""
 
 
 class Inspector:
@@ -75,13 +62,13 @@ class Inspector:
         self._process = psutil.Process()
         self._pinned: dict[str, _Pinned] = {}
 
-    def snapshot(self, chat: str | None = None) -> Snapshot:
-        """Return what there is now. chat: the one that is looked at; None is the one answered last."""
+    def inspect(self, chat: str | None = None) -> snapshot.Snapshot:
+        """Return a snapshot, with `chat` in view; None is the one answered last."""
         engine = self._engine
         draft = engine.speculation.draft_cache
-        return Snapshot(
+        return snapshot.Snapshot(
             cache=self._map(chat or next(reversed(engine.chat_cache.chats), None)),
-            draft_cache=DraftCache(draft.cells, draft.cells_used) if draft is not None else None,
+            draft_cache=snapshot.DraftCache(draft.cells, draft.cells_used) if draft is not None else None,
             prompt=self._prompt(),
             drafting=self._drafting_state(),
             work=self._scheduler_state(),
@@ -91,16 +78,16 @@ class Inspector:
 
     # The cache.
 
-    def _map(self, chat: str | None) -> CacheMap:
+    def _map(self, chat: str | None) -> snapshot.CacheMap:
         scheduler = self._engine.scheduler
         cache = scheduler.cache
         runs = list(_runs(cache, self._pinned_nodes(cache), chat))
-        return CacheMap(
+        return snapshot.CacheMap(
             cells=max(scheduler.cells, cache.cells_used),
             used=cache.cells_used,
             runs=tuple(merge_small_runs(runs)),
             slots=tuple(
-                SlotState(slot.id, slot.chat, slot.length, slot.busy, slot.approximate)
+                snapshot.SlotState(slot.id, slot.chat, slot.length, slot.busy, slot.approximate)
                 for slot in cache.slots
                 if slot.length
             ),
@@ -140,27 +127,28 @@ class Inspector:
 
     # The rest.
 
-    def _prompt(self) -> PromptUse | None:
+    def _prompt(self) -> snapshot.PromptUse | None:
         for sequence in reversed(self._engine.scheduler.running):
             if sequence.generates and sequence.slot is not None:
                 cached = sequence.n_cached or 0
                 done = min(sequence.slot.length, sequence.n_prompt)
-                return PromptUse(sequence.n_prompt, cached, max(done - cached, 0))
+                return snapshot.PromptUse(sequence.n_prompt, cached, max(done - cached, 0))
         last = self._engine.last_usage
         if last is None:
             return None
-        return PromptUse(last.prompt_tokens, last.cached_tokens, last.prompt_tokens - last.cached_tokens)
+        return snapshot.PromptUse(
+            last.prompt_tokens, last.cached_tokens, last.prompt_tokens - last.cached_tokens
+        )
 
-    def _drafting_state(self) -> DraftingState:
+    def _drafting_state(self) -> snapshot.DraftingState:
         speculation = self._engine.speculation
         controller = speculation.controller
         sources = tuple(
-            SourceState(
-                source, _acceptance_rate(controller.acceptance[source]), 1 + controller.expected_gain(source)
-            )
-            for source in speculation.present
+            snapshot.SourceState(source, _acceptance_rate(rates), 1 + controller.expected_gain(source))
+            for source, rates in controller.acceptance.items()
+            if source in speculation.present
         )
-        return DraftingState(
+        return snapshot.DraftingState(
             sources=sources,
             lengths=speculation.lengths,
             step_seconds=controller.cost.level,
@@ -170,7 +158,7 @@ class Inspector:
             why_off=self._why_off(sources),
         )
 
-    def _why_off(self, sources: tuple[SourceState, ...]) -> str:
+    def _why_off(self, sources: tuple[snapshot.SourceState, ...]) -> str:
         speculation = self._engine.speculation
         if not sources:
             return speculation.why_off
@@ -180,10 +168,10 @@ class Inspector:
             return "Drafts are unlikely to save time now; they are tried occasionally."
         return ""
 
-    def _scheduler_state(self) -> SchedulerState:
+    def _scheduler_state(self) -> snapshot.SchedulerState:
         scheduler = self._engine.scheduler
         cost = scheduler.cost
-        return SchedulerState(
+        return snapshot.SchedulerState(
             running=sum(one.generates for one in scheduler.running),
             waiting=sum(one.generates for one in scheduler.waiting) + self._engine.n_waiting,
             settling=any(not one.generates for one in scheduler.sequences),
@@ -253,7 +241,7 @@ def _starts_with(slot: Slot, tokens: list[int]) -> bool:
     )
 
 
-def _runs(cache: PrefixCache, pinned: dict[int, int], chat: str | None) -> Iterator[Run]:
+def _runs(cache: PrefixCache, pinned: dict[int, int], chat: str | None) -> Iterator[snapshot.Run]:
     """Yield the runs of all nodes, those of a slot behind each other."""
     paths = [(slot, slot.path) for slot in cache.slots]
     owners: dict[int, set[str | int]] = {}
@@ -273,25 +261,25 @@ def _runs(cache: PrefixCache, pinned: dict[int, int], chat: str | None) -> Itera
             seen.add(id(node))
             stop = pinned.get(id(node), node.start)
             if stop > node.start:
-                yield Run(node.start, stop - node.start, node.n_slots, "pinned")
+                yield snapshot.Run(node.start, stop - node.start, node.n_slots, "pinned")
             if stop < node.end:
                 shared = len(owners[id(node)]) > 1
-                kind: Kind = "shared" if shared else "own" if id(node) in own else "kept"
-                yield Run(stop, node.end - stop, node.n_slots, kind)
+                kind: snapshot.Kind = "shared" if shared else "own" if id(node) in own else "kept"
+                yield snapshot.Run(stop, node.end - stop, node.n_slots, kind)
 
 
-def merge_small_runs(runs: list[Run], most: int = MOST_RUNS) -> list[Run]:
+def merge_small_runs(runs: list[snapshot.Run], most: int = snapshot.MOST_RUNS) -> list[snapshot.Run]:
     """Return `most` runs at the most: the smallest ones of each kind become one, behind the others."""
     if len(runs) <= most:
         return runs
     by_size = sorted(range(len(runs)), key=lambda at: runs[at].length, reverse=True)
-    large = set(by_size[: most - len(KINDS)])
+    large = set(by_size[: most - len(snapshot.KINDS)])
     kept = [run for at, run in enumerate(runs) if at in large]
-    for kind in KINDS:
+    for kind in snapshot.KINDS:
         small = [run for at, run in enumerate(runs) if at not in large and run.kind == kind]
         if small:
             length, slots = sum(run.length for run in small), max(run.slots for run in small)
-            kept.append(Run(min(run.start for run in small), length, slots, kind, len(small)))
+            kept.append(snapshot.Run(min(run.start for run in small), length, slots, kind, len(small)))
     return kept
 
 

@@ -4,6 +4,8 @@ One EngineSupervisor stands for one model. Its worker is started by the first re
 been idle for a while, which frees all its memory; the next request starts a new one, also after a crash.
 """
 
+# ruff: noqa: D102  (`Engine` documents its methods)
+
 from __future__ import annotations
 
 import asyncio
@@ -43,7 +45,10 @@ _INSPECT_SECONDS = 5.0
 
 
 class EngineSupervisor:
-    """A model in a worker process. Belongs to one event loop."""
+    """An `Engine` in a worker process.
+
+    A request that has killed its worker twice raises RequestRefused.
+    """
 
     def __init__(
         self,
@@ -90,10 +95,6 @@ class EngineSupervisor:
         self._requested = self._plan = plan
 
     async def start(self, on_progress: Callable[[float], None] | None = None) -> ModelInfo:
-        """Load the model if it is not loaded.
-
-        Raises LoadFailed, DoesNotFit, EngineCrashed, and EngineClosed where `close` ends that.
-        """
         with self.holding():
             await self._ready(on_progress)
             assert self.model is not None
@@ -106,12 +107,6 @@ class EngineSupervisor:
         *,
         may_load: bool = True,
     ) -> AsyncGenerator[RequestEvent, None]:
-        """Yield Prefill and Delta events, and at last Finished.
-
-        Starts a worker if there is none (`on_progress` hears of the load), or raises EngineGone if it may
-        not. Raises EngineCrashed when the worker dies, RequestRefused if this same request has killed it
-        twice, or what the engine says. Leaving the iteration early cancels the request.
-        """
         if self.plan.embeddings:
             raise cannot_chat(self.plan.model_name)
         digest = _digest(msgspec.structs.replace(request, id=""))
@@ -132,10 +127,6 @@ class EngineSupervisor:
         *,
         may_load: bool = True,
     ) -> Embedded | None:
-        """Return embeddings of texts, or of texts that are tokens already; None where it was cancelled.
-
-        Starts a worker and raises as `stream` does; and WrongKind, PromptTooLong or NotEmbeddable.
-        """
         if not self.plan.embeddings:
             raise cannot_embed(self.plan.model_name)
         digest = _digest(Embed("", texts))
@@ -151,48 +142,33 @@ class EngineSupervisor:
         special: bool = False,
         may_load: bool = True,
     ) -> Translated | None:
-        """Return the tokens of a text, or the text of tokens; None where it was cancelled.
-
-        Starts a worker and raises as `stream` does; and BadRequest.
-        """
         digest = _digest(Translate("", what, bos, special))
         async with self._worker_for(request_id, digest, None, may_load) as worker:
             asked = Translate(request_id, what, bos, special)
             return None if worker is None else await worker.translate(asked)
 
     async def cancel(self, request_id: str) -> None:
-        """Ask for a request to stop: its stream ends with reason 'cancelled', also while the model loads."""
         if request_id in self._loading:
             self._cancelled.add(request_id)
         elif self._worker is not None:
             self._worker.send(Cancel(request_id))
 
     async def persist(self, chat: str | None = None) -> None:
-        """Save the state of a chat that is no longer open (None: of all), if that is worth it.
-
-        Returns when that is done, or has taken too long.
-        """
         if self._worker is not None and self._worker.alive and self.state is EngineState.READY:
             await self._worker.persist(chat, _PERSIST_SECONDS)
 
     def forget(self, chat: str) -> None:
-        """Keep nothing of a chat that is deleted. Raises ValueError for an invalid id."""
         check_id(chat)
         if self._worker is not None:
             self._worker.send(Forget(chat))
 
     async def inspect(self, chat: str | None = None) -> Snapshot | None:
-        """Return a snapshot of the engine with this chat (None: the one answered last) in view.
-
-        None if no model is loaded, or the worker dies or does not answer. It answers between two steps.
-        """
         if self._worker is None or self.state is not EngineState.READY:
             return None
         return await self._worker.inspect(chat, _INSPECT_SECONDS)
 
     @contextlib.contextmanager
     def holding(self) -> Iterator[None]:
-        """Keep the worker from going idle while it is used."""
         self._users += 1
         self._cancel_idle_timer()
         try:
@@ -204,7 +180,6 @@ class EngineSupervisor:
                 self._idle_timer = loop.call_later(self._idle_seconds, self._went_idle)
 
     async def unload(self) -> None:
-        """Free the memory unless the model is in use; the next request loads it again."""
         async with self._lock:
             if not self._users:
                 await self.persist()
@@ -213,20 +188,16 @@ class EngineSupervisor:
 
     @property
     def has_crashed(self) -> bool:
-        """Whether the last worker died by itself; a new one has not been started yet."""
         return self._worker is not None and self.state is EngineState.STOPPED and not self._closed
 
     @property
     def log_path(self) -> Path | None:
-        """The log of the present worker, or of the last one where there is none."""
         return self._log
 
     def log_tail(self, n_bytes: int = 4096) -> str:
-        """Return the end of that log, printable, perhaps from a line's middle; '' where there is none."""
         return tail(self._log, n_bytes) if self._log is not None else ""
 
     async def close(self) -> None:
-        """End the worker, and with it every stream (reason 'cancelled'); the engine is of no more use."""
         self._closed = True
         self._cancel_idle_timer()
         if self._worker is not None:

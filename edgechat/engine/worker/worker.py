@@ -273,7 +273,7 @@ def _handle(engine: EngineCore, inspector: Inspector, command: Command) -> Seque
         case messages.Forget(chat):
             engine.forget(chat)
         case messages.Inspect(chat):
-            return [Inspected(inspector.snapshot(chat))]
+            return [Inspected(inspector.inspect(chat))]
         case Embed(request_id):
             return [Failed(request_id, ErrorInfo.of(cannot_embed()))]
         case Translate():

@@ -107,7 +107,7 @@ def check_snapshot(snapshot: Snapshot, engine: EngineCore) -> None:
 
 def test_an_engine_that_has_done_nothing(make: MakeEngine) -> None:
     engine = make()
-    snapshot = Inspector(engine).snapshot()
+    snapshot = Inspector(engine).inspect()
     check_snapshot(snapshot, engine)
     assert (snapshot.cache.used, snapshot.cache.cells, snapshot.cache.runs) == (0, 4096, ())
     assert snapshot.prompt is snapshot.draft_cache is snapshot.on_disk is None
@@ -119,10 +119,10 @@ def test_two_chats_with_one_system_prompt(make: MakeEngine) -> None:
     engine = make()
     inspector = Inspector(engine)
     ask(engine, ONE, SYSTEM, user("A first question"))
-    alone = inspector.snapshot()
+    alone = inspector.inspect()
     assert [(run.kind, run.slots) for run in alone.cache.runs] == [("pinned", 1), ("own", 1)]
     ask(engine, OTHER, SYSTEM, user("Another thing"))
-    both = inspector.snapshot()
+    both = inspector.inspect()
     check_snapshot(both, engine)
     runs = {run.kind: run for run in both.cache.runs}
     assert runs["pinned"] == Run(0, n_tokens(engine, SYSTEM), 2, "pinned")
@@ -145,12 +145,12 @@ def test_own_is_the_chat_that_is_looked_at(make: MakeEngine) -> None:
     ask(engine, ONE, user("Something"))
     ask(engine, OTHER, user("Or nothing at all"))
     lengths = {slot.chat: slot.length for slot in engine.scheduler.cache.slots}
-    longer = inspector.snapshot().cache
-    shorter = inspector.snapshot(ONE).cache
+    longer = inspector.inspect().cache
+    shorter = inspector.inspect(ONE).cache
     assert longer.of_kind("own") == shorter.of_kind("kept") == lengths[OTHER] - longer.of_kind("shared")
     assert shorter.of_kind("own") == longer.of_kind("kept") == lengths[ONE] - longer.of_kind("shared")
     engine.forget(ONE)
-    assert inspector.snapshot().cache.of_kind("kept") == inspector.snapshot().cache.of_kind("shared") == 0
+    assert inspector.inspect().cache.of_kind("kept") == inspector.inspect().cache.of_kind("shared") == 0
 
 
 @pytest.mark.parametrize("kind", [{"cuts": False}, {"window": 40}], ids=["hybrid", "windowed"])
@@ -161,7 +161,7 @@ def test_the_checkpoints_of_a_chat_are_its_own(make: MakeEngine, kind: dict[str,
     for turn in range(3):
         said.append(user(f"Question {turn}"))
         said.append(ask(engine, ONE, *said))
-    snapshot = inspector.snapshot()
+    snapshot = inspector.inspect()
     check_snapshot(snapshot, engine)
     assert len(snapshot.cache.slots) > 1
     assert max(run.slots for run in snapshot.cache.runs if run.kind == "own") > 1
@@ -176,7 +176,7 @@ def test_what_stays_when_the_window_moves_is_pinned(make: MakeEngine) -> None:
     for turn in range(12):
         said.append(user(f"Question {turn}, which is a long one."))
         said.append(ask(engine, ONE, *said))
-        snapshot = inspector.snapshot()
+        snapshot = inspector.inspect()
         check_snapshot(snapshot, engine)
         pinned.append([run for run in snapshot.cache.runs if run.kind == "pinned"])
     head, first_turn = n_tokens(engine, SYSTEM), n_tokens(engine, *said[:3])
@@ -191,7 +191,7 @@ def test_a_chat_that_may_not_lose_anything_has_nothing_pinned(make: MakeEngine) 
     engine.submit(ChatRequest(id="r", messages=(SYSTEM, user("Well?")), chat=ONE, overflow="error"))
     while not engine.is_idle:
         engine.step()
-    assert {run.kind for run in Inspector(engine).snapshot().cache.runs} == {"own"}
+    assert {run.kind for run in Inspector(engine).inspect().cache.runs} == {"own"}
 
 
 def test_pinned_text_that_the_prompt_has_elsewhere_is_not_claimed(make: MakeEngine) -> None:
@@ -214,14 +214,14 @@ def test_a_request_that_runs(make: MakeEngine) -> None:
     while not engine.is_idle:
         engine.step()
         check(engine)
-        snapshot = inspector.snapshot(OTHER)
+        snapshot = inspector.inspect(OTHER)
         check_snapshot(snapshot, engine)
         assert snapshot.cache.of_kind("kept") == 0 or snapshot.work.running < 2
         if snapshot.prompt is not None:
             seen.append((snapshot.work.running, snapshot.prompt.computed_tokens))
     assert {running for running, _ in seen} == {0, 1, 2}
     assert len({computed for _, computed in seen}) > 3
-    assert inspector.snapshot().work.prompt_token_seconds > 0
+    assert inspector.inspect().work.prompt_token_seconds > 0
 
 
 def test_drafts(make: MakeEngine, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -233,7 +233,7 @@ def test_drafts(make: MakeEngine, monkeypatch: pytest.MonkeyPatch) -> None:
     lengths = set()
     while not engine.is_idle:
         engine.step()
-        snapshot = inspector.snapshot()
+        snapshot = inspector.inspect()
         check_snapshot(snapshot, engine)
         lengths.update(snapshot.drafting.lengths)
     assert snapshot.draft_cache is not None
@@ -247,7 +247,7 @@ def test_drafts(make: MakeEngine, monkeypatch: pytest.MonkeyPatch) -> None:
     assert snapshot.drafting.costs[0] == (1, 1.0)
     assert snapshot.drafting.step_seconds > 0
     engine.speculation.controller.purse = -1.0
-    assert "cost more time" in inspector.snapshot().drafting.why_off
+    assert "cost more time" in inspector.inspect().drafting.why_off
 
 
 def test_states_on_disk_are_counted(make: MakeEngine, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -258,7 +258,7 @@ def test_states_on_disk_are_counted(make: MakeEngine, monkeypatch: pytest.Monkey
     for chat in (ONE, OTHER):
         ask(engine, chat, user("Something that is worth a file" * 4))
         engine.persist(chat)
-    while (found := inspector.snapshot().on_disk) is None or found.count < 2:
+    while (found := inspector.inspect().on_disk) is None or found.count < 2:
         engine.step()
         time.sleep(0.01)
     assert found.n_bytes > 500
@@ -284,7 +284,7 @@ def test_sums_are_right_whatever_happens(
         return engine
 
     def look(engine: EngineCore) -> None:
-        check_snapshot(inspectors[id(engine)].snapshot(random.choice((None, ONE))), engine)
+        check_snapshot(inspectors[id(engine)].inspect(random.choice((None, ONE))), engine)
 
     world = World(make, scripted_judge, scripted_question, seed, look)
     try:
@@ -321,7 +321,7 @@ def test_a_look_into_a_cache_of_many_nodes_is_quick(make: MakeEngine) -> None:
         cache.extend(taken, found[n : n + 500])
         cache.release(taken)
     inspector = Inspector(engine)
-    first = inspector.snapshot("00000001")
+    first = inspector.inspect("00000001")
     check_map(first.cache, engine)
     assert len(first.cache.runs) > 64
-    assert calls_of(lambda: inspector.snapshot("00000001")) < first.cache.cells // 10
+    assert calls_of(lambda: inspector.inspect("00000001")) < first.cache.cells // 10

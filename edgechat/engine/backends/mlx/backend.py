@@ -6,6 +6,8 @@ the logits of a prompt's other tokens are never computed, and a token can be beg
 has been read: see `next_token`.
 """
 
+# ruff: noqa: D102  (base.py documents the methods of its protocols)
+
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
@@ -133,7 +135,7 @@ class MlxBackend:
     # Computing.
 
     def decode(self, parts: Sequence[BatchPart]) -> Logits:
-        """Compute a run of one sequence; see `Backend.decode`. ValueError for several at once."""
+        """ValueError for several at once."""
         (part,) = parts
         with self._computing(part):
             rows = self._rows(part)
@@ -143,9 +145,7 @@ class MlxBackend:
             return np.empty((0, self.vocabulary.size), np.float32)
 
     def next_token(self, part: BatchPart, sampling: Sampling, number: float) -> int:
-        """Compute a run and choose what comes next; see `TokenDrawing.next_token`.
-
-        The chosen token is computed at once, before it is known here: a GPU works on it while the engine
+        """The chosen token is computed at once, before it is known here: a GPU works on it while the engine
         shows the one before. Where the engine wants something else then, it is cut off again.
         """
         with self._computing(part):
@@ -226,7 +226,6 @@ class MlxBackend:
         return sum(one.caches.length for one in self._sequences.values())
 
     def truncate(self, seq: int, length: int) -> bool:
-        """Cut a sequence; see `Backend.truncate`."""
         sequence = self._sequences.get(seq)
         if not length or sequence is None:
             self._sequences.pop(seq, None)
@@ -238,10 +237,7 @@ class MlxBackend:
         return True
 
     def rollback(self, seq: int, count: int) -> bool:
-        """Take back what was just computed; see `Backend.rollback`.
-
-        A recurrent state goes back to before the call, and what stays of that is computed again.
-        """
+        """A recurrent state goes back to before the call, and what stays of that is computed again."""
         sequence = self._sequences[seq]
         length, caches, start = sequence.length - count, sequence.caches, sequence.caches.checkpoint_at
         if not self._layers.is_recurrent:
@@ -257,23 +253,20 @@ class MlxBackend:
         return True
 
     def can_copy(self, source: int, length: int) -> bool:
-        """Say whether a copy would be true; see `Backend.can_copy`."""
         sequence = self._sequences.get(source)
         return sequence is not None and sequence.caches.can_cut(length)
 
     def copy(self, source: int, target: int, length: int) -> None:
-        """Copy a sequence or a prefix of it; see `Backend.copy`."""
         self._sequences[target] = _Sequence(self._sequences[source].caches.copy(length))
 
     def shift(self, seq: int, start: int, stop: int) -> bool:
-        """Refuse; see `Backend.shift`. Keys are kept with their positions worked in."""
+        """Keys are kept with their positions worked in."""
         length = self._sequences[seq].length
         if not 0 < start < stop < length:
             raise ValueError(f"tokens {start} to {stop} are not in the middle of {length}")
         return False
 
     def save(self, seq: int) -> npt.NDArray[np.uint8]:
-        """Return a sequence's state; see `Backend.save`."""
         sequence = self._sequences[seq]
         if 2 * states.size_of(sequence.caches) > psutil.virtual_memory().available // 2:
             raise MemoryError
@@ -283,7 +276,6 @@ class MlxBackend:
             raise MemoryError from error
 
     def restore(self, seq: int, state: npt.NDArray[np.uint8], length: int) -> bool:
-        """Fill a sequence with a saved state; see `Backend.restore`."""
         caches = Caches(self._layers)
         if self._used + length > self._cells or not states.unpack(state, caches, length):
             return False

@@ -1,5 +1,7 @@
 """Tokens to bytes and back, by the tokenizer.json that lies beside the weights."""
 
+# ruff: noqa: D102  (base.py documents the methods of its protocols)
+
 from __future__ import annotations
 
 import re
@@ -94,7 +96,6 @@ class FolderVocabulary:
         )
 
     def tokenize(self, text: str, *, bos: bool, special: bool) -> list[int]:
-        """Return the ids of `text`; see `Vocabulary.tokenize`."""
         clean = text.encode("utf-8", "replace").decode()
         with self._lock:  # it is the tokenizer's state, and threads share that
             self._tokenizer.encode_special_tokens = not special
@@ -106,7 +107,6 @@ class FolderVocabulary:
         return tokens
 
     def piece(self, token: int, *, special: bool = False) -> bytes:
-        """Return the bytes of a token; see `Vocabulary.piece`."""
         if token in self._special:
             return self._special[token].encode() if special else b""
         piece = self._pieces.get(token)
@@ -128,7 +128,6 @@ class FolderVocabulary:
         return text.replace("▁", " ").encode()
 
     def control_texts(self) -> list[str]:
-        """See `Vocabulary.control_texts`."""
         return list(self._special.values())
 
     def is_end(self, token: int) -> bool:
@@ -136,7 +135,6 @@ class FolderVocabulary:
         return token in self._ends
 
     def infill(self) -> tuple[int, int, int] | None:
-        """Return the tokens of one of the usual names; see `Vocabulary.infill`."""
         added = {text: token for token, text in self._added.items()}
         names = next((names for names in _INFILL if added.keys() >= set(names)), None)
         return None if names is None else (added[names[0]], added[names[1]], added[names[2]])
