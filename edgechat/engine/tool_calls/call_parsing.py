@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from edgechat.engine.tool_calls.scan import DEEPEST, is_shallow
+from edgechat.engine.tool_calls.scan import is_shallow
 
 QUOTE = '<|"|>'
 """Around texts in the calls of Gemma 4."""
@@ -177,23 +177,26 @@ def _value(text: str, kinds: frozenset[str]) -> Any:
 # Gemma's own notation.
 
 _CALL = re.compile(r"\s*call:\s*([^\s{]{1,256})\s*")
-_BARE = re.compile(r"[^\s:,{}\[\]<]+")
-_GAP = re.compile(r"\s*")
-_LITERALS = {"true": True, "false": False, "null": None, "None": None}
+_WORD = r"[^\s:,{}\[\]<]+"
+_TOKEN = re.compile(
+    rf'<\|"\|>(?P<text>(?s:.*?))<\|"\|>|(?P<key>{_WORD})(?=\s*:)|(?P<value>{_WORD})|(?P<sign>[:,{{}}\[\]<])|\s+'
+)
+_NUMBER = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?")
+_LITERALS = {"true": "true", "false": "false", "null": "null", "None": "null"}
 
 
 def parse_gemma(_header: str, body: str, _kinds: Kinds) -> ParsedCall | None:
     """Read `call:NAME{key:value,…}`, where texts stand between quotes of their own."""
     opening = _CALL.match(body)
-    if opening is None:
+    body, end, rest = body.rpartition("<tool_call|>")
+    if opening is None or not end or rest.strip():
         return None
+    text = _TOKEN.sub(_in_json, body[opening.end() :])
     try:
-        value, at = _Gemma(body).value(opening.end(), 0)
-    except ValueError:
+        value = msgspec.json.decode(text, type=dict[str, Any]) if is_shallow(text) else None
+    except msgspec.MsgspecError:
         return None
-    if not isinstance(value, dict) or body[at:].strip() != "<tool_call|>":
-        return None
-    return ParsedCall(opening[1], json.dumps(value, ensure_ascii=False))
+    return None if value is None else ParsedCall(opening[1], json.dumps(value, ensure_ascii=False))
 
 
 def parse_gemma_head(_header: str, body: str, _kinds: Kinds) -> ParsedCall | None:
@@ -202,77 +205,14 @@ def parse_gemma_head(_header: str, body: str, _kinds: Kinds) -> ParsedCall | Non
     return ParsedCall(opening[1], "") if opening and body[opening.end() :].startswith("{") else None
 
 
-class _Gemma:
-    """A reader of values; ValueError where there is none, or it is too deep."""
-
-    def __init__(self, text: str) -> None:
-        self._text = text
-
-    def value(self, at: int, depth: int) -> tuple[Any, int]:
-        """Return the value that begins at a character, and where it ends."""
-        at = self._skip(at)
-        if depth > DEEPEST:
-            raise ValueError("too deep")
-        if self._text.startswith(QUOTE, at):
-            return self._quoted(at)
-        if self._text.startswith("{", at):
-            pairs, at = self._items(at + 1, "}", depth)
-            return dict(pairs), at
-        if self._text.startswith("[", at):
-            return self._items(at + 1, "]", depth)
-        word = _BARE.match(self._text, at)
-        if word is None:
-            raise ValueError("no value")
-        return _LITERALS[word[0]] if word[0] in _LITERALS else _number(word[0]), word.end()
-
-    def _items(self, at: int, close: str, depth: int) -> tuple[list[Any], int]:
-        items: list[Any] = []
-        at = self._skip(at)
-        while not self._text.startswith(close, at):
-            if items:
-                at = self._expect(",", at)
-            if close == "}":
-                key, at = self._key(at)
-                value, at = self.value(self._expect(":", at), depth + 1)
-                items.append((key, value))
-            else:
-                value, at = self.value(at, depth + 1)
-                items.append(value)
-            at = self._skip(at)
-        return items, at + 1
-
-    def _key(self, at: int) -> tuple[str, int]:
-        at = self._skip(at)
-        if self._text.startswith(QUOTE, at):
-            return self._quoted(at)
-        word = _BARE.match(self._text, at)
-        if word is None:
-            raise ValueError("no key")
-        return word[0].strip('"'), word.end()
-
-    def _quoted(self, at: int) -> tuple[str, int]:
-        start = at + len(QUOTE)
-        end = self._text.find(QUOTE, start)
-        if end < 0:
-            raise ValueError("a text does not end")
-        return self._text[start:end], end + len(QUOTE)
-
-    def _expect(self, sign: str, at: int) -> int:
-        at = self._skip(at)
-        if not self._text.startswith(sign, at):
-            raise ValueError(f"no {sign}")
-        return at + 1
-
-    def _skip(self, at: int) -> int:
-        match = _GAP.match(self._text, at)
-        return match.end() if match else at
-
-
-def _number(word: str) -> int | float:
-    try:
-        value = msgspec.json.decode(word)
-    except msgspec.MsgspecError as error:
-        raise ValueError("no number") from error
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise ValueError("no number")
-    return value
+def _in_json(token: re.Match[str]) -> str:
+    """Return a token of Gemma's notation in JSON, or something that is no JSON for what is no token."""
+    text = token[token.lastgroup] if token.lastgroup else " "
+    match token.lastgroup:
+        case "text":
+            return json.dumps(text)
+        case "key":
+            return json.dumps(text.strip('"'))
+        case "value" if not _NUMBER.fullmatch(text):
+            return _LITERALS.get(text, "no value")
+    return text
