@@ -1,24 +1,13 @@
-"""Where the body of a call ends, in a text that comes piece by piece. Every character is looked at once."""
+"""Finds the end of a call's body in text that comes piece by piece; every character is scanned once."""
 
 from __future__ import annotations
 
 import re
-from typing import Protocol
 
 DEEPEST = 64
-"""Nesting of a body; what lies deeper is no call."""
+"""Levels of nesting in a body; what is deeper is no call."""
 LONGEST_END = 64
-"""Characters of what ends a body."""
-
-
-class Scan(Protocol):
-    """Looks for the end of a body."""
-
-    n_valid: int
-    """Of a piece with which the body turns out to be none: characters before those to blame."""
-
-    def feed(self, text: str) -> int | None:
-        """Return where in this piece the body has ended; None if it goes on. ValueError: it is none."""
+"""Characters of the end of a body."""
 
 
 class JsonScan:
@@ -29,12 +18,16 @@ class JsonScan:
 
     def __init__(self) -> None:
         self.n_valid = 0
+        """Of a piece that shows that the body is none: characters before the first wrong one."""
         self._depth = 0
         self._in_string = False
         self._escaped = False
 
     def feed(self, text: str) -> int | None:
-        """See `Scan.feed`. That brackets match and the rest is in order is for the parser to say."""
+        """Return where in this piece the body has ended; None if it goes on. ValueError: it is none.
+
+        Brackets are counted, not matched: the rest is for the parser to check.
+        """
         at = 0
         while at < len(text):
             if self._escaped:
@@ -82,7 +75,7 @@ class EndScan:
         self._tail = ""
 
     def feed(self, text: str) -> int | None:
-        """See `Scan.feed`. The end itself belongs to the body."""
+        """Return where in this piece the body has ended, its end included; None if it goes on."""
         seen = self._tail + text
         match = self._end.search(seen)
         if match is not None:
@@ -92,7 +85,7 @@ class EndScan:
 
 
 def is_shallow(text: str) -> bool:
-    """Say whether a JSON text is no deeper than can be worked with."""
+    """Say whether a JSON text is not nested too deeply."""
     try:
         JsonScan().feed("[" + text)
     except ValueError:

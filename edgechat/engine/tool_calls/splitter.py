@@ -11,7 +11,7 @@ from io import StringIO
 
 from edgechat.engine.tool_calls.call_parsing import Kinds
 from edgechat.engine.tool_calls.formats import BARE, FENCED, TAGGED, Format
-from edgechat.engine.tool_calls.scan import EndScan, JsonScan, Scan, held_back
+from edgechat.engine.tool_calls.scan import EndScan, JsonScan, held_back
 from edgechat.engine.types import ToolCall
 
 LONGEST_CALL = 2**20
@@ -94,7 +94,7 @@ class Splitter:
         self._length = 0
         self._header: list[str] = []
         self._body: list[str] = []
-        self._scan: Scan = JsonScan()
+        self._scan: JsonScan | EndScan = JsonScan()
         self._announced = False
         """The call that is being written has been returned."""
         self._arguments: JsonScan | None = None

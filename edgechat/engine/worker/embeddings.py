@@ -10,16 +10,14 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import TYPE_CHECKING
 
-import numpy as np
-import numpy.typing as npt
 import psutil
 
 from edgechat.base.errors import EdgechatError, NotEmbeddable, PromptTooLong
 from edgechat.engine import types
 from edgechat.engine.prompt.token_estimate import at_least
-from edgechat.engine.prompt.translation import PlainVocabulary, translate
+from edgechat.engine.prompt.translation import translate
 from edgechat.engine.scheduling.preparation import fault
 from edgechat.engine.snapshot import CacheMap, CacheStats, DraftingState, SchedulerState, Snapshot
 from edgechat.engine.types import Embed, ErrorInfo, Event, Failed
@@ -30,37 +28,14 @@ from edgechat.engine.worker.messages import Command, Inspected, WorkerEvent
 from edgechat.models.local.usage import note_use
 from edgechat.planner.plan import LoadPlan
 
+if TYPE_CHECKING:
+    from edgechat.engine.backends.llama_cpp import LlamaCppEmbedder
+
 _BATCH = 512
 """Tokens of a call that are gathered from short texts; it cannot be stopped in its middle."""
 _LARGEST = 48 << 20
 """Bytes of an answer, which one message must hold."""
 _NO_DRAFTS = "It is an embedding model."
-
-
-class EmbedderVocabulary(PlainVocabulary, Protocol):
-    """The vocabulary of an embedder."""
-
-    def whole(self, text: str) -> list[int]:
-        """Return the ids of a text with those that the model wants around it."""
-
-
-class Embedder(Protocol):
-    """What computes embeddings; `backends.llama_cpp.LlamaCppEmbedder` is one."""
-
-    @property
-    def vocabulary(self) -> EmbedderVocabulary:
-        """Its tokens."""
-
-    longest: int
-    n_batch: int
-    n_seq_max: int
-    dimensions: int
-
-    def embed(self, texts: Sequence[Sequence[int]]) -> npt.NDArray[np.float32]:
-        """Return a vector of the length 1 for each text [n, dimensions]."""
-
-    def close(self) -> None:
-        """Free everything."""
 
 
 @dataclass(slots=True, eq=False)
@@ -78,7 +53,8 @@ class _Job:
 class EmbeddingEngine:
     """One embedder, many requests. Not thread-safe: one thread submits, cancels and steps."""
 
-    def __init__(self, embedder: Embedder) -> None:
+    def __init__(self, embedder: LlamaCppEmbedder) -> None:
+        self.vocabulary = embedder.vocabulary
         self._embedder = embedder
         self._jobs: deque[_Job] = deque()
         self._batches = [0] * embedder.n_seq_max
@@ -89,11 +65,6 @@ class EmbeddingEngine:
     def is_idle(self) -> bool:
         """Whether there is nothing to compute."""
         return not self._jobs
-
-    @property
-    def vocabulary(self) -> EmbedderVocabulary:
-        """The tokens of the model."""
-        return self._embedder.vocabulary
 
     def submit(self, request: Embed) -> list[Event]:
         """Queue a request."""
@@ -163,7 +134,7 @@ class EmbeddingEngine:
                 yield job, tokens
 
     def _tokens(self, text: str | tuple[int, ...]) -> list[int]:
-        vocabulary, longest = self._embedder.vocabulary, self._embedder.longest
+        vocabulary, longest = self.vocabulary, self._embedder.longest
         if isinstance(text, str) and (more := at_least(text, longest, vocabulary.whole)):
             raise _too_long(f"more than {more}", longest)
         tokens = vocabulary.whole(text) if isinstance(text, str) else list(text)

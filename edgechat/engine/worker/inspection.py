@@ -6,20 +6,17 @@ import itertools
 from bisect import bisect_left
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Protocol
 
 import msgspec
 import psutil
 
 from edgechat.engine import snapshot
-from edgechat.engine.backends.base import Backend, Vocabulary
+from edgechat.engine.backends.base import Vocabulary
+from edgechat.engine.engine import EngineCore
 from edgechat.engine.kv.prefix_cache import PrefixCache, Slot
 from edgechat.engine.kv.window import turns_of
-from edgechat.engine.scheduling.chat_cache import ChatCache
-from edgechat.engine.scheduling.scheduler import Scheduler
 from edgechat.engine.speculative.acceptance import Acceptance
-from edgechat.engine.speculative.speculation import Speculation
-from edgechat.engine.types import ChatRequest, Message, Usage
+from edgechat.engine.types import ChatRequest, Message
 
 _ROWS = (1, 2, 4, 8, 16)
 """The n of C(n) that a snapshot has."""
@@ -40,24 +37,10 @@ class _Pinned:
     tokens: list[int]
 
 
-class Inspectable(Protocol):
-    """What a snapshot reads of an engine."""
-
-    backend: Backend
-    scheduler: Scheduler
-    chat_cache: ChatCache
-    speculation: Speculation
-    last_usage: Usage | None
-
-    @property
-    def n_waiting(self) -> int:
-        """Requests that have not reached the scheduler yet."""
-
-
 class Inspector:
     """Takes snapshots of an engine."""
 
-    def __init__(self, engine: Inspectable) -> None:
+    def __init__(self, engine: EngineCore) -> None:
         self._engine = engine
         self._process = psutil.Process()
         self._pinned: dict[str, _Pinned] = {}
