@@ -169,7 +169,7 @@ class Backend(Protocol):
     def truncate(self, seq: int, length: int) -> bool:
         """Cut a sequence down to `length` tokens.
 
-        False means that the result would not be true (facts of the architecture, not of the call); the
+        False means that the result would be wrong (facts of the architecture, not of the call); the
         sequence is then unchanged. Length 0 always works.
         """
 
@@ -177,16 +177,16 @@ class Backend(Protocol):
         """Take back the last `count` tokens of a sequence, fewer than the last call of `decode` gave it.
 
         Once after a call, and up to `rolls_back` tokens, on every architecture that says so. False means that
-        the result would not be true; the sequence is then unchanged.
+        the result would be wrong; the sequence is then unchanged.
         """
 
     def can_copy(self, source: int, length: int) -> bool:
-        """Say whether the first `length` tokens of a sequence could be copied, and the copy would be true."""
+        """Say whether the first `length` tokens of a sequence can be copied with a correct result."""
 
     def copy(self, source: int, target: int, length: int) -> None:
         """Let `target`, which is empty, hold the first `length` tokens of `source` too, in the same cells.
 
-        Only after `can_copy` has said yes.
+        Only after `can_copy` has returned True.
         """
 
     def shift(self, seq: int, start: int, stop: int) -> bool:
@@ -205,7 +205,7 @@ class Backend(Protocol):
     def restore(self, seq: int, state: npt.NDArray[np.uint8], length: int) -> bool:
         """Fill an empty sequence with a saved state of `length` tokens; False, and it stays empty, where not.
 
-        The state must be one that `save` gave: llama.cpp looks at little of it.
+        The state must come from `save`: llama.cpp checks little of it.
         """
 
     def close(self) -> None:

@@ -63,7 +63,7 @@ class Constraint:
         return bits.view(np.bool_)
 
     def allows(self, reply_tokens: Seq[int], tokens: Seq[int]) -> int:
-        """Return how many of `tokens` may come after `said`, one behind the other."""
+        """Return how many of `tokens` may come after the reply so far, one after the other."""
         self._advance_to(reply_tokens)
         n_allowed = int(self._matcher.validate_tokens(list(tokens)))
         self._check()

@@ -1,4 +1,4 @@
-"""A request whose reply is being generated: its text, its calls, and how likely its tokens were."""
+"""A request whose reply is being generated: its text, its calls and its logprobs."""
 
 from __future__ import annotations
 
@@ -33,17 +33,17 @@ class Generation(Sequence):
 
     reply: Reply
     logprobs: Logprobs | None = None
-    """How likely its tokens were, where the request wants to know."""
+    """Logprobs of its tokens, if the request asks for them."""
     drawn: int | None = None
-    """The next token, where the backend has chosen it."""
+    """The next token, if the backend has chosen it."""
     pieces: list[Piece] = field(default_factory=list)
     """The reply's text so far ..."""
     calls: list[ToolCall] = field(default_factory=list)
-    """... and what it wants called, with the arguments in pieces here:"""
+    """... and its calls, without their arguments, which are in pieces here:"""
     arguments: list[list[str]] = field(default_factory=list)
 
     def extend(self, token: int, piece: bytes) -> list[Event]:
-        """Add a token, which stands for these bytes; return the text that it completes."""
+        """Add a token and its bytes; return the text that it completes."""
         self.tokens.append(token)
         shown = self.reply.feed(piece)
         if self.logprobs is not None:
@@ -51,7 +51,7 @@ class Generation(Sequence):
         return self._events(shown)
 
     def finish(self) -> list[Event]:
-        """Return the text that was held back: nothing follows."""
+        """Return the text that was held back, at the end of the reply."""
         return self._events(self.reply.finish())
 
     def _events(self, shown: list[Shown]) -> list[Event]:
@@ -85,17 +85,17 @@ class Generation(Sequence):
 
 
 PlacedLogprobs = tuple[int, TokenLogprobs]
-"""How many characters of the answer there were before a token."""
+"""A token, with the number of characters of the answer before it."""
 
 
 class Logprobs:
-    """The chances of one reply's tokens, each told with the text that it begins.
+    """The logprobs of one reply's tokens, each returned with the text that it begins.
 
-    Nothing of a thought or a call, nor of what is never shown: marks, and what a stop string has cut off.
+    Thoughts and calls have none, nor has what is never shown: marks, and what a stop string has cut off.
     """
 
     def __init__(self, vocabulary: Vocabulary, others: int) -> None:
-        """others: how many of the likeliest tokens are told beside each."""
+        """others: how many of the most likely tokens are returned with each."""
         self._vocabulary = vocabulary
         self._others = others
         self._computed: deque[TokenLogprobs] = deque()
@@ -115,7 +115,7 @@ class Logprobs:
         return self._vocabulary.piece(token) or self._vocabulary.piece(token, special=True)
 
     def track(self, reply: Reply) -> None:
-        """The reply has taken the next of these tokens."""
+        """Note that the reply has taken the next of these tokens."""
         self._undecided.append((self._n_answer, self._computed.popleft()))
         self._n_answer = reply.n_answer
         if reply.in_call:
@@ -131,7 +131,7 @@ class Logprobs:
         self._undecided.clear()
 
     def take_shown(self, reply: Reply) -> tuple[TokenLogprobs, ...]:
-        """Return the chances of the tokens that begin in what the reply has shown since."""
+        """Return the logprobs of the tokens that begin in what the reply has shown since the last call."""
         logprobs: list[TokenLogprobs] = []
         while self._ready and self._ready[0][0] < reply.n_shown:
             logprobs.append(self._ready.popleft()[1])

@@ -1,4 +1,4 @@
-"""From the bytes of tokens to what is shown: whole characters, no stop strings, thinking and calls apart."""
+"""From the bytes of tokens to text: whole characters, without stop strings, with thinking and calls apart."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ class ReplyPart(Enum):
 class Reply:
     """The text of one reply as it grows.
 
-    What could be the beginning of a mark or of a stop string is held back until it is decided, so nothing
-    that was shown is ever taken back. Stop strings end the answer, not the thinking, and not a call.
+    What may be the beginning of a mark or of a stop string is held back until that is decided, so that shown
+    text is never taken back. Stop strings end the answer, not the thinking, and not a call.
     """
 
     def __init__(
@@ -39,16 +39,16 @@ class Reply:
         thinking: bool = False,
         calls: Splitter | None = None,
     ) -> None:
-        """`thinking`: the prompt has opened the thought already. calls: takes them out of the answer."""
+        """`thinking`: the prompt has opened the thought already. calls: splits calls off the answer."""
         self.stopped = False
         self.n_shown = 0
-        """Characters of the answer that were handed out."""
+        """Characters of the answer that were returned."""
         self._stop = tuple(text for text in stop if text)
         self._marks = marks
         self._calls = calls
         self._buffer = ""
         self._undecided = ""
-        """Of the answer, what a stop string may begin with."""
+        """The end of the answer, which a stop string may begin with."""
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         if marks is None:
             self.where = ReplyPart.ANSWER
@@ -83,7 +83,7 @@ class Reply:
         return self._drain(final=False)
 
     def finish(self) -> list[Shown]:
-        """The generation is over: return what was held back."""
+        """Return what was held back, at the end of the reply."""
         self._buffer += self._decoder.decode(b"", final=True)
         shown = self._drain(final=True)
         if self._calls is not None and not self.stopped:
@@ -106,7 +106,7 @@ class Reply:
         return shown
 
     def _skip_marks(self, *, final: bool) -> None:
-        """Before a thought or an answer: pass over white space and marks."""
+        """Skip white space and marks before a thought or an answer."""
         assert self._marks is not None
         self._buffer = self._buffer.lstrip()
         marks = self._marks.skip + ((self._marks.open,) if self.where is ReplyPart.START else ())
@@ -135,7 +135,7 @@ class Reply:
         return self._answer_text(text) if self._calls is None else self._split_answer(self._calls.feed(text))
 
     def _split_answer(self, items: list[Item]) -> list[Shown]:
-        """Return what is to be shown of what was found in an answer, up to what ends it."""
+        """Return what can be shown of these parts of an answer, up to the one that ends it."""
         assert self._calls is not None
         shown: list[Shown] = []
         for item in items:
@@ -154,7 +154,7 @@ class Reply:
         return shown
 
     def _answer_text(self, text: str, *, final: bool = False) -> list[Shown]:
-        """Return what can be shown of an answer that goes on with `text`."""
+        """Return what can be shown of an answer that continues with `text`."""
         if self.stopped:
             return []
         text = self._undecided + text

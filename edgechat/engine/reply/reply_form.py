@@ -1,4 +1,4 @@
-"""What form the reply to a request has: where it stops, what is told apart in it, the grammar it follows."""
+"""The form of the reply to a request: its stop strings, its parts, and the grammar that it follows."""
 
 from __future__ import annotations
 
@@ -14,10 +14,7 @@ from edgechat.engine.types import ChatRequest
 
 
 def reply_of(request: ChatRequest, template: ChatTemplate, *, thinking: bool) -> Reply:
-    """Return the reply to a request, of which nothing has been said yet.
-
-    thinking: the prompt has opened the thought already.
-    """
+    """Return the empty reply to a request. thinking: the prompt has opened the thought already."""
     if request.text is not None:
         return Reply(request.stop)
     calls = None

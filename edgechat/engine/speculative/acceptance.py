@@ -22,11 +22,11 @@ _FADING = 0.993
 """Of a count, for each further observation of its kind: the last hundred and forty or so are remembered."""
 _PRIOR = {"model": 0.6, "ngram": 0.5}
 _PRIOR_N = 4.0
-"""Observations that a guess of ours stands for."""
+"""Observations that the prior counts as."""
 
 
 def class_of_probability(probability: float) -> int:
-    """Return the class of a token to which a small model gives so much."""
+    """Return the class of a token that a small model gives this probability."""
     return bisect(_PROBABILITIES, probability)
 
 
@@ -51,7 +51,7 @@ class Acceptance:
         self.by_position = _no_counts(MOST[source])
 
     def start_with(self, by_class: AcceptanceCounts, by_position: AcceptanceCounts) -> None:
-        """Take what was learnt before, less sure of it."""
+        """Start with what was learnt earlier, at less weight."""
         for counts, stored in ((self.by_class, by_class), (self.by_position, by_position)):
             if len(stored.tried) != len(counts.tried) or len(stored.stood) != len(counts.stood):
                 continue
@@ -61,9 +61,9 @@ class Acceptance:
                     counts.tried[index], counts.stood[index] = weight * tried, weight * stood
 
     def of_class(self, index: int, *, optimistic: bool = False) -> float:
-        """Return how likely a token of this class stands, those before it standing.
+        """Return how likely a token of this class stands if those before it do.
 
-        optimistic: as likely as it may well be, for what little is known of it.
+        optimistic: an upper estimate, the higher the less is known of it.
         """
         return _rate(self.by_class, index, self._overall, optimistic)
 
@@ -83,7 +83,7 @@ class Acceptance:
             _count(self.by_position, position, position < n_stood)
 
     def fade(self, factor: float) -> None:
-        """Be less sure of everything: time has passed."""
+        """Reduce the weight of what was learnt, as time passes."""
         for counts in (self.by_class, self.by_position):
             counts.tried = [factor * n for n in counts.tried]
             counts.stood = [factor * n for n in counts.stood]

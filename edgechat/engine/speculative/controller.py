@@ -5,11 +5,11 @@ C(streams + k) and the drafting. Lengths are compared by what they make less wha
 at the present pace (Dinkelbach 1967, "On Nonlinear Fractional Programming"), which is how a ratio of sums is
 made largest. All costs are in units of C(1).
 
-That it never loses is kept by a purse: what a step loses against plain decoding is paid out of it, what a
-step wins goes in up to a limit, and plain steps add one part in two hundred. With an empty purse nothing
-is drafted, so a wrong estimate costs a few tokens and half a percent, whatever draft and machine do. What
-the draft model needs to read up to a stream is apart from that: it is spent where the rest of a reply is
-likely to win half as much again, or out of a fund of a few tokens and a quarter of a percent.
+A purse bounds losses: what a step loses against plain decoding is paid out of it, what a step wins goes in up
+to a limit, and each step adds half a percent. With an empty purse nothing is drafted, so a wrong estimate
+costs a few tokens and half a percent, whatever draft and machine do. Reading the stream with the draft model
+is accounted for apart: it is done where the rest of a reply is likely to win half as much again, or out of a
+fund of a few tokens and a quarter of a percent.
 """
 
 from __future__ import annotations
@@ -27,18 +27,17 @@ _ALLOWANCE = 0.005
 _FIRST_PURSE = 6.0
 _FULL_PURSE = 8.0
 _PROBE = 3.0
-"""What must be in the purse for a step that is only to learn something."""
+"""What must be in the purse for a step that explores."""
 _MARGIN = 0.02
 """By so much of a plain step a draft must be better than none."""
 _EXPLORE_EVERY, _EXPLORE_EVERY_IF_RICH = 48, 12
-"""Every so many steps lengths are judged by what they may be worth, not by what they are thought to be;
-and more often while the purse is full."""
+"""Steps after which one explores: it judges lengths by what they may be worth; fewer with a full purse."""
 _SURE_OF_GAIN = 1.5
-"""What is read is likely to win so many times what it takes."""
+"""Reading must be likely to win so many times its cost."""
 _FUND, _FUNDING = 12.0, 0.0025
-"""For reading on a hope only: what there is at first, and at the most, and what a step adds."""
+"""For reading that may not pay: its first and largest size, and what a step adds."""
 _REFERENCE = 64
-"""Steps with drafts after which one without is due: the measure of all others."""
+"""Steps with drafts after which a plain one is due, to measure by."""
 _PACE = 0.97
 _FADE_EVERY = 256
 _FADE = 0.9
@@ -85,7 +84,7 @@ class Controller:
         return self._made / self._spent
 
     def begin(self, n_streams: int, depth: float) -> bool:
-        """Begin a step of so many streams; say whether it may draft at all. depth: tokens in their cache."""
+        """Begin a step of so many streams; say whether it may draft. depth: tokens in their cache."""
         self.cost.at_depth(depth)
         self._streams = n_streams
         self._steps += 1
@@ -156,7 +155,7 @@ class Controller:
         """Return how much the draft model may read now, of `price` that it takes to reach a stream.
 
         All in units of C(1). left: tokens that the reply is likely to have yet. read: what a step may read.
-        It is spent freely where it will be won back, and out of a small fund where that is only hoped for.
+        It is spent freely if it is likely to be won back, else out of a small fund.
         """
         if self.expected_gain("model") * left >= _SURE_OF_GAIN * price:
             return read
@@ -213,7 +212,7 @@ class Controller:
         self._made, self._spent = _PACE * self._made + made, _PACE * self._spent + spent
 
     def observe_undecided(self, n_streams: int, seconds: float) -> None:
-        """Learn from a step that could have drafted, and of which nobody has asked whether it should."""
+        """Learn from a plain step for which it was not decided whether to draft."""
         self._streams = n_streams
         self.observe(n_streams, n_streams, seconds, deciding=self._decision_cost * self.cost.level)
 
@@ -244,7 +243,7 @@ class Controller:
         return max((value - n * price for n, value in enumerate(self._values(offer.chances, 0))), default=0.0)
 
     def _values(self, chances: Sequence[float], n_beside: int) -> list[float]:
-        """Return what verifying 0, 1, 2 ... tokens is worth; what drafting them cost is not looked at."""
+        """Return what verifying 0, 1, 2 ... tokens is worth, without the cost of drafting them."""
         # A drafted token adds the chance that it and all before it stand.
         made = accumulate(accumulate(chances, mul), initial=0.0)
         return [tokens - self._pace * self._extra(n_beside + n) for n, tokens in enumerate(made)]

@@ -19,22 +19,22 @@ from edgechat.engine.speculative.acceptance import class_of_match, class_of_prob
 from edgechat.planner.plan import LoadPlan
 
 _LONG_PATTERN, _SHORT_PATTERN = 4, 2
-"""Tokens of the pattern that is looked for, and of the one that is looked for where that is not found."""
+"""Tokens of the pattern that is searched for, and of the one that is tried next."""
 _MATCHES_TRIED = 8
-"""Places that are looked at for the longest match, the latest first."""
+"""Places that are compared for the longest match, the latest first."""
 _LONGEST_MATCH = 32
 _TOP_TOKENS = 10
-"""Tokens among which a small model's confidence is shared out."""
+"""Tokens over which a small model's confidence is computed."""
 
 
 class NgramDrafter:
-    """Prompt lookup (Saxena 2023): what followed the last time that these tokens were said."""
+    """Prompt lookup (Saxena 2023): what followed the same tokens earlier in the conversation."""
 
     def __init__(self) -> None:
         self._texts: dict[Stream, tuple[array[int], bytearray]] = {}
 
     def draft(self, stream: Stream, most: int) -> Draft | None:
-        """Return what may come next, `most` tokens at the most; None where nothing was said before."""
+        """Return a draft of up to `most` tokens; None if there is no earlier match."""
         tokens, raw = self._text(stream)
         match = self._match(tokens, raw, _LONG_PATTERN) or self._match(tokens, raw, _SHORT_PATTERN)
         if match is None:
@@ -72,7 +72,7 @@ class NgramDrafter:
         return best
 
     def forget(self, stream: Stream) -> None:
-        """The stream has ended, or has other tokens now."""
+        """Forget a stream that has ended or has other tokens now."""
         self._texts.pop(stream, None)
 
 
@@ -206,7 +206,7 @@ class ModelDrafter:
         recent = [*request.stream.tokens[-window:], *draft.tokens] if window else []
         try:
             distribution = sampler.distribution(row, recent, [*request.stream.said, *draft.tokens])
-        except SchemaError:  # the target will say so too, or knows better
+        except SchemaError:  # the target will raise it too, or knows better
             return False
         confidence = class_of_probability(
             float(distribution[1].max()) if len(distribution[0]) > 1 else _confidence(row)
@@ -241,7 +241,7 @@ class ModelDrafter:
         return state
 
     def _decode(self, parts: Sequence[BatchPart]) -> Logits | None:
-        """Compute a batch; None where there is no room for it even without what is idle."""
+        """Decode a batch; None if there is no room for it even without idle sequences."""
         while True:
             try:
                 return self._backend.decode(parts)
@@ -250,7 +250,7 @@ class ModelDrafter:
                     return None
 
     def forget(self, stream: Stream) -> None:
-        """The stream has ended, or has other tokens now. What was read of it stays for the next turn."""
+        """Forget a stream that has ended or has other tokens now. Its cache stays for the next turn."""
         state = self._states.pop(stream, None)
         if state is not None:
             self.cache.release(state.slot)
@@ -266,7 +266,7 @@ class ModelDrafter:
 
 @dataclass(slots=True)
 class DraftRequest:
-    """A draft that a small model is asked for."""
+    """A draft to be made by a small model."""
 
     stream: Stream
     draft: Draft

@@ -1,4 +1,4 @@
-"""Speculation around the engine's step: drafts are put into a planned batch, and judged once decoded."""
+"""Speculation around the engine's step: drafts are added to a planned batch, and verified once decoded."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ _READ_AHEAD = 256
 _FIRST_REPLY_LENGTH = 200.0
 """Tokens that a reply is expected to have, before the first one has ended."""
 _OVERHEAD = 0.005
-"""Share of the time that may be spent on looking whether a draft pays, where none does."""
+"""Share of the time that may be spent on deciding whether a draft pays, if none does."""
 _MEASURE_EVERY = 8
-"""Of the steps at which nobody looks, every so many teach what a step costs: to learn takes time, too."""
+"""Of skipped steps, every so many are measured: to learn takes time, too."""
 _LONGEST_SKIP = 64.0
-"""Steps; a look that took so long was interrupted."""
+"""Steps; a decision that took so long was interrupted."""
 
 
 @dataclass(slots=True)
 class _Step:
-    """What is being done now."""
+    """The step that is under way."""
 
     n_streams: int
     n_rows: int
@@ -47,7 +47,7 @@ class _Step:
     reading: float = 0.0
     deciding: float = 0.0
     skipped: bool = False
-    """Nobody has looked whether a draft pays."""
+    """It was not decided whether a draft pays."""
 
 
 class Speculation:
@@ -64,7 +64,7 @@ class Speculation:
     ) -> None:
         self.controller = controller
         self.sources: frozenset[Source] = frozenset({"model", "ngram"})
-        """Who may draft, of those who are here."""
+        """The sources that may be used."""
         self.lengths: tuple[int, ...] = ()
         """Tokens drafted for each stream in the last step that could draft."""
         self._backend = backend
@@ -77,7 +77,7 @@ class Speculation:
         self._read_cost = controller.round_cost / 8
 
     def warm_up(self, token: Sequence[int], seconds: float, *, whole: bool) -> None:
-        """Learn what a token of the draft model costs, where the target's takes so many seconds."""
+        """Measure what a token of the draft model costs, over the target's `seconds`."""
         self.controller.cost.observe(1, seconds)
         if self._model is None:
             return
@@ -110,7 +110,7 @@ class Speculation:
 
     @property
     def draft_cache(self) -> PrefixCache | None:
-        """What the draft model has read; None where there is no such model."""
+        """The draft model's cache; None without such a model."""
         return self._model.cache if self._model is not None else None
 
     def draft(self, planned: Planned) -> Planned:
@@ -156,7 +156,7 @@ class Speculation:
             self._offers(stream, ngram, limit)
             for stream, ngram, limit in zip(streams, ngrams, limits, strict=True)
         ]
-        if self._model is None:  # perhaps only since a moment
+        if self._model is None:  # it may have been dropped just now
             offers = [[offer for offer in stream if offer.source != "model"] for stream in offers]
         chosen = self.controller.choose(offers, most)
         drafts: list[Draft | None] = [None] * len(streams)
@@ -294,10 +294,10 @@ class Speculation:
             return ""
         return "Drafting is not possible: the model cannot undo a rejected draft."
 
-    # What came of it.
+    # Learning.
 
     def verified(self, stream: Stream, draft: Draft, n_stood: int) -> None:
-        """A draft has been verified: so many of its tokens stand."""
+        """Learn from a verified draft, of which the first `n_stood` tokens stand."""
         self.controller.acceptance[draft.source].observe(draft.confidence, n_stood)
         stream.tally.drafted += len(draft.tokens)
         stream.tally.accepted += n_stood
@@ -329,12 +329,12 @@ class Speculation:
             stream.tally.plain_seconds += plain / step.n_streams
 
     def gave_up(self) -> None:
-        """The batch found no room: it will be planned again, and for a while without drafts."""
+        """Forget a step that found no room: it is planned again, and for a while without drafts."""
         self._step = None
         self._to_skip = max(self._to_skip, 16.0)
 
     def ended(self, stream: Stream) -> None:
-        """A reply has ended."""
+        """Learn from the length of a reply that has ended."""
         self._reply_length += 0.2 * (min(stream.n_generated, 10 * _FIRST_REPLY_LENGTH) - self._reply_length)
         self.forget(stream)
 
@@ -344,7 +344,7 @@ class Speculation:
             self._model.forget_chat(chat)
 
     def forget(self, stream: Stream) -> None:
-        """A stream is no more, or has other tokens now."""
+        """Forget a stream that has ended or has other tokens now."""
         for drafter in (self._model, self._ngram):
             if drafter is not None:
                 drafter.forget(stream)

@@ -82,14 +82,14 @@ class StepCost:
         return {depth: filter_.shape() for depth, filter_ in self._filters.items() if filter_.level}
 
     def start_with(self, shapes: dict[int, Shape]) -> None:
-        """Take what was learnt before, less sure of it."""
+        """Start with what was learnt earlier, less sure of it."""
         for depth, shape in shapes.items():
             if 0 <= depth < _DEPTHS and _is_sound(shape):
                 self._filters[depth] = _Filter.remembered(shape, self.level)
         self._filter = self._filters.get(self._depth, self._filter)
 
     def at_depth(self, tokens: float) -> None:
-        """Say how many tokens of the cache the next steps look back on."""
+        """Set the number of tokens in the cache for the next steps."""
         depth = max(0, math.ceil(math.log2(max(tokens, 1) / _FIRST_DEPTH)))
         depth = min(depth, _DEPTHS - 1)
         if depth == self._depth:
@@ -111,7 +111,7 @@ class StepCost:
         return ratio[LARGEST] + (n - LARGEST) * max(ratio[LARGEST] - ratio[LARGEST // 2], 0) / (LARGEST // 2)
 
     def least_ratio(self, n: int) -> float:
-        """Return what C(n) / C(1) may well be if we are lucky."""
+        """Return a lower estimate of C(n) / C(1)."""
         at = min(n, LARGEST)
         return self.ratio(n) * math.exp(-math.sqrt(max(self._filter.spread[at, at], 0.0)))
 
@@ -150,7 +150,7 @@ class _Filter:
         return filter_
 
     def nearby(self) -> _Filter:
-        """Return what this tells of the next depth."""
+        """Return a first estimate for the next depth."""
         filter_ = _Filter(self.mean.copy(), self.spread.copy())
         filter_.level = self.level
         filter_.spread[2:, 2:] += np.diag(np.full(LARGEST - 1, _REMEMBERED**2))
@@ -187,7 +187,7 @@ class _Filter:
 
 
 def _is_sound(shape: Shape) -> bool:
-    """Say whether a shape that was read from a file can be believed."""
+    """Say whether a shape that was read from a file is plausible."""
     if len(shape.ratio) != LARGEST or len(shape.doubt) != LARGEST or shape.ratio[0] != 1.0:
         return False
     return all(0.1 < ratio < 1000 for ratio in shape.ratio) and all(0 <= ratio < 10 for ratio in shape.doubt)

@@ -20,7 +20,7 @@ QUOTE = '<|"|>'
 """Around texts in the calls of Gemma 4."""
 
 Kinds = Mapping[str, Mapping[str, frozenset[str]]]
-"""Of each tool and each of its parameters: the JSON types that it may have; none where that is not said."""
+"""By tool and parameter: the JSON types that it may have; none if the schema does not say."""
 
 
 @dataclass(frozen=True, slots=True)

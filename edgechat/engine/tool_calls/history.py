@@ -29,7 +29,7 @@ Its result comes back between <tool_response> tags. Call functions where they he
 
 
 def as_dicts(messages: Sequence[Message], family: Format) -> list[dict[str, Any]]:
-    """Return messages as templates get them, of a family that has its own way to write calls."""
+    """Return messages in the form that the templates of a family take."""
     called: dict[str, str] = {}
     dicts = []
     for message in _one_call_each(messages) if family.single else messages:
@@ -68,7 +68,7 @@ def _id(call_id: str, family: Format) -> str:
 
 
 def _one_call_each(messages: Sequence[Message]) -> Iterable[Message]:
-    """Let every message have one call, with its result behind it."""
+    """Yield the messages, with one call in each and its result after it."""
     at = 0
     while at < len(messages):
         message = messages[at]
@@ -89,9 +89,9 @@ def _one_call_each(messages: Sequence[Message]) -> Iterable[Message]:
 
 
 def in_words(messages: Sequence[Message], tools: Sequence[Tool], *, ruled: bool) -> list[Message]:
-    """Return messages for a template that knows no tools: these, calls and results are told as text.
+    """Return messages for a template without tools: tools, calls and results become text.
 
-    ruled: the template takes a system message; else the tools are told in the first question.
+    ruled: the template takes a system message; else the first question describes the tools.
     """
     result: list[Message] = []
     answered = False

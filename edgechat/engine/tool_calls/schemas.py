@@ -1,4 +1,4 @@
-"""JSON schemas of requests: a stranger's text, looked over before anything is made of it."""
+"""JSON schemas of requests, which are untrusted text."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from edgechat.base.errors import SchemaError
 from edgechat.engine.tool_calls.scan import DEEPEST, is_shallow
 
 LONGEST_SCHEMA = 128 * 1024
-"""Characters of a schema; those of large programs' interfaces have a tenth."""
+"""Characters of a schema; those of large interfaces have a tenth."""
 SHORTER = "Omit descriptions, or split the request."
 
 
@@ -23,15 +23,15 @@ _UNSUPPORTED = (
     | frozenset(("else", "dependencies", "dependentRequired", "dependentSchemas", "unevaluatedItems"))
     | frozenset(("unevaluatedProperties", "$dynamicRef", "$dynamicAnchor", "$recursiveRef"))
 )
-"""Keywords that no grammar here can keep."""
+"""Keywords that a grammar cannot enforce."""
 _LOOKAROUND = re.compile(r"\(\?(?:[=!]|<[=!])|\\[1-9]")
-"""In a pattern: what looks around, or back at a group."""
+"""Lookaround and backreferences in a pattern."""
 
 
 def relaxed(schema: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
-    """Return as much of a schema as a grammar can keep, and where the rest stood in it.
+    """Return as much of a schema as a grammar can enforce, and the places of the rest.
 
-    What is left allows more than the schema does, never less.
+    The result allows more than the schema does, never less.
     """
     left_out: list[str] = []
     kept = _relaxed(schema, "", left_out)
@@ -75,7 +75,7 @@ def _looks_around(pattern: Any) -> bool:
 
 
 def schema_in(text: str) -> dict[str, Any]:
-    """Return the schema that a text is. Raises SchemaError for one that is none, too long or too deep."""
+    """Parse a schema. Raises SchemaError if it is invalid, too long or too deep."""
     if len(text) > LONGEST_SCHEMA:
         raise SchemaError(
             f"The JSON schema has {len(text)} characters; the limit is {LONGEST_SCHEMA}.", hint=SHORTER

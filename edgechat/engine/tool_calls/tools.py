@@ -1,4 +1,4 @@
-"""The tools of a request: looked over, and as templates and parsers want them. They are a stranger's text."""
+"""The tools of a request, which are untrusted: checked, and in the form that templates and parsers take."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ MOST_TOOLS = 128
 MOST_CHARACTERS = 2**18
 """Of all of them together: some 60,000 tokens."""
 COMBINED = ("$ref", "anyOf", "oneOf", "allOf")
-"""What makes a schema of others."""
+"""Keywords that combine schemas."""
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
 
 def check(request: ChatRequest) -> None:
-    """Raise SchemaError or BadRequest unless a request's tools can be told to a model, and calls be read."""
+    """Raise SchemaError or BadRequest unless a request's tools can be used."""
     if request.tools and request.text is not None:
         raise BadRequest("Text completions do not support tools.", hint="Send messages instead.")
     check_tools(request.tools)
@@ -32,7 +32,7 @@ def check(request: ChatRequest) -> None:
 
 
 def check_tools(tools: Sequence[Tool]) -> None:
-    """Raise SchemaError unless these tools can be told to a model."""
+    """Raise SchemaError unless these tools can be described to a model."""
     size = sum(len(tool.description) + len(tool.parameters) for tool in tools)
     if len(tools) > MOST_TOOLS or size > MOST_CHARACTERS:
         raise SchemaError(
@@ -51,7 +51,7 @@ def check_tools(tools: Sequence[Tool]) -> None:
 
 
 def check_choice(request: ChatRequest) -> None:
-    """Raise SchemaError where a call is required that cannot be made."""
+    """Raise SchemaError if a call is required that is impossible."""
     if request.tool_choice == "required" and not request.tools:
         raise SchemaError(
             "A tool call is required, but no tools were sent.", hint="Send the tools with the request."
@@ -61,7 +61,7 @@ def check_choice(request: ChatRequest) -> None:
 
 
 def parameters_of(tool: Tool) -> dict[str, Any]:
-    """Return the schema of a tool's arguments. SchemaError where it is none, too long or too deep."""
+    """Return the schema of a tool's arguments. Raises SchemaError if it is invalid, too long or too deep."""
     if len(tool.parameters) > LONGEST_SCHEMA:
         raise SchemaError(
             f"The parameters of the tool {tool.name} have {len(tool.parameters)} characters; the limit is "
@@ -87,12 +87,12 @@ def constrained_tools(request: ChatRequest) -> tuple[Tool, ...]:
 
 
 def unenforceable(tools: Sequence[Tool]) -> list[str]:
-    """Return what no grammar can keep of the tools' schemas: NAME: where it stands in the schema."""
+    """Return what a grammar cannot enforce of the tools' schemas, as NAME: PLACE."""
     return [f"{tool.name}: {where}" for tool in tools for where in relaxed(parameters_of(tool))[1]]
 
 
 def check_top_level(tool: Tool, schema: dict[str, Any]) -> None:
-    """Raise SchemaError where a schema does not itself name all the arguments of a tool."""
+    """Raise SchemaError unless the schema itself names all arguments of a tool."""
     if combined := next((key for key in COMBINED if key in schema), None):
         raise SchemaError(
             f"The parameters of {tool.name} have {combined} at the top level, which cannot be enforced for "
@@ -102,7 +102,7 @@ def check_top_level(tool: Tool, schema: dict[str, Any]) -> None:
 
 
 def object_in(text: str) -> dict[str, Any] | None:
-    """Return the JSON object in a text; None where it is none that can be passed on."""
+    """Return the JSON object in a text; None if it is none, or cannot be sent to other processes."""
     try:
         value = msgspec.json.decode(text) if is_shallow(text) else None
         msgspec.msgpack.encode(value)  # refuses numbers that no other process could be sent
@@ -112,13 +112,13 @@ def object_in(text: str) -> dict[str, Any] | None:
 
 
 def template_tool(tool: Tool) -> dict[str, Any]:
-    """Return a tool as chat templates want it."""
+    """Return a tool in the form that chat templates take."""
     function = {"name": tool.name, "description": tool.description, "parameters": parameters_of(tool)}
     return {"type": "function", "function": function}
 
 
 def kinds_of(tools: Sequence[Tool]) -> Kinds:
-    """Return the JSON types that each parameter of each tool may have, none where that is not said."""
+    """Return the JSON types that each parameter of each tool may have; none if the schema does not say."""
     kinds = {}
     for tool in tools:
         properties = parameters_of(tool).get("properties", {})

@@ -65,7 +65,7 @@ class WorkerConnection:
         self._garbled = False
         self._cancelled: set[str] = set()
         self.log = log
-        """What the process writes to its stderr; None where no disk takes that."""
+        """The log of the process's stderr; None if it cannot be written."""
         self._oom_kills = oom_kills()
         self._encoder = msgspec.msgpack.Encoder()
         self._streams: dict[str | None, _EventQueue] = {}
@@ -87,7 +87,7 @@ class WorkerConnection:
 
     @property
     def lost_its_memory(self) -> bool:
-        """Whether the system killed it because memory ran out, as far as the system tells."""
+        """Whether the system killed it because memory ran out, as far as that is known."""
         killed = not self._closing and not self._garbled and self._process.returncode == -_SIGKILL
         return killed and (self._oom_kills is None or oom_kills() != self._oom_kills)
 
@@ -196,7 +196,7 @@ class WorkerConnection:
             self._process.stdin.write(frames.pack(self._encoder.encode(command)))
 
     async def _read(self) -> None:
-        """Hand each event to its stream until the worker's end, then tell every stream of the end."""
+        """Put each event into the queue of its request, and at the worker's end None into all."""
         assert self._process.stdout is not None
         decoder = msgspec.msgpack.Decoder(list[WorkerEvent])
         try:
@@ -316,7 +316,7 @@ def _new_log(folder: Path) -> Path:
 
 
 def tail(log: Path, n_bytes: int = _LOG_TAIL) -> str:
-    """Return the end of a log, printable; '' where there is none."""
+    """Return the end of a log, printable; '' if there is none."""
     try:
         with log.open("rb") as stream:
             stream.seek(max(0, log.stat().st_size - n_bytes))

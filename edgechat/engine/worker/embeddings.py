@@ -32,9 +32,9 @@ if TYPE_CHECKING:
     from edgechat.engine.backends.llama_cpp import LlamaCppEmbedder
 
 _BATCH = 512
-"""Tokens of a call that are gathered from short texts; it cannot be stopped in its middle."""
+"""Tokens of short texts in one call, which cannot be interrupted."""
 _LARGEST = 48 << 20
-"""Bytes of an answer, which one message must hold."""
+"""Bytes of an answer, which must fit into one message."""
 _NO_DRAFTS = "It is an embedding model."
 
 
@@ -45,7 +45,7 @@ class _Job:
     id: str
     texts: deque[str | tuple[int, ...]]
     tokens: list[int] = field(default_factory=list)
-    """Of the text that comes next, once it was looked at; empty before."""
+    """Of the next text, once it has been tokenized; empty before."""
     vectors: list[bytes] = field(default_factory=list)
     n_tokens: int = 0
 
@@ -59,7 +59,7 @@ class EmbeddingEngine:
         self._jobs: deque[_Job] = deque()
         self._batches = [0] * embedder.n_seq_max
         self._seconds = 0.0
-        """Of a token, lately."""
+        """Of a token, in the last call."""
 
     @property
     def is_idle(self) -> bool:

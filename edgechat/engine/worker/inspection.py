@@ -28,12 +28,12 @@ _CLOSING = 3
 
 @dataclass(frozen=True, slots=True)
 class _Pinned:
-    """What is pinned of a chat."""
+    """The tokens that are pinned of a chat."""
 
     first: tuple[Message, ...]
-    """The messages that may be."""
+    """The messages that may be pinned."""
     length: int
-    """Of the slot that they were looked for in."""
+    """Of the slot in which they were searched for."""
     tokens: list[int]
 
 
@@ -98,7 +98,7 @@ class Inspector:
         return ends
 
     def _pinned_end(self, slot: Slot, request: ChatRequest) -> int:
-        """Return how many tokens of a chat's slot are pinned; looked for once, until the chat has more."""
+        """Return how many tokens of a chat's slot are pinned; searched for once, until the chat has more."""
         assert slot.chat is not None
         pinned = self._pinned.get(slot.chat)
         first = first_turn(request.messages)
@@ -176,7 +176,7 @@ def first_turn(messages: tuple[Message, ...]) -> tuple[Message, ...]:
 def pinned_end(slot: Slot, messages: tuple[Message, ...], vocabulary: Vocabulary, cells: int) -> int:
     """Return how many tokens of a slot are of messages that stay when the window moves; see `window_of`.
 
-    They are found by their text, which may be nowhere: a template may put the system prompt elsewhere.
+    They are found by their text, which may be missing: a template may put the system prompt elsewhere.
     """
     first = first_turn(messages)
     end = _end_of(slot, first, vocabulary)
@@ -232,7 +232,7 @@ def _runs(cache: PrefixCache, pinned: dict[int, int], chat: str | None) -> Itera
     for slot, path in paths:
         is_own = slot.busy or (slot.chat is not None and slot.chat == chat)
         for node in path:
-            # The checkpoints of one chat are slots as well, and share nothing with anybody.
+            # The checkpoints of one chat are slots as well, and do not count as shared.
             owners.setdefault(id(node), set()).add(slot.id if slot.chat is None else slot.chat)
             if is_own:
                 own.add(id(node))

@@ -1,4 +1,4 @@
-"""What the worker learns of its load for the next plan: real memory and speed held against the plan."""
+"""What the worker learns of its load for the next plan: memory and speed, compared with the plan."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ _LOG = logging.getLogger(__name__)
 _PROMPT, _REPLY = 128, 16
 """Tokens; shorter ones say little about speed."""
 _LEAST = 0.004
-"""Seconds of a token below which a model tells what a call costs, not what memory does for others."""
+"""Seconds of a token below which a model shows the cost of calls, not the speed of memory."""
 _HOT = 0.25
-"""What a run weighs for which the processor was too hot: a state of the machine, unless it is always so."""
+"""Weight of a run on a processor that was too hot, which is a state of the machine unless it lasts."""
 
 
 class LoadReport:
-    """The experience with one load."""
+    """What is learnt from one load."""
 
     def __init__(self, plan: LoadPlan, save: Callable[[], None] = lambda: None) -> None:
-        """keep: writes down what else was learnt by the end of a request."""
+        """save: saves what else was learnt by the end of a request."""
         self._plan = plan
         self._save = save
         self._shared = False
@@ -40,7 +40,7 @@ class LoadReport:
         self._reply_sample: LoadSample | None = None
 
     def before_step(self, n_running: int) -> None:
-        """Before each step: look at what else the machine does, where a request is there that was not."""
+        """Sample what else the machine does, before the first step of a request."""
         if n_running and self._request_sample is None:
             self._request_sample = moment()
 
@@ -49,8 +49,8 @@ class LoadReport:
     ) -> tuple[Difference, ...]:
         """Compare what was allocated with the plan, and learn what the process takes besides.
 
-        touched: bytes of buffers of its own that the process has written to; 0 where nobody knows. anonymous:
-        of its memory, all that is not mapped from files; None where nobody knows.
+        touched: bytes of its own buffers that the process has written to; 0 if unknown. anonymous: its memory
+        that is not mapped from files; None if unknown.
         """
         if self._plan.where is not None and anonymous is not None and touched:
             program = program_bytes(n_vocab, "mlx" if self._plan.backend == "mlx" else "gguf")
@@ -76,7 +76,7 @@ class LoadReport:
             self._request_sample = self._reply_sample = None
 
     def _disturbances(self) -> tuple[Disturbance | None, Disturbance | None]:
-        """Return what slowed down the reading of the prompt that was answered, and the writing of that."""
+        """Return what slowed down the prefill and the decoding of the last reply."""
         if self._request_sample is None or self._reply_sample is None:
             return "busy", "busy"
         reading = disturbance(self._request_sample, self._reply_sample, self._threads)

@@ -1,7 +1,7 @@
 """The worker process: the engine's loop between a pipe of commands and a pipe of events.
 
-It ends when its parent does: the thread that reads commands sees the end of the file, however the parent
-died, and ends the process at once, whatever native code is doing.
+It ends with its parent: the thread that reads commands sees the end of the file, however the parent died, and
+ends the process at once, whatever native code is doing.
 """
 
 from __future__ import annotations
@@ -205,7 +205,7 @@ def load(
 
 
 def _progress_reporter(send: Callable[[Sequence[WorkerEvent]], None]) -> Callable[[float], None]:
-    """Return what tells the progress of a load, not too often."""
+    """Return a function that reports the progress of a load, not too often."""
     sent_at = 0.0
 
     def progress(value: float) -> None:
