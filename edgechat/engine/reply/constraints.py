@@ -30,10 +30,8 @@ from edgechat.engine.types import ErrorInfo
 if TYPE_CHECKING:
     from llguidance import LLMatcher, LLTokenizer
 
-_REMEMBERED = 256
-"""Grammars whose outcome is remembered: programs send the same one again and again."""
-_STACK = 64 * 2**20
-"""Bytes, of the thread that compiles what a process with less has compiled."""
+_REMEMBERED = 256  # grammars whose outcome is remembered: programs send the same one again and again
+_STACK = 64 * 2**20  # bytes, of the thread that compiles what a process with less has compiled
 # Otherwise llguidance would tokenize forced text, in one way of the many that the model may use.
 _OPTIONS = '%llguidance {"no_forcing": true}\n'
 

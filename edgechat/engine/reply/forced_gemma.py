@@ -16,8 +16,7 @@ from edgechat.engine.tool_calls.tools import check_top_level, text_choices, type
 from edgechat.engine.types import Tool
 
 _KEY = re.compile(r"[\w.$@-]{1,200}")
-_NESTED = 8
-"""Levels of objects whose schemas are followed; what lies deeper may be any value."""
+_NESTED = 8  # levels of objects whose schemas are followed; what lies deeper may be any value
 _SIMPLE_RULES = {
     "string": "gemma_text",
     "integer": "GEMMA_INTEGER",

@@ -24,8 +24,7 @@ _FORMATS = frozenset(
 TOOL_COMMENT = "// of the tool "
 """A comment line before the rules of a tool's calls, by which errors find its name."""
 _POSITION = re.compile(r"at (\d+)\(\d+\)")
-_LONGEST_EXPLANATION = 200
-"""Characters of what llguidance says about a schema."""
+_LONGEST_EXPLANATION = 200  # characters of what llguidance says about a schema
 
 
 def json_rule(schema: str) -> str:

@@ -22,8 +22,7 @@ TIME_LIMIT = 3.0
 MEMORY_LIMIT = 768 * 2**20
 """Bytes that the process may take; a normal grammar takes 30 to 80 MB."""
 _CONTROL_TOKEN = re.compile(r"<\[\d+\]>")
-_END, _CONTROL = 256, 257
-"""Of a vocabulary of bytes; one control token stands for all."""
+_END, _CONTROL = 256, 257  # of a vocabulary of bytes; one control token stands for all
 
 
 def limits() -> Any:

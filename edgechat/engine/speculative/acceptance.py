@@ -18,11 +18,9 @@ _PROBABILITIES = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.97)
 _MATCH_LENGTHS = (2, 3, 4, 6, 8, 12, 16, 24)
 CLASSES: dict[Source, int] = {"model": len(_PROBABILITIES) + 1, "ngram": len(_MATCH_LENGTHS) + 1}
 
-_FADING = 0.993
-"""Of a count, for each further observation of its kind: the last hundred and forty or so are remembered."""
+_FADING = 0.993  # factor of a count with each new observation: about the last 140 matter
 _PRIOR = {"model": 0.6, "ngram": 0.5}
-_PRIOR_N = 4.0
-"""Observations that the prior counts as."""
+_PRIOR_N = 4.0  # observations that the prior counts as
 
 
 def class_of_probability(probability: float) -> int:

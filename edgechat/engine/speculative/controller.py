@@ -26,18 +26,13 @@ from edgechat.engine.speculative.step_cost import StepCost
 _ALLOWANCE = 0.005
 _FIRST_PURSE = 6.0
 _FULL_PURSE = 8.0
-_PROBE = 3.0
-"""What must be in the purse for a step that explores."""
-_MARGIN = 0.02
-"""By so much of a plain step a draft must be better than none."""
+_PROBE = 3.0  # what must be in the purse for a step that explores
+_MARGIN = 0.02  # by so much of a plain step a draft must be better than none
 _EXPLORE_EVERY, _EXPLORE_EVERY_IF_RICH = 48, 12
-"""Steps after which one explores: it judges lengths by what they may be worth; fewer with a full purse."""
-_SURE_OF_GAIN = 1.5
-"""Reading must be likely to win so many times its cost."""
-_FUND, _FUNDING = 12.0, 0.0025
-"""For reading that may not pay: its first and largest size, and what a step adds."""
-_REFERENCE = 64
-"""Steps with drafts after which a plain one is due, to measure by."""
+"""Steps after which one judges lengths by what they may be worth; fewer with a full purse."""
+_SURE_OF_GAIN = 1.5  # reading must be likely to win so many times its cost
+_FUND, _FUNDING = 12.0, 0.0025  # for reading that may not pay: its size, and what a step adds
+_REFERENCE = 64  # steps with drafts after which a plain one is due, to measure by
 _PACE = 0.97
 _FADE_EVERY = 256
 _FADE = 0.9

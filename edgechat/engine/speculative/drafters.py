@@ -18,13 +18,10 @@ from edgechat.engine.scheduling.sequence import Sequence as Stream
 from edgechat.engine.speculative.acceptance import class_of_match, class_of_probability
 from edgechat.planner.plan import LoadPlan
 
-_LONG_PATTERN, _SHORT_PATTERN = 4, 2
-"""Tokens of the pattern that is searched for, and of the one that is tried next."""
-_MATCHES_TRIED = 8
-"""Places that are compared for the longest match, the latest first."""
+_LONG_PATTERN, _SHORT_PATTERN = 4, 2  # tokens of the patterns that are searched for, in this order
+_MATCHES_TRIED = 8  # places that are compared for the longest match, the latest first
 _LONGEST_MATCH = 32
-_TOP_TOKENS = 10
-"""Tokens over which a small model's confidence is computed."""
+_TOP_TOKENS = 10  # tokens over which a small model's confidence is computed
 
 
 class NgramDrafter:

@@ -21,11 +21,9 @@ from edgechat.planner.plan import LoadPlan
 
 _FILE = "speculation.json"
 _PLACES = 32
-_MOST_READ = 1 << 20
-"""Bytes of the file: several times what we write."""
+_MOST_READ = 1 << 20  # bytes of the file: several times what we write
 _MOST_ROUND_COST = 10.0
-_PAUSE = 5.0
-"""Seconds between two writes."""
+_PAUSE = 5.0  # seconds between two writes
 
 
 class AcceptanceRates(msgspec.Struct, frozen=True):

@@ -21,18 +21,12 @@ from edgechat.engine.speculative.step_cost import LARGEST
 from edgechat.planner.plan import LoadPlan
 
 _LOG = logging.getLogger(__name__)
-_READ_INLINE = 32
-"""Tokens that the draft model reads as a part of drafting; more are read ahead, in several steps."""
-_READ_AHEAD = 256
-"""Tokens that it reads ahead in a step."""
-_FIRST_REPLY_LENGTH = 200.0
-"""Tokens that a reply is expected to have, before the first one has ended."""
-_OVERHEAD = 0.005
-"""Share of the time that may be spent on deciding whether a draft pays, if none does."""
-_MEASURE_EVERY = 8
-"""Of skipped steps, every so many are measured: to learn takes time, too."""
-_LONGEST_SKIP = 64.0
-"""Steps; a decision that took so long was interrupted."""
+_READ_INLINE = 32  # tokens that the draft model reads while drafting; more are read ahead, in several steps
+_READ_AHEAD = 256  # tokens that it reads ahead in a step
+_FIRST_REPLY_LENGTH = 200.0  # tokens that a reply is expected to have, before the first one has ended
+_OVERHEAD = 0.005  # share of the time that may be spent on deciding whether a draft pays, if none does
+_MEASURE_EVERY = 8  # skipped steps of which one is measured: to learn takes time, too
+_LONGEST_SKIP = 64.0  # steps; a decision that took so long was interrupted
 
 
 @dataclass(slots=True)

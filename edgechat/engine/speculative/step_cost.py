@@ -21,26 +21,18 @@ LARGEST = 32
 """Rows; larger calls are read off the curve's end."""
 
 # All of logarithms; 0.1 is about ten percent.
-_NOISE = 0.08
-"""Of a step."""
-_DRIFT = 0.04
-"""Of the level, from one step to the next."""
-_CHANGE = 0.002
-"""Of the shape, from one step to the next: the cache grows."""
-_SHAPE_DEVIATION, _ROW_DEVIATION = 0.4, 0.2
-"""Of the first guess: of C(e n) over C(n), and of each n by itself."""
-_REMEMBERED = 0.05
-"""Of a shape that was learnt in another session."""
+_NOISE = 0.08  # of a step
+_DRIFT = 0.04  # of the level, from one step to the next
+_CHANGE = 0.002  # of the shape, from one step to the next: the cache grows
+_SHAPE_DEVIATION, _ROW_DEVIATION = 0.4, 0.2  # of the first guess: C(e n) over C(n), and each n by itself
+_REMEMBERED = 0.05  # of a shape that was learnt in another session
 _UNKNOWN_LEVEL = 10.0
-_OUTLIER = 4.0
-"""Standard deviations beyond which a surprise is the level's: something else runs on the machine."""
+_OUTLIER = 4.0  # standard deviations beyond which a surprise is the level's: the machine is busy
 
 _FIRST_DEPTH = 512
-_DEPTHS = 8
-"""Depths of the cache apart by a factor of two: up to 512 tokens, 1024, 2048 ..."""
+_DEPTHS = 8  # depths of the cache apart by a factor of two: up to 512 tokens, 1024, 2048 ...
 
-_FEW_ROWS = 3.5
-"""A row of a small batch costs so many times more than one of a large batch, on processors."""
+_FEW_ROWS = 3.5  # a row of a small batch costs so many times more than one of a large batch, on processors
 _LEAST_SLOPE, _MOST_SLOPE = 0.02, 0.8
 
 Vector = npt.NDArray[np.float64]

@@ -33,13 +33,11 @@ class ParsedCall:
     """'' if the model gave none."""
 
 
-_OBJECT = r'\s*(?=\{\s*["}])'
-"""Before a JSON object that is one so far."""
+_OBJECT = r'\s*(?=\{\s*["}])'  # before a JSON object that is one so far
 _NAMED = re.compile(
     r'\s*\{\s*(?:\{\s*)?"name"\s*:\s*"([\w.-]{1,64})"\s*,\s*"(?:arguments|parameters)"\s*:' + _OBJECT
 )
-_DOUBLED = re.compile(r"\{\s*\{")
-"""As some templates show a call, and models copy it."""
+_DOUBLED = re.compile(r"\{\s*\{")  # as some templates show a call, and models copy it
 
 
 def parse_named_head(_header: str, body: str, _kinds: Kinds) -> ParsedCall | None:

@@ -18,9 +18,9 @@ class Format:
     name: str
     signs: tuple[str, ...]
     """A template with all of these is of a family that writes calls this way ..."""
-    read: Callable[[str, str, Kinds], ParsedCall | None]
+    read: Callable[[str, str, Kinds], ParsedCall | None] = call_parsing.parse_named
     """Parses header and body; None if they are no call."""
-    head: Callable[[str, str, Kinds], ParsedCall | None]
+    head: Callable[[str, str, Kinds], ParsedCall | None] = call_parsing.parse_named_head
     """Parses a call whose body is incomplete, as far as it is written; None if it may be none."""
     streams: bool = True
     """The arguments are handed on piece by piece; else complete, unless the call is cut short."""
@@ -66,19 +66,9 @@ class Format:
         return tuple(mark for mark in (*self.opens, *self.first, *self.ends, *others) if mark)
 
 
-GENERIC = Format(
-    "generic",
-    (),
-    call_parsing.parse_named,
-    call_parsing.parse_named_head,
-    opens=("<tool_call>",),
-    close="</tool_call>",
-    told=True,
-)
+GENERIC = Format("generic", (), opens=("<tool_call>",), close="</tool_call>", told=True)
 
-BARE = replace(
-    GENERIC, name="bare", opens=(), close="", told=False, between=_SPACE + "[],;", several=True, unmarked=True
-)
+BARE = Format("bare", (), between=_SPACE + "[],;", several=True, unmarked=True)
 """A call that models write where they forget the marks: JSON at the beginning of an answer ..."""
 FENCED = replace(BARE, name="fenced", close="```")
 """... or of a fenced block of code ..."""
@@ -124,15 +114,7 @@ FORMATS = (
         opens=("<tool_call>",),
         body_end=r"</function>\s{0,16}</tool_call>",
     ),
-    Format(
-        "hermes",
-        ("<tool_call>",),
-        call_parsing.parse_named,
-        call_parsing.parse_named_head,
-        opens=("<tool_call>",),
-        close="</tool_call>",
-        unless="<arg_key>",
-    ),
+    replace(GENERIC, name="hermes", signs=("<tool_call>",), unless="<arg_key>", told=False),
     Format(
         "args",
         ("[TOOL_CALLS]", "[ARGS]"),
@@ -146,8 +128,6 @@ FORMATS = (
     Format(
         "mistral",
         ("[TOOL_CALLS]",),
-        call_parsing.parse_named,
-        call_parsing.parse_named_head,
         streams=False,  # its id comes last
         opens=("[TOOL_CALLS]",),
         between=_SPACE + "[],",
@@ -157,8 +137,6 @@ FORMATS = (
     Format(
         "llama",
         ("ipython", '"parameters": '),
-        call_parsing.parse_named,
-        call_parsing.parse_named_head,
         opens=("<|python_tag|>",),
         first=("{",),
         between=_SPACE + ";",

@@ -24,8 +24,7 @@ _UNSUPPORTED = (
     | frozenset(("unevaluatedProperties", "$dynamicRef", "$dynamicAnchor", "$recursiveRef"))
 )
 """Keywords that a grammar cannot enforce."""
-_LOOKAROUND = re.compile(r"\(\?(?:[=!]|<[=!])|\\[1-9]")
-"""Lookaround and backreferences in a pattern."""
+_LOOKAROUND = re.compile(r"\(\?(?:[=!]|<[=!])|\\[1-9]")  # lookaround and backreferences in a pattern
 
 
 def relaxed(schema: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:

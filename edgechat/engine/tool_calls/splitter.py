@@ -17,16 +17,13 @@ from edgechat.engine.types import ToolCall
 LONGEST_CALL = 2**20
 """Characters of a call; what is longer is text."""
 _LONGEST_HEADER = 512
-_LONGEST_HEAD = 1024
-"""Characters of a body in which its arguments must begin, if they are to be handed on before its end."""
-_LONGEST_PLAUSIBLE = 512
-"""Characters of what may be a call without marks, until it has named a tool and its arguments have begun."""
+_LONGEST_HEAD = 1024  # characters of a body in which arguments must begin to be handed on before its end
+_LONGEST_PLAUSIBLE = 512  # characters of a possible call without marks in which its arguments must begin
 _SPACE = " \t\r\n"
 _FENCE = re.compile(r"(?:\A|(?<=\n))[ \t]{0,3}```\w{0,16}[ \t]*\n")
 _BARE = re.compile(r"\s*(?:\[\s*)?(\{)?")
 _FENCE_BEGINS = re.compile(r"(?:\A|(?<=\n))[ \t]{0,3}(?:`{1,2}|```\w{0,16}[ \t]{0,16})\Z")
-_MOST_SPACE = 64
-"""Characters of white space that are held back, as they may belong to the call that follows."""
+_MOST_SPACE = 64  # characters of white space that are held back, as they may belong to the call that follows
 
 
 class Ending(Enum):

@@ -31,10 +31,8 @@ from edgechat.planner.plan import LoadPlan
 if TYPE_CHECKING:
     from edgechat.engine.backends.llama_cpp import LlamaCppEmbedder
 
-_BATCH = 512
-"""Tokens of short texts in one call, which cannot be interrupted."""
-_LARGEST = 48 << 20
-"""Bytes of an answer, which must fit into one message."""
+_BATCH = 512  # tokens of short texts in one call, which cannot be interrupted
+_LARGEST = 48 << 20  # bytes of an answer, which must fit into one message
 _NO_DRAFTS = "It is an embedding model."
 
 

@@ -18,12 +18,9 @@ from edgechat.engine.kv.window import turns_of
 from edgechat.engine.speculative.acceptance import Acceptance
 from edgechat.engine.types import ChatRequest, Message
 
-_ROWS = (1, 2, 4, 8, 16)
-"""The n of C(n) that a snapshot has."""
-_AROUND = 512
-"""Bytes that a template may put before and around a message."""
-_CLOSING = 3
-"""Tokens after a message among which the one that closes it is."""
+_ROWS = (1, 2, 4, 8, 16)  # the n of C(n) that a snapshot has
+_AROUND = 512  # bytes that a template may put before and around a message
+_CLOSING = 3  # tokens after a message among which the one that closes it is
 
 
 @dataclass(frozen=True, slots=True)

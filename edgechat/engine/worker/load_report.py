@@ -17,12 +17,9 @@ from edgechat.planner.estimate.memory import program_bytes
 from edgechat.planner.plan import LoadPlan
 
 _LOG = logging.getLogger(__name__)
-_PROMPT, _REPLY = 128, 16
-"""Tokens; shorter ones say little about speed."""
-_LEAST = 0.004
-"""Seconds of a token below which a model shows the cost of calls, not the speed of memory."""
-_HOT = 0.25
-"""Weight of a run on a processor that was too hot, which is a state of the machine unless it lasts."""
+_PROMPT, _REPLY = 128, 16  # tokens; shorter ones say little about speed
+_LEAST = 0.004  # seconds of a token below which it shows the cost of calls, not the speed of memory
+_HOT = 0.25  # weight of a run on a processor that was too hot, which may be temporary
 
 
 class LoadReport:

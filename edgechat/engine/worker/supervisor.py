@@ -38,10 +38,8 @@ from edgechat.planner.placement.fallback import again, grown, is_short, refit
 from edgechat.planner.plan import LoadPlan
 
 _CRASHES_ALLOWED = 2
-_PERSIST_SECONDS = 10.0
-"""Seconds that the state of chats may take on its way to disk."""
-_INSPECT_SECONDS = 5.0
-"""Seconds that a look into the engine may take: a step, which may be a long one on a slow machine."""
+_PERSIST_SECONDS = 10.0  # seconds that the state of chats may take on its way to disk
+_INSPECT_SECONDS = 5.0  # seconds that a snapshot may take: a step, which may be long on a slow machine
 
 
 class EngineSupervisor:

@@ -54,8 +54,7 @@ from edgechat.planner.plan import LoadPlan
 
 _LOG = logging.getLogger(__name__)
 _PROGRESS_SECONDS = 0.05
-_DISK_PAUSE = 0.002
-"""Seconds between two checks whether the disk has answered, if there is nothing else to do."""
+_DISK_PAUSE = 0.002  # seconds between two checks whether the disk has answered, when otherwise idle
 
 OpenBackend = Callable[[LoadPlan, Callable[[float], None] | None], Backend]
 

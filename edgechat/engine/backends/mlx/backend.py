@@ -46,11 +46,9 @@ from edgechat.models.formats.mlx.config import read_config
 from edgechat.native.buffers import Buffer
 from edgechat.planner.plan import LoadPlan
 
-_SHORT = 32
-"""Tokens that are computed in one go although not all of their logits are wanted."""
+_SHORT = 32  # tokens that are computed in one go although not all of their logits are wanted
 _LEAST_CACHE = 64 * 2**20
-_CLEAR_EVERY = 256
-"""Calls after which memory that MLX keeps for reuse goes back to the system, as mlx-lm does."""
+_CLEAR_EVERY = 256  # calls after which memory that MLX keeps for reuse is freed, as in mlx-lm
 
 
 @dataclass(slots=True)

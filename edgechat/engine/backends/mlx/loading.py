@@ -16,8 +16,7 @@ from edgechat.base.errors import DecodeFailed, LoadFailed, OutOfMemory
 
 _USE_GGUF = "Use a GGUF file of the model: --backend llama.cpp"
 DOWNLOAD_AGAIN = "Download the model again, or use another model (`edgechat run guide` always works)."
-_PROGRESS_BYTES = 64 * 2**20
-"""Bytes after which progress is reported."""
+_PROGRESS_BYTES = 64 * 2**20  # bytes after which progress is reported
 _OUT_OF_MEMORY = re.compile(
     r"std::bad_alloc"
     r"|(?:\[[\w:]*malloc\w*\] )?(?:Unable to allocate \d+ bytes|Resource limit \(\d+\) exceeded"

@@ -18,10 +18,8 @@ from edgechat.base.errors import LoadFailed
 from edgechat.engine.backends.mlx.loading import DOWNLOAD_AGAIN
 from edgechat.models.formats.mlx.config import Config, bounded, parse_json
 
-_MOST_PADDING = 128
-"""Tokens that one of two vocabularies may have more: some are padded."""
-_LARGEST = 64 * 2**20
-"""Bytes of a tokenizer; the largest have 35 MB."""
+_MOST_PADDING = 128  # tokens that one of two vocabularies may have more: some are padded
+_LARGEST = 64 * 2**20  # bytes of a tokenizer; the largest have 35 MB
 _BYTE = re.compile("<0x([0-9A-Fa-f]{2})>")
 _ENDS = (
     *("<|im_end|>", "<|eot_id|>", "<|eom_id|>", "<|end|>", "<|endoftext|>", "<|end_of_text|>", "<|eot|>"),
