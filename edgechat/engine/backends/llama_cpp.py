@@ -102,8 +102,10 @@ class LlamaCppBackend(LlamaCppModel):
         attention = "flash" if plan.flash_attention else "plain"
         self.state_format = f"llama.cpp {build()} {plan.cache_type} {attention}"
 
-    def decode(self, parts: Sequence[BatchPart], *, abortable: bool = False) -> Logits:
-        """Raises Aborted, too, if it is abortable."""
+    def decode(self, parts: Sequence[BatchPart]) -> Logits:
+        return self._decode(parts)
+
+    def _decode(self, parts: Sequence[BatchPart], *, abortable: bool = False) -> Logits:
         runs = [(part.seq, part.start, part.tokens, part.n_logits) for part in parts]
         rows = self._context.decode(runs, abortable=abortable)
         if rows is None:
@@ -114,7 +116,7 @@ class LlamaCppBackend(LlamaCppModel):
 
     def decode_interruptibly(self, parts: Sequence[BatchPart]) -> Logits:
         try:
-            return self.decode(parts, abortable=True)
+            return self._decode(parts, abortable=True)
         except Aborted:
             raise Interrupted(tuple(self._kept(part) for part in parts)) from None
 
